@@ -1,0 +1,131 @@
+"""What an architecture costs, and what one unit of each width is worth: the one cost model of the package.
+
+The published sizes count the embeddings (word, position, token type, LayerNorm) and the encoder, without the pooler and
+the pre-training heads; so does `ParameterCost.cost`. A unit of h also leaves the pooler and the heads when it goes, and its
+price says so: that is how the published beta of h, 0.73, comes about (the embeddings and the encoder alone make 0.72).
+"""
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Dict, Union
+
+from .architecture import Architecture, parameter_shapes
+
+OBJECTIVES = ('parameters', 'flops')
+
+
+def count_parameters(architecture: Architecture) -> Dict[str, int]:
+    """Parameters by part: ``embeddings``, ``attention``, ``feed_forward``, ``pooler`` and ``heads`` (MLM and NSP).
+
+    The encoder's LayerNorms are counted with the block that they follow, an embedding projection with the embeddings;
+    the MLM decoder's tied matrix is counted once, as the embedding.
+    """
+    counts = {'embeddings': 0, 'attention': 0, 'feed_forward': 0, 'pooler': 0, 'heads': 0}
+    for name, shape in parameter_shapes(architecture).items():
+        if '.ffn.' in name:
+            part = 'feed_forward'
+        elif 'transformer_cells' in name:
+            part = 'attention'
+        elif name.startswith('pooler'):
+            part = 'pooler'
+        elif name.startswith(('classifier', 'decoder')):
+            part = 'heads'
+        else:
+            part = 'embeddings'
+        counts[part] += math.prod(shape)
+    return counts
+
+
+def count_flops(architecture: Architecture, length: int) -> Dict[str, int]:
+    """Floating-point operations of one forward pass over one sequence, two for each multiply-add.
+
+    Matrix products only: they are what is left at any real width; softmax, GELU, LayerNorm and look-ups are not counted,
+    nor are the pooler and the heads.
+    """
+    h = architecture.h
+    attention = feed_forward = 0
+    for layer in architecture.layers:
+        projections = 2 * length * h * layer.a * (2 * layer.k + 2 * layer.v)
+        attention += projections + 2 * length * length * layer.a * (layer.k + layer.v)
+        feed_forward += 2 * length * 2 * h * layer.f
+    projection = 0 if architecture.e is None else 2 * length * architecture.e * h
+    return {'embeddings': projection, 'attention': attention, 'feed_forward': feed_forward}
+
+
+class _Cost:
+    """What every objective has in common: prices are differences of the cost at one unit more or less."""
+
+    unit = ''
+
+    def cost(self, architecture: Architecture) -> float:
+        """The cost that budgets and tables count."""
+        raise NotImplementedError
+
+    def whole(self, architecture: Architecture) -> float:
+        """The cost of everything that a unit takes with it; the same as `cost` unless a part is left out there."""
+        return self.cost(architecture)
+
+    def prices(self, architecture: Architecture) -> Dict[str, float]:
+        """What one unit of each width is worth in this architecture.
+
+        Returns
+        -------
+        dict of width key to float
+            In the objective's unit; for a width of one unit, the price of a second; 0.0 where f = 0.
+        """
+        prices = {}
+        for key, width in architecture.widths().items():
+            if key.startswith('f') and width == 0:
+                prices[key] = 0.0
+                continue
+            low = max(1, width - 1)
+            prices[key] = (self.whole(architecture.with_widths({key: low + 1}))
+                           - self.whole(architecture.with_widths({key: low})))
+        return prices
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterCost(_Cost):
+    """Parameters of embeddings and encoder."""
+
+    unit = 'parameters'
+
+    def cost(self, architecture: Architecture) -> float:
+        counts = count_parameters(architecture)
+        return float(counts['embeddings'] + counts['attention'] + counts['feed_forward'])
+
+    def whole(self, architecture: Architecture) -> float:
+        return float(sum(count_parameters(architecture).values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class FlopsCost(_Cost):
+    """Floating-point operations of the encoder for one sequence of `length` tokens."""
+
+    length: int = 128
+    unit = 'FLOPs'
+
+    def cost(self, architecture: Architecture) -> float:
+        return float(sum(count_flops(architecture, self.length).values()))
+
+
+CostModel = Union[ParameterCost, FlopsCost]
+
+
+def cost_model(objective: str, *, length: int = 128) -> CostModel:
+    """The cost model of an objective's name, one of `OBJECTIVES`."""
+    models = {'parameters': ParameterCost(), 'flops': FlopsCost(length)}
+    if objective not in models:
+        raise ValueError(f'objective must be one of {", ".join(OBJECTIVES)}, found {objective!r}')
+    return models[objective]
+
+
+def beta(architecture: Architecture, cost: CostModel) -> Dict[str, float]:
+    """The weights of equation (2): the prices over the price of the dearest head.
+
+    Published for BERT-base and parameters (optBERT, section 5): a 1.0, h 0.73, k and v 0.093, f 0.0078.
+    """
+    prices = cost.prices(architecture)
+    head = max((price for key, price in prices.items() if key.startswith('a')), default=max(prices.values()))
+    return {key: price / head for key, price in prices.items()}

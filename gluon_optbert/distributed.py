@@ -1,0 +1,88 @@
+"""The workers of a job; the only module that imports Horovod, and only where a job was started by it."""
+from __future__ import annotations
+
+import os
+from typing import Iterable, List, Sequence
+
+import mxnet as mx
+import numpy as np
+
+
+class Workers:
+    """This process among the workers of a job; a job of one needs no Horovod.
+
+    Attributes
+    ----------
+    rank, size : int
+        Its number among all workers.
+    local_rank : int
+        Its number among those of its host.
+    """
+
+    def __init__(self):
+        self._hvd = None
+        if int(os.environ.get('HOROVOD_SIZE', '1')) > 1 or 'OMPI_COMM_WORLD_SIZE' in os.environ:
+            import horovod.mxnet as hvd
+            hvd.init()
+            self._hvd = hvd
+        self.rank = self._hvd.rank() if self._hvd else 0
+        self.size = self._hvd.size() if self._hvd else 1
+        self.local_rank = self._hvd.local_rank() if self._hvd else 0
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, the one that writes and speaks."""
+        return self.rank == 0
+
+    def context(self) -> mx.Context:
+        """Where this worker computes: its GPU if MXNet sees one, else the CPU."""
+        gpus = mx.context.num_gpus()
+        return mx.gpu(self.local_rank % gpus) if gpus else mx.cpu()
+
+    def average(self, arrays: Sequence[mx.nd.NDArray], *, name: str) -> None:
+        """Replace every array by its mean over the workers, in place.
+
+        Parameters
+        ----------
+        arrays : sequence of NDArray
+            In the same order, and of the same shapes, on every worker.
+        name : str
+            Unique among the collective operations that may be under way.
+        """
+        if self.size > 1:
+            for i, array in enumerate(arrays):
+                self._hvd.allreduce_(array, average=True, name=f'{name}.{i}', priority=-i)
+
+    def sum(self, values: Iterable[float], *, name: str) -> List[float]:
+        """Sums over the workers, in float64 where one worker is all there are, else in float32 pairs."""
+        values = np.asarray(list(values), dtype=np.float64)
+        if self.size > 1:
+            values = self._hvd.allreduce(mx.nd.array(values, dtype='float64'), average=False, name=name).asnumpy()
+        return [float(value) for value in values]
+
+    def broadcast(self, arrays: Sequence[mx.nd.NDArray], *, name: str) -> None:
+        """Replace every array by rank 0's, in place."""
+        if self.size > 1:
+            for i, array in enumerate(arrays):
+                self._hvd.broadcast_(array, root_rank=0, name=f'{name}.{i}')
+            mx.nd.waitall()
+
+    def barrier(self, name: str) -> None:
+        """Wait until every worker is here."""
+        if self.size > 1:
+            self._hvd.allreduce(mx.nd.ones((1,)), name='barrier.' + name).wait_to_read()
+
+    def agree(self, text: str, *, what: str) -> None:
+        """Make sure that a text, such as a decision written out, is the same on every worker.
+
+        Raises
+        ------
+        RuntimeError
+            If it is not; a job that goes on would train different networks as one.
+        """
+        if self.size > 1:
+            import hashlib
+            digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint8).astype(np.float32)
+            mean = self._hvd.allreduce(mx.nd.array(digest), average=True, name='agree.' + what).asnumpy()
+            if np.abs(mean - digest).max() > 1e-3:
+                raise RuntimeError(f'the workers do not agree on {what}')

@@ -1,0 +1,297 @@
+"""The one encoder of the package: any widths in any layer, with gates or without."""
+from __future__ import annotations
+
+from typing import Dict, Optional
+
+from gluonnlp.model.bert import BERTEncoder, DotProductSelfAttentionCell
+from mxnet.gluon import HybridBlock, nn
+
+from .architecture import Architecture, LayerDims
+from .gates import LAYER_NORM_EPS, Gate, StreamLayerNorm, column_of_ones, spread
+
+MASKED_SCORE = -1e4  # added to the scores of padding: its softmax is exactly zero, and float16 holds it
+
+
+def _dense(units: int, in_units: int, initializer, prefix: str) -> nn.Dense:
+    return nn.Dense(units, in_units=in_units, flatten=False, weight_initializer=initializer, prefix=prefix)
+
+
+def _ones(F, gate: Optional[Gate], units: int):
+    """The values of a gate, or None where there is none."""
+    return None if gate is None else gate(F.ones(shape=(units,)))
+
+
+class OptSelfAttentionCell(DotProductSelfAttentionCell):
+    """Multi-head self attention whose heads have keys of width k and values of width v (optBERT, section 4).
+
+    Masking is an additive score and a plain softmax: the same numbers as GluonNLP's softmax with lengths, which is a
+    scalar loop in MXNet.
+
+    Parameters
+    ----------
+    dims : LayerDims
+    h : int
+        Width of the residual stream.
+    dropout : float
+        Of the attention probabilities.
+
+    Inputs:
+        - **stream** : shape (length, batch, h)
+        - **mask** : added to the scores, shape (batch * a, length, length), or None
+        - **query_gate** : what queries are multiplied by, shape (a * k,), or None
+        - **context_gate** : what head outputs are multiplied by, shape (a * v,), or None
+        - **column** : ones, shape (length, batch, 1); needed with gates only
+
+    Outputs:
+        - **context** : shape (length, batch, a * v)
+        - **attention** : probabilities, shape (batch, a, length, length)
+    """
+
+    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, weight_initializer=None, prefix=None,
+                 params=None):
+        HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes square projections
+        self._dims = dims
+        self._dropout = dropout
+        with self.name_scope():
+            for name, width in (('query', dims.k), ('key', dims.k), ('value', dims.v)):
+                setattr(self, name + '_weight', self.params.get(name + '_weight', shape=(dims.a * width, h),
+                                                                init=weight_initializer))
+                setattr(self, name + '_bias', self.params.get(name + '_bias', shape=(dims.a * width,), init='zeros'))
+            self.dropout_layer = nn.Dropout(dropout)
+
+    def _heads(self, F, data, width: int):
+        """(length, batch, a * width) to (batch * a, length, width)."""
+        data = F.reshape(data, shape=(0, 0, self._dims.a, width))
+        return F.reshape(F.transpose(data, axes=(1, 2, 0, 3)), shape=(-3, 0, 0))
+
+    def hybrid_forward(self, F, stream, mask=None, query_gate=None, context_gate=None, column=None,
+                       query_weight=None, query_bias=None, key_weight=None, key_bias=None,
+                       value_weight=None, value_bias=None):  # pylint: disable=arguments-differ
+        dims, scale = self._dims, self._dims.k ** -0.5
+
+        def project(weight, bias, width):
+            return F.FullyConnected(stream, weight, bias, num_hidden=dims.a * width, flatten=False)
+
+        query = project(query_weight, query_bias, dims.k)
+        query = query * scale if query_gate is None else query * spread(F, query_gate * scale, column, dims.a * dims.k)
+        query = self._heads(F, query, dims.k)
+        key = self._heads(F, project(key_weight, key_bias, dims.k), dims.k)
+        value = self._heads(F, project(value_weight, value_bias, dims.v), dims.v)
+
+        scores = F.batch_dot(query, key, transpose_b=True)  # (batch * a, length, length)
+        if mask is not None:
+            scores = scores + mask
+        attention = F.softmax(scores, axis=-1)
+        context = F.batch_dot(self.dropout_layer(attention) if self._dropout else attention, value)
+        context = F.reshape(context, shape=(-4, -1, dims.a, 0, 0))  # (batch, a, length, v)
+        context = F.reshape(F.transpose(context, axes=(2, 0, 1, 3)), shape=(0, 0, -3))
+        if context_gate is not None:
+            context = context * spread(F, context_gate, column, dims.a * dims.v)
+        return context, F.reshape(attention, shape=(-4, -1, dims.a, 0, 0))
+
+
+class OptFeedForward(HybridBlock):
+    """The intermediate block D, GELU, G with its skip connection and LayerNorm; names as GluonNLP's PositionwiseFFN.
+
+    Inputs:
+        - **stream** : shape (length, batch, h)
+        - **alpha_f** : shape (f,), or None
+        - **alpha_h** : shape (h,), or None
+        - **column** : ones, shape (length, batch, 1); needed with gates only
+
+    Outputs:
+        - **stream** : shape (length, batch, h)
+    """
+
+    def __init__(self, f: int, h: int, *, dropout: float = 0.0, trainable: bool = True, truncated: bool = False, weight_initializer=None,
+                 prefix=None, params=None):
+        super().__init__(prefix=prefix, params=params)
+        self._f, self._h = f, h
+        self._dropout = dropout
+        with self.name_scope():
+            self.ffn_1 = _dense(f, h, weight_initializer, 'ffn_1_')
+            self.ffn_2 = _dense(h, f, weight_initializer, 'ffn_2_')
+            self.dropout_layer = nn.Dropout(dropout)
+            self.layer_norm = StreamLayerNorm(h, trainable=trainable, truncated=truncated)
+
+    def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):  # pylint: disable=arguments-differ
+        gated = alpha_f is not None
+        inner = self.ffn_1(stream)
+        inner = F.LeakyReLU(inner * spread(F, alpha_f, column, self._f) if gated else inner, act_type='gelu')
+        outputs = self.ffn_2(inner * spread(F, alpha_f, column, self._f) if gated else inner)
+        outputs = outputs * spread(F, alpha_h, column, self._h) if gated else outputs
+        outputs = self.dropout_layer(outputs) if self._dropout else outputs
+        return self.layer_norm(outputs + stream, alpha_h)
+
+
+class OptBERTEncoderCell(HybridBlock):
+    """One layer: attention and, unless f = 0, the intermediate block.
+
+    Parameters
+    ----------
+    dims : LayerDims
+    h : int
+    gated : bool
+        Whether the layer has its gates a, k, v, f.
+    truncated : bool
+        Whether gates may be zero.
+
+    Inputs:
+        - **stream** : shape (length, batch, h)
+        - **mask** : shape (batch * a, length, length), or None
+        - **alpha_h** : the gate of the stream, shape (h,), or None
+        - **column** : ones, shape (length, batch, 1), or None
+
+    Outputs:
+        - **stream** : shape (length, batch, h)
+        - **attention** : shape (batch, a, length, length)
+    """
+
+    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: bool = False, trainable: bool = True, truncated: bool = False,
+                 weight_initializer=None, prefix=None, params=None):
+        super().__init__(prefix=prefix, params=params)
+        self._dims, self._h = dims, h
+        self._dropout = dropout
+        with self.name_scope():
+            self.attention_cell = OptSelfAttentionCell(dims, h, dropout=dropout, weight_initializer=weight_initializer)
+            self.proj = _dense(h, dims.a * dims.v, weight_initializer, 'proj_')
+            self.dropout_layer = nn.Dropout(dropout)
+            self.layer_norm = StreamLayerNorm(h, trainable=trainable, truncated=truncated)
+            self.ffn = OptFeedForward(dims.f, h, dropout=dropout, trainable=trainable, truncated=truncated,
+                                      weight_initializer=weight_initializer) if dims.f else None
+            self.gates: Dict[str, Gate] = {}
+            if gated:
+                for letter in 'akvf' if dims.f else 'akv':
+                    gate = Gate(getattr(dims, letter), prefix=f'gate_{letter}_')
+                    setattr(self, 'gate_' + letter, gate)
+                    self.gates[letter] = gate
+
+    def hybrid_forward(self, F, stream, mask=None, alpha_h=None, column=None):  # pylint: disable=arguments-differ
+        alpha = {letter: _ones(F, gate, getattr(self._dims, letter)) for letter, gate in self.gates.items()}
+        query_gate = context_gate = None
+        if alpha:
+            heads = F.reshape(F.square(alpha['a']), shape=(-1, 1))  # gates K and Q, V and P: twice on either way
+            query_gate = F.reshape(F.broadcast_mul(heads, F.reshape(F.square(alpha['k']), shape=(1, -1))), shape=(-1,))
+            context_gate = F.reshape(F.broadcast_mul(heads, F.reshape(F.square(alpha['v']), shape=(1, -1))),
+                                     shape=(-1,))
+        context, attention = self.attention_cell(stream, mask, query_gate, context_gate, column)
+        outputs = self.proj(context)
+        if alpha:
+            outputs = outputs * spread(F, alpha_h, column, self._h)
+        if self._dropout:
+            outputs = self.dropout_layer(outputs)
+        stream = self.layer_norm(outputs + stream, alpha_h)
+        if self.ffn is not None:
+            stream = self.ffn(stream, alpha.get('f'), alpha_h, column)
+        return stream, attention
+
+
+class OptBERTEncoder(BERTEncoder):
+    """GluonNLP's BERTEncoder for layers of any widths, with the prunable widths' gates if asked for.
+
+    Ungated and at base widths it has GluonNLP's parameter names and computes GluonNLP's numbers.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    dropout : float
+        Of the embedding, the attention probabilities and the outputs of both blocks.
+    gated : bool
+        Whether alpha multiplies the widths (optBERT, Table 5; `gluon_optbert.shrink` says where it stands).
+    truncated : bool
+        Whether alpha may hold zeros: moments of LayerNorm are then taken over the units that are left.
+    output_attention, output_all_encodings : bool
+        As in GluonNLP.
+
+    Inputs:
+        - **inputs** : embedded tokens, shape (length, batch, embedding width)
+        - **states** : unused, kept for GluonNLP's signature
+        - **valid_length** : shape (batch,), or None
+        - **alpha_h** : the gate of the stream where the caller has taken it already (`stream_gate`), shape (h,)
+
+    Outputs:
+        - **outputs** : shape (length, batch, h), or a list of them, one per layer
+        - **additional_outputs** : list of attention probabilities, shape (batch, a, length, length), or empty
+    """
+
+    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: bool = False, trainable: bool = True, truncated: bool = False,
+                 output_attention: bool = False, output_all_encodings: bool = False, weight_initializer=None,
+                 prefix=None, params=None):
+        HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes equal layers
+        self.architecture = architecture
+        self._units = architecture.embedding_width
+        self._max_length = architecture.max_length
+        self._output_attention = output_attention
+        self._output_all_encodings = output_all_encodings
+        self._dropout = dropout
+        self._layer_norm_eps = LAYER_NORM_EPS
+        h, tied = architecture.h, architecture.e is None
+        with self.name_scope():
+            self.dropout_layer = nn.Dropout(dropout)
+            self.layer_norm = StreamLayerNorm(self._units, trainable=trainable, truncated=truncated)
+            self.position_weight = self.params.get('position_weight', shape=(self._max_length, self._units),
+                                                   init=weight_initializer)
+            self.embed_proj = None if tied else _dense(h, self._units, weight_initializer, 'embed_proj_')
+            self.gate_h = Gate(h, prefix='gate_h_') if gated else None
+            self.transformer_cells = nn.HybridSequential()
+            for i, dims in enumerate(architecture.layers):
+                self.transformer_cells.add(OptBERTEncoderCell(
+                    dims, h, dropout=dropout, gated=gated, trainable=trainable, truncated=truncated, weight_initializer=weight_initializer,
+                    prefix=f'transformer{i}_'))
+
+    def __call__(self, inputs, states=None, valid_length=None, alpha_h=None):  # pylint: disable=arguments-differ
+        return HybridBlock.__call__(self, inputs, states, valid_length, alpha_h)
+
+    def gates(self) -> Dict[str, Gate]:
+        """The gates by width key; empty without gates."""
+        if self.gate_h is None:
+            return {}
+        found = {'h': self.gate_h}
+        for i, cell in enumerate(self.transformer_cells):
+            found.update({f'{letter}{i}': gate for letter, gate in cell.gates.items()})
+        return found
+
+    def stream_gate(self, F):
+        """The values of alpha_h, shape (h,), or None; taken once a pass and handed on."""
+        return _ones(F, self.gate_h, self.architecture.h)
+
+    def _masks(self, F, steps, valid_length):
+        """What is added to the scores, shape (batch * a, length, length), for each number of heads that occurs."""
+        padding = F.broadcast_greater_equal(F.reshape(steps, shape=(1, -1)), F.reshape(valid_length, shape=(-1, 1)))
+        scores = F.reshape(padding * MASKED_SCORE, shape=(0, 1, 1, -1))
+        scores = F.BlockGrad(F.broadcast_add(scores, F.reshape(F.zeros_like(steps), shape=(1, 1, -1, 1))))
+        return {a: F.reshape(F.broadcast_axis(scores, axis=1, size=a), shape=(-3, 0, 0))
+                for a in sorted({dims.a for dims in self.architecture.layers})}
+
+    def hybrid_forward(self, F, inputs, states=None, valid_length=None, alpha_h=None,
+                       position_weight=None):  # pylint: disable=arguments-differ
+        steps = F.contrib.arange_like(inputs, axis=0)
+        masks = {} if valid_length is None else self._masks(F, steps, valid_length)
+        gated = self.gate_h is not None
+        if gated and alpha_h is None:
+            alpha_h = self.stream_gate(F)
+        column = column_of_ones(F, inputs) if gated else None
+
+        position = F.Embedding(steps, position_weight, input_dim=self._max_length, output_dim=self._units)
+        stream = F.broadcast_add(inputs, F.expand_dims(position, axis=1))
+        if self._dropout:
+            stream = self.dropout_layer(stream)
+        if self.embed_proj is None:
+            stream = self.layer_norm(stream, alpha_h)
+        else:
+            stream = self.embed_proj(self.layer_norm(stream))
+            stream = stream * spread(F, alpha_h, column, self.architecture.h) if gated else stream
+
+        def without_padding(outputs):
+            return outputs if valid_length is None else F.SequenceMask(
+                outputs, sequence_length=valid_length, use_sequence_length=True, axis=0)
+
+        encodings, attentions = [], []
+        for dims, cell in zip(self.architecture.layers, self.transformer_cells):
+            stream, attention = cell(stream, masks.get(dims.a), alpha_h, column)
+            encodings.append(stream)
+            attentions.append(attention)
+        additional = attentions if self._output_attention else []
+        if self._output_all_encodings:
+            return [without_padding(outputs) for outputs in encodings], additional
+        return without_padding(stream), additional

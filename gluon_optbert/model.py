@@ -1,0 +1,195 @@
+"""The pre-training network around the encoder, and its loss (optBERT, Figure 1 and equation (1))."""
+from __future__ import annotations
+
+from typing import Dict, Mapping, Optional
+
+import mxnet as mx
+import numpy as np
+from gluonnlp.model.bert import BERTModel
+from mxnet.gluon import HybridBlock, nn
+
+from .architecture import Architecture
+from .encoder import OptBERTEncoder
+from .gates import Gates, StreamLayerNorm
+from .shrink import Parameters, check_parameters
+
+
+class OptBERTModel(BERTModel):
+    """GluonNLP's BERTModel around an `OptBERTEncoder`: embeddings, pooler, MLM decoder and NSP classifier.
+
+    Inputs and outputs are GluonNLP's. With gates, alpha_h also multiplies the pooled units where the NSP head reads them
+    and the LayerNorm of the MLM head.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    dropout : float
+    gated, truncated, output_attention, output_all_encodings : bool
+        As in `OptBERTEncoder`.
+    use_pooler, use_classifier, use_decoder : bool
+        As in GluonNLP.
+    """
+
+    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: bool = False, trainable: bool = True, truncated: bool = False,
+                 use_pooler: bool = True, use_classifier: bool = True, use_decoder: bool = True,
+                 output_attention: bool = False, output_all_encodings: bool = False, prefix=None, params=None):
+        self._architecture = architecture
+        self._norm_options = {'trainable': trainable, 'truncated': truncated}
+        encoder = OptBERTEncoder(architecture, dropout=dropout, gated=gated, trainable=trainable, truncated=truncated,
+                                 output_attention=output_attention, output_all_encodings=output_all_encodings)
+        super().__init__(encoder, architecture.vocab_size, architecture.token_types, architecture.h,
+                         architecture.embedding_width, use_pooler=use_pooler, use_decoder=use_decoder,
+                         use_classifier=use_classifier, prefix=prefix, params=params)
+
+    @property
+    def architecture(self) -> Architecture:
+        """The widths that the network was built for."""
+        return self._architecture
+
+    @property
+    def gates(self) -> Gates:
+        """The gates of the network, none if it was built without."""
+        return Gates({key: gate.alpha for key, gate in self.encoder.gates().items()})
+
+    # Known input widths: a deferred initialisation would draw random numbers in the first step.
+    def _get_classifier(self, prefix):
+        with self.name_scope():
+            return nn.Dense(2, in_units=self._units, prefix=prefix)
+
+    def _get_pooler(self, units, prefix):
+        with self.name_scope():
+            return nn.Dense(units, in_units=units, flatten=False, activation='tanh', prefix=prefix)
+
+    def _get_decoder(self, units, vocab_size, embed, prefix):
+        width = self._architecture.embedding_width
+        with self.name_scope():
+            decoder = nn.HybridSequential(prefix=prefix)
+            decoder.add(nn.Dense(width, in_units=units, flatten=False))
+            decoder.add(nn.GELU())
+            decoder.add(StreamLayerNorm(width, **self._norm_options))
+            decoder.add(nn.Dense(vocab_size, in_units=width, flatten=False, params=embed.collect_params()))
+        return decoder
+
+    def hybrid_forward(self, F, inputs, token_types, valid_length=None, masked_positions=None):
+        # pylint: disable=arguments-differ
+        embedding = self.word_embed(inputs) + self.token_type_embed(token_types)
+        alpha_h = self.encoder.stream_gate(F)
+        encoded, attention = self.encoder(F.transpose(embedding, axes=(1, 0, 2)), valid_length=valid_length,
+                                          alpha_h=alpha_h)
+        last = encoded[-1] if self.encoder._output_all_encodings else encoded  # (length, batch, h)
+        outputs = [[F.transpose(layer, axes=(1, 0, 2)) for layer in encoded]
+                   if self.encoder._output_all_encodings else F.transpose(encoded, axes=(1, 0, 2))]
+        if attention:
+            outputs.append(attention)
+        if self._use_pooler:
+            first = F.reshape(F.slice_axis(last, axis=0, begin=0, end=1), shape=(-3, 0))
+            pooled = self.pooler(first)
+            outputs.append(pooled)
+            if self._use_classifier:
+                outputs.append(self.classifier(pooled if alpha_h is None else F.broadcast_mul(
+                    pooled, F.reshape(alpha_h, shape=(1, -1)))))
+        if self._use_decoder:
+            outputs.append(self._decode_masked(F, last, masked_positions, alpha_h))
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _decode_masked(self, F, encoded, masked_positions, alpha_h):
+        """Scores over the vocabulary at the masked positions, shape (batch, masked, vocab_size)."""
+        rows = F.broadcast_add(F.zeros_like(masked_positions), F.expand_dims(
+            F.contrib.arange_like(masked_positions, axis=0), axis=1))
+        places = F.stack(F.reshape(masked_positions, shape=(-1,)), F.reshape(rows, shape=(-1,)), axis=0)
+        masked = F.reshape_like(F.gather_nd(encoded, places), masked_positions,
+                                lhs_begin=0, lhs_end=1, rhs_begin=0, rhs_end=2)
+        transform, gelu, norm, scores = self.decoder
+        gate = alpha_h if self._architecture.e is None else None
+        return scores(norm(gelu(transform(masked)), gate))
+
+
+class PretrainingLoss(HybridBlock):
+    """MLM and NSP cross entropies of one worker's share of a batch (optBERT, equation (1)).
+
+    Parameters
+    ----------
+    accuracy : bool
+        Whether to count right predictions as well.
+
+    Inputs:
+        - **next_sentence_scores** : shape (batch, 2)
+        - **masked_scores** : shape (batch, masked, vocab_size)
+        - **masked_ids**, **masked_weights** : shape (batch, masked)
+        - **next_sentence_labels**, **instance_weights** : shape (batch,)
+
+    Outputs:
+        - **mlm** : sum over masked tokens, shape (1,), float32
+        - **nsp** : sum over instances, shape (1,), float32
+        - **mlm_correct**, **nsp_correct** : how many were predicted right, shape (1,); with `accuracy` only
+    """
+
+    def __init__(self, accuracy: bool = False, prefix=None, params=None):
+        super().__init__(prefix=prefix, params=params)
+        self._accuracy = accuracy
+
+    def hybrid_forward(self, F, next_sentence_scores, masked_scores, masked_ids, masked_weights,
+                       next_sentence_labels, instance_weights):  # pylint: disable=arguments-differ
+        entropies, correct = [], []
+        for scores, labels, weights in ((masked_scores, masked_ids, masked_weights),
+                                        (next_sentence_scores, next_sentence_labels, instance_weights)):
+            scores = F.cast(scores, dtype='float32')
+            entropies.append(-F.sum(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights))
+            if self._accuracy:
+                correct.append(F.sum((F.argmax(scores, axis=-1) == labels) * weights))
+        return (*entropies, *correct)
+
+
+TIED = 'decoder.3.weight'  # a second name of word_embed.0.weight
+
+
+def named_parameters(model: OptBERTModel) -> Dict[str, mx.gluon.Parameter]:
+    """The parameters of a network by their structural names, gates and tied names left out."""
+    return {name: parameter for name, parameter in model._collect_params_with_prefix().items()
+            if not name.endswith('.alpha') and name != TIED}
+
+
+def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
+    """The weights of a network as arrays, gates left out; the names of `parameter_shapes`."""
+    return {name: parameter.data().asnumpy() for name, parameter in named_parameters(model).items()}
+
+
+def build(architecture: Architecture, parameters: Optional[Parameters] = None, *, seed: int = 0, dropout: float = 0.0,
+          gated: bool = False, trainable: bool = True, truncated: bool = False, ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
+    """A network with the given parameters, or with random ones (normal, 0.02; BERT's), hybridized.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    parameters : mapping of name to np.ndarray, optional
+        All of them, as `parameter_shapes` lists them.
+    seed : int
+        Of the random initial weights.
+    ctx : mx.Context, optional
+        Where it lives; the CPU unless given.
+
+    Raises
+    ------
+    ValueError
+        If parameters do not fit the architecture.
+    """
+    ctx = ctx or mx.cpu()
+    model = OptBERTModel(architecture, dropout=dropout, gated=gated, trainable=trainable, truncated=truncated, **options)
+    if parameters is None:
+        mx.random.seed(seed)
+        np.random.seed(seed)  # MXNet's initializers draw from it
+        model.initialize(mx.init.Normal(0.02), ctx=ctx)
+    else:
+        check_parameters(parameters, architecture)
+        model.initialize(mx.init.Zero(), ctx=ctx)
+        load(model, parameters)
+    for gate in model.gates.parameters.values():
+        gate.set_data(mx.nd.ones(gate.shape))
+    model.hybridize(static_alloc=True)
+    return model
+
+
+def load(model: OptBERTModel, parameters: Mapping[str, np.ndarray]) -> None:
+    """Put arrays into the network's parameters; names that it has no room for (an unused head) are left out."""
+    for name, parameter in named_parameters(model).items():
+        parameter.set_data(mx.nd.array(parameters[name], dtype=parameter.dtype))

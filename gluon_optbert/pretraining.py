@@ -1,0 +1,158 @@
+"""Pre-training: shards in, a model directory out."""
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from .architecture import resolve
+from .checkpoint import SavedModel, read_model, write_model
+from .cost import ParameterCost
+from .distributed import Workers
+from .model import build, named_parameters, read_parameters
+from .recipe import option, to_dict
+from .shards import Shards
+from .staging import refuse_existing
+from .training import OPTIMIZERS, Optimizer, Phase, Reporter, Schedule, fit
+from .vocabulary import vocabulary_hash
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingRecipe:
+    """What every run that trains weights by equation (1) has in common."""
+    shards: Path = option('directory of shards that pretrain/make_shards.py made')
+    output: Path = option('where the result is written')
+    batch_size: int = option('instances a step, over all workers', 256)
+    accumulate: int = option('passes that a worker splits its share of a batch into', 1)
+    optimizer: str = option('of the weights', 'bertadam', choices=OPTIMIZERS[:2])
+    learning_rate: float = option('its peak', 1e-4)
+    warmup: float = option('share of the steps in which the learning rate rises', 0.01)
+    weight_decay: float = option('of all weights but biases and LayerNorms', 0.01)
+    clip_norm: float = option('largest 2-norm of the gradient', 1.0)
+    dropout: float = option('of embeddings, attention probabilities and block outputs', 0.1)
+    seed: int = option('of weights, data order and dropout', 1)
+    log_every: int = option('steps between metrics', 50)
+    evaluate_every: int = option('steps between held-out evaluations; 0 for one at the end', 1000)
+    evaluation_limit: int = option('held-out instances to evaluate on', 2048)
+    checkpoint_every: int = option('steps between checkpoints; 0 for none', 500)
+    keep: int = option('newest checkpoints to keep, the best one aside', 2)
+    resume: bool = option('go on from the newest checkpoint of an unfinished run', False)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        found = []
+        for name in ('batch_size', 'accumulate', 'keep', 'evaluation_limit'):
+            if getattr(self, name) < 1:
+                found.append(f'{name} must be at least 1, found {getattr(self, name)}')
+        for name in ('log_every', 'evaluate_every', 'checkpoint_every', 'seed'):
+            if getattr(self, name) < 0:
+                found.append(f'{name} must not be negative, found {getattr(self, name)}')
+        for name in ('warmup', 'dropout'):
+            if not 0 <= getattr(self, name) < 1:
+                found.append(f'{name} must be at least 0 and below 1, found {getattr(self, name)}')
+        for name in ('learning_rate', 'clip_norm'):
+            if getattr(self, name) <= 0:
+                found.append(f'{name} must be above 0, found {getattr(self, name)}')
+        if self.weight_decay < 0:
+            found.append(f'weight_decay must not be negative, found {self.weight_decay}')
+        return found
+
+    def phase(self, name: str, steps: int, **more: Any) -> Phase:
+        """A phase of the run with the recipe's settings."""
+        return Phase(name=name, steps=steps, **{**dict(
+            batch_size=self.batch_size, accumulate=self.accumulate, seed=self.seed, log_every=self.log_every,
+            evaluate_every=self.evaluate_every, checkpoint_every=self.checkpoint_every, keep=self.keep,
+            evaluation_limit=self.evaluation_limit), **more})
+
+    def weight_optimizer(self, model: Any, workers: Workers) -> Optimizer:
+        """The optimizer of all weights."""
+        return Optimizer(named_parameters(model), self.optimizer, weight_decay=self.weight_decay,
+                         clip_norm=self.clip_norm, workers=workers)
+
+    def schedule(self, steps: int) -> Schedule:
+        """Warm-up and linear decay over so many steps."""
+        return Schedule(self.learning_rate, steps, int(self.warmup * steps))
+
+    def check_workers(self, workers: Workers) -> None:
+        """Raise ValueError unless the batch divides among workers and passes."""
+        parts = workers.size * self.accumulate
+        if self.batch_size % parts:
+            raise ValueError(f'batch_size {self.batch_size} does not divide among {workers.size} workers with '
+                             f'{self.accumulate} passes each; choose a multiple of {parts}')
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainRecipe(TrainingRecipe):
+    """A pre-training run."""
+    architecture: str = option('its name (l4_h256_a4, bert_base), or a file, or JSON', 'bert_base')
+    model: Optional[Path] = option('model directory to start from instead of random weights', None)
+    steps: int = option('steps of training', 1000000)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        found = super().problems()
+        if self.steps < 1:
+            found.append(f'steps must be at least 1, found {self.steps}')
+        return found
+
+
+def open_shards(recipe: TrainingRecipe, vocabulary=None) -> Dict[str, Shards]:
+    """Both splits of the recipe's shards; ValueError if they were made with another vocabulary."""
+    expected = None if vocabulary is None else vocabulary_hash(vocabulary)
+    return {split: Shards.open(recipe.shards, split=split, vocabulary_hash=expected) for split in ('train', 'heldout')}
+
+
+def work_directory(output: Path) -> Path:
+    """Where an unfinished run keeps its checkpoints and metrics: beside its output."""
+    return output.with_name(output.name + '.training')
+
+
+def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
+    """Pre-train a network and write its model directory.
+
+    Returns
+    -------
+    dict
+        What was measured at the end; see `fit`.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, FileExistsError
+        Bad input, before the first step.
+    TrainingDiverged, Terminated
+        From `fit`.
+    """
+    workers = Workers()
+    recipe.check_workers(workers)
+    refuse_existing(recipe.output)
+    work = work_directory(recipe.output)
+    if work.exists() and not recipe.resume:
+        raise FileExistsError(f'{work} holds an unfinished run; go on with --resume, or remove it')
+    start = read_model(recipe.model) if recipe.model else None
+    shards = open_shards(recipe, start.vocabulary if start else None)
+    vocabulary = shards['train'].vocabulary()
+    architecture = start.architecture if start else resolve(recipe.architecture, vocab_size=len(vocabulary))
+    if architecture.vocab_size != len(vocabulary):
+        raise ValueError(f'the architecture has {architecture.vocab_size} tokens, the shards\' vocabulary '
+                         f'{len(vocabulary)}')
+    if shards['train'].max_seq_length > architecture.max_length:
+        raise ValueError(f'shards have up to {shards["train"].max_seq_length} tokens, the architecture has '
+                         f'{architecture.max_length} positions')
+    workers.barrier('checked')
+    work.mkdir(parents=True, exist_ok=True)
+
+    model = build(architecture, start.parameters if start else None, seed=recipe.seed, dropout=recipe.dropout,
+                  ctx=workers.context())
+    workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
+    reporter = Reporter(work / 'metrics.jsonl', workers)
+    size = ParameterCost().cost(architecture)
+    progress = fit(model, recipe.weight_optimizer(model, workers), recipe.schedule(recipe.steps),
+                   recipe.phase('pretraining', recipe.steps, notes={'parameters': size}), shards=shards['train'],
+                   heldout=shards['heldout'], workers=workers, reporter=reporter, states=work / 'states')
+    if workers.first:
+        write_model(recipe.output, SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress),
+                    extra={'metrics.jsonl': (work / 'metrics.jsonl').read_bytes()})
+        shutil.rmtree(work)
+    workers.barrier('written')
+    return progress

@@ -1,0 +1,264 @@
+"""A run as a dataclass: filled from YAML, then from flags, checked whole, saved with what it made."""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import functools
+import os
+import sys
+import time
+import typing
+from pathlib import Path
+from typing import Any, Callable, Dict, Optional, Sequence, Type, TypeVar, Union
+
+import yaml
+
+R = TypeVar('R')
+
+
+class RunFailed(RuntimeError):
+    """A run that could not go on, though its input was good; what there was is saved as the message says."""
+
+
+class RecipeError(ValueError):
+    """Everything that is wrong with a recipe, in one message."""
+
+    def __init__(self, problems: Sequence[str]):
+        super().__init__('; '.join(problems))
+        self.problems = list(problems)
+
+
+REQUIRED = object()
+
+
+def option(help: str, default: Any = REQUIRED, *, choices: Optional[Sequence[str]] = None,
+           metavar: Optional[str] = None) -> Any:
+    """One field of a recipe.
+
+    Parameters
+    ----------
+    help : str
+        What the value means, with its unit; shown by ``--help``.
+    default : optional
+        Without it the field has to be given.
+    choices : sequence of str, optional
+        The values allowed.
+    metavar : str, optional
+        The placeholder in ``--help``.
+    """
+    required = default is REQUIRED  # the field itself has a default, so that recipes can extend each other
+    return dataclasses.field(default=None if required else default, metadata={
+        'help': help, 'choices': choices, 'metavar': metavar, 'required': required})
+
+
+def _unwrapped(annotation: Any) -> Any:
+    """`int` of `Optional[int]`; anything else as it is."""
+    if typing.get_origin(annotation) is Union:
+        inner = [a for a in typing.get_args(annotation) if a is not type(None)]
+        return inner[0] if len(inner) == 1 else annotation
+    return annotation
+
+
+def _convert(value: Any, annotation: Any) -> Any:
+    """`value`, from YAML or from the command line, as the type that `annotation` names.
+
+    Raises
+    ------
+    ValueError
+        If it is not one; numbers are never rounded and words never taken for truth values.
+    """
+    optional = _unwrapped(annotation) is not annotation
+    annotation = _unwrapped(annotation)
+    if value is None:
+        if optional:
+            return None
+        raise ValueError('null')
+    if typing.get_origin(annotation) is tuple:
+        item = typing.get_args(annotation)[0]
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(',') if part.strip()]
+        if not isinstance(value, (list, tuple)):
+            value = [value]
+        return tuple(_convert(part, item) for part in value)
+    if annotation is bool:
+        words = {'true': True, 'yes': True, 'false': False, 'no': False}
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in words:
+            return words[value.lower()]
+        raise ValueError(repr(value))
+    if isinstance(value, bool) or isinstance(value, (list, dict)):
+        raise ValueError(repr(value))
+    if annotation is int and isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError(repr(value))
+        return int(value)
+    if annotation is float:
+        number = float(value)
+        if number != number or number in (float('inf'), float('-inf')):
+            raise ValueError(repr(value))
+        return number
+    return annotation(value)
+
+
+_KIND = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'a word', Path: 'a path'}
+
+
+def _kind(annotation: Any) -> str:
+    inner = _unwrapped(annotation)
+    if typing.get_origin(inner) is tuple:
+        return 'a list, each ' + _kind(typing.get_args(inner)[0])
+    return _KIND.get(inner, getattr(inner, '__name__', str(inner)))
+
+
+def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe') -> R:
+    """The recipe of type `cls` that `values` describe; every problem is reported at once.
+
+    A class may have a method ``problems(self) -> list of str`` that says what is contradictory about its fields.
+
+    Raises
+    ------
+    RecipeError
+        Unknown or missing fields, values of the wrong type or out of their choices, contradictions.
+    """
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    problems, filled = [], {}
+    for name, value in values.items():
+        if name not in fields:
+            near = difflib.get_close_matches(str(name), fields, n=1)
+            problems.append(f'{source}: unknown field {name!r}' + (f', did you mean {near[0]!r}?' if near else ''))
+            continue
+        try:
+            filled[name] = _convert(value, hints[name])
+        except (ValueError, TypeError):
+            problems.append(f'{source}: {name} must be {_kind(hints[name])}, found {value!r}')
+            continue
+        choices = fields[name].metadata.get('choices')
+        chosen = filled[name] if isinstance(filled[name], tuple) else (filled[name],)
+        for item in chosen:
+            if choices and item is not None and item not in choices:
+                problems.append(f'{source}: {name} must be one of {", ".join(map(str, choices))}, found {item!r}')
+    for name, f in fields.items():
+        if f.metadata['required'] and name not in values:
+            problems.append(f'{source}: {flag(name)} is missing: {f.metadata["help"]}')
+    if problems:
+        raise RecipeError(problems)
+    recipe = cls(**filled)
+    found = recipe.problems() if hasattr(recipe, 'problems') else []
+    if found:
+        raise RecipeError(found)
+    return recipe
+
+
+def flag(name: str) -> str:
+    """The command-line flag of a field."""
+    return '--' + name.replace('_', '-')
+
+
+def to_dict(recipe: Any) -> Dict[str, Any]:
+    """The recipe as plain YAML and JSON values, the inverse of `fill`."""
+    def plain(value: Any) -> Any:
+        if isinstance(value, Path):
+            return str(value)
+        if isinstance(value, tuple):
+            return [plain(item) for item in value]
+        return value
+    return {f.name: plain(getattr(recipe, f.name)) for f in dataclasses.fields(recipe)}
+
+
+def read_yaml(path: Path) -> Dict[str, Any]:
+    """The fields in a recipe file.
+
+    Raises
+    ------
+    FileNotFoundError, RecipeError
+        If there is no such file, or it is not a mapping in YAML.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such recipe file')
+    try:
+        values = yaml.safe_load(path.read_text(encoding='utf-8'))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        reason = str(error).split('\n')[0]
+        raise RecipeError([f'{path}: not readable as YAML ({reason})']) from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise RecipeError([f'{path}: a recipe is a mapping of field: value, found {type(values).__name__}'])
+    return values
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=32, width=110)
+
+
+def parser_of(cls: Type[R], *, description: str, example: str, recipe_file: bool = True) -> argparse.ArgumentParser:
+    """The command line of a recipe; help and defaults come from its fields."""
+    parser = argparse.ArgumentParser(description=f'{description}\n\nexample:\n  {example}', formatter_class=_Help,
+                                     allow_abbrev=False)
+    if recipe_file:
+        parser.add_argument('recipe', nargs='?', metavar='RECIPE', help='YAML file; flags override its fields')
+    hints = typing.get_type_hints(cls)
+    for f in dataclasses.fields(cls):
+        text = f.metadata['help'].replace('%', '%%')
+        if f.metadata['choices']:
+            text += f' (one of {", ".join(f.metadata["choices"])})'
+        if f.metadata['required']:
+            text += ' [required]'
+        elif f.default is not None:
+            shown = ','.join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
+            text += f' [default: {shown}]'
+        is_flag = _unwrapped(hints[f.name]) is bool
+        parser.add_argument(flag(f.name), dest=f.name, default=argparse.SUPPRESS, help=text,
+                            metavar=f.metadata['metavar'] or f.name.upper(),
+                            **({'nargs': '?', 'const': True} if is_flag else {}))
+    return parser
+
+
+def parse(cls: Type[R], argv: Optional[Sequence[str]] = None, *, description: str, example: str,
+          recipe_file: bool = True) -> R:
+    """The recipe that a command line describes: its YAML file first, then its flags.
+
+    Raises
+    ------
+    RecipeError, FileNotFoundError
+        With every problem named.
+    """
+    given = vars(parser_of(cls, description=description, example=example, recipe_file=recipe_file).parse_args(argv))
+    path = given.pop('recipe', None)
+    values = read_yaml(Path(path)) if path else {}
+    values.update(given)
+    return fill(cls, values, source=path or 'command line')
+
+
+def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callable[..., int]:
+    """Turn `main(argv)` into a command: bad input is one line and exit status 2, a failed run one line and status 1."""
+    @functools.wraps(main)
+    def run(argv: Optional[Sequence[str]] = None) -> int:
+        try:
+            return main(argv) or 0
+        except RecipeError as error:
+            return _complain(2, *error.problems)
+        except RunFailed as error:
+            return _complain(1, error)
+        except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError,
+                PermissionError) as error:
+            return _complain(2, error)
+        except OSError as error:  # a full disk, a read-only one
+            return _complain(1, error)
+        except KeyboardInterrupt:
+            return _complain(1, 'interrupted')
+    return run
+
+
+def _complain(status: int, *problems: object) -> int:
+    rank = os.environ.get('HOROVOD_RANK', '0')
+    if rank != '0':
+        time.sleep(3)  # what rank 0 finds as well it says alone, and horovodrun ends the others
+    for problem in problems:
+        print(('' if rank == '0' else f'[rank {rank}] ') + f'error: {problem}', file=sys.stderr, flush=True)
+    return status

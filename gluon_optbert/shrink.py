@@ -1,0 +1,156 @@
+"""Fold the gates into the weights and cut the tensors: pure functions on arrays.
+
+Where the gates stand, and so where each is folded (optBERT, Table 5, and what the table leaves open):
+
+- alpha_f multiplies D with its bias, and G: rows of ``ffn_1``, columns of ``ffn_2``.
+- alpha_k multiplies K and Q with their biases; alpha_v multiplies V with its bias, and P; alpha_a multiplies all four.
+- alpha_h multiplies the residual stream: the rows of P and G with their biases, and every LayerNorm on the stream, which
+  stands for the columns of K, Q, V and D in Table 5 and also covers the skip connections, the pooler and the MLM head. The
+  embedding is not scaled, as in equation (2); a unit at zero leaves its moments all the same. The pooled output is gated
+  where the NSP head reads it, and the MLM transform in its LayerNorm.
+- Attention divides by the square root of k. Taking keys away would change that scale, so the queries take up the ratio.
+"""
+from __future__ import annotations
+
+from typing import Dict, Mapping, Tuple
+
+import numpy as np
+
+from .architecture import Architecture, Axis, parameter_axes, parameter_shapes
+from .selection import Alphas, Selection
+
+Parameters = Mapping[str, np.ndarray]
+
+
+def check_parameters(parameters: Parameters, architecture: Architecture) -> None:
+    """Refuse parameters that are not those of the architecture.
+
+    Raises
+    ------
+    ValueError
+        Listing every name that is missing or unknown and every shape that does not fit.
+    """
+    wanted = parameter_shapes(architecture)
+    problems = [f'missing {name} {shape}' for name, shape in wanted.items() if name not in parameters]
+    problems += [f'unknown {name} {np.shape(parameters[name])}' for name in parameters if name not in wanted]
+    problems += [f'{name} has shape {np.shape(parameters[name])}, wanted {shape}' for name, shape in wanted.items()
+                 if name in parameters and np.shape(parameters[name]) != shape]
+    if problems:
+        raise ValueError('parameters do not fit the architecture:' + ''.join(f'\n  {line}' for line in problems))
+
+
+def _axis_gate(axis: Axis, alphas: Alphas) -> np.ndarray:
+    """The gates along one side of a tensor: the outer product of its widths' alphas, flattened."""
+    gate = np.ones(1)
+    for key in axis:
+        gate = np.outer(gate, np.asarray(alphas[key], dtype=np.float64)).reshape(-1)
+    return gate
+
+
+def _gated_sides(name: str, architecture: Architecture) -> Tuple[int, ...]:
+    """The sides of a parameter that take up the gates of their widths (0 rows, 1 columns)."""
+    if name.endswith(('gamma', 'beta')):
+        factorised = architecture.e is not None
+        return () if factorised and name.startswith(('encoder.layer_norm', 'decoder.')) else (0,)
+    if 'attention_cell' in name or '.ffn_1.' in name or name.startswith('encoder.embed_proj'):
+        return (0,)
+    if name.endswith(('.proj.weight', 'ffn_2.weight')):
+        return (0, 1)
+    if name.endswith(('.proj.bias', 'ffn_2.bias')):
+        return (0,)
+    return (1,) if name == 'classifier.weight' else ()
+
+
+def fold(parameters: Parameters, architecture: Architecture, alphas: Alphas) -> Dict[str, np.ndarray]:
+    """The ungated parameters that compute what the gated network computes.
+
+    Parameters
+    ----------
+    parameters : mapping of name to np.ndarray
+        As `parameter_shapes` lists them.
+    architecture : Architecture
+    alphas : mapping of width key to np.ndarray, shape (width,)
+
+    Raises
+    ------
+    ValueError
+        If parameters or gates do not fit the architecture.
+    """
+    check_parameters(parameters, architecture)
+    wrong = [f'{key} {np.shape(alphas.get(key))}, wanted ({width},)' for key, width in architecture.widths().items()
+             if np.shape(alphas.get(key)) != (width,)]
+    if wrong:
+        raise ValueError('gates do not fit the architecture: ' + '; '.join(wrong))
+    folded = {}
+    for name, axes in parameter_axes(architecture).items():
+        value = np.asarray(parameters[name])
+        for side in _gated_sides(name, architecture):
+            gate = _axis_gate(axes[side], alphas)
+            shape = [1] * value.ndim
+            shape[side] = -1
+            value = value * gate.reshape(shape).astype(value.dtype)
+        folded[name] = value
+    return folded
+
+
+def _axis_indices(axis: Axis, architecture: Architecture, selection: Selection) -> np.ndarray:
+    """Where the surviving units of a product of widths stand along one side of a tensor."""
+    indices = np.zeros(1, dtype=np.int64)
+    for key in axis:
+        size = architecture.size((key,))
+        kept = selection.kept.get(key, np.arange(size))
+        indices = (indices[:, None] * size + kept).reshape(-1)
+    return indices
+
+
+def cut(parameters: Parameters, architecture: Architecture,
+        selection: Selection) -> Tuple[Dict[str, np.ndarray], Architecture]:
+    """Take the rows and columns of unselected units out of every tensor.
+
+    Returns
+    -------
+    parameters : dict of name to np.ndarray
+        Contiguous copies of the smaller shapes.
+    architecture : Architecture
+        The smaller one.
+
+    Raises
+    ------
+    ValueError
+        If parameters or selection do not fit the architecture.
+    """
+    check_parameters(parameters, architecture)
+    widths = architecture.widths()
+    wrong = [key for key, kept in selection.kept.items()
+             if key not in widths or np.any(np.diff(kept) <= 0) or (len(kept) == 0 and widths[key] > 0)
+             or (len(kept) and not 0 <= kept[0] <= kept[-1] < widths[key])]
+    if wrong:
+        raise ValueError('selection does not fit the architecture (increasing indices below the width, at least one): '
+                         + ', '.join(wrong))
+    smaller = selection.architecture(architecture)
+    left = {}
+    for name, axes in parameter_axes(smaller).items():
+        value = np.asarray(parameters[name])
+        for side, axis in enumerate(axes):
+            indices = _axis_indices(axis, architecture, selection)
+            if len(indices) < value.shape[side]:
+                value = np.take(value, indices, axis=side)
+        if '.proj_query.' in name:
+            key = axes[0][1]
+            ratio = smaller.widths()[key] / widths[key]
+            value = value if ratio == 1 else value * np.asarray(np.sqrt(ratio), dtype=value.dtype)
+        left[name] = np.array(value, order='C')
+    return left, smaller
+
+
+def shrink(parameters: Parameters, architecture: Architecture, alphas: Alphas,
+           selection: Selection) -> Tuple[Dict[str, np.ndarray], Architecture]:
+    """Fold alpha into the parameters and cut what is not selected: what the gated network with the unselected alpha at
+    zero computes, in smaller tensors.
+
+    Raises
+    ------
+    ValueError
+        As `fold` and `cut`.
+    """
+    return cut(fold(parameters, architecture, alphas), architecture, selection)

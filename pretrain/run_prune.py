@@ -1,0 +1,23 @@
+"""Prune a pre-trained BERT by Algorithm 1 of optBERT."""
+import sys
+
+from gluon_optbert.distributed import Workers
+from gluon_optbert.pruning import PruneRecipe, prune, readable
+from gluon_optbert.recipe import command, parse
+
+EXAMPLE = ('horovodrun -np 2 python pretrain/run_prune.py pretrain/recipes/small_prune.yaml '
+           '--model models/small --shards shards --target 0.6 --rounds 4 --output runs/pruned')
+
+
+@command
+def main(argv=None):
+    """Parse the recipe, prune, and say what was written."""
+    recipe = parse(PruneRecipe, argv, description=__doc__, example=EXAMPLE)
+    rows = prune(recipe)
+    if Workers().first:
+        print(readable(rows, recipe))
+        print(f'wrote {recipe.output}\nnext: python tools/verify.py {recipe.output}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
