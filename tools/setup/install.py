@@ -1,0 +1,337 @@
+"""Make .venv and install the pinned stack into it, once; whatever is missing or damaged is mended, the rest is left.
+
+    python3 tools/setup/install.py [--dry-run]
+
+What is installed is written down in .venv/installed.json, step by step, and believed only as long as every file of every
+package is there with its size. Standard library only. Exit status 2 if the machine lacks something, 1 if a step fails.
+"""
+import argparse
+import contextlib
+import csv
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
+
+ROOT = Path(__file__).resolve().parents[2]
+VENV = ROOT / '.venv'
+PYTHON = VENV / 'bin' / 'python'
+RECORD = VENV / 'installed.json'
+LOG = VENV / 'install.log'
+CONSTRAINTS = ROOT / 'constraints.txt'
+SOURCES = (CONSTRAINTS, ROOT / 'setup.py', Path(__file__).resolve())
+
+BUILD_TOOLS = ['setuptools', 'wheel', 'Cython', 'cmake']
+HOROVOD_SETUP = ['cloudpickle', 'packaging']  # its setup.py would otherwise fetch its own, unpinned
+HOROVOD_BUILD = {'HOROVOD_WITH_MXNET': '1', 'HOROVOD_WITH_GLOO': '1', 'HOROVOD_WITHOUT_MPI': '1',
+                 'HOROVOD_WITHOUT_PYTORCH': '1', 'HOROVOD_WITHOUT_TENSORFLOW': '1'}
+
+TRIAL = """
+import importlib.util
+import blingfire, gluonnlp, horovod.mxnet as hvd, hypothesis, matplotlib, mxnet, onnx, optuna, psutil, pytest, sacremoses
+import safetensors, scipy, sklearn, tokenizers, tqdm, yaml
+assert importlib.util.find_spec('gluon_optbert'), 'the package itself is not installed'
+mxnet.nd.ones(2).asnumpy()
+gluonnlp.data.BERTBasicTokenizer()('two words')
+assert hvd.gloo_built() and not hvd.mpi_built(), 'Horovod was built without Gloo, or with MPI'
+"""
+
+
+class Step(NamedTuple):
+    """One thing left to do."""
+    name: str
+    says: str
+    run: Callable[[], None]
+
+
+class StepFailed(Exception):
+    """A command came back with an error; its output is in the log."""
+
+
+class Unfit(Exception):
+    """Everything was installed, and it does not work."""
+
+
+# What the machine offers
+
+
+def missing_here() -> List[str]:
+    """What the installation needs and this machine lacks: one line each, with the way out."""
+    version = 'python%d.%d' % sys.version_info[:2]
+    if platform.python_implementation() != 'CPython' or not (3, 8) <= sys.version_info[:2] <= (3, 11):
+        return [f'{platform.python_implementation()} {platform.python_version()} cannot run MXNet 1.9.1: '
+                'install CPython 3.8 to 3.11 and run make PYTHON=python3.11']
+    missing = []
+    if ' ' in str(ROOT):
+        missing.append(f'the build of Horovod cannot take the space in {ROOT}: move the directory to a path without one')
+    try:
+        import ensurepip  # noqa: F401  Debian ships Python without it
+        import venv  # noqa: F401
+    except ImportError:
+        missing.append(f'{sys.executable} has no venv module: install {version}-venv, or run make PYTHON=... with another')
+    if shutil.which('make') is None:
+        missing.append('there is no make, which the build of Horovod calls: install make')
+    cc = shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
+    cxx = shlex.split(os.environ['CXX']) if os.environ.get('CXX') else first_command('c++', 'g++', 'clang++')
+    if not cxx or not compiles([*cxx, '-std=c++17'], '#include <string_view>\n'):
+        missing.append(f'no working C++17 compiler ({" ".join(cxx) or "c++, g++ or clang++"}): install g++ 7 or newer, '
+                       'or set CXX')
+    elif not compiles(cc, '#include <stdlib.h>\n'):
+        missing.append(f'the C compiler {cc[0]} does not work: install gcc, or set CC')
+    elif not compiles([*cc, '-I', sysconfig.get_paths()['include']], '#include <Python.h>\n'):
+        missing.append(f'{sys.executable} comes without its C headers: install {version}-dev, '
+                       'or run make PYTHON=... with another')
+    return missing
+
+
+def first_command(*names: str) -> List[str]:
+    return [name for name in names if shutil.which(name)][:1]
+
+
+def compiles(compiler: Sequence[str], source: str) -> bool:
+    """Whether `compiler` makes an object file of `source`, taken for C++ if the compiler is a C++ one."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            done = subprocess.run([*compiler, '-c', '-x', 'c++' if '-std=c++17' in compiler else 'c', '-', '-o', 'probe.o'],
+                                  input=source.encode(), cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        except OSError:
+            return False
+    return done.returncode == 0
+
+
+# What is installed already
+
+
+def identity() -> Dict[str, str]:
+    """What an environment is bound to: one that was copied elsewhere, or made with another Python, is of no use."""
+    return {'root': str(ROOT), 'python': platform.python_version(), 'base': os.path.realpath(sys.base_prefix)}
+
+
+def recorded() -> dict:
+    """What installed.json says, or nothing if it is absent, unreadable, or about another place or Python."""
+    try:
+        record = json.loads(RECORD.read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) and record.get('identity') == identity() else {}
+
+
+def note(**facts) -> None:
+    """Add facts to installed.json; it is whole at every moment."""
+    partial = RECORD.with_suffix('.part')
+    partial.write_text(json.dumps({**recorded(), 'identity': identity(), **facts}, indent=1))
+    os.replace(partial, RECORD)
+
+
+def sources_key() -> str:
+    """A checksum of everything that decides what is installed."""
+    digest = hashlib.sha256(json.dumps(identity(), sort_keys=True).encode())
+    for source in SOURCES:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def horovod_key() -> str:
+    """A checksum of what Horovod's build depends on; it takes minutes, and need not follow every change of a pin."""
+    pins = [line for line in CONSTRAINTS.read_text().splitlines() if line.split('==')[0] in ('mxnet', 'numpy', 'horovod')]
+    return hashlib.sha256(json.dumps([identity(), pins, HOROVOD_BUILD], sort_keys=True).encode()).hexdigest()
+
+
+def site_packages() -> Path:
+    return VENV / 'lib' / ('python%d.%d' % sys.version_info[:2]) / 'site-packages'
+
+
+def intact(dist_info: Path) -> bool:
+    """Whether every file that a distribution lists is there with its size. pip writes the list last."""
+    try:
+        with open(dist_info / 'RECORD', newline='') as listing:
+            return all(not size or os.stat(os.path.join(dist_info.parent, path)).st_size == int(size)
+                       for path, _, size in csv.reader(listing))
+    except (OSError, ValueError):
+        return False
+
+
+def distributions() -> Dict[str, bool]:
+    """Name-version of everything in site-packages, and whether it is intact."""
+    return {path.name[:-len('.dist-info')]: intact(path) for path in site_packages().glob('*.dist-info')}
+
+
+def environment_usable(found: Dict[str, bool]) -> bool:
+    """Whether .venv is a whole environment of this place and Python, with an intact pip."""
+    if not recorded() or not any(name.startswith('pip-') and whole for name, whole in found.items()):
+        return False
+    try:
+        return subprocess.run([str(PYTHON), '-c', ''], stderr=subprocess.DEVNULL).returncode == 0
+    except OSError:
+        return False
+
+
+# The steps
+
+
+def steps_left() -> List[Step]:
+    """What is still to be done, in order; empty if .venv is complete."""
+    found = distributions()
+    steps = []
+    if environment_usable(found):
+        record = recorded()
+    else:
+        record, found = {}, {}
+        steps.append(Step('environment', f'making .venv with Python {platform.python_version()}', make_environment))
+    if record.get('packages') != sources_key() or not all(found.get(name) for name in record.get('distributions', [])):
+        steps.append(Step('packages', 'installing the pinned packages (a minute or two)', install_packages))
+    if record.get('horovod') != horovod_key() or not found.get(pin('horovod').replace('==', '-')):
+        steps.append(Step('horovod', 'building Horovod for MXNet with Gloo (one to four minutes)', install_horovod))
+    if steps or record.get('checked') != sources_key():
+        steps.append(Step('check', 'trying it out', check))
+    return steps
+
+
+def pin(name: str) -> str:
+    """The line of constraints.txt for a distribution."""
+    return next(line for line in CONSTRAINTS.read_text().splitlines() if line.split('==')[0] == name)
+
+
+def make_environment() -> None:
+    if VENV.is_symlink() or VENV.is_file():
+        VENV.unlink()
+    elif VENV.exists():
+        shutil.rmtree(VENV)
+    VENV.mkdir()
+    call([sys.executable, '-m', 'venv', str(VENV)])
+    pip('install', pin('pip'))
+    note()
+
+
+def install_packages() -> None:
+    """Everything but Horovod in one call, so that no package can move another's version."""
+    for name, whole in distributions().items():
+        if not whole:
+            shutil.rmtree(site_packages() / (name + '.dist-info'))  # pip would take it for installed
+    for leftover in site_packages().glob('~*'):
+        shutil.rmtree(leftover, ignore_errors=True)
+    pip('install', *BUILD_TOOLS)
+    pip('install', '--no-build-isolation', *HOROVOD_SETUP, '-e', f'{ROOT}[cpu,scripts,test]')
+    note(packages=sources_key(), distributions=sorted(name for name in distributions() if not name.startswith('horovod-')))
+
+
+def install_horovod() -> None:
+    """Compile it against the MXNet just installed. No cached wheel will do: it may have been built without MXNet."""
+    pip('uninstall', '--yes', 'horovod')
+    pip('install', '--no-cache-dir', '--no-build-isolation', '--no-binary', 'horovod', 'horovod', **HOROVOD_BUILD)
+    note(horovod=horovod_key())
+
+
+def check() -> None:
+    """Import everything and ask Horovod what it was built for, away from the sources."""
+    try:
+        with tempfile.TemporaryDirectory() as elsewhere:
+            call([str(PYTHON), '-c', TRIAL], cwd=Path(elsewhere))
+            answer = call([str(VENV / 'bin' / 'horovodrun'), '--check-build'], cwd=Path(elsewhere))
+        call([str(PYTHON), '-m', 'pip', 'check'])
+    except StepFailed as failure:
+        raise Unfit(str(failure))
+    if '[X] MXNet' not in answer or '[X] Gloo' not in answer:
+        raise Unfit('Horovod was built without MXNet or without Gloo:\n' + answer)
+    note(checked=sources_key())
+
+
+def pip(command: str, *arguments: str, **variables: str) -> None:
+    constraint = ['--constraint', str(CONSTRAINTS)] if command == 'install' else []
+    call([str(PYTHON), '-m', 'pip', command, *constraint, *arguments], **variables)
+
+
+def call(command: Sequence[str], cwd: Path = ROOT, **variables: str) -> str:
+    """Run a command inside the environment, everything it prints appended to the log, and give what it printed."""
+    drop = ('PYTHONPATH', 'PYTHONHOME', 'PIP_TARGET', 'PIP_PREFIX', 'PIP_CONSTRAINT', 'MAKELEVEL', 'MFLAGS', 'MAKEOVERRIDES')
+    environment = {name: value for name, value in os.environ.items()
+                   if name not in drop and not name.startswith('HOROVOD_')}
+    environment.update(PATH=f'{VENV / "bin"}{os.pathsep}{os.environ.get("PATH", os.defpath)}', VIRTUAL_ENV=str(VENV),
+                       PIP_USER='0', PIP_NO_INPUT='1', PIP_DISABLE_PIP_VERSION_CHECK='1', PYTHONNOUSERSITE='1',
+                       MAKEFLAGS=f'-j{min(os.cpu_count() or 1, 8)}', **variables)
+    with open(LOG, 'a+b') as log:
+        log.write(f'\n$ {" ".join(map(shlex.quote, command))}\n'.encode())
+        log.flush()
+        start = log.tell()
+        done = subprocess.run(command, cwd=str(cwd), env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                              stderr=subprocess.STDOUT, pass_fds=LOCK)
+        log.seek(start)
+        answer = log.read().decode(errors='replace')
+    if done.returncode:
+        raise StepFailed('\n'.join(answer.splitlines()[-15:]))
+    return answer
+
+
+# The command
+
+LOCK: List[int] = []  # inherited by pip, so that one whose parent was killed still counts as running
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Hold the lock of this tree, waiting for another installation in it to end."""
+    with open(CONSTRAINTS) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print('another installation is at work in this directory: waiting for it', flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        LOCK[:] = [lock.fileno()]
+        yield
+        LOCK.clear()
+
+
+def carry_out(steps: List[Step]) -> None:
+    began = time.monotonic()
+    for number, step in enumerate(steps, 1):
+        print(f'install {number}/{len(steps)}: {step.says}', flush=True)
+        step.run()
+    print(f'.venv is complete after {time.monotonic() - began:.0f} s', flush=True)
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--dry-run', action='store_true', help='name the steps that are left, one per line, and stop')
+    options = parser.parse_args(arguments)
+    with one_at_a_time():
+        steps = steps_left()
+        if options.dry_run:
+            print(''.join(step.name + '\n' for step in steps), end='')
+            return 0
+        if not steps:
+            return 0
+        missing = missing_here()
+        if missing:
+            print(''.join(f'error: {line}\n' for line in missing), end='', file=sys.stderr)
+            return 2
+        try:
+            try:
+                carry_out(steps)
+            except Unfit:
+                if steps[0].name == 'environment':
+                    raise
+                print('what was there cannot be mended: making .venv anew', flush=True)
+                make_environment()
+                carry_out(steps_left())
+        except (StepFailed, Unfit) as failure:
+            print(f'{failure}\nerror: the installation failed (all of its output is in {LOG}): make install tries again, '
+                  'make clean starts from nothing', file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print('\nstopped; the next call goes on from here', file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
