@@ -1,86 +1,80 @@
-"""Files and directories that are whole or absent: written under a temporary name, then renamed."""
+"""Files and directories that are whole or absent: written under another name, renamed when they are complete."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Iterator
 
-import psutil
 
-MARK = '.unfinished-'
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f'.{path.name}{MARK}{os.getpid()}')
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(str(path), os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def clear_unfinished(path: Path) -> None:
-    """Remove what dead processes left of an attempt to write `path`."""
-    for left in path.parent.glob(f'.{path.name}{MARK}*'):
-        owner = left.name.rsplit('-', 1)[1]
-        if owner.isdigit() and (int(owner) == os.getpid() or not psutil.pid_exists(int(owner))):
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
-
-
-def refuse_existing(path: Path, *, remedy: str = 'choose another path or remove it') -> None:
-    """Raise FileExistsError if there is something at `path`."""
-    if Path(path).exists():
-        raise FileExistsError(f'{path} exists; {remedy}')
+def refuse_existing(output: Path, *, remedy: str = 'remove it or give another --output') -> None:
+    """Raise FileExistsError if there is anything at `output`, FileNotFoundError if it can have no place."""
+    if os.path.lexists(output):
+        raise FileExistsError(f'{output}: exists, and nothing is overwritten; {remedy}')
+    for parent in Path(output).absolute().parents:
+        if parent.exists():
+            if not parent.is_dir():
+                raise FileNotFoundError(f'{output}: {parent} is a file; give another --output')
+            return
 
 
 @contextlib.contextmanager
-def new_directory(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A directory to fill; it appears as `path` when the block ends, and not at all if it raises.
+def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A directory to write into, which becomes `output` at the end and vanishes if there is an error.
+
+    A killed run leaves a hidden directory beside `output`; the next run for the same output removes it. One that a living run
+    writes to is locked, and stays.
 
     Parameters
     ----------
-    path : Path
+    output : Path
     replace : bool
         Whether a directory that is there gives way.
 
     Raises
     ------
     FileExistsError
-        If there is something at `path` that may not be replaced.
+        If there is something at `output`, before or after, that may not be replaced.
     """
-    path = Path(path)
+    output = Path(output)
     if not replace:
-        refuse_existing(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    clear_unfinished(path)
-    staged = _temporary(path)
-    staged.mkdir()
+        refuse_existing(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f'.{output.name}.partial-'
+    for stale in output.parent.glob(f'{_escaped(prefix)}*'):
+        lock = _lock(stale)
+        if lock is not None:
+            shutil.rmtree(stale, ignore_errors=True)
+            os.close(lock)
+    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
+    lock = _lock(partial)
     try:
-        yield staged
-        for file in staged.rglob('*'):
-            if file.is_file():
-                _sync(file)
-        if replace and path.exists():
-            shutil.rmtree(path)
-        else:
-            refuse_existing(path)
-        os.replace(staged, path)
-        _sync(path.parent)
+        yield partial
+        os.chmod(partial, 0o777 & ~_umask())
+        for folder, _, names in os.walk(partial):
+            for name in (*names, '.'):
+                _flush(Path(folder, name))
+        if replace and output.exists():
+            shutil.rmtree(output)
+        refuse_existing(output)
+        os.rename(partial, output)
+        _flush(output.parent)
     except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def write_file(path: Path, content: bytes) -> None:
     """Write `content` so that `path` holds the old bytes or the new ones, never a part."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = _temporary(path)
+    staged = path.with_name(f'.{path.name}.partial')
     try:
         with open(staged, 'wb') as file:
             file.write(content)
@@ -88,5 +82,39 @@ def write_file(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(staged, path)
     except BaseException:
-        staged.unlink() if staged.exists() else None
+        if staged.exists():
+            staged.unlink()
         raise
+
+
+def _escaped(name: str) -> str:
+    return ''.join(f'[{character}]' if character in '*?[' else character for character in name)
+
+
+def _lock(directory: Path):
+    """A locked descriptor of a directory, or None if another process has the lock or the file system has none."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _flush(path: Path) -> None:
+    """Have the disk hold what was written."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

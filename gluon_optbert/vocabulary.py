@@ -1,0 +1,160 @@
+"""A WordPiece vocabulary: one token per line on disk, GluonNLP's `BERTVocab` in memory."""
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import re
+from pathlib import Path
+from typing import Callable, Iterable, Iterator, List, Sequence, Tuple
+
+from gluonnlp.data import BERTTokenizer
+from gluonnlp.data.fast_bert_tokenizer import BasicTokenizer
+from gluonnlp.vocab import BERTVocab
+
+SPECIAL_TOKENS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+CONTINUATION = '##'
+_LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokenizer
+_WORD_CACHE = 2 ** 17  # entries
+
+
+def vocabulary_of(tokens: Sequence[str], *, source: str = 'vocabulary') -> BERTVocab:
+    """The vocabulary in which token i of `tokens` has the index i.
+
+    Raises
+    ------
+    ValueError
+        If it is empty, a token is empty or occurs twice, or a special token is missing; `source` is named.
+    """
+    if not tokens:
+        raise ValueError(f'{source}: is empty; a vocabulary has one token per line')
+    token_to_idx: dict = {}
+    for i, token in enumerate(tokens):
+        if not token.strip():
+            raise ValueError(f'{source}: line {i + 1} is blank; remove it, or the indices after it are wrong')
+        if token in token_to_idx:
+            raise ValueError(f'{source}: {token!r} is on line {token_to_idx[token] + 1} and on line {i + 1}; '
+                             'a token has one line')
+        token_to_idx[token] = i
+    missing = [token for token in SPECIAL_TOKENS if token not in token_to_idx]
+    if missing:
+        raise ValueError(f'{source}: {" ".join(missing)} missing; pre-training needs {" ".join(SPECIAL_TOKENS)}, '
+                         'so take a BERT WordPiece vocabulary, or add them as lines')
+    return BERTVocab(counter=dict.fromkeys(tokens, 1), token_to_idx=token_to_idx)
+
+
+def read_vocabulary(path: Path) -> BERTVocab:
+    """The vocabulary in a file of one token per line, in the file's order.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, it is not UTF-8, or `vocabulary_of` refuses its tokens.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such vocabulary file; it has one token per line')
+    try:
+        text = path.read_bytes().decode('utf-8')
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path}: not UTF-8 at byte {error.start}; convert it, or give the right file') from error
+    lines = text.replace('\r\n', '\n').split('\n')  # not splitlines: a token may be a Unicode line separator
+    if lines[-1] == '':
+        lines.pop()
+    return vocabulary_of(lines, source=str(path))
+
+
+def vocabulary_bytes(vocab: BERTVocab) -> bytes:
+    """The file that `read_vocabulary` reads back as `vocab`."""
+    return ''.join(f'{token}\n' for token in vocab.idx_to_token).encode('utf-8')
+
+
+def write_vocabulary(vocab: BERTVocab, path: Path) -> None:
+    """Write `vocab` as one token per line."""
+    Path(path).write_bytes(vocabulary_bytes(vocab))
+
+
+def vocabulary_hash(vocab: BERTVocab) -> str:
+    """The SHA-256 (hexadecimal) of the tokens in their order."""
+    return hashlib.sha256(vocabulary_bytes(vocab)).hexdigest()
+
+
+def make_tokenizer(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], List[int]]:
+    """A function text → token ids, equal to GluonNLP's BERT tokenizer and about twice as fast on English.
+
+    The ids of a word are remembered, and in printable ASCII a regular expression finds the words.
+    """
+    tokenizer = BERTTokenizer(vocab, lower=not cased, max_input_chars_per_word=_LONGEST_WORD)
+    split_any = tokenizer.basic_tokenizer.tokenize
+    split_ascii = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]').findall
+    split_pieces = tokenizer.wordpiece_tokenizer.tokenize
+    token_to_idx = vocab.token_to_idx
+
+    @functools.lru_cache(maxsize=_WORD_CACHE)
+    def word_ids(word: str) -> Tuple[int, ...]:
+        return tuple(token_to_idx[piece] for piece in split_pieces(word))
+
+    def tokenize(text: str) -> List[int]:
+        if text.isascii() and text.isprintable():
+            words = split_ascii(text if cased else text.lower())
+        else:
+            words = split_any(text)
+        ids: List[int] = []
+        for word in words:
+            ids += word_ids(word)
+        return ids
+    return tokenize
+
+
+def train_wordpiece(texts: Iterable[str], size: int, *, cased: bool = False, min_frequency: int = 2) -> BERTVocab:
+    """A WordPiece vocabulary of at most `size` tokens learnt from `texts`; the same texts give the same vocabulary.
+
+    The special tokens come first, then the characters. A merge needs `min_frequency` occurrences.
+
+    Raises
+    ------
+    ValueError
+        If there is no text, or `size` cannot hold the special tokens and a few characters.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    split_words = BasicTokenizer(lower=not cased).tokenize
+    counts: collections.Counter = collections.Counter()
+    for text in texts:
+        counts.update(word for word in split_words(text) if len(word) <= _LONGEST_WORD)
+    if not counts:
+        raise ValueError('no text to learn a vocabulary from')
+    alphabet = _alphabet(counts, most=(size - len(SPECIAL_TOKENS)) // 4)
+    if not alphabet:
+        raise ValueError(f'a vocabulary of {size} tokens holds no characters beside {" ".join(SPECIAL_TOKENS)}; '
+                         'ask for some hundreds at least')
+    # The library numbers the continuation characters in an order that differs between runs, and ties between merges
+    # go by number, so both are given to it as tokens whose numbers are known.
+    first = [*SPECIAL_TOKENS, *alphabet, *(CONTINUATION + character for character in alphabet)]
+    known = set(alphabet)
+    tokenizer = Tokenizer(models.WordPiece(unk_token='[UNK]', max_input_chars_per_word=_LONGEST_WORD))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(vocab_size=size, min_frequency=min_frequency, show_progress=False,
+                                        special_tokens=first, initial_alphabet=[], limit_alphabet=len(alphabet),
+                                        continuing_subword_prefix=CONTINUATION)
+    spelt = {word: count for word, count in counts.items() if known.issuperset(word)}
+    tokenizer.train_from_iterator(_repeated(spelt), trainer)
+    learnt = tokenizer.get_vocab()
+    return vocabulary_of(sorted(learnt, key=learnt.__getitem__), source='learnt vocabulary')
+
+
+def _alphabet(counts: collections.Counter, *, most: int) -> List[str]:
+    """The `most` commonest characters, in the order of their code points."""
+    characters: collections.Counter = collections.Counter()
+    for word, count in counts.items():
+        for character in word:
+            characters[character] += count
+    commonest = sorted(characters, key=lambda character: (-characters[character], character))
+    return sorted(commonest[:max(most, 0)])
+
+
+def _repeated(counts: dict, line: int = 1000) -> Iterator[str]:
+    """Lines in which every word occurs as often as `counts` says."""
+    for word in sorted(counts):
+        for done in range(0, counts[word], line):
+            yield ' '.join([word] * min(line, counts[word] - done))

@@ -1,0 +1,22 @@
+"""What several test files share: one set of shards and one model directory, made once and only read."""
+import pytest
+from hypothesis import settings
+
+from tiny import write_saved_model, write_shards
+
+# The same examples in every run, so that a failure is one everywhere; --hypothesis-profile=explore draws new ones.
+settings.register_profile('fixed', deadline=None, derandomize=True)
+settings.register_profile('explore', deadline=None, max_examples=300)
+settings.load_profile('fixed')
+
+
+@pytest.fixture(scope='session')
+def shards_directory(tmp_path_factory):
+    """Shards of 64 training and 16 held-out instances."""
+    return write_shards(tmp_path_factory.mktemp('data') / 'shards')
+
+
+@pytest.fixture(scope='session')
+def model_directory(tmp_path_factory):
+    """A model directory with two layers of h=8."""
+    return write_saved_model(tmp_path_factory.mktemp('data') / 'model')

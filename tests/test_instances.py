@@ -1,0 +1,150 @@
+"""Instances: pairs, lengths, masks."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from gluon_optbert.instances import InstanceSpec, Tokens, make_instances, segment_pairs
+
+CLS, SEP, MASK, FIRST = 1, 2, 3, 10  # ids below FIRST are in no text
+
+
+def spec_of(length=32, predictions=5, *, vocabulary_size=5000, whole_words=False, short_share=0.1):
+    return InstanceSpec(max_seq_length=length, max_predictions=predictions, masked_share=0.15, short_share=short_share,
+                        whole_words=whole_words, cls_id=CLS, sep_id=SEP, mask_id=MASK, vocabulary_size=vocabulary_size)
+
+
+def instances_of(documents, spec, seed=0, continues=None):
+    continues = np.zeros(spec.vocabulary_size, bool) if continues is None else continues
+    return make_instances(Tokens.of(documents), spec, np.random.RandomState(seed), continues)
+
+
+def unmasked(record):
+    """The tokens of a record as they were, and its two segments."""
+    ids = record['input_ids'].astype(np.int64)
+    given = record['masked_lm_weights'] > 0
+    ids[record['masked_lm_positions'][given]] = record['masked_lm_ids'][given]
+    ids = ids[:record['valid_lengths']]
+    middle = int(np.argmax(ids == SEP))
+    return ids, ids[1:middle], ids[middle + 1:-1]
+
+
+def numbered_documents(generator, count, sentences=12):
+    """Documents in which every token says which document and which place it is from."""
+    documents, token = [], FIRST
+    for _ in range(count):
+        document = []
+        for _ in range(generator.randint(1, sentences + 1)):
+            length = generator.randint(1, 14)
+            document.append(list(range(token, token + length)))
+            token += length
+        documents.append(document)
+    return documents, token
+
+
+documents_strategy = st.lists(st.lists(st.lists(st.integers(FIRST, 4999), max_size=40), max_size=8), min_size=1, max_size=5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(documents_strategy, st.integers(8, 48), st.integers(1, 8), st.booleans(), st.integers(0, 2 ** 32 - 1))
+def test_every_instance_is_well_formed(documents, length, predictions, whole_words, seed):
+    spec = spec_of(length, predictions, whole_words=whole_words)
+    continues = np.arange(spec.vocabulary_size) % 3 == 0
+    records = instances_of(documents, spec, seed, continues)
+    for record in records:
+        valid, weights = int(record['valid_lengths']), record['masked_lm_weights']
+        count = int(weights.sum())
+        ids, first, second = unmasked(record)
+        assert 5 <= valid <= length and len(first) and len(second)
+        assert ids[0] == CLS and (ids == SEP).sum() == 2 and ids[-1] == SEP
+        assert not record['input_ids'][valid:].any() and not record['segment_ids'][valid:].any()
+        assert record['segment_ids'][:valid].tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        places = record['masked_lm_positions'][:count].astype(int)
+        assert weights.tolist() == [1] * count + [0] * (predictions - count)
+        assert (np.diff(places) > 0).all() and not set(ids[places]) & {CLS, SEP}
+        wanted = min(max(round(0.15 * valid), 1), predictions)
+        assert count <= wanted if whole_words else count == min(wanted, valid - 3)
+        assert not record['masked_lm_positions'][count:].any() and not record['masked_lm_ids'][count:].any()
+        changed = np.flatnonzero(record['input_ids'][:valid] != ids)
+        assert set(changed) <= set(places)
+
+
+def test_second_segment_of_a_random_pair_comes_from_another_document():
+    documents, size = numbered_documents(np.random.RandomState(0), 60)
+    spec = spec_of(vocabulary_size=size)
+    owner = np.repeat(np.arange(60), [sum(map(len, document)) for document in documents])
+    labels = []
+    for record in instances_of(documents, spec):
+        _, first, second = unmasked(record)
+        owners = set(owner[first - FIRST]), set(owner[second - FIRST])
+        assert len(owners[0]) == len(owners[1]) == 1
+        assert (owners[0] != owners[1]) == record['next_sentence_labels']
+        if not record['next_sentence_labels']:
+            assert first[-1] < second[0]
+        labels.append(record['next_sentence_labels'])
+    assert 0.4 < np.mean(labels) < 0.75  # a half, and those whose first segment is all there is
+
+
+def test_consecutive_pairs_cover_every_document_once():
+    documents, _ = numbered_documents(np.random.RandomState(1), 40)
+    tokens = Tokens.of(documents)
+    covered = []
+    for a0, a1, b0, b1, is_random in segment_pairs(tokens, room=10 ** 6, short_share=0.0, seed=3):
+        covered += tokens.ids[a0:a1].tolist() + ([] if is_random else tokens.ids[b0:b1].tolist())
+    assert covered == tokens.ids.tolist()
+
+
+def test_a_single_document_has_no_random_pairs():
+    documents, _ = numbered_documents(np.random.RandomState(2), 1, sentences=200)
+    records = instances_of(documents, spec_of())
+    assert len(records) and not records['next_sentence_labels'].any()
+
+
+def test_masking_rates():
+    generator = np.random.RandomState(4)
+    spec = spec_of(128, 20, vocabulary_size=30000)
+    documents = [[generator.randint(FIRST, 30000, size=25).tolist() for _ in range(60)] for _ in range(40)]
+    records = instances_of(documents, spec)
+    given = records['masked_lm_weights'] > 0
+    now = np.take_along_axis(records['input_ids'], records['masked_lm_positions'].astype(np.int64), axis=1)[given]
+    was = records['masked_lm_ids'][given]
+    count = len(was)
+    sigma = 0.5 / count ** 0.5  # of a share, at most; five of them pass by chance once in two million runs
+    assert count > 7000
+    assert abs(np.mean(now == MASK) - 0.8) < 5 * sigma
+    assert abs(np.mean(now == was) - 0.1) < 5 * sigma
+    assert abs(count / records['valid_lengths'].sum() - 0.15) < 0.005  # rounding to whole tokens, and at most 20
+    places = np.concatenate([np.arange(1, n - 1) / n for n in records['valid_lengths']])
+    chosen = (records['masked_lm_positions'] / records['valid_lengths'][:, np.newaxis])[given]
+    assert abs(chosen.mean() - places.mean()) < 0.02  # no preferred place
+
+
+def test_short_sequences_have_their_share():
+    documents = [[[FIRST] * 4 for _ in range(3000)] for _ in range(3)]
+    lengths = {share: instances_of(documents, spec_of(64, 10, short_share=share))['valid_lengths'] for share in (0.0, 0.1)}
+    assert np.mean(lengths[0.0] < 60) < 0.02
+    assert 0.05 < np.mean(lengths[0.1] < 60) < 0.2  # a tenth; short ones are more of the same text
+
+
+def test_whole_words_are_masked_whole():
+    generator = np.random.RandomState(5)
+    spec = spec_of(64, 10, whole_words=True)
+    continues = np.zeros(spec.vocabulary_size, bool)
+    continues[3000:] = True
+    documents = [[generator.randint(FIRST, 5000, size=12).tolist() for _ in range(50)] for _ in range(8)]
+    for record in instances_of(documents, spec, continues=continues):
+        ids, first, _ = unmasked(record)
+        starts = ~continues[ids]
+        starts[[0, 1, len(first) + 1, len(first) + 2, len(ids) - 1]] = True  # [CLS], [SEP] and what follows them
+        word = np.cumsum(starts)
+        hidden = np.zeros(len(ids), bool)
+        hidden[record['masked_lm_positions'][record['masked_lm_weights'] > 0]] = True
+        assert hidden.any()
+        for number in set(word[hidden]):
+            assert hidden[word == number].all()
+
+
+@pytest.mark.parametrize('documents', [[], [[]], [[[]]], [[[FIRST]]]])
+def test_too_little_text_gives_no_instance(documents):
+    assert len(instances_of(documents, spec_of())) == 0

@@ -1,0 +1,240 @@
+"""Shards on disk: what is refused, and how."""
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import random
+import zipfile
+
+import numpy as np
+import pytest
+
+from gluon_optbert import shards as format_
+from gluon_optbert.shards import Shards, record_dtype, write_shard
+from gluon_optbert.vocabulary import vocabulary_hash, vocabulary_of, write_vocabulary
+
+VOCAB = vocabulary_of(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(str, range(95))])
+
+
+def make_records(count, *, length=16, predictions=3, seed=0):
+    generator = np.random.RandomState(seed)
+    records = np.zeros(count, record_dtype(length, predictions, len(VOCAB)))
+    records['input_ids'] = generator.randint(5, 100, size=(count, length))
+    records['valid_lengths'] = generator.randint(5, length + 1, size=count)
+    records['masked_lm_positions'] = generator.randint(1, 5, size=(count, predictions))
+    records['masked_lm_ids'] = generator.randint(5, 100, size=(count, predictions))
+    records['masked_lm_weights'] = 1
+    records['next_sentence_labels'] = generator.randint(2, size=count)
+    return records
+
+
+def write_manifest(directory, files, *, split='train', **changes):
+    entry = {'instances': sum(file['instances'] for file in files), 'shards': files}
+    manifest = {'format': format_.FORMAT, 'version': format_.VERSION, 'max_seq_length': 16, 'max_predictions': 3,
+                'vocabulary': {'size': len(VOCAB), 'sha256': vocabulary_hash(VOCAB)}, 'splits': {split: entry}, **changes}
+    (directory / format_.MANIFEST).write_text(json.dumps(manifest))
+
+
+def make_directory(directory, sizes=(7, 5)):
+    """Shards of the given sizes; the fifth id of an instance is its number in all."""
+    directory.mkdir()
+    records, files, done = make_records(sum(sizes)), [], 0
+    for number, size in enumerate(sizes):
+        written = write_shard(directory / f'train-{number:05d}.npz', records[done:done + size])
+        files.append(dict(vars(written)))
+        done += size
+    write_manifest(directory, files)
+    write_vocabulary(VOCAB, directory / format_.VOCABULARY)
+    return records
+
+
+@pytest.fixture
+def directory(tmp_path):
+    make_directory(tmp_path / 'shards')
+    return tmp_path / 'shards'
+
+
+def read_all(directory):
+    shards = Shards.open(directory)
+    return [shards.read(number) for number in range(len(shards.files))]
+
+
+def test_records_read_back(tmp_path):
+    records = make_directory(tmp_path / 's')
+    read = read_all(tmp_path / 's')
+    for name in records.dtype.names:
+        np.testing.assert_array_equal(np.concatenate([fields[name] for fields in read]), records[name])
+    assert Shards.open(tmp_path / 's').vocabulary().idx_to_token == VOCAB.idx_to_token
+
+
+def test_a_shard_needs_no_pickle_and_has_gluonnlps_fields(directory):
+    with np.load(directory / 'train-00000.npz', allow_pickle=False) as npz:
+        assert set(npz) == {'input_ids', 'segment_ids', 'valid_lengths', 'masked_lm_positions', 'masked_lm_ids',
+                            'masked_lm_weights', 'next_sentence_labels'}
+        assert all(npz[name].dtype.kind == 'u' for name in npz)
+
+
+def test_what_is_missing_is_named(directory, tmp_path):
+    with pytest.raises(FileNotFoundError, match='no such directory of shards'):
+        Shards.open(tmp_path / 'none')
+    with pytest.raises(ValueError, match='no heldout shards.*--held-out'):
+        Shards.open(directory, split='heldout')
+    (directory / 'train-00001.npz').unlink()
+    with pytest.raises(FileNotFoundError, match='train-00001.npz.*not there'):
+        Shards.open(directory)
+    (directory / format_.MANIFEST).unlink()
+    with pytest.raises(FileNotFoundError, match='no finished directory'):
+        Shards.open(directory)
+
+
+def test_shards_of_another_vocabulary_are_refused(directory):
+    Shards.open(directory, vocabulary_hash=vocabulary_hash(VOCAB))
+    with pytest.raises(ValueError, match='made with another vocabulary'):
+        Shards.open(directory, vocabulary_hash='0' * 64)
+    write_vocabulary(vocabulary_of(VOCAB.idx_to_token[::-1]), directory / format_.VOCABULARY)
+    with pytest.raises(ValueError, match='is not the vocabulary of these shards'):
+        Shards.open(directory).vocabulary()
+
+
+def test_a_truncated_shard_is_found_when_opened_and_a_flipped_one_when_read(directory):
+    path = directory / 'train-00001.npz'
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    shards = Shards.open(directory)
+    shards.read(0)
+    with pytest.raises(ValueError, match='train-00001.npz: corrupt'):
+        shards.read(1)
+    with pytest.raises(ValueError, match='corrupt'):
+        Shards.open(directory, verify=True)
+    path.write_bytes(content[:-10])
+    with pytest.raises(ValueError, match='truncated'):
+        Shards.open(directory)
+
+
+@pytest.mark.parametrize('changes, said', [
+    ({'format': 'else'}, 'not a manifest'), ({'version': 2}, 'version 2'), ({'max_seq_length': True}, 'max_seq_length'),
+    ({'max_predictions': -1}, 'max_predictions'), ({'vocabulary': {'size': 100}}, 'sha256'), ({'splits': {}}, 'splits'),
+    ({'splits': {'train': {'instances': 0, 'shards': []}}}, 'lists no shards'), ({'splits': {'other': {}}}, 'splits')])
+def test_a_manifest_that_does_not_fit_is_refused(directory, changes, said):
+    path = directory / format_.MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ValueError, match=said):
+        Shards.open(directory)
+
+
+@pytest.mark.parametrize('name', ['../train-00000.npz', '/etc/passwd', 'train-00000.npz/../../x', 'heldout-00000.npz',
+                                  'train-1.npz', 'train-00000.npz\n', '', None, 7, 'train-٠٠٠٠٠.npz'])
+def test_a_name_that_leads_elsewhere_is_refused(directory, name):
+    manifest = json.loads((directory / format_.MANIFEST).read_text())
+    manifest['splits']['train']['shards'][0]['name'] = name
+    (directory / format_.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match='is not the name of a shard'):
+        Shards.open(directory)
+
+
+@pytest.mark.parametrize('text', ['', '{', '[]', 'null', '[' * 100000, '\xff', '{"format": NaN}'])
+def test_a_manifest_that_is_no_json_is_refused(directory, text):
+    (directory / format_.MANIFEST).write_text(text, encoding='latin-1')
+    with pytest.raises(ValueError, match='manifest.json'):
+        Shards.open(directory)
+
+
+@pytest.mark.parametrize('field, value, said', [
+    ('input_ids', 100, 'input_ids'), ('masked_lm_ids', 100, 'masked_lm_ids'), ('segment_ids', 2, 'segment_ids'),
+    ('valid_lengths', 17, 'valid_lengths'), ('valid_lengths', 0, 'valid_lengths'), ('masked_lm_positions', 16, 'positions'),
+    ('masked_lm_positions', 15, 'beyond the valid length'), ('next_sentence_labels', 2, 'labels')])
+def test_values_out_of_range_are_refused_though_the_checksum_fits(tmp_path, field, value, said):
+    records = make_records(4)
+    records['valid_lengths'] = 8
+    records[field][2] = value
+    write_manifest(tmp_path, [vars(write_shard(tmp_path / 'train-00000.npz', records))])
+    with pytest.raises(ValueError, match=said):
+        Shards.open(tmp_path, verify=True)
+
+
+def signed(directory, content, instances=4):
+    """A manifest that vouches for whatever `content` is."""
+    (directory / 'train-00000.npz').write_bytes(content)
+    write_manifest(directory, [{'name': 'train-00000.npz', 'instances': instances, 'bytes': len(content),
+                                'sha256': hashlib.sha256(content).hexdigest()}])
+
+
+def test_hundreds_of_damaged_but_signed_shards_are_refused_or_read_right(tmp_path):
+    write_shard(tmp_path / 'train-00000.npz', make_records(4))
+    good = (tmp_path / 'train-00000.npz').read_bytes()
+    chance = random.Random(0)
+    refused = 0
+    for _ in range(500):
+        content = bytearray(good)
+        for _ in range(chance.randint(1, 8)):
+            at = chance.randrange(len(content))
+            change = chance.randrange(3)
+            if change == 0:
+                content[at] = chance.randrange(256)
+            elif change == 1:
+                del content[at:at + chance.randint(1, 200)]
+            else:
+                content[at:at] = chance.getrandbits(8 * 9).to_bytes(9, 'little')
+        signed(tmp_path, bytes(content))
+        try:
+            fields, = read_all(tmp_path)
+        except ValueError as error:
+            assert 'train-00000.npz' in str(error)
+            refused += 1
+        else:
+            assert fields['input_ids'].shape == (4, 16) and fields['input_ids'].max() < 100
+    assert refused > 400
+
+
+def npz_of(compress=zipfile.ZIP_STORED, **members):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, 'w', compress) as npz:
+        for name, content in members.items():
+            npz.writestr(f'{name}.npy', content)
+    return packed.getvalue()
+
+
+def npy_of(array):
+    content = io.BytesIO()
+    np.save(content, array, allow_pickle=True)
+    return content.getvalue()
+
+
+def test_pickles_and_bombs_are_refused_unopened(tmp_path):
+    records = make_records(4)
+    fields = {name: npy_of(records[name]) for name in records.dtype.names}
+    signed(tmp_path, npz_of(**fields))
+    read_all(tmp_path)
+    bomb = npz_of(zipfile.ZIP_DEFLATED, **{**fields, 'input_ids': bytes(50_000_000)})
+    pickle = npz_of(**{**fields, 'next_sentence_labels': npy_of(np.array([0, 1, None, 'x'], object))})
+    huge = npz_of(**{**fields, 'valid_lengths': npy_of(records['valid_lengths']).replace(b'(4,)', b'(4' + b'0' * 12 + b',)')})
+    other = npz_of(**{**fields, 'extra': b''})
+    for content in (bomb, pickle, huge, other, npz_of(), b'', b'PK'):
+        signed(tmp_path, content or b' ')
+        with pytest.raises(ValueError, match='not a shard of this manifest'):
+            read_all(tmp_path)
+
+
+def test_hundreds_of_damaged_manifests_are_refused_or_read_right(directory):
+    good = (directory / format_.MANIFEST).read_text()
+    chance = random.Random(1)
+    values = ['null', '-1', '1e99', '"x"', '[]', '{}', 'true', '99999999999999999999', '0', 'NaN', '"\\u0000"']
+    for _ in range(500):
+        tokens = good.replace(',', ' , ').replace(':', ' : ').replace('}', ' } ').replace(']', ' ] ').split()
+        for _ in range(chance.randint(1, 3)):
+            tokens[chance.randrange(len(tokens))] = chance.choice(values)
+        (directory / format_.MANIFEST).write_text(' '.join(tokens))
+        try:
+            read_all(directory)
+        except (ValueError, FileNotFoundError) as error:
+            assert str(directory) in str(error)
+
+
+def test_a_shard_that_is_no_plain_file_is_refused(directory):
+    (directory / 'train-00000.npz').unlink()
+    os.mkfifo(directory / 'train-00000.npz')
+    with pytest.raises(FileNotFoundError, match='train-00000.npz'):
+        Shards.open(directory)
