@@ -1,0 +1,151 @@
+"""Whether a pruning run is what it says: the gated network with its alpha truncated, the shrunk one, and its export agree."""
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+
+from .batches import evaluation_batches
+from .checkpoint import SavedModel, read_model
+from .cost import ParameterCost
+from .deploy import (INPUTS, OUTPUTS, TOLERANCE, NotEqual, export, import_symbol, random_feed, relative_difference, run)
+from .model import build
+from .recipe import option, read_yaml
+from .selection import Alphas, Selection, keep_all, truncate
+from .shards import Shards
+from .shrink import shrink
+from .vocabulary import vocabulary_hash
+
+NAMES = list(INPUTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyRecipe:
+    """A check of a pruning run."""
+    run: Path = option('run directory that pretrain/run_prune.py made')
+    shards: Optional[Path] = option('shards to take held-out batches from; by default those of the run', None)
+    batches: int = option('held-out batches to compare on', 2)
+    batch_size: int = option('instances of each', 8)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        return [f'{name} must be at least 1, found {getattr(self, name)}' for name in ('batches', 'batch_size')
+                if getattr(self, name) < 1]
+
+
+def read_alphas(path: Path) -> Dict[str, np.ndarray]:
+    """The gate vectors of an ``alphas.npz``; ValueError if it is none."""
+    try:
+        with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
+        raise ValueError(f'{path}: not readable as gate vectors ({error})') from error
+
+
+def read_selection(path: Path) -> Selection:
+    """The selection of a ``selection.json``; ValueError if it is none."""
+    try:
+        return Selection.from_dict(json.loads(Path(path).read_text(encoding='utf-8')))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f'{path}: not a selection ({error})') from error
+
+
+def _feeds(recipe: VerifyRecipe, before: SavedModel) -> List[Dict[str, np.ndarray]]:
+    directory = recipe.shards or Path(read_yaml(recipe.run / 'recipe.yaml')['shards'])
+    shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(before.vocabulary))
+    found = evaluation_batches(shards, batch_size=recipe.batch_size, limit=recipe.batches * recipe.batch_size)
+    return [{name: getattr(batch, name) for name in NAMES} for batch in found]
+
+
+def _differences(gated: Any, shrunk: Any, feeds: List[Dict[str, np.ndarray]], kept_h: np.ndarray) -> float:
+    """The largest relative difference over all outputs and batches, of the units of h that are left."""
+    worst = 0.0
+    for feed in feeds:
+        for name, wanted, found in zip(OUTPUTS, run(gated, feed, NAMES), run(shrunk, feed, NAMES)):
+            if name in ('encoded', 'pooled'):
+                wanted = np.take(wanted, kept_h, axis=-1)
+            worst = max(worst, relative_difference(found, wanted))
+    return worst
+
+
+def gated_against_shrunk(before: SavedModel, alphas: Alphas, selection: Selection,
+                         feeds: List[Dict[str, np.ndarray]], shrunk: Optional[SavedModel] = None) -> float:
+    """The largest relative difference between the gated network, unselected alpha at zero, and the shrunk one.
+
+    Parameters
+    ----------
+    before : SavedModel
+        What was pruned.
+    shrunk : SavedModel, optional
+        What came out; computed here unless given.
+    """
+    if shrunk is None:
+        parameters, architecture = shrink(before.parameters, before.architecture, alphas, selection)
+    else:
+        parameters, architecture = shrunk.parameters, shrunk.architecture
+    gated = build(before.architecture, before.parameters, gated=True, truncated=True, trainable=False)
+    gated.gates.set(truncate(alphas, selection))
+    return _differences(gated, build(architecture, parameters, trainable=False), feeds, selection.kept['h'])
+
+
+def _only(letter: str, selection: Selection, everything: Selection) -> Selection:
+    kept = {key: selection.kept[key] if key[0] == letter else indices for key, indices in everything.kept.items()}
+    return Selection(kept, selection.cost, selection.target)
+
+
+def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
+    """Check every finished round of a run on held-out batches.
+
+    Returns
+    -------
+    list of dict
+        Per round the largest relative differences: of ``h a k v f`` alone and ``all`` together between gated and shrunk
+        network, and of ``export`` between the shrunk network and its export.
+
+    Raises
+    ------
+    NotEqual
+        If one is larger than `TOLERANCE`; the message has the whole table.
+    FileNotFoundError, ValueError
+        If the run directory is incomplete or was changed.
+    """
+    rows = []
+    number = 1
+    while (recipe.run / f'round-{number}' / 'shrunk').is_dir():
+        before = read_model(recipe.run / f'round-{number - 1}' / 'model')
+        directory = recipe.run / f'round-{number}'
+        alphas, selection = read_alphas(directory / 'alphas.npz'), read_selection(directory / 'selection.json')
+        shrunk, feeds = read_model(directory / 'shrunk'), _feeds(recipe, before)
+        everything = keep_all(before.architecture, ParameterCost())
+        row: Dict[str, Any] = {'round': number}
+        for letter in 'hakvf':
+            row[letter] = gated_against_shrunk(before, alphas, _only(letter, selection, everything), feeds)
+        row['all'] = gated_against_shrunk(before, alphas, selection, feeds, shrunk)
+        with tempfile.TemporaryDirectory() as place:
+            export(shrunk, Path(place) / 'export', head='pretraining')
+            network = build(shrunk.architecture, shrunk.parameters, trainable=False)
+            row['export'] = _differences(network, import_symbol(Path(place) / 'export', NAMES), feeds,
+                                         np.arange(shrunk.architecture.h))
+        rows.append(row)
+        number += 1
+    if not rows:
+        raise FileNotFoundError(f'{recipe.run}: no finished round to verify; it has no round-1/shrunk')
+    if not all(value <= TOLERANCE for row in rows for name, value in row.items() if name != 'round'):
+        raise NotEqual(f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest activation\n{table(rows)}')
+    return rows
+
+
+def table(rows: List[Dict[str, Any]]) -> str:
+    """The rows of `verify` as Markdown."""
+    names = [name for name in rows[0] if name != 'round']
+    lines = ['| round | ' + ' | '.join(f'{name} alone' if len(name) == 1 else name for name in names) + ' |',
+             '| --- ' * (len(names) + 1) + '|']
+    lines += [f'| {row["round"]} | ' + ' | '.join(f'{row[name]:.1e}' for name in names) + ' |' for row in rows]
+    return '\n'.join(lines)
