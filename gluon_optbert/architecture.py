@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
+import os
+import sys
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
@@ -184,38 +185,34 @@ def bert_base(layers: int = 12) -> Architecture:
 
 
 def resolve(name: Union[str, Path], *, vocab_size: Optional[int] = None) -> Architecture:
-    """The architecture that a name, a file or inline JSON stands for.
+    """The architecture that a name, a file, a model directory or inline JSON stands for.
 
-    Names are ``bert_base``, ``bert_L`` for L layers of BERT-base, and ``lL_hH_aA[_fF][_eE]`` for a uniform one, for
-    example ``l4_h256_a4``.
+    Names are ``bert_base``, ``bert_9``, ``optbert_99m`` to ``optbert_33m``, ``uniform_66m``, ``albert_e128``, ``l4_h256_a4``
+    (also with ``_k _v _f _e``), ``undivided_every_2``, ``undivided_keep_0_5_11`` and their like; module `named` makes them.
 
     Parameters
     ----------
     name : str or Path
     vocab_size : int, optional
-        Replaces the vocabulary size of a named architecture; one read from JSON keeps its own.
+        Replaces the vocabulary size of a named architecture, whose widths stay what they are with BERT's vocabulary; one
+        read from JSON keeps its own.
 
     Raises
     ------
     ValueError
-        If it is none of them.
+        If it is none of them; the message says which names there are.
     """
+    from .named import from_name, unknown_name  # here, because that module is built on this one
     text = str(name).strip()
     if text.startswith('{'):
         return Architecture.from_json(text, source='inline architecture')
-    small = re.fullmatch(r'l(\d+)_h(\d+)_a(\d+)(?:_f(\d+))?(?:_e(\d+))?', text)
-    layered = re.fullmatch(r'bert_(\d+)', text)
-    if text == 'bert_base' or layered:
-        found = bert_base(int(layered.group(1)) if layered else 12)
-    elif small:
-        layers, h, a, f, e = (None if group is None else int(group) for group in small.groups())
-        found = uniform(layers=layers, h=h, a=a, f=f, e=e, vocab_size=30522)
-    elif Path(text).is_file():
-        return Architecture.from_json(Path(text).read_text(encoding='utf-8', errors='replace'), source=text)
-    else:
-        raise ValueError(f'{text!r} is neither a file nor an architecture; names are bert_base, bert_9 (9 layers) and '
-                         'uniform ones like l4_h256_a4')
-    return found if vocab_size is None else dataclasses.replace(found, vocab_size=vocab_size)
+    found = from_name(text)
+    if found is not None:
+        return found if vocab_size is None else dataclasses.replace(found, vocab_size=vocab_size)
+    path = os.path.join(text, 'architecture.json') if os.path.isdir(text) else text
+    if not os.path.isfile(path):
+        raise ValueError(unknown_name(text) if path == text else f'{text} is a directory without an architecture.json')
+    return Architecture.from_json(Path(path).read_text(encoding='utf-8', errors='replace'), source=path)
 
 
 def parameter_axes(architecture: Architecture, *, heads: bool = True) -> Dict[str, Tuple[Axis, ...]]:
@@ -270,3 +267,8 @@ def parameter_shapes(architecture: Architecture, *, heads: bool = True) -> Dict[
     """The shape of every parameter; names as in `parameter_axes`."""
     return {name: tuple(architecture.size(axis) for axis in axes)
             for name, axes in parameter_axes(architecture, heads=heads).items()}
+
+
+if __name__ == '__main__':
+    from gluon_optbert.named import main
+    sys.exit(main())

@@ -21,7 +21,7 @@ from gluonnlp.vocab import BERTVocab
 from . import __version__
 from .architecture import Architecture
 from .selection import Alphas
-from .shrink import Parameters, check_parameters
+from .shrink import Parameters, check_alphas, check_parameters
 from .staging import new_directory
 from .vocabulary import read_vocabulary, write_vocabulary
 
@@ -137,11 +137,13 @@ def write_model(directory: Path, model: SavedModel, *, replace: bool = False,
     Raises
     ------
     ValueError, FileExistsError
-        If parameters do not fit the architecture; if `directory` exists and may not be replaced.
+        If parameters or gates do not fit the architecture; if `directory` exists and may not be replaced.
     """
     check_parameters(model.parameters, model.architecture)
+    if model.alphas:
+        check_alphas(model.alphas, model.architecture)
     arrays = dict(model.parameters)
-    arrays.update({gate_name(key): alpha for key, alpha in (model.alphas or {}).items()})
+    arrays.update({gate_name(key): alpha for key, alpha in (model.alphas or {}).items() if len(alpha)})
     with new_directory(directory, replace=replace) as staged:
         (staged / 'architecture.json').write_text(model.architecture.to_json(), encoding='utf-8')
         mx.nd.save(str(staged / 'model.params'), {name: mx.nd.array(value, dtype=np.float32)
@@ -167,13 +169,15 @@ def read_model(directory: Path) -> SavedModel:
     missing = [name for name in _FILES if name not in manifest['files']]
     if missing:
         raise ValueError(f'{directory}: the model directory lacks {", ".join(missing)}')
-    architecture = Architecture.from_json((directory / 'architecture.json').read_text(encoding='utf-8'),
+    architecture = Architecture.from_json((directory / 'architecture.json').read_text(encoding='utf-8', errors='replace'),
                                           source=str(directory / 'architecture.json'))
     arrays = read_arrays(directory / 'model.params')
     gates = {gate_name(key): key for key in architecture.widths()}
     alphas = {gates[name]: arrays.pop(name) for name in list(arrays) if name in gates}
     try:
         check_parameters(arrays, architecture)
+        if alphas:
+            check_alphas(alphas, architecture)
         progress = json.loads((directory / 'progress.json').read_text(encoding='utf-8'))
         recipe = yaml.safe_load((directory / 'recipe.yaml').read_text(encoding='utf-8')) or {}
     except (ValueError, yaml.YAMLError) as error:

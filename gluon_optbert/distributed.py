@@ -54,7 +54,7 @@ class Workers:
                 self._hvd.allreduce_(array, average=True, name=f'{name}.{i}', priority=-i)
 
     def sum(self, values: Iterable[float], *, name: str) -> List[float]:
-        """Sums over the workers, in float64 where one worker is all there are, else in float32 pairs."""
+        """Sums over the workers, in float64."""
         values = np.asarray(list(values), dtype=np.float64)
         if self.size > 1:
             values = self._hvd.allreduce(mx.nd.array(values, dtype='float64'), average=False, name=name).asnumpy()

@@ -36,7 +36,8 @@ class OptBERTModel(BERTModel):
         self._architecture = architecture
         self._norm_options = {'trainable': trainable, 'truncated': truncated}
         encoder = OptBERTEncoder(architecture, dropout=dropout, gated=gated, trainable=trainable, truncated=truncated,
-                                 output_attention=output_attention, output_all_encodings=output_all_encodings)
+                                 output_attention=output_attention, output_all_encodings=output_all_encodings,
+                                 prefix=None if prefix is None else prefix + 'encoder_')
         super().__init__(encoder, architecture.vocab_size, architecture.token_types, architecture.h,
                          architecture.embedding_width, use_pooler=use_pooler, use_decoder=use_decoder,
                          use_classifier=use_classifier, prefix=prefix, params=params)
@@ -133,7 +134,6 @@ class PretrainingLoss(HybridBlock):
         entropies, correct = [], []
         for scores, labels, weights in ((masked_scores, masked_ids, masked_weights),
                                         (next_sentence_scores, next_sentence_labels, instance_weights)):
-            scores = F.cast(scores, dtype='float32')
             entropies.append(-F.sum(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights))
             if self._accuracy:
                 correct.append(F.sum((F.argmax(scores, axis=-1) == labels) * weights))

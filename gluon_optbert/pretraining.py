@@ -11,9 +11,9 @@ from .checkpoint import SavedModel, read_model, write_model
 from .cost import ParameterCost
 from .distributed import Workers
 from .model import build, named_parameters, read_parameters
-from .recipe import option, to_dict
+from .recipe import check_same, option, save, to_dict
 from .shards import Shards
-from .staging import refuse_existing
+from .staging import new_directory, refuse_existing
 from .training import OPTIMIZERS, Optimizer, Phase, Reporter, Schedule, fit
 from .vocabulary import vocabulary_hash
 
@@ -125,10 +125,16 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
     """
     workers = Workers()
     recipe.check_workers(workers)
-    refuse_existing(recipe.output)
     work = work_directory(recipe.output)
-    if work.exists() and not recipe.resume:
-        raise FileExistsError(f'{work} holds an unfinished run; go on with --resume, or remove it')
+    if recipe.output.exists() and recipe.resume and work.exists():  # it ended between its last two breaths
+        workers.barrier('seen')
+        shutil.rmtree(work, ignore_errors=True)
+        return dict(read_model(recipe.output).progress)
+    refuse_existing(recipe.output)
+    if work.exists():
+        if not recipe.resume:
+            raise FileExistsError(f'{work} holds an unfinished run; go on with --resume, or remove it')
+        check_same(recipe, work / 'recipe.yaml')
     start = read_model(recipe.model) if recipe.model else None
     shards = open_shards(recipe, start.vocabulary if start else None)
     vocabulary = shards['train'].vocabulary()
@@ -140,7 +146,10 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
         raise ValueError(f'shards have up to {shards["train"].max_seq_length} tokens, the architecture has '
                          f'{architecture.max_length} positions')
     workers.barrier('checked')
-    work.mkdir(parents=True, exist_ok=True)
+    if workers.first and not work.exists():
+        with new_directory(work) as staged:
+            save(recipe, staged / 'recipe.yaml')
+    workers.barrier('laid out')
 
     model = build(architecture, start.parameters if start else None, seed=recipe.seed, dropout=recipe.dropout,
                   ctx=workers.context())

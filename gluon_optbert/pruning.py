@@ -16,9 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-import mxnet as mx
 import numpy as np
-import yaml
 
 from .checkpoint import SavedModel, gate_name, read_model, write_model
 from .cost import OBJECTIVES, CostModel, ParameterCost, beta, cost_model, count_flops
@@ -26,8 +24,9 @@ from .distributed import Workers
 from .model import OptBERTModel, build, read_parameters
 from .penalty import L1Penalty
 from .pretraining import TrainingRecipe, open_shards
-from .recipe import option, to_dict
-from .selection import LETTERS, Alphas, Selection, random_scores, select_units
+from .recipe import check_same, option, save, to_dict
+from .baselines import random_scores
+from .selection import LETTERS, Alphas, Selection, select_units
 from .shards import Shards
 from .shrink import shrink
 from .staging import new_directory, refuse_existing, write_file
@@ -141,7 +140,7 @@ def explain(selection: Selection, scores: Alphas, prices: Mapping[str, float], b
     """A selection with its reasons, as JSON values: what went, at which alpha and price, and the budget."""
     removed = {}
     for key, kept in selection.kept.items():
-        gone = np.setdiff1d(np.arange(len(scores[key])), kept)
+        gone = np.setdiff1d(np.arange(len(scores.get(key, []))), kept)  # a layer without filters has no gate for them
         removed[key] = [[int(i), round(float(scores[key][i]), 6)] for i in gone]
     return {'round': number, 'cost_before': before, **selection.to_dict(), 'prices': dict(prices),
             'removed_unit_and_alpha': removed}
@@ -247,12 +246,7 @@ def _prepare(recipe: PruneRecipe, workers: Workers) -> SavedModel:
     recipe.check_workers(workers)
     base = recipe.output / 'round-0' / 'model'
     if recipe.output.exists() and recipe.resume:
-        before = yaml.safe_load((recipe.output / 'recipe.yaml').read_text(encoding='utf-8'))
-        changed = sorted(name for name, value in to_dict(recipe).items()
-                         if name != 'resume' and before.get(name) != value)
-        if changed:
-            raise ValueError(f'{recipe.output} was begun with other settings of {", ".join(changed)}; use the same, or '
-                             'another --output')
+        check_same(recipe, recipe.output / 'recipe.yaml')
         return read_model(base)
     refuse_existing(recipe.output, remedy='go on with --resume, choose another path, or remove it')
     start = read_model(recipe.model)
@@ -269,8 +263,7 @@ def _prepare(recipe: PruneRecipe, workers: Workers) -> SavedModel:
     workers.barrier('checked')
     if workers.first:
         with new_directory(recipe.output) as staged:
-            values = yaml.safe_dump({**to_dict(recipe), 'resume': False}, sort_keys=False)
-            (staged / 'recipe.yaml').write_text(values, encoding='utf-8')
+            save(recipe, staged / 'recipe.yaml')
             (staged / 'metrics.jsonl').write_text('', encoding='utf-8')
             (staged / 'round-0').mkdir()
             write_model(staged / 'round-0' / 'model', start)

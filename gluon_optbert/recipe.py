@@ -132,7 +132,7 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe') -> R:
             continue
         try:
             filled[name] = _convert(value, hints[name])
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             problems.append(f'{source}: {name} must be {_kind(hints[name])}, found {value!r}')
             continue
         choices = fields[name].metadata.get('choices')
@@ -196,14 +196,36 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32, width=110)
 
 
-def parser_of(cls: Type[R], *, description: str, example: str, recipe_file: bool = True) -> argparse.ArgumentParser:
-    """The command line of a recipe; help and defaults come from its fields."""
+def save(recipe: Any, path: Path) -> None:
+    """Write a resolved recipe as YAML, for `check_same` and for people."""
+    Path(path).write_text(yaml.safe_dump(to_dict(recipe), sort_keys=False), encoding='utf-8')
+
+
+def check_same(recipe: Any, path: Path) -> None:
+    """Raise ValueError unless a run that is resumed has the settings that it was begun with, as `save` wrote them."""
+    begun = read_yaml(path)
+    changed = sorted(name for name, value in to_dict(recipe).items() if name != 'resume' and begun.get(name) != value)
+    if changed:
+        raise ValueError(f'{Path(path).parent} was begun with other settings of {", ".join(changed)}; use the same, or '
+                         'another --output')
+
+
+def parser_of(cls: Type[R], *, description: str, example: str,
+              positional: Optional[str] = None) -> argparse.ArgumentParser:
+    """The command line of a recipe; help and defaults come from its fields.
+
+    The first word is a recipe file, or the field named `positional` where a command has no recipe files.
+    """
     parser = argparse.ArgumentParser(description=f'{description}\n\nexample:\n  {example}', formatter_class=_Help,
                                      allow_abbrev=False)
-    if recipe_file:
+    if positional is None:
         parser.add_argument('recipe', nargs='?', metavar='RECIPE', help='YAML file; flags override its fields')
     hints = typing.get_type_hints(cls)
     for f in dataclasses.fields(cls):
+        if f.name == positional:
+            parser.add_argument(f.name, nargs='?', default=argparse.SUPPRESS, metavar=f.name.upper(),
+                                help=f.metadata['help'].replace('%', '%%'))
+            continue
         text = f.metadata['help'].replace('%', '%%')
         if f.metadata['choices']:
             text += f' (one of {", ".join(f.metadata["choices"])})'
@@ -220,7 +242,7 @@ def parser_of(cls: Type[R], *, description: str, example: str, recipe_file: bool
 
 
 def parse(cls: Type[R], argv: Optional[Sequence[str]] = None, *, description: str, example: str,
-          recipe_file: bool = True) -> R:
+          positional: Optional[str] = None) -> R:
     """The recipe that a command line describes: its YAML file first, then its flags.
 
     Raises
@@ -228,7 +250,7 @@ def parse(cls: Type[R], argv: Optional[Sequence[str]] = None, *, description: st
     RecipeError, FileNotFoundError
         With every problem named.
     """
-    given = vars(parser_of(cls, description=description, example=example, recipe_file=recipe_file).parse_args(argv))
+    given = vars(parser_of(cls, description=description, example=example, positional=positional).parse_args(argv))
     path = given.pop('recipe', None)
     values = read_yaml(Path(path)) if path else {}
     values.update(given)

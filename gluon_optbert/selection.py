@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Mapping, Sequence, Tuple
+import math
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -25,25 +26,32 @@ class Selection:
         What is left costs, in the cost model's unit.
     target : float
         What it was allowed to cost.
+    layers : tuple of int, optional
+        The layers that stay, increasing; None for all. Widths of the others do not matter.
     """
     kept: Mapping[str, np.ndarray]
     cost: float
     target: float
+    layers: Optional[Tuple[int, ...]] = None
 
     def architecture(self, of: Architecture) -> Architecture:
         """The architecture that is left of the one selected from."""
-        return of.with_widths({key: len(indices) for key, indices in self.kept.items()})
+        smaller = of.with_widths({key: len(indices) for key, indices in self.kept.items()})
+        if self.layers is None:
+            return smaller
+        return dataclasses.replace(smaller, layers=tuple(smaller.layers[i] for i in self.layers))
 
     def to_dict(self) -> Dict[str, object]:
         """Plain JSON values; the inverse of `from_dict`."""
-        return {'cost': self.cost, 'target': self.target,
+        return {'cost': self.cost, 'target': self.target, 'layers': None if self.layers is None else list(self.layers),
                 'kept': {key: [int(i) for i in indices] for key, indices in self.kept.items()}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> 'Selection':
         """The inverse of `to_dict`."""
         return cls(kept={key: np.asarray(indices, dtype=np.int64) for key, indices in values['kept'].items()},
-                   cost=float(values['cost']), target=float(values['target']))
+                   cost=float(values['cost']), target=float(values['target']),
+                   layers=None if values['layers'] is None else tuple(int(i) for i in values['layers']))
 
 
 def keep_all(architecture: Architecture, cost: CostModel) -> Selection:
@@ -53,7 +61,7 @@ def keep_all(architecture: Architecture, cost: CostModel) -> Selection:
 
 
 def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, target: float, *,
-                 prune: str = LETTERS) -> Selection:
+                 prune: str = LETTERS, multiple_of: int = 1) -> Selection:
     """Take the units with the smallest scores away until what is left costs no more than the target.
 
     All widths are ranked together (Algorithm 1: "set the zeta smallest prunable parameters to zero"); equal scores go by
@@ -70,6 +78,9 @@ def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, ta
         In the cost model's unit.
     prune : str
         The letters of the widths that may lose units.
+    multiple_of : int
+        Widths h, k, v and f that lose units end at multiples of this, or at one unit: units then go in groups, ranked by
+        their mean, and the cost ends at most one group's price below the target.
 
     Raises
     ------
@@ -82,48 +93,55 @@ def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, ta
         raise ValueError(f'prune must be made of the letters {LETTERS}, found {prune!r}')
     wrong = [f'{key} has shape {np.shape(scores[key]) if key in scores else "none"}, wanted ({width},)'
              for key, width in widths.items()
-             if key[0] in prune and np.shape(scores.get(key)) != (width,)]
+             if key[0] in prune and np.shape(scores.get(key, [] if width == 0 else None)) != (width,)]
     wrong += [f'{key} is not finite' for key in widths
               if key[0] in prune and key in scores and not np.all(np.isfinite(scores[key]))]
     if wrong:
         raise ValueError('scores: ' + '; '.join(wrong))
+    if math.isnan(target):
+        raise ValueError(f'target must be a number of {cost.unit}, found {target}')
 
     pruned = [key for key in widths if key[0] in prune and widths[key] > 1]
-    order, owners = _removal_order(scores, pruned)
+    groups = _removal_order(scores, pruned, multiple_of)
+    order = np.concatenate([indices for _, indices in groups]) if groups else np.zeros(0, dtype=np.int64)
+    owners = np.concatenate([np.full(len(indices), j) for j, indices in groups]) if groups else order
+    ends = np.cumsum([0] + [len(indices) for _, indices in groups])
     left = dict(widths)
 
     def cost_after(removed: int) -> float:
-        gone = np.bincount(owners[:removed], minlength=len(pruned))
+        gone = np.bincount(owners[:ends[removed]], minlength=len(pruned))
         left.update({key: widths[key] - int(n) for key, n in zip(pruned, gone)})
         return cost.cost(architecture.with_widths(left))
 
-    if cost_after(len(order)) > target:
+    if cost_after(len(groups)) > target:
         raise ValueError(f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune}: one unit of each width '
-                         f'costs {cost_after(len(order)):.6g} of {cost_after(0):.6g}; ask for more, or prune more widths')
-    low, high = 0, len(order)  # the least number of units to remove lies in [low, high]
+                         f'costs {cost_after(len(groups)):.6g} of {cost_after(0):.6g}; ask for more, or prune more widths')
+    low, high = 0, len(groups)  # the least number of groups to remove lies in [low, high]
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if cost_after(middle) <= target else (middle + 1, high)
     kept = {key: np.arange(width) for key, width in widths.items()}
     for j, key in enumerate(pruned):
-        kept[key] = np.setdiff1d(kept[key], order[:low][owners[:low] == j])
+        kept[key] = np.setdiff1d(kept[key], order[:ends[low]][owners[:ends[low]] == j])
     return Selection(kept, cost_after(low), float(target))
 
 
-def _removal_order(scores: Alphas, keys: Sequence[str]) -> Tuple[np.ndarray, np.ndarray]:
-    """Units in the order in which they go (index within the width, number of the width); the best of each never goes."""
-    indices, owners, values = [], [], []
+def _removal_order(scores: Alphas, keys: Sequence[str], multiple_of: int) -> List[Tuple[int, np.ndarray]]:
+    """Groups of units (number of the width, indices) in the order in which they go; the best unit of each never goes."""
+    groups, ranks = [], []
     for j, key in enumerate(keys):
         magnitude = np.abs(np.asarray(scores[key], dtype=np.float64))
-        may_go = np.delete(np.arange(len(magnitude)), int(np.argmax(magnitude)))
-        indices.append(may_go)
-        owners.append(np.full(len(may_go), j))
-        values.append(magnitude[may_go])
-    if not keys:
-        return np.zeros(0, int), np.zeros(0, int)
-    index, owner = np.concatenate(indices), np.concatenate(owners)
-    order = np.argsort(np.concatenate(values), kind='stable')
-    return index[order], owner[order]
+        width, step = len(magnitude), 1 if key.startswith('a') else multiple_of
+        order = np.argsort(magnitude, kind='stable')  # of equal scores the first goes first, and the last is the best
+        order = np.concatenate([order[order != np.argmax(magnitude)], [np.argmax(magnitude)]]).astype(np.int64)
+        starts = [0] + [width - left for left in range((width - 1) // step * step, 0, -step)]
+        last = 0.0  # rounding must not let the mean of better units be the smaller one
+        for start, end in zip(starts, starts[1:] + [width - 1]):
+            if end > start:
+                last = max(last, magnitude[order[start:end]].mean())
+                groups.append((j, order[start:end]))
+                ranks.append(last)
+    return [groups[i] for i in np.argsort(np.asarray(ranks), kind='stable')]
 
 
 def truncate(alphas: Alphas, selection: Selection) -> Dict[str, np.ndarray]:
@@ -134,9 +152,3 @@ def truncate(alphas: Alphas, selection: Selection) -> Dict[str, np.ndarray]:
         alive[selection.kept[key]] = True
         truncated[key] = np.where(alive, alpha, np.zeros_like(alpha))
     return truncated
-
-
-def random_scores(architecture: Architecture, seed: int) -> Dict[str, np.ndarray]:
-    """Scores that rank all units by chance: the random baseline."""
-    generator = np.random.RandomState(seed)
-    return {key: generator.uniform(0.5, 1.5, size=width) for key, width in architecture.widths().items()}

@@ -12,6 +12,8 @@ Where the gates stand, and so where each is folded (optBERT, Table 5, and what t
 """
 from __future__ import annotations
 
+import dataclasses
+import re
 from typing import Dict, Mapping, Tuple
 
 import numpy as np
@@ -20,6 +22,7 @@ from .architecture import Architecture, Axis, parameter_axes, parameter_shapes
 from .selection import Alphas, Selection
 
 Parameters = Mapping[str, np.ndarray]
+_LAYER = re.compile(r'(encoder\.transformer_cells\.)(\d+)')
 
 
 def check_parameters(parameters: Parameters, architecture: Architecture) -> None:
@@ -37,6 +40,22 @@ def check_parameters(parameters: Parameters, architecture: Architecture) -> None
                  if name in parameters and np.shape(parameters[name]) != shape]
     if problems:
         raise ValueError('parameters do not fit the architecture:' + ''.join(f'\n  {line}' for line in problems))
+
+
+def check_alphas(alphas: Alphas, architecture: Architecture) -> None:
+    """Refuse gates that are not those of the architecture; a width of none needs no gate.
+
+    Raises
+    ------
+    ValueError
+        Listing every gate that is missing, unknown or of another length.
+    """
+    widths = architecture.widths()
+    wrong = [f'{key} {np.shape(alphas.get(key))}, wanted ({width},)' for key, width in widths.items()
+             if np.shape(alphas.get(key, [] if width == 0 else None)) != (width,)]
+    wrong += [f'unknown {key}' for key in alphas if key not in widths]
+    if wrong:
+        raise ValueError('gates do not fit the architecture: ' + '; '.join(wrong))
 
 
 def _axis_gate(axis: Axis, alphas: Alphas) -> np.ndarray:
@@ -77,10 +96,7 @@ def fold(parameters: Parameters, architecture: Architecture, alphas: Alphas) -> 
         If parameters or gates do not fit the architecture.
     """
     check_parameters(parameters, architecture)
-    wrong = [f'{key} {np.shape(alphas.get(key))}, wanted ({width},)' for key, width in architecture.widths().items()
-             if np.shape(alphas.get(key)) != (width,)]
-    if wrong:
-        raise ValueError('gates do not fit the architecture: ' + '; '.join(wrong))
+    check_alphas(alphas, architecture)
     folded = {}
     for name, axes in parameter_axes(architecture).items():
         value = np.asarray(parameters[name])
@@ -124,12 +140,20 @@ def cut(parameters: Parameters, architecture: Architecture,
     wrong = [key for key, kept in selection.kept.items()
              if key not in widths or np.any(np.diff(kept) <= 0) or (len(kept) == 0 and widths[key] > 0)
              or (len(kept) and not 0 <= kept[0] <= kept[-1] < widths[key])]
+    chosen = selection.layers if selection.layers is not None else ()
+    if sorted(set(chosen)) != list(chosen) or any(not 0 <= i < len(architecture.layers) for i in chosen):
+        wrong.append(f'layers {chosen}')
     if wrong:
         raise ValueError('selection does not fit the architecture (increasing indices below the width, at least one): '
                          + ', '.join(wrong))
-    smaller = selection.architecture(architecture)
+    narrower = dataclasses.replace(selection, layers=None).architecture(architecture)
+    layers = range(len(architecture.layers)) if selection.layers is None else selection.layers
+    places = {old: new for new, old in enumerate(layers)}
     left = {}
-    for name, axes in parameter_axes(smaller).items():
+    for name, axes in parameter_axes(narrower).items():
+        match = _LAYER.match(name)
+        if match and int(match.group(2)) not in places:
+            continue
         value = np.asarray(parameters[name])
         for side, axis in enumerate(axes):
             indices = _axis_indices(axis, architecture, selection)
@@ -137,10 +161,12 @@ def cut(parameters: Parameters, architecture: Architecture,
                 value = np.take(value, indices, axis=side)
         if '.proj_query.' in name:
             key = axes[0][1]
-            ratio = smaller.widths()[key] / widths[key]
+            ratio = narrower.widths()[key] / widths[key]
             value = value if ratio == 1 else value * np.asarray(np.sqrt(ratio), dtype=value.dtype)
+        if match:
+            name = f'{match.group(1)}{places[int(match.group(2))]}{name[match.end():]}'
         left[name] = np.array(value, order='C')
-    return left, smaller
+    return left, selection.architecture(architecture)
 
 
 def shrink(parameters: Parameters, architecture: Architecture, alphas: Alphas,

@@ -383,6 +383,7 @@ def fit(model: OptBERTModel, optimizer: Optimizer, schedule: Callable[[int], flo
     store = States(states, phase.keep)
     progress: Dict[str, Any] = store.load_newest(optimizer) or {'step': 0}
     step = progress['step']
+    *unlogged, counted = progress.pop('unlogged', (0.0, 0.0, 0))
     reporter.rewind(phase, step)
     for parameter in optimizer.parameters.values():
         parameter.grad_req = 'add' if phase.accumulate > 1 else 'write'
@@ -390,7 +391,8 @@ def fit(model: OptBERTModel, optimizer: Optimizer, schedule: Callable[[int], flo
                      rank=workers.rank, workers=workers.size)
     stop = _Stop(workers)
     reporter.start(phase, step)
-    sums, counted, tokens, waited, began = np.zeros(2), 0, 0, 0.0, time.perf_counter()
+    sums = np.array(unlogged) * workers.first
+    tokens, waited, began = 0, 0.0, time.perf_counter()
     try:
         while step < phase.steps:
             asked = time.perf_counter()
@@ -422,8 +424,9 @@ def fit(model: OptBERTModel, optimizer: Optimizer, schedule: Callable[[int], flo
                 began = time.perf_counter()
             stopping = stop.agreed()
             if stopping or (phase.checkpoint_every and step % phase.checkpoint_every == 0 and not last):
+                sums = np.array(workers.sum(sums, name='losses')) * workers.first  # rank 0 has them, here as after resuming
                 if workers.first:
-                    store.save(step, optimizer, progress)
+                    store.save(step, optimizer, {**progress, 'unlogged': [*sums, counted]})
                 workers.barrier('checkpoint')
                 began = time.perf_counter()
             if stopping and not last:

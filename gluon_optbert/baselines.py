@@ -1,0 +1,102 @@
+"""What optBERT is compared with: cuts by chance, by magnitude, by one factor for all widths, and of whole layers."""
+from __future__ import annotations
+
+from typing import Dict, List, Mapping
+
+import numpy as np
+
+from .architecture import Architecture, parameter_axes
+from .cost import CostModel
+from .selection import Selection, keep_all
+from .shrink import Parameters
+
+DROPS = ('last', 'first', 'alternate')
+
+
+def random_scores(architecture: Architecture, seed: int) -> Dict[str, np.ndarray]:
+    """Scores that rank all units by chance."""
+    generator = np.random.RandomState(seed)
+    return {key: generator.uniform(0.5, 1.5, size=width) for key, width in architecture.widths().items()}
+
+
+def magnitude_scores(parameters: Parameters, architecture: Architecture) -> Dict[str, np.ndarray]:
+    """The root mean square of all weights that would leave with a unit, so that widths of different kinds compare.
+
+    Returns
+    -------
+    dict of width key to np.ndarray, shape (width,)
+    """
+    widths = architecture.widths()
+    squares = {key: np.zeros(width) for key, width in widths.items()}
+    counts = dict.fromkeys(widths, 0)
+    for name, axes in parameter_axes(architecture).items():
+        sides = [key for axis in axes for key in axis]
+        value = np.square(np.asarray(parameters[name], dtype=np.float64)).reshape(
+            [architecture.size((key,)) for key in sides])
+        for side, key in enumerate(sides):
+            if key in widths:
+                squares[key] += value.sum(axis=tuple(i for i in range(value.ndim) if i != side))
+                counts[key] += value.size // max(1, value.shape[side])
+    return {key: np.sqrt(squares[key] / max(1, counts[key])) for key in widths}
+
+
+def select_uniform(scores: Mapping[str, np.ndarray], architecture: Architecture, cost: CostModel, target: float, *,
+                   prune: str) -> Selection:
+    """Shrink all widths by one factor, keeping the best units of each ("BERT-all uniform", optBERT, section 6).
+
+    Widths are rounded down and keep at least one unit; the factor is the largest that meets the target.
+
+    Raises
+    ------
+    ValueError
+        If one unit of each width still costs more than the target.
+    """
+    widths = architecture.widths()
+
+    def scaled(factor: float) -> Dict[str, int]:
+        return {key: max(1, int(width * factor + 1e-9)) if key[0] in prune and width else width
+                for key, width in widths.items()}
+
+    def price(factor: float) -> float:
+        return cost.cost(architecture.with_widths(scaled(factor)))
+
+    if price(0.0) > target:
+        raise ValueError(f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune} uniformly: one unit of '
+                         f'each width costs {price(0.0):.6g}')
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if price(middle) <= target else (low, middle)
+    kept = {key: np.sort(np.argsort(-np.abs(scores[key]), kind='stable')[:size]) for key, size in scaled(low).items()}
+    return Selection(kept, price(low), float(target))
+
+
+def layers_to_keep(layers: int, count: int, drop: str) -> List[int]:
+    """Which of the layers stay when `count` of them do.
+
+    ``last`` drops the last ones, ``first`` the first ones; ``alternate`` spreads those that stay evenly and keeps the first
+    and the last.
+    """
+    if drop not in DROPS:
+        raise ValueError(f'drop must be one of {", ".join(DROPS)}, found {drop!r}')
+    if drop == 'alternate' and count > 1:
+        return [int(round(place)) for place in np.linspace(0, layers - 1, count)]
+    return list(range(layers - count, layers)) if drop == 'first' else list(range(count))
+
+
+def select_layers(architecture: Architecture, cost: CostModel, target: float, *, drop: str) -> Selection:
+    """Keep as many whole layers as the target allows (BERT-l, optBERT, section 6).
+
+    Raises
+    ------
+    ValueError
+        If a single layer costs more than the target.
+    """
+    everything = keep_all(architecture, cost)
+    for count in range(len(architecture.layers), 0, -1):
+        selection = Selection(everything.kept, 0.0, float(target),
+                              tuple(layers_to_keep(len(architecture.layers), count, drop)))
+        spent = cost.cost(selection.architecture(architecture))
+        if spent <= target:
+            return Selection(selection.kept, spent, float(target), selection.layers)
+    raise ValueError(f'target {target:.6g} {cost.unit} cannot be reached by dropping layers: one layer leaves {spent:.6g}')
