@@ -1,4 +1,4 @@
-"""How many threads MXNet uses: the physical cores over the workers of this host, unless the user said otherwise."""
+"""How many threads MXNet uses, and how they wait: what suits its CPU kernels, unless the user said otherwise."""
 from __future__ import annotations
 
 import os
@@ -13,10 +13,13 @@ def physical_cores() -> int:
 
 
 def use_physical_cores() -> None:
-    """Set ``OMP_NUM_THREADS`` where it is not set; MXNet's own default is half the logical processors.
+    """Set what OpenMP reads when MXNet is imported, where it is not set.
 
-    The number of workers on this host is Horovod's ``HOROVOD_LOCAL_SIZE``.
+    ``OMP_NUM_THREADS`` becomes the physical cores over the workers of this host (Horovod's ``HOROVOD_LOCAL_SIZE``); MXNet's own
+    default is half the logical processors. ``OMP_WAIT_POLICY`` becomes passive: threads that spin at the end of every small
+    kernel cost nothing on an idle machine, and slow everything down many times over on one that has other work.
     """
     workers = os.environ.get('HOROVOD_LOCAL_SIZE', '1')
     workers = int(workers) if workers.isdigit() else 1
     os.environ.setdefault('OMP_NUM_THREADS', str(max(1, physical_cores() // max(1, workers))))
+    os.environ.setdefault('OMP_WAIT_POLICY', 'passive')

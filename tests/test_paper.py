@@ -1,0 +1,127 @@
+"""The published tables: whole, marked where they were inferred, and as consistent as the paper is."""
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+import gluon_optbert
+from gluon_optbert import paper
+from gluon_optbert.paper import NUMBERS, load_table, read_table
+
+RESULTS = (6, 8, 9, 11, 13, 14, 15)
+TASKS = ('squad1_f1', 'squad2_f1', 'mnli', 'mrpc', 'sst2', 'rte')
+
+
+def rows(number):
+    return {row[load_table(number).columns[0].name]: row for row in load_table(number).records()}
+
+
+def test_module_wins_over_directory_of_the_same_name():
+    assert Path(paper.__file__).name == 'paper.py'
+    assert not (Path(gluon_optbert.__file__).parent / 'paper' / '__init__.py').exists()
+
+
+@pytest.mark.parametrize('number', NUMBERS)
+def test_every_table_names_its_source(number):
+    table = load_table(number)
+    assert table.source.endswith(f', Table {number}') and table.caption and table.rows
+    assert all(one.reason for one in table.inferred)
+
+
+def test_every_file_is_a_table():
+    files = sorted(path.name for path in Path(paper.__file__).with_name('paper').iterdir())
+    assert files == [f'table_{number:02d}.json' for number in NUMBERS]
+
+
+@pytest.mark.parametrize('number', RESULTS)
+def test_f1_is_the_higher_number_of_a_pair(number):
+    for row in load_table(number).records():
+        assert row['squad1_f1'] > row['squad1_em'] and row['squad2_f1'] > row['squad2_em']
+    metrics = {column.name: column.metric for column in load_table(number).columns}
+    assert (metrics['squad1_f1'], metrics['squad1_em'], metrics['mnli'], metrics['average']) == ('f1', 'em', 'accuracy', None)
+
+
+def test_published_averages_are_means_of_their_rows_but_for_one():
+    wrong = {}
+    for number in RESULTS:
+        for row in load_table(number).records():
+            if row['average'] is not None:
+                mean = sum(Decimal(str(row[task])) for task in TASKS) / 6
+                if abs(mean - Decimal(str(row['average']))) > Decimal('0.05'):  # half of the last digit printed
+                    wrong[number, row['model']] = (row['average'], round(mean, 1))
+    assert wrong == {(15, 'BERT-all uniform'): (71.7, Decimal('77.7'))}
+
+
+def test_differences_the_text_speaks_of_are_those_of_the_tables():
+    assert round(rows(6)['optBERT-all']['average'] - rows(6)['BERT-ℓ']['average'], 1) == 1.1
+    assert round(rows(8)['optBERT-h']['average'] - rows(8)['BERT-ℓ']['average'], 1) == 1.9
+    assert round(rows(9)['optBERT-h']['average'] - rows(9)['BERT-ℓ']['average'], 1) == 6.6
+    assert round(rows(11)['optBERT-all']['average'] - rows(11)['BERT-all uniform']['average'], 1) == 0.4
+    assert round(rows(13)['optBERT-h']['average'] - rows(13)['BERT-all uniform']['average'], 1) == 0.1
+
+
+def test_results_of_bert_base_are_the_same_wherever_they_stand():
+    assert rows(6)['BERT-base'] == rows(11)['BERT-base']
+
+
+def test_dashes_are_null():
+    assert [rows(6)['ALBERT-e'][name] for name in ('mnli', 'mrpc', 'sst2', 'rte', 'average')] == [82.9, None, 91.5, None, None]
+
+
+def test_scattered_row_of_table_8_is_optbert_f_and_marked():
+    table = load_table(8)
+    assert table.rows[4] == ('optBERT-f', 66, 87.6, 80.0, 77.6, 74.1, 83.0, 86.8, 90.6, 68.1, 82.3)
+    assert all(table.inference(4, column.name) for column in table.columns)
+    assert table.inference(0, 'average') is None
+
+
+def test_marks_name_the_lost_cells_of_the_layer_tables():
+    assert {(one.row, one.column) for one in load_table(7).inferred} == {(i, x) for i in range(12) for x in 'ak'}
+    assert load_table(12).inference(0, 'v').printed == '64 54'
+
+
+@pytest.mark.parametrize('number, size', [(7, 88), (12, 99)])
+def test_layer_tables_span_the_ranges_of_table_10(number, size):
+    table, ranges = load_table(number), next(row for row in load_table(10).records() if row['parameters_m'] == size)
+    assert (table.settings['h'], len(table.rows)) == (ranges['h'], ranges['layers'])
+    for letter in 'fakv':
+        assert (min(table.column(letter)), max(table.column(letter))) == (ranges[letter + '_min'], ranges[letter + '_max'])
+
+
+def test_88m_is_nowhere_wider_than_99m():
+    for letter in 'fakv':
+        assert all(small <= large for small, large in zip(load_table(7).column(letter), load_table(12).column(letter)))
+
+
+def test_unknown_table_and_column_are_named_with_what_there_is():
+    with pytest.raises(ValueError, match="Table 2; there is for 1, 6, 7"):
+        load_table(2)
+    with pytest.raises(ValueError, match="no column 'mlni'; its columns are model, "):
+        load_table(6).column('mlni')
+
+
+@pytest.mark.parametrize('change, says', [
+    (lambda t: t.pop('caption'), 'the table lacks caption'),
+    (lambda t: t.update(colour='red'), 'unknown field colour'),
+    (lambda t: t.update(format=2), 'format 2, this version reads 1'),
+    (lambda t: t['rows'][1].pop(), 'row 1 is not a list of 11 cells'),
+    (lambda t: t['rows'][1].__setitem__(2, [88.4, 80.9]), 'row 1 has a cell'),
+    (lambda t: t['columns'][3].update(name='squad1_f1'), 'two columns have the same name'),
+    (lambda t: t['columns'][0].pop('label'), 'column 0 lacks label'),
+    (lambda t: t['inferred'][0].update(rows=[8]), "row 8, column 'mrpc', which is not there"),
+    (lambda t: t['inferred'].append(t['inferred'][0]), 'two inferences speak of the same cell'),
+    (lambda t: t['architectures'].pop(), 'architectures are not one for each row'),
+    (lambda t: t.update(settings={'h': 'wide'}), 'a setting is not a whole number')])
+def test_table_that_does_not_fit_is_refused(tmp_path, change, says):
+    values = json.loads(Path(paper.__file__).with_name('paper').joinpath('table_06.json').read_text(encoding='utf-8'))
+    change(values)
+    (tmp_path / 'table.json').write_text(json.dumps(values), encoding='utf-8')
+    with pytest.raises(ValueError, match=says):
+        read_table(tmp_path / 'table.json')
+
+
+def test_what_is_not_json_is_refused(tmp_path):
+    (tmp_path / 'table.json').write_text('{', encoding='utf-8')
+    with pytest.raises(ValueError, match='not JSON'):
+        read_table(tmp_path / 'table.json')
