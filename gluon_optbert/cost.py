@@ -7,12 +7,14 @@ price says so: that is how the published beta of h, 0.73, comes about (the embed
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from typing import Dict, Union
+from pathlib import Path
+from typing import Dict, Mapping, Optional, Union
 
 from .architecture import Architecture, parameter_shapes
 
-OBJECTIVES = ('parameters', 'flops')
+OBJECTIVES = ('parameters', 'flops', 'latency')
 
 
 def count_parameters(architecture: Architecture) -> Dict[str, int]:
@@ -110,15 +112,84 @@ class FlopsCost(_Cost):
         return float(sum(count_flops(architecture, self.length).values()))
 
 
-CostModel = Union[ParameterCost, FlopsCost]
+@dataclasses.dataclass(frozen=True)
+class LatencyCost(_Cost):
+    """Milliseconds of the encoder's forward pass, by a linear model fitted to measurements of this machine.
+
+    Parameters
+    ----------
+    coefficients : dict of feature to float
+        Milliseconds per unit of each of `latency_features`, none negative.
+    batch, length : int
+        The shape that was measured.
+    """
+
+    coefficients: Mapping[str, float]
+    batch: int
+    length: int
+    unit = 'ms'
+
+    def cost(self, architecture: Architecture) -> float:
+        found = latency_features(architecture)
+        return sum(self.coefficients[name] * value for name, value in found.items())
+
+    @classmethod
+    def read(cls, path: Path) -> 'LatencyCost':
+        """The model that tools/fit_latency.py wrote.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            If there is no such file, or it is another.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f'{path}: no such latency model; make one with tools/fit_latency.py')
+        try:
+            values = json.loads(path.read_text(encoding='utf-8'))
+            model = cls({str(name): float(value) for name, value in values['coefficients'].items()},
+                        int(values['batch']), int(values['length']))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f'{path}: not a latency model ({type(error).__name__}: {error})') from error
+        if set(model.coefficients) != set(LATENCY_FEATURES) or not all(
+                0 <= value < math.inf for value in model.coefficients.values()):
+            raise ValueError(f'{path}: wanted a number of at least 0 for each of {", ".join(LATENCY_FEATURES)}')
+        return model
 
 
-def cost_model(objective: str, *, length: int = 128) -> CostModel:
+LATENCY_FEATURES = ('network', 'layers', 'blocks', 'h', 'a', 'a k', 'a v', 'f', 'h a k', 'h a v', 'h f')
+
+
+def latency_features(architecture: Architecture) -> Dict[str, float]:
+    """What the time of a forward pass is linear in, at a fixed shape: sums over the layers of widths and their products.
+
+    ``network`` is one, ``layers`` and ``blocks`` count layers and intermediate blocks; the products stand for the matrix
+    products, single widths for what is done element by element (LayerNorm, softmax, GELU, transposes).
+    """
+    found = dict.fromkeys(LATENCY_FEATURES, 0.0)
+    found['network'] = 1.0
+    for layer in architecture.layers:
+        keys, values = layer.a * layer.k, layer.a * layer.v
+        for name, value in (('layers', 1), ('blocks', layer.f > 0), ('h', architecture.h), ('a', layer.a), ('a k', keys),
+                            ('a v', values), ('f', layer.f), ('h a k', architecture.h * keys),
+                            ('h a v', architecture.h * values), ('h f', architecture.h * layer.f)):
+            found[name] += float(value)
+    return found
+
+
+CostModel = Union[ParameterCost, FlopsCost, LatencyCost]
+
+
+def cost_model(objective: str, *, length: int = 128, latency_model: Optional[Path] = None) -> CostModel:
     """The cost model of an objective's name, one of `OBJECTIVES`."""
-    models = {'parameters': ParameterCost(), 'flops': FlopsCost(length)}
-    if objective not in models:
-        raise ValueError(f'objective must be one of {", ".join(OBJECTIVES)}, found {objective!r}')
-    return models[objective]
+    if objective == 'parameters':
+        return ParameterCost()
+    if objective == 'flops':
+        return FlopsCost(length)
+    if objective == 'latency' and latency_model is not None:
+        return LatencyCost.read(latency_model)
+    raise ValueError(f'objective must be one of {", ".join(OBJECTIVES)}, and latency needs a latency model; found '
+                     f'{objective!r}')
 
 
 def beta(architecture: Architecture, cost: CostModel) -> Dict[str, float]:

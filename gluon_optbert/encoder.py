@@ -1,7 +1,7 @@
 """The one encoder of the package: any widths in any layer, with gates or without."""
 from __future__ import annotations
 
-from typing import Dict, Optional
+from typing import Dict, Optional, Type
 
 from gluonnlp.model.bert import BERTEncoder, DotProductSelfAttentionCell
 from mxnet.gluon import HybridBlock, nn
@@ -131,8 +131,8 @@ class OptBERTEncoderCell(HybridBlock):
     ----------
     dims : LayerDims
     h : int
-    gated : bool
-        Whether the layer has its gates a, k, v, f.
+    gated : type of Gate, optional
+        What gates a, k, v and f; none if not given.
     truncated : bool
         Whether gates may be zero.
 
@@ -147,7 +147,7 @@ class OptBERTEncoderCell(HybridBlock):
         - **attention** : shape (batch, a, length, length)
     """
 
-    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: bool = False, trainable: bool = True, truncated: bool = False,
+    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True, truncated: bool = False,
                  weight_initializer=None, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._dims, self._h = dims, h
@@ -162,7 +162,7 @@ class OptBERTEncoderCell(HybridBlock):
             self.gates: Dict[str, Gate] = {}
             if gated:
                 for letter in 'akvf' if dims.f else 'akv':
-                    gate = Gate(getattr(dims, letter), prefix=f'gate_{letter}_')
+                    gate = gated(getattr(dims, letter), prefix=f'gate_{letter}_')
                     setattr(self, 'gate_' + letter, gate)
                     self.gates[letter] = gate
 
@@ -196,8 +196,8 @@ class OptBERTEncoder(BERTEncoder):
     architecture : Architecture
     dropout : float
         Of the embedding, the attention probabilities and the outputs of both blocks.
-    gated : bool
-        Whether alpha multiplies the widths (optBERT, Table 5; `gluon_optbert.shrink` says where it stands).
+    gated : type of Gate, optional
+        What multiplies the widths (optBERT, Table 5; `gluon_optbert.shrink` says where it stands).
     truncated : bool
         Whether alpha may hold zeros: moments of LayerNorm are then taken over the units that are left.
     output_attention, output_all_encodings : bool
@@ -214,7 +214,7 @@ class OptBERTEncoder(BERTEncoder):
         - **additional_outputs** : list of attention probabilities, shape (batch, a, length, length), or empty
     """
 
-    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: bool = False, trainable: bool = True, truncated: bool = False,
+    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True, truncated: bool = False,
                  output_attention: bool = False, output_all_encodings: bool = False, weight_initializer=None,
                  prefix=None, params=None):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes equal layers
@@ -232,7 +232,7 @@ class OptBERTEncoder(BERTEncoder):
             self.position_weight = self.params.get('position_weight', shape=(self._max_length, self._units),
                                                    init=weight_initializer)
             self.embed_proj = None if tied else _dense(h, self._units, weight_initializer, 'embed_proj_')
-            self.gate_h = Gate(h, prefix='gate_h_') if gated else None
+            self.gate_h = gated(h, prefix='gate_h_') if gated else None
             self.transformer_cells = nn.HybridSequential()
             for i, dims in enumerate(architecture.layers):
                 self.transformer_cells.add(OptBERTEncoderCell(

@@ -26,13 +26,51 @@ class Gate(HybridBlock):
         - **gated** : the vector times alpha, shape (units,).
     """
 
+    OPEN = 1.0  # where alpha starts
+    FIXED = 1.0  # where the alpha of a width that may not lose units stays
+
     def __init__(self, units: int, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
+        self._units = units
         with self.name_scope():
-            self.alpha = self.params.get('alpha', shape=(units,), init='ones', wd_mult=0.0)
+            self.alpha = self.params.get('alpha', shape=(units,), init=mx.init.Constant(self.OPEN), wd_mult=0.0)
 
     def hybrid_forward(self, F, vector: Tensor, alpha: Tensor) -> Tensor:  # pylint: disable=arguments-differ
         return vector * alpha
+
+    @classmethod
+    def value(cls, alpha: np.ndarray) -> np.ndarray:
+        """What the weights are multiplied by once alpha is trained."""
+        return alpha
+
+
+class HardConcreteGate(Gate):
+    """A gate whose alpha is drawn anew in every pass: Louizos et al. (2018), Learning Sparse Networks through l0.
+
+    The parameter named alpha holds log-odds; a uniform draw u becomes the gate
+    clip(sigmoid((log u - log(1 - u) + odds) / TEMPERATURE) (HIGH - LOW) + LOW, 0, 1). Temperature and stretch are the paper's.
+    """
+
+    TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1
+    SHIFT = TEMPERATURE * float(np.log(-LOW / HIGH))  # a gate is open with probability sigmoid(odds - SHIFT)
+    OPEN = 3.0  # whose deterministic value is one
+    FIXED = 30.0  # whose every draw is one
+
+    def hybrid_forward(self, F, vector: Tensor, alpha: Tensor) -> Tensor:  # pylint: disable=arguments-differ
+        uniform = F.random.uniform(1e-6, 1 - 1e-6, shape=(self._units,))
+        noise = F.log(uniform) - F.log(1 - uniform)
+        drawn = F.sigmoid((noise + alpha) / self.TEMPERATURE) * (self.HIGH - self.LOW) + self.LOW
+        return vector * F.clip(drawn, 0.0, 1.0)
+
+    @classmethod
+    def open_probability(cls, odds: np.ndarray) -> np.ndarray:
+        """The probability that a gate is not zero."""
+        return 1 / (1 + np.exp(cls.SHIFT - odds))
+
+    @classmethod
+    def value(cls, odds: np.ndarray) -> np.ndarray:
+        """The gate without noise, in [0, 1]."""
+        return np.clip((cls.HIGH - cls.LOW) / (1 + np.exp(-odds)) + cls.LOW, 0.0, 1.0).astype(np.float32)
 
 
 def spread(F, vector: Tensor, column: Tensor, units: int) -> Tensor:
@@ -128,6 +166,6 @@ class Gates:
         for key, parameter in self.parameters.items():
             parameter.set_data(mx.nd.array(alphas[key], dtype='float32'))
 
-    def open(self) -> None:
-        """Set every alpha to one."""
-        self.set({key: np.ones(parameter.shape, dtype=np.float32) for key, parameter in self.parameters.items()})
+    def trained(self) -> Dict[str, Parameter]:
+        """The gates that get gradients, by width key."""
+        return {key: parameter for key, parameter in self.parameters.items() if parameter.grad_req != 'null'}

@@ -1,7 +1,7 @@
 """The pre-training network around the encoder, and its loss (optBERT, Figure 1 and equation (1))."""
 from __future__ import annotations
 
-from typing import Dict, Mapping, Optional
+from typing import Dict, Mapping, Optional, Type, Union
 
 import mxnet as mx
 import numpy as np
@@ -10,7 +10,7 @@ from mxnet.gluon import HybridBlock, nn
 
 from .architecture import Architecture
 from .encoder import OptBERTEncoder
-from .gates import Gates, StreamLayerNorm
+from .gates import Gate, Gates, StreamLayerNorm
 from .shrink import Parameters, check_parameters
 
 
@@ -24,13 +24,13 @@ class OptBERTModel(BERTModel):
     ----------
     architecture : Architecture
     dropout : float
-    gated, truncated, output_attention, output_all_encodings : bool
+    gated, trainable, truncated, output_attention, output_all_encodings
         As in `OptBERTEncoder`.
     use_pooler, use_classifier, use_decoder : bool
         As in GluonNLP.
     """
 
-    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: bool = False, trainable: bool = True, truncated: bool = False,
+    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True, truncated: bool = False,
                  use_pooler: bool = True, use_classifier: bool = True, use_decoder: bool = True,
                  output_attention: bool = False, output_all_encodings: bool = False, prefix=None, params=None):
         self._architecture = architecture
@@ -155,7 +155,7 @@ def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
 
 
 def build(architecture: Architecture, parameters: Optional[Parameters] = None, *, seed: int = 0, dropout: float = 0.0,
-          gated: bool = False, trainable: bool = True, truncated: bool = False, ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
+          gated: Union[bool, Type[Gate]] = False, trainable: bool = True, truncated: bool = False, ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
     """A network with the given parameters, or with random ones (normal, 0.02; BERT's), hybridized.
 
     Parameters
@@ -165,6 +165,8 @@ def build(architecture: Architecture, parameters: Optional[Parameters] = None, *
         All of them, as `parameter_shapes` lists them.
     seed : int
         Of the random initial weights.
+    gated : bool or type of Gate
+        Whether there are gates, open at first; True for plain ones.
     ctx : mx.Context, optional
         Where it lives; the CPU unless given.
 
@@ -174,7 +176,8 @@ def build(architecture: Architecture, parameters: Optional[Parameters] = None, *
         If parameters do not fit the architecture.
     """
     ctx = ctx or mx.cpu()
-    model = OptBERTModel(architecture, dropout=dropout, gated=gated, trainable=trainable, truncated=truncated, **options)
+    gate = Gate if gated is True else gated or None
+    model = OptBERTModel(architecture, dropout=dropout, gated=gate, trainable=trainable, truncated=truncated, **options)
     if parameters is None:
         mx.random.seed(seed)
         np.random.seed(seed)  # MXNet's initializers draw from it
@@ -183,8 +186,8 @@ def build(architecture: Architecture, parameters: Optional[Parameters] = None, *
         check_parameters(parameters, architecture)
         model.initialize(mx.init.Zero(), ctx=ctx)
         load(model, parameters)
-    for gate in model.gates.parameters.values():
-        gate.set_data(mx.nd.ones(gate.shape))
+    for parameter in model.gates.parameters.values():
+        parameter.set_data(mx.nd.full(parameter.shape, gate.OPEN))
     model.hybridize(static_alloc=True)
     return model
 

@@ -1,16 +1,16 @@
-"""What pushes alpha to zero: the second term of equation (2)."""
+"""What pushes alpha to zero: the second term of equation (2) as l1, as l1 by proximal steps, and as l0."""
 from __future__ import annotations
 
-from typing import Dict, Mapping
+from typing import Dict, Mapping, Type, Union
 
 import mxnet as mx
 import numpy as np
 
-from .gates import Gates
+from .gates import Gate, Gates, HardConcreteGate
 
 
 class L1Penalty:
-    """gamma times the sum over widths of beta times the l1 norm of alpha (optBERT, equation (2)).
+    """gamma times the sum over widths of beta times the l1 norm of alpha (optBERT, equation (2)), by subgradients.
 
     Parameters
     ----------
@@ -19,6 +19,9 @@ class L1Penalty:
     beta : mapping of width key to float
         The price of one unit of each width, as `gluon_optbert.cost.beta` derives it.
     """
+
+    gate: Type[Gate] = Gate
+    reaches_zero = False  # whether alpha is exactly zero before it is truncated
 
     def __init__(self, gamma: float, beta: Mapping[str, float]):
         self._weights: Dict[str, float] = {key: gamma * weight for key, weight in beta.items()}
@@ -29,7 +32,54 @@ class L1Penalty:
 
     def add_gradient(self, gates: Gates) -> None:
         """Add the penalty's gradient to what `backward` left in the gates."""
-        for key, parameter in gates.parameters.items():
-            if parameter.grad_req != 'null':
-                gradient = parameter.grad()
-                gradient += self._weights[key] * mx.nd.sign(parameter.data())
+        for key, parameter in gates.trained().items():
+            gradient = parameter.grad()
+            gradient += self._weights[key] * mx.nd.sign(parameter.data())
+
+    def after_step(self, gates: Gates, learning_rate: float) -> None:
+        """Nothing to do once the optimizer has stepped."""
+
+
+class ProximalPenalty(L1Penalty):
+    """The same penalty by proximal gradient descent: after each step alpha is thresholded softly, and reaches zero.
+
+    Parikh and Boyd (2014), Proximal Algorithms, section 6.5.2: alpha becomes sign(alpha) max(|alpha| - lr gamma beta, 0). It is
+    the proximal operator of plain gradient descent; behind an optimizer that scales gradients it is an approximation.
+    """
+
+    reaches_zero = True
+
+    def add_gradient(self, gates: Gates) -> None:
+        """Nothing: the threshold takes the gradient's place."""
+
+    def after_step(self, gates: Gates, learning_rate: float) -> None:
+        """Move every alpha towards zero by the learning rate times its weight."""
+        for key, parameter in gates.trained().items():
+            alpha, threshold = parameter.data(), learning_rate * self._weights[key]
+            parameter.set_data(mx.nd.sign(alpha) * mx.nd.relu(mx.nd.abs(alpha) - threshold))
+
+
+class L0Penalty(L1Penalty):
+    """gamma times the sum of beta times the probability that a gate is open: hard-concrete gates, Louizos et al. (2018).
+
+    What is trained is the gate's log-odds; a step's alpha is drawn from it, and the trained alpha is its deterministic value.
+    """
+
+    gate = HardConcreteGate
+    reaches_zero = True
+
+    def value(self, alphas: Mapping[str, np.ndarray]) -> float:
+        """The penalty at log-odds."""
+        return float(sum(self._weights[key] * HardConcreteGate.open_probability(odds).sum(dtype=np.float64)
+                         for key, odds in alphas.items()))
+
+    def add_gradient(self, gates: Gates) -> None:
+        """Add the gradient of the open probabilities."""
+        for key, parameter in gates.trained().items():
+            probability = mx.nd.sigmoid(parameter.data() - HardConcreteGate.SHIFT)
+            gradient = parameter.grad()
+            gradient += self._weights[key] * probability * (1 - probability)
+
+
+Penalty = Union[L1Penalty, ProximalPenalty, L0Penalty]
+PENALTIES: Dict[str, Type[L1Penalty]] = {'l1': L1Penalty, 'proximal': ProximalPenalty, 'l0': L0Penalty}

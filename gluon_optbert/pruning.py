@@ -16,23 +16,24 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+import mxnet as mx
 import numpy as np
 
 from .checkpoint import SavedModel, gate_name, read_model, write_model
+from .baselines import DROPS, magnitude_scores, random_scores, select_layers, select_uniform
 from .cost import OBJECTIVES, CostModel, ParameterCost, beta, cost_model, count_flops
 from .distributed import Workers
-from .model import OptBERTModel, build, read_parameters
-from .penalty import L1Penalty
+from .model import OptBERTModel, build, named_parameters, read_parameters
+from .penalty import PENALTIES
 from .pretraining import TrainingRecipe, open_shards
 from .recipe import check_same, option, save, to_dict
-from .baselines import random_scores
 from .selection import LETTERS, Alphas, Selection, select_units
 from .shards import Shards
 from .shrink import shrink
 from .staging import new_directory, refuse_existing, write_file
-from .training import Optimizer, Reporter, Schedule, evaluate, fit
+from .training import Optimizer, Reporter, Schedule, evaluate, fit, gradients
 
-METHODS = ('alpha', 'random')
+METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'heads')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +42,19 @@ class PruneRecipe(TrainingRecipe):
     model: Path = option('model directory to prune')
     target: float = option('share of the model\'s cost that is to be left', 0.6)
     rounds: int = option('T, the rounds of training gates, cutting and recovering', 4)
+    targets: Tuple[float, ...] = option('a ladder, such as 0.9,0.8,0.7: the share that is left after each round, instead of '
+                                        'target and rounds', ())
     prune: str = option('the widths that may lose units, of h a k v f', LETTERS)
-    method: str = option('what ranks the units: trained gates, or chance', 'alpha', choices=METHODS)
+    method: str = option('what chooses the units: trained gates; or a baseline: chance, the size of the weights, one factor '
+                         'for all widths, whole layers, or heads by the importance of Michel et al. (2019)', 'alpha',
+                         choices=METHODS)
+    drop: str = option('which layers the method layers drops', 'last', choices=DROPS)
+    multiple_of: int = option('widths h, k, v and f that lose units end at multiples of this', 1)
     objective: str = option('what the cost counts', 'parameters', choices=OBJECTIVES)
     length: int = option('tokens of a sequence for the FLOPs objective', 128)
-    gamma: float = option('weight of the penalty on alpha', 1e-3)
+    latency_model: Optional[Path] = option('what tools/fit_latency.py wrote, for the latency objective', None)
+    penalty: str = option('what pushes alpha to zero', 'l1', choices=tuple(PENALTIES))
+    gamma: float = option('weight of the penalty on alpha', 1e-2)
     alpha_steps: Optional[int] = option('steps of training the gates in a round; by default 1/1000 of the '
                                         'pre-training steps', None)
     alpha_learning_rate: float = option('of the gates', 1e-2)
@@ -55,8 +64,21 @@ class PruneRecipe(TrainingRecipe):
     def problems(self) -> List[str]:
         """What is out of range."""
         found = super().problems()
-        if not 0 < self.target < 1:
-            found.append(f'target must lie between 0 and 1, found {self.target}')
+        for name, share in [('target', self.target)] + [('targets', share) for share in self.targets]:
+            if not 0 < share < 1:
+                found.append(f'{name} must lie between 0 and 1, found {share}')
+        if any(later >= earlier for earlier, later in zip(self.targets, self.targets[1:])):
+            found.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
+        if self.multiple_of < 1:
+            found.append(f'multiple_of must be at least 1, found {self.multiple_of}')
+        if self.multiple_of > 1 and self.method in ('uniform', 'layers'):
+            found.append(f'multiple_of does not go with the method {self.method}')
+        if self.method == 'heads' and self.prune != 'a':
+            found.append(f'the method heads goes with --prune a, found {self.prune!r}')
+        if self.method == 'layers' and set(self.prune) != set(LETTERS):
+            found.append(f'the method layers takes whole layers; leave prune at {LETTERS}, found {self.prune!r}')
+        if (self.objective == 'latency') != (self.latency_model is not None):
+            found.append('the objective latency and latency_model go together')
         if self.rounds < 1:
             found.append(f'rounds must be at least 1, found {self.rounds}')
         if not self.prune or set(self.prune) - set(LETTERS) or len(set(self.prune)) < len(self.prune):
@@ -70,6 +92,16 @@ class PruneRecipe(TrainingRecipe):
         if self.alpha_learning_rate <= 0:
             found.append(f'alpha_learning_rate must be above 0, found {self.alpha_learning_rate}')
         return found
+
+    def shares(self) -> List[float]:
+        """The share of the cost that is left after each round."""
+        if self.targets:
+            return list(self.targets)
+        return [1 - (1 - self.target) * number / self.rounds for number in range(1, self.rounds)] + [self.target]
+
+    def cost(self) -> CostModel:
+        """What the budget counts."""
+        return cost_model(self.objective, length=self.length, latency_model=self.latency_model)
 
     def steps(self, base: SavedModel) -> Tuple[int, int]:
         """Steps of a round's gate training and recovery; the paper's shares of the pre-training unless given."""
@@ -93,7 +125,7 @@ class _Job:
 
     def target(self, number: int) -> float:
         """What the network may cost after a round."""
-        return self.whole * (1 - (1 - self.recipe.target) * number / self.recipe.rounds)
+        return self.whole * self.recipe.shares()[number - 1]
 
     def directory(self, number: int) -> Path:
         return self.recipe.output / f'round-{number}'
@@ -107,32 +139,98 @@ class _Job:
                      **options)
 
 
-def train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Dict[str, np.ndarray], Dict[str, float]]:
+def train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]:
     """Train alpha by equation (2) with the weights frozen.
 
     Returns
     -------
     alphas : dict of width key to np.ndarray
-    before : dict
-        The held-out losses of the open gates.
+        What the weights are multiplied by. A unit that the penalty has put at exactly zero has an alpha of one: should the
+        budget let it stay, weights folded by zero could never recover.
+    scores : dict of width key to np.ndarray
+        What ranks the units: the trained values themselves.
     """
     recipe = job.recipe
-    model = job.build(current, gated=True)
-    before = job.evaluate(model)
+    kind = PENALTIES[recipe.penalty]
+    model = job.build(current, gated=kind.gate, truncated=kind.reaches_zero)
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'
     gates = model.gates
-    trained = {gate_name(key): parameter for key, parameter in gates.parameters.items() if key[0] in recipe.prune}
-    for parameter in trained.values():
-        parameter.grad_req = 'write'
+    for key, parameter in gates.parameters.items():
+        if key[0] in recipe.prune:
+            parameter.grad_req = 'write'
+        else:
+            parameter.set_data(mx.nd.full(parameter.shape, kind.gate.FIXED))
     steps, recovery = job.steps
     phase = recipe.phase('gates', steps, evaluate_every=0, first_batch=(number - 1) * (steps + recovery),
                          notes={'round': number, 'parameters': ParameterCost().cost(current.architecture)})
-    fit(model, Optimizer(trained, recipe.alpha_optimizer, workers=job.workers),
-        Schedule(recipe.alpha_learning_rate, steps, decay=False), phase, shards=job.shards['train'], heldout=None,
-        workers=job.workers, reporter=job.reporter, states=job.directory(number) / 'gate-states',
-        penalty=L1Penalty(recipe.gamma, beta(current.architecture, job.cost)))
-    return gates.values(), before
+    optimizer = Optimizer({gate_name(key): parameter for key, parameter in gates.trained().items()},
+                          recipe.alpha_optimizer, workers=job.workers)
+    fit(model, optimizer, Schedule(recipe.alpha_learning_rate, steps, decay=False), phase, shards=job.shards['train'],
+        heldout=None, workers=job.workers, reporter=job.reporter, states=job.directory(number) / 'gate-states',
+        penalty=kind(recipe.gamma, beta(current.architecture, job.cost)))
+    trained = gates.values()
+    values = {key: kind.gate.value(value) for key, value in trained.items()}
+    scores = {key: np.exp(value) for key, value in trained.items()} if recipe.penalty == 'l0' else values
+    return {key: np.where(value == 0, np.float32(1), value) for key, value in values.items()}, scores
+
+
+def head_importance(job: _Job, current: SavedModel, number: int) -> Dict[str, np.ndarray]:
+    """Scores of the heads by Michel et al. (2019), "Are Sixteen Heads Really Better than One?", equation (2).
+
+    The expected magnitude of the loss's derivative towards a head's output gate, over as many batches as gates would be
+    trained for, normalised within each layer as there. A head's output is linear in its values, so the derivative is the
+    inner product of the value weights with their gradients.
+
+    Returns
+    -------
+    dict of width key to np.ndarray
+        Ones for every width other than the heads.
+    """
+    model = job.build(current)
+    values = {name: parameter for name, parameter in named_parameters(model).items() if '.proj_value.' in name}
+    for parameter in model.collect_params().values():
+        parameter.grad_req = 'null'
+    for parameter in values.values():
+        parameter.grad_req = 'write'
+    steps, recovery = job.steps
+    phase = job.recipe.phase('importance', steps, first_batch=(number - 1) * (steps + recovery))
+    scores = {key: np.zeros(width) if key[0] == 'a' else np.ones(width)
+              for key, width in current.architecture.widths().items()}
+    for _ in gradients(model, values, phase, shards=job.shards['train'], workers=job.workers):
+        for i, layer in enumerate(current.architecture.layers):
+            prefix = f'encoder.transformer_cells.{i}.attention_cell.proj_value.'
+            slope = sum((values[prefix + part].data() * values[prefix + part].grad()).asnumpy().reshape(layer.a, -1).sum(1)
+                        for part in ('weight', 'bias'))
+            scores[f'a{i}'] += np.abs(slope)
+    for key, score in scores.items():
+        if key[0] == 'a':
+            scores[key] = score / max(float(np.linalg.norm(score)), 1e-30)
+    return scores
+
+
+def _rank(job: _Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
+    """Alpha to fold, and the scores that rank the units, by the method of the recipe."""
+    recipe, architecture = job.recipe, current.architecture
+    if recipe.method == 'alpha':
+        return train_gates(job, current, number)
+    alphas = {key: np.ones(width, dtype=np.float32) for key, width in architecture.widths().items()}
+    if recipe.method == 'heads':
+        return alphas, head_importance(job, current, number)
+    if recipe.method == 'random':
+        return alphas, random_scores(architecture, recipe.seed + number)
+    return alphas, magnitude_scores(current.parameters, architecture)
+
+
+def _select(job: _Job, current: SavedModel, scores: Alphas, number: int) -> Selection:
+    """The units that stay, by the method of the recipe."""
+    recipe, target = job.recipe, job.target(number)
+    if recipe.method == 'layers':
+        return select_layers(current.architecture, job.cost, target, drop=recipe.drop)
+    if recipe.method == 'uniform':
+        return select_uniform(scores, current.architecture, job.cost, target, prune=recipe.prune)
+    return select_units(scores, current.architecture, job.cost, target, prune=recipe.prune,
+                        multiple_of=recipe.multiple_of)
 
 
 def explain(selection: Selection, scores: Alphas, prices: Mapping[str, float], before: float,
@@ -149,15 +247,13 @@ def explain(selection: Selection, scores: Alphas, prices: Mapping[str, float], b
 def _cut(job: _Job, current: SavedModel, number: int) -> None:
     """Train the gates of a round, select, fold and cut; leaves alphas.npz, selection.json and the shrunk model."""
     recipe, directory = job.recipe, job.directory(number)
-    if recipe.method == 'alpha':
-        alphas, before = train_gates(job, current, number)
-        scores: Alphas = alphas
-    else:
-        alphas = {key: np.ones(width, dtype=np.float32) for key, width in current.architecture.widths().items()}
-        before = job.evaluate(job.build(current))
-        scores = random_scores(current.architecture, recipe.seed + number)
-    selection = select_units(scores, current.architecture, job.cost, job.target(number), prune=recipe.prune)
+    before = job.evaluate(job.build(current))
+    alphas, scores = _rank(job, current, number)
+    selection = _select(job, current, scores, number)
     story = explain(selection, scores, job.cost.prices(current.architecture), job.cost.cost(current.architecture), number)
+    if recipe.multiple_of > 1:
+        plain = select_units(scores, current.architecture, job.cost, job.target(number), prune=recipe.prune)
+        story['multiple_of'] = {'units': recipe.multiple_of, 'cost_below_plain_selection': plain.cost - selection.cost}
     job.workers.agree(json.dumps(story, sort_keys=True), what=f'the selection of round {number}')
     if job.workers.first:
         parameters, architecture = shrink(current.parameters, current.architecture, alphas, selection)
@@ -189,8 +285,6 @@ def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
         write_model(directory / 'model', SavedModel(
             shrunk.architecture, read_parameters(model), shrunk.vocabulary, to_dict(recipe),
             {**progress, 'round': number, 'before': shrunk.progress['before'], 'after_cut': after_cut}))
-        for states in ('gate-states', 'recovery-states'):
-            shutil.rmtree(directory / states, ignore_errors=True)
     job.workers.barrier(f'recovered.{number}')
     return read_model(directory / 'model')
 
@@ -227,8 +321,9 @@ def widths_line(layers: List[Mapping[str, int]], letter: str) -> str:
 
 def readable(rows: List[Dict[str, Any]], recipe: PruneRecipe) -> str:
     """The rounds of a run as Markdown."""
-    lines = ['# Pruning run', '', f'{recipe.method} on {recipe.prune}, {recipe.objective} to {recipe.target:.0%} in '
-             f'{recipe.rounds} rounds.', '',
+    shares = recipe.shares()
+    lines = ['# Pruning run', '', f'Method {recipe.method} on {recipe.prune}: {recipe.objective} to {shares[-1]:.0%} in '
+             f'{len(shares)} rounds.', '',
              '| round | parameters | FLOPs at 128 | MLM before | after the cut | recovered | h | a | k | v | f |',
              '| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |']
     for row in rows:
@@ -252,12 +347,16 @@ def _prepare(recipe: PruneRecipe, workers: Workers) -> SavedModel:
     start = read_model(recipe.model)
     if start.alphas:
         raise ValueError(f'{recipe.model} still has its gates; fold them with tools/export_model.py first')
-    cost = cost_model(recipe.objective, length=recipe.length)
+    cost = recipe.cost()
     least = {key: 1 for key, width in start.architecture.widths().items() if key[0] in recipe.prune and width}
-    reachable = cost.cost(start.architecture.with_widths(least)) / cost.cost(start.architecture)
-    if reachable > recipe.target:
-        raise ValueError(f'target {recipe.target} cannot be reached by pruning {recipe.prune}: with one unit of each width '
-                         f'{reachable:.3f} of the {recipe.objective} are left')
+    smallest = start.architecture.with_widths(least) if recipe.method != 'layers' else dataclasses.replace(
+        start.architecture, layers=start.architecture.layers[:1])
+    reachable, wanted = cost.cost(smallest) / cost.cost(start.architecture), recipe.shares()[-1]
+    if reachable > wanted:
+        how, left = ('dropping layers', 'one layer') if recipe.method == 'layers' else (
+            f'pruning {recipe.prune}', 'one unit of each width')
+        raise ValueError(f'target {wanted} cannot be reached by {how}: with {left} left, {reachable:.3f} of the '
+                         f'{recipe.objective} remain; ask for more, or prune more widths')
     open_shards(recipe, start.vocabulary)
     recipe.steps(start)
     workers.barrier('checked')
@@ -288,12 +387,15 @@ def prune(recipe: PruneRecipe) -> List[Dict[str, Any]]:
     """
     workers = Workers()
     current = _prepare(recipe, workers)
-    cost = cost_model(recipe.objective, length=recipe.length)
+    cost = recipe.cost()
     job = _Job(recipe, workers, open_shards(recipe, current.vocabulary), cost, cost.cost(current.architecture),
                recipe.steps(current), Reporter(recipe.output / 'metrics.jsonl', workers))
-    for number in range(1, recipe.rounds + 1):
-        finished = job.directory(number) / 'model'
-        current = read_model(finished) if finished.is_dir() else _round(job, current, number)
+    for number in range(1, len(recipe.shares()) + 1):
+        directory = job.directory(number)
+        current = read_model(directory / 'model') if (directory / 'model').is_dir() else _round(job, current, number)
+        if workers.first:
+            for states in ('gate-states', 'recovery-states'):
+                shutil.rmtree(directory / states, ignore_errors=True)
     rows = summary(recipe.output)
     if workers.first:
         write_file(recipe.output / 'rounds.json', (json.dumps(rows, indent=1) + '\n').encode())

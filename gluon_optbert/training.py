@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 import mxnet as mx
 import numpy as np
@@ -23,7 +23,7 @@ from .batches import Batch, evaluation_batches, stream
 from .checkpoint import check_manifest, read_arrays, write_manifest
 from .distributed import Workers
 from .model import OptBERTModel, PretrainingLoss
-from .penalty import L1Penalty
+from .penalty import Penalty
 from .recipe import RunFailed
 from .shards import Shards
 from .staging import new_directory, write_file
@@ -363,7 +363,7 @@ class _Stop:
 
 def fit(model: OptBERTModel, optimizer: Optimizer, schedule: Callable[[int], float], phase: Phase, *, shards: Shards,
         heldout: Optional[Shards], workers: Workers, reporter: Reporter, states: Path,
-        penalty: Optional[L1Penalty] = None) -> Dict[str, Any]:
+        penalty: Optional[Penalty] = None) -> Dict[str, Any]:
     """Train what the optimizer holds for the steps of a phase, going on from the newest checkpoint if there is one.
 
     The loss is the mean over the masked tokens of the global batch plus the mean over its instances, whatever the number
@@ -398,10 +398,12 @@ def fit(model: OptBERTModel, optimizer: Optimizer, schedule: Callable[[int], flo
             asked = time.perf_counter()
             batch = next(batches)
             waited += time.perf_counter() - asked
-            sums += _backward(model, loss, optimizer, batch, phase, workers, step)
+            sums += _backward(model, loss, optimizer.parameters, batch, phase, workers, step)
             if penalty is not None:
                 penalty.add_gradient(model.gates)
             norm = optimizer.update(schedule(step), step=step + 1)
+            if penalty is not None:
+                penalty.after_step(model.gates, schedule(step))
             step, counted, tokens = step + 1, counted + 1, tokens + batch.token_total
             reporter.tick()
             last = step == phase.steps
@@ -429,7 +431,7 @@ def fit(model: OptBERTModel, optimizer: Optimizer, schedule: Callable[[int], flo
                     store.save(step, optimizer, {**progress, 'unlogged': [*sums, counted]})
                 workers.barrier('checkpoint')
                 began = time.perf_counter()
-            if stopping and not last:
+            if stopping:
                 raise Terminated(f'{phase.name}: asked to stop at step {step}; its state is saved, go on with --resume')
     finally:
         stop.restore()
@@ -439,12 +441,36 @@ def fit(model: OptBERTModel, optimizer: Optimizer, schedule: Callable[[int], flo
     return progress
 
 
-def _backward(model: OptBERTModel, loss: PretrainingLoss, optimizer: Optimizer, batch: Batch, phase: Phase,
+def gradients(model: OptBERTModel, parameters: Mapping[str, gluon.Parameter], phase: Phase, *, shards: Shards,
+              workers: Workers) -> Iterator[int]:
+    """Leave the gradients of one batch after the other in some parameters, averaged over the workers; nothing is trained.
+
+    Yields
+    ------
+    int
+        The number of the batch, ``phase.steps`` times.
+    """
+    loss = PretrainingLoss()
+    loss.hybridize(static_alloc=True)
+    for parameter in parameters.values():
+        parameter.grad_req = 'add' if phase.accumulate > 1 else 'write'
+    batches = stream(shards, batch_size=phase.batch_size, seed=phase.seed, start=phase.first_batch, rank=workers.rank,
+                     workers=workers.size)
+    try:
+        for step in range(phase.steps):
+            _backward(model, loss, parameters, next(batches), phase, workers, step)
+            workers.average([parameter.grad() for parameter in parameters.values()], name='gradient')
+            yield step
+    finally:
+        batches.close()
+
+
+def _backward(model: OptBERTModel, loss: PretrainingLoss, parameters: Mapping[str, gluon.Parameter], batch: Batch, phase: Phase,
               workers: Workers, step: int) -> np.ndarray:
     """Leave the gradients of this worker's share in the parameters; its share of the two losses."""
     mx.random.seed((phase.seed + workers.rank + 1000003 * (phase.first_batch + step)) % (2 ** 31))
     if phase.accumulate > 1:
-        for parameter in optimizer.parameters.values():
+        for parameter in parameters.values():
             parameter.zero_grad()
     share = len(batch.input_ids) // phase.accumulate
     found = []

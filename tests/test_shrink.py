@@ -1,0 +1,197 @@
+"""Folding and cutting: gated = folded, and gated with zeros = shrunk, for any network and any widths."""
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluon_optbert.architecture import Architecture, LayerDims, parameter_shapes
+from gluon_optbert.model import build
+from gluon_optbert.selection import Selection, truncate
+from gluon_optbert.shrink import check_parameters, cut, fold, shrink
+from tiny import network, outputs_of, random_alphas, random_inputs, random_parameters, random_selection, relative_difference
+
+# Relative to the largest value of an output: what two layers leave of float32's 1e-7 when sums are taken in another order.
+TOLERANCE = 1e-5
+UNEVEN = network((3, 2, 5, 7), (1, 4, 1, 0), (2, 1, 3, 16), h=6)
+NETWORKS = st.builds(
+    Architecture, h=st.integers(2, 9), e=st.none() | st.integers(2, 6), vocab_size=st.just(11), max_length=st.just(8),
+    layers=st.lists(st.builds(LayerDims, a=st.integers(1, 3), k=st.integers(1, 4), v=st.integers(1, 4),
+                              f=st.integers(0, 6)), min_size=1, max_size=3).map(tuple))
+LETTERS = st.sets(st.sampled_from('hakvf'), min_size=1).map(lambda letters: ''.join(sorted(letters)))
+SEEDS = st.integers(0, 2 ** 31 - 10)
+
+
+def gated_outputs(architecture, parameters, alphas, inputs, *, truncated):
+    model = build(architecture, parameters, gated=True, truncated=truncated)
+    model.gates.set({key: alpha for key, alpha in alphas.items() if len(alpha)})
+    return outputs_of(model, inputs)
+
+
+def without(outputs, selection):
+    """Outputs of a network that still has the units that went, without them."""
+    return {name: value[..., selection.kept['h']] if name in ('encoded', 'pooled') else value
+            for name, value in outputs.items()}
+
+
+def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inputs):
+    """Returns the smaller parameters and architecture."""
+    gated = gated_outputs(architecture, parameters, truncate(alphas, selection), inputs, truncated=True)
+    smaller, left = shrink(parameters, architecture, alphas, selection)
+    assert {name: value.shape for name, value in smaller.items()} == parameter_shapes(left)
+    shrunk = outputs_of(build(left, smaller), inputs)
+    assert relative_difference(shrunk, without(gated, selection)) <= TOLERANCE
+    return smaller, left
+
+
+@given(NETWORKS, LETTERS, SEEDS)
+@settings(max_examples=25)
+def test_gated_network_equals_folded_network(architecture, letters, seed):
+    parameters, alphas = random_parameters(architecture, seed), random_alphas(architecture, seed + 1, letters=letters)
+    inputs = random_inputs(architecture, seed=seed)
+    gated = gated_outputs(architecture, parameters, alphas, inputs, truncated=False)
+    folded = outputs_of(build(architecture, fold(parameters, architecture, alphas)), inputs)
+    assert relative_difference(folded, gated) <= TOLERANCE
+
+
+@given(NETWORKS, LETTERS, SEEDS)
+@settings(max_examples=40)
+def test_gated_network_with_zeros_equals_shrunk_network(architecture, letters, seed):
+    parameters = random_parameters(architecture, seed)
+    alphas = random_alphas(architecture, seed + 1, letters=letters)
+    selection = random_selection(architecture, seed + 2, letters=letters)
+    assert_gated_equals_shrunk(architecture, parameters, alphas, selection, random_inputs(architecture, seed=seed))
+
+
+@pytest.mark.parametrize('architecture', [network(), UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)],
+                         ids=['even', 'uneven', 'factorised'])
+@pytest.mark.parametrize('letters', ['h', 'a', 'k', 'v', 'f', 'hakvf'])
+def test_gated_equals_shrunk_for_each_width_alone_and_all_together(architecture, letters):
+    selection = random_selection(architecture, 5, letters=letters)
+    assert any(len(selection.kept[key]) < width for key, width in architecture.widths().items())
+    assert_gated_equals_shrunk(architecture, random_parameters(architecture), random_alphas(architecture, letters=letters),
+                               selection, random_inputs(architecture))
+
+
+@pytest.mark.parametrize('start', [UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), h=10, e=4)], ids=['uneven', 'factorised'])
+def test_gated_equals_shrunk_round_after_round(start):
+    architecture, parameters = start, random_parameters(start)
+    for number in range(3):
+        selection = random_selection(architecture, number)
+        parameters, architecture = assert_gated_equals_shrunk(
+            architecture, parameters, random_alphas(architecture, number), selection,
+            random_inputs(architecture, seed=number))
+    assert architecture != start
+
+
+def test_two_rounds_equal_one_of_the_product_of_their_alphas():
+    """Without pruning h, whose LayerNorm makes alpha of the first round part of gamma in the second."""
+    architecture, letters = network(), 'akvf'
+    parameters, alphas = random_parameters(architecture), random_alphas(architecture, letters=letters)
+    first = random_selection(architecture, 1, letters=letters)
+    smaller, left = shrink(parameters, architecture, alphas, first)
+    second, more = random_selection(left, 2, letters=letters), random_alphas(left, 3, letters=letters)
+    twice, least = shrink(smaller, left, more, second)
+    together = {key: alpha.copy() for key, alpha in alphas.items()}
+    for key, kept in first.kept.items():
+        together[key][kept] *= more[key]
+    selection = Selection({key: first.kept[key][second.kept[key]] for key in first.kept}, 0, 0)
+    once, also = shrink(parameters, architecture, together, selection)
+    assert least == also
+    for name in twice:
+        np.testing.assert_allclose(twice[name], once[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_ones_fold_to_the_same_bits():
+    ones = {key: np.ones(width, np.float32) for key, width in UNEVEN.widths().items()}
+    parameters = random_parameters(UNEVEN)
+    assert all(np.array_equal(value, parameters[name]) for name, value in fold(parameters, UNEVEN, ones).items())
+
+
+def test_keeping_everything_cuts_nothing():
+    parameters = random_parameters(UNEVEN)
+    left, architecture = cut(parameters, UNEVEN, Selection({key: np.arange(width) for key, width in UNEVEN.widths().items()}, 0, 0))
+    assert architecture == UNEVEN
+    assert all(np.array_equal(value, parameters[name]) for name, value in left.items())
+
+
+def test_cutting_copies_and_leaves_its_input_alone():
+    parameters = random_parameters(UNEVEN)
+    before = {name: value.copy() for name, value in parameters.items()}
+    left, _ = shrink(parameters, UNEVEN, random_alphas(UNEVEN), random_selection(UNEVEN))
+    for value in left.values():
+        assert value.flags['C_CONTIGUOUS'] and value.dtype == np.float32
+        value[...] = 7
+    assert all(np.array_equal(value, before[name]) for name, value in parameters.items())
+
+
+def test_queries_take_up_the_scale_that_lost_keys_leave():
+    """Of four keys one is left, so 1/sqrt(4) in the scores becomes 1/sqrt(1): queries are halved."""
+    architecture = network((1, 4, 4, 4))
+    kept = {key: np.arange(width) for key, width in architecture.widths().items()}
+    kept['k0'] = np.array([2])
+    parameters = random_parameters(architecture)
+    left, _ = cut(parameters, architecture, Selection(kept, 0, 0))
+    name = 'encoder.transformer_cells.0.attention_cell.proj_{}.weight'
+    np.testing.assert_array_equal(left[name.format('query')], parameters[name.format('query')][2:3] / 2)
+    np.testing.assert_array_equal(left[name.format('key')], parameters[name.format('key')][2:3])
+
+
+def test_rows_of_a_product_run_through_heads_first():
+    """Unit 1 of every head goes: of a=2, k=3 the rows 1 and 4."""
+    architecture = network((2, 3, 1, 1))
+    kept = {key: np.arange(width) for key, width in architecture.widths().items()}
+    kept['k0'] = np.array([0, 2])
+    parameters = random_parameters(architecture)
+    left, _ = cut(parameters, architecture, Selection(kept, 0, 0))
+    name = 'encoder.transformer_cells.0.attention_cell.proj_key.bias'
+    np.testing.assert_array_equal(left[name], parameters[name][[0, 2, 3, 5]])
+
+
+def test_layers_that_stay_move_up_with_their_parameters():
+    parameters = random_parameters(UNEVEN)
+    everything = {key: np.arange(width) for key, width in UNEVEN.widths().items()}
+    left, architecture = cut(parameters, UNEVEN, Selection(everything, 0, 0, layers=(0, 2)))
+    assert architecture.layers == (UNEVEN.layers[0], UNEVEN.layers[2])
+    assert {name: value.shape for name, value in left.items()} == parameter_shapes(architecture)
+    for name, value in left.items():
+        assert np.array_equal(value, parameters[name.replace('cells.1.', 'cells.2.')]), name
+
+
+def test_every_parameter_that_does_not_fit_is_named():
+    parameters = random_parameters(network())
+    del parameters['pooler.bias']
+    parameters['pooler.gate'] = np.ones(3)
+    parameters['decoder.3.bias'] = np.ones(5)
+    with pytest.raises(ValueError) as error:
+        check_parameters(parameters, network())
+    for named in ('missing pooler.bias (8,)', 'unknown pooler.gate (3,)', 'decoder.3.bias has shape (5,), wanted'):
+        assert named in str(error.value)
+
+
+def test_gates_that_do_not_fit_are_named():
+    alphas = random_alphas(network())
+    alphas['f1'] = alphas['f1'][:-1]
+    del alphas['h']
+    with pytest.raises(ValueError) as error:
+        fold(random_parameters(network()), network(), alphas)
+    assert 'f1 (15,), wanted (16,)' in str(error.value) and 'h ()' in str(error.value)
+
+
+def test_layer_without_filters_needs_no_gate_for_them():
+    architecture = network((2, 4, 4, 0), (2, 4, 4, 16))
+    alphas = random_alphas(architecture)
+    del alphas['f0']
+    assert set(fold(random_parameters(architecture), architecture, alphas)) == set(parameter_shapes(architecture))
+
+
+@pytest.mark.parametrize('kept', [[], [1, 0], [0, 0], [8], [-1, 2]])
+def test_selection_that_does_not_fit_is_named(kept):
+    indices = {key: np.arange(width) for key, width in network().widths().items()}
+    indices['h'] = np.array(kept, dtype=int)
+    with pytest.raises(ValueError, match='selection .*: h$'):
+        cut(random_parameters(network()), network(), Selection(indices, 0, 0))
+
+
+def test_selection_of_an_unknown_width_is_named():
+    with pytest.raises(ValueError, match='q3'):
+        cut(random_parameters(network()), network(), Selection({'q3': np.arange(2)}, 0, 0))

@@ -1,0 +1,357 @@
+"""The training loop: schedules, optimizers, passes, checkpoints, interruptions."""
+import json
+import logging
+import os
+import signal
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+
+from gluon_optbert.cost import ParameterCost, beta
+from gluon_optbert.distributed import Workers
+from gluon_optbert.model import build, named_parameters, read_parameters
+from gluon_optbert.penalty import L1Penalty
+from gluon_optbert.shards import Shards
+from gluon_optbert.training import (Optimizer, Phase, Reporter, Schedule, States, Terminated, TrainingDiverged, evaluate,
+                                    fit)
+from tiny import contents, network, random_alphas, saved_model, write_shards
+
+PHASE = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1)
+TIMES = ('tokens_per_second', 'data_wait')  # the only values of a record that no two runs share
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+@pytest.fixture(scope='module')
+def shards(shards_directory):
+    return {split: Shards.open(shards_directory, split=split) for split in ('train', 'heldout')}
+
+
+class Run:
+    """A network, its optimizer and a directory; `fit` with the arguments that tests vary."""
+
+    def __init__(self, shards, directory, *, gated=False, dropout=0.1, optimizer='bertadam', seed=0, **options):
+        self.shards, self.directory = shards, directory
+        self.workers = Workers()
+        directory.mkdir(parents=True, exist_ok=True)
+        self.model = build(network(), saved_model(seed=seed).parameters, dropout=dropout, gated=gated)
+        self.trained, self.penalty = named_parameters(self.model), None
+        if gated:
+            for parameter in self.trained.values():
+                parameter.grad_req = 'null'
+            self.trained = {f'{key}.alpha': gate for key, gate in self.model.gates.parameters.items()}
+            self.penalty = L1Penalty(0.01, beta(network(), ParameterCost()))
+        self.optimizer = Optimizer(self.trained, optimizer, workers=self.workers, **options)
+
+    def fit(self, phase=PHASE, *, schedule=None, heldout=False):
+        return fit(self.model, self.optimizer, schedule or Schedule(0.01, phase.steps, 2), phase, shards=self.shards['train'],
+                   heldout=self.shards['heldout'] if heldout else None, workers=self.workers, penalty=self.penalty,
+                   reporter=Reporter(self.directory / 'metrics.jsonl', self.workers), states=self.directory / 'states')
+
+    def values(self):
+        return {name: parameter.data().asnumpy() for name, parameter in self.trained.items()}
+
+    def records(self):
+        lines = (self.directory / 'metrics.jsonl').read_text().splitlines()
+        return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        assert np.array_equal(one[name], other[name]), name
+
+
+def acting(action, at, schedule=Schedule(0.01, 6, 2)):
+    """A schedule that does something when it is asked for a step, which is after that step's gradient."""
+    def rate(step):
+        if step == at:
+            action()
+        return schedule(step)
+    return rate
+
+
+def interrupt():
+    raise Interrupted
+
+
+def test_schedule_rises_to_its_peak_and_falls_to_zero():
+    schedule = Schedule(peak=1.0, steps=10, warmup_steps=4)
+    assert [schedule(step) for step in range(11)] == pytest.approx(
+        [0.25, 0.5, 0.75, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0])
+
+
+def test_schedule_without_decay_stays_at_its_peak():
+    assert [Schedule(0.5, 4, 0, decay=False)(step) for step in range(4)] == [0.5] * 4
+    assert [Schedule(0.5, 4, 2, decay=False)(step) for step in range(4)] == [0.25, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize('steps, warmup', [(1, 0), (1, 1), (3, 3)])
+def test_schedule_of_few_steps_is_finite_and_never_zero_before_its_end(steps, warmup):
+    assert all(0 < Schedule(1.0, steps, warmup)(step) <= 1 for step in range(steps))
+
+
+def test_training_learns(shards, tmp_path):
+    """By heart: 64 instances are too few for more."""
+    run = Run(shards, tmp_path, dropout=0.0)
+    before = evaluate(run.model, shards['train'], run.workers, batch_size=8)
+    phase = Phase(name='training', steps=100, batch_size=16, seed=1)
+    run.fit(phase, schedule=Schedule(0.005, phase.steps, 10))
+    after = evaluate(run.model, shards['train'], run.workers, batch_size=8)
+    assert after['mlm_loss'] < before['mlm_loss'] - 0.5
+    assert after['mlm_accuracy'] > before['mlm_accuracy'] + 0.2
+
+
+def test_evaluation_does_not_depend_on_the_batch_and_counts_every_instance_once(shards, tmp_path):
+    run = Run(shards, tmp_path)
+    one, other = (evaluate(run.model, shards['heldout'], run.workers, batch_size=size) for size in (3, 16))
+    assert one['instances'] == other['instances'] == 16
+    assert one == pytest.approx(other, rel=1e-5)
+    assert evaluate(run.model, shards['heldout'], run.workers, batch_size=4, limit=5)['instances'] == 5
+
+
+def test_two_passes_equal_one(shards, tmp_path):
+    """Plain gradient descent, whose steps are as close as the gradients; sums are taken in another order."""
+    found = []
+    for accumulate in (1, 2, 4):
+        run = Run(shards, tmp_path / str(accumulate), dropout=0.0, optimizer='sgd')
+        run.fit(Phase(name='training', steps=4, batch_size=8, accumulate=accumulate, seed=3, log_every=1))
+        found.append((run.values(), [[record[name] for name in ('mlm', 'nsp', 'gradient_norm')] for record in run.records()]))
+    for values, losses in found[1:]:
+        np.testing.assert_allclose(losses, found[0][1], rtol=1e-5)
+        for name, value in values.items():
+            np.testing.assert_allclose(value, found[0][0][name], rtol=1e-5, atol=1e-6)
+
+
+def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path):
+    every, third = (Run(shards, tmp_path / name, optimizer='adam') for name in ('every', 'third'))
+    every.fit()
+    third.fit(Phase(name='training', steps=6, batch_size=8, seed=3, log_every=3))
+    for name in ('mlm', 'nsp'):
+        singles = [record[name] for record in every.records()]
+        assert [record[name] for record in third.records()] == pytest.approx([np.mean(singles[:3]), np.mean(singles[3:])])
+    assert [record['step'] for record in third.records()] == [3, 6]
+    assert_same_bits(every.values(), third.values())
+
+
+@pytest.mark.parametrize('optimizer', ['bertadam', 'lamb', 'adam', 'sgd'])
+@pytest.mark.parametrize('gated', [False, True], ids=['weights', 'gates'])
+def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, gated):
+    """With dropout, an evaluation, and records that run over the checkpoint."""
+    phase = Phase(name='training', steps=7, batch_size=8, accumulate=1 if gated else 2, seed=3, log_every=3,
+                  checkpoint_every=2, evaluate_every=3)
+    schedule = Schedule(0.01, 7, 2)
+    whole = Run(shards, tmp_path / 'whole', gated=gated, optimizer=optimizer)
+    measured = whole.fit(phase, schedule=schedule, heldout=True)
+    with pytest.raises(Interrupted):
+        Run(shards, tmp_path / 'parts', gated=gated, optimizer=optimizer).fit(
+            phase, schedule=acting(interrupt, 5, schedule), heldout=True)
+    again = Run(shards, tmp_path / 'parts', gated=gated, optimizer=optimizer)
+    assert States(tmp_path / 'parts' / 'states', 2).steps() == [2, 4]
+    assert again.fit(phase, schedule=schedule, heldout=True) == measured
+    assert_same_bits(again.values(), whole.values())
+    assert again.records() == whole.records()
+    start = Run(shards, tmp_path / 'start', gated=gated).values()
+    assert all(np.abs(value - start[name]).max() > 0 for name, value in whole.values().items() if 'key' not in name)
+
+
+def test_interrupted_at_every_step_it_ends_the_same(shards, tmp_path):
+    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=2, checkpoint_every=1)
+    whole = Run(shards, tmp_path / 'whole')
+    whole.fit(phase)
+    for step in range(1, 6):
+        with pytest.raises(Interrupted):
+            Run(shards, tmp_path / 'parts', seed=step).fit(phase, schedule=acting(interrupt, step)) if step > 1 else Run(
+                shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, step))
+    again = Run(shards, tmp_path / 'parts', seed=9)  # other weights: what counts is in the checkpoint
+    again.fit(phase)
+    assert_same_bits(again.values(), whole.values())
+    assert again.records() == whole.records()
+
+
+def test_finished_phase_does_nothing_when_run_again(shards, tmp_path):
+    phase = Phase(name='training', steps=3, batch_size=8, log_every=1, checkpoint_every=2)
+    run = Run(shards, tmp_path)
+    run.fit(phase)
+    values, records = run.values(), run.records()
+    again = Run(shards, tmp_path)
+    again.fit(phase)
+    assert_same_bits(again.values(), values)
+    assert again.records() == records
+
+
+def test_damaged_checkpoint_gives_way_to_an_older_one(shards, tmp_path, caplog):
+    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1, checkpoint_every=2)
+    whole = Run(shards, tmp_path / 'whole')
+    whole.fit(phase)
+    with pytest.raises(Interrupted):
+        Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, 5))
+    newest = tmp_path / 'parts' / 'states' / 'step-00000004' / 'state.params'
+    newest.write_bytes(newest.read_bytes()[:-1])
+    again = Run(shards, tmp_path / 'parts')
+    with caplog.at_level(logging.WARNING):
+        again.fit(phase)
+    assert 'step-00000004' in caplog.text and 'trying an older checkpoint' in caplog.text
+    assert_same_bits(again.values(), whole.values())
+
+
+def test_checkpoint_of_another_network_is_refused(shards, tmp_path):
+    phase = Phase(name='training', steps=3, batch_size=8, checkpoint_every=1)
+    Run(shards, tmp_path).fit(phase)
+    other = Run(shards, tmp_path, optimizer='sgd', gated=True)
+    other.optimizer = Optimizer(other.trained, 'adam', workers=other.workers)
+    with pytest.raises(ValueError, match='missing or of another shape'):
+        other.fit(phase)
+
+
+def test_no_more_checkpoints_are_kept_than_asked_for_but_the_best_is(shards, tmp_path):
+    phase = Phase(name='training', steps=6, batch_size=8, checkpoint_every=1, keep=2)
+    Run(shards, tmp_path / 'plain').fit(phase)
+    assert States(tmp_path / 'plain' / 'states', 2).steps() == [4, 5]
+    run = Run(shards, tmp_path / 'best')
+    states = States(tmp_path / 'best' / 'states', 1)
+    run.fit(Phase(name='training', steps=1, batch_size=8))
+    for step in (1, 2, 3):
+        states.save(step, run.optimizer, {'best_step': 1})
+    assert states.steps() == [1, 3]
+
+
+def test_checkpoint_is_whole_or_absent(shards, tmp_path, monkeypatch):
+    run = Run(shards, tmp_path)
+    run.fit(Phase(name='training', steps=2, batch_size=8, checkpoint_every=1))
+    before = contents(tmp_path / 'states')
+
+    def no_space(*_):
+        raise OSError(28, 'no space left')
+    monkeypatch.setattr(os, 'fsync', no_space)
+    with pytest.raises(OSError):
+        States(tmp_path / 'states', 2).save(2, run.optimizer, {})
+    assert contents(tmp_path / 'states') == before
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp_path, value):
+    run = Run(shards, tmp_path)
+    weight = run.trained['encoder.transformer_cells.0.proj.weight']
+
+    def spoil():
+        values = weight.data().asnumpy()
+        values[0, 0] = value
+        weight.set_data(mx.nd.array(values))
+    phase = Phase(name='training', steps=6, batch_size=8, log_every=1, checkpoint_every=2)
+    with pytest.raises(TrainingDiverged, match='step 4: the gradient is nan'):
+        run.fit(phase, schedule=acting(spoil, 2))
+    sound = Run(shards, tmp_path)
+    assert States(tmp_path / 'states', 2).load_newest(sound.optimizer)['step'] == 2
+    assert all(np.isfinite(array).all() for array in sound.values().values())
+
+
+@pytest.mark.parametrize('step', [3, 6], ids=['midway', 'at the last step'])
+def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, step):
+    whole = Run(shards, tmp_path / 'whole')
+    measured = whole.fit(heldout=True)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated, match=f'training: asked to stop at step {step}; .* --resume'):
+        Run(shards, tmp_path / 'parts').fit(schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), step - 1),
+                                            heldout=True)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert States(tmp_path / 'parts' / 'states', 2).steps() == [step]
+    again = Run(shards, tmp_path / 'parts')
+    assert again.fit(heldout=True) == measured
+    assert_same_bits(again.values(), whole.values())
+    assert again.records() == whole.records()
+
+
+def test_records_of_other_phases_survive_a_rewind_and_broken_lines_do_not(tmp_path):
+    path = tmp_path / 'metrics.jsonl'
+    lines = [{'phase': 'gates', 'round': 1, 'step': 9}, {'phase': 'training', 'round': 1, 'step': 9},
+             {'phase': 'training', 'round': 2, 'step': 1}, {'phase': 'training', 'round': 2, 'step': 2}]
+    path.write_text(''.join(json.dumps(line) + '\n' for line in lines) + '{"phase": "train')
+    Reporter(path, Workers()).rewind(Phase(name='training', steps=5, batch_size=1, notes={'round': 2}), 1)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == lines[:3]
+
+
+def test_only_gates_change_in_the_gate_phase(shards, tmp_path):
+    run = Run(shards, tmp_path, gated=True, optimizer='adam')
+    before = read_parameters(run.model)
+    run.fit(Phase(name='gates', steps=4, batch_size=8, log_every=1))
+    assert_same_bits(read_parameters(run.model), before)
+    assert all((alpha != 1).any() for alpha in run.model.gates.values().values())
+    assert all(record['penalty'] > 0 for record in run.records())
+
+
+def test_gradient_of_the_penalty_is_its_derivative():
+    """Central differences in float64; no alpha is near zero, where there is none."""
+    architecture = network()
+    weights = beta(architecture, ParameterCost())
+    penalty, alphas = L1Penalty(0.3, weights), random_alphas(architecture)
+    model = build(architecture, gated=True)
+    model.gates.set(alphas)
+    for parameter in model.gates.parameters.values():
+        parameter.grad()[:] = 0
+    penalty.add_gradient(model.gates)
+    for key, alpha in alphas.items():
+        gradient = model.gates.parameters[key].grad().asnumpy()
+        for i in range(len(alpha)):
+            step = np.zeros(len(alpha))
+            step[i] = 1e-3
+            moved = [penalty.value({**alphas, key: alpha.astype(np.float64) + sign * step}) for sign in (1, -1)]
+            assert gradient[i] == pytest.approx((moved[0] - moved[1]) / 2e-3, rel=1e-4)
+    assert penalty.value(alphas) == pytest.approx(0.3 * sum(weights[key] * np.abs(alpha).sum() for key, alpha in alphas.items()))
+
+
+def test_penalty_adds_to_what_backward_left_and_spares_fixed_gates():
+    model = build(network(), gated=True)
+    fixed = model.gates.parameters['h']
+    fixed.grad_req = 'null'
+    with autograd.record():
+        loss = sum((2 * parameter.data()).sum() for key, parameter in model.gates.parameters.items() if key != 'h')
+    loss.backward()
+    L1Penalty(1.0, {key: 0.5 for key in network().widths()}).add_gradient(model.gates)
+    assert all((parameter.grad().asnumpy() == 2.5).all() for key, parameter in model.gates.parameters.items() if key != 'h')
+
+
+def test_clipping_scales_all_gradients_to_the_norm(shards, tmp_path):
+    """One step of plain gradient descent: with a clipped norm it is as long as the learning rate times that norm."""
+    run = Run(shards, tmp_path, dropout=0.0, optimizer='sgd', clip_norm=0.01)
+    before = run.values()
+    run.fit(Phase(name='training', steps=1, batch_size=8, log_every=1), schedule=Schedule(2.0, 1))
+    moved = np.sqrt(sum(np.square(value - before[name], dtype=np.float64).sum() for name, value in run.values().items()))
+    assert run.records()[0]['gradient_norm'] > 1
+    assert moved == pytest.approx(2.0 * 0.01, rel=1e-3)
+
+
+def test_weight_decay_spares_biases_and_layer_norms(shards, tmp_path):
+    """A gradient of zero, so that decay is all that happens."""
+    run = Run(shards, tmp_path, weight_decay=0.1)
+    before = run.values()
+    with autograd.record():
+        loss = sum((0 * parameter.data()).sum() for parameter in run.trained.values())
+    loss.backward()
+    run.optimizer.update(0.5, step=1)
+    for name, value in run.values().items():
+        factor = 1 if name.endswith(('bias', 'beta', 'gamma')) else 1 - 0.5 * 0.1
+        np.testing.assert_allclose(value, before[name] * factor, rtol=1e-6, err_msg=name)
+
+
+def test_batches_of_another_start_are_others(shards, tmp_path):
+    found = []
+    for first in (0, 1, 0):
+        run = Run(shards, tmp_path / str(len(found)), dropout=0.0)
+        run.fit(Phase(name='training', steps=1, batch_size=8, log_every=1, first_batch=first))
+        found.append(run.records()[0]['mlm'])
+    assert found[0] == found[2] != found[1]
+
+
+def test_corrupt_shard_ends_the_run_by_name(tmp_path):
+    directory = write_shards(tmp_path / 'shards', train=(16,))
+    shards = {split: Shards.open(directory, split=split) for split in ('train', 'heldout')}
+    content = bytearray((directory / 'train-00000.npz').read_bytes())
+    content[-200] ^= 1
+    (directory / 'train-00000.npz').write_bytes(bytes(content))
+    with pytest.raises(ValueError, match='train-00000.npz'):
+        Run(shards, tmp_path / 'run').fit()
