@@ -103,7 +103,7 @@ class OptFeedForward(HybridBlock):
         - **stream** : shape (length, batch, h)
     """
 
-    def __init__(self, f: int, h: int, *, dropout: float = 0.0, trainable: bool = True, truncated: bool = False, weight_initializer=None,
+    def __init__(self, f: int, h: int, *, dropout: float = 0.0, trainable: bool = True, weight_initializer=None,
                  prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._f, self._h = f, h
@@ -112,7 +112,7 @@ class OptFeedForward(HybridBlock):
             self.ffn_1 = _dense(f, h, weight_initializer, 'ffn_1_')
             self.ffn_2 = _dense(h, f, weight_initializer, 'ffn_2_')
             self.dropout_layer = nn.Dropout(dropout)
-            self.layer_norm = StreamLayerNorm(h, trainable=trainable, truncated=truncated)
+            self.layer_norm = StreamLayerNorm(h, trainable=trainable)
 
     def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):  # pylint: disable=arguments-differ
         gated = alpha_f is not None
@@ -133,8 +133,8 @@ class OptBERTEncoderCell(HybridBlock):
     h : int
     gated : type of Gate, optional
         What gates a, k, v and f; none if not given.
-    truncated : bool
-        Whether gates may be zero.
+    trainable : bool
+        Whether there will be a backward pass.
 
     Inputs:
         - **stream** : shape (length, batch, h)
@@ -147,7 +147,7 @@ class OptBERTEncoderCell(HybridBlock):
         - **attention** : shape (batch, a, length, length)
     """
 
-    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True, truncated: bool = False,
+    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True,
                  weight_initializer=None, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._dims, self._h = dims, h
@@ -156,8 +156,8 @@ class OptBERTEncoderCell(HybridBlock):
             self.attention_cell = OptSelfAttentionCell(dims, h, dropout=dropout, weight_initializer=weight_initializer)
             self.proj = _dense(h, dims.a * dims.v, weight_initializer, 'proj_')
             self.dropout_layer = nn.Dropout(dropout)
-            self.layer_norm = StreamLayerNorm(h, trainable=trainable, truncated=truncated)
-            self.ffn = OptFeedForward(dims.f, h, dropout=dropout, trainable=trainable, truncated=truncated,
+            self.layer_norm = StreamLayerNorm(h, trainable=trainable)
+            self.ffn = OptFeedForward(dims.f, h, dropout=dropout, trainable=trainable,
                                       weight_initializer=weight_initializer) if dims.f else None
             self.gates: Dict[str, Gate] = {}
             if gated:
@@ -198,8 +198,8 @@ class OptBERTEncoder(BERTEncoder):
         Of the embedding, the attention probabilities and the outputs of both blocks.
     gated : type of Gate, optional
         What multiplies the widths (optBERT, Table 5; `gluon_optbert.shrink` says where it stands).
-    truncated : bool
-        Whether alpha may hold zeros: moments of LayerNorm are then taken over the units that are left.
+    trainable : bool
+        Whether there will be a backward pass; without, LayerNorm is MXNet's operator.
     output_attention, output_all_encodings : bool
         As in GluonNLP.
 
@@ -214,7 +214,7 @@ class OptBERTEncoder(BERTEncoder):
         - **additional_outputs** : list of attention probabilities, shape (batch, a, length, length), or empty
     """
 
-    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True, truncated: bool = False,
+    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True,
                  output_attention: bool = False, output_all_encodings: bool = False, weight_initializer=None,
                  prefix=None, params=None):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes equal layers
@@ -228,7 +228,7 @@ class OptBERTEncoder(BERTEncoder):
         h, tied = architecture.h, architecture.e is None
         with self.name_scope():
             self.dropout_layer = nn.Dropout(dropout)
-            self.layer_norm = StreamLayerNorm(self._units, trainable=trainable, truncated=truncated)
+            self.layer_norm = StreamLayerNorm(self._units, trainable=trainable)
             self.position_weight = self.params.get('position_weight', shape=(self._max_length, self._units),
                                                    init=weight_initializer)
             self.embed_proj = None if tied else _dense(h, self._units, weight_initializer, 'embed_proj_')
@@ -236,7 +236,7 @@ class OptBERTEncoder(BERTEncoder):
             self.transformer_cells = nn.HybridSequential()
             for i, dims in enumerate(architecture.layers):
                 self.transformer_cells.add(OptBERTEncoderCell(
-                    dims, h, dropout=dropout, gated=gated, trainable=trainable, truncated=truncated, weight_initializer=weight_initializer,
+                    dims, h, dropout=dropout, gated=gated, trainable=trainable, weight_initializer=weight_initializer,
                     prefix=f'transformer{i}_'))
 
     def __call__(self, inputs, states=None, valid_length=None, alpha_h=None):  # pylint: disable=arguments-differ

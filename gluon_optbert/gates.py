@@ -74,15 +74,16 @@ class HardConcreteGate(Gate):
 
 
 def spread(F, vector: Tensor, column: Tensor, units: int) -> Tensor:
-    """A vector repeated for every token, by a matrix product, so that its gradient is one too.
+    """A vector for every token, times a number of that token's, by a matrix product, so that its gradients are some too.
 
-    The gradients of ``broadcast_mul`` and ``broadcast_add`` towards the small side, and of ``LayerNorm`` towards gamma and
-    beta, are scalar loops on a CPU and several times as slow.
+    The gradients of ``broadcast_mul`` and ``broadcast_add`` towards the small side are scalar loops on a CPU and several times
+    as slow.
 
     Parameters
     ----------
     vector : Tensor, shape (units,)
-    column : Tensor of ones, shape (length, batch, 1)
+    column : Tensor, shape (length, batch, 1)
+        The numbers; ones to repeat the vector as it is.
     units : int
 
     Returns
@@ -103,43 +104,40 @@ class StreamLayerNorm(nn.LayerNorm):
     Alpha scales what leaves it: gamma and beta times alpha, which costs nothing per token. A unit whose alpha is zero has
     left the stream, so the moments are those of the units that remain, as they will be once it is cut.
 
+    MXNet's own operator has a slow gradient on a CPU; where there is something to train, the moments and what is multiplied and
+    added are matrix products instead, and forward and backward together take 0.4 of its time.
+
     Parameters
     ----------
     units : int
     trainable : bool
-        Whether gamma and beta will be trained, gates among them: their gradients are then matrix products.
-    truncated : bool
-        Whether alpha may hold zeros. Without, the moments run over all units, which is the same and faster.
+        Whether there will be a backward pass; without, and without gates, it is MXNet's operator.
 
     Inputs:
         - **data** : shape (..., units)
         - **alpha** : shape (units,), or None.
     """
 
-    def __init__(self, units: int, *, trainable: bool = True, truncated: bool = False, prefix=None, params=None):
+    def __init__(self, units: int, *, trainable: bool = True, prefix=None, params=None):
         super().__init__(in_channels=units, epsilon=LAYER_NORM_EPS, prefix=prefix, params=params)
-        self._units, self._trainable, self._truncated = units, trainable, truncated
+        self._units, self._trainable = units, trainable
 
     def hybrid_forward(self, F, data, alpha=None, gamma=None, beta=None):  # pylint: disable=arguments-differ
-        if alpha is not None:
-            gamma, beta = gamma * alpha, beta * alpha
-        if alpha is not None and self._truncated:
-            normal = self._normal_over_alive(F, data, alpha != 0)
-        elif self._trainable:
-            ones, zeros = F.ones(shape=(self._units,)), F.zeros(shape=(self._units,))
-            normal = F.LayerNorm(data, gamma=ones, beta=zeros, axis=-1, eps=self._epsilon)
-        else:
+        if alpha is None and not self._trainable:
             return F.LayerNorm(data, gamma=gamma, beta=beta, axis=-1, eps=self._epsilon)
-        column = column_of_ones(F, data)
-        return normal * spread(F, gamma, column, self._units) + spread(F, beta, column, self._units)
+        if alpha is None:
+            share = F.full(shape=(self._units,), val=1 / self._units)
+        else:
+            gamma, beta = gamma * alpha, beta * alpha
+            alive = F.BlockGrad(alpha != 0)
+            share = F.broadcast_div(alive, F.sum(alive))  # gamma and beta are zero where this is
 
-    def _normal_over_alive(self, F, data, alive):
-        """The data with mean 0 and variance 1 over the units that are alive, and 0 at the others."""
-        share = F.sum(alive)
-        mean = F.broadcast_div(F.sum(F.broadcast_mul(data, alive), axis=-1, keepdims=True), share)
-        centred = F.broadcast_mul(F.broadcast_sub(data, mean), alive)
-        variance = F.broadcast_div(F.sum(F.square(centred), axis=-1, keepdims=True), share)
-        return F.broadcast_mul(centred, F.rsqrt(variance + self._epsilon))
+        def mean(values):
+            return F.FullyConnected(values, F.expand_dims(share, axis=0), no_bias=True, flatten=False, num_hidden=1)
+
+        centred = data - spread(F, F.ones(shape=(self._units,)), mean(data), self._units)
+        scale = F.rsqrt(mean(F.square(centred)) + self._epsilon)  # (..., 1)
+        return centred * spread(F, gamma, scale, self._units) + spread(F, beta, column_of_ones(F, data), self._units)
 
 
 class Gates:

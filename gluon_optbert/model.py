@@ -24,18 +24,18 @@ class OptBERTModel(BERTModel):
     ----------
     architecture : Architecture
     dropout : float
-    gated, trainable, truncated, output_attention, output_all_encodings
+    gated, trainable, output_attention, output_all_encodings
         As in `OptBERTEncoder`.
     use_pooler, use_classifier, use_decoder : bool
         As in GluonNLP.
     """
 
-    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True, truncated: bool = False,
+    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True,
                  use_pooler: bool = True, use_classifier: bool = True, use_decoder: bool = True,
                  output_attention: bool = False, output_all_encodings: bool = False, prefix=None, params=None):
         self._architecture = architecture
-        self._norm_options = {'trainable': trainable, 'truncated': truncated}
-        encoder = OptBERTEncoder(architecture, dropout=dropout, gated=gated, trainable=trainable, truncated=truncated,
+        self._trainable = trainable
+        encoder = OptBERTEncoder(architecture, dropout=dropout, gated=gated, trainable=trainable,
                                  output_attention=output_attention, output_all_encodings=output_all_encodings,
                                  prefix=None if prefix is None else prefix + 'encoder_')
         super().__init__(encoder, architecture.vocab_size, architecture.token_types, architecture.h,
@@ -67,7 +67,7 @@ class OptBERTModel(BERTModel):
             decoder = nn.HybridSequential(prefix=prefix)
             decoder.add(nn.Dense(width, in_units=units, flatten=False))
             decoder.add(nn.GELU())
-            decoder.add(StreamLayerNorm(width, **self._norm_options))
+            decoder.add(StreamLayerNorm(width, trainable=self._trainable))
             decoder.add(nn.Dense(vocab_size, in_units=width, flatten=False, params=embed.collect_params()))
         return decoder
 
@@ -155,7 +155,7 @@ def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
 
 
 def build(architecture: Architecture, parameters: Optional[Parameters] = None, *, seed: int = 0, dropout: float = 0.0,
-          gated: Union[bool, Type[Gate]] = False, trainable: bool = True, truncated: bool = False, ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
+          gated: Union[bool, Type[Gate]] = False, trainable: bool = True, ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
     """A network with the given parameters, or with random ones (normal, 0.02; BERT's), hybridized.
 
     Parameters
@@ -177,7 +177,7 @@ def build(architecture: Architecture, parameters: Optional[Parameters] = None, *
     """
     ctx = ctx or mx.cpu()
     gate = Gate if gated is True else gated or None
-    model = OptBERTModel(architecture, dropout=dropout, gated=gate, trainable=trainable, truncated=truncated, **options)
+    model = OptBERTModel(architecture, dropout=dropout, gated=gate, trainable=trainable, **options)
     if parameters is None:
         mx.random.seed(seed)
         np.random.seed(seed)  # MXNet's initializers draw from it

@@ -21,7 +21,6 @@ class L1Penalty:
     """
 
     gate: Type[Gate] = Gate
-    reaches_zero = False  # whether alpha is exactly zero before it is truncated
 
     def __init__(self, gamma: float, beta: Mapping[str, float]):
         self._weights: Dict[str, float] = {key: gamma * weight for key, weight in beta.items()}
@@ -47,8 +46,6 @@ class ProximalPenalty(L1Penalty):
     the proximal operator of plain gradient descent; behind an optimizer that scales gradients it is an approximation.
     """
 
-    reaches_zero = True
-
     def add_gradient(self, gates: Gates) -> None:
         """Nothing: the threshold takes the gradient's place."""
 
@@ -66,8 +63,6 @@ class L0Penalty(L1Penalty):
     """
 
     gate = HardConcreteGate
-    reaches_zero = True
-
     def value(self, alphas: Mapping[str, np.ndarray]) -> float:
         """The penalty at log-odds."""
         return float(sum(self._weights[key] * HardConcreteGate.open_probability(odds).sum(dtype=np.float64)

@@ -152,7 +152,7 @@ def train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Dict[str, 
     """
     recipe = job.recipe
     kind = PENALTIES[recipe.penalty]
-    model = job.build(current, gated=kind.gate, truncated=kind.reaches_zero)
+    model = job.build(current, gated=kind.gate)
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'
     gates = model.gates

@@ -90,7 +90,7 @@ def gated_against_shrunk(before: SavedModel, alphas: Alphas, selection: Selectio
         parameters, architecture = shrink(before.parameters, before.architecture, alphas, selection)
     else:
         parameters, architecture = shrunk.parameters, shrunk.architecture
-    gated = build(before.architecture, before.parameters, gated=True, truncated=True, trainable=False)
+    gated = build(before.architecture, before.parameters, gated=True, trainable=False)
     gated.gates.set(truncate(alphas, selection))
     return _differences(gated, build(architecture, parameters, trainable=False), feeds, selection.kept['h'])
 

@@ -64,7 +64,7 @@ def test_a_gated_model_is_folded_and_cut_on_the_way_out(tmp_path):
     result = run('tools/export_model.py', tmp_path / 'gated', '--output', tmp_path / 'deploy', '--head', 'pretraining')
     assert result.returncode == 0, result.stderr
     block, manifest = load_deployment(tmp_path / 'deploy')
-    gated = build(architecture, saved.parameters, gated=True, truncated=True)
+    gated = build(architecture, saved.parameters, gated=True)
     gated.gates.set(alphas)
     feed = random_feed(architecture, batch=3, length=9)
     found, wanted = (deploy.run(model, feed, list(manifest['inputs'])) for model in (block, gated))

@@ -117,10 +117,10 @@ def test_encoder_returns_what_gluonnlp_returns(options):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-4, atol=1e-5)
 
 
-@given(NETWORKS, SEEDS, st.booleans(), st.booleans())
+@given(NETWORKS, SEEDS, st.booleans())
 @settings(max_examples=15)
-def test_hybridized_equals_eager(architecture, seed, gated, truncated):
-    model = build(architecture, random_parameters(architecture, seed), gated=gated, truncated=gated and truncated)
+def test_hybridized_equals_eager(architecture, seed, gated):
+    model = build(architecture, random_parameters(architecture, seed), gated=gated)
     model.gates.set({key: model_alpha for key, model_alpha in random_alphas(architecture, seed).items()
                      if key in model.gates.parameters})
     inputs = random_inputs(architecture, seed=seed)
@@ -137,15 +137,6 @@ def test_trainable_network_computes_the_same(gated):
         found.append((outputs_of(model, inputs), gradients(model, inputs)))
     assert relative_difference(found[0][0], found[1][0]) <= TOLERANCE
     assert gradient_difference(found[0][1], found[1][1]) <= TOLERANCE
-
-
-def test_truncated_network_without_zeros_computes_the_same():
-    inputs, found = random_inputs(UNEVEN), []
-    for truncated in (True, False):
-        model = build(UNEVEN, random_parameters(UNEVEN), gated=True, truncated=truncated)
-        model.gates.set({key: alpha for key, alpha in random_alphas(UNEVEN).items() if len(alpha)})
-        found.append(outputs_of(model, inputs))
-    assert relative_difference(*found) <= TOLERANCE
 
 
 @pytest.mark.parametrize('architecture', [EVEN, UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)])

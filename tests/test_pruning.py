@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def test_gated_network_of_every_round_equals_its_shrunk_one(finished):
         directory = output / f'round-{number}'
         before, shrunk = read_model(output / f'round-{number - 1}' / 'model'), read_model(directory / 'shrunk')
         selection = selection_of(directory)
-        gated = build(before.architecture, before.parameters, gated=True, truncated=True)
+        gated = build(before.architecture, before.parameters, gated=True)
         gated.gates.set(truncate(alphas_of(directory), selection))
         inputs = random_inputs(before.architecture)
         wanted = outputs_of(gated, inputs)
@@ -388,9 +389,10 @@ class Attempts:
     """Runs of one recipe, each in a process of its own; see `ATTEMPTS`."""
 
     def __init__(self, values):
+        self._said = tempfile.TemporaryFile('w+')  # not a pipe, which would be full some day
         self._process = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', ATTEMPTS, json.dumps(values)],
                                          env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=subprocess.PIPE, universal_newlines=True)
+                                         stderr=self._said, universal_newlines=True)
 
     def __call__(self, *, resume, killed_at=0):
         """How the run ended (as `os.wait` says) and how many moments it had."""
@@ -399,7 +401,10 @@ class Attempts:
         return json.loads(self._process.stdout.readline() or 'null')
 
     def close(self):
-        return self._process.communicate(timeout=60)[1]
+        """End the process; what its runs said."""
+        self._process.communicate(timeout=60)
+        self._said.seek(0)
+        return self._said.read()
 
 
 def test_run_killed_at_random_moments_ends_with_the_same_bits(finished, shards_directory, model_directory, tmp_path):

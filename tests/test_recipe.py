@@ -210,3 +210,10 @@ def test_script_shows_help_and_refuses_nonsense(script):
 def test_abbreviated_flags_are_refused():
     with pytest.raises(SystemExit):
         parsed(['--flo', 'mill'])
+
+
+def test_wrong_fields_and_contradictions_are_reported_together():
+    with pytest.raises(RecipeError) as caught:
+        fill(PretrainRecipe, {'shards': 'here', 'output': 'there', 'stepz': 5, 'batch_size': 'many', 'warmup': 3})
+    assert len(caught.value.problems) == 3
+    assert all(any(name in problem for problem in caught.value.problems) for name in ('stepz', 'batch_size', 'warmup'))

@@ -21,8 +21,8 @@ LETTERS = st.sets(st.sampled_from('hakvf'), min_size=1).map(lambda letters: ''.j
 SEEDS = st.integers(0, 2 ** 31 - 10)
 
 
-def gated_outputs(architecture, parameters, alphas, inputs, *, truncated):
-    model = build(architecture, parameters, gated=True, truncated=truncated)
+def gated_outputs(architecture, parameters, alphas, inputs):
+    model = build(architecture, parameters, gated=True)
     model.gates.set({key: alpha for key, alpha in alphas.items() if len(alpha)})
     return outputs_of(model, inputs)
 
@@ -35,7 +35,7 @@ def without(outputs, selection):
 
 def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inputs):
     """Returns the smaller parameters and architecture."""
-    gated = gated_outputs(architecture, parameters, truncate(alphas, selection), inputs, truncated=True)
+    gated = gated_outputs(architecture, parameters, truncate(alphas, selection), inputs)
     smaller, left = shrink(parameters, architecture, alphas, selection)
     assert {name: value.shape for name, value in smaller.items()} == parameter_shapes(left)
     shrunk = outputs_of(build(left, smaller), inputs)
@@ -48,7 +48,7 @@ def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inpu
 def test_gated_network_equals_folded_network(architecture, letters, seed):
     parameters, alphas = random_parameters(architecture, seed), random_alphas(architecture, seed + 1, letters=letters)
     inputs = random_inputs(architecture, seed=seed)
-    gated = gated_outputs(architecture, parameters, alphas, inputs, truncated=False)
+    gated = gated_outputs(architecture, parameters, alphas, inputs)
     folded = outputs_of(build(architecture, fold(parameters, architecture, alphas)), inputs)
     assert relative_difference(folded, gated) <= TOLERANCE
 

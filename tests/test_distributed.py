@@ -1,0 +1,180 @@
+"""Workers: a job of one needs no Horovod, and a job of two does what a job of one does."""
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import psutil
+import pytest
+
+from gluon_optbert.checkpoint import read_model
+from gluon_optbert.distributed import Workers
+from gluon_optbert.pretraining import pretrain
+from gluon_optbert.pruning import prune
+from test_pretraining import recipe_for as pretraining_recipe
+from test_pretraining import values_for as pretraining_values
+from test_pruning import alphas_of, records, selection_of
+from test_pruning import recipe_for as pruning_recipe
+from test_pruning import values_for as pruning_values
+from tiny import ROOT, environment
+
+HOROVODRUN = Path(sys.executable).with_name('horovodrun')
+needs_horovod = pytest.mark.skipif(importlib.util.find_spec('horovod') is None or not HOROVODRUN.exists(),
+                                   reason='Horovod is not installed here; make install builds it')
+# Sums over two shares of a batch are taken in another order; a few steps of Adam later float32 agrees this well.
+TOLERANCE = 1e-5
+EXACT = {'dropout': 0.0}
+
+TWO = '''
+import json, sys
+import mxnet as mx
+from gluon_optbert.distributed import Workers
+from gluon_optbert.pretraining import PretrainRecipe, pretrain
+from gluon_optbert.pruning import PruneRecipe, prune
+from gluon_optbert.recipe import fill
+
+workers = Workers()
+assert workers.size == 2 and workers.first == (workers.rank == 0) and workers.local_rank == workers.rank
+assert workers.sum([workers.rank, 0.1], name='sum') == [1.0, 0.2]
+arrays = [mx.nd.ones((2,)) * (1 + 2 * workers.rank), mx.nd.ones((1, 3)) * workers.rank]
+workers.average(arrays, name='average')
+assert arrays[0].asnumpy().tolist() == [2, 2] and arrays[1].asnumpy().tolist() == [[0.5] * 3]
+arrays = [mx.nd.ones((2,)) * (7 + workers.rank)]
+workers.broadcast(arrays, name='broadcast')
+assert arrays[0].asnumpy().tolist() == [7, 7]
+workers.barrier('here')
+workers.agree('the same', what='a text')
+try:
+    workers.agree(f'rank {workers.rank}', what='a cut')
+except RuntimeError as error:
+    assert str(error) == 'the workers do not agree on a cut'
+else:
+    raise AssertionError('disagreement was not noticed')
+pretraining, pruning = (json.loads(argument) for argument in sys.argv[1:])
+pretrain(fill(PretrainRecipe, pretraining))
+prune(fill(PruneRecipe, pruning))
+'''
+
+
+def horovodrun(*arguments, timeout=180):
+    return subprocess.run([str(HOROVODRUN), '--gloo', '-np', '2', sys.executable, '-W', 'ignore', *map(str, arguments)],
+                          cwd=str(ROOT), env=environment(), timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          universal_newlines=True)
+
+
+@pytest.fixture(scope='module')
+def one_and_two(shards_directory, tmp_path_factory):
+    """The same pre-training and pruning by one process and by two workers, each below a directory of its own."""
+    base = tmp_path_factory.mktemp('workers')
+    for name in ('one', 'two'):
+        (base / name).mkdir()
+    more = {'accumulate': 2, **EXACT}
+    pretrain(pretraining_recipe(shards_directory, base / 'one' / 'model', **more))
+    shutil.copytree(base / 'one' / 'model', base / 'start')  # both prune the same network
+    prune(pruning_recipe(shards_directory, base / 'start', base / 'one' / 'run', **EXACT))
+    done = horovodrun('-c', TWO, json.dumps(pretraining_values(shards_directory, base / 'two' / 'model', **more)),
+                      json.dumps(pruning_values(shards_directory, base / 'start', base / 'two' / 'run', **EXACT)))
+    assert done.returncode == 0, done.stderr
+    return base / 'one', base / 'two'
+
+
+def test_job_of_one_changes_nothing():
+    workers = Workers()
+    assert (workers.rank, workers.size, workers.first) == (0, 1, True)
+    array = mx.nd.array([1, 2])
+    workers.average([array], name='a')
+    workers.broadcast([array], name='b')
+    workers.barrier('c')
+    workers.agree('text', what='d')
+    assert array.asnumpy().tolist() == [1, 2]
+    assert workers.sum([1, 0.1], name='e') == [1.0, 0.1]
+
+
+def test_context_is_one_that_exists():
+    assert mx.nd.ones((1,), ctx=Workers().context()).asscalar() == 1
+
+
+def assert_close_records(one, two):
+    assert len(one) == len(two)
+    for found, wanted in zip(two, one):
+        assert found.keys() == wanted.keys()
+        assert found == {name: pytest.approx(value, rel=TOLERANCE) if isinstance(value, float) else value
+                         for name, value in wanted.items()}
+
+
+@needs_horovod
+def test_two_workers_pre_train_as_one(one_and_two):
+    one, two = one_and_two
+    assert_close_records(records(one / 'model'), records(two / 'model'))
+    for name, value in read_model(one / 'model').parameters.items():
+        np.testing.assert_allclose(read_model(two / 'model').parameters[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@needs_horovod
+def test_two_workers_prune_as_one(one_and_two):
+    one, two = one_and_two
+    assert_close_records(records(one / 'run'), records(two / 'run'))
+    for number in (1, 2):
+        directories = [base / 'run' / f'round-{number}' for base in (one, two)]
+        kept = [{key: list(indices) for key, indices in selection_of(directory).kept.items()} for directory in directories]
+        assert kept[0] == kept[1]
+        for key, alpha in alphas_of(directories[0]).items():
+            np.testing.assert_allclose(alphas_of(directories[1])[key], alpha, rtol=1e-4)
+        assert read_model(directories[0] / 'model').architecture == read_model(directories[1] / 'model').architecture
+
+
+@needs_horovod
+def test_two_workers_leave_what_one_leaves(one_and_two):
+    one, two = ({str(path.relative_to(base)) for path in base.rglob('*')} for base in one_and_two)
+    assert one == two
+
+
+@needs_horovod
+def test_bad_input_ends_both_workers_with_one_line(shards_directory, tmp_path):
+    done = horovodrun(ROOT / 'pretrain' / 'run_prune.py', '--shards', shards_directory, '--model', tmp_path / 'none',
+                      '--output', tmp_path / 'run', timeout=60)
+    assert done.returncode != 0 and 'Exit code: 2' in done.stderr  # the traceback there is horovodrun's own
+    said = [line for line in done.stderr.splitlines() if line.startswith('[') and 'Terminated' not in line]
+    assert said == [f'[0]<stderr>:error: {tmp_path}/none: no such directory']
+    assert os.listdir(tmp_path) == []
+
+
+FALLEN = '''
+import json, os, signal, sys
+from pathlib import Path
+from gluon_optbert import training
+from gluon_optbert.distributed import Workers
+from gluon_optbert.pretraining import PretrainRecipe, pretrain
+from gluon_optbert.recipe import fill
+
+rank = Workers().rank
+Path(sys.argv[2], f'pid-{rank}').write_text(str(os.getpid()))
+update, steps = training.Optimizer.update, []
+
+
+def falling(self, *args, **kwargs):
+    steps.append(1)
+    if rank == 1 and len(steps) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return update(self, *args, **kwargs)
+
+
+training.Optimizer.update = falling
+pretrain(fill(PretrainRecipe, json.loads(sys.argv[1])))
+'''
+
+
+@needs_horovod
+def test_fallen_worker_takes_the_other_along_and_leaves_a_checkpoint(shards_directory, tmp_path):
+    values = pretraining_values(shards_directory, tmp_path / 'model', evaluate_every=0)
+    done = horovodrun('-c', FALLEN, json.dumps(values), tmp_path, timeout=60)
+    assert done.returncode != 0
+    assert not any(psutil.pid_exists(int((tmp_path / f'pid-{rank}').read_text())) for rank in (0, 1))
+    assert not (tmp_path / 'model').exists()
+    assert [state.name for state in (tmp_path / 'model.training' / 'states').iterdir()] == ['step-00000002']
+    assert pretrain(pretraining_recipe(shards_directory, tmp_path / 'model', evaluate_every=0, resume=True))['step'] == 6
