@@ -154,9 +154,9 @@ def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
     return {name: parameter.data().asnumpy() for name, parameter in named_parameters(model).items()}
 
 
-def build(architecture: Architecture, parameters: Optional[Parameters] = None, *, seed: int = 0, dropout: float = 0.0,
-          gated: Union[bool, Type[Gate]] = False, trainable: bool = True, ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
-    """A network with the given parameters, or with random ones (normal, 0.02; BERT's), hybridized.
+def build(architecture: Architecture, parameters: Optional[Parameters] = None, *, seed: int = 0, initial_std: float = 0.02,
+          dropout: float = 0.0, gated: Union[bool, Type[Gate]] = False, trainable: bool = True, ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
+    """A network with the given parameters, or with random ones, hybridized.
 
     Parameters
     ----------
@@ -165,6 +165,8 @@ def build(architecture: Architecture, parameters: Optional[Parameters] = None, *
         All of them, as `parameter_shapes` lists them.
     seed : int
         Of the random initial weights.
+    initial_std : float
+        Their standard deviation; BERT's, for h=768, unless given.
     gated : bool or type of Gate
         Whether there are gates, open at first; True for plain ones.
     ctx : mx.Context, optional
@@ -181,7 +183,7 @@ def build(architecture: Architecture, parameters: Optional[Parameters] = None, *
     if parameters is None:
         mx.random.seed(seed)
         np.random.seed(seed)  # MXNet's initializers draw from it
-        model.initialize(mx.init.Normal(0.02), ctx=ctx)
+        model.initialize(mx.init.Normal(initial_std), ctx=ctx)
     else:
         check_parameters(parameters, architecture)
         model.initialize(mx.init.Zero(), ctx=ctx)

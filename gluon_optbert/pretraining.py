@@ -88,12 +88,16 @@ class PretrainRecipe(TrainingRecipe):
     architecture: str = option('its name (l4_h256_a4, bert_base), or a file, or JSON', 'bert_base')
     model: Optional[Path] = option('model directory to start from instead of random weights', None)
     steps: int = option('steps of training', 1000000)
+    initial_std: float = option('standard deviation of the random initial weights; small networks want more, about '
+                                '0.6 over the square root of h', 0.02)
 
     def problems(self) -> List[str]:
         """What is out of range."""
         found = super().problems()
         if self.steps < 1:
             found.append(f'steps must be at least 1, found {self.steps}')
+        if self.initial_std <= 0:
+            found.append(f'initial_std must be above 0, found {self.initial_std}')
         return found
 
 
@@ -151,8 +155,8 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
             save(recipe, staged / 'recipe.yaml')
     workers.barrier('laid out')
 
-    model = build(architecture, start.parameters if start else None, seed=recipe.seed, dropout=recipe.dropout,
-                  ctx=workers.context())
+    model = build(architecture, start.parameters if start else None, seed=recipe.seed,
+                  initial_std=recipe.initial_std, dropout=recipe.dropout, ctx=workers.context())
     workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
     reporter = Reporter(work / 'metrics.jsonl', workers)
     size = ParameterCost().cost(architecture)
