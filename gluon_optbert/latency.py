@@ -1,0 +1,105 @@
+"""A latency model: networks of random widths are measured on this machine, and a linear model is fitted to their times."""
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+from scipy.optimize import nnls
+
+from .architecture import Architecture, LayerDims
+from .cost import LATENCY_FEATURES, LatencyCost, latency_features
+from .deploy import INPUTS, latency_ms, random_feed
+from .model import build
+from .recipe import option
+from .staging import refuse_existing, write_file
+
+
+@dataclasses.dataclass(frozen=True)
+class LatencyRecipe:
+    """What is measured."""
+    output: Path = option('JSON file to write')
+    batch: int = option('sequences', 1)
+    length: int = option('tokens of a sequence', 128)
+    networks: int = option('networks of random widths to measure', 60)
+    repeats: int = option('timed passes of each, the networks taken in turn', 10)
+    largest_h: int = option('widths are drawn up to those of a BERT with this hidden size', 768)
+    seed: int = option('of the widths', 1)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        found = [f'{name} must be at least 1, found {getattr(self, name)}' for name in ('batch', 'length', 'repeats')
+                 if getattr(self, name) < 1]
+        if self.networks < 2 * len(LATENCY_FEATURES):
+            found.append(f'networks must be at least {2 * len(LATENCY_FEATURES)}, twice the coefficients, found '
+                         f'{self.networks}')
+        if self.largest_h < 16:
+            found.append(f'largest_h must be at least 16, found {self.largest_h}')
+        return found
+
+
+def random_architecture(generator: np.random.RandomState, largest_h: int, length: int) -> Architecture:
+    """One to three layers of widths between a few units and those of a BERT of the largest hidden size."""
+    h = int(generator.randint(largest_h // 8, largest_h + 1))
+    heads, width = max(1, largest_h // 64), min(64, largest_h)
+    layers = []
+    for _ in range(generator.randint(1, 4)):
+        f = int(generator.randint(1, 4 * largest_h + 1)) if generator.uniform() < 0.85 else 0
+        layers.append(LayerDims(a=int(generator.randint(1, heads + 1)), k=int(generator.randint(4, width + 1)),
+                                v=int(generator.randint(4, width + 1)), f=f))
+    return Architecture(h=h, layers=tuple(layers), vocab_size=100, max_length=max(length, 8))
+
+
+def fit_coefficients(architectures: List[Architecture], times: np.ndarray) -> Dict[str, float]:
+    """Non-negative least squares on relative errors.
+
+    Parameters
+    ----------
+    architectures : list of Architecture
+    times : np.ndarray, shape (networks,), milliseconds
+    """
+    rows = np.array([[latency_features(a)[name] for name in LATENCY_FEATURES] for a in architectures])
+    scale = np.maximum(rows.max(axis=0), 1e-30)
+    solution, _ = nnls(rows / scale / times[:, np.newaxis], np.ones(len(times)))
+    return dict(zip(LATENCY_FEATURES, (float(value) for value in solution / scale)))
+
+
+def fit_latency(recipe: LatencyRecipe, *, times: Optional[np.ndarray] = None) -> Dict[str, Any]:
+    """Measure, fit, and write the model.
+
+    Parameters
+    ----------
+    recipe : LatencyRecipe
+    times : np.ndarray, optional
+        Milliseconds of the recipe's networks, if they are known; measured otherwise.
+
+    Returns
+    -------
+    dict
+        What was written: ``coefficients`` of a fit to all networks; ``relative_error`` (median and largest) of a fit to every
+        other network on the rest; the measurements.
+
+    Raises
+    ------
+    FileExistsError
+        If there is something at the output.
+    """
+    refuse_existing(recipe.output)
+    generator = np.random.RandomState(recipe.seed)
+    architectures = [random_architecture(generator, recipe.largest_h, recipe.length) for _ in range(recipe.networks)]
+    if times is None:
+        blocks = {i: build(a, seed=i, trainable=False, use_classifier=False, use_decoder=False)
+                  for i, a in enumerate(architectures)}
+        feeds = {i: random_feed(a, batch=recipe.batch, length=recipe.length) for i, a in enumerate(architectures)}
+        found = latency_ms(blocks, feeds, list(INPUTS)[:3], repeats=recipe.repeats)
+        times = np.array([found[i] for i in range(recipe.networks)])
+    half = LatencyCost(fit_coefficients(architectures[::2], times[::2]), recipe.batch, recipe.length)
+    errors = np.array([abs(half.cost(a) - time) / time for a, time in zip(architectures[1::2], times[1::2])])
+    result = {'batch': recipe.batch, 'length': recipe.length, 'coefficients': fit_coefficients(architectures, times),
+              'relative_error': {'median': float(np.median(errors)), 'largest': float(errors.max()),
+                                 'networks': len(errors)},
+              'measured': [{'architecture': a.to_dict(), 'milliseconds': float(time)} for a, time in zip(architectures, times)]}
+    write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
+    return result
