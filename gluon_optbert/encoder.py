@@ -147,8 +147,8 @@ class OptBERTEncoderCell(HybridBlock):
         - **attention** : shape (batch, a, length, length)
     """
 
-    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True,
-                 weight_initializer=None, prefix=None, params=None):
+    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
+                 trainable: bool = True, weight_initializer=None, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._dims, self._h = dims, h
         self._dropout = dropout
@@ -214,9 +214,9 @@ class OptBERTEncoder(BERTEncoder):
         - **additional_outputs** : list of attention probabilities, shape (batch, a, length, length), or empty
     """
 
-    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True,
-                 output_attention: bool = False, output_all_encodings: bool = False, weight_initializer=None,
-                 prefix=None, params=None):
+    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
+                 trainable: bool = True, output_attention: bool = False, output_all_encodings: bool = False,
+                 weight_initializer=None, prefix=None, params=None):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes equal layers
         self.architecture = architecture
         self._units = architecture.embedding_width

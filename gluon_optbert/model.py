@@ -30,8 +30,8 @@ class OptBERTModel(BERTModel):
         As in GluonNLP.
     """
 
-    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None, trainable: bool = True,
-                 use_pooler: bool = True, use_classifier: bool = True, use_decoder: bool = True,
+    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
+                 trainable: bool = True, use_pooler: bool = True, use_classifier: bool = True, use_decoder: bool = True,
                  output_attention: bool = False, output_all_encodings: bool = False, prefix=None, params=None):
         self._architecture = architecture
         self._trainable = trainable
@@ -155,7 +155,8 @@ def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
 
 
 def build(architecture: Architecture, parameters: Optional[Parameters] = None, *, seed: int = 0, initial_std: float = 0.02,
-          dropout: float = 0.0, gated: Union[bool, Type[Gate]] = False, trainable: bool = True, ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
+          dropout: float = 0.0, gated: Union[bool, Type[Gate]] = False, trainable: bool = True,
+          ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
     """A network with the given parameters, or with random ones, hybridized.
 
     Parameters

@@ -83,7 +83,6 @@ class Optimizer:
         self._trainer = gluon.Trainer(list(self.parameters.values()), name, {'wd': weight_decay}, kvstore=None,
                                       update_on_kvstore=False)
         self._clip_norm, self._workers = clip_norm, workers
-        self._updates = 0
 
     def gradients(self) -> List[mx.nd.NDArray]:
         """The gradients, in the order of the parameters."""
@@ -114,7 +113,6 @@ class Optimizer:
                 gradient *= self._clip_norm / norm
         self._trainer.set_learning_rate(learning_rate)
         self._trainer.update(1)
-        self._updates += 1
         return norm
 
     def state(self) -> Dict[str, mx.nd.NDArray]:
@@ -137,9 +135,7 @@ class Optimizer:
         """
         optimizer, updater = self._trainer._optimizer, self._trainer._updaters[0]
         optimizer.begin_num_update = optimizer.num_update = updates
-        self._updates = updates
         for i, (name, parameter) in enumerate(self.parameters.items()):
-            optimizer._index_update_count[i] = updates
             updater.states[i] = optimizer.create_state_multi_precision(i, parameter.data())
             updater.states_synced[i] = True
         for name, slot in self.state().items():
