@@ -14,7 +14,8 @@ from .model import build, named_parameters, read_parameters
 from .recipe import check_same, option, save, to_dict
 from .shards import Shards
 from .staging import new_directory, refuse_existing
-from .training import OPTIMIZERS, Optimizer, Phase, Reporter, Schedule, fit
+from .optimization import OPTIMIZERS, Optimizer, Schedule
+from .training import Phase, Reporter, fit
 from .vocabulary import vocabulary_hash
 
 

@@ -31,7 +31,8 @@ from .selection import LETTERS, Alphas, Selection, select_units
 from .shards import Shards
 from .shrink import shrink
 from .staging import new_directory, refuse_existing, write_file
-from .training import Optimizer, Reporter, Schedule, evaluate, fit, gradients
+from .optimization import Optimizer, Schedule
+from .training import Reporter, evaluate, fit, gradients
 
 METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'heads')
 

@@ -12,7 +12,7 @@ FLOORS = [
     ['threads', '__init__', 'staging', 'recipe', 'architecture', 'paper', 'cost', 'named'],
     ['selection', 'shrink', 'baselines'],
     ['gates', 'penalty', 'encoder', 'model'],
-    ['vocabulary', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus', 'checkpoint', 'distributed'],
+    ['vocabulary', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus', 'checkpoint', 'distributed', 'optimization'],
     ['training', 'pretraining', 'pruning', 'deploy', 'verification', 'latency'],
 ]
 LATE = {('architecture', 'named')}  # inside a function: names are looked up in the module that is built on this one

@@ -15,7 +15,7 @@ from gluon_optbert.architecture import Architecture
 from gluon_optbert.checkpoint import read_model
 from gluon_optbert.pretraining import PretrainRecipe, pretrain, work_directory
 from gluon_optbert.recipe import RecipeError, fill
-from gluon_optbert.training import TrainingDiverged
+from gluon_optbert.optimization import TrainingDiverged
 from tiny import ROOT, contents, environment, network, run, saved_model, write_saved_model, write_shards
 
 TIMES = ('tokens_per_second', 'data_wait')

@@ -14,8 +14,8 @@ from gluon_optbert.distributed import Workers
 from gluon_optbert.model import build, named_parameters, read_parameters
 from gluon_optbert.penalty import L1Penalty
 from gluon_optbert.shards import Shards
-from gluon_optbert.training import (Optimizer, Phase, Reporter, Schedule, States, Terminated, TrainingDiverged, evaluate,
-                                    fit)
+from gluon_optbert.optimization import Optimizer, Schedule, TrainingDiverged
+from gluon_optbert.training import Phase, Reporter, States, Terminated, evaluate, fit
 from tiny import contents, network, random_alphas, saved_model, write_shards
 
 PHASE = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1)
