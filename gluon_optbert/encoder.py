@@ -1,6 +1,7 @@
 """The one encoder of the package: any widths in any layer, with gates or without."""
 from __future__ import annotations
 
+import dataclasses
 from typing import Dict, Optional, Type
 
 from gluonnlp.model.bert import BERTEncoder, DotProductSelfAttentionCell
@@ -250,6 +251,14 @@ class OptBERTEncoder(BERTEncoder):
         for i, cell in enumerate(self.transformer_cells):
             found.update({f'{letter}{i}': gate for letter, gate in cell.gates.items()})
         return found
+
+    def keep_layers(self, kept) -> None:
+        """Leave out every layer that is not among `kept` (increasing), before the first pass."""
+        for number in range(len(self.architecture.layers)):
+            if number not in kept:
+                del self.transformer_cells._children[str(number)]
+        self.architecture = dataclasses.replace(self.architecture,
+                                                layers=tuple(self.architecture.layers[i] for i in kept))
 
     def stream_gate(self, F):
         """The values of alpha_h, shape (h,), or None; taken once a pass and handed on."""

@@ -13,7 +13,7 @@ import numpy as np
 from .batches import evaluation_batches
 from .checkpoint import SavedModel, read_model
 from .cost import ParameterCost
-from .deploy import (INPUTS, OUTPUTS, TOLERANCE, NotEqual, export, import_symbol, random_feed, relative_difference, run)
+from .deploy import INPUTS, OUTPUTS, TOLERANCE, NotEqual, export, import_symbol, relative_difference, run
 from .model import build
 from .recipe import option, read_yaml
 from .selection import Alphas, Selection, keep_all, truncate
@@ -92,6 +92,8 @@ def gated_against_shrunk(before: SavedModel, alphas: Alphas, selection: Selectio
         parameters, architecture = shrunk.parameters, shrunk.architecture
     gated = build(before.architecture, before.parameters, gated=True, trainable=False)
     gated.gates.set(truncate(alphas, selection))
+    if selection.layers is not None:
+        gated.encoder.keep_layers(selection.layers)
     return _differences(gated, build(architecture, parameters, trainable=False), feeds, selection.kept['h'])
 
 
