@@ -8,7 +8,7 @@ from gluonnlp.model.bert import BERTEncoder, DotProductSelfAttentionCell
 from mxnet.gluon import HybridBlock, nn
 
 from .architecture import Architecture, LayerDims
-from .gates import LAYER_NORM_EPS, Gate, StreamLayerNorm, column_of_ones, spread
+from .gates import LAYER_NORM_EPS, Gate, StreamLayerNorm, column_of_ones, gated_by
 
 MASKED_SCORE = -1e4  # added to the scores of padding: its softmax is exactly zero, and float16 holds it
 
@@ -41,7 +41,7 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         - **mask** : added to the scores, shape (batch * a, length, length), or None
         - **query_gate** : what queries are multiplied by, shape (a * k,), or None
         - **context_gate** : what head outputs are multiplied by, shape (a * v,), or None
-        - **column** : ones, shape (length, batch, 1); needed with gates only
+        - **column** : ones, shape (length, batch, 1), where gates are trained
 
     Outputs:
         - **context** : shape (length, batch, a * v)
@@ -74,7 +74,8 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
             return F.FullyConnected(stream, weight, bias, num_hidden=dims.a * width, flatten=False)
 
         query = project(query_weight, query_bias, dims.k)
-        query = query * scale if query_gate is None else query * spread(F, query_gate * scale, column, dims.a * dims.k)
+        query = query * scale if query_gate is None else gated_by(
+            F, query, query_gate * scale, column, dims.a * dims.k)
         query = self._heads(F, query, dims.k)
         key = self._heads(F, project(key_weight, key_bias, dims.k), dims.k)
         value = self._heads(F, project(value_weight, value_bias, dims.v), dims.v)
@@ -87,7 +88,7 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         context = F.reshape(context, shape=(-4, -1, dims.a, 0, 0))  # (batch, a, length, v)
         context = F.reshape(F.transpose(context, axes=(2, 0, 1, 3)), shape=(0, 0, -3))
         if context_gate is not None:
-            context = context * spread(F, context_gate, column, dims.a * dims.v)
+            context = gated_by(F, context, context_gate, column, dims.a * dims.v)
         return context, F.reshape(attention, shape=(-4, -1, dims.a, 0, 0))
 
 
@@ -98,7 +99,7 @@ class OptFeedForward(HybridBlock):
         - **stream** : shape (length, batch, h)
         - **alpha_f** : shape (f,), or None
         - **alpha_h** : shape (h,), or None
-        - **column** : ones, shape (length, batch, 1); needed with gates only
+        - **column** : ones, shape (length, batch, 1), where gates are trained
 
     Outputs:
         - **stream** : shape (length, batch, h)
@@ -107,7 +108,7 @@ class OptFeedForward(HybridBlock):
     def __init__(self, f: int, h: int, *, dropout: float = 0.0, trainable: bool = True, weight_initializer=None,
                  prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
-        self._f, self._h = f, h
+        self._f = f
         self._dropout = dropout
         with self.name_scope():
             self.ffn_1 = _dense(f, h, weight_initializer, 'ffn_1_')
@@ -118,9 +119,8 @@ class OptFeedForward(HybridBlock):
     def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):  # pylint: disable=arguments-differ
         gated = alpha_f is not None
         inner = self.ffn_1(stream)
-        inner = F.LeakyReLU(inner * spread(F, alpha_f, column, self._f) if gated else inner, act_type='gelu')
-        outputs = self.ffn_2(inner * spread(F, alpha_f, column, self._f) if gated else inner)
-        outputs = outputs * spread(F, alpha_h, column, self._h) if gated else outputs
+        inner = F.LeakyReLU(gated_by(F, inner, alpha_f, column, self._f) if gated else inner, act_type='gelu')
+        outputs = self.ffn_2(gated_by(F, inner, alpha_f, column, self._f) if gated else inner)
         outputs = self.dropout_layer(outputs) if self._dropout else outputs
         return self.layer_norm(outputs + stream, alpha_h)
 
@@ -141,7 +141,7 @@ class OptBERTEncoderCell(HybridBlock):
         - **stream** : shape (length, batch, h)
         - **mask** : shape (batch * a, length, length), or None
         - **alpha_h** : the gate of the stream, shape (h,), or None
-        - **column** : ones, shape (length, batch, 1), or None
+        - **column** : ones, shape (length, batch, 1), where gates are trained
 
     Outputs:
         - **stream** : shape (length, batch, h)
@@ -151,7 +151,7 @@ class OptBERTEncoderCell(HybridBlock):
     def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
                  trainable: bool = True, weight_initializer=None, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
-        self._dims, self._h = dims, h
+        self._dims = dims
         self._dropout = dropout
         with self.name_scope():
             self.attention_cell = OptSelfAttentionCell(dims, h, dropout=dropout, weight_initializer=weight_initializer)
@@ -177,8 +177,6 @@ class OptBERTEncoderCell(HybridBlock):
                                      shape=(-1,))
         context, attention = self.attention_cell(stream, mask, query_gate, context_gate, column)
         outputs = self.proj(context)
-        if alpha:
-            outputs = outputs * spread(F, alpha_h, column, self._h)
         if self._dropout:
             outputs = self.dropout_layer(outputs)
         stream = self.layer_norm(outputs + stream, alpha_h)
@@ -226,6 +224,7 @@ class OptBERTEncoder(BERTEncoder):
         self._output_all_encodings = output_all_encodings
         self._dropout = dropout
         self._layer_norm_eps = LAYER_NORM_EPS
+        self._trainable = trainable
         h, tied = architecture.h, architecture.e is None
         with self.name_scope():
             self.dropout_layer = nn.Dropout(dropout)
@@ -279,7 +278,7 @@ class OptBERTEncoder(BERTEncoder):
         gated = self.gate_h is not None
         if gated and alpha_h is None:
             alpha_h = self.stream_gate(F)
-        column = column_of_ones(F, inputs) if gated else None
+        column = column_of_ones(F, inputs) if gated and self._trainable else None
 
         position = F.Embedding(steps, position_weight, input_dim=self._max_length, output_dim=self._units)
         stream = F.broadcast_add(inputs, F.expand_dims(position, axis=1))
@@ -289,7 +288,7 @@ class OptBERTEncoder(BERTEncoder):
             stream = self.layer_norm(stream, alpha_h)
         else:
             stream = self.embed_proj(self.layer_norm(stream))
-            stream = stream * spread(F, alpha_h, column, self.architecture.h) if gated else stream
+            stream = gated_by(F, stream, alpha_h, column, self.architecture.h) if gated else stream
 
         def without_padding(outputs):
             return outputs if valid_length is None else F.SequenceMask(

@@ -4,10 +4,11 @@ Where the gates stand, and so where each is folded (optBERT, Table 5, and what t
 
 - alpha_f multiplies D with its bias, and G: rows of ``ffn_1``, columns of ``ffn_2``.
 - alpha_k multiplies K and Q with their biases; alpha_v multiplies V with its bias, and P; alpha_a multiplies all four.
-- alpha_h multiplies the residual stream: the rows of P and G with their biases, and every LayerNorm on the stream, which
-  stands for the columns of K, Q, V and D in Table 5 and also covers the skip connections, the pooler and the MLM head. The
-  embedding is not scaled, as in equation (2); a unit at zero leaves its moments all the same. The pooled output is gated
-  where the NSP head reads it, and the MLM transform in its LayerNorm.
+- alpha_h multiplies what leaves every LayerNorm on the residual stream, which is what the columns of K, Q, V and D in Table 5
+  read, and with them the skip connections, the pooler and the MLM head. What P and G write into the stream is not scaled: the
+  next LayerNorm drops the units at zero from its moments and from its output, so cutting their rows changes nothing. The
+  embedding is not scaled either, as in equation (2). The pooled output is gated where the NSP head reads it, and the MLM
+  transform in its LayerNorm. A factorised embedding has its LayerNorm before its projection, which takes alpha_h up instead.
 - Attention divides by the square root of k. Taking keys away would change that scale, so the queries take up the ratio.
 """
 from __future__ import annotations
@@ -73,11 +74,7 @@ def _gated_sides(name: str, architecture: Architecture) -> Tuple[int, ...]:
         return () if factorised and name.startswith(('encoder.layer_norm', 'decoder.')) else (0,)
     if 'attention_cell' in name or '.ffn_1.' in name or name.startswith('encoder.embed_proj'):
         return (0,)
-    if name.endswith(('.proj.weight', 'ffn_2.weight')):
-        return (0, 1)
-    if name.endswith(('.proj.bias', 'ffn_2.bias')):
-        return (0,)
-    return (1,) if name == 'classifier.weight' else ()
+    return (1,) if name.endswith(('.proj.weight', 'ffn_2.weight')) or name == 'classifier.weight' else ()
 
 
 def fold(parameters: Parameters, architecture: Architecture, alphas: Alphas) -> Dict[str, np.ndarray]:
