@@ -1,6 +1,6 @@
 """Model directories: an architecture, its parameters and vocabulary, and how they were made.
 
-    architecture.json  model.params  vocab.txt  recipe.yaml  progress.json  manifest.json
+    architecture.json  model.params  vocab.txt  recipe.yaml  progress.json  manifest.json  (head.json)
 
 ``model.params`` is MXNet's own format with GluonNLP's names. The manifest has the size and SHA-256 of every other file, and
 nothing is parsed before it is checked.
@@ -20,6 +20,7 @@ from gluonnlp.vocab import BERTVocab
 
 from . import __version__
 from .architecture import Architecture
+from .heads import PRETRAINING, Head
 from .selection import Alphas
 from .shrink import Parameters, check_alphas, check_parameters
 from .staging import new_directory
@@ -28,6 +29,7 @@ from .vocabulary import read_vocabulary, write_vocabulary
 FORMAT = 'gluon_optbert model'
 VERSION = 1
 GATE = '.alpha'  # how the name of a gate ends
+HEAD = 'head.json'
 _FILES = ('architecture.json', 'model.params', 'vocab.txt', 'recipe.yaml', 'progress.json')
 
 
@@ -39,7 +41,7 @@ class SavedModel:
     ----------
     architecture : Architecture
     parameters : dict of name to np.ndarray
-        As `parameter_shapes` lists them.
+        As `network_shapes` lists them.
     vocabulary : BERTVocab
     recipe : dict
         The recipe that made it.
@@ -47,6 +49,8 @@ class SavedModel:
         Where training stood, and what it had measured.
     alphas : dict of width key to np.ndarray, optional
         The gates, of a network that has not been folded yet.
+    head : Head
+        Those of pre-training unless given; only a task's is written, to ``head.json``.
     """
     architecture: Architecture
     parameters: Parameters
@@ -54,6 +58,7 @@ class SavedModel:
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     progress: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     alphas: Optional[Alphas] = None
+    head: Head = PRETRAINING
 
 
 def gate_name(key: str) -> str:
@@ -139,7 +144,7 @@ def write_model(directory: Path, model: SavedModel, *, replace: bool = False,
     ValueError, FileExistsError
         If parameters or gates do not fit the architecture; if `directory` exists and may not be replaced.
     """
-    check_parameters(model.parameters, model.architecture)
+    check_parameters(model.parameters, model.architecture, model.head)
     if model.alphas:
         check_alphas(model.alphas, model.architecture)
     arrays = dict(model.parameters)
@@ -151,6 +156,8 @@ def write_model(directory: Path, model: SavedModel, *, replace: bool = False,
         write_vocabulary(model.vocabulary, staged / 'vocab.txt')
         (staged / 'recipe.yaml').write_text(yaml.safe_dump(dict(model.recipe), sort_keys=False), encoding='utf-8')
         (staged / 'progress.json').write_text(json.dumps(model.progress, indent=1) + '\n', encoding='utf-8')
+        if model.head != PRETRAINING:
+            (staged / HEAD).write_text(json.dumps(model.head.to_dict(), indent=1) + '\n', encoding='utf-8')
         for name, content in (extra or {}).items():
             (staged / name).write_bytes(content)
         write_manifest(staged, form=FORMAT, version=VERSION)
@@ -175,7 +182,9 @@ def read_model(directory: Path) -> SavedModel:
     gates = {gate_name(key): key for key in architecture.widths()}
     alphas = {gates[name]: arrays.pop(name) for name in list(arrays) if name in gates}
     try:
-        check_parameters(arrays, architecture)
+        head = PRETRAINING if HEAD not in manifest['files'] else Head.from_dict(
+            json.loads((directory / HEAD).read_text(encoding='utf-8')), source=HEAD)
+        check_parameters(arrays, architecture, head)
         if alphas:
             check_alphas(alphas, architecture)
         progress = json.loads((directory / 'progress.json').read_text(encoding='utf-8'))
@@ -186,7 +195,7 @@ def read_model(directory: Path) -> SavedModel:
     if len(vocabulary) != architecture.vocab_size:
         raise ValueError(f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
                          f'{architecture.vocab_size}')
-    return SavedModel(architecture, arrays, vocabulary, recipe, progress, alphas or None)
+    return SavedModel(architecture, arrays, vocabulary, recipe, progress, alphas or None, head)
 
 
 def read_arrays(path: Path) -> Dict[str, np.ndarray]:

@@ -11,14 +11,16 @@ from mxnet.gluon import HybridBlock, nn
 from .architecture import Architecture
 from .encoder import OptBERTEncoder
 from .gates import Gate, Gates, StreamLayerNorm
+from .heads import PRETRAINING, Head
 from .shrink import Parameters, check_parameters
 
 
 class OptBERTModel(BERTModel):
     """GluonNLP's BERTModel around an `OptBERTEncoder`: embeddings, pooler, MLM decoder and NSP classifier.
 
-    Inputs and outputs are GluonNLP's. With gates, alpha_h also multiplies the pooled units where the NSP head reads them
-    and the LayerNorm of the MLM head.
+    Inputs and outputs are GluonNLP's; with the head of a task the only output is its scores, shape (batch, outputs), or
+    (batch, length, 2) for question answering. With gates, alpha_h also multiplies the pooled units where the NSP head reads
+    them and the LayerNorm of the MLM head.
 
     Parameters
     ----------
@@ -27,20 +29,29 @@ class OptBERTModel(BERTModel):
     gated, trainable, output_attention, output_all_encodings
         As in `OptBERTEncoder`.
     use_pooler, use_classifier, use_decoder : bool
-        As in GluonNLP.
+        As in GluonNLP; the head of a task decides them by itself.
+    head : Head
+        Those of pre-training, or that of a task.
     """
 
     def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
                  trainable: bool = True, use_pooler: bool = True, use_classifier: bool = True, use_decoder: bool = True,
-                 output_attention: bool = False, output_all_encodings: bool = False, prefix=None, params=None):
+                 output_attention: bool = False, output_all_encodings: bool = False, head: Head = PRETRAINING, prefix=None,
+                 params=None):
         self._architecture = architecture
         self._trainable = trainable
         encoder = OptBERTEncoder(architecture, dropout=dropout, gated=gated, trainable=trainable,
                                  output_attention=output_attention, output_all_encodings=output_all_encodings,
                                  prefix=None if prefix is None else prefix + 'encoder_')
         super().__init__(encoder, architecture.vocab_size, architecture.token_types, architecture.h,
-                         architecture.embedding_width, use_pooler=use_pooler, use_decoder=use_decoder,
-                         use_classifier=use_classifier, prefix=prefix, params=params)
+                         architecture.embedding_width, use_pooler=head.pooled if head.outputs else use_pooler,
+                         use_decoder=use_decoder and not head.outputs,
+                         use_classifier=use_classifier and not head.outputs, prefix=prefix, params=params)
+        self._head, self._dropout = head, dropout
+        with self.name_scope():
+            self.task = nn.Dense(head.outputs, in_units=architecture.h, flatten=False,
+                                 prefix='task_') if head.outputs else None
+            self.task_dropout = nn.Dropout(dropout)
 
     @property
     def architecture(self) -> Architecture:
@@ -80,11 +91,15 @@ class OptBERTModel(BERTModel):
         last = encoded[-1] if self.encoder._output_all_encodings else encoded  # (length, batch, h)
         outputs = [[F.transpose(layer, axes=(1, 0, 2)) for layer in encoded]
                    if self.encoder._output_all_encodings else F.transpose(encoded, axes=(1, 0, 2))]
+        if self.task is not None and not self._head.pooled:
+            return self.task(outputs[0])
         if attention:
             outputs.append(attention)
         if self._use_pooler:
             first = F.reshape(F.slice_axis(last, axis=0, begin=0, end=1), shape=(-3, 0))
             pooled = self.pooler(first)
+            if self.task is not None:
+                return self.task(self.task_dropout(pooled) if self._dropout else pooled)
             outputs.append(pooled)
             if self._use_classifier:
                 outputs.append(self.classifier(pooled if alpha_h is None else F.broadcast_mul(
@@ -150,12 +165,12 @@ def named_parameters(model: OptBERTModel) -> Dict[str, mx.gluon.Parameter]:
 
 
 def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
-    """The weights of a network as arrays, gates left out; the names of `parameter_shapes`."""
+    """The weights of a network as arrays, gates left out; the names of `network_shapes`."""
     return {name: parameter.data().asnumpy() for name, parameter in named_parameters(model).items()}
 
 
 def build(architecture: Architecture, parameters: Optional[Parameters] = None, *, seed: int = 0, initial_std: float = 0.02,
-          dropout: float = 0.0, gated: Union[bool, Type[Gate]] = False, trainable: bool = True,
+          dropout: float = 0.0, gated: Union[bool, Type[Gate]] = False, trainable: bool = True, head: Head = PRETRAINING,
           ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
     """A network with the given parameters, or with random ones, hybridized.
 
@@ -163,13 +178,14 @@ def build(architecture: Architecture, parameters: Optional[Parameters] = None, *
     ----------
     architecture : Architecture
     parameters : mapping of name to np.ndarray, optional
-        All of them, as `parameter_shapes` lists them.
+        All of them, as `network_shapes` lists them.
     seed : int
         Of the random initial weights.
     initial_std : float
         Their standard deviation; BERT's, for h=768, unless given.
     gated : bool or type of Gate
         Whether there are gates, open at first; True for plain ones.
+    head : Head
     ctx : mx.Context, optional
         Where it lives; the CPU unless given.
 
@@ -180,13 +196,13 @@ def build(architecture: Architecture, parameters: Optional[Parameters] = None, *
     """
     ctx = ctx or mx.cpu()
     gate = Gate if gated is True else gated or None
-    model = OptBERTModel(architecture, dropout=dropout, gated=gate, trainable=trainable, **options)
+    model = OptBERTModel(architecture, dropout=dropout, gated=gate, trainable=trainable, head=head, **options)
     if parameters is None:
         mx.random.seed(seed)
         np.random.seed(seed)  # MXNet's initializers draw from it
         model.initialize(mx.init.Normal(initial_std), ctx=ctx)
     else:
-        check_parameters(parameters, architecture)
+        check_parameters(parameters, architecture, head)
         model.initialize(mx.init.Zero(), ctx=ctx)
         load(model, parameters)
     for parameter in model.gates.parameters.values():

@@ -23,6 +23,7 @@ from .checkpoint import SavedModel, gate_name, read_model, write_model
 from .baselines import DROPS, magnitude_scores, random_scores, select_layers, select_uniform
 from .cost import OBJECTIVES, CostModel, ParameterCost, beta, cost_model, count_flops
 from .distributed import Workers
+from .heads import PRETRAINING
 from .model import OptBERTModel, build, named_parameters, read_parameters
 from .penalty import PENALTIES
 from .pretraining import TrainingRecipe, open_shards
@@ -346,6 +347,9 @@ def _prepare(recipe: PruneRecipe, workers: Workers) -> SavedModel:
         return read_model(base)
     refuse_existing(recipe.output, remedy='go on with --resume, choose another path, or remove it')
     start = read_model(recipe.model)
+    if start.head != PRETRAINING:
+        raise ValueError(f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of pre-training; '
+                         'prune the network that it was fine-tuned from')
     if start.alphas:
         raise ValueError(f'{recipe.model} still has its gates; fold them with tools/export_model.py first')
     cost = recipe.cost()

@@ -19,22 +19,23 @@ from typing import Dict, Mapping, Tuple
 
 import numpy as np
 
-from .architecture import Architecture, Axis, parameter_axes, parameter_shapes
+from .architecture import Architecture, Axis, parameter_axes
+from .heads import PRETRAINING, Head, network_shapes
 from .selection import Alphas, Selection
 
 Parameters = Mapping[str, np.ndarray]
 _LAYER = re.compile(r'(encoder\.transformer_cells\.)(\d+)')
 
 
-def check_parameters(parameters: Parameters, architecture: Architecture) -> None:
-    """Refuse parameters that are not those of the architecture.
+def check_parameters(parameters: Parameters, architecture: Architecture, head: Head = PRETRAINING) -> None:
+    """Refuse parameters that are not those of the architecture and its head.
 
     Raises
     ------
     ValueError
         Listing every name that is missing or unknown and every shape that does not fit.
     """
-    wanted = parameter_shapes(architecture)
+    wanted = network_shapes(architecture, head)
     problems = [f'missing {name} {shape}' for name, shape in wanted.items() if name not in parameters]
     problems += [f'unknown {name} {np.shape(parameters[name])}' for name in parameters if name not in wanted]
     problems += [f'{name} has shape {np.shape(parameters[name])}, wanted {shape}' for name, shape in wanted.items()
@@ -83,7 +84,7 @@ def fold(parameters: Parameters, architecture: Architecture, alphas: Alphas) -> 
     Parameters
     ----------
     parameters : mapping of name to np.ndarray
-        As `parameter_shapes` lists them.
+        As `network_shapes` lists them, with the heads of pre-training.
     architecture : Architecture
     alphas : mapping of width key to np.ndarray, shape (width,)
 

@@ -17,14 +17,15 @@ import yaml
 from gluon_optbert import pruning
 from gluon_optbert.checkpoint import SavedModel, read_model, write_model
 from gluon_optbert.cost import FlopsCost, ParameterCost
-from gluon_optbert.model import build
+from gluon_optbert.heads import Head
+from gluon_optbert.model import build, read_parameters
 from gluon_optbert.pruning import PruneRecipe, prune, summary
 from gluon_optbert.recipe import RecipeError, fill
 from gluon_optbert.selection import Selection, select_units, truncate
 from gluon_optbert.shrink import shrink
 from gluon_optbert.vocabulary import vocabulary_of
 from tiny import (ROOT, TOKENS, contents, environment, network, outputs_of, random_alphas, random_inputs, relative_difference,
-                  run, saved_model, write_saved_model, write_shards)
+                  run, saved_model, vocabulary, write_saved_model, write_shards)
 
 ROUND = {'alphas.npz', 'selection.json', 'shrunk', 'model'}
 MODEL = {'architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt'}
@@ -262,6 +263,13 @@ def test_shards_of_another_vocabulary_are_refused(shards_directory, tmp_path):
     write_model(tmp_path / 'start', SavedModel(ours.architecture, ours.parameters, vocabulary_of([*TOKENS[:-1], '!']),
                                                ours.recipe, ours.progress))
     refused(recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run'), ValueError, 'made with another vocabulary')
+
+
+def test_network_with_the_head_of_a_task_is_refused(shards_directory, tmp_path):
+    head = Head('classification', ('no', 'yes'), 'SST-2')
+    parameters = read_parameters(build(network(), head=head))
+    write_model(tmp_path / 'start', SavedModel(network(), parameters, vocabulary(), head=head))
+    refused(recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run'), ValueError, 'the head of SST-2')
 
 
 def test_network_that_still_has_its_gates_is_refused(shards_directory, tmp_path, other_model):
