@@ -160,12 +160,20 @@ class OptBERTEncoderCell(HybridBlock):
             self.layer_norm = StreamLayerNorm(h, trainable=trainable)
             self.ffn = OptFeedForward(dims.f, h, dropout=dropout, trainable=trainable,
                                       weight_initializer=weight_initializer) if dims.f else None
+            self._has_block = dims.f > 0
             self.gates: Dict[str, Gate] = {}
             if gated:
-                for letter in 'akvf' if dims.f else 'akv':
+                for letter in 'akvf' if self._has_block else 'akv':
                     gate = gated(getattr(dims, letter), prefix=f'gate_{letter}_')
                     setattr(self, 'gate_' + letter, gate)
                     self.gates[letter] = gate
+
+    def drop_block(self) -> None:
+        """Leave the intermediate block out, before the first pass."""
+        self._has_block = False
+        self.gates.pop('f', None)
+        for name in ('ffn', 'gate_f'):
+            self._children.pop(name, None)
 
     def hybrid_forward(self, F, stream, mask=None, alpha_h=None, column=None):  # pylint: disable=arguments-differ
         alpha = {letter: _ones(F, gate, getattr(self._dims, letter)) for letter, gate in self.gates.items()}
@@ -180,7 +188,7 @@ class OptBERTEncoderCell(HybridBlock):
         if self._dropout:
             outputs = self.dropout_layer(outputs)
         stream = self.layer_norm(outputs + stream, alpha_h)
-        if self.ffn is not None:
+        if self._has_block:
             stream = self.ffn(stream, alpha.get('f'), alpha_h, column)
         return stream, attention
 
@@ -250,6 +258,11 @@ class OptBERTEncoder(BERTEncoder):
         for i, cell in enumerate(self.transformer_cells):
             found.update({f'{letter}{i}': gate for letter, gate in cell.gates.items()})
         return found
+
+    def drop_blocks(self, numbers) -> None:
+        """Leave out the intermediate blocks of some layers, before the first pass."""
+        for number in numbers:
+            self.transformer_cells[number].drop_block()
 
     def keep_layers(self, kept) -> None:
         """Leave out every layer that is not among `kept` (increasing), before the first pass."""

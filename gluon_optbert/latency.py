@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 import numpy as np
 from scipy.optimize import nnls
@@ -52,6 +52,27 @@ def random_architecture(generator: np.random.RandomState, largest_h: int, length
     return Architecture(h=h, layers=tuple(layers), vocab_size=100, max_length=max(length, 8))
 
 
+def measure(architectures: Mapping[Any, Architecture], batch: int, length: int, *, repeats: int = 15) -> Dict[Any, float]:
+    """The median milliseconds of a forward pass through the encoder and pooler of random networks, taken in turn."""
+    blocks = {key: build(architecture, trainable=False, use_classifier=False, use_decoder=False)
+              for key, architecture in architectures.items()}
+    feeds = {key: random_feed(architecture, batch=batch, length=length) for key, architecture in architectures.items()}
+    return latency_ms(blocks, feeds, list(INPUTS)[:3], repeats=repeats)
+
+
+def check_predictions(cost: LatencyCost, architectures: Mapping[str, Architecture]) -> Dict[str, Dict[str, float]]:
+    """What the model says of some networks beside what this machine takes for them.
+
+    Returns
+    -------
+    dict of name to dict
+        ``predicted_ms`` and ``measured_ms`` of each, at the model's batch and length.
+    """
+    measured = measure(architectures, cost.batch, cost.length)
+    return {name: {'predicted_ms': cost.cost(architecture), 'measured_ms': measured[name]}
+            for name, architecture in architectures.items()}
+
+
 def fit_coefficients(architectures: List[Architecture], times: np.ndarray) -> Dict[str, float]:
     """Non-negative least squares on relative errors.
 
@@ -90,10 +111,7 @@ def fit_latency(recipe: LatencyRecipe, *, times: Optional[np.ndarray] = None) ->
     generator = np.random.RandomState(recipe.seed)
     architectures = [random_architecture(generator, recipe.largest_h, recipe.length) for _ in range(recipe.networks)]
     if times is None:
-        blocks = {i: build(a, seed=i, trainable=False, use_classifier=False, use_decoder=False)
-                  for i, a in enumerate(architectures)}
-        feeds = {i: random_feed(a, batch=recipe.batch, length=recipe.length) for i, a in enumerate(architectures)}
-        found = latency_ms(blocks, feeds, list(INPUTS)[:3], repeats=recipe.repeats)
+        found = measure(dict(enumerate(architectures)), recipe.batch, recipe.length, repeats=recipe.repeats)
         times = np.array([found[i] for i in range(recipe.networks)])
     half = LatencyCost(fit_coefficients(architectures[::2], times[::2]), recipe.batch, recipe.length)
     errors = np.array([abs(half.cost(a) - time) / time for a, time in zip(architectures[1::2], times[1::2])])

@@ -1,6 +1,7 @@
 """Algorithm 1 of optBERT: train the gates, zero the smallest, fold, cut, recover, and again.
 
     RUN_DIR/recipe.yaml  metrics.jsonl  rounds.json  pruning.md
+    RUN_DIR/latency.json             predicted and measured, with the objective latency
     RUN_DIR/round-0/model            the network that is pruned
     RUN_DIR/round-N/alphas.npz       the trained gates
     RUN_DIR/round-N/selection.json   which units stayed and went, at which alpha and price
@@ -19,11 +20,13 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
+from .architecture import Architecture
 from .checkpoint import SavedModel, gate_name, read_model, write_model
 from .baselines import DROPS, magnitude_scores, random_scores, select_layers, select_uniform
-from .cost import OBJECTIVES, CostModel, ParameterCost, beta, cost_model, count_flops
+from .cost import OBJECTIVES, CostModel, LatencyCost, ParameterCost, beta, cost_model, count_flops
 from .distributed import Workers
 from .heads import PRETRAINING
+from .latency import check_predictions
 from .model import OptBERTModel, build, named_parameters, read_parameters
 from .penalty import PENALTIES
 from .pretraining import TrainingRecipe, open_shards
@@ -52,6 +55,7 @@ class PruneRecipe(TrainingRecipe):
                          choices=METHODS)
     drop: str = option('which layers the method layers drops', 'last', choices=DROPS)
     multiple_of: int = option('widths h, k, v and f that lose units end at multiples of this', 1)
+    drop_blocks: bool = option('whether f may reach 0, which takes the whole intermediate block of a layer away', False)
     objective: str = option('what the cost counts', 'parameters', choices=OBJECTIVES)
     length: int = option('tokens of a sequence for the FLOPs objective', 128)
     latency_model: Optional[Path] = option('what tools/fit_latency.py wrote, for the latency objective', None)
@@ -75,6 +79,8 @@ class PruneRecipe(TrainingRecipe):
             found.append(f'multiple_of must be at least 1, found {self.multiple_of}')
         if self.multiple_of > 1 and self.method in ('uniform', 'layers'):
             found.append(f'multiple_of does not go with the method {self.method}')
+        if self.drop_blocks and ('f' not in self.prune or self.method in ('uniform', 'layers')):
+            found.append(f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}')
         if self.method == 'heads' and self.prune != 'a':
             found.append(f'the method heads goes with --prune a, found {self.prune!r}')
         if self.method == 'layers' and set(self.prune) != set(LETTERS):
@@ -232,7 +238,7 @@ def _select(job: _Job, current: SavedModel, scores: Alphas, number: int) -> Sele
     if recipe.method == 'uniform':
         return select_uniform(scores, current.architecture, job.cost, target, prune=recipe.prune)
     return select_units(scores, current.architecture, job.cost, target, prune=recipe.prune,
-                        multiple_of=recipe.multiple_of)
+                        multiple_of=recipe.multiple_of, drop_blocks=recipe.drop_blocks)
 
 
 def explain(selection: Selection, scores: Alphas, prices: Mapping[str, float], before: float,
@@ -254,7 +260,8 @@ def _cut(job: _Job, current: SavedModel, number: int) -> None:
     selection = _select(job, current, scores, number)
     story = explain(selection, scores, job.cost.prices(current.architecture), job.cost.cost(current.architecture), number)
     if recipe.multiple_of > 1:
-        plain = select_units(scores, current.architecture, job.cost, job.target(number), prune=recipe.prune)
+        plain = select_units(scores, current.architecture, job.cost, job.target(number), prune=recipe.prune,
+                             drop_blocks=recipe.drop_blocks)
         story['multiple_of'] = {'units': recipe.multiple_of, 'cost_below_plain_selection': plain.cost - selection.cost}
     job.workers.agree(json.dumps(story, sort_keys=True), what=f'the selection of round {number}')
     if job.workers.first:
@@ -321,8 +328,8 @@ def widths_line(layers: List[Mapping[str, int]], letter: str) -> str:
     return values[0] if values and len(set(values)) == 1 else ' '.join(values)
 
 
-def readable(rows: List[Dict[str, Any]], recipe: PruneRecipe) -> str:
-    """The rounds of a run as Markdown."""
+def readable(rows: List[Dict[str, Any]], recipe: PruneRecipe, latency: Optional[Mapping[str, Any]] = None) -> str:
+    """The rounds of a run as Markdown, with what `check_predictions` found where latency was the objective."""
     shares = recipe.shares()
     lines = ['# Pruning run', '', f'Method {recipe.method} on {recipe.prune}: {recipe.objective} to {shares[-1]:.0%} in '
              f'{len(shares)} rounds.', '',
@@ -335,6 +342,9 @@ def readable(rows: List[Dict[str, Any]], recipe: PruneRecipe) -> str:
         lines.append(f'| {row["round"]} | {row["parameters"] / 1e6:.3f} M | {row["flops"] / 1e9:.3f} G | {loss("before")} '
                      f'| {loss("after_cut")} | {loss("recovered")} | {row["architecture"]["h"]} | '
                      + ' | '.join(widths_line(layers, letter) for letter in 'akvf') + ' |')
+    if latency:
+        lines += ['', '| | predicted | measured |', '| --- | --- | --- |'] + [
+            f'| {name} | {found["predicted_ms"]:.2f} ms | {found["measured_ms"]:.2f} ms |' for name, found in latency.items()]
     return '\n'.join(lines) + '\n'
 
 
@@ -353,13 +363,14 @@ def _prepare(recipe: PruneRecipe, workers: Workers) -> SavedModel:
     if start.alphas:
         raise ValueError(f'{recipe.model} still has its gates; fold them with tools/export_model.py first')
     cost = recipe.cost()
-    least = {key: 1 for key, width in start.architecture.widths().items() if key[0] in recipe.prune and width}
+    least = {key: int(key[0] != 'f' or not recipe.drop_blocks) for key, width in start.architecture.widths().items()
+             if key[0] in recipe.prune and width}
     smallest = start.architecture.with_widths(least) if recipe.method != 'layers' else dataclasses.replace(
         start.architecture, layers=start.architecture.layers[:1])
     reachable, wanted = cost.cost(smallest) / cost.cost(start.architecture), recipe.shares()[-1]
     if reachable > wanted:
         how, left = ('dropping layers', 'one layer') if recipe.method == 'layers' else (
-            f'pruning {recipe.prune}', 'one unit of each width')
+            f'pruning {recipe.prune}', 'one unit of each width' + (' but f' if recipe.drop_blocks else ''))
         raise ValueError(f'target {wanted} cannot be reached by {how}: with {left} left, {reachable:.3f} of the '
                          f'{recipe.objective} remain; ask for more, or prune more widths')
     open_shards(recipe, start.vocabulary)
@@ -404,6 +415,11 @@ def prune(recipe: PruneRecipe) -> List[Dict[str, Any]]:
     rows = summary(recipe.output)
     if workers.first:
         write_file(recipe.output / 'rounds.json', (json.dumps(rows, indent=1) + '\n').encode())
-        write_file(recipe.output / 'pruning.md', readable(rows, recipe).encode())
+        latency = None
+        if isinstance(cost, LatencyCost):
+            latency = check_predictions(cost, {name: Architecture.from_dict(row['architecture'], source='rounds.json')
+                                               for name, row in (('before', rows[0]), ('finished', rows[-1]))})
+            write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
+        write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency).encode())
     workers.barrier('finished')
     return rows

@@ -61,7 +61,7 @@ def keep_all(architecture: Architecture, cost: CostModel) -> Selection:
 
 
 def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, target: float, *,
-                 prune: str = LETTERS, multiple_of: int = 1) -> Selection:
+                 prune: str = LETTERS, multiple_of: int = 1, drop_blocks: bool = False) -> Selection:
     """Take the units with the smallest scores away until what is left costs no more than the target.
 
     All widths are ranked together (Algorithm 1: "set the zeta smallest prunable parameters to zero"); equal scores go by
@@ -81,6 +81,8 @@ def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, ta
     multiple_of : int
         Widths h, k, v and f that lose units end at multiples of this, or at one unit: units then go in groups, ranked by
         their mean, and the cost ends at most one group's price below the target.
+    drop_blocks : bool
+        Whether f may lose its best unit too, and with it the whole intermediate block, bias and LayerNorm.
 
     Raises
     ------
@@ -101,8 +103,9 @@ def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, ta
     if math.isnan(target):
         raise ValueError(f'target must be a number of {cost.unit}, found {target}')
 
-    pruned = [key for key in widths if key[0] in prune and widths[key] > 1]
-    groups = _removal_order(scores, pruned, multiple_of)
+    least = {key: 0 if drop_blocks and key[0] == 'f' else 1 for key in widths}
+    pruned = [key for key in widths if key[0] in prune and widths[key] > least[key]]
+    groups = _removal_order(scores, pruned, least, multiple_of)
     order = np.concatenate([indices for _, indices in groups]) if groups else np.zeros(0, dtype=np.int64)
     owners = np.concatenate([np.full(len(indices), j) for j, indices in groups]) if groups else order
     ends = np.cumsum([0] + [len(indices) for _, indices in groups])
@@ -126,8 +129,9 @@ def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, ta
     return Selection(kept, cost_after(low), float(target))
 
 
-def _removal_order(scores: Alphas, keys: Sequence[str], multiple_of: int) -> List[Tuple[int, np.ndarray]]:
-    """Groups of units (number of the width, indices) in the order in which they go; the best unit of each never goes."""
+def _removal_order(scores: Alphas, keys: Sequence[str], least: Mapping[str, int],
+                   multiple_of: int) -> List[Tuple[int, np.ndarray]]:
+    """Groups of units (number of the width, indices) in the order in which they go; the least number of each never goes."""
     groups, ranks = [], []
     for j, key in enumerate(keys):
         magnitude = np.abs(np.asarray(scores[key], dtype=np.float64))
@@ -136,7 +140,7 @@ def _removal_order(scores: Alphas, keys: Sequence[str], multiple_of: int) -> Lis
         order = np.concatenate([order[order != np.argmax(magnitude)], [np.argmax(magnitude)]]).astype(np.int64)
         starts = [0] + [width - left for left in range((width - 1) // step * step, 0, -step)]
         last = 0.0  # rounding must not let the mean of better units be the smaller one
-        for start, end in zip(starts, starts[1:] + [width - 1]):
+        for start, end in zip(starts, starts[1:] + [width - least[key]]):
             if end > start:
                 last = max(last, magnitude[order[start:end]].mean())
                 groups.append((j, order[start:end]))

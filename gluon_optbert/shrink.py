@@ -9,6 +9,7 @@ Where the gates stand, and so where each is folded (optBERT, Table 5, and what t
   next LayerNorm drops the units at zero from its moments and from its output, so cutting their rows changes nothing. The
   embedding is not scaled either, as in equation (2). The pooled output is gated where the NSP head reads it, and the MLM
   transform in its LayerNorm. A factorised embedding has its LayerNorm before its projection, which takes alpha_h up instead.
+- A layer that is left without filters loses its intermediate block, the bias of G and the LayerNorm included.
 - Attention divides by the square root of k. Taking keys away would change that scale, so the queries take up the ratio.
 """
 from __future__ import annotations
@@ -136,13 +137,13 @@ def cut(parameters: Parameters, architecture: Architecture,
     check_parameters(parameters, architecture)
     widths = architecture.widths()
     wrong = [key for key, kept in selection.kept.items()
-             if key not in widths or np.any(np.diff(kept) <= 0) or (len(kept) == 0 and widths[key] > 0)
+             if key not in widths or np.any(np.diff(kept) <= 0) or (len(kept) == 0 and widths[key] > 0 and key[0] != 'f')
              or (len(kept) and not 0 <= kept[0] <= kept[-1] < widths[key])]
     chosen = selection.layers if selection.layers is not None else ()
     if sorted(set(chosen)) != list(chosen) or any(not 0 <= i < len(architecture.layers) for i in chosen):
         wrong.append(f'layers {chosen}')
     if wrong:
-        raise ValueError('selection does not fit the architecture (increasing indices below the width, at least one): '
+        raise ValueError('selection does not fit the architecture (increasing indices below the width, at least one but of f): '
                          + ', '.join(wrong))
     narrower = dataclasses.replace(selection, layers=None).architecture(architecture)
     layers = range(len(architecture.layers)) if selection.layers is None else selection.layers

@@ -92,6 +92,8 @@ def gated_against_shrunk(before: SavedModel, alphas: Alphas, selection: Selectio
         parameters, architecture = shrunk.parameters, shrunk.architecture
     gated = build(before.architecture, before.parameters, gated=True, trainable=False)
     gated.gates.set(truncate(alphas, selection))
+    gated.encoder.drop_blocks([i for i, layer in enumerate(before.architecture.layers)
+                               if layer.f and not len(selection.kept[f'f{i}'])])
     if selection.layers is not None:
         gated.encoder.keep_layers(selection.layers)
     return _differences(gated, build(architecture, parameters, trainable=False), feeds, selection.kept['h'])

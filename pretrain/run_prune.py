@@ -2,7 +2,7 @@
 import sys
 
 from gluon_optbert.distributed import Workers
-from gluon_optbert.pruning import PruneRecipe, prune, readable
+from gluon_optbert.pruning import PruneRecipe, prune
 from gluon_optbert.recipe import command, parse
 
 EXAMPLE = ('horovodrun -np 2 python pretrain/run_prune.py pretrain/recipes/small_prune.yaml '
@@ -13,9 +13,9 @@ EXAMPLE = ('horovodrun -np 2 python pretrain/run_prune.py pretrain/recipes/small
 def main(argv=None):
     """Parse the recipe, prune, and say what was written."""
     recipe = parse(PruneRecipe, argv, description=__doc__, example=EXAMPLE)
-    rows = prune(recipe)
+    prune(recipe)
     if Workers().first:
-        print(readable(rows, recipe))
+        print((recipe.output / 'pruning.md').read_text(encoding='utf-8'))
         print(f'wrote {recipe.output}\nnext: python tools/verify.py {recipe.output}')
 
 

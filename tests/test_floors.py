@@ -13,7 +13,7 @@ FLOORS = [
     ['selection', 'shrink', 'baselines'],
     ['gates', 'penalty', 'encoder', 'model'],
     ['vocabulary', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus', 'checkpoint', 'distributed', 'optimization'],
-    ['training', 'pretraining', 'pruning', 'deploy', 'verification', 'latency'],
+    ['training', 'pretraining', 'deploy', 'latency', 'pruning', 'verification'],
 ]
 LATE = {('architecture', 'named')}  # inside a function: names are looked up in the module that is built on this one
 ORDER = [name for floor in FLOORS for name in floor]

@@ -4,10 +4,12 @@ import json
 import numpy as np
 import pytest
 
+from gluon_optbert.architecture import Architecture
 from gluon_optbert.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.latency import LatencyRecipe, fit_latency, random_architecture
-from gluon_optbert.selection import select_units
 from gluon_optbert.baselines import random_scores
+from gluon_optbert.pruning import PruneRecipe, prune
+from gluon_optbert.selection import select_units
 from tiny import network, run
 
 TRUE = dict(zip(LATENCY_FEATURES, (0.3, 0.05, 0.02, 1e-4, 2e-3, 1e-5, 3e-5, 1e-5, 4e-7, 3e-7, 2e-7)))
@@ -71,3 +73,16 @@ def test_the_command_measures_and_does_not_overwrite(tmp_path):
     assert result.returncode == 0 and 'relative error on 11 networks' in result.stdout, result.stderr
     assert LatencyCost.read(tmp_path / 'latency.json').length == 8
     assert run(*words).returncode == 2
+
+
+def test_finished_run_compares_predicted_with_measured_latency(tmp_path, shards_directory, model_directory):
+    path = tmp_path / 'latency.json'
+    path.write_text(json.dumps({'batch': 1, 'length': 8, 'coefficients': dict.fromkeys(LATENCY_FEATURES, 0.01)}))
+    rows = prune(PruneRecipe(model=model_directory, shards=shards_directory, output=tmp_path / 'run', target=0.6, rounds=1,
+                             objective='latency', latency_model=path, batch_size=8, alpha_steps=1, recovery_steps=1,
+                             evaluation_limit=8, checkpoint_every=0))
+    found = json.loads((tmp_path / 'run' / 'latency.json').read_text())
+    finished = Architecture.from_dict(rows[-1]['architecture'])
+    assert found['finished']['predicted_ms'] == LatencyCost.read(path).cost(finished) <= 0.6 * found['before']['predicted_ms']
+    assert all(value['measured_ms'] > 0 for value in found.values())
+    assert f'{found["finished"]["measured_ms"]:.2f} ms' in (tmp_path / 'run' / 'pruning.md').read_text()

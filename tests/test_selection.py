@@ -53,6 +53,18 @@ def test_selection_empties_no_width_and_keeps_the_others_whole(architecture, cos
             assert not len(gone) or scores[key][gone].max() <= scores[key][kept].min()
 
 
+@given(ARCHITECTURES, st.integers(0, 2 ** 31), st.integers(1, 4))
+def test_only_f_is_emptied_and_only_where_asked(architecture, seed, multiple_of):
+    scores = random_scores(architecture, seed)
+    emptied = architecture.with_widths({key: int(key[0] != 'f') for key, width in architecture.widths().items() if width})
+    selection = select_units(scores, architecture, ParameterCost(), ParameterCost().cost(emptied), multiple_of=multiple_of,
+                             drop_blocks=True)
+    assert selection.architecture(architecture) == emptied
+    if any(layer.f for layer in architecture.layers):
+        with pytest.raises(ValueError, match='cannot be reached'):
+            select_units(scores, architecture, ParameterCost(), ParameterCost().cost(emptied), multiple_of=multiple_of)
+
+
 @given(ARCHITECTURES, COSTS, st.integers(0, 2 ** 31), st.floats(0, 1), st.floats(0, 1))
 def test_smaller_target_takes_a_superset_away(architecture, cost, seed, one, other):
     least, whole = reachable_range(architecture, cost, LETTERS)

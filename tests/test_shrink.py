@@ -21,9 +21,12 @@ LETTERS = st.sets(st.sampled_from('hakvf'), min_size=1).map(lambda letters: ''.j
 SEEDS = st.integers(0, 2 ** 31 - 10)
 
 
-def gated_outputs(architecture, parameters, alphas, inputs):
-    model = build(architecture, parameters, gated=True)
+def gated_outputs(architecture, parameters, alphas, inputs, *, selection=None, trainable=True, hybrid=True):
+    model = build(architecture, parameters, gated=True, trainable=trainable)
+    model.hybridize(hybrid)
     model.gates.set({key: alpha for key, alpha in alphas.items() if len(alpha)})
+    if selection is not None:
+        model.encoder.drop_blocks([i for i, layer in enumerate(selection.architecture(architecture).layers) if not layer.f])
     return outputs_of(model, inputs)
 
 
@@ -33,9 +36,9 @@ def without(outputs, selection):
             for name, value in outputs.items()}
 
 
-def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inputs):
+def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inputs, **options):
     """Returns the smaller parameters and architecture."""
-    gated = gated_outputs(architecture, parameters, truncate(alphas, selection), inputs)
+    gated = gated_outputs(architecture, parameters, truncate(alphas, selection), inputs, selection=selection, **options)
     smaller, left = shrink(parameters, architecture, alphas, selection)
     assert {name: value.shape for name, value in smaller.items()} == parameter_shapes(left)
     shrunk = outputs_of(build(left, smaller), inputs)
@@ -53,13 +56,24 @@ def test_gated_network_equals_folded_network(architecture, letters, seed):
     assert relative_difference(folded, gated) <= TOLERANCE
 
 
-@given(NETWORKS, LETTERS, SEEDS)
-@settings(max_examples=40)
-def test_gated_network_with_zeros_equals_shrunk_network(architecture, letters, seed):
+@given(NETWORKS, LETTERS, SEEDS, st.booleans(), st.booleans())
+@settings(max_examples=60)
+def test_gated_network_with_zeros_equals_shrunk_network(architecture, letters, seed, trainable, hybrid):
     parameters = random_parameters(architecture, seed)
     alphas = random_alphas(architecture, seed + 1, letters=letters)
     selection = random_selection(architecture, seed + 2, letters=letters)
-    assert_gated_equals_shrunk(architecture, parameters, alphas, selection, random_inputs(architecture, seed=seed))
+    assert_gated_equals_shrunk(architecture, parameters, alphas, selection, random_inputs(architecture, seed=seed),
+                               trainable=trainable, hybrid=hybrid)
+
+
+@pytest.mark.parametrize('trainable', [True, False])
+def test_layer_left_without_filters_loses_its_block(trainable):
+    architecture = network((2, 3, 4, 8), (1, 2, 2, 5))
+    selection = random_selection(architecture, 3)
+    selection.kept['f0'] = np.zeros(0, dtype=int)
+    smaller, left = assert_gated_equals_shrunk(architecture, random_parameters(architecture), random_alphas(architecture),
+                                               selection, random_inputs(architecture), trainable=trainable)
+    assert left.layers[0].f == 0 and not any('cells.0.ffn' in name for name in smaller)
 
 
 @pytest.mark.parametrize('architecture', [network(), UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)],

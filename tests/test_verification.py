@@ -36,7 +36,8 @@ def test_every_round_and_every_width_is_within_the_tolerance(finished):
 
 @pytest.mark.parametrize('method, more', [('layers', {'target': 0.8, 'drop': 'first'}), ('uniform', {}), ('magnitude', {}),
                                           ('heads', {'prune': 'a', 'target': 0.9}), ('alpha', {'penalty': 'proximal'}),
-                                          ('alpha', {'penalty': 'l0'}), ('alpha', {'multiple_of': 4})])
+                                          ('alpha', {'penalty': 'l0'}), ('alpha', {'multiple_of': 4}),
+                                          ('alpha', {'prune': 'f', 'drop_blocks': True, 'target': 0.66})])
 def test_runs_of_every_method_verify(tmp_path, shards_directory, model_directory, method, more):
     prune(PruneRecipe(**{**dict(model=model_directory, shards=shards_directory, output=tmp_path / 'run', target=0.7, rounds=1,
                                 batch_size=8, alpha_steps=2, recovery_steps=2, evaluation_limit=8, checkpoint_every=0,
