@@ -199,10 +199,13 @@ def save(recipe: Any, path: Path) -> None:
     Path(path).write_text(yaml.safe_dump(to_dict(recipe), sort_keys=False), encoding='utf-8')
 
 
-def check_same(recipe: Any, path: Path) -> None:
-    """Raise ValueError unless a run that is resumed has the settings that it was begun with, as `save` wrote them."""
+def check_same(recipe: Any, path: Path, *, but: Sequence[str] = ('resume',)) -> None:
+    """Raise ValueError unless a run that is resumed has the settings that it was begun with, as `save` wrote them.
+
+    Fields named in `but` may differ.
+    """
     begun = read_yaml(path)
-    changed = sorted(name for name, value in to_dict(recipe).items() if name != 'resume' and begun.get(name) != value)
+    changed = sorted(name for name, value in to_dict(recipe).items() if name not in but and begun.get(name) != value)
     if changed:
         raise ValueError(f'{Path(path).parent} was begun with other settings of {", ".join(changed)}; use the same, or '
                          'another --output')
