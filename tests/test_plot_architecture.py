@@ -52,7 +52,8 @@ def test_everything_is_written_as_png_and_svg(run, tmp_path, capsys):
     assert tool.main([str(run), '--paper', '--output', str(tmp_path / 'plots')]) == 0
     written = {path.name: path.read_bytes() for path in (tmp_path / 'plots').iterdir()}
     names = [f'{who}_{letter}' for who in ('paper', 'pruned') for letter in 'fakv'] + ['pruned_alphas', 'loss_by_size']
-    assert set(written) == {f'{name}.{kind}' for name in names for kind in ('png', 'svg')}
+    assert set(written) == {f'{name}.{kind}' for name in names for kind in ('png', 'svg')} | {'loss_by_size.md'}
+    del written['loss_by_size.md']
     for name, data in written.items():
         assert data.startswith(b'\x89PNG') if name.endswith('png') else xml.etree.ElementTree.fromstring(data) is not None
     assert 'wrote 20 files' in capsys.readouterr().out
@@ -99,6 +100,12 @@ def test_losses_are_those_after_the_cut_and_after_recovery(run):
     recovered, cut, joined = [list(zip(line.get_xdata(), line.get_ydata()))
                               for line in tool.draw_losses([tool.read_run(run, 'pruned')]).axes[0].lines]
     assert recovered == [(sizes[0], 2.0), (sizes[1], 2.5)] and cut == [(sizes[1], 3.0)] and joined == [*cut, recovered[1]]
+
+
+def test_table_has_every_network_with_its_losses(run):
+    _, _, first, second = tool.loss_table([tool.read_run(run, 'pruned')]).splitlines()
+    size = ParameterCost().cost(SMALL) / ParameterCost().cost(BASE)
+    assert first.split(' | ')[2:5] == ['100.0%', '', '2.000'] and second.split(' | ')[2:5] == [f'{size:.1%}', '3.000', '2.500']
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path, capsys):

@@ -5,10 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluon_optbert.architecture import Architecture, LayerDims, parameter_shapes
+from gluon_optbert.checkpoint import SavedModel
+from gluon_optbert.deploy import INPUTS, export, import_symbol
 from gluon_optbert.model import build
 from gluon_optbert.selection import Selection, truncate
 from gluon_optbert.shrink import check_parameters, cut, fold, shrink
-from tiny import network, outputs_of, random_alphas, random_inputs, random_parameters, random_selection, relative_difference
+from gluon_optbert.vocabulary import vocabulary_of
+from tiny import (TOKENS, network, outputs_of, random_alphas, random_inputs, random_parameters, random_selection,
+                  relative_difference)
 
 # Relative to the largest value of an output: what two layers leave of float32's 1e-7 when sums are taken in another order.
 TOLERANCE = 1e-5
@@ -209,3 +213,18 @@ def test_selection_that_does_not_fit_is_named(kept):
 def test_selection_of_an_unknown_width_is_named():
     with pytest.raises(ValueError, match='q3'):
         cut(random_parameters(network()), network(), Selection({'q3': np.arange(2)}, 0, 0))
+
+
+@given(NETWORKS, LETTERS, SEEDS, st.integers(1, 2))
+@settings(max_examples=12)
+def test_gated_network_equals_the_export_after_several_rounds(tmp_path_factory, architecture, letters, seed, rounds):
+    parameters, inputs = random_parameters(architecture, seed), random_inputs(architecture, seed=seed)
+    for number in range(rounds):
+        before, selection = architecture, random_selection(architecture, seed + number, letters=letters)
+        gated = gated_outputs(architecture, parameters, truncate(random_alphas(architecture, seed, letters=letters), selection),
+                              inputs, selection=selection)
+        parameters, architecture = shrink(parameters, before, random_alphas(before, seed, letters=letters), selection)
+    place = tmp_path_factory.mktemp('export') / 'deploy'
+    export(SavedModel(architecture, parameters, vocabulary_of(TOKENS[:11])), place, head='pretraining')
+    exported = outputs_of(import_symbol(place, list(INPUTS)), inputs)
+    assert relative_difference(exported, without(gated, selection)) <= TOLERANCE

@@ -259,6 +259,20 @@ def draw_losses(runs: Sequence[Run]) -> Optional[Figure]:
     return figure
 
 
+def loss_table(runs: Sequence[Run]) -> str:
+    """The networks of every run by size, with their held-out losses, as Markdown."""
+    lines = ['| run | parameters | of the first | MLM loss after the cut | recovered | MLM accuracy | NSP accuracy |',
+             '| --- | --- | --- | --- | --- | --- | --- |']
+    for run in runs:
+        for row in run.rounds:
+            cut, recovered = row['after_cut'] or {}, row['recovered'] or {}
+            cells = [f'{found[name]:.3f}' if name in found else '' for found, name in (
+                (cut, 'mlm_loss'), (recovered, 'mlm_loss'), (recovered, 'mlm_accuracy'), (recovered, 'nsp_accuracy'))]
+            lines.append(f'| {run.label} | {in_millions(row["parameters"])} | {row["parameters"] / run.rounds[0]["parameters"]:.1%} | '
+                         + ' | '.join(cells) + ' |')
+    return '\n'.join(lines) + '\n'
+
+
 def save(figure: Figure, directory: Path, name: str) -> List[Path]:
     """Write a figure as PNG and SVG, the same bytes for the same figure."""
     written = []
@@ -291,6 +305,7 @@ def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> Tuple[List[Path],
         losses = draw_losses(runs) if runs else None
         if losses is not None:
             written += save(losses, output, 'loss_by_size')
+            write_file(output / 'loss_by_size.md', loss_table(runs).encode())
         elif runs:
             left_out.append('no loss against size: no network of these runs was evaluated')
     return written, left_out
@@ -313,7 +328,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     for line in left_out:
         print(line)
     print(f'wrote {len(written)} files to {given.output}: ' + ', '.join(path.name for path in written if path.suffix == '.png')
-          + ', each also as .svg')
+          + ', each also as .svg' + (', and loss_by_size.md' if any(path.stem == 'loss_by_size' for path in written) else ''))
 
 
 if __name__ == '__main__':
