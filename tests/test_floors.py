@@ -9,11 +9,13 @@ from tiny import ROOT, run
 PACKAGE = ROOT / 'gluon_optbert'
 # A module imports from lower floors, and on its own floor from those before it. A new module needs a place here.
 FLOORS = [
-    ['threads', '__init__', 'staging', 'recipe', 'architecture', 'paper', 'cost', 'named', 'heads'],
-    ['selection', 'shrink', 'baselines'],
+    ['threads', '__init__', 'staging', 'recipe', 'architecture', 'paper', 'cost', 'named', 'heads',
+     'name_maps'],
+    ['selection', 'shrink', 'baselines', 'foreign', 'crc32c'],
     ['gates', 'penalty', 'encoder', 'model'],
-    ['vocabulary', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus', 'checkpoint', 'distributed', 'optimization'],
-    ['training', 'pretraining', 'deploy', 'latency', 'pruning', 'verification'],
+    ['vocabulary', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus', 'checkpoint', 'distributed', 'optimization',
+     'torch_reader', 'params_reader', 'safetensors_reader', 'tensorflow_reader'],
+    ['training', 'pretraining', 'deploy', 'latency', 'pruning', 'verification', 'sources', 'importers'],
 ]
 LATE = {('architecture', 'named')}  # inside a function: names are looked up in the module that is built on this one
 ORDER = [name for floor in FLOORS for name in floor]

@@ -1,0 +1,175 @@
+"""The tensors of a TensorFlow checkpoint (the V2 form, ``NAME.index`` and ``NAME.data-00000-of-00001``), without TensorFlow.
+
+The index is a LevelDB table: blocks of sorted keys with common beginnings left out, each with a CRC-32C, found through a last
+block and a footer. Its values are Protocol Buffers (TensorFlow's tensor_bundle.proto): the empty key has the header, every other
+the type, shape, place and CRC-32C of one tensor.
+"""
+from __future__ import annotations
+
+import dataclasses
+import struct
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, Tuple, Union
+
+import numpy as np
+
+from .crc32c import crc32c, masked
+from .foreign import array_of, read_small
+
+_FOOTER, _MAGIC = 48, 0xDB4775248B80FB57
+_ELEMENTS = {1: 'F32', 2: 'F64', 3: 'I32', 4: 'U8', 5: 'I16', 6: 'I8', 9: 'I64', 10: 'BOOL', 14: 'BF16', 19: 'F16'}  # DataType
+_MALFORMED = (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error)
+Fields = Dict[int, List[Union[int, bytes]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Where a tensor is: the number of its data file and bytes there; what it is; its masked checksum."""
+    kind: str
+    shape: Tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+
+
+def _varint(data: bytes, place: int) -> Tuple[int, int]:
+    """A number of seven bits a byte, lowest first, and the place behind it."""
+    number = shift = 0
+    while True:
+        byte = data[place]
+        number, place, shift = number | (byte & 127) << shift, place + 1, shift + 7
+        if byte < 128:
+            return number, place
+        if shift > 63:
+            raise ValueError('a number of more than 64 bits')
+
+
+def _message(data: bytes) -> Fields:
+    """The fields of a Protocol Buffers message by number."""
+    fields: Fields = {}
+    place = 0
+    while place < len(data):
+        tag, place = _varint(data, place)
+        wire, value = tag & 7, b''
+        if wire == 0:
+            value, place = _varint(data, place)
+        elif wire in (1, 2, 5):
+            size = {1: 8, 5: 4}.get(wire)
+            if size is None:
+                size, place = _varint(data, place)
+            value, place = data[place:place + size], place + size
+            if place > len(data):
+                raise ValueError('a field beyond the end of its message')
+        else:
+            raise ValueError(f'a field of wire type {wire}')
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
+
+
+def _block(table: bytes, handle: bytes) -> Iterator[Tuple[bytes, bytes]]:
+    """Keys and values of the block of a table that a handle (its offset and size) points to."""
+    offset, place = _varint(handle, 0)
+    size, _ = _varint(handle, place)
+    block, trailer = table[offset:offset + size], table[offset + size:offset + size + 5]
+    if len(trailer) < 5 or masked(crc32c(block + trailer[:1])) != struct.unpack('<I', trailer[1:])[0]:
+        raise ValueError(f'the block at {offset} is cut short or its checksum is wrong')
+    if trailer[0]:
+        raise ValueError('its blocks are compressed, which TensorFlow\'s own are not; save the checkpoint anew')
+    end = len(block) - 4 - 4 * struct.unpack('<I', block[-4:])[0]
+    place, key = 0, b''
+    while place < end:
+        shared, place = _varint(block, place)
+        own, place = _varint(block, place)
+        length, place = _varint(block, place)
+        if shared > len(key) or place + own + length > end:
+            raise ValueError(f'an entry beyond the block at {offset}')
+        key = key[:shared] + block[place:place + own]
+        yield key, block[place + own:place + own + length]
+        place += own + length
+
+
+def _entry(fields: Fields) -> Entry:
+    """A tensor's place, of the message BundleEntryProto."""
+    kind = _ELEMENTS.get(fields.get(1, [0])[0])
+    if kind is None or 7 in fields:
+        raise ValueError('is of a type that is not read, or in slices')
+    sides = [_message(side).get(1, [0])[0] for shape in fields.get(2, []) for side in _message(shape).get(2, [])]
+    shard, offset, size = (int(fields.get(number, [0])[0]) for number in (3, 4, 5))
+    return Entry(kind, tuple(sides), shard, offset, size, struct.unpack('<I', fields[6][0])[0])
+
+
+def read_index(prefix: Path) -> Tuple[Dict[str, Entry], int]:
+    """The tensors of a checkpoint by name, and the number of its data files.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no index, or it is damaged or compressed.
+    """
+    path = Path(f'{prefix}.index')
+    table = read_small(path)
+    try:
+        footer = table[-_FOOTER:]
+        if len(footer) < _FOOTER or struct.unpack('<Q', footer[-8:])[0] != _MAGIC:
+            raise ValueError('it does not end as one')
+        place = _varint(footer, _varint(footer, 0)[1])[1]  # behind the handle of a block of properties
+        found: Dict[str, bytes] = {}
+        read = 0
+        for _, handle in _block(table, footer[place:]):
+            read += _varint(handle, _varint(handle, 0)[1])[0]
+            if read > len(table):
+                raise ValueError('its blocks lie over each other')
+            found.update((key.decode('utf-8'), value) for key, value in _block(table, handle))
+        if '' not in found:
+            raise ValueError('it has no header')
+        header = _message(found.pop(''))
+        if header.get(2, [0])[0]:
+            raise ValueError('its numbers are big-endian')
+        entries = {}
+        for name, value in found.items():
+            try:
+                entries[name] = _entry(_message(value))
+            except _MALFORMED as error:
+                raise ValueError(f'{name!r} {error}') from error
+        return entries, int(header.get(1, [1])[0])
+    except _MALFORMED as error:
+        reason = str(error) or type(error).__name__
+        raise ValueError(f'{path}: not read as the index of a TensorFlow checkpoint ({reason})') from error
+
+
+def read_tensorflow(prefix: Path, skip: Callable[[str], bool] = lambda name: False) -> Dict[str, np.ndarray]:
+    """The tensors of a checkpoint by name; those whose names are to be skipped are not read.
+
+    Parameters
+    ----------
+    prefix : Path
+        Of its files' names, such as ``bert_model.ckpt``.
+    skip : function of a name
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing, cut short or damaged.
+    """
+    entries, shards = read_index(prefix)
+    entries = {name: entry for name, entry in entries.items() if not skip(name)}
+    files = {entry.shard: Path(f'{prefix}.data-{entry.shard:05d}-of-{shards:05d}') for entry in entries.values()}
+    for path in files.values():
+        if not path.is_file():
+            raise FileNotFoundError(f'{path}: no such file; the checkpoint is incomplete')
+    if sum(entry.size for entry in entries.values()) > sum(path.stat().st_size for path in files.values()):
+        raise ValueError(f'{prefix}: its data files are shorter than its tensors; copy it again')
+    return {name: _read(files[entry.shard], name, entry) for name, entry in entries.items()}
+
+
+def _read(path: Path, name: str, entry: Entry) -> np.ndarray:
+    with open(path, 'rb') as file:
+        file.seek(entry.offset)
+        data = file.read(entry.size)
+    try:
+        if masked(crc32c(data)) != entry.checksum:
+            raise ValueError('its checksum is wrong; copy the checkpoint again')
+        return array_of(data, entry.kind, entry.shape)
+    except ValueError as error:
+        raise ValueError(f'{path}: {name!r}: {error}') from error
