@@ -10,9 +10,32 @@ from mxnet.gluon import HybridBlock, nn
 
 from .architecture import Architecture
 from .encoder import OptBERTEncoder
-from .gates import Gate, Gates, StreamLayerNorm
+from .gates import Gate, Gates, StreamLayerNorm, column_of_ones, spread
 from .heads import PRETRAINING, Head
 from .shrink import Parameters, check_parameters
+
+
+class VocabularyScores(nn.Dense):
+    """The last layer of the MLM decoder.
+
+    Where the gradient of a weight is not asked for, MXNet 1.9.1 with oneDNN leaves that of the bias at zero. So a bias that is
+    trained while the weight is frozen comes in as a product of its own. What is trained is settled before the first pass.
+
+    Inputs:
+        - **data** : shape (batch, masked, width)
+
+    Outputs:
+        - **scores** : shape (batch, masked, units)
+    """
+
+    def _alias(self):
+        return 'dense'  # in the names of exported parameters
+
+    def hybrid_forward(self, F, x, weight, bias=None):  # pylint: disable=arguments-differ
+        if self.weight.grad_req != 'null' or self.bias.grad_req == 'null':
+            return super().hybrid_forward(F, x, weight, bias)
+        scores = F.FullyConnected(x, weight, no_bias=True, num_hidden=self._units, flatten=False)
+        return scores + spread(F, bias, column_of_ones(F, x), self._units)
 
 
 class OptBERTModel(BERTModel):
@@ -79,7 +102,7 @@ class OptBERTModel(BERTModel):
             decoder.add(nn.Dense(width, in_units=units, flatten=False))
             decoder.add(nn.GELU())
             decoder.add(StreamLayerNorm(width, trainable=self._trainable))
-            decoder.add(nn.Dense(vocab_size, in_units=width, flatten=False, params=embed.collect_params()))
+            decoder.add(VocabularyScores(vocab_size, in_units=width, flatten=False, params=embed.collect_params()))
         return decoder
 
     def hybrid_forward(self, F, inputs, token_types, valid_length=None, masked_positions=None):

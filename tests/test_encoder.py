@@ -297,6 +297,20 @@ def test_gradients_of_gates_do_not_depend_on_the_weights_being_frozen():
     assert gradient_difference(*found) <= TOLERANCE
 
 
+def test_gradients_of_the_mlm_head_do_not_depend_on_the_embedding_being_frozen():
+    found = []
+    for frozen in (False, True):
+        model = build(UNEVEN, random_parameters(UNEVEN))
+        heads = {name: parameter for name, parameter in named_parameters(model).items() if name.startswith('decoder')}
+        for name, parameter in named_parameters(model).items():
+            parameter.grad_req = 'null' if frozen and name not in heads else 'write'
+        with autograd.record():
+            loss = scalar_loss(model, random_inputs(UNEVEN))
+        loss.backward()
+        found.append({name: parameter.grad().asnumpy() for name, parameter in heads.items()})
+    assert 'decoder.3.bias' in found[0] and gradient_difference(*found) <= TOLERANCE
+
+
 def test_loss_sums_what_its_weights_count():
     scores, labels = mx.nd.array(np.random.RandomState(0).standard_normal((2, 2, 5))), mx.nd.array([[1, 2], [3, 4]])
     weights = mx.nd.array([[1, 0], [1, 1]])
