@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from .architecture import Architecture, parameter_shapes
 
@@ -66,6 +66,13 @@ class Head:
 
 
 PRETRAINING = Head()
+PARTS = {'pooler': 'pooler', 'mlm': 'MLM head', 'nsp': 'NSP head'}  # of what stands on the encoder in pre-training, for people
+_PARTS = {'pooler': 'pooler', 'decoder': 'mlm', 'classifier': 'nsp'}  # by the first word of a parameter's name
+
+
+def part_of(name: str) -> Optional[str]:
+    """The key in `PARTS` of what a parameter belongs to; None if it is one of the encoder or of a task's head."""
+    return _PARTS.get(name.split('.', 1)[0])
 
 
 def network_shapes(architecture: Architecture, head: Head = PRETRAINING) -> Dict[str, Tuple[int, ...]]:

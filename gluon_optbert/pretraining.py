@@ -4,13 +4,16 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
+
+from mxnet import gluon
 
 from .architecture import resolve
 from .checkpoint import SavedModel, read_model, write_model
 from .cost import ParameterCost
 from .distributed import Workers
-from .model import build, named_parameters, read_parameters
+from .heads import PARTS, PRETRAINING, part_of
+from .model import OptBERTModel, build, named_parameters, read_parameters
 from .recipe import check_same, option, save, to_dict
 from .shards import Shards
 from .staging import new_directory, refuse_existing
@@ -66,10 +69,11 @@ class TrainingRecipe:
             evaluate_every=self.evaluate_every, checkpoint_every=self.checkpoint_every, keep=self.keep,
             evaluation_limit=self.evaluation_limit), **more})
 
-    def weight_optimizer(self, model: Any, workers: Workers) -> Optimizer:
-        """The optimizer of all weights."""
-        return Optimizer(named_parameters(model), self.optimizer, weight_decay=self.weight_decay,
-                         clip_norm=self.clip_norm, workers=workers)
+    def weight_optimizer(self, model: OptBERTModel, workers: Workers,
+                         parameters: Optional[Mapping[str, gluon.Parameter]] = None) -> Optimizer:
+        """The optimizer of all weights, or of the given ones."""
+        return Optimizer(named_parameters(model) if parameters is None else parameters, self.optimizer,
+                         weight_decay=self.weight_decay, clip_norm=self.clip_norm, workers=workers)
 
     def schedule(self, steps: int) -> Schedule:
         """Warm-up and linear decay over so many steps."""
@@ -91,6 +95,8 @@ class PretrainRecipe(TrainingRecipe):
     steps: int = option('steps of training', 1000000)
     initial_std: float = option('standard deviation of the random initial weights; small networks want more, about '
                                 '0.6 over the square root of h', 0.02)
+    train: str = option('every weight, or the heads that an imported checkpoint lacked with the rest frozen', 'all',
+                        choices=('all', 'heads'))
 
     def problems(self) -> List[str]:
         """What is out of range."""
@@ -99,6 +105,8 @@ class PretrainRecipe(TrainingRecipe):
             found.append(f'steps must be at least 1, found {self.steps}')
         if self.initial_std <= 0:
             found.append(f'initial_std must be above 0, found {self.initial_std}')
+        if self.train == 'heads' and self.model is None:
+            found.append('train heads goes with model, a directory that tools/import_checkpoint.py made')
         return found
 
 
@@ -111,6 +119,39 @@ def open_shards(recipe: TrainingRecipe, vocabulary=None) -> Dict[str, Shards]:
 def work_directory(output: Path) -> Path:
     """Where an unfinished run keeps its checkpoints and metrics: beside its output."""
     return output.with_name(output.name + '.training')
+
+
+def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
+    """The model that a run starts from, if it does not start from random weights."""
+    if recipe.model is None:
+        return None
+    start = read_model(recipe.model)
+    if start.head != PRETRAINING:
+        raise ValueError(f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of pre-training; '
+                         'start from the network that it was fine-tuned from')
+    if recipe.train == 'heads' and not start.progress.get('untrained'):
+        raise ValueError(f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave --train heads away')
+    return start
+
+
+def _trained(model: OptBERTModel, recipe: PretrainRecipe, start: Optional[SavedModel]) -> Dict[str, gluon.Parameter]:
+    """The parameters that a run trains; all others are frozen, among them the embedding that the MLM head is tied to."""
+    parameters = named_parameters(model)
+    if recipe.train == 'all' or start is None:
+        return parameters
+    trained = {name: parameter for name, parameter in parameters.items() if part_of(name) in start.progress['untrained']}
+    for name, parameter in parameters.items():
+        if name not in trained:
+            parameter.grad_req = 'null'
+    return trained
+
+
+def _progress(measured: Mapping[str, Any], recipe: PretrainRecipe, start: Optional[SavedModel]) -> Dict[str, Any]:
+    """What the finished model says of its training; steps of the heads alone are not steps of pre-training."""
+    if recipe.train == 'all' or start is None:
+        return dict(measured)
+    before = {'step': start.progress['step']} if 'step' in start.progress else {}
+    return {**before, **{'head_steps' if name == 'step' else name: value for name, value in measured.items()}}
 
 
 def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
@@ -140,7 +181,7 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
         if not recipe.resume:
             raise FileExistsError(f'{work} holds an unfinished run; go on with --resume, or remove it')
         check_same(recipe, work / 'recipe.yaml')
-    start = read_model(recipe.model) if recipe.model else None
+    start = _start(recipe)
     shards = open_shards(recipe, start.vocabulary if start else None)
     vocabulary = shards['train'].vocabulary()
     architecture = start.architecture if start else resolve(recipe.architecture, vocab_size=len(vocabulary))
@@ -161,9 +202,11 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
     workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
     reporter = Reporter(work / 'metrics.jsonl', workers)
     size = ParameterCost().cost(architecture)
-    progress = fit(model, recipe.weight_optimizer(model, workers), recipe.schedule(recipe.steps),
+    optimizer = recipe.weight_optimizer(model, workers, _trained(model, recipe, start))
+    measured = fit(model, optimizer, recipe.schedule(recipe.steps),
                    recipe.phase('pretraining', recipe.steps, notes={'parameters': size}), shards=shards['train'],
                    heldout=shards['heldout'], workers=workers, reporter=reporter, states=work / 'states')
+    progress = _progress(measured, recipe, start)
     if workers.first:
         write_model(recipe.output, SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress),
                     extra={'metrics.jsonl': (work / 'metrics.jsonl').read_bytes()})

@@ -25,7 +25,7 @@ from .checkpoint import SavedModel, gate_name, read_model, write_model
 from .baselines import DROPS, magnitude_scores, random_scores, select_layers, select_uniform
 from .cost import OBJECTIVES, CostModel, LatencyCost, ParameterCost, beta, cost_model, count_flops
 from .distributed import Workers
-from .heads import PRETRAINING
+from .heads import PARTS, PRETRAINING
 from .latency import check_predictions
 from .model import OptBERTModel, build, named_parameters, read_parameters
 from .penalty import PENALTIES
@@ -360,6 +360,10 @@ def _prepare(recipe: PruneRecipe, workers: Workers) -> SavedModel:
     if start.head != PRETRAINING:
         raise ValueError(f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of pre-training; '
                          'prune the network that it was fine-tuned from')
+    if start.progress.get('untrained'):
+        lacking = ' and '.join(PARTS[part] for part in start.progress['untrained'])
+        raise ValueError(f'{recipe.model} was imported without {lacking}, and what stands there is random; train it first, with '
+                         'pretrain/run_pretraining.py --train heads')
     if start.alphas:
         raise ValueError(f'{recipe.model} still has its gates; fold them with tools/export_model.py first')
     cost = recipe.cost()

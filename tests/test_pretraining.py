@@ -12,11 +12,14 @@ import yaml
 
 from gluon_optbert import pretraining
 from gluon_optbert.architecture import Architecture
-from gluon_optbert.checkpoint import read_model
+from gluon_optbert.checkpoint import SavedModel, read_model, write_model
+from gluon_optbert.heads import Head, part_of
+from gluon_optbert.model import build, read_parameters
 from gluon_optbert.pretraining import PretrainRecipe, pretrain, work_directory
 from gluon_optbert.recipe import RecipeError, fill
 from gluon_optbert.optimization import TrainingDiverged
-from tiny import ROOT, contents, environment, network, run, saved_model, write_saved_model, write_shards
+from tiny import (ROOT, contents, environment, network, run, saved_model, vocabulary, write_saved_model,
+                  write_shards)
 
 TIMES = ('tokens_per_second', 'data_wait')
 
@@ -66,6 +69,63 @@ def test_same_recipe_gives_the_same_network(finished, shards_directory, tmp_path
     assert all(np.array_equal(value, other.parameters[name]) for name, value in one.parameters.items())
     pretrain(recipe_for(shards_directory, tmp_path / 'other', seed=2))
     assert any((value != other.parameters[name]).any() for name, value in read_model(tmp_path / 'other').parameters.items())
+
+
+def untrained_model(directory, *parts):
+    """A model directory whose heads are said to be random, as tools/import_checkpoint.py writes one."""
+    return write_saved_model(directory, progress={'untrained': list(parts)})
+
+
+@pytest.mark.parametrize('parts', [('mlm', 'nsp'), ('mlm',), ('pooler', 'nsp')])
+def test_heads_are_trained_with_everything_else_frozen(shards_directory, tmp_path, parts):
+    start = untrained_model(tmp_path / 'start', *parts)
+    measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), train='heads'))
+    before, after = read_model(start).parameters, read_model(tmp_path / 'model')
+    changed = {name for name, value in before.items() if not np.array_equal(value, after.parameters[name])}
+    assert changed == {name for name in before if part_of(name) in parts}
+    assert after.progress == measured and 'untrained' not in measured
+    assert measured['head_steps'] == 6 and 'step' not in measured  # these are no steps of pre-training
+
+
+def test_resumed_training_of_heads_equals_the_uninterrupted_one(shards_directory, tmp_path, monkeypatch):
+    start = str(untrained_model(tmp_path / 'start', 'mlm', 'nsp'))
+    pretrain(recipe_for(shards_directory, tmp_path / 'whole', model=start, train='heads'))
+    schedule = PretrainRecipe.schedule
+
+    def stopping(self, steps):
+        def rate(step):
+            if step == 5:
+                raise Interrupted
+            return schedule(self, steps)(step)
+        return rate
+    monkeypatch.setattr(PretrainRecipe, 'schedule', stopping)
+    with pytest.raises(Interrupted):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', model=start, train='heads'))
+    monkeypatch.undo()
+    pretrain(recipe_for(shards_directory, tmp_path / 'model', model=start, train='heads', resume=True))
+    assert contents(tmp_path / 'model')['model.params'] == contents(tmp_path / 'whole')['model.params']
+
+
+def test_training_everything_trains_the_heads_as_well(shards_directory, tmp_path):
+    start = untrained_model(tmp_path / 'start', 'mlm')
+    assert 'untrained' not in pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start)))
+
+
+def test_heads_are_not_trained_where_none_is_untrained(shards_directory, tmp_path, model_directory):
+    with pytest.raises(RecipeError, match='train heads goes with model'):
+        recipe_for(shards_directory, tmp_path / 'model', train='heads')
+    with pytest.raises(ValueError, match='no untrained pooler, MLM head, NSP head'):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', train='heads', model=str(model_directory)))
+    assert os.listdir(tmp_path) == []
+
+
+def test_network_with_the_head_of_a_task_is_refused(shards_directory, tmp_path):
+    head = Head('classification', ('no', 'yes'), 'RTE')
+    parameters = read_parameters(build(network(), head=head))
+    write_model(tmp_path / 'start', SavedModel(network(), parameters, vocabulary(), head=head))
+    with pytest.raises(ValueError, match='start has the head of RTE'):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(tmp_path / 'start')))
+    assert os.listdir(tmp_path) == ['start']
 
 
 def test_run_may_start_from_a_model_directory(shards_directory, tmp_path):

@@ -277,6 +277,12 @@ def test_network_that_still_has_its_gates_is_refused(shards_directory, tmp_path,
     refused(recipe_for(shards_directory, start, tmp_path / 'run'), ValueError, 'still has its gates')
 
 
+def test_model_with_untrained_heads_is_refused(shards_directory, tmp_path):
+    start = write_saved_model(tmp_path / 'model', progress={'untrained': ['mlm', 'nsp']})
+    refused(recipe_for(shards_directory, start, tmp_path / 'run'), ValueError,
+            'imported without MLM head and NSP head, .*run_pretraining.py --train heads')
+
+
 def test_model_that_does_not_say_its_steps_needs_them_given(shards_directory, tmp_path):
     ours = saved_model()
     write_model(tmp_path / 'start', SavedModel(ours.architecture, ours.parameters, ours.vocabulary))

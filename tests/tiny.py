@@ -128,7 +128,7 @@ def saved_model(architecture=None, *, seed=0, **more):
     architecture = architecture or network()
     parameters = {name: value * np.float32(0.5) if not name.endswith('gamma') else value
                   for name, value in random_parameters(architecture, seed).items()}
-    return SavedModel(architecture, parameters, vocabulary(), {'seed': seed}, {'step': 1000}, **more)
+    return SavedModel(architecture, parameters, vocabulary(), {'seed': seed}, **{'progress': {'step': 1000}, **more})
 
 
 def write_saved_model(directory, **options):
