@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from tiny import (ROOT, TOKENS, contents, network, outputs_of, random_inputs, ra
 
 WEIGHTS = ('model.safetensors', 'model.safetensors.index.json', 'pytorch_model.bin', 'old pytorch_model.bin')
 MINILM = Path(__file__).parents[2] / 'shared' / 'models' / 'minilm-l6-h384'
+SENTENCES = Path(__file__).parents[2] / 'shared' / 'data' / 'glue' / 'SST-2' / 'dev.tsv'
 PARAMETERS = random_parameters(network())
 
 
@@ -348,3 +350,21 @@ def test_real_checkpoint_is_imported_whole():
     assert found.model.progress == {'untrained': ['mlm', 'nsp']} and found.dropped == ('embeddings.position_ids',)
     assert found.model.architecture.h == 384 and len(found.model.architecture.layers) == 6
     assert found.model.vocabulary['[PAD]'] == 0 and found.model.vocabulary['[MASK]'] == 103
+
+
+@pytest.mark.skipif(not (MINILM.is_dir() and SENTENCES.is_file()), reason='no checkpoint or sentences in ../shared')
+@pytest.mark.skipif('TRANSFORMERS_PYTHON' not in os.environ, reason='TRANSFORMERS_PYTHON names no interpreter with Transformers')
+def test_real_checkpoint_agrees_with_transformers_on_real_sentences(tmp_path):
+    lines = SENTENCES.read_text(encoding='utf-8').splitlines()[1:17]
+    (tmp_path / 'sentences').write_text('\n'.join(line.split('\t')[0] for line in lines))
+    done = run('-W', 'ignore', ROOT / 'tools' / 'compare_with_transformers.py', MINILM, '--peer',
+               os.environ['TRANSFORMERS_PYTHON'], '--sentences', tmp_path / 'sentences', '--tolerance', '1e-4')
+    assert done.returncode == 0 and 'agreed' in done.stdout, done.stderr
+
+
+def test_comparison_says_that_its_peer_failed(tmp_path):
+    source = write_hugging_face(tmp_path / 'hf')
+    (tmp_path / 'sentences').write_text('a b c .\n')
+    done = run('-W', 'ignore', ROOT / 'tools' / 'compare_with_transformers.py', source, '--peer', shutil.which('false'),
+               '--sentences', tmp_path / 'sentences')
+    assert done.returncode == 1 and done.stderr.splitlines() == [f'error: {shutil.which("false")} failed: nothing was said']
