@@ -238,6 +238,19 @@ def test_all_that_does_not_fit_is_listed(tmp_path):
         assert sum(said in line for line in lines) == 1, said
 
 
+def test_parameter_file_with_a_wrong_shape_is_refused_by_name(tmp_path):
+    arrays = named('GluonNLP', prefix=False)
+    arrays['encoder.transformer_cells.1.ffn.ffn_2.weight'] = np.zeros((8, 17), np.float32)
+    arrays['encoder.transformer_cells.0.proj.bias'] = np.zeros((2, 4), np.float32)
+    with pytest.raises(ValueError) as error:
+        imported(write_gluonnlp(tmp_path / 'wrong', arrays))
+    assert len(str(error.value).splitlines()) == 3
+    assert 'has shape (8, 17), wanted (8, 16)' in str(error.value) and 'has shape (2, 4), wanted (8,)' in str(error.value)
+    arrays = {name.replace('cells.1', 'cells.3'): value for name, value in named('GluonNLP', prefix=False).items()}
+    with pytest.raises(ValueError, match='layers 0, 3'):
+        imported(write_gluonnlp(tmp_path / 'gap', arrays))
+
+
 @pytest.mark.parametrize('changes, said', [
     ({'hidden_act': 'gelu_new'}, 'hidden_act'), ({'position_embedding_type': 'relative_key'}, 'position_embedding_type'),
     ({'model_type': 'roberta'}, 'model_type'), ({'is_decoder': True}, 'is_decoder'), ({'layer_norm_eps': 1e-3}, 'layer_norm_eps'),
