@@ -13,12 +13,13 @@ from .checkpoint import SavedModel, read_model, write_model
 from .cost import ParameterCost
 from .distributed import Workers
 from .heads import PARTS, PRETRAINING, part_of
+from .loop import Phase, Reporter
 from .model import OptBERTModel, build, named_parameters, read_parameters
 from .recipe import check_same, option, save, to_dict
 from .shards import Shards
 from .staging import new_directory, refuse_existing
 from .optimization import OPTIMIZERS, Optimizer, Schedule
-from .training import Phase, Reporter, fit
+from .training import fit
 from .vocabulary import vocabulary_hash
 
 

@@ -27,6 +27,7 @@ from .cost import OBJECTIVES, CostModel, LatencyCost, ParameterCost, beta, cost_
 from .distributed import Workers
 from .heads import PARTS, PRETRAINING
 from .latency import check_predictions
+from .loop import Reporter
 from .model import OptBERTModel, build, named_parameters, read_parameters
 from .penalty import PENALTIES
 from .pretraining import TrainingRecipe, open_shards
@@ -36,7 +37,7 @@ from .shards import Shards
 from .shrink import shrink
 from .staging import new_directory, refuse_existing, write_file
 from .optimization import Optimizer, Schedule
-from .training import Reporter, evaluate, fit, gradients
+from .training import evaluate, fit, gradients
 
 METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'heads')
 

@@ -15,7 +15,7 @@ FLOORS = [
     ['gates', 'penalty', 'encoder', 'model'],
     ['vocabulary', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus', 'checkpoint', 'distributed', 'optimization',
      'torch_reader', 'params_reader', 'safetensors_reader', 'tensorflow_reader'],
-    ['training', 'pretraining', 'deploy', 'latency', 'pruning', 'verification', 'sources', 'importers'],
+    ['states', 'loop', 'training', 'pretraining', 'deploy', 'latency', 'pruning', 'verification', 'sources', 'importers'],
 ]
 LATE = {('architecture', 'named')}  # inside a function: names are looked up in the module that is built on this one
 ORDER = [name for floor in FLOORS for name in floor]

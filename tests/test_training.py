@@ -11,11 +11,13 @@ from mxnet import autograd
 
 from gluon_optbert.cost import ParameterCost, beta
 from gluon_optbert.distributed import Workers
+from gluon_optbert.loop import Phase, Reporter, Terminated
 from gluon_optbert.model import build, named_parameters, read_parameters
 from gluon_optbert.penalty import L1Penalty
 from gluon_optbert.shards import Shards
+from gluon_optbert.states import States
 from gluon_optbert.optimization import Optimizer, Schedule, TrainingDiverged
-from gluon_optbert.training import Phase, Reporter, States, Terminated, evaluate, fit
+from gluon_optbert.training import evaluate, fit
 from tiny import contents, network, random_alphas, saved_model, write_shards
 
 PHASE = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1)

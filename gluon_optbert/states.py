@@ -1,0 +1,80 @@
+"""The state of a training run on disk: what a killed run goes on from."""
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+import mxnet as mx
+
+from .checkpoint import check_manifest, read_arrays, write_manifest
+from .optimization import Optimizer
+from .staging import new_directory
+
+LOG = logging.getLogger(__name__)
+STATE_FORMAT, STATE_VERSION = 'gluon_optbert training state', 1
+
+
+class States:
+    """The checkpoints of one phase: trained parameters, optimizer state and progress, each whole or absent."""
+
+    def __init__(self, directory: Path, keep: int):
+        self.directory, self._keep = Path(directory), keep
+
+    def steps(self) -> List[int]:
+        """The steps that have a checkpoint, increasing."""
+        found = [re.fullmatch(r'step-(\d+)', path.name) for path in self.directory.glob('step-*')]
+        return sorted(int(match.group(1)) for match in found if match)
+
+    def _path(self, step: int) -> Path:
+        return self.directory / f'step-{step:08d}'
+
+    def save(self, step: int, optimizer: Optimizer, progress: Mapping[str, Any]) -> None:
+        """Write the checkpoint of a step; then drop old ones, never the best or the newest."""
+        with new_directory(self._path(step), replace=True) as staged:
+            arrays = {name: parameter.data() for name, parameter in optimizer.parameters.items()}
+            arrays.update(optimizer.state())
+            mx.nd.save(str(staged / 'state.params'), arrays)
+            (staged / 'progress.json').write_text(json.dumps({**progress, 'step': step}) + '\n', encoding='utf-8')
+            write_manifest(staged, form=STATE_FORMAT, version=STATE_VERSION)
+        for old in self.steps()[:-self._keep]:
+            if old != progress.get('best_step'):
+                shutil.rmtree(self._path(old))
+
+    def load(self, step: int, optimizer: Optimizer) -> Dict[str, Any]:
+        """Restore the checkpoint of a step; its progress.
+
+        Raises
+        ------
+        ValueError, FileNotFoundError
+            If it is damaged, or of another network.
+        """
+        check_manifest(self._path(step), form=STATE_FORMAT, version=STATE_VERSION)
+        return self._restore(step, optimizer)
+
+    def _restore(self, step: int, optimizer: Optimizer) -> Dict[str, Any]:
+        arrays = read_arrays(self._path(step) / 'state.params')
+        optimizer.restore(arrays, step)
+        for name, parameter in optimizer.parameters.items():
+            parameter.set_data(mx.nd.array(arrays[name], dtype=parameter.dtype))
+        return json.loads((self._path(step) / 'progress.json').read_text(encoding='utf-8'))
+
+    def load_newest(self, optimizer: Optimizer) -> Optional[Dict[str, Any]]:
+        """Restore the newest checkpoint that is sound; older ones stand in for a damaged one, and it is said.
+
+        Returns
+        -------
+        dict or None
+            Its progress; None if there is none.
+        """
+        for step in reversed(self.steps()):
+            try:
+                check_manifest(self._path(step), form=STATE_FORMAT, version=STATE_VERSION)
+            except (ValueError, FileNotFoundError) as error:
+                LOG.warning('%s; trying an older checkpoint', error)
+                continue
+            return self._restore(step, optimizer)
+        return None
