@@ -13,9 +13,10 @@ FLOORS = [
      'name_maps'],
     ['selection', 'shrink', 'baselines', 'foreign', 'crc32c'],
     ['gates', 'penalty', 'encoder', 'model'],
-    ['vocabulary', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus', 'checkpoint', 'distributed', 'optimization',
-     'torch_reader', 'params_reader', 'safetensors_reader', 'tensorflow_reader'],
-    ['states', 'loop', 'training', 'pretraining', 'deploy', 'latency', 'pruning', 'verification', 'sources', 'importers'],
+    ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus',
+     'checkpoint', 'distributed', 'optimization', 'torch_reader', 'params_reader', 'safetensors_reader', 'tensorflow_reader'],
+    ['states', 'loop', 'training', 'pretraining', 'deploy', 'latency', 'pruning', 'verification', 'sources', 'importers',
+     'provenance', 'finetuning', 'glue', 'question_answering'],
 ]
 LATE = {('architecture', 'named')}  # inside a function: names are looked up in the module that is built on this one
 ORDER = [name for floor in FLOORS for name in floor]
