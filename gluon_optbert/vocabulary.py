@@ -5,6 +5,7 @@ import collections
 import functools
 import hashlib
 import re
+import unicodedata
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, List, Sequence, Tuple
 
@@ -16,6 +17,7 @@ SPECIAL_TOKENS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 CONTINUATION = '##'
 _LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokenizer
 _WORD_CACHE = 2 ** 17  # entries
+_ASCII_WORDS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')
 
 
 def vocabulary_of(tokens: Sequence[str], *, source: str = 'vocabulary') -> BERTVocab:
@@ -84,19 +86,16 @@ def make_tokenizer(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], 
 
     The ids of a word are remembered, and in printable ASCII a regular expression finds the words.
     """
-    tokenizer = BERTTokenizer(vocab, lower=not cased, max_input_chars_per_word=_LONGEST_WORD)
-    split_any = tokenizer.basic_tokenizer.tokenize
-    split_ascii = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]').findall
-    split_pieces = tokenizer.wordpiece_tokenizer.tokenize
+    split_any, pieces_of = _splitters(vocab, cased)
     token_to_idx = vocab.token_to_idx
 
     @functools.lru_cache(maxsize=_WORD_CACHE)
     def word_ids(word: str) -> Tuple[int, ...]:
-        return tuple(token_to_idx[piece] for piece in split_pieces(word))
+        return tuple(token_to_idx[piece] for piece in pieces_of(word))
 
     def tokenize(text: str) -> List[int]:
         if text.isascii() and text.isprintable():
-            words = split_ascii(text if cased else text.lower())
+            words = _ASCII_WORDS.findall(text if cased else text.lower())
         else:
             words = split_any(text)
         ids: List[int] = []
@@ -104,6 +103,67 @@ def make_tokenizer(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], 
             ids += word_ids(word)
         return ids
     return tokenize
+
+
+def make_aligner(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], Tuple[List[int], List[int], List[int]]]:
+    """A function text → token ids, and where in the text each token begins and ends; the ids are the tokenizer's.
+
+    ``text[begin:end]`` is what a token stands for, with the accents that the tokenizer drops. Both positions never decrease. A
+    character of which several tokens are made, such as a Hangul syllable, belongs to each of them; [UNK] has its whole word.
+    """
+    split_any, pieces_of = _splitters(vocab, cased)
+    token_to_idx = vocab.token_to_idx
+
+    @functools.lru_cache(maxsize=_WORD_CACHE)
+    def word_pieces(word: str) -> Tuple[Tuple[int, int], ...]:
+        """Ids and lengths."""
+        pieces = pieces_of(word)
+        if pieces == ['[UNK]']:
+            return ((token_to_idx['[UNK]'], len(word)),)
+        return tuple((token_to_idx[piece], len(piece) - 2 * (i > 0)) for i, piece in enumerate(pieces))
+
+    def align(text: str) -> Tuple[List[int], List[int], List[int]]:
+        words, (begins, ends) = split_any(text), _origins(text, cased)
+        assert sum(map(len, words)) == len(begins)
+        ids, firsts, lasts, place = [], [], [], 0
+        for word in words:
+            for token, length in word_pieces(word):
+                ids.append(token)
+                firsts.append(begins[place])
+                lasts.append(ends[place + length - 1])
+                place += length
+        return ids, firsts, lasts
+    return align
+
+
+def _splitters(vocab: BERTVocab, cased: bool) -> Tuple[Callable[[str], List[str]], Callable[[str], List[str]]]:
+    """GluonNLP's two steps: text to words, word to pieces."""
+    tokenizer = BERTTokenizer(vocab, lower=not cased, max_input_chars_per_word=_LONGEST_WORD)
+    return tokenizer.basic_tokenizer.tokenize, tokenizer.wordpiece_tokenizer.tokenize
+
+
+def _origins(text: str, cased: bool) -> Tuple[List[int], List[int]]:
+    """Where every character of the tokenizer's words comes from: begins and ends in the text.
+
+    The tokenizer drops control characters, folds case, decomposes and drops non-spacing marks. Character by character that gives
+    as many characters as on the whole text: what looks at neighbours (the final sigma, the order of marks) changes no count.
+    """
+    begins: List[int] = []
+    ends: List[int] = []
+    if text.isascii():
+        begins = [i for i, character in enumerate(text) if not character.isspace() and character.isprintable()]
+        return begins, [i + 1 for i in begins]
+    for i, character in enumerate(text):
+        if character == '\ufffd' or (unicodedata.category(character) in ('Cc', 'Cf')) or character.isspace():
+            continue
+        plain = unicodedata.normalize('NFD', character if cased else character.lower())
+        left = sum(1 for part in plain if unicodedata.category(part) != 'Mn' and not part.isspace())
+        if left:
+            begins += [i] * left
+            ends += [i + 1] * left
+        elif ends and ends[-1] == i:
+            ends[-1] = i + 1
+    return begins, ends
 
 
 def train_wordpiece(texts: Iterable[str], size: int, *, cased: bool = False, min_frequency: int = 2) -> BERTVocab:

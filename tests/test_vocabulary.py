@@ -11,8 +11,8 @@ import pytest
 from gluonnlp.data import BERTTokenizer
 from hypothesis import given, settings, strategies as st
 
-from gluon_optbert.vocabulary import (SPECIAL_TOKENS, make_tokenizer, read_vocabulary, train_wordpiece, vocabulary_hash,
-                                      vocabulary_of, write_vocabulary)
+from gluon_optbert.vocabulary import (SPECIAL_TOKENS, make_aligner, make_tokenizer, read_vocabulary, train_wordpiece,
+                                      vocabulary_hash, vocabulary_of, write_vocabulary)
 
 DATA = Path(__file__).parents[2] / 'shared' / 'data'
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'
@@ -70,6 +70,41 @@ def test_the_tokenizer_equals_that_of_gluonnlp_on_real_text():
     tokenize, reference = make_tokenizer(vocab), BERTTokenizer(vocab)
     for line in (DATA / 'wiki/AA/wiki_00').read_text(encoding='utf-8').split('\n')[:400]:
         assert tokenize(line) == vocab[reference(line)]
+
+
+ODD = st.text(st.one_of(
+    st.sampled_from('aB1!東é ΣİςßﬁŐ한\u0301\u0323\u302e\u200d\u00ad\u2028\ufffd\x00\t\n\x85'), st.characters()), max_size=30)
+
+
+@given(ODD, st.booleans())
+def test_aligned_tokens_are_the_tokenizers_and_have_places_in_order(text, cased):
+    ids, begins, ends = make_aligner(VOCAB, cased=cased)(text)
+    assert ids == make_tokenizer(VOCAB, cased=cased)(text)
+    assert len(begins) == len(ends) == len(ids)
+    assert all(0 <= begin < end <= len(text) for begin, end in zip(begins, ends))
+    assert begins == sorted(begins) and ends == sorted(ends)
+
+
+@given(st.lists(st.sampled_from(['unable', 'Éa', 'a\u0301b', '!', '東', 'x1', 'ΑΣ']), max_size=8),
+       st.sampled_from([' ', '  ', '\n', '\u00a0']))
+def test_every_word_is_cut_out_of_the_text_as_it_stands(words, space):
+    text = space.join(words)
+    align = make_aligner(VOCAB)
+    _, begins, ends = align(text)
+    place = token = 0
+    for word in words:
+        count, place = len(align(word)[0]), text.index(word, place)
+        assert text[begins[token]:ends[token + count - 1]] == word
+        token, place = token + count, place + len(word)
+    assert token == len(begins)
+
+
+def test_tokens_are_parts_of_their_words():
+    text = 'Unable, unÁble\u0301!'
+    ids, begins, ends = make_aligner(VOCAB)(text)
+    assert [(VOCAB.idx_to_token[i], text[begin:end]) for i, begin, end in zip(ids, begins, ends)][:3] == [
+        ('un', 'Un'), ('##able', 'able'), ('[UNK]', ',')]
+    assert text[begins[-2]:ends[-2]] == 'Áble\u0301' and text[begins[-1]:] == '!'
 
 
 def test_a_learnt_vocabulary_has_the_special_tokens_first_and_spells_everything():
