@@ -14,6 +14,7 @@ import numpy as np
 
 from .checkpoint import SavedModel, check_manifest, write_manifest
 from .cost import ParameterCost
+from .heads import PRETRAINING
 from .staging import new_directory
 from .model import OptBERTModel, build
 from .recipe import RunFailed
@@ -27,7 +28,8 @@ INPUTS = {'input_ids': ('batch', 'length'), 'token_types': ('batch', 'length'), 
           'masked_positions': ('batch', 'masked')}
 OUTPUTS = {'encoded': ('batch', 'length', 'h'), 'pooled': ('batch', 'h'), 'next_sentence_scores': ('batch', 2),
            'masked_scores': ('batch', 'masked', 'vocab_size')}
-HEADS = {'encoder': 3, 'pretraining': 4}  # and how many inputs each takes
+TASK_OUTPUTS = {'classification': ('batch', 'labels'), 'regression': ('batch', 1), 'question_answering': ('batch', 'length', 2)}
+HEADS = {'encoder': 3, 'pretraining': 4, 'task': 3}  # and how many inputs each takes
 
 
 class NotEqual(RunFailed):
@@ -59,7 +61,7 @@ def run(block: Any, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> Lis
 
 def _network(saved: SavedModel, head: str, **options: Any) -> OptBERTModel:
     whole = head == 'pretraining'
-    return build(saved.architecture, saved.parameters, trainable=False, use_classifier=whole, use_decoder=whole,
+    return build(saved.architecture, saved.parameters, trainable=False, use_classifier=whole, use_decoder=whole, head=saved.head,
                  prefix='bert_', **options)
 
 
@@ -91,7 +93,18 @@ def without_gates(saved: SavedModel, alphas: Optional[Alphas] = None) -> SavedMo
     return SavedModel(architecture, parameters, saved.vocabulary, saved.recipe, saved.progress)
 
 
-def export(saved: SavedModel, output: Path, *, head: str = 'encoder') -> Dict[str, float]:
+def _chosen_head(saved: SavedModel, head: Optional[str]) -> str:
+    """The head to export; ValueError if there is no such head, or not on this network."""
+    default = 'encoder' if saved.head == PRETRAINING else 'task'
+    if head is not None and head not in HEADS:
+        raise ValueError(f'head must be one of {", ".join(HEADS)}, found {head!r}')
+    if head is not None and (head == 'task') != (default == 'task'):
+        raise ValueError(f'the network has the head of {saved.head.task or saved.head.kind}, so {head!r} cannot be exported; '
+                         f'{default!r} can')
+    return head or default
+
+
+def export(saved: SavedModel, output: Path, *, head: Optional[str] = None) -> Dict[str, float]:
     """Write a deployment directory; it is loaded again by plain MXNet and compared before it counts as written.
 
     Parameters
@@ -99,8 +112,9 @@ def export(saved: SavedModel, output: Path, *, head: str = 'encoder') -> Dict[st
     saved : SavedModel
         Gates, if it has them, are folded and cut on the way.
     output : Path
-    head : str
-        ``encoder``: encoded tokens and pooled output. ``pretraining``: the NSP and MLM scores as well.
+    head : str, optional
+        ``encoder``: encoded tokens and pooled output. ``pretraining``: the NSP and MLM scores as well. ``task``: the scores of
+        the task that the network was fine-tuned for. By default the task's if it has one, else the encoder's.
 
     Returns
     -------
@@ -114,11 +128,11 @@ def export(saved: SavedModel, output: Path, *, head: str = 'encoder') -> Dict[st
     NotEqual
         If the export computes something else.
     """
-    if head not in HEADS:
-        raise ValueError(f'head must be one of {", ".join(HEADS)}, found {head!r}')
+    head = _chosen_head(saved, head)
     saved = without_gates(saved)
     names = list(INPUTS)[:HEADS[head]]
-    outputs = list(OUTPUTS)[:4 if head == 'pretraining' else 2]
+    shapes = {'scores': TASK_OUTPUTS[saved.head.kind]} if head == 'task' else OUTPUTS
+    outputs = list(shapes)[:4 if head == 'pretraining' else 2]
     network = _network(saved, head)
     with new_directory(output) as staged:
         symbol = mx.sym.Group(list(network(*(mx.sym.var(name, dtype='float32') for name in names))))
@@ -135,7 +149,8 @@ def export(saved: SavedModel, output: Path, *, head: str = 'encoder') -> Dict[st
                            f'more than {TOLERANCE:.0e}; nothing was written')
         write_manifest(staged, form=FORMAT, version=VERSION, head=head, max_length=saved.architecture.max_length,
                        inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in names},
-                       outputs={name: {'shape': OUTPUTS[name]} for name in outputs},
+                       outputs={name: {'shape': shapes[name]} for name in outputs},
+                       **({'task': saved.head.to_dict()} if head == 'task' else {}),
                        vocabulary_sha256=vocabulary_hash(saved.vocabulary), relative_difference=differences)
     return differences
 

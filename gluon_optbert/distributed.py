@@ -60,6 +60,12 @@ class Workers:
             values = self._hvd.allreduce(mx.nd.array(values, dtype='float64'), average=False, name=name).asnumpy()
         return [float(value) for value in values]
 
+    def total(self, array: np.ndarray, *, name: str) -> np.ndarray:
+        """The sum of an array over the workers."""
+        if self.size == 1:
+            return array
+        return self._hvd.allreduce(mx.nd.array(array, dtype=array.dtype), average=False, name=name).asnumpy()
+
     def broadcast(self, arrays: Sequence[mx.nd.NDArray], *, name: str) -> None:
         """Replace every array by rank 0's, in place."""
         if self.size > 1:

@@ -162,10 +162,12 @@ class Reporter:
 
     @staticmethod
     def _line(record: Mapping[str, Any]) -> str:
-        names = {'mlm': 'mlm', 'nsp': 'nsp', 'penalty': 'penalty', 'mlm_loss': 'held-out mlm',
+        names = {'loss': 'loss', 'mlm': 'mlm', 'nsp': 'nsp', 'penalty': 'penalty', 'mlm_loss': 'held-out mlm',
                  'mlm_accuracy': 'mlm accuracy', 'nsp_accuracy': 'nsp accuracy'}
         parts = [f'{record["phase"]} step {record["step"]}'] + ([f'round {record["round"]}'] if 'round' in record else [])
+        parts += [f'seed {record["seed"]}'] if 'seed' in record else []
         parts += [f'{shown} {record[name]:.3f}' for name, shown in names.items() if name in record]
+        parts += [f'{name} {value:.2f}' for name, value in record.items() if '/' in name]  # held-out set/metric
         if 'parameters' in record:
             parts.append(f'params {record["parameters"] / 1e6:.1f}M')
         if 'tokens_per_second' in record:
@@ -263,12 +265,12 @@ def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int]
                     record['penalty'] = penalty.value(gates.values())
                 reporter.write(record)
                 sums, counted, tokens, waited, began = nothing.copy(), 0, 0, 0.0, time.perf_counter()
+            paused = time.perf_counter()
             if last or (phase.evaluate_every and step % phase.evaluate_every == 0):
                 measured = objective.evaluate(phase)
                 if measured is not None:
                     reporter.write({'phase': phase.name, **phase.notes, 'step': step, **measured})
                     objective.remember(progress, measured, step)
-                    began = time.perf_counter()
             stopping = stop.agreed()
             wanted = (phase.checkpoint_every and step % phase.checkpoint_every == 0) or (
                 objective.returns_to_best and progress.get('best_step') == step)
@@ -277,9 +279,9 @@ def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int]
                 if workers.first:
                     store.save(step, optimizer, {**progress, 'unlogged': [*sums, counted]})
                 workers.barrier('checkpoint')
-                began = time.perf_counter()
             if stopping:
                 raise Terminated(f'{phase.name}: asked to stop at step {step}; its state is saved, go on with --resume')
+            began += time.perf_counter() - paused  # only training counts in tokens_per_second
     finally:
         stop.restore()
         reporter.close()

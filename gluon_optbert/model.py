@@ -9,7 +9,7 @@ from gluonnlp.model.bert import BERTModel
 from mxnet.gluon import HybridBlock, nn
 
 from .architecture import Architecture
-from .encoder import OptBERTEncoder
+from .encoder import MASKED_SCORE, OptBERTEncoder
 from .gates import Gate, Gates, StreamLayerNorm, column_of_ones, spread
 from .heads import PRETRAINING, Head
 from .shrink import Parameters, check_parameters
@@ -80,6 +80,11 @@ class OptBERTModel(BERTModel):
     def architecture(self) -> Architecture:
         """The widths that the network was built for."""
         return self._architecture
+
+    @property
+    def head(self) -> Head:
+        """What stands on the encoder."""
+        return self._head
 
     @property
     def gates(self) -> Gates:
@@ -176,6 +181,41 @@ class PretrainingLoss(HybridBlock):
             if self._accuracy:
                 correct.append(F.sum((F.argmax(scores, axis=-1) == labels) * weights))
         return (*entropies, *correct)
+
+
+class TaskLoss(HybridBlock):
+    """The loss of a task's head, summed over a worker's share of a batch (Devlin et al., 2018, section 4).
+
+    Cross entropy of the labels, or of the places of an answer's first and last token, half each; squared error of a regression.
+
+    Parameters
+    ----------
+    head : Head
+
+    Inputs:
+        - **scores** : shape (batch, outputs), or (batch, length, 2) for question answering
+        - **labels** : shape (batch,), or (batch, 2) for question answering
+        - **weights** : shape (batch,)
+        - **valid_length** : shape (batch,)
+
+    Outputs:
+        - **loss** : shape (1,), float32
+    """
+
+    def __init__(self, head: Head, prefix=None, params=None):
+        super().__init__(prefix=prefix, params=params)
+        self._kind = head.kind
+
+    def hybrid_forward(self, F, scores, labels, weights, valid_length):  # pylint: disable=arguments-differ
+        if self._kind == 'regression':
+            return F.sum(F.square(F.reshape(scores, shape=(-1,)) - labels) * weights)
+        if self._kind == 'classification':
+            return -F.sum(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights)
+        places = F.reshape(F.contrib.arange_like(scores, axis=1), shape=(1, -1))
+        padding = F.broadcast_greater_equal(places, F.reshape(valid_length, shape=(-1, 1)))  # (batch, length)
+        entropies = F.log_softmax(F.broadcast_add(scores, F.expand_dims(padding * MASKED_SCORE, axis=2)), axis=1)
+        both = F.pick(F.transpose(entropies, axes=(0, 2, 1)), labels, axis=2)  # (batch, 2)
+        return -F.sum(F.mean(both, axis=1) * weights)
 
 
 TIED = 'decoder.3.weight'  # a second name of word_embed.0.weight

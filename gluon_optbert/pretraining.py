@@ -24,9 +24,8 @@ from .vocabulary import vocabulary_hash
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingRecipe:
-    """What every run that trains weights by equation (1) has in common."""
-    shards: Path = option('directory of shards that pretrain/make_shards.py made')
+class WeightRecipe:
+    """What every run that trains weights has in common."""
     output: Path = option('where the result is written')
     batch_size: int = option('instances a step, over all workers', 256)
     accumulate: int = option('passes that a worker splits its share of a batch into', 1)
@@ -36,10 +35,7 @@ class TrainingRecipe:
     weight_decay: float = option('of all weights but biases and LayerNorms', 0.01)
     clip_norm: float = option('largest 2-norm of the gradient', 1.0)
     dropout: float = option('of embeddings, attention probabilities and block outputs', 0.1)
-    seed: int = option('of weights, data order and dropout', 1)
     log_every: int = option('steps between metrics', 50)
-    evaluate_every: int = option('steps between held-out evaluations; 0 for one at the end', 1000)
-    evaluation_limit: int = option('held-out instances to evaluate on', 2048)
     checkpoint_every: int = option('steps between checkpoints; 0 for none', 500)
     keep: int = option('newest checkpoints to keep, the best one aside', 2)
     resume: bool = option('go on from the newest checkpoint of an unfinished run', False)
@@ -47,10 +43,10 @@ class TrainingRecipe:
     def problems(self) -> List[str]:
         """What is out of range."""
         found = []
-        for name in ('batch_size', 'accumulate', 'keep', 'evaluation_limit'):
+        for name in ('batch_size', 'accumulate', 'keep'):
             if getattr(self, name) < 1:
                 found.append(f'{name} must be at least 1, found {getattr(self, name)}')
-        for name in ('log_every', 'evaluate_every', 'checkpoint_every', 'seed'):
+        for name in ('log_every', 'checkpoint_every'):
             if getattr(self, name) < 0:
                 found.append(f'{name} must not be negative, found {getattr(self, name)}')
         for name in ('warmup', 'dropout'):
@@ -66,9 +62,8 @@ class TrainingRecipe:
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""
         return Phase(name=name, steps=steps, **{**dict(
-            batch_size=self.batch_size, accumulate=self.accumulate, seed=self.seed, log_every=self.log_every,
-            evaluate_every=self.evaluate_every, checkpoint_every=self.checkpoint_every, keep=self.keep,
-            evaluation_limit=self.evaluation_limit), **more})
+            batch_size=self.batch_size, accumulate=self.accumulate, log_every=self.log_every,
+            checkpoint_every=self.checkpoint_every, keep=self.keep), **more})
 
     def weight_optimizer(self, model: OptBERTModel, workers: Workers,
                          parameters: Optional[Mapping[str, gluon.Parameter]] = None) -> Optimizer:
@@ -86,6 +81,30 @@ class TrainingRecipe:
         if self.batch_size % parts:
             raise ValueError(f'batch_size {self.batch_size} does not divide among {workers.size} workers with '
                              f'{self.accumulate} passes each; choose a multiple of {parts}')
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingRecipe(WeightRecipe):
+    """What every run that trains weights by equation (1) has in common."""
+    shards: Path = option('directory of shards that pretrain/make_shards.py made')
+    seed: int = option('of weights, data order and dropout', 1)
+    evaluate_every: int = option('steps between held-out evaluations; 0 for one at the end', 1000)
+    evaluation_limit: int = option('held-out instances to evaluate on', 2048)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        found = super().problems()
+        if self.evaluation_limit < 1:
+            found.append(f'evaluation_limit must be at least 1, found {self.evaluation_limit}')
+        for name in ('evaluate_every', 'seed'):
+            if getattr(self, name) < 0:
+                found.append(f'{name} must not be negative, found {getattr(self, name)}')
+        return found
+
+    def phase(self, name: str, steps: int, **more: Any) -> Phase:
+        """A phase of the run with the recipe's settings."""
+        return super().phase(name, steps, **{**dict(
+            seed=self.seed, evaluate_every=self.evaluate_every, evaluation_limit=self.evaluation_limit), **more})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,9 @@ class ExportRecipe:
     """What to export, and where to."""
     model: Path = option('model directory, with gates or without')
     output: Path = option('deployment directory to write')
-    head: str = option('what it computes: encoded tokens and pooled output, or NSP and MLM scores too', 'encoder',
-                       choices=tuple(HEADS))
+    head: Optional[str] = option('what it computes: encoded tokens and pooled output, NSP and MLM scores too, or the scores of '
+                                 'the task that it was fine-tuned for; the task\'s by default, else the encoder\'s', None,
+                                 choices=tuple(HEADS))
     alphas: Optional[Path] = option('alphas.npz of gates to fold first; units at zero are cut', None)
 
 

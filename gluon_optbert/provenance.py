@@ -1,0 +1,45 @@
+"""Where a measured number comes from: the commit, the versions and the machine of a run."""
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+import gluonnlp
+import mxnet as mx
+import numpy as np
+
+from . import __version__
+from .threads import physical_cores
+
+
+def commit() -> Optional[str]:
+    """The commit of the working tree that the package runs from, ending in ``+`` if it has changes; None if there is none."""
+    def git(*words: str) -> str:
+        return subprocess.run(['git', *words], cwd=str(Path(__file__).resolve().parent), check=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, universal_newlines=True).stdout.strip()
+    try:
+        if git('ls-files', Path(__file__).name) == '':
+            return None  # installed below somebody else's repository
+        return git('rev-parse', 'HEAD') + ('+' if git('status', '--porcelain', '--untracked-files=no') else '')
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def versions() -> Dict[str, str]:
+    """Of what a result depends on."""
+    return {'gluon_optbert': __version__, 'mxnet': mx.__version__, 'gluonnlp': gluonnlp.__version__, 'numpy': np.__version__,
+            'python': platform.python_version()}
+
+
+def machine() -> Dict[str, Any]:
+    """The processor, its physical cores, the threads of OpenMP and the system."""
+    try:
+        lines = Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace').splitlines()
+    except OSError:
+        lines = []
+    models = [line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')]
+    return {'cpu': models[0] if models else platform.processor(), 'cores': physical_cores(),
+            'threads': os.environ.get('OMP_NUM_THREADS'), 'system': platform.platform()}
