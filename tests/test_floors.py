@@ -12,11 +12,11 @@ FLOORS = [
     ['threads', '__init__', 'staging', 'recipe', 'architecture', 'paper', 'cost', 'named', 'heads',
      'name_maps'],
     ['selection', 'shrink', 'baselines', 'foreign', 'crc32c'],
-    ['gates', 'penalty', 'encoder', 'model'],
+    ['gates', 'penalty', 'encoder', 'model', 'inference'],
     ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus',
      'checkpoint', 'distributed', 'optimization', 'torch_reader', 'params_reader', 'safetensors_reader', 'tensorflow_reader'],
-    ['states', 'loop', 'training', 'pretraining', 'deploy', 'latency', 'pruning', 'verification', 'sources', 'importers',
-     'provenance', 'finetuning', 'glue', 'question_answering'],
+    ['states', 'loop', 'training', 'pretraining', 'quantize', 'onnx_export', 'deployment', 'answers', 'predictor', 'deploy',
+     'latency', 'pruning', 'verification', 'sources', 'importers', 'provenance', 'finetuning', 'glue', 'question_answering'],
 ]
 LATE = {('architecture', 'named')}  # inside a function: names are looked up in the module that is built on this one
 ORDER = [name for floor in FLOORS for name in floor]

@@ -1,0 +1,174 @@
+"""The network of an export: a symbol that says what is computed, and the arrays that it reads.
+
+It computes what `OptBERTModel` computes, with fewer operators: no dropout, no gates, the attention's scale in the weights of the
+queries, token ids transposed instead of embeddings. Parameters keep the names of `network_shapes`.
+"""
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from .architecture import Architecture, LayerDims
+from .encoder import MASKED_SCORE
+from .gates import LAYER_NORM_EPS
+from .heads import Head, network_shapes
+from .shrink import Parameters
+
+F = mx.sym
+KINDS = ('encoder', 'pretraining', 'task')
+INPUTS = {'input_ids': ('batch', 'length'), 'token_types': ('batch', 'length'), 'valid_length': ('batch',),
+          'masked_positions': ('batch', 'masked')}
+OUTPUTS = {'encoded': ('batch', 'length', 'h'), 'pooled': ('batch', 'h'), 'next_sentence_scores': ('batch', 2),
+           'masked_scores': ('batch', 'masked', 'vocab_size')}
+BFLOAT16 = np.dtype([('bfloat16', np.uint16)])  # how MXNet spells it
+_QUERY = '.proj_query.'
+
+
+def inputs_of(kind: str) -> List[str]:
+    """The inputs of an export of this kind, in their order."""
+    return list(INPUTS)[:4 if kind == 'pretraining' else 3]
+
+
+def outputs_of(kind: str, head: Head) -> Dict[str, Tuple]:
+    """The outputs of an export by name, in their order, with their shapes."""
+    if kind == 'task':
+        return {'scores': ('batch', head.outputs) if head.pooled else ('batch', 'length', head.outputs)}
+    return {name: OUTPUTS[name] for name in list(OUTPUTS)[:4 if kind == 'pretraining' else 2]}
+
+
+def inference_shapes(architecture: Architecture, kind: str, head: Head) -> Dict[str, Tuple[int, ...]]:
+    """The shape of every parameter that an export of this kind reads."""
+    unused = ('classifier.', 'decoder.') if kind == 'encoder' else ()
+    return {name: shape for name, shape in network_shapes(architecture, head).items() if not name.startswith(unused)}
+
+
+def is_low(name: str) -> bool:
+    """Whether a parameter is of a matrix product that reduced precision is for: those of the encoder, and their biases."""
+    return 'proj' in name or '.ffn_' in name
+
+
+def inference_parameters(parameters: Parameters, architecture: Architecture, kind: str, head: Head) -> Dict[str, np.ndarray]:
+    """The arrays that an export reads: the scale of the attention, 1/sqrt(k), stands in the queries' weights."""
+    found = {}
+    for name in inference_shapes(architecture, kind, head):
+        value = np.asarray(parameters[name], dtype=np.float32)
+        if _QUERY in name:
+            layer = int(name.split('.')[2])
+            value = value * np.float32(architecture.layers[layer].k ** -0.5)
+        found[name] = value
+    return found
+
+
+class _Network:
+    """The symbol of one architecture, piece by piece; tensors are time-major, (length, batch, units), inside."""
+
+    def __init__(self, architecture: Architecture, bfloat16: bool):
+        self._architecture, self._bfloat16 = architecture, bfloat16
+        self._variables: Dict[str, mx.sym.Symbol] = {}
+
+    def _var(self, name: str) -> mx.sym.Symbol:
+        if name not in self._variables:
+            self._variables[name] = F.var(name)
+        return self._variables[name]
+
+    def _low(self, data):
+        return F.amp_cast(data, dtype=BFLOAT16) if self._bfloat16 else data
+
+    def _high(self, data):
+        return F.amp_cast(data, dtype='float32') if self._bfloat16 else data
+
+    def dense(self, data, name: str, units: int):
+        """A matrix product and a bias over the last axis."""
+        return F.FullyConnected(data, self._var(name + '.weight'), self._var(name + '.bias'), num_hidden=units, flatten=False,
+                                name=name)
+
+    def norm(self, data, name: str):
+        """LayerNorm over the last axis."""
+        return F.LayerNorm(data, self._var(name + '.gamma'), self._var(name + '.beta'), axis=-1, eps=LAYER_NORM_EPS, name=name)
+
+    def _embedding(self, ids, name: str, rows: int):
+        return F.Embedding(ids, self._var(name), input_dim=rows, output_dim=self._architecture.embedding_width)
+
+    def embed(self, inputs: Mapping[str, mx.sym.Symbol]):
+        """(batch, length) ids to the stream, and the steps 0, 1, … of its length."""
+        wide = self._architecture
+        tokens = F.transpose(inputs['input_ids'])
+        steps = F.contrib.arange_like(tokens, axis=0)
+        stream = self._embedding(tokens, 'word_embed.0.weight', wide.vocab_size) + self._embedding(
+            F.transpose(inputs['token_types']), 'token_type_embed.0.weight', wide.token_types)
+        positions = self._embedding(steps, 'encoder.position_weight', wide.max_length)
+        stream = self.norm(F.broadcast_add(stream, F.expand_dims(positions, axis=1)), 'encoder.layer_norm')
+        if wide.e is not None:
+            stream = self._high(self.dense(self._low(stream), 'encoder.embed_proj', wide.h))
+        return stream, steps
+
+    def masks(self, steps, valid_length):
+        """What is added to the scores, shape (batch * a, length, length), for each number of heads that occurs."""
+        padding = F.broadcast_greater_equal(F.reshape(steps, shape=(1, -1)), F.reshape(valid_length, shape=(-1, 1)))
+        scores = F.reshape(padding * MASKED_SCORE, shape=(0, 1, 1, -1))
+        scores = F.broadcast_add(scores, F.reshape(F.zeros_like(steps), shape=(1, 1, -1, 1)))
+        return {a: F.reshape(F.broadcast_axis(scores, axis=1, size=a), shape=(-3, 0, 0))
+                for a in sorted({dims.a for dims in self._architecture.layers})}
+
+    def layer(self, stream, mask, dims: LayerDims, cell: str):
+        """One layer; `cell` is what its parameters' names begin with."""
+        h, narrow = self._architecture.h, self._low(stream)
+
+        def heads(name: str, width: int):
+            """(length, batch, h) to (batch * a, length, width)."""
+            data = self._high(self.dense(narrow, f'{cell}attention_cell.proj_{name}', dims.a * width))
+            data = F.transpose(F.reshape(data, shape=(0, 0, dims.a, width)), axes=(1, 2, 0, 3))
+            return F.reshape(data, shape=(-3, 0, 0))
+
+        scores = F.batch_dot(heads('query', dims.k), heads('key', dims.k), transpose_b=True)
+        context = F.batch_dot(F.softmax(scores + mask, axis=-1), heads('value', dims.v))
+        context = F.transpose(F.reshape(context, shape=(-4, -1, dims.a, 0, 0)), axes=(2, 0, 1, 3))
+        context = self._low(F.reshape(context, shape=(0, 0, -3)))  # (length, batch, a * v)
+        stream = self.norm(self._high(self.dense(context, cell + 'proj', h)) + stream, cell + 'layer_norm')
+        if dims.f:
+            inner = F.LeakyReLU(self.dense(self._low(stream), cell + 'ffn.ffn_1', dims.f), act_type='gelu')
+            stream = self.norm(self._high(self.dense(inner, cell + 'ffn.ffn_2', h)) + stream, cell + 'ffn.layer_norm')
+        return stream
+
+    def decode(self, encoded, positions):
+        """Scores over the vocabulary at the masked positions, shape (batch, masked, vocab_size)."""
+        rows = F.broadcast_add(F.zeros_like(positions), F.expand_dims(F.contrib.arange_like(positions, axis=0), axis=1))
+        places = F.stack(F.reshape(positions, shape=(-1,)), F.reshape(rows, shape=(-1,)), axis=0)
+        masked = F.reshape_like(F.gather_nd(encoded, places), positions, lhs_begin=0, lhs_end=1, rhs_begin=0, rhs_end=2)
+        inner = F.LeakyReLU(self.dense(masked, 'decoder.0', self._architecture.embedding_width), act_type='gelu')
+        return F.FullyConnected(self.norm(inner, 'decoder.2'), self._var('word_embed.0.weight'), self._var('decoder.3.bias'),
+                                num_hidden=self._architecture.vocab_size, flatten=False, name='decoder.3')
+
+
+def inference_symbol(architecture: Architecture, kind: str, head: Head, *, bfloat16: bool = False) -> mx.sym.Symbol:
+    """The network of an export; the same arguments give the same nodes with the same names.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    kind : str
+        One of `KINDS`: the encoded tokens and the pooled output, the scores of pre-training as well, or the scores of `head`.
+    head : Head
+    bfloat16 : bool
+        Whether the encoder's matrix products are taken in bfloat16; all else stays float32.
+    """
+    with mx.name.NameManager():  # counts operators from zero
+        inputs = {name: F.var(name, dtype='float32') for name in inputs_of(kind)}
+        network = _Network(architecture, bfloat16)
+        stream, steps = network.embed(inputs)
+        masks = network.masks(steps, inputs['valid_length'])
+        for i, dims in enumerate(architecture.layers):
+            stream = network.layer(stream, masks[dims.a], dims, f'encoder.transformer_cells.{i}.')
+        encoded = F.SequenceMask(stream, sequence_length=inputs['valid_length'], use_sequence_length=True, axis=0)
+        if kind == 'task' and not head.pooled:
+            return network.dense(F.transpose(encoded, axes=(1, 0, 2)), 'task', head.outputs)
+        first = F.reshape(F.slice_axis(encoded, axis=0, begin=0, end=1), shape=(-3, 0))
+        pooled = F.tanh(network.dense(first, 'pooler', architecture.h))
+        if kind == 'task':
+            return network.dense(pooled, 'task', head.outputs)
+        outputs = [F.transpose(encoded, axes=(1, 0, 2)), pooled]
+        if kind == 'pretraining':
+            outputs += [network.dense(pooled, 'classifier', 2), network.decode(encoded, inputs['masked_positions'])]
+        return F.Group(outputs)
