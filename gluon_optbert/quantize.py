@@ -1,0 +1,141 @@
+"""An export's matrix products in eight bits: thresholds from the user's text, and MXNet's quantised operators.
+
+The encoder's matrix products take int8 inputs and weights, one scale to a tensor, and add up in int32; embeddings, softmax,
+LayerNorm, the attention's products, the pooler and the heads stay float32. Where one product feeds another through GELU, nothing
+leaves eight bits between them. The passes over the graph are those of ``mxnet.contrib.quantization``.
+"""
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.contrib import quantization
+
+from .inference import is_low
+
+METHODS = ('naive', 'entropy')
+BACKEND = 'MKLDNN_QUANTIZE'
+_PRODUCT = '_sg_mkldnn_fully_connected'
+_STAY = ['Embedding', 'elemwise_add', 'elemwise_mul']  # MXNet would quantise them too
+_BINS = 8001  # of a histogram, odd, as MXNet's entropy calibration wants it
+Thresholds = Mapping[str, Tuple[float, float]]
+
+
+def _graph(symbol: mx.sym.Symbol, names: Sequence[str]) -> Tuple[mx.sym.Symbol, mx.sym.Symbol, List[str]]:
+    """The graph with its products fused, the same quantised but not calibrated, and the outputs that need thresholds."""
+    fused = symbol.get_backend_symbol(BACKEND)
+    nodes = json.loads(fused.tojson())['nodes']
+    others = [node['name'] for node in nodes
+              if node['op'] == _PRODUCT and not is_low(nodes[node['inputs'][1][0]]['name'])]
+    quantised, outputs = quantization._quantize_symbol(
+        fused, mx.cpu(), excluded_symbols=others, excluded_operators=_STAY, offline_params=list(names), quantized_dtype='int8',
+        quantize_mode='full', quantize_granularity='tensor-wise')
+    return fused, quantised, outputs
+
+
+def calibrate(symbol: mx.sym.Symbol, arrays: Mapping[str, np.ndarray], feeds: Sequence[Mapping[str, np.ndarray]],
+              method: str = 'naive') -> Dict[str, Tuple[float, float]]:
+    """The range of every tensor that is to be quantised, over batches of the user's text.
+
+    Parameters
+    ----------
+    symbol : mx.sym.Symbol
+        The float32 network of `inference_symbol`.
+    arrays : mapping of name to np.ndarray
+    feeds : sequence of mapping of input name to np.ndarray
+        One batch each.
+    method : str
+        ``naive``: the smallest and largest value. ``entropy``: a symmetric range inside it, with the least divergence of what
+        eight bits make of the values' distribution.
+
+    Returns
+    -------
+    dict of output name to (float, float)
+
+    Raises
+    ------
+    ValueError
+        If there is no batch, or a value is not finite.
+    """
+    if not feeds:
+        raise ValueError('calibration: no text; give a file with a line or more')
+    fused, _, outputs = _graph(symbol, list(arrays))
+    internals = fused.get_internals()
+    watched = mx.sym.Group([internals[name] for name in outputs])
+    inputs = [name for name in watched.list_inputs() if name in feeds[0]]
+    block = mx.gluon.SymbolBlock(watched, [mx.sym.var(name, dtype='float32') for name in inputs])
+    for name, parameter in block.collect_params().items():
+        parameter._load_init(mx.nd.array(arrays[name]), mx.cpu())
+
+    def batches():
+        for feed in feeds:
+            yield zip(outputs, (found.asnumpy() for found in block(*(mx.nd.array(feed[name]) for name in inputs))))
+
+    ranges = {name: (math.inf, -math.inf) for name in outputs}
+    for batch in batches():
+        for name, values in batch:
+            ranges[name] = min(ranges[name][0], float(values.min())), max(ranges[name][1], float(values.max()))
+    wrong = [name for name, found in ranges.items() if not np.isfinite(found).all()]
+    if wrong:
+        raise ValueError(f'calibration: {", ".join(wrong)} not finite; the model is broken')
+    if method == 'naive':
+        return ranges
+    largest = {name: max(-low, high, 1e-8) for name, (low, high) in ranges.items()}
+    counts = {name: np.zeros(_BINS, dtype=np.int64) for name in outputs}
+    for batch in batches():
+        for name, values in batch:
+            counts[name] += np.histogram(values, bins=_BINS, range=(-largest[name], largest[name]))[0]
+    return {name: _least_divergence(counts[name], largest[name]) for name in outputs}
+
+
+def _least_divergence(counts: np.ndarray, largest: float) -> Tuple[float, float]:
+    """The symmetric range that loses least of a histogram over [-largest, largest] in eight bits."""
+    edges = np.linspace(-largest, largest, len(counts) + 1)
+    threshold, _ = mx.nd.contrib.calibrate_entropy(mx.nd.array(counts), mx.nd.array(edges), num_quantized_bins=255)
+    threshold = float(threshold.asscalar())
+    return -threshold, threshold
+
+
+def check_thresholds(values: Any, *, source: str) -> Dict[str, Tuple[float, float]]:
+    """Thresholds from JSON; ValueError if they are something else."""
+    try:
+        found = {str(name): (float(low), float(high)) for name, (low, high) in values.items()}
+        wrong = [name for name, ends in found.items() if not np.isfinite(ends).all() or ends[0] > ends[1]]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f'{source}: not calibration thresholds ({error})') from error
+    if wrong or not found:
+        raise ValueError(f'{source}: no ranges of finite numbers for {", ".join(wrong) or "anything"}')
+    return found
+
+
+def int8_symbol(symbol: mx.sym.Symbol, names: Sequence[str], thresholds: Thresholds) -> mx.sym.Symbol:
+    """The network in eight bits.
+
+    Parameters
+    ----------
+    symbol : mx.sym.Symbol
+        The float32 network of `inference_symbol`.
+    names : sequence of str
+        Its parameters.
+    thresholds : mapping of output name to (float, float)
+        What `calibrate` found.
+
+    Raises
+    ------
+    ValueError
+        If they are those of another network.
+    """
+    _, quantised, outputs = _graph(symbol, names)
+    if set(thresholds) != set(outputs):
+        raise ValueError('calibration: the thresholds are those of another network')
+    return quantization._calibrate_quantized_sym(quantised, dict(thresholds)).get_backend_symbol(BACKEND)
+
+
+def int8_parameters(symbol: mx.sym.Symbol, arrays: Mapping[str, np.ndarray], thresholds: Thresholds) -> Dict[str, mx.nd.NDArray]:
+    """The arrays that the network in eight bits reads, with the ranges of its weights."""
+    found = quantization._quantize_params(symbol, {name: mx.nd.array(value) for name, value in arrays.items()},
+                                          dict(thresholds))
+    return {name: found[name] for name in symbol.list_inputs() if name in found}
