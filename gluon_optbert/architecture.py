@@ -99,10 +99,13 @@ class Architecture:
     def size(self, axis: Axis) -> int:
         """The length of one side of a tensor, e.g. of ``('a0', 'k0')``, the rows of the first layer's queries."""
         fixed = {'vocab_size': self.vocab_size, 'max_length': self.max_length, 'token_types': self.token_types,
-                 'e': self.embedding_width, 'nsp': 2}
-        widths, size = self.widths(), 1
+                 'e': self.embedding_width, 'nsp': 2, 'h': self.h}
+        size = 1
         for name in axis:
-            size *= fixed[name] if name in fixed else widths[name]
+            if name in fixed:
+                size *= fixed[name]
+            else:
+                size *= getattr(self.layers[int(name[1:])], name[0])
         return size
 
     def to_dict(self) -> Dict[str, Any]:
