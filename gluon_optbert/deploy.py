@@ -1,35 +1,35 @@
-"""Export: a symbol and parameters that plain MXNet loads, in a directory that describes itself.
+"""Export: a network that others load without this package, in a directory that describes itself, and what uses one.
 
-    model-symbol.json  model-0000.params  architecture.json  vocab.txt  manifest.json
+Module `deployment` says what is in the directory. An export is loaded again, by plain MXNet, and compared before it counts as
+written.
 """
 from __future__ import annotations
 
+import dataclasses
 import time
-import warnings
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
-from .checkpoint import SavedModel, check_manifest, write_manifest
+from .checkpoint import SavedModel
 from .cost import ParameterCost
-from .heads import PRETRAINING
-from .staging import new_directory
+from .deployment import (PRECISIONS, Deployment, import_symbol, load_deployment, need_bfloat16, vouch,
+                         write_deployment)
+from .inference import BFLOAT16, INPUTS, KINDS, OUTPUTS, inference_parameters, is_low
 from .model import OptBERTModel, build
+from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
+from .predictor import Instance, Predictor, feeds_of, score
+from .quantize import METHODS, calibrate, int8_parameters
 from .recipe import RunFailed
 from .selection import Alphas, Selection, keep_all
 from .shrink import shrink
-from .vocabulary import vocabulary_hash, write_vocabulary
+from .staging import new_directory
 
-FORMAT, VERSION = 'gluon_optbert deployment', 1
+__all__ = ['INPUTS', 'KINDS', 'METHODS', 'OUTPUTS', 'PRECISIONS', 'Predictor', 'TOLERANCE', 'NotEqual', 'export', 'import_symbol',
+           'kind_of', 'latency_ms', 'load_deployment', 'random_feed', 'relative_difference', 'run', 'without_gates']
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
-INPUTS = {'input_ids': ('batch', 'length'), 'token_types': ('batch', 'length'), 'valid_length': ('batch',),
-          'masked_positions': ('batch', 'masked')}
-OUTPUTS = {'encoded': ('batch', 'length', 'h'), 'pooled': ('batch', 'h'), 'next_sentence_scores': ('batch', 2),
-           'masked_scores': ('batch', 'masked', 'vocab_size')}
-TASK_OUTPUTS = {'classification': ('batch', 'labels'), 'regression': ('batch', 1), 'question_answering': ('batch', 'length', 2)}
-HEADS = {'encoder': 3, 'pretraining': 4, 'task': 3}  # and how many inputs each takes
 
 
 class NotEqual(RunFailed):
@@ -57,12 +57,6 @@ def run(block: Any, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> Lis
     """What a block makes of inputs given by name."""
     outputs = block(*(mx.nd.array(feed[name], dtype='float32') for name in names))
     return [output.asnumpy() for output in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
-
-
-def _network(saved: SavedModel, head: str, **options: Any) -> OptBERTModel:
-    whole = head == 'pretraining'
-    return build(saved.architecture, saved.parameters, trainable=False, use_classifier=whole, use_decoder=whole, head=saved.head,
-                 prefix='bert_', **options)
 
 
 def without_gates(saved: SavedModel, alphas: Optional[Alphas] = None) -> SavedModel:
@@ -93,18 +87,25 @@ def without_gates(saved: SavedModel, alphas: Optional[Alphas] = None) -> SavedMo
     return SavedModel(architecture, parameters, saved.vocabulary, saved.recipe, saved.progress)
 
 
-def _chosen_head(saved: SavedModel, head: Optional[str]) -> str:
-    """The head to export; ValueError if there is no such head, or not on this network."""
-    default = 'encoder' if saved.head == PRETRAINING else 'task'
-    if head is not None and head not in HEADS:
-        raise ValueError(f'head must be one of {", ".join(HEADS)}, found {head!r}')
-    if head is not None and (head == 'task') != (default == 'task'):
-        raise ValueError(f'the network has the head of {saved.head.task or saved.head.kind}, so {head!r} cannot be exported; '
-                         f'{default!r} can')
-    return head or default
+def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:
+    """What an export of a model computes: its task's scores if it has a task, else what is asked for or the encoder's outputs.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot compute what is asked for.
+    """
+    able = ('task',) if saved.head.outputs else ('encoder', 'pretraining')
+    if computes is not None and computes not in KINDS:
+        raise ValueError(f'head must be one of {", ".join(KINDS)}, found {computes!r}')
+    if computes not in (None, *able):
+        raise ValueError(f'a model with the head of {saved.head.kind} exports {" or ".join(able)}, not {computes!r}')
+    return computes or able[0]
 
 
-def export(saved: SavedModel, output: Path, *, head: Optional[str] = None) -> Dict[str, float]:
+def export(saved: SavedModel, output: Path, *, head: Optional[str] = None, precision: str = 'float32',
+           calibration: Sequence[Instance] = (), method: str = 'naive', labelled: Sequence[Instance] = (),
+           onnx: bool = False) -> Dict[str, Any]:
     """Write a deployment directory; it is loaded again by plain MXNet and compared before it counts as written.
 
     Parameters
@@ -113,82 +114,102 @@ def export(saved: SavedModel, output: Path, *, head: Optional[str] = None) -> Di
         Gates, if it has them, are folded and cut on the way.
     output : Path
     head : str, optional
-        ``encoder``: encoded tokens and pooled output. ``pretraining``: the NSP and MLM scores as well. ``task``: the scores of
-        the task that the network was fine-tuned for. By default the task's if it has one, else the encoder's.
+        What is computed: ``encoder``, encoded tokens and pooled output; ``pretraining``, the NSP and MLM scores as well;
+        ``task``, the scores of the model's own head. See `kind_of`.
+    precision : str
+        ``float32``; ``int8`` or ``bfloat16`` for the encoder's matrix products.
+    calibration : sequence of Instance
+        Text from which the ranges of an int8 network are taken.
+    method : str
+        How; one of `quantize.METHODS`.
+    labelled : sequence of Instance
+        What to measure the score of the export and of the float32 network on.
+    onnx : bool
+        Whether ``model.onnx`` is written too, in float32.
 
     Returns
     -------
-    dict of output name to float
-        The largest difference of the loaded export, relative to the largest value of that output.
+    dict
+        ``relative_difference`` of every output to the float32 network's, over its largest value, and the ``score`` and
+        ``float32_score`` on `labelled`.
 
     Raises
     ------
     FileExistsError, ValueError
         Bad input.
     NotEqual
-        If the export computes something else.
+        If a float32 export or ONNX file computes something else, or another one what is not finite.
     """
-    head = _chosen_head(saved, head)
     saved = without_gates(saved)
-    names = list(INPUTS)[:HEADS[head]]
-    shapes = {'scores': TASK_OUTPUTS[saved.head.kind]} if head == 'task' else OUTPUTS
-    outputs = list(shapes)[:4 if head == 'pretraining' else 2]
-    network = _network(saved, head)
+    kind = kind_of(saved, head)
+    if precision == 'bfloat16':
+        need_bfloat16()
     with new_directory(output) as staged:
-        symbol = mx.sym.Group(list(network(*(mx.sym.var(name, dtype='float32') for name in names))))
-        symbol.save(str(staged / 'model-symbol.json'))
-        used = set(symbol.list_inputs())
-        mx.nd.save(str(staged / 'model-0000.params'), {
-            'arg:' + name: parameter.data() for name, parameter in network.collect_params().items() if name in used})
-        (staged / 'architecture.json').write_text(saved.architecture.to_json(), encoding='utf-8')
-        write_vocabulary(saved.vocabulary, staged / 'vocab.txt')
-        differences = _compare(staged, network, saved, names, outputs)
-        worst = max(differences, key=differences.get)
-        if not differences[worst] <= TOLERANCE:
-            raise NotEqual(f'{output}: the export\'s {worst} is off by {differences[worst]:.1e} of its largest value, '
-                           f'more than {TOLERANCE:.0e}; nothing was written')
-        write_manifest(staged, form=FORMAT, version=VERSION, head=head, max_length=saved.architecture.max_length,
-                       inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in names},
-                       outputs={name: {'shape': shapes[name]} for name in outputs},
-                       **({'task': saved.head.to_dict()} if head == 'task' else {}),
-                       vocabulary_sha256=vocabulary_hash(saved.vocabulary), relative_difference=differences)
-    return differences
+        found, arrays = _prepared(saved, kind, precision, calibration, method)
+        write_deployment(staged, found, arrays)
+        network = _network(saved, kind)
+        measured: Dict[str, Any] = {'relative_difference': _compare(staged, network, found)}
+        most = TOLERANCE if precision == 'float32' else 1e30
+        _refuse(measured['relative_difference'], most, f'{output}: the export')
+        if onnx:
+            arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
+            write_onnx(staged / ONNX, onnx_model(saved.architecture, kind, saved.head, arrays))
+            measured['onnx_relative_difference'] = _compare_onnx(staged / ONNX, network, found)
+            _refuse(measured['onnx_relative_difference'], TOLERANCE, f'{output}: the ONNX file')
+        if labelled:
+            measured['float32_score'] = score(Predictor.of(network, found), labelled)
+            measured['score'] = score(Predictor.of(import_symbol(staged, found.inputs), found), labelled)
+        vouch(staged, dataclasses.replace(found, measured=measured))
+    return measured
 
 
-def _compare(directory: Path, network: OptBERTModel, saved: SavedModel, names: Sequence[str],
-             outputs: Sequence[str]) -> Dict[str, float]:
+def _prepared(saved: SavedModel, kind: str, precision: str, calibration: Sequence[Instance],
+              method: str) -> Tuple[Deployment, Dict[str, mx.nd.NDArray]]:
+    """What is to be written, and the arrays in their types."""
+    found = Deployment(saved.architecture, saved.vocabulary, saved.head, kind, precision)
+    plain = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
+    if precision == 'int8':
+        symbol = dataclasses.replace(found, precision='float32').symbol()
+        found = dataclasses.replace(found, calibration=calibrate(symbol, plain, feeds_of(found, calibration), method))
+        return found, int8_parameters(found.symbol(), plain, found.calibration)
+    arrays = {name: mx.nd.array(value) for name, value in plain.items()}
+    if precision == 'bfloat16':
+        arrays.update({name: mx.nd.amp_cast(array, dtype=BFLOAT16) for name, array in arrays.items() if is_low(name)})
+    return found, arrays
+
+
+def _network(saved: SavedModel, kind: str) -> OptBERTModel:
+    """The network in memory whose outputs are those of an export."""
+    whole = kind == 'pretraining'
+    return build(saved.architecture, saved.parameters, trainable=False, use_classifier=whole, use_decoder=whole,
+                 head=saved.head)
+
+
+def _compare(directory: Path, network: OptBERTModel, found: Deployment) -> Dict[str, float]:
     """The largest relative differences between a network and its export, over two shapes."""
-    loaded = import_symbol(directory, names)
-    differences = dict.fromkeys(outputs, 0.0)
-    longest = min(48, saved.architecture.max_length)
+    loaded = import_symbol(directory, found.inputs)
+    differences = dict.fromkeys(found.outputs, 0.0)
+    longest = min(48, found.architecture.max_length)
     for batch, length in ((1, min(7, longest)), (3, longest)):
-        feed = random_feed(saved.architecture, batch=batch, length=length)
-        for name, found, wanted in zip(outputs, run(loaded, feed, names), run(network, feed, names)):
-            differences[name] = max(differences[name], relative_difference(found, wanted))
+        feed = random_feed(found.architecture, batch=batch, length=length)
+        for name, output, wanted in zip(differences, run(loaded, feed, found.inputs), run(network, feed, found.inputs)):
+            differences[name] = max(differences[name], relative_difference(output, wanted))
     return differences
 
 
-def import_symbol(directory: Path, names: Sequence[str]) -> mx.gluon.SymbolBlock:
-    """The exported network, as any program with MXNet alone loads it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', 'Cannot decide type for the following arguments')  # of the inputs; they are float32
-        return mx.gluon.SymbolBlock.imports(str(directory / 'model-symbol.json'), list(names),
-                                            str(directory / 'model-0000.params'))
+def _compare_onnx(path: Path, network: OptBERTModel, found: Deployment) -> Dict[str, float]:
+    """The largest relative differences between a network and its ONNX file, as ONNX's reference implementation runs it."""
+    feed = random_feed(found.architecture, batch=2, length=min(6, found.architecture.max_length))
+    outputs = run_onnx(path, {name: feed[name] for name in found.inputs})
+    return {name: relative_difference(outputs[name], wanted)
+            for name, wanted in zip(found.outputs, run(network, feed, found.inputs))}
 
 
-def load_deployment(directory: Path) -> Tuple[mx.gluon.SymbolBlock, Dict[str, Any]]:
-    """The network of a deployment directory, hybridized, and its manifest.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If it is incomplete or was changed.
-    """
-    directory = Path(directory)
-    manifest = check_manifest(directory, form=FORMAT, version=VERSION)
-    block = import_symbol(directory, list(manifest['inputs']))
-    block.hybridize(static_alloc=True, static_shape=True)
-    return block, manifest
+def _refuse(differences: Mapping[str, float], most: float, what: str) -> None:
+    worst = max(differences, key=differences.get)
+    if not differences[worst] <= most:
+        raise NotEqual(f'{what}\'s {worst} is off by {differences[worst]:.1e} of its largest value, more than {most:.0e}; '
+                       'nothing was written')
 
 
 def latency_ms(blocks: Mapping[str, Any], feeds: Mapping[str, Mapping[str, np.ndarray]], names: Sequence[str], *,

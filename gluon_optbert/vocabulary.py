@@ -81,6 +81,12 @@ def vocabulary_hash(vocab: BERTVocab) -> str:
     return hashlib.sha256(vocabulary_bytes(vocab)).hexdigest()
 
 
+def is_cased(vocab: BERTVocab) -> bool:
+    """Whether a vocabulary has capitals, the special tokens aside, so that text must not be lower-cased for it."""
+    return any(token != token.lower() for token in vocab.idx_to_token if token not in SPECIAL_TOKENS
+               and not (token.startswith('[') and token.endswith(']')))
+
+
 def make_tokenizer(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], List[int]]:
     """A function text → token ids, equal to GluonNLP's BERT tokenizer and about twice as fast on English.
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from gluon_optbert import deploy
-from gluon_optbert.checkpoint import write_model
+from gluon_optbert.checkpoint import SavedModel, read_model, write_model
 from gluon_optbert.deploy import NotEqual, export, load_deployment, random_feed, relative_difference, without_gates
-from gluon_optbert.model import build
-from tiny import contents, network, random_alphas, random_parameters, run, saved_model
+from gluon_optbert.heads import Head
+from gluon_optbert.model import build, read_parameters
+from tiny import contents, network, random_alphas, random_parameters, run, saved_model, vocabulary
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
 
@@ -44,11 +45,11 @@ def test_a_program_without_this_package_gets_the_same_numbers(tmp_path, architec
 def test_batch_and_length_are_free(tmp_path):
     saved = saved_model(UNEVEN)
     export(saved, tmp_path / 'deploy')
-    block, manifest = load_deployment(tmp_path / 'deploy')
+    block, deployment = load_deployment(tmp_path / 'deploy')
     model = build(UNEVEN, saved.parameters, use_classifier=False, use_decoder=False)
     for batch, length in ((1, 1), (5, 16), (2, 9)):
         feed = random_feed(UNEVEN, batch=batch, length=length)
-        names = list(manifest['inputs'])
+        names = deployment.inputs
         found, pooled = deploy.run(block, feed, names)
         assert found.shape == (batch, length, UNEVEN.h) and pooled.shape == (batch, UNEVEN.h)
         assert relative_difference(found, deploy.run(model, feed, names)[0]) <= deploy.TOLERANCE
@@ -63,11 +64,11 @@ def test_a_gated_model_is_folded_and_cut_on_the_way_out(tmp_path):
     write_model(tmp_path / 'gated', saved)
     result = run('tools/export_model.py', tmp_path / 'gated', '--output', tmp_path / 'deploy', '--head', 'pretraining')
     assert result.returncode == 0, result.stderr
-    block, manifest = load_deployment(tmp_path / 'deploy')
+    block, deployment = load_deployment(tmp_path / 'deploy')
     gated = build(architecture, saved.parameters, gated=True)
     gated.gates.set(alphas)
     feed = random_feed(architecture, batch=3, length=9)
-    found, wanted = (deploy.run(model, feed, list(manifest['inputs'])) for model in (block, gated))
+    found, wanted = (deploy.run(model, feed, deployment.inputs) for model in (block, gated))
     assert found[0].shape[-1] == 6
     assert relative_difference(found[0], np.delete(wanted[0], [1, 5], axis=-1)) <= deploy.TOLERANCE
     assert relative_difference(found[3], wanted[3]) <= deploy.TOLERANCE
@@ -137,3 +138,59 @@ def test_unused_heads_are_left_out_of_the_file(tmp_path):
     heads = sum(value.nbytes for name, value in random_parameters(network()).items()
                 if name.startswith(('decoder', 'classifier')))
     assert sizes['pretraining'] - sizes['encoder'] >= heads
+
+
+def task_model(directory, head):
+    """A model directory with the head of a task."""
+    parameters = read_parameters(build(UNEVEN, head=head, initial_std=0.5))
+    write_model(directory, SavedModel(UNEVEN, parameters, vocabulary(), head=head))
+    return directory
+
+
+@pytest.mark.parametrize('precision', ['float32', 'int8', 'bfloat16'])
+@pytest.mark.parametrize('head', [Head('classification', ('no', 'yes')), Head('question_answering')], ids=lambda head: head.kind)
+def test_plain_mxnet_loads_the_scores_of_a_task_in_every_precision(tmp_path, head, precision):
+    (tmp_path / 'text').write_text('a b c\td e f\nhi j\tx y.\n')
+    words = ['--calibrate', tmp_path / 'text'] if precision == 'int8' else []
+    result = run('tools/export_model.py', task_model(tmp_path / 'model', head), '--output', tmp_path / 'deploy', '--precision',
+                 precision, *words)
+    assert result.returncode == 0, result.stderr
+    feed = random_feed(UNEVEN, batch=4, length=11, seed=3)
+    np.savez(tmp_path / 'feed.npz', **feed)
+    program = PLAIN_MXNET.replace(", 'masked_positions'", '').replace('*(output.asnumpy() for output in outputs)',
+                                                                      'outputs.asnumpy()')
+    subprocess.run(list(map(str, [sys.executable, '-c', program, tmp_path / 'deploy', tmp_path / 'feed.npz',
+                                  tmp_path / 'out.npz'])), check=True, cwd=str(tmp_path), timeout=120)
+    found, names = np.load(tmp_path / 'out.npz')['arr_0'], list(deploy.INPUTS)[:3]
+    np.testing.assert_array_equal(found, deploy.run(load_deployment(tmp_path / 'deploy')[0], feed, names)[0])
+    wanted, = deploy.run(build(UNEVEN, read_model(tmp_path / 'model').parameters, head=head), feed, names)
+    difference = relative_difference(found, wanted)
+    assert (difference <= deploy.TOLERANCE) == (precision == 'float32')  # or nothing was reduced
+    assert difference < 1
+
+
+def test_labelled_text_measures_what_a_precision_costs(tmp_path):
+    (tmp_path / 'text').write_text('a b c\tyes\nhi j\tno\n')
+    result = run('tools/export_model.py', task_model(tmp_path / 'model', Head('classification', ('no', 'yes'))), '--output',
+                 tmp_path / 'deploy', '--precision', 'bfloat16', '--labelled', tmp_path / 'text')
+    assert result.returncode == 0 and '2 labelled lines: ' in result.stdout, result.stderr
+    measured = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['measured']
+    assert {measured['score'], measured['float32_score']} <= {0.0, 0.5, 1.0}
+
+
+def test_onnx_on_request(tmp_path):
+    write_model(tmp_path / 'model', saved_model(UNEVEN))
+    result = run('tools/export_model.py', tmp_path / 'model', '--output', tmp_path / 'deploy', '--onnx', '--head', 'pretraining')
+    assert result.returncode == 0 and 'in ONNX' in result.stdout, result.stderr
+    assert 'model.onnx' in json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['files']
+    load_deployment(tmp_path / 'deploy')
+
+
+@pytest.mark.parametrize('words, message', [
+    (['--precision', 'int8'], '--calibrate'), (['--calibrate', 'text'], '--calibrate'), (['--precision', 'int4'], 'precision'),
+    (['--onnx', '--precision', 'bfloat16'], '--onnx'), (['--head', 'task'], 'encoder or pretraining')])
+def test_contradictory_flags_are_one_line(tmp_path, words, message):
+    write_model(tmp_path / 'model', saved_model())
+    result = run('tools/export_model.py', tmp_path / 'model', '--output', tmp_path / 'deploy', *words)
+    assert result.returncode == 2 and message in result.stderr and 'Traceback' not in result.stderr
+    assert not (tmp_path / 'deploy').exists()

@@ -1,11 +1,13 @@
-"""Export a model directory as symbol and parameters that plain MXNet loads."""
+"""Export a model directory as symbol and parameters that plain MXNet loads, in float32, int8 or bfloat16, and as ONNX."""
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Optional
+from typing import List, Optional
 
 from gluon_optbert.checkpoint import read_model
-from gluon_optbert.deploy import HEADS, export, without_gates
+from gluon_optbert.deploy import KINDS, METHODS, PRECISIONS, export, without_gates
+from gluon_optbert.deployment import bfloat16_is_native
+from gluon_optbert.predictor import read_instances
 from gluon_optbert.recipe import command, option, parse
 from gluon_optbert.verification import read_alphas
 
@@ -15,10 +17,28 @@ class ExportRecipe:
     """What to export, and where to."""
     model: Path = option('model directory, with gates or without')
     output: Path = option('deployment directory to write')
-    head: Optional[str] = option('what it computes: encoded tokens and pooled output, NSP and MLM scores too, or the scores of '
-                                 'the task that it was fine-tuned for; the task\'s by default, else the encoder\'s', None,
-                                 choices=tuple(HEADS))
+    head: Optional[str] = option('what it computes: encoded tokens and pooled output; NSP and MLM scores too; the scores of its '
+                                 "task; by default the task's scores if the model has a task, else the encoder's outputs", None,
+                                 choices=KINDS)
+    precision: str = option("of the encoder's matrix products", 'float32', choices=PRECISIONS)
+    calibrate: Optional[Path] = option('text for int8, like what it will read: a sentence a line, or two with a tab between', None)
+    calibration_lines: int = option('lines of it that are used', 256)
+    calibration: str = option('how ranges follow from it: smallest and largest value, or least divergence', 'naive',
+                              choices=METHODS)
+    labelled: Optional[Path] = option('text with a tab and the right label behind, to measure what the precision costs', None)
+    onnx: bool = option('write model.onnx too, in float32', False)
     alphas: Optional[Path] = option('alphas.npz of gates to fold first; units at zero are cut', None)
+
+    def problems(self) -> List[str]:
+        """What is contradictory."""
+        found = []
+        if (self.precision == 'int8') != (self.calibrate is not None):
+            found.append('--calibrate FILE goes with --precision int8, and int8 with it')
+        if self.calibration_lines < 1:
+            found.append(f'calibration_lines must be at least 1, found {self.calibration_lines}')
+        if self.onnx and self.precision != 'float32':
+            found.append('--onnx goes with --precision float32')
+        return found
 
 
 @command
@@ -28,9 +48,20 @@ def main(argv=None):
                    example='python tools/export_model.py runs/pruned/round-4/model --output deploy')
     saved = read_model(recipe.model)
     saved = without_gates(saved, read_alphas(recipe.alphas) if recipe.alphas else None)
-    for name, difference in export(saved, recipe.output, head=recipe.head).items():
+    text = read_instances(recipe.calibrate, most=recipe.calibration_lines) if recipe.calibrate else []
+    labelled = read_instances(recipe.labelled, labelled=True) if recipe.labelled else []
+    measured = export(saved, recipe.output, head=recipe.head, precision=recipe.precision, calibration=text,
+                      method=recipe.calibration, labelled=labelled, onnx=recipe.onnx)
+    for name, difference in measured['relative_difference'].items():
         print(f'{name}: largest difference {difference:.1e} of its largest value, loaded again by plain MXNet')
-    print(f'wrote {recipe.output}: model-symbol.json, model-0000.params, architecture.json, vocab.txt, manifest.json')
+    for name, difference in measured.get('onnx_relative_difference', {}).items():
+        print(f'{name}: largest difference {difference:.1e} of its largest value, in ONNX')
+    if labelled:
+        print(f'{len(labelled)} labelled lines: {measured["score"]:.4f} in {recipe.precision}, '
+              f'{measured["float32_score"]:.4f} in float32')
+    if recipe.precision == 'bfloat16' and not bfloat16_is_native():
+        print('this processor has neither avx512_bf16 nor amx_bf16: bfloat16 is emulated here, and slower than float32')
+    print(f'wrote {recipe.output}: ' + ', '.join(sorted(path.name for path in recipe.output.iterdir())))
 
 
 if __name__ == '__main__':

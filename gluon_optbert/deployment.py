@@ -1,0 +1,221 @@
+"""Deployment directories: what is in one, and how it is read without believing any of it.
+
+    model-symbol.json  model-0000.params  architecture.json  vocab.txt  manifest.json  (model.onnx)
+
+The manifest says what is computed, from which inputs, in which precision, and has the checksum of every file. An attacker can write
+a manifest as well, so more is asked: the symbol has to be, letter for letter, the one that this package makes for the architecture,
+and the parameters have to have its names, shapes and types. Only then MXNet sees them.
+"""
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+import warnings
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from gluonnlp.vocab import BERTVocab
+
+from .architecture import Architecture
+from .checkpoint import check_manifest, write_manifest
+from .heads import Head
+from .inference import BFLOAT16, INPUTS, KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
+from .quantize import check_thresholds, int8_symbol
+from .vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
+
+FORMAT, VERSION = 'gluon_optbert deployment', 2
+PRECISIONS = ('float32', 'int8', 'bfloat16')
+SYMBOL, PARAMETERS = 'model-symbol.json', 'model-0000.params'
+_LARGEST = {'manifest.json': 1 << 20, 'architecture.json': 1 << 20, 'vocab.txt': 1 << 26, SYMBOL: 1 << 26}  # bytes
+_FILE, _ARRAY = 0x112, 0xF993FAC9  # what MXNet's parameter files and the arrays in them begin with
+_TYPES = {np.dtype(np.float32): 0, np.dtype(np.int8): 5, BFLOAT16: 12}  # MXNet's numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Deployment:
+    """What a deployment directory holds, apart from the weights.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    vocabulary : BERTVocab
+    head : Head
+    kind : str
+        What is computed, one of `inference.KINDS`.
+    precision : str
+        One of `PRECISIONS`.
+    calibration : dict of output name to (float, float), optional
+        The ranges of an int8 network's tensors.
+    measured : dict
+        What the export measured when it was written.
+    """
+    architecture: Architecture
+    vocabulary: BERTVocab
+    head: Head
+    kind: str
+    precision: str = 'float32'
+    calibration: Optional[Mapping[str, Tuple[float, float]]] = None
+    measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def inputs(self) -> List[str]:
+        """The names of what the network takes, in its order."""
+        return inputs_of(self.kind)
+
+    @property
+    def outputs(self) -> Dict[str, Tuple]:
+        """What it gives by name, in its order, with the shapes."""
+        return outputs_of(self.kind, self.head)
+
+    def symbol(self) -> mx.sym.Symbol:
+        """The network, the same nodes with the same names every time."""
+        plain = inference_symbol(self.architecture, self.kind, self.head, bfloat16=self.precision == 'bfloat16')
+        return int8_symbol(plain, list(self.shapes()), self.calibration or {}) if self.precision == 'int8' else plain
+
+    def shapes(self) -> Dict[str, Tuple[int, ...]]:
+        """The shape of every parameter in float32."""
+        return inference_shapes(self.architecture, self.kind, self.head)
+
+    def stored(self) -> Dict[str, Tuple[Tuple[int, ...], np.dtype]]:
+        """Shape and type of every array in the parameter file, in the file's order."""
+        shapes, stored = self.shapes(), {}
+        for name in self.symbol().list_inputs():
+            base = name.split('_quantize')[0]
+            if name in shapes:
+                low = self.precision == 'bfloat16' and is_low(name)
+                stored[name] = shapes[name], BFLOAT16 if low else np.dtype(np.float32)
+            elif base in shapes:
+                whole = name.endswith('_quantize')
+                stored[name] = (shapes[base], np.dtype(np.int8)) if whole else ((1,), np.dtype(np.float32))
+        return stored
+
+
+def symbol_text(symbol: mx.sym.Symbol) -> str:
+    """The symbol as JSON, casts to bfloat16 included (MXNet drops them unless told)."""
+    return symbol.tojson(remove_amp_cast=False)
+
+
+def write_deployment(staged: Path, found: Deployment, arrays: Mapping[str, mx.nd.NDArray]) -> None:
+    """Write all files but the manifest into a directory that is being made."""
+    (staged / SYMBOL).write_text(symbol_text(found.symbol()), encoding='utf-8')
+    mx.nd.save(str(staged / PARAMETERS), {'arg:' + name: arrays[name] for name in found.stored()})
+    (staged / 'architecture.json').write_text(found.architecture.to_json(), encoding='utf-8')
+    write_vocabulary(found.vocabulary, staged / 'vocab.txt')
+
+
+def vouch(staged: Path, found: Deployment) -> None:
+    """Write the manifest, the last file."""
+    write_manifest(staged, form=FORMAT, version=VERSION, computes=found.kind, head=found.head.to_dict(),
+                   precision=found.precision, max_length=found.architecture.max_length,
+                   lower_case=not is_cased(found.vocabulary),
+                   inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in found.inputs},
+                   outputs={name: {'shape': shape} for name, shape in found.outputs.items()},
+                   vocabulary_sha256=vocabulary_hash(found.vocabulary), calibration=found.calibration,
+                   measured=found.measured)
+
+
+def read_deployment(directory: Path) -> Deployment:
+    """What a deployment directory says of itself, its symbol and its parameters checked against it.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If it is incomplete, was changed, is too large, or holds another network than it says.
+    """
+    directory = Path(directory)
+    for name, most in _LARGEST.items():
+        path = directory / name
+        if path.is_file() and path.stat().st_size > most:
+            raise ValueError(f'{path}: {path.stat().st_size} bytes, and no such file has more than {most}')
+    manifest = check_manifest(directory, form=FORMAT, version=VERSION)
+    missing = [name for name in (SYMBOL, PARAMETERS, 'architecture.json', 'vocab.txt') if name not in manifest['files']]
+    if missing:
+        raise ValueError(f'{directory}: the deployment directory lacks {", ".join(missing)}')
+    path = directory / 'architecture.json'
+    architecture = Architecture.from_json(path.read_text(encoding='utf-8', errors='replace'), source=str(path))
+    kind, precision, source = manifest.get('computes'), manifest.get('precision'), str(directory / 'manifest.json')
+    if kind not in KINDS or precision not in PRECISIONS:
+        raise ValueError(f'{source}: computes {kind!r:.99} in {precision!r:.99}, wanted one of {", ".join(KINDS)} in one of '
+                         f'{", ".join(PRECISIONS)}')
+    head = Head.from_dict(manifest.get('head'), source=source)
+    if (kind == 'task') != bool(head.outputs):
+        raise ValueError(f'{source}: a head for {head.kind} does not go with an export of {kind}')
+    calibration = check_thresholds(manifest.get('calibration'), source=source) if precision == 'int8' else None
+    vocabulary = read_vocabulary(directory / 'vocab.txt')
+    if len(vocabulary) != architecture.vocab_size:
+        raise ValueError(f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
+                         f'{architecture.vocab_size}')
+    found = Deployment(architecture, vocabulary, head, kind, precision, calibration, manifest.get('measured') or {})
+    if 4 * sum(math.prod(shape) for shape in found.shapes().values()) > 8 * (directory / PARAMETERS).stat().st_size:
+        raise ValueError(f'{directory / PARAMETERS}: too small for the architecture')
+    if (directory / SYMBOL).read_bytes() != symbol_text(found.symbol()).encode():
+        raise ValueError(f'{directory / SYMBOL}: not the network of {path.name}; export the model again')
+    check_parameter_file(directory / PARAMETERS, found.stored())
+    return found
+
+
+def check_parameter_file(path: Path, stored: Mapping[str, Tuple[Tuple[int, ...], np.dtype]]) -> None:
+    """Refuse a parameter file that is not made of these arrays in this order.
+
+    Raises
+    ------
+    ValueError
+        Naming the first array that is another.
+    """
+    def wanted(expected: bytes, what: str) -> None:
+        if file.read(len(expected)) != expected:
+            raise ValueError(f'{path}: {what} is not what the architecture needs; export the model again')
+
+    with open(path, 'rb') as file:
+        wanted(struct.pack('<QQQ', _FILE, 0, len(stored)), 'the number of arrays')
+        for name, (shape, kind) in stored.items():
+            dense_on_the_cpu = struct.pack('<iii', 1, 0, _TYPES[kind])
+            wanted(struct.pack(f'<Iii{len(shape)}q', _ARRAY, 0, len(shape), *shape) + dense_on_the_cpu, f'{name} {shape}')
+            file.seek(math.prod(shape) * kind.itemsize, 1)
+        wanted(struct.pack('<Q', len(stored)), 'the number of names')
+        for name in stored:
+            key = ('arg:' + name).encode()
+            wanted(struct.pack('<Q', len(key)) + key, f'the name {name}')
+        if file.read(1):
+            raise ValueError(f'{path}: something stands behind the last name; export the model again')
+
+
+def import_symbol(directory: Path, names: Sequence[str]) -> mx.gluon.SymbolBlock:
+    """The exported network, as any program with MXNet alone loads it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'Cannot decide type for the following arguments')  # of the inputs; they are float32
+        return mx.gluon.SymbolBlock.imports(str(directory / SYMBOL), list(names), str(directory / PARAMETERS))
+
+
+def load_deployment(directory: Path) -> Tuple[mx.gluon.SymbolBlock, Deployment]:
+    """The network of a deployment directory, hybridized, and what it is.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `read_deployment`, and if this processor has no bfloat16 where the network needs it.
+    """
+    directory = Path(directory)
+    found = read_deployment(directory)
+    if found.precision == 'bfloat16':
+        need_bfloat16()
+    block = import_symbol(directory, found.inputs)
+    block.hybridize(static_alloc=True, static_shape=True)
+    return block, found
+
+
+def need_bfloat16() -> None:
+    """Raise ValueError if this processor is known to lack AVX-512, without which oneDNN has no bfloat16."""
+    cpuinfo = Path('/proc/cpuinfo')
+    if cpuinfo.is_file() and 'avx512bw' not in cpuinfo.read_text(encoding='utf-8', errors='replace'):
+        raise ValueError('bfloat16: this processor lacks AVX-512 (avx512bw), which MXNet needs for it; take float32 or int8')
+
+
+def bfloat16_is_native() -> bool:
+    """Whether this processor multiplies bfloat16 itself (avx512_bf16 or amx_bf16) rather than in emulation."""
+    cpuinfo = Path('/proc/cpuinfo')
+    text = cpuinfo.read_text(encoding='utf-8', errors='replace') if cpuinfo.is_file() else ''
+    return 'avx512_bf16' in text or 'amx_bf16' in text
