@@ -1,7 +1,12 @@
 """The README: its commands exist, its flags are read, its Python runs."""
 import re
 import shlex
+import shutil
+import subprocess
+from pathlib import Path
 
+import mxnet as mx
+import numpy as np
 import pytest
 
 import gluon_optbert.corpus
@@ -45,6 +50,25 @@ def test_the_python_example_runs_on_an_export(tmp_path, monkeypatch):
     places: dict = {}
     exec(compile(code.replace('[[2, 45, 67, 3]]', '[[2, 5, 7, 3]]'), 'README.md', 'exec'), places)
     assert places['encoded'].shape == (1, 4, architecture.h) and places['pooled'].shape == (1, architecture.h)
+
+
+def test_the_c_example_computes_what_python_computes(tmp_path):
+    if not shutil.which('gcc'):
+        pytest.skip('no gcc')
+    code = re.search(r'```c\n(.*?)```', README, flags=re.DOTALL).group(1).replace('2, 45, 67, 3', '2, 5, 7, 3')
+    architecture = network(vocab_size=len(vocabulary()))
+    export(SavedModel(architecture, random_parameters(architecture), vocabulary()), tmp_path / 'deploy')
+    (tmp_path / 'predict.c').write_text(code)
+    package = Path(mx.__file__).parent
+    subprocess.run(['gcc', '-Wall', '-Werror', 'predict.c', '-o', 'predict', f'-I{package / "include"}', f'-L{package}',
+                    '-lmxnet', f'-Wl,-rpath,{package}'], cwd=str(tmp_path), check=True, timeout=120)
+    printed = subprocess.run(['./predict'], cwd=str(tmp_path), check=True, timeout=120, stdout=subprocess.PIPE).stdout
+    block = mx.gluon.SymbolBlock.imports(str(tmp_path / 'deploy' / 'model-symbol.json'),
+                                         ['input_ids', 'token_types', 'valid_length'],
+                                         str(tmp_path / 'deploy' / 'model-0000.params'))
+    wanted = block(mx.nd.array([[2, 5, 7, 3]]), mx.nd.zeros((1, 4)), mx.nd.array([4]))[0].asnumpy().reshape(-1)
+    found = np.array([float(line) for line in printed.split()])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)  # float32; the C API fuses operators
 
 
 def test_the_targets_of_make_are_the_ones_named():

@@ -1,0 +1,304 @@
+"""Time exported networks, and those of others beside them: taken in turn, at equal threads, each in a process of its own.
+
+The peers compute the network of the first directory, which has to be an export in float32, with its weights: onnxruntime and
+openvino from its model.onnx, torch (Transformers) and gluonnlp from its parameters if its layers are those of a plain BERT. A
+network is first compared with the first directory's, so that what is timed computes the same. Their environments are made by
+
+    python tools/peers/install.py peers
+
+Only one process computes at a time; nothing else should run meanwhile.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
+import mxnet as mx
+import numpy as np
+
+from gluon_optbert.architecture import Architecture
+from gluon_optbert.cost import ParameterCost, count_flops
+from gluon_optbert.deploy import random_feed, relative_difference
+from gluon_optbert.deployment import PARAMETERS, SYMBOL, Deployment, read_deployment
+from gluon_optbert.onnx_export import ONNX
+from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
+from gluon_optbert.staging import refuse_existing, write_file
+
+WORKERS = Path(__file__).resolve().parent / 'peers'
+PEERS = {'onnxruntime': ('onnx', 'onnxruntime_session.py'), 'openvino': ('onnx', 'openvino_model.py'),
+         'torch': ('torch', 'torch_bert.py'), 'gluonnlp': (None, 'gluonnlp_bert.py')}  # environment and worker
+SAME = {'float32': 1e-3, 'int8': 1.0, 'bfloat16': 0.2}  # the largest difference at which it is still the same network
+PAUSE = 0.02  # seconds between two workers, for threads that still spin
+_CELL, _LAYER = 'encoder.transformer_cells.', 'encoder.layer.'
+_BERT = (('word_embed.0.', 'embeddings.word_embeddings.'), ('token_type_embed.0.', 'embeddings.token_type_embeddings.'),
+         ('encoder.position_weight', 'embeddings.position_embeddings.weight'), ('encoder.layer_norm.', 'embeddings.LayerNorm.'),
+         ('attention_cell.proj_', 'attention.self.'), ('.ffn.ffn_1.', '.intermediate.dense.'),
+         ('.ffn.ffn_2.', '.output.dense.'), ('.ffn.layer_norm.', '.output.LayerNorm.'), ('.proj.', '.attention.output.dense.'),
+         ('.layer_norm.', '.attention.output.LayerNorm.'), ('pooler.', 'pooler.dense.'), (_CELL, _LAYER), ('.gamma', '.weight'),
+         ('.beta', '.bias'))  # in this order
+
+
+@dataclasses.dataclass(frozen=True)
+class LatencyBenchmarkRecipe:
+    """What is timed."""
+    deployments: Tuple[Path, ...] = option('deployment directories, one or more')
+    against: Tuple[str, ...] = option('peers to time the first of them in', (), choices=tuple(PEERS))
+    peers: Path = option("directory of the peers' environments, made by tools/peers/install.py", Path('peers'))
+    batches: Tuple[int, ...] = option('numbers of sequences', (1, 8))
+    lengths: Tuple[int, ...] = option('tokens of a sequence', (128,))
+    threads: Optional[int] = option('threads of each; by default the physical cores', None)
+    repeats: int = option('timed passes of each at each shape', 30)
+    output: Optional[Path] = option('JSON file to write', None)
+    plot: Optional[Path] = option('picture to draw, latency against size, e.g. latency.png', None)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        values = (*self.batches, *self.lengths, self.repeats, self.threads or 1)
+        found = [] if min(values, default=0) >= 1 else ['batches, lengths, threads and repeats must be at least 1']
+        return found + ([] if self.deployments else ['give a deployment directory'])
+
+
+class Worker:
+    """A process that computes one network when it is told to.
+
+    Parameters
+    ----------
+    name : str
+    words : sequence
+        Its command line.
+    threads : int
+    size_mb : float
+        Of the network's files on disk.
+    precision : str
+    """
+
+    def __init__(self, name: str, words: Sequence[Any], *, threads: int, size_mb: float, precision: str = 'float32'):
+        self.name, self.size_mb, self.precision, self.peak_mb = name, size_mb, precision, 0.0
+        alone = {key: value for key, value in os.environ.items() if key != 'PYTHONPATH'}
+        self._errors = tempfile.TemporaryFile('w+')
+        self._process = subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         stderr=self._errors, universal_newlines=True, bufsize=1,
+                                         env={**alone, 'OMP_NUM_THREADS': str(threads)})
+        self.versions = self._answer()['ready']
+
+    def _answer(self) -> Dict[str, Any]:
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            said = self._errors.read().strip().splitlines() or ['nothing']
+            raise RunFailed(f'{self.name}: its process ended, saying: {said[-1]}')
+        return json.loads(line)
+
+    def ask(self, **wanted: Any) -> Dict[str, Any]:
+        """One line to the process, and its answer."""
+        try:
+            self._process.stdin.write(json.dumps(wanted) + '\n')
+        except BrokenPipeError:
+            pass  # the answer says why
+        answer = self._answer()
+        self.peak_mb = answer['peak_mb']
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+        self._errors.close()
+
+
+def megabytes(*paths: Path) -> float:
+    """What files take on disk, in millions of bytes."""
+    return sum(path.stat().st_size for path in paths) / 1e6
+
+
+def uniform_config(architecture: Architecture) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """What Transformers' BertConfig and GluonNLP's BERTEncoder are told; ValueError if they cannot build it."""
+    layers = set(architecture.layers)
+    dims = next(iter(layers), None)
+    if len(layers) != 1 or architecture.e is not None or dims.k != dims.v or dims.a * dims.k != architecture.h or not dims.f:
+        raise ValueError('torch and gluonnlp build plain BERTs only; for uneven widths take onnxruntime and openvino')
+    theirs = {'vocab_size': architecture.vocab_size, 'hidden_size': architecture.h, 'num_hidden_layers': len(architecture.layers),
+              'num_attention_heads': dims.a, 'intermediate_size': dims.f, 'max_position_embeddings': architecture.max_length,
+              'layer_norm_eps': 1e-12, 'type_vocab_size': architecture.token_types}
+    gluon = {'num_layers': len(architecture.layers), 'units': architecture.h, 'hidden_size': dims.f, 'num_heads': dims.a,
+             'max_length': architecture.max_length, 'dropout': 0.0}
+    return theirs, gluon
+
+
+def trained_weights(directory: Path, found: Deployment) -> Dict[str, np.ndarray]:
+    """The weights of a float32 export by GluonNLP's names, the scale of the attention taken out of the queries again."""
+    arrays = {name[len('arg:'):]: value.asnumpy() for name, value in mx.nd.load(str(directory / PARAMETERS)).items()}
+    return {name: value * found.architecture.layers[0].k ** 0.5 if '.proj_query.' in name else value
+            for name, value in arrays.items()}
+
+
+def transformers_name(name: str) -> str:
+    """What Transformers calls a parameter of GluonNLP's BERT."""
+    for ours, theirs in _BERT:
+        name = name.replace(ours, theirs)
+    return name
+
+
+def start_peer(peer: str, recipe: LatencyBenchmarkRecipe, found: Deployment, threads: int, place: Path) -> Worker:
+    """The process of a peer, with the weights of the first directory."""
+    environment, script = PEERS[peer]
+    python = Path(sys.executable) if environment is None else recipe.peers.absolute() / environment / 'bin' / 'python'
+    if not python.exists():
+        raise FileNotFoundError(f'{python}: no such environment; make it with python tools/peers/install.py {recipe.peers}')
+    first, vocab_size = recipe.deployments[0], found.architecture.vocab_size
+    words = [python, WORKERS / script]
+    if environment == 'onnx':
+        if not (first / ONNX).is_file():
+            raise FileNotFoundError(f'{first / ONNX}: {peer} reads it; export with --onnx')
+        return Worker(peer, [*words, (first / ONNX).absolute(), threads, vocab_size], threads=threads,
+                      size_mb=megabytes(first / ONNX))
+    if found.kind != 'encoder':
+        raise ValueError(f'{first}: {peer} computes exports of an encoder only, this is one of {found.kind}')
+    theirs, gluon = uniform_config(found.architecture)
+    arrays, path = trained_weights(first, found), place / f'{peer}.npz'
+    np.savez(path, **{transformers_name(name) if peer == 'torch' else name: value for name, value in arrays.items()})
+    return Worker(peer, [*words, path, threads, vocab_size, json.dumps(theirs if peer == 'torch' else gluon)], threads=threads,
+                  size_mb=megabytes(path))
+
+
+def check_same(workers: Sequence[Worker], found: Deployment, place: Path) -> Dict[str, float]:
+    """The largest relative difference of each network's outputs from the first's.
+
+    Raises
+    ------
+    RunFailed
+        If it is so large that another network must be computed.
+    """
+    np.savez(place / 'feed.npz', **random_feed(found.architecture, batch=3, length=min(24, found.architecture.max_length)))
+    differences, wanted = {}, None
+    for i, worker in enumerate(workers):
+        worker.ask(feed=str(place / 'feed.npz'), outputs=str(place / f'{i}.npz'))
+        with np.load(place / f'{i}.npz') as outputs:
+            arrays = [outputs[name] for name in outputs.files]
+        if wanted is None:
+            wanted = arrays
+        elif len(arrays) == len(wanted) and all(a.shape == b.shape for a, b in zip(arrays, wanted)):
+            differences[worker.name] = max(relative_difference(a, b) for a, b in zip(arrays, wanted))
+            if worker.name in PEERS and not differences[worker.name] <= SAME[worker.precision]:
+                raise RunFailed(f'{worker.name} computes another network: off by {differences[worker.name]:.1e}')
+    return differences
+
+
+def measure(workers: Sequence[Worker], shapes: Sequence[Tuple[int, int]], repeats: int) -> Dict[str, Dict[str, Any]]:
+    """Milliseconds at each shape, the workers taken in turn after two passes that do not count."""
+    found: Dict[str, Dict[str, Any]] = {worker.name: {} for worker in workers}
+    for batch, length in shapes:
+        times: Dict[str, List[float]] = {worker.name: [] for worker in workers}
+        for attempt in range(repeats + 1):
+            for worker in workers:
+                answer = worker.ask(batch=batch, length=length, runs=1 if attempt else 2)
+                times[worker.name] += answer['ms'] if attempt else []
+                time.sleep(PAUSE)
+        for name, values in times.items():
+            low, median, high = np.percentile(values, [10, 50, 90])
+            found[name][f'{batch}x{length}'] = {'median_ms': median, 'p10_ms': low, 'p90_ms': high, 'min_ms': min(values)}
+    return found
+
+
+def gflops(architecture: Architecture, shape: str) -> float:
+    """Thousand millions of operations of one pass over a batch through the encoder."""
+    batch, length = map(int, shape.split('x'))
+    return batch * sum(count_flops(architecture, length).values()) / 1e9
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as Markdown, a line for each network and shape."""
+    lines = ['| network | precision | parameters | on disk | peak memory | shape | GFLOP | median | 10 % – 90 % | GFLOP/s '
+             '| of the first |', '| --- ' * 11 + '|']
+    for row in rows:
+        for shape, times in row['shapes'].items():
+            work = row['gflop'][shape]
+            lines.append(f'| {row["name"]} | {row["precision"]} | {row["parameters"] / 1e6:.2f} M | {row["size_mb"]:.1f} MB '
+                         f'| {row["peak_mb"]:.0f} MB | {shape} | {work:.2f} | {times["median_ms"]:.2f} ms '
+                         f'| {times["p10_ms"]:.2f} – {times["p90_ms"]:.2f} ms | {1e3 * work / times["median_ms"]:.0f} '
+                         f'| {times["median_ms"] / rows[0]["shapes"][shape]["median_ms"]:.3f} |')
+    return '\n'.join(lines)
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Latency against size on disk, a panel for each shape."""
+    import matplotlib
+    matplotlib.use('Agg')
+    from matplotlib import pyplot
+    shapes = list(rows[0]['shapes'])
+    figure, panels = pyplot.subplots(1, len(shapes), figsize=(5 * len(shapes), 4), squeeze=False)
+    for panel, shape in zip(panels[0], shapes):
+        for row in rows:
+            times = row['shapes'][shape]
+            spread = [[times['median_ms'] - times['p10_ms']], [times['p90_ms'] - times['median_ms']]]
+            panel.errorbar(row['size_mb'], times['median_ms'], yerr=spread, fmt='o', capsize=3)
+            panel.annotate(row['name'], (row['size_mb'], times['median_ms']), textcoords='offset points', xytext=(5, 5))
+        panel.set(title=f'{shape} tokens', xlabel='size on disk (MB)', ylabel='latency (ms)', ylim=(0, None))
+        panel.margins(x=0.2)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def directories_joined(words: Sequence[str]) -> List[str]:
+    """The command line with the directories that it begins with as one word, as a list is written."""
+    count = next((i for i, word in enumerate(words) if word.startswith('-')), len(words))
+    return [*([','.join(words[:count])] if count else []), *words[count:]]
+
+
+@command
+def main(argv=None):
+    """Start the workers, time them, print the table."""
+    recipe = parse(LatencyBenchmarkRecipe, directories_joined(sys.argv[1:] if argv is None else argv), description=__doc__,
+                   positional='deployments',
+                   example='python tools/benchmark_latency.py deploy deploy-int8 --against onnxruntime --batches 1,8')
+    for path in (recipe.output, recipe.plot):
+        if path is not None:
+            refuse_existing(path)
+    found = [read_deployment(directory) for directory in recipe.deployments]
+    if found[0].precision != 'float32':
+        raise ValueError(f'{recipe.deployments[0]}: the first directory has to be an export in float32')
+    if max(recipe.lengths) > min(one.architecture.max_length for one in found):
+        raise ValueError(f'lengths: at most {min(one.architecture.max_length for one in found)} tokens')
+    threads = recipe.threads or int(os.environ['OMP_NUM_THREADS'])
+    workers: List[Worker] = []
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            for directory, one in zip(recipe.deployments, found):
+                workers.append(Worker(str(directory), [sys.executable, WORKERS / 'symbol.py', directory.absolute(), threads],
+                                      threads=threads, precision=one.precision,
+                                      size_mb=megabytes(directory / SYMBOL, directory / PARAMETERS)))
+            for peer in recipe.against:
+                workers.append(start_peer(peer, recipe, found[0], threads, Path(place)))
+            differences = check_same(workers, found[0], Path(place))
+            times = measure(workers, [(batch, length) for batch in recipe.batches for length in recipe.lengths], recipe.repeats)
+        finally:
+            for worker in workers:
+                worker.close()
+    architectures = [one.architecture for one in found] + [found[0].architecture] * len(recipe.against)
+    rows = [{'name': worker.name, 'precision': worker.precision, 'parameters': int(ParameterCost().cost(architecture)),
+             'size_mb': worker.size_mb, 'peak_mb': worker.peak_mb, 'versions': worker.versions, 'shapes': times[worker.name],
+             'gflop': {shape: gflops(architecture, shape) for shape in times[worker.name]},
+             'difference_from_first': differences.get(worker.name)} for worker, architecture in zip(workers, architectures)]
+    print(table(rows))
+    print(f'\n{threads} threads, {recipe.repeats} passes of each, taken in turn; parameters of embeddings and encoder')
+    if recipe.output:
+        write_file(recipe.output, (json.dumps({
+            'recipe': to_dict(recipe), 'networks': rows, 'threads': threads, 'machine': platform.machine(), 'python':
+            platform.python_version(), 'gluon_optbert': gluon_optbert.__version__}, indent=1) + '\n').encode())
+        print(f'wrote {recipe.output}')
+    if recipe.plot:
+        draw(rows, recipe.plot)
+        print(f'wrote {recipe.plot}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

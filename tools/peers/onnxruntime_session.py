@@ -1,0 +1,21 @@
+"""ONNX Runtime on the CPU with every optimisation: python onnxruntime_session.py MODEL.onnx THREADS VOCAB_SIZE"""
+import sys
+
+import numpy as np
+import onnxruntime
+from protocol import serve
+
+options = onnxruntime.SessionOptions()
+options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+options.intra_op_num_threads = int(sys.argv[2])
+options.inter_op_num_threads = 1
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=['CPUExecutionProvider'])
+names = [given.name for given in session.get_inputs()]
+
+
+def run(inputs):
+    """Forward, down to NumPy."""
+    return session.run(None, {name: inputs[name].astype(np.int64) for name in names})
+
+
+serve(run, {'onnxruntime': onnxruntime.__version__}, int(sys.argv[3]))

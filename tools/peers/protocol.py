@@ -1,0 +1,52 @@
+"""How a worker of tools/benchmark_latency.py is spoken to: a line of JSON in, a line of JSON out.
+
+    {"batch": 8, "length": 128, "runs": 3}    the milliseconds of each run: {"ms": [1.0, 1.0, 1.0], "peak_mb": 500.0}
+    {"feed": "in.npz", "outputs": "out.npz"}  compute these inputs and write what comes out: {"peak_mb": 500.0}
+
+The first line out is {"ready": versions}. Between lines a worker waits and computes nothing. Standard library and NumPy alone.
+"""
+import json
+import os
+import resource
+import sys
+import time
+
+import numpy as np
+
+NAMES = ('input_ids', 'token_types', 'valid_length', 'masked_positions')
+
+
+def random_inputs(batch, length, vocab_size):
+    """Inputs without padding."""
+    random = np.random.RandomState(0)
+    return {'input_ids': random.randint(0, vocab_size, (batch, length)), 'token_types': random.randint(0, 2, (batch, length)),
+            'valid_length': np.full(batch, length), 'masked_positions': random.randint(0, length, (batch, 20))}
+
+
+def serve(run, versions, vocab_size):
+    """Answer lines until there are no more.
+
+    Parameters
+    ----------
+    run : function
+        From a dict of arrays of whole numbers (`NAMES`) to a list of arrays, computed when it returns.
+    versions : dict
+    vocab_size : int
+    """
+    answers, sys.stdout = os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr  # what libraries print goes elsewhere
+    print(json.dumps({'ready': versions}), file=answers)
+    for line in sys.stdin:
+        wanted, answer = json.loads(line), {}
+        if 'feed' in wanted:
+            with np.load(wanted['feed']) as feed:
+                outputs = run({name: feed[name] for name in NAMES})
+            np.savez(wanted['outputs'], *outputs)
+        else:
+            inputs = random_inputs(wanted['batch'], wanted['length'], vocab_size)
+            answer['ms'] = []
+            for _ in range(wanted['runs']):
+                began = time.perf_counter()
+                run(inputs)
+                answer['ms'].append(1e3 * (time.perf_counter() - began))
+        answer['peak_mb'] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps(answer), file=answers)
