@@ -2,9 +2,9 @@
 
     model-symbol.json  model-0000.params  architecture.json  vocab.txt  manifest.json  (model.onnx)
 
-The manifest says what is computed, from which inputs, in which precision, and has the checksum of every file. An attacker can write
-a manifest as well, so more is asked: the symbol has to be, letter for letter, the one that this package makes for the architecture,
-and the parameters have to have its names, shapes and types. Only then MXNet sees them.
+The manifest says what is computed, from which inputs, in which precision, and has the checksum of every file. An attacker can
+write a manifest as well, so more is asked: the symbol has to be, letter for letter, the one that this package makes for the
+architecture, and the parameters have to have its names, shapes and types. Only then MXNet sees them.
 """
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ import pytest
 
 from gluon_optbert import deploy
 from gluon_optbert.heads import PRETRAINING, Head
-from gluon_optbert.inference import INPUTS, inference_parameters, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
+from gluon_optbert.inference import (INPUTS, inference_parameters, inference_shapes, inference_symbol, inputs_of, is_low,
+                                     outputs_of)
 from gluon_optbert.model import build, read_parameters
 from tiny import network
 

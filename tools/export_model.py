@@ -21,7 +21,8 @@ class ExportRecipe:
                                  "task; by default the task's scores if the model has a task, else the encoder's outputs", None,
                                  choices=KINDS)
     precision: str = option("of the encoder's matrix products", 'float32', choices=PRECISIONS)
-    calibrate: Optional[Path] = option('text for int8, like what it will read: a sentence a line, or two with a tab between', None)
+    calibrate: Optional[Path] = option('text for int8, like what it will read: a sentence a line, or two and a tab between',
+                                       None)
     calibration_lines: int = option('lines of it that are used', 256)
     calibration: str = option('how ranges follow from it: smallest and largest value, or least divergence', 'naive',
                               choices=METHODS)

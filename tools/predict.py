@@ -1,7 +1,7 @@
 """Predict with an exported classifier, regressor or question-answering network: a line of JSON for every line of text.
 
-A line of text is a sentence, two sentences with a tab between, or a question and its context with a tab between. Lines are read as
-they are needed.
+A line of text is a sentence, two sentences with a tab between, or a question and its context with a tab between. Lines are read
+as they are needed.
 """
 import dataclasses
 import json
