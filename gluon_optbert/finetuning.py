@@ -230,8 +230,8 @@ def _run_seed(seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTune
     seconds = time.perf_counter() - began
     if kept != phase.steps:
         States(states, recipe.keep).load(kept, optimizer)
-        objective.heldout_scores = objective.scores(exercise.heldout)
-    scores = {**objective.heldout_scores, **objective.scores(exercise.test)}
+    latest = objective.heldout_scores if kept == phase.steps else {}  # none either where the last step was done before resuming
+    scores = {**(latest or objective.scores(exercise.heldout)), **objective.scores(exercise.test)}
     chosen = next(epoch for epoch in progress['epochs'] if epoch['step'] == kept)
     record = {'seed': seed, 'epochs': progress['epochs'], 'kept_epoch': chosen['epoch'], 'scores': chosen['scores'],
               'seconds': seconds, 'resumed_at': resumed_at}

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import signal
 
 import mxnet as mx
 import numpy as np
@@ -15,6 +16,7 @@ from gluon_optbert.distributed import Workers
 from gluon_optbert.finetuning import predict, start_parameters
 from gluon_optbert.glue import GlueRecipe, features_of, finetune_glue, prepare_glue
 from gluon_optbert.heads import Head
+from gluon_optbert.loop import Terminated
 from gluon_optbert.metrics import squad_v1, squad_v2
 from gluon_optbert.model import TaskLoss, build
 from gluon_optbert.question_answering import SquadRecipe, finetune_squad
@@ -333,6 +335,23 @@ def test_squad_leaves_predictions_that_have_its_scores(version, model_directory,
     assert result['samples']['dev'] == 11 < result['samples']['dev_windows'] and result['metric'] == 'dev/f1'
     assert read_model(directory).head == Head('question_answering', (), f'SQuAD v{version}')
     assert max(export(read_model(directory), tmp_path / 'deploy').values()) < 1e-5
+
+
+def test_run_that_is_stopped_at_its_last_step_goes_on_to_its_predictions(model_directory, tmp_path, monkeypatch):
+    write_questions(tmp_path / 'squad')
+    honest = finetuning.FineTuning.remember
+
+    def remember(self, progress, measured, step):
+        honest(self, progress, measured, step)
+        if len(progress['epochs']) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+    monkeypatch.setattr(finetuning.FineTuning, 'remember', remember)
+    with pytest.raises(Terminated):
+        finetune_squad(squad_recipe(model_directory, tmp_path))
+    monkeypatch.undo()
+    result = finetune_squad(squad_recipe(model_directory, tmp_path, resume=True))
+    assert len(result['runs'][0]['epochs']) == 2
+    assert len(json.loads((tmp_path / 'run' / 'seed-1' / 'predictions.json').read_text())) == 11
 
 
 def test_squad_learns_where_answers_are(tmp_path):
