@@ -146,6 +146,7 @@ class OptBERTEncoderCell(HybridBlock):
     Outputs:
         - **stream** : shape (length, batch, h)
         - **attention** : shape (batch, a, length, length)
+        - **attended** : the stream between the two blocks, shape (length, batch, h); the first output itself where f = 0
     """
 
     def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
@@ -187,10 +188,9 @@ class OptBERTEncoderCell(HybridBlock):
         outputs = self.proj(context)
         if self._dropout:
             outputs = self.dropout_layer(outputs)
-        stream = self.layer_norm(outputs + stream, alpha_h)
-        if self._has_block:
-            stream = self.ffn(stream, alpha.get('f'), alpha_h, column)
-        return stream, attention
+        attended = self.layer_norm(outputs + stream, alpha_h)
+        stream = self.ffn(attended, alpha.get('f'), alpha_h, column) if self._has_block else attended
+        return stream, attention, attended
 
 
 class OptBERTEncoder(BERTEncoder):
@@ -209,6 +209,9 @@ class OptBERTEncoder(BERTEncoder):
         Whether there will be a backward pass; without, LayerNorm is MXNet's operator.
     output_attention, output_all_encodings : bool
         As in GluonNLP.
+    output_stream : bool
+        Whether to give every state of the residual stream instead: as it enters the first layer, and for each layer after its
+        attention block and after the whole layer.
 
     Inputs:
         - **inputs** : embedded tokens, shape (length, batch, embedding width)
@@ -217,19 +220,20 @@ class OptBERTEncoder(BERTEncoder):
         - **alpha_h** : the gate of the stream where the caller has taken it already (`stream_gate`), shape (h,)
 
     Outputs:
-        - **outputs** : shape (length, batch, h), or a list of them, one per layer
+        - **outputs** : shape (length, batch, h), or a list of them, one per layer, or with `output_stream` 1 + 2 per layer
         - **additional_outputs** : list of attention probabilities, shape (batch, a, length, length), or empty
     """
 
     def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
                  trainable: bool = True, output_attention: bool = False, output_all_encodings: bool = False,
-                 weight_initializer=None, prefix=None, params=None):
+                 output_stream: bool = False, weight_initializer=None, prefix=None, params=None):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes equal layers
         self.architecture = architecture
         self._units = architecture.embedding_width
         self._max_length = architecture.max_length
         self._output_attention = output_attention
-        self._output_all_encodings = output_all_encodings
+        self._output_all_encodings = output_all_encodings or output_stream
+        self._output_stream = output_stream
         self._dropout = dropout
         self._layer_norm_eps = LAYER_NORM_EPS
         self._trainable = trainable
@@ -307,10 +311,10 @@ class OptBERTEncoder(BERTEncoder):
             return outputs if valid_length is None else F.SequenceMask(
                 outputs, sequence_length=valid_length, use_sequence_length=True, axis=0)
 
-        encodings, attentions = [], []
+        encodings, attentions = [stream] if self._output_stream else [], []
         for dims, cell in zip(self.architecture.layers, self.transformer_cells):
-            stream, attention = cell(stream, masks.get(dims.a), alpha_h, column)
-            encodings.append(stream)
+            stream, attention, attended = cell(stream, masks.get(dims.a), alpha_h, column)
+            encodings += [attended, stream] if self._output_stream else [stream]
             attentions.append(attention)
         additional = attentions if self._output_attention else []
         if self._output_all_encodings:

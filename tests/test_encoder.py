@@ -1,4 +1,6 @@
 """The encoder and the pre-training network around it: GluonNLP's numbers where it has the widths, and one graph for all."""
+import dataclasses
+
 import gluonnlp
 import mxnet as mx
 import numpy as np
@@ -10,6 +12,7 @@ from mxnet import autograd
 
 from gluon_optbert.architecture import parameter_shapes, uniform
 from gluon_optbert.encoder import OptBERTEncoder
+from gluon_optbert.heads import network_shapes
 from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, load, named_parameters, read_parameters
 from test_shrink import NETWORKS, SEEDS, TOLERANCE, UNEVEN
 from tiny import network, outputs_of, random_alphas, random_inputs, random_parameters, relative_difference
@@ -115,6 +118,23 @@ def test_encoder_returns_what_gluonnlp_returns(options):
     assert len(encoded) == len(wanted) and len(attention) == len(wanted_attention)
     for one, other in zip([*encoded, *attention], [*wanted, *wanted_attention]):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('architecture', [EVEN, UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)])
+@pytest.mark.parametrize('lengths', [True, False], ids=['lengths', 'no lengths'])
+def test_stream_is_what_enters_each_block_and_what_comes_out(architecture, lengths):
+    """Every state is that of a network cut there: no layer after it, and no intermediate block in its own."""
+    parameters, inputs = random_parameters(architecture), random_inputs(architecture)[:2 + lengths]
+    stream = build(architecture, parameters, output_stream=True, use_decoder=False)(*inputs)[0]
+    assert len(stream) == 1 + 2 * len(architecture.layers)
+    for number, state in enumerate(stream):
+        layers = list(architecture.layers[:-(-number // 2)])
+        if number % 2:
+            layers[-1] = dataclasses.replace(layers[-1], f=0)
+        short = dataclasses.replace(architecture, layers=layers)
+        names = network_shapes(short)
+        wanted = build(short, {name: parameters[name] for name in names}, use_decoder=False)(*inputs)[0]
+        np.testing.assert_allclose(state.asnumpy(), wanted.asnumpy(), rtol=1e-5, atol=1e-6)  # float32, sums of eight
 
 
 @given(NETWORKS, SEEDS, st.booleans())
