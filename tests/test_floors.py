@@ -16,7 +16,8 @@ FLOORS = [
     ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus',
      'checkpoint', 'distributed', 'optimization', 'torch_reader', 'params_reader', 'safetensors_reader', 'tensorflow_reader'],
     ['states', 'loop', 'training', 'pretraining', 'quantize', 'onnx_export', 'deployment', 'answers', 'predictor', 'deploy',
-     'latency', 'pruning', 'verification', 'sources', 'importers', 'provenance', 'finetuning', 'glue', 'question_answering'],
+     'latency', 'pruning', 'verification', 'sources', 'importers', 'provenance', 'finetuning', 'glue', 'question_answering',
+     'analysis', 'probing'],
 ]
 LATE = {('architecture', 'named')}  # inside a function: names are looked up in the module that is built on this one
 ORDER = [name for floor in FLOORS for name in floor]

@@ -1,0 +1,292 @@
+"""What networks make of the same text, layer by layer: the states of the residual stream, and linear CKA between them.
+
+"Undivided Attention" compares what self-attention blocks learn with and without intermediate blocks behind them. Its abstract
+says no more than "self-attention representations"; here they are the stream behind the attention block, its skip connection and
+LayerNorm included: what the next block reads, and in a layer with f = 0 the output of the layer itself.
+"""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Iterator, List, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from gluonnlp.data.fast_bert_tokenizer import BasicTokenizer
+from gluonnlp.vocab import BERTVocab
+
+from .architecture import Architecture
+from .batches import evaluation_batches
+from .checkpoint import SavedModel
+from .deploy import without_gates
+from .model import OptBERTModel, build
+from .shards import Shards
+from .vocabulary import CONTINUATION, SPECIAL_TOKENS, make_tokenizer, vocabulary_hash
+
+LENGTH_MULTIPLE = 8  # lengths of batches, so that few shapes occur
+Words = Tuple[Tuple[int, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """The text that networks are compared on, as sequences.
+
+    Parameters
+    ----------
+    ids, types : tuple of np.ndarray of int, shape (length,)
+        Tokens from [CLS] to the last [SEP], and their segments.
+    words : tuple of tuple of (int, str)
+        Of every sequence: where each word begins, and how it is written.
+    labels : tuple of str
+        One for each sequence, or none at all.
+    """
+    ids: Tuple[np.ndarray, ...]
+    types: Tuple[np.ndarray, ...]
+    words: Tuple[Words, ...]
+    labels: Tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleBatch:
+    """Some sequences of a sample, padded with zeros to one length L.
+
+    Parameters
+    ----------
+    numbers : np.ndarray of int, shape (b,)
+        Which sequences they are.
+    input_ids, token_types : np.ndarray, shape (b, L)
+    valid_length : np.ndarray, shape (b,)
+    """
+    numbers: np.ndarray
+    input_ids: np.ndarray
+    token_types: np.ndarray
+    valid_length: np.ndarray
+
+    @property
+    def real(self) -> np.ndarray:
+        """Which positions are no padding, shape (b, L)."""
+        return np.arange(self.input_ids.shape[1]) < self.valid_length[:, np.newaxis]
+
+
+def batches(sample: Sample, batch_size: int) -> Iterator[SampleBatch]:
+    """Every sequence once, the shortest first."""
+    order = sorted(range(len(sample)), key=lambda number: len(sample.ids[number]))
+    for start in range(0, len(order), batch_size):
+        numbers = np.array(order[start:start + batch_size])
+        lengths = np.array([len(sample.ids[number]) for number in numbers])
+        shape = len(numbers), -(-lengths.max() // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        padded = np.zeros((2, *shape), dtype=np.int32)
+        for row, number in enumerate(numbers):
+            padded[:, row, :lengths[row]] = sample.ids[number], sample.types[number]
+        yield SampleBatch(numbers, padded[0], padded[1], lengths)
+
+
+def sample_of_texts(texts: Sequence[Sequence[str]], vocabulary: BERTVocab, *, length: int = 128, cased: bool = False,
+                    labels: Sequence[str] = ()) -> Sample:
+    """Sentences, or pairs of them, as BERT reads them.
+
+    Parameters
+    ----------
+    texts : sequence of sequence of str
+        One sentence each, or two.
+    vocabulary : BERTVocab
+    length : int
+        The most tokens of a sequence; of what is longer, the longer sentence loses its end.
+    cased : bool
+        Whether the vocabulary is. `Sample.words` keeps capitals in either case.
+    labels : sequence of str
+    """
+    split, tokenize = BasicTokenizer(lower=False).tokenize, make_tokenizer(vocabulary, cased=cased)
+    begin, end = vocabulary['[CLS]'], vocabulary['[SEP]']
+    sample: Tuple[list, list, list] = ([], [], [])
+    for sentences in texts:
+        pieces = [[(word, tokenize(word)) for word in split(text)] for text in sentences]
+        sizes = [sum(len(ids) for _, ids in sentence) for sentence in pieces]
+        while sum(sizes) > length - 1 - len(sizes):
+            sizes[sizes.index(max(sizes))] -= 1
+        ids, types, words = [begin], [0], []
+        for segment, (sentence, size) in enumerate(zip(pieces, sizes)):
+            last = len(ids) + size
+            for word, found in sentence:
+                if found and len(ids) < last:
+                    words.append((len(ids), word))
+                    ids += found[:last - len(ids)]
+            ids.append(end)
+            types += [segment] * (len(ids) - len(types))
+        for column, value in zip(sample, (np.array(ids), np.array(types), tuple(words))):
+            column.append(value)
+    return Sample(*map(tuple, sample), tuple(labels))
+
+
+def _spelt(ids: np.ndarray, vocabulary: BERTVocab) -> Words:
+    """The words of tokens; what a special token stands in is left out."""
+    words: List[Tuple[int, str]] = []
+    whole = False
+    for position, token in enumerate(vocabulary.idx_to_token[number] for number in ids):
+        if token in SPECIAL_TOKENS:
+            whole = False
+        elif not token.startswith(CONTINUATION):
+            whole = True
+            words.append((position, token))
+        elif whole:
+            words[-1] = (words[-1][0], words[-1][1] + token[len(CONTINUATION):])
+    return tuple(words)
+
+
+def sample_of_shards(directory: Path, vocabulary: BERTVocab, *, limit: int) -> Sample:
+    """The first held-out instances of shards, with the [MASK] tokens that pre-training saw; raises what `Shards.open` does."""
+    shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(vocabulary))
+    ids, types = [], []
+    for batch in evaluation_batches(shards, batch_size=64, limit=limit):
+        for row in np.flatnonzero(batch.instance_weights):
+            valid = int(batch.valid_length[row])
+            ids.append(batch.input_ids[row, :valid])
+            types.append(batch.token_types[row, :valid])
+    return Sample(tuple(ids), tuple(types), tuple(_spelt(row, vocabulary) for row in ids))
+
+
+def read_sample(path: Path, vocabulary: BERTVocab, *, limit: int, length: int = 128, cased: bool = False,
+                seed: int = 0) -> Sample:
+    """A sample of shards, of a text with a sequence in each line, or of a ``.tsv`` of one or two sentences and a label.
+
+    Parameters
+    ----------
+    path : Path
+        A first line of a ``.tsv`` that ends with ``label`` names the columns.
+    limit : int
+        The most sequences; of a file that has more, so many by chance.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If it is not there, or nothing of the kind.
+    """
+    if path.is_dir():
+        return sample_of_shards(path, vocabulary, limit=limit)
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such file or directory of shards')
+    try:
+        lines = path.read_text(encoding='utf-8-sig').split('\n')
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path}: not UTF-8 at byte {error.start}; convert it') from error
+    rows = [(number, line.rstrip('\r').split('\t')) for number, line in enumerate(lines, start=1) if line.strip()]
+    labelled = path.suffix.lower() == '.tsv'
+    if labelled and rows and rows[0][1][-1].strip().lower() == 'label':
+        del rows[0]
+    if not rows:
+        raise ValueError(f'{path}: no text in it')
+    for number, cells in rows:
+        if labelled and not 1 < len(cells) == len(rows[0][1]) < 4:
+            raise ValueError(f'{path}: line {number} has {len(cells)} columns; wanted one or two sentences and a label in every line')
+    order = sorted(np.random.RandomState(seed).permutation(len(rows))[:limit])
+    kept = [rows[number][1] for number in order]
+    return sample_of_texts([cells[:-1] if labelled else [' '.join(cells)] for cells in kept], vocabulary, length=length,
+                           cased=cased, labels=[cells[-1].strip() for cells in kept] if labelled else ())
+
+
+def network_of(saved: SavedModel) -> OptBERTModel:
+    """A network that `stream` can read; its gates are folded, and whatever head it has is left alone."""
+    saved = without_gates(saved)
+    return build(saved.architecture, saved.parameters, head=saved.head, trainable=False, output_stream=True)
+
+
+def random_network(architecture: Architecture, seed: int = 0) -> OptBERTModel:
+    """One of random weights, as pre-training would begin with, for `stream`."""
+    return build(architecture, seed=seed, initial_std=0.6 * architecture.h ** -0.5, trainable=False, output_stream=True)
+
+
+def stream(network: OptBERTModel, batch: SampleBatch) -> List[np.ndarray]:
+    """Every state of the residual stream: as it enters the first layer, then behind the attention block and at the end of each.
+
+    Returns
+    -------
+    list of np.ndarray, 1 + 2 per layer, shape (b, L, h), float32
+        Zero at the padding.
+    """
+    ids, types, valid = (mx.nd.array(values, dtype='float32') for values in (batch.input_ids, batch.token_types,
+                                                                             batch.valid_length))
+    embedded = network.word_embed(ids) + network.token_type_embed(types)
+    states, _ = network.encoder(embedded.transpose((1, 0, 2)), valid_length=valid)
+    return [state.transpose((1, 0, 2)).asnumpy() for state in states]
+
+
+class LinearCKA:
+    """Linear CKA between every state of one network and every state of another (Kornblith et al., 2019, section 3).
+
+    With X (n, p) and Y (n, q) of centred columns it is ‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖), Frobenius norms. The products and the column sums
+    are sums over examples, so minibatches add up to the exact value, in float64, and what is kept has the size of the widths,
+    whatever n is: (sum of p) × (sum of q) numbers, 0.8 GB for thirteen states of 768 units with thirteen. The mean over
+    minibatches of the unbiased estimator (Nguyen et al., 2021) would need less, but it depends on how they are cut. Exact, it is
+    that of the sample: too high where n is not much larger than the widths.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> None:
+        """Count a minibatch in.
+
+        Parameters
+        ----------
+        first, second : sequence of np.ndarray, shape (examples, width)
+            The states of the two networks for the same examples; widths differ as they like.
+        """
+        states = [[np.asarray(state, dtype=np.float64) for state in one] for one in (first, second)]
+        x, y = (np.concatenate(one, axis=1) for one in states)
+        found = [x.sum(axis=0), y.sum(axis=0), x.T @ y, *(state.T @ state for state in itertools.chain(*states))]
+        if not self.count:
+            self._widths = [[state.shape[1] for state in one] for one in states]
+            self._sums = found
+        else:
+            for held, value in zip(self._sums, found):
+                held += value
+        self.count += len(x)
+
+    def value(self) -> np.ndarray:
+        """The similarities, shape (states of the first, states of the second), from 0 to 1.
+
+        A state that is the same for all examples is similar to nothing: not a number.
+        """
+        sums, crossed, own = self._sums[:2], self._sums[2], iter(self._sums[3:])
+        borders = [np.cumsum([0, *widths]) for widths in self._widths]
+        spread: Tuple[List[float], List[float]] = ([], [])
+        for side in range(2):
+            for start, end in zip(borders[side], borders[side][1:]):
+                part, moment = sums[side][start:end], next(own)
+                norm = np.linalg.norm(moment - np.outer(part, part) / self.count)
+                spread[side].append(norm if norm > 1e-9 * np.linalg.norm(moment) else np.nan)
+        shared = [np.square(crossed[start:end] - np.outer(sums[0][start:end], sums[1]) / self.count).sum(axis=0)
+                  for start, end in zip(borders[0], borders[0][1:])]
+        return np.add.reduceat(np.array(shared), borders[1][:-1], axis=1) / np.outer(*spread)
+
+
+@dataclasses.dataclass(frozen=True)
+class Similarity:
+    """Linear CKA between two networks.
+
+    Parameters
+    ----------
+    attention : np.ndarray, shape (layers of the first, layers of the second)
+        Between the streams behind the attention blocks.
+    layers : np.ndarray, shape (1 + layers of the first, 1 + layers of the second)
+        Between the outputs of the layers; number 0 is the embedding, as it enters the first.
+    tokens : int
+        The examples.
+    """
+    attention: np.ndarray
+    layers: np.ndarray
+    tokens: int
+
+
+def compare(first: OptBERTModel, second: OptBERTModel, sample: Sample, *, batch_size: int = 16) -> Similarity:
+    """How alike the states of two networks are, over all tokens of a sample but the padding."""
+    attention, layers = LinearCKA(), LinearCKA()
+    for batch in batches(sample, batch_size):
+        one, other = ([state[batch.real] for state in stream(network, batch)] for network in (first, second))
+        attention.add(one[1::2], other[1::2])
+        layers.add(one[::2], other[::2])
+    return Similarity(attention.value(), layers.value(), layers.count)
