@@ -1,8 +1,12 @@
 """What several test files share: one set of shards and one model directory, made once and only read."""
+import sys
+
 import pytest
 from hypothesis import settings
 
-from tiny import write_saved_model, write_shards
+from tiny import ROOT, write_saved_model, write_shards
+
+sys.path.append(str(ROOT / 'tools'))  # where a command finds the modules that it shares with others
 
 # The same examples in every run, so that a failure is one everywhere; --hypothesis-profile=explore draws new ones.
 settings.register_profile('fixed', deadline=None, derandomize=True)

@@ -1,22 +1,15 @@
 """What the plots show is what the runs and the paper say."""
-import importlib.util
 import json
-import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
 import numpy as np
+import plot_architecture as tool
 import pytest
 
 from gluon_optbert.architecture import Architecture, LayerDims
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.paper import load_table
-
-ROOT = Path(__file__).resolve().parents[1]
-SPEC = importlib.util.spec_from_file_location('plot_architecture', ROOT / 'tools' / 'plot_architecture.py')
-tool = importlib.util.module_from_spec(SPEC)
-sys.modules[SPEC.name] = tool  # dataclasses look their module up there
-SPEC.loader.exec_module(tool)
 
 BASE = Architecture(h=4, layers=(LayerDims(2, 2, 2, 8), LayerDims(2, 2, 2, 8)), vocab_size=10)
 SMALL = Architecture(h=3, layers=(LayerDims(1, 2, 1, 5), LayerDims(2, 1, 2, 7)), vocab_size=10)

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import io
 import json
 import sys
 import zipfile
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 import matplotlib
-
-matplotlib.use('Agg')
-
 import numpy as np
+from figures import MARKERS, OKABE_ITO, STYLE, in_millions, labels_of, plain, save
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -29,12 +26,7 @@ LETTERS = 'hakvf'
 WIDTHS = {'f': ('Filters of the feed-forward block', 'f (filters)'), 'a': ('Attention heads', 'a (heads)'),
           'k': ('Width of keys and queries', 'k (units per head)'), 'v': ('Width of values', 'v (units per head)')}
 NAMES = {'h': 'h (hidden units)', **{letter: label for letter, (_, label) in WIDTHS.items()}}
-OKABE_ITO = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')  # told apart by the colour-blind
 KEPT, REMOVED = OKABE_ITO[0], OKABE_ITO[4]
-MARKERS = 'osD^vPX*'
-STYLE = {'font.size': 10, 'axes.titlesize': 11, 'axes.titlelocation': 'left', 'axes.spines.top': False,
-         'axes.spines.right': False, 'axes.grid': True, 'grid.color': '#e4e4e4', 'axes.axisbelow': True,
-         'legend.frameon': False, 'figure.constrained_layout.use': True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +67,6 @@ class Run:
         return networks
 
 
-def in_millions(parameters: float) -> str:
-    """A number of parameters with three digits, e.g. ``88.1 M``."""
-    millions = parameters / 1e6
-    return f'{millions:.{0 if millions >= 100 else 1 if millions >= 10 else 2}f} M'
-
-
 def read_run(path: Path, label: str) -> Run:
     """The run in a directory.
 
@@ -100,23 +86,6 @@ def read_run(path: Path, label: str) -> Run:
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and fields <= set(row) for row in rows):
         raise ValueError(f'{source}: wanted a list of rounds, each with {", ".join(sorted(fields))}')
     return Run(path, label, tuple(rows))
-
-
-def labels_of(paths: Sequence[Path]) -> List[str]:
-    """The last part of every path, and as many parts before it as tell the paths apart.
-
-    Raises
-    ------
-    ValueError
-        If two are the same directory.
-    """
-    parts = [path.resolve().parts[1:] or ('run',) for path in paths]
-    if len(set(parts)) < len(parts):
-        raise ValueError('a run is given twice')
-    depth = 1
-    while len({part[-depth:] for part in parts}) < len(parts):
-        depth += 1
-    return ['/'.join(part[-depth:]) for part in parts]
 
 
 def paper_networks() -> List[Network]:
@@ -225,7 +194,7 @@ def draw_alphas(gates: Sequence[Tuple[int, Mapping[str, Tuple[np.ndarray, np.nda
                 axes.set_xlabel(r'$\alpha$')
     handles, names = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc='outside upper right', ncol=3)
-    figure.suptitle(f'Trained gates before the cut, all layers together: {label}', x=0.01, ha='left', fontsize=11)
+    figure.suptitle(f'Trained gates before the cut, all layers together: {plain(label)}', x=0.01, ha='left', fontsize=11)
     return figure
 
 
@@ -236,7 +205,7 @@ def draw_losses(runs: Sequence[Run]) -> Optional[Figure]:
     drawn, instances = False, set()
     for i, run in enumerate(runs):
         colour, marker = OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
-        for name, style in (('recovered', {'label': run.label, 'zorder': 4}),
+        for name, style in (('recovered', {'label': plain(run.label), 'zorder': 4}),
                             ('after_cut', {'linestyle': 'none', 'markerfacecolor': 'white', 'zorder': 3})):
             points = [(row['parameters'] / 1e6, row[name]['mlm_loss']) for row in run.rounds if 'mlm_loss' in (row[name] or {})]
             if points:
@@ -268,21 +237,9 @@ def loss_table(runs: Sequence[Run]) -> str:
             cut, recovered = row['after_cut'] or {}, row['recovered'] or {}
             cells = [f'{found[name]:.3f}' if name in found else '' for found, name in (
                 (cut, 'mlm_loss'), (recovered, 'mlm_loss'), (recovered, 'mlm_accuracy'), (recovered, 'nsp_accuracy'))]
-            lines.append(f'| {run.label} | {in_millions(row["parameters"])} | {row["parameters"] / run.rounds[0]["parameters"]:.1%} | '
-                         + ' | '.join(cells) + ' |')
+            share = row['parameters'] / run.rounds[0]['parameters']
+            lines.append(f'| {run.label} | {in_millions(row["parameters"])} | {share:.1%} | ' + ' | '.join(cells) + ' |')
     return '\n'.join(lines) + '\n'
-
-
-def save(figure: Figure, directory: Path, name: str) -> List[Path]:
-    """Write a figure as PNG and SVG, the same bytes for the same figure."""
-    written = []
-    for kind, options in (('png', {'dpi': 160, 'metadata': {'Software': None}}), ('svg', {'metadata': {'Date': None}})):
-        content = io.BytesIO()
-        with matplotlib.rc_context({'svg.hashsalt': name}):
-            figure.savefig(content, format=kind, **options)
-        written.append(directory / f'{name}.{kind}')
-        write_file(written[-1], content.getvalue())
-    return written
 
 
 def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> Tuple[List[Path], List[str]]:
@@ -296,7 +253,7 @@ def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> Tuple[List[Path],
                 written += save(draw_widths(letter, paper_networks(), title), output, f'paper_{letter}')
         for run, rounds, trained in zip(runs, networks, gates):
             for letter in 'fakv':
-                written += save(draw_widths(letter, rounds, f'{WIDTHS[letter][0]}: {run.label}'), output,
+                written += save(draw_widths(letter, rounds, f'{WIDTHS[letter][0]}: {plain(run.label)}'), output,
                                 f'{run.slug}_{letter}')
             if trained:
                 written += save(draw_alphas(trained, run.label), output, f'{run.slug}_alphas')
