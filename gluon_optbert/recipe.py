@@ -215,7 +215,8 @@ def parser_of(cls: Type[R], *, description: str, example: str,
               positional: Optional[str] = None) -> argparse.ArgumentParser:
     """The command line of a recipe; help and defaults come from its fields.
 
-    The first word is a recipe file, or the field named `positional` where a command has no recipe files.
+    The first word is a recipe file, or the field named `positional` where a command has no recipe files; all words, if that is
+    a tuple.
     """
     parser = argparse.ArgumentParser(description=f'{description}\n\nexample:\n  {example}', formatter_class=_Help,
                                      allow_abbrev=False)
@@ -224,7 +225,8 @@ def parser_of(cls: Type[R], *, description: str, example: str,
     hints = typing.get_type_hints(cls)
     for f in dataclasses.fields(cls):
         if f.name == positional:
-            parser.add_argument(f.name, nargs='?', default=argparse.SUPPRESS, metavar=f.name.upper(),
+            several = typing.get_origin(_unwrapped(hints[f.name])) is tuple
+            parser.add_argument(f.name, nargs='*' if several else '?', default=argparse.SUPPRESS, metavar=f.name.upper(),
                                 help=f.metadata['help'].replace('%', '%%'))
             continue
         text = f.metadata['help'].replace('%', '%%')

@@ -1,0 +1,119 @@
+"""The measurements of a run, step by step: ``metrics.jsonl`` as data and as curves."""
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+from figures import OKABE_ITO, plain
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+GATES = 'gates'  # the phase that trains alpha
+TRAINED, HELD_OUT, GATED = OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[4]
+PANELS = (('mlm', 'mlm_loss', 'MLM loss\n(nats per masked token)'), ('nsp', 'nsp_loss', 'NSP loss\n(nats per instance)'),
+          ('penalty', None, 'penalty'), ('learning_rate', None, 'learning rate'))
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """The records of one phase of one round, and the steps of the run before it."""
+    phase: str
+    round: Any
+    start: int
+    records: Tuple[Mapping[str, Any], ...]
+
+    @property
+    def end(self) -> int:
+        """The steps of the run up to here."""
+        return self.start + self.records[-1]['step']
+
+    def series(self, name: str) -> Tuple[List[float], List[float]]:
+        """Steps of the run and values, where there is one."""
+        found = [(self.start + record['step'], record[name]) for record in self.records
+                 if isinstance(record.get(name), (int, float))]
+        return [step for step, _ in found], [value for _, value in found]
+
+
+def read_metrics(path: Path) -> List[Dict[str, Any]]:
+    """The records of a run; a last line that a killed run has left unfinished is passed over.
+
+    Raises
+    ------
+    ValueError
+        If another line is no record.
+    """
+    lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                break
+            raise ValueError(f'{path}: line {number} is not JSON ({error})') from error
+        if not isinstance(record, dict) or not isinstance(record.get('phase'), str) or type(record.get('step')) is not int:
+            raise ValueError(f'{path}: line {number} has no phase and step, so this is not the metrics of a run')
+        records.append(record)
+    return records
+
+
+def segments_of(records: Sequence[Mapping[str, Any]]) -> List[Segment]:
+    """The phases of a run one after the other."""
+    segments: List[Segment] = []
+    for record in records:
+        key = record['phase'], record.get('round')
+        if segments and key == (segments[-1].phase, segments[-1].round):
+            segments[-1] = dataclasses.replace(segments[-1], records=(*segments[-1].records, record))
+        else:
+            segments.append(Segment(*key, segments[-1].end if segments else 0, (record,)))
+    return segments
+
+
+def draw_curves(segments: Sequence[Segment], label: str) -> Figure:
+    """Losses, penalty and learning rate over the steps of a run, its phases in a row; shaded where alpha is trained."""
+    names = {name for segment in segments for record in segment.records for name in record}
+    panels = [panel for panel in PANELS if names & set(panel[:2])]
+    figure = Figure(figsize=(8.4, 0.9 + 1.9 * len(panels)))
+    grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, (training, held_out, title) in zip(grid, panels):
+        seen = set()
+        for segment in segments:
+            gated = segment.phase == GATES
+            if gated:
+                axes.axvspan(segment.start, segment.end, color=GATED, alpha=0.15, linewidth=0)
+            for name, shown, colour in ((training, 'training alpha' if gated else 'training weights', GATED if gated else TRAINED),
+                                        (held_out, 'held-out text', HELD_OUT)):
+                steps, values = segment.series(name) if name else ([], [])
+                few = name == held_out or len(steps) < 40
+                if steps:
+                    axes.plot(steps, values, linewidth=1.4, marker='o' if few else None, markersize=4, color=colour,
+                              label='_' if shown in seen else shown)
+                    seen.add(shown)
+        axes.set_ylabel(title)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+        axes.set_xlim(0, 1.01 * max(segment.end for segment in segments))
+    for first, second in zip(segments, segments[1:]):
+        if first.round != second.round:
+            for axes in grid:
+                axes.axvline(second.start, color='#555555', linestyle=':', linewidth=1)
+    for segment in {segment.round: segment for segment in reversed(segments) if segment.round is not None}.values():
+        grid[0].annotate(plain(f'round {segment.round}'), (segment.start, 1), xycoords=('data', 'axes fraction'), fontsize=8,
+                         xytext=(3, -9), textcoords='offset points', color='#555555')
+    grid[-1].set_xlabel('steps')
+    named = {name: handle for axes in grid for handle, name in zip(*axes.get_legend_handles_labels())}
+    figure.legend(list(named.values()), list(named), loc='outside upper right', ncol=3)
+    figure.suptitle(f'Over the steps of the run: {plain(label)}', x=0.01, ha='left', fontsize=11)
+    return figure
+
+
+def speed(segments: Sequence[Segment]) -> List[List[Any]]:
+    """Phase, round, steps, median tokens a second, median share of the time spent waiting for data; a row for each phase."""
+    rows = []
+    for segment in segments:
+        medians = [float(np.median(values)) if values else None
+                   for values in (segment.series(name)[1] for name in ('tokens_per_second', 'data_wait'))]
+        rows.append([segment.phase, segment.round, segment.end - segment.start, *medians])
+    return rows
