@@ -181,7 +181,7 @@ def read_sample(path: Path, vocabulary: BERTVocab, *, limit: int, length: int = 
         raise ValueError(f'{path}: no text in it')
     for number, cells in rows:
         if labelled and not 1 < len(cells) == len(rows[0][1]) < 4:
-            raise ValueError(f'{path}: line {number} has {len(cells)} columns; wanted one or two sentences and a label in every line')
+            raise ValueError(f'{path}: line {number} has {len(cells)} columns; wanted one or two sentences and a label')
     order = sorted(np.random.RandomState(seed).permutation(len(rows))[:limit])
     kept = [rows[number][1] for number in order]
     return sample_of_texts([cells[:-1] if labelled else [' '.join(cells)] for cells in kept], vocabulary, length=length,
