@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page import Chapter, Html, page, picture, shown, table, tag, values
 
-HOSTILE = ['<script>alert(1)</script>', '"><img src=x onerror=alert(1)>', "' onmouseover='alert(1)", '</style><b>', '&lt;b&gt;', '-->',
-           '\x00\x1b\ud800', 'https://example.org/x.js', '$\\frac{1}{', '{{7*7}}', ']]>', 'a' * 300]
+HOSTILE = ['<script>alert(1)</script>', '"><img src=x onerror=alert(1)>', "' onmouseover='alert(1)", '</style><b>', '&lt;b&gt;',
+           '-->', '\x00\x1b\ud800', 'https://example.org/x.js', '$\\frac{1}{', '{{7*7}}', ']]>', 'a' * 300]
 VOID = {'meta', 'img'}
 
 

@@ -217,3 +217,18 @@ def test_wrong_fields_and_contradictions_are_reported_together():
         fill(PretrainRecipe, {'shards': 'here', 'output': 'there', 'stepz': 5, 'batch_size': 'many', 'warmup': 3})
     assert len(caught.value.problems) == 3
     assert all(any(name in problem for problem in caught.value.problems) for name in ('stepz', 'batch_size', 'warmup'))
+
+
+@dataclasses.dataclass(frozen=True)
+class Basket:
+    """A recipe that is filled from all the words of its command line."""
+    loaves: Tuple[Path, ...] = option('what goes in')
+    covered: bool = option('with a cloth', False)
+
+
+def test_positional_tuple_takes_all_words():
+    words = {'description': 'Fill.', 'example': 'fill a b', 'positional': 'loaves'}
+    assert parse(Basket, ['a', 'b', '--covered'], **words) == Basket((Path('a'), Path('b')), True)
+    assert parse(Basket, ['a'], **words).loaves == (Path('a'),)
+    with pytest.raises(RecipeError, match='loaves is missing'):
+        parse(Basket, [], **words)

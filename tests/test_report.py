@@ -25,7 +25,8 @@ def write_whole_run(path):
     write_run(path)
     (path / 'metrics.jsonl').write_text(''.join(json.dumps(record) + '\n' for record in RECORDS))
     (path / 'recipe.yaml').write_text(yaml.safe_dump({'gamma': 0.0123, 'model': 'models/small'}))
-    (path / 'latency.json').write_text(json.dumps({name: {'predicted_ms': 5.25, 'measured_ms': 6.5} for name in ('before', 'finished')}))
+    times = {'predicted_ms': 5.25, 'measured_ms': 6.5}
+    (path / 'latency.json').write_text(json.dumps({'before': times, 'finished': times}))
     (path / 'round-0' / 'model').mkdir(parents=True)
     (path / 'round-0' / 'model' / 'manifest.json').write_text('{"format": "gluon_optbert model", "gluon_optbert": "9.8.7"}')
     return path
@@ -40,7 +41,8 @@ def report(*paths, output):
 def test_page_of_a_pruning_run_has_all_its_parts(tmp_path, capsys):
     read = report(write_whole_run(tmp_path / 'pruned'), output=tmp_path / 'page.html')
     text = ' '.join(read.text)
-    for part in ('Size and accuracy', 'Widths', 'Gates', 'Latency', 'Curves', 'Recipe', 'Environment', 'Where this page was made'):
+    for part in ('Size and accuracy', 'Widths', 'Gates', 'Latency', 'Curves', 'Recipe', 'Environment',
+                 'Where this page was made'):
         assert part in text
     share = ParameterCost().cost(SMALL) / ParameterCost().cost(BASE)
     for value in (f'{share:.1%}', '2.5', '3', '0.0123', '5.25', 'models/small', '9.8.7', 'recovery'):
@@ -61,8 +63,8 @@ def test_page_of_a_model_directory(model_directory, tmp_path):
 
 
 def test_page_of_a_file_of_results_shows_every_value(tmp_path):
-    results = {'recipe': {'task': 'SST-2', 'learning_rate': 3e-5}, 'commit': 'abc123', 'versions': {'mxnet': '1.9.1'}, 'seeds': [1, 2],
-               'counts': {'train': 67349}, 'epochs': [{'epoch': 1, 'accuracy': 0.8125, 'seconds': 7.5}]}
+    results = {'recipe': {'task': 'SST-2', 'learning_rate': 3e-5}, 'commit': 'abc123', 'versions': {'mxnet': '1.9.1'},
+               'seeds': [1, 2], 'counts': {'train': 67349}, 'epochs': [{'epoch': 1, 'accuracy': 0.8125, 'seconds': 7.5}]}
     (tmp_path / 'sst.json').write_text(json.dumps(results))
     text = report(tmp_path / 'sst.json', output=tmp_path / 'page.html').text
     for value in ('SST-2', '3e-05', 'abc123', '1.9.1', '1, 2', '67,349', '0.8125', '7.5'):
@@ -134,7 +136,8 @@ def test_same_run_gives_the_same_page(tmp_path):
 
 @pytest.mark.parametrize('name, content, says', [
     ('rounds.json', '[', 'not JSON'), ('metrics.jsonl', '{}\n{}\n', 'no phase and step'), ('metrics.jsonl', 'x\n{}\n', 'line 1'),
-    ('recipe.yaml', '{', 'not YAML'), ('architecture.json', '{}', 'architecture'), ('x.json', 'x', 'not JSON')])
+    ('recipe.yaml', '{', 'not YAML'), ('architecture.json', '{}', 'architecture'), ('x.json', 'x', 'not JSON'),
+    ('rounds.json', '[{"round": 0, "parameters": "x", "architecture": {}, "after_cut": 1, "recovered": 2}]', 'wanted a list')])
 def test_damaged_file_is_one_line_and_status_2(tmp_path, capsys, name, content, says):
     (tmp_path / 'run').mkdir()
     (tmp_path / 'run' / name).write_text(content)
@@ -146,7 +149,8 @@ def test_damaged_file_is_one_line_and_status_2(tmp_path, capsys, name, content, 
 def test_bad_command_lines_are_refused(tmp_path, capsys):
     (tmp_path / 'empty').mkdir()
     (tmp_path / 'page.html').write_text('mine')
-    for words, says in ((['--output', 'x.html'], 'runs is missing'), ([str(tmp_path / 'nowhere'), '--output', 'x.html'], 'neither'),
+    for words, says in ((['--output', 'x.html'], 'runs is missing'),
+                        ([str(tmp_path / 'nowhere'), '--output', 'x.html'], 'neither'),
                         ([str(tmp_path / 'empty'), '--output', 'x.html'], 'nothing to report'),
                         ([str(tmp_path / 'empty'), '--output', str(tmp_path / 'page.html')], 'exists')):
         assert tool.main(words) == 2 and says in capsys.readouterr().err

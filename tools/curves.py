@@ -84,8 +84,8 @@ def draw_curves(segments: Sequence[Segment], label: str) -> Figure:
             gated = segment.phase == GATES
             if gated:
                 axes.axvspan(segment.start, segment.end, color=GATED, alpha=0.15, linewidth=0)
-            for name, shown, colour in ((training, 'training alpha' if gated else 'training weights', GATED if gated else TRAINED),
-                                        (held_out, 'held-out text', HELD_OUT)):
+            trained = ('training alpha', GATED) if gated else ('training weights', TRAINED)
+            for name, shown, colour in ((training, *trained), (held_out, 'held-out text', HELD_OUT)):
                 steps, values = segment.series(name) if name else ([], [])
                 few = name == held_out or len(steps) < 40
                 if steps:

@@ -83,7 +83,9 @@ def read_run(path: Path, label: str) -> Run:
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f'{source}: not JSON ({error})') from error
     fields = {'round', 'parameters', 'architecture', 'after_cut', 'recovered'}
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and fields <= set(row) for row in rows):
+    if not isinstance(rows, list) or not rows or not all(
+            isinstance(row, dict) and fields <= set(row) and isinstance(row['parameters'], (int, float)) and row['parameters'] > 0
+            and all(isinstance(row[name] or {}, dict) for name in ('after_cut', 'recovered')) for row in rows):
         raise ValueError(f'{source}: wanted a list of rounds, each with {", ".join(sorted(fields))}')
     return Run(path, label, tuple(rows))
 

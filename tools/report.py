@@ -58,8 +58,8 @@ def of_rounds(run: Run) -> List[Section]:
     rows = []
     for row in run.rounds:
         before, cut, recovered = (row.get(name) or {} for name in ('before', 'after_cut', 'recovered'))
-        rows.append([row['round'], row['parameters'] / 1e6, f'{row["parameters"] / first:.1%}', row.get('flops', 0) / 1e9, before.get('mlm_loss'), cut.get('mlm_loss'),
-                     *(recovered.get(name) for name in names), row.get('latency_ms')])
+        rows.append([row['round'], row['parameters'] / 1e6, f'{row["parameters"] / first:.1%}', row.get('flops', 0) / 1e9,
+                     before.get('mlm_loss'), cut.get('mlm_loss'), *(recovered.get(name) for name in names), row.get('latency_ms')])
     header = ['round', 'parameters, M', 'of the first', 'FLOPs at 128, G', 'MLM loss before', 'after the cut', 'recovered',
               'MLM accuracy', 'NSP accuracy', 'latency, ms']
     if all(row[-1] is None for row in rows):
@@ -153,20 +153,20 @@ def of_environment(path: Path) -> List[Section]:
     for file in (path / 'manifest.json', path / 'round-0' / 'model' / 'manifest.json'):
         if file.is_file():
             manifest = read_json(file)
-            named = [name for name in ('format', 'version', 'gluon_optbert') if name in manifest]
-            return [('Environment', values({name: manifest[name] for name in named}))]
+            named = ('format', 'version', 'gluon_optbert') if isinstance(manifest, dict) else ()
+            return [('Environment', values({name: manifest[name] for name in named if name in manifest}))]
     return []
 
 
 def environment() -> Html:
     """The versions and the machine where the page is made."""
-    here = {}
+    here: Dict[str, Any] = {}
     for name in PACKAGES:
         try:
             here[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             here[name] = __version__ if name == 'gluon_optbert' else 'not installed'
-    here.update(python=platform.python_version(), machine=f'{platform.system()} {platform.machine()}, {os.cpu_count()} processors')
+    here.update(python=platform.python_version(), machine=f'{platform.system()} {platform.machine()}', processors=os.cpu_count())
     return details('Where this page was made', values(here))
 
 
@@ -191,8 +191,7 @@ def chapter(path: Path, label: str) -> Chapter:
         sections += of_model(path)
     for name, reader in (('latency.json', of_latency), ('metrics.jsonl', lambda file: of_metrics(file, label))):
         sections += reader(path / name) if (path / name).is_file() else []
-    sections += of_files(path, ('rounds.json', 'architecture.json', 'progress.json', 'latency.json', 'manifest.json', 'pruning.md',
-                                'head.json'))
+    sections += of_files(path, ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json', 'manifest.json'))
     if (path / 'recipe.yaml').is_file():
         sections += of_recipe(path / 'recipe.yaml')
     if not sections:
@@ -216,9 +215,8 @@ def side_by_side(runs: List[Run]) -> Optional[Chapter]:
         return None
     rows = []
     for run in runs:
-        last = run.rounds[-1]
-        rows.append([run.label, last['round'], last['parameters'] / 1e6, f'{last["parameters"] / run.rounds[0]["parameters"]:.1%}',
-                     *((last['recovered'] or {}).get(name) for name in ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy'))])
+        last, share = run.rounds[-1], run.rounds[-1]['parameters'] / run.rounds[0]['parameters']
+        rows.append([run.label, last['round'], last['parameters'] / 1e6, f'{share:.1%}', *((last['recovered'] or {}).get(name) for name in ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy'))])
     losses = draw_losses(runs)
     return Chapter('Side by side', (('Where the runs ended', joined([
         table(['run', 'rounds', 'parameters, M', 'of the first', 'MLM loss', 'MLM accuracy', 'NSP accuracy'], rows),
