@@ -13,14 +13,15 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
-import mxnet as mx
 import numpy as np
 import yaml
 from gluonnlp.vocab import BERTVocab
 
 from . import __version__
 from .architecture import Architecture
+from .arrays import read_arrays, write_arrays
 from .heads import PRETRAINING, Head
+from .recipe import load_yaml
 from .selection import Alphas
 from .shrink import Parameters, check_alphas, check_parameters
 from .staging import new_directory
@@ -30,6 +31,7 @@ FORMAT = 'gluon_optbert model'
 VERSION = 1
 GATE = '.alpha'  # how the name of a gate ends
 HEAD = 'head.json'
+_LONGEST_NAME = 255  # bytes that file systems take
 _FILES = ('architecture.json', 'model.params', 'vocab.txt', 'recipe.yaml', 'progress.json')
 
 
@@ -106,15 +108,15 @@ def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any
         files = dict(manifest['files'])
         found = manifest['format'], manifest['version']
         stated = {str(name): (int(entry['bytes']), str(entry['sha256'])) for name, entry in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f'{path}: not a manifest ({type(error).__name__}: {error})') from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f'{path}: not a manifest ({type(error).__name__}: {error!s:.200})') from error
     if found != (form, version):
-        raise ValueError(f'{path}: this is {found[0]!r} version {found[1]!r}, wanted {form!r} version {version}')
+        raise ValueError(f'{path}: this is {found[0]!r:.80} version {found[1]!r:.80}, wanted {form!r} version {version}')
     problems = []
     for name, (size, digest) in stated.items():
         file = directory / name
-        if Path(name).name != name:
-            problems.append(f'{name!r} is not a plain file name')
+        if Path(name).name != name or len(name.encode('utf-8', 'replace')) > _LONGEST_NAME:
+            problems.append(f'{name[:80]!r} is not a plain file name')
         elif not file.is_file():
             problems.append(f'{name} is missing')
         elif file.stat().st_size != size:
@@ -151,8 +153,7 @@ def write_model(directory: Path, model: SavedModel, *, replace: bool = False,
     arrays.update({gate_name(key): alpha for key, alpha in (model.alphas or {}).items() if len(alpha)})
     with new_directory(directory, replace=replace) as staged:
         (staged / 'architecture.json').write_text(model.architecture.to_json(), encoding='utf-8')
-        mx.nd.save(str(staged / 'model.params'), {name: mx.nd.array(value, dtype=np.float32)
-                                                  for name, value in arrays.items()})
+        write_arrays(staged / 'model.params', {name: np.asarray(value, np.float32) for name, value in arrays.items()})
         write_vocabulary(model.vocabulary, staged / 'vocab.txt')
         (staged / 'recipe.yaml').write_text(yaml.safe_dump(dict(model.recipe), sort_keys=False), encoding='utf-8')
         (staged / 'progress.json').write_text(json.dumps(model.progress, indent=1) + '\n', encoding='utf-8')
@@ -188,28 +189,13 @@ def read_model(directory: Path) -> SavedModel:
         if alphas:
             check_alphas(alphas, architecture)
         progress = json.loads((directory / 'progress.json').read_text(encoding='utf-8'))
-        recipe = yaml.safe_load((directory / 'recipe.yaml').read_text(encoding='utf-8')) or {}
-    except (ValueError, yaml.YAMLError) as error:
+        recipe = load_yaml((directory / 'recipe.yaml').read_bytes(), source='recipe.yaml') or {}
+        if not isinstance(progress, dict) or type(progress.get('step', 0)) is not int or not isinstance(recipe, dict):
+            raise ValueError('progress.json and recipe.yaml are mappings, and a step is a whole number')
+    except (ValueError, RecursionError) as error:
         raise ValueError(f'{directory}: {error}') from error
     vocabulary = read_vocabulary(directory / 'vocab.txt')
     if len(vocabulary) != architecture.vocab_size:
         raise ValueError(f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
                          f'{architecture.vocab_size}')
     return SavedModel(architecture, arrays, vocabulary, recipe, progress, alphas or None, head)
-
-
-def read_arrays(path: Path) -> Dict[str, np.ndarray]:
-    """The named arrays of an MXNet parameter file; tied duplicates of the decoder are left out.
-
-    Raises
-    ------
-    ValueError
-        If MXNet cannot read it, or its arrays have no names.
-    """
-    try:
-        loaded = mx.nd.load(str(path))
-    except mx.MXNetError as error:
-        raise ValueError(f'{path}: not a parameter file that MXNet can read') from error
-    if not isinstance(loaded, dict):
-        raise ValueError(f'{path}: its arrays have no names')
-    return {name: value.asnumpy() for name, value in loaded.items() if name != 'decoder.3.weight'}

@@ -13,11 +13,12 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
+from .arrays import BFLOAT16
 from .checkpoint import SavedModel
 from .cost import ParameterCost
 from .deployment import (PRECISIONS, Deployment, import_symbol, load_deployment, need_bfloat16, vouch,
                          write_deployment)
-from .inference import BFLOAT16, INPUTS, KINDS, OUTPUTS, inference_parameters, is_low
+from .inference import INPUTS, KINDS, OUTPUTS, inference_parameters, is_low
 from .model import OptBERTModel, build
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
 from .predictor import Instance, Predictor, feeds_of, score

@@ -20,9 +20,10 @@ import numpy as np
 from gluonnlp.vocab import BERTVocab
 
 from .architecture import Architecture
+from .arrays import BFLOAT16, write_arrays
 from .checkpoint import check_manifest, write_manifest
 from .heads import Head
-from .inference import BFLOAT16, INPUTS, KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
+from .inference import INPUTS, KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
 from .quantize import check_thresholds, int8_symbol
 from .vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
 
@@ -101,7 +102,7 @@ def symbol_text(symbol: mx.sym.Symbol) -> str:
 def write_deployment(staged: Path, found: Deployment, arrays: Mapping[str, mx.nd.NDArray]) -> None:
     """Write all files but the manifest into a directory that is being made."""
     (staged / SYMBOL).write_text(symbol_text(found.symbol()), encoding='utf-8')
-    mx.nd.save(str(staged / PARAMETERS), {'arg:' + name: arrays[name] for name in found.stored()})
+    write_arrays(staged / PARAMETERS, {'arg:' + name: arrays[name] for name in found.stored()})
     (staged / 'architecture.json').write_text(found.architecture.to_json(), encoding='utf-8')
     write_vocabulary(found.vocabulary, staged / 'vocab.txt')
 

@@ -11,6 +11,7 @@ import mxnet as mx
 import numpy as np
 
 from .architecture import Architecture, LayerDims
+from .arrays import BFLOAT16
 from .encoder import MASKED_SCORE
 from .gates import LAYER_NORM_EPS
 from .heads import Head, network_shapes
@@ -22,7 +23,6 @@ INPUTS = {'input_ids': ('batch', 'length'), 'token_types': ('batch', 'length'), 
           'masked_positions': ('batch', 'masked')}
 OUTPUTS = {'encoded': ('batch', 'length', 'h'), 'pooled': ('batch', 'h'), 'next_sentence_scores': ('batch', 2),
            'masked_scores': ('batch', 'masked', 'vocab_size')}
-BFLOAT16 = np.dtype([('bfloat16', np.uint16)])  # how MXNet spells it
 _QUERY = '.proj_query.'
 
 

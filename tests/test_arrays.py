@@ -1,0 +1,82 @@
+"""Parameter files: the bytes of MXNet's own, and nothing that a damaged one states is believed."""
+import random
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from gluon_optbert.arrays import read_arrays, write_arrays
+
+ARRAYS = {'weight': np.arange(12, dtype=np.float32).reshape(3, 4), 'none': np.zeros((0, 3), np.float32),
+          'ü': np.array([-7], np.int64), 'half': np.ones((1, 2, 1), np.float16)}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / 'some.params'
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64', 'float16', 'uint8', 'int32', 'int8', 'int64'])
+@pytest.mark.parametrize('shape', [(1,), (2, 3), (1, 2, 3, 4)])
+def test_bytes_are_those_of_mxnet_and_read_back(path, tmp_path, dtype, shape):
+    arrays = {name: np.random.RandomState(seed).uniform(0, 100, shape).astype(dtype) for seed, name in enumerate(('a', 'b.c', ''))}
+    write_arrays(path, arrays)
+    mx.nd.save(str(tmp_path / 'theirs'), {name: mx.nd.array(value, dtype=dtype) for name, value in arrays.items()})
+    assert path.read_bytes() == (tmp_path / 'theirs').read_bytes()
+    found = read_arrays(path)
+    assert list(found) == list(arrays)
+    for name, value in arrays.items():
+        assert found[name].dtype == value.dtype and found[name].flags.writeable and np.array_equal(found[name], value)
+
+
+def test_columns_are_written_as_rows(path):
+    write_arrays(path, {'turned': ARRAYS['weight'].T})
+    assert np.array_equal(read_arrays(path)['turned'], ARRAYS['weight'].T)
+
+
+def test_the_decoders_tied_weight_is_left_out(path):
+    write_arrays(path, {'decoder.3.weight': np.ones(3, np.float32), 'decoder.3.bias': np.ones(3, np.float32)})
+    assert list(read_arrays(path)) == ['decoder.3.bias']
+
+
+def test_arrays_without_names_are_refused(path):
+    mx.nd.save(str(path), [mx.nd.ones((2,))])
+    with pytest.raises(ValueError, match='some.params: .*no names'):
+        read_arrays(path)
+
+
+def test_sparse_arrays_are_refused(path):
+    mx.nd.save(str(path), {'a': mx.nd.ones((4, 2)).tostype('row_sparse')})
+    with pytest.raises(ValueError, match='storage 1'):
+        read_arrays(path)
+
+
+def test_file_cut_anywhere_is_refused(path):
+    write_arrays(path, ARRAYS)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match='some.params: not a parameter file'):
+            read_arrays(path)
+    path.write_bytes(whole + b'\0')
+    with pytest.raises(ValueError, match='more bytes follow'):
+        read_arrays(path)
+
+
+def test_damaged_file_is_refused_or_read_as_far_as_its_bytes_reach(path):
+    write_arrays(path, ARRAYS)
+    whole, chance = path.read_bytes(), random.Random(0)
+    refused = 0
+    for _ in range(3000):
+        content = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            content[chance.randrange(len(content))] = chance.choice((0, 1, 127, 255, chance.randrange(256)))
+        path.write_bytes(content)
+        try:
+            found = read_arrays(path)
+        except ValueError as error:
+            assert 'some.params' in str(error)
+            refused += 1
+        else:
+            assert sum(array.nbytes for array in found.values()) < len(whole)
+    assert refused > 1500
