@@ -1,11 +1,36 @@
 """The workers of a job; the only module that imports Horovod, and only where a job was started by it."""
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import os
-from typing import Iterable, List, Sequence
+from typing import Iterable, Iterator, List, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
+
+from .liveness import Watch
+from .recipe import RunFailed
+
+
+class WorkerLost(RunFailed):
+    """Another worker has died, or has ended before the job was done."""
+
+
+class Disagreement(RunFailed):
+    """The workers would go on with different things, which would train different networks as one."""
+
+
+@functools.lru_cache(maxsize=None)
+def _watch(rank: int, size: int) -> Optional[Watch]:
+    """The watch over a job that horovodrun started with Gloo; mpirun has its own."""
+    host, port = (os.environ.get(f'HOROVOD_GLOO_RENDEZVOUS_{name}') for name in ('ADDR', 'PORT'))
+    if not (host and port):
+        return None
+    watch = Watch(rank, size, f'{host}:{port}')
+    watch.start()
+    return watch
 
 
 class Workers:
@@ -28,6 +53,20 @@ class Workers:
         self.rank = self._hvd.rank() if self._hvd else 0
         self.size = self._hvd.size() if self._hvd else 1
         self.local_rank = self._hvd.local_rank() if self._hvd else 0
+        self._watch = _watch(self.rank, self.size) if self._hvd else None
+
+    @contextlib.contextmanager
+    def _together(self, operation: str) -> Iterator[None]:
+        """While this worker waits for all others in a collective operation; WorkerLost if that fails because of one."""
+        with self._watch.waiting(operation) if self._watch else contextlib.nullcontext():
+            try:
+                yield
+            except mx.MXNetError as error:
+                lost = self._watch.explain() if self._watch else None
+                if lost is None:
+                    raise
+                raise WorkerLost(f'{lost} while rank {self.rank} waited in the operation {operation}; the job ends, go on with '
+                                 '--resume') from error
 
     @property
     def first(self) -> bool:
@@ -50,14 +89,18 @@ class Workers:
             Unique among the collective operations that may be under way.
         """
         if self.size > 1:
-            for i, array in enumerate(arrays):
-                self._hvd.allreduce_(array, average=True, name=f'{name}.{i}', priority=-i)
+            with self._together(name):
+                for i, array in enumerate(arrays):
+                    self._hvd.allreduce_(array, average=True, name=f'{name}.{i}', priority=-i)
+                for array in arrays:
+                    array.wait_to_read()
 
     def sum(self, values: Iterable[float], *, name: str) -> List[float]:
         """Sums over the workers, in float64."""
         values = np.asarray(list(values), dtype=np.float64)
         if self.size > 1:
-            values = self._hvd.allreduce(mx.nd.array(values, dtype='float64'), average=False, name=name).asnumpy()
+            with self._together(name):
+                values = self._hvd.allreduce(mx.nd.array(values, dtype='float64'), average=False, name=name).asnumpy()
         return [float(value) for value in values]
 
     def total(self, array: np.ndarray, *, name: str) -> np.ndarray:
@@ -69,26 +112,28 @@ class Workers:
     def broadcast(self, arrays: Sequence[mx.nd.NDArray], *, name: str) -> None:
         """Replace every array by rank 0's, in place."""
         if self.size > 1:
-            for i, array in enumerate(arrays):
-                self._hvd.broadcast_(array, root_rank=0, name=f'{name}.{i}')
-            mx.nd.waitall()
+            with self._together(name):
+                for i, array in enumerate(arrays):
+                    self._hvd.broadcast_(array, root_rank=0, name=f'{name}.{i}')
+                mx.nd.waitall()
 
     def barrier(self, name: str) -> None:
         """Wait until every worker is here."""
         if self.size > 1:
-            self._hvd.allreduce(mx.nd.ones((1,)), name='barrier.' + name).wait_to_read()
+            with self._together('barrier.' + name):
+                self._hvd.allreduce(mx.nd.ones((1,)), name='barrier.' + name).wait_to_read()
 
     def agree(self, text: str, *, what: str) -> None:
         """Make sure that a text, such as a decision written out, is the same on every worker.
 
         Raises
         ------
-        RuntimeError
-            If it is not; a job that goes on would train different networks as one.
+        Disagreement
+            If it is not.
         """
         if self.size > 1:
-            import hashlib
             digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint8).astype(np.float32)
-            mean = self._hvd.allreduce(mx.nd.array(digest), average=True, name='agree.' + what).asnumpy()
+            with self._together('agree.' + what):
+                mean = self._hvd.allreduce(mx.nd.array(digest), average=True, name='agree.' + what).asnumpy()
             if np.abs(mean - digest).max() > 1e-3:
-                raise RuntimeError(f'the workers do not agree on {what}')
+                raise Disagreement(f'the workers do not agree on {what}')

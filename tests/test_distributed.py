@@ -11,11 +11,14 @@ import mxnet as mx
 import numpy as np
 import psutil
 import pytest
+import yaml
 
+from gluon_optbert import pretraining
 from gluon_optbert.checkpoint import read_model
 from gluon_optbert.distributed import Workers
-from gluon_optbert.pretraining import pretrain
+from gluon_optbert.pretraining import PretrainRecipe, pretrain
 from gluon_optbert.pruning import prune
+from gluon_optbert.recipe import fill
 from test_pretraining import recipe_for as pretraining_recipe
 from test_pretraining import values_for as pretraining_values
 from test_pruning import alphas_of, records, selection_of
@@ -111,8 +114,7 @@ def assert_close_records(one, two):
 def test_two_workers_pre_train_as_one(one_and_two):
     one, two = one_and_two
     assert_close_records(records(one / 'model'), records(two / 'model'))
-    for name, value in read_model(one / 'model').parameters.items():
-        np.testing.assert_allclose(read_model(two / 'model').parameters[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    assert_close_models(one / 'model', two / 'model')
 
 
 @needs_horovod
@@ -169,12 +171,40 @@ pretrain(fill(PretrainRecipe, json.loads(sys.argv[1])))
 '''
 
 
+def assert_close_models(one, two):
+    for name, value in read_model(one).parameters.items():
+        np.testing.assert_allclose(read_model(two).parameters[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
 @needs_horovod
-def test_fallen_worker_takes_the_other_along_and_leaves_a_checkpoint(shards_directory, tmp_path):
-    values = pretraining_values(shards_directory, tmp_path / 'model', evaluate_every=0)
+def test_fallen_worker_takes_the_other_along_and_one_goes_on_to_the_same_end(one_and_two, shards_directory, tmp_path, caplog):
+    values = pretraining_values(shards_directory, tmp_path / 'model', **EXACT)
     done = horovodrun('-c', FALLEN, json.dumps(values), tmp_path, timeout=60)
     assert done.returncode != 0
     assert not any(psutil.pid_exists(int((tmp_path / f'pid-{rank}').read_text())) for rank in (0, 1))
     assert not (tmp_path / 'model').exists()
     assert [state.name for state in (tmp_path / 'model.training' / 'states').iterdir()] == ['step-00000002']
-    assert pretrain(pretraining_recipe(shards_directory, tmp_path / 'model', evaluate_every=0, resume=True))['step'] == 6
+    pretrain(pretraining_recipe(shards_directory, tmp_path / 'model', resume=True, **EXACT))
+    assert 'goes on from step 2 with 1 worker(s) instead of 2: its end is not bit-identical' in caplog.text
+    assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
+    assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+@needs_horovod
+def test_run_that_one_began_goes_on_with_two_to_the_same_end(one_and_two, shards_directory, tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise Interrupted
+    values = pretraining_values(shards_directory, tmp_path / 'model', **EXACT)
+    monkeypatch.setattr(pretraining, 'write_model', interrupt)
+    with pytest.raises(Interrupted):
+        pretrain(fill(PretrainRecipe, values))
+    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values))
+    done = horovodrun(ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml', '--resume')
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count('goes on from step 4 with 2 worker(s) instead of 1: its end is not bit-identical') == 1
+    assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
+    assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')
