@@ -157,7 +157,7 @@ class Architecture:
         """The inverse of `to_json`; raises ValueError like `from_dict`."""
         try:
             values = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f'{source}: not JSON ({error})') from error
         return cls.from_dict(values, source=source)
 

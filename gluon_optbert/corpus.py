@@ -75,7 +75,7 @@ class ShardRecipe:
             (self.chunk_characters >= 1, f'chunk_characters {self.chunk_characters}: must be at least 1'),
             (0 <= self.seed < 2 ** 32, f'seed {self.seed}: must be from 0 to 2^32 - 1'),
             (self.workers is None or self.workers >= 1, f'workers {self.workers}: must be at least 1'),
-            (len(self.input) > 0, 'input: names no file'))
+            (self.input != (), 'input: names no file'))
         return [problem for holds, problem in checks if not holds]
 
     @property

@@ -230,7 +230,7 @@ def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int]
     """
     workers, gates = objective.workers, objective.model.gates
     store = States(states, phase.keep)
-    progress: Dict[str, Any] = store.load_newest(optimizer) or {'step': 0}
+    progress = store.resume(optimizer, workers, what=phase.name)
     step, nothing = progress['step'], np.zeros(len(objective.losses))
     *unlogged, counted = progress.pop('unlogged', (*nothing, 0))
     reporter.rewind(phase, step)
@@ -266,6 +266,8 @@ def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int]
                 reporter.write(record)
                 sums, counted, tokens, waited, began = nothing.copy(), 0, 0, 0.0, time.perf_counter()
             paused = time.perf_counter()
+            if last:
+                optimizer.check(step)
             if last or (phase.evaluate_every and step % phase.evaluate_every == 0):
                 measured = objective.evaluate(phase)
                 if measured is not None:
@@ -275,9 +277,10 @@ def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int]
             wanted = (phase.checkpoint_every and step % phase.checkpoint_every == 0) or (
                 objective.returns_to_best and progress.get('best_step') == step)
             if stopping or (wanted and not last):
+                optimizer.check(step)
                 sums = np.array(workers.sum(sums, name='losses')) * workers.first  # rank 0 has them, here as after resuming
                 if workers.first:
-                    store.save(step, optimizer, {**progress, 'unlogged': [*sums, counted]})
+                    store.save(step, optimizer, {**progress, 'unlogged': [*sums, counted], 'workers': workers.size})
                 workers.barrier('checkpoint')
             if stopping:
                 raise Terminated(f'{phase.name}: asked to stop at step {step}; its state is saved, go on with --resume')

@@ -94,6 +94,14 @@ class Optimizer:
         self._trainer.update(1)
         return norm
 
+    def check(self, step: int) -> None:
+        """Raise TrainingDiverged if a parameter is not finite after a step, or so large that its square is not."""
+        values = [parameter.data() for parameter in self.parameters.values()]
+        norm = sum(float(value) for value in mx.nd.multi_sum_sq(*values, num_arrays=len(values)).asnumpy())
+        if not math.isfinite(norm):
+            raise TrainingDiverged(f'step {step}: the weights have grown beyond what float32 holds; the last checkpoint is from '
+                                   'before, resume from it with a smaller learning rate')
+
     def state(self) -> Dict[str, mx.nd.NDArray]:
         """The optimizer's arrays by parameter name and number."""
         states = self._trainer._updaters[0].states

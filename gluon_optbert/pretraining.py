@@ -192,10 +192,12 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
     workers = Workers()
     recipe.check_workers(workers)
     work = work_directory(recipe.output)
-    if recipe.output.exists() and recipe.resume and work.exists():  # it ended between its last two breaths
+    if recipe.output.exists() and recipe.resume:  # it was done, though it may not have lived to say so
+        progress = dict(read_model(recipe.output).progress)
+        check_same(recipe, recipe.output / 'recipe.yaml')
         workers.barrier('seen')
         shutil.rmtree(work, ignore_errors=True)
-        return dict(read_model(recipe.output).progress)
+        return progress
     refuse_existing(recipe.output)
     if work.exists():
         if not recipe.resume:

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import os
+import reprlib
 import sys
 import time
 import typing
@@ -87,19 +88,26 @@ def _convert(value: Any, annotation: Any) -> Any:
             return value
         if isinstance(value, str) and value.lower() in words:
             return words[value.lower()]
-        raise ValueError(repr(value))
-    if isinstance(value, bool) or isinstance(value, (list, dict)):
-        raise ValueError(repr(value))
+        raise ValueError('a truth value')
+    if isinstance(value, (bool, list, dict)):
+        raise ValueError(type(value).__name__)
     if annotation is int and isinstance(value, float):
         if not value.is_integer():
-            raise ValueError(repr(value))
+            raise ValueError('a fraction')
         return int(value)
     if annotation is float:
         number = float(value)
         if number != number or number in (float('inf'), float('-inf')):
-            raise ValueError(repr(value))
+            raise ValueError('not finite')
         return number
     return annotation(value)
+
+
+def _shown(value: Any) -> str:
+    """A value as a message shows it: cut, for a few lines of YAML can stand for a list of billions."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxlist, short.maxdict, short.maxstring, short.maxother = 2, 6, 6, 100, 100
+    return short.repr(value)
 
 
 _KIND = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'a word', Path: 'a path'}
@@ -128,18 +136,18 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe') -> R:
     for name, value in values.items():
         if name not in fields:
             near = difflib.get_close_matches(str(name), fields, n=1)
-            problems.append(f'{source}: unknown field {name!r}' + (f', did you mean {near[0]!r}?' if near else ''))
+            problems.append(f'{source}: unknown field {_shown(name)}' + (f', did you mean {near[0]!r}?' if near else ''))
             continue
         try:
             filled[name] = _convert(value, hints[name])
         except (ValueError, TypeError, OverflowError):
-            problems.append(f'{source}: {name} must be {_kind(hints[name])}, found {value!r}')
+            problems.append(f'{source}: {name} must be {_kind(hints[name])}, found {_shown(value)}')
             continue
         choices = fields[name].metadata.get('choices')
         chosen = filled[name] if isinstance(filled[name], tuple) else (filled[name],)
         for item in chosen:
             if choices and item is not None and item not in choices:
-                problems.append(f'{source}: {name} must be one of {", ".join(map(str, choices))}, found {item!r}')
+                problems.append(f'{source}: {name} must be one of {", ".join(map(str, choices))}, found {_shown(item)}')
     for name, f in fields.items():
         if f.metadata['required'] and name not in values:
             problems.append(f'{source}: {flag(name)} is missing: {f.metadata["help"]}')
@@ -177,16 +185,21 @@ def read_yaml(path: Path) -> Dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f'{path}: no such recipe file')
-    try:
-        values = yaml.safe_load(path.read_text(encoding='utf-8'))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        reason = str(error).split('\n')[0]
-        raise RecipeError([f'{path}: not readable as YAML ({reason})']) from error
+    values = load_yaml(path.read_bytes(), source=str(path))
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise RecipeError([f'{path}: a recipe is a mapping of field: value, found {type(values).__name__}'])
     return values
+
+
+def load_yaml(content: bytes, *, source: str) -> Any:
+    """The values in a YAML file; RecipeError if it is none."""
+    try:
+        return yaml.safe_load(content.decode('utf-8'))
+    except Exception as error:  # beside its own errors, PyYAML lets through what int, datetime, a dict or recursion raise
+        reason = ' '.join(str(error).split('\n')[0][:200].split())
+        raise RecipeError([f'{source}: not readable as YAML ({type(error).__name__}: {reason})']) from error
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -10,7 +10,9 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import mxnet as mx
 
-from .checkpoint import check_manifest, read_arrays, write_manifest
+from .arrays import read_arrays, write_arrays
+from .checkpoint import check_manifest, write_manifest
+from .distributed import Workers
 from .optimization import Optimizer
 from .staging import new_directory
 
@@ -33,14 +35,16 @@ class States:
         return self.directory / f'step-{step:08d}'
 
     def save(self, step: int, optimizer: Optimizer, progress: Mapping[str, Any]) -> None:
-        """Write the checkpoint of a step; then drop old ones, never the best or the newest."""
+        """Write the checkpoint of a step; then drop old ones and those beyond it, never the best or this one."""
         with new_directory(self._path(step), replace=True) as staged:
             arrays = {name: parameter.data() for name, parameter in optimizer.parameters.items()}
             arrays.update(optimizer.state())
-            mx.nd.save(str(staged / 'state.params'), arrays)
+            write_arrays(staged / 'state.params', arrays)
             (staged / 'progress.json').write_text(json.dumps({**progress, 'step': step}) + '\n', encoding='utf-8')
             write_manifest(staged, form=STATE_FORMAT, version=STATE_VERSION)
-        for old in self.steps()[:-self._keep]:
+        others = [other for other in self.steps() if other < step]
+        beyond = [other for other in self.steps() if other > step]  # damaged ones, or this would not have gone on from before
+        for old in others[:len(others) + 1 - self._keep] + beyond:
             if old != progress.get('best_step'):
                 shutil.rmtree(self._path(old))
 
@@ -78,3 +82,16 @@ class States:
                 continue
             return self._restore(step, optimizer)
         return None
+
+    def resume(self, optimizer: Optimizer, workers: Workers, *, what: str) -> Dict[str, Any]:
+        """The progress of the newest checkpoint, whose state the optimizer has then; of step 0 without one.
+
+        Another number of workers than before is said: it adds up in another order, and with dropout it drops other units.
+        """
+        progress: Dict[str, Any] = self.load_newest(optimizer) or {'step': 0}
+        workers.agree(str(progress['step']), what=f'the step of {what} to go on from; they need one file system')
+        before = progress.pop('workers', workers.size)
+        if before != workers.size and workers.first:
+            LOG.warning('%s goes on from step %d with %d worker(s) instead of %d: its end is not bit-identical, but equal within '
+                        'rounding where there is no dropout', what, progress['step'], workers.size, before)
+        return progress

@@ -183,6 +183,22 @@ def test_run_that_ended_before_it_cleared_up_resumes_to_nothing_to_do(finished, 
     assert contents(output) == before and os.listdir(tmp_path) == ['model']
 
 
+def test_finished_run_resumes_to_nothing_to_do(finished, shards_directory):
+    before = contents(finished[0].parent)
+    assert pretrain(recipe_for(shards_directory, finished[0], resume=True)) == finished[1]
+    with pytest.raises(ValueError, match='other settings of steps'):
+        pretrain(recipe_for(shards_directory, finished[0], resume=True, steps=7))
+    assert contents(finished[0].parent) == before
+
+
+def test_resume_of_what_is_no_run_is_refused(shards_directory, tmp_path):
+    (tmp_path / 'model').mkdir()
+    (tmp_path / 'model' / 'mine').write_text('kept')
+    with pytest.raises(FileNotFoundError, match='model: no manifest.json'):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', resume=True))
+    assert contents(tmp_path).keys() == {'model/mine'}
+
+
 def test_resume_of_nothing_begins(shards_directory, tmp_path, finished):
     assert pretrain(recipe_for(shards_directory, tmp_path / 'model', resume=True)) == finished[1]
 

@@ -1,4 +1,5 @@
 """The training loop: schedules, optimizers, passes, checkpoints, interruptions."""
+import dataclasses
 import json
 import logging
 import os
@@ -220,6 +221,31 @@ def test_no_more_checkpoints_are_kept_than_asked_for_but_the_best_is(shards, tmp
     for step in (1, 2, 3):
         states.save(step, run.optimizer, {'best_step': 1})
     assert states.steps() == [1, 3]
+
+
+def test_cleaning_leaves_the_only_good_checkpoint(shards, tmp_path):
+    """Two damaged ones beyond it count for nothing, and go once there is another good one."""
+    phase = Phase(name='training', steps=7, batch_size=8, seed=3, log_every=1, checkpoint_every=2, keep=2)
+    whole = Run(shards, tmp_path / 'whole')
+    whole.fit(phase)
+    run = Run(shards, tmp_path / 'parts')
+    states = States(tmp_path / 'parts' / 'states', 3)
+    with pytest.raises(Interrupted):
+        run.fit(dataclasses.replace(phase, keep=3), schedule=acting(interrupt, 6))
+    for step in (4, 6):
+        (states.directory / f'step-{step:08d}' / 'state.params').write_bytes(b'rot')
+    with pytest.raises(Terminated, match='at step 3'):
+        Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), 2))
+    assert states.steps() == [2, 3]
+    again = Run(shards, tmp_path / 'parts')
+    again.fit(phase)
+    assert_same_bits(again.values(), whole.values())
+
+
+@pytest.mark.parametrize('keep', [1, 2, 3])
+def test_as_many_checkpoints_are_kept_as_asked_for(shards, tmp_path, keep):
+    Run(shards, tmp_path).fit(Phase(name='training', steps=6, batch_size=8, checkpoint_every=1, keep=keep))
+    assert States(tmp_path / 'states', keep).steps() == list(range(6 - keep, 6))
 
 
 def test_checkpoint_is_whole_or_absent(shards, tmp_path, monkeypatch):
