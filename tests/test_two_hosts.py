@@ -1,11 +1,12 @@
 """Two hosts: network namespaces of their own, joined by a virtual link and one file system, and a job that spans them.
 
 Their names, addresses and routes are apart, their processors and files are not. `ssh` is a script that starts the command on the
-other one. `ip netns exec` will not do: it mounts another /sys, where MXNet may take minutes to load.
+other one.
 """
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -50,10 +51,15 @@ class Hosts:
         for name, address in zip(self.names, ADDRESSES):
             commands += [f'ip -n {name} addr add {address}/24 dev link0', f'ip -n {name} link set lo up',
                          f'ip -n {name} link set link0 up']
-        return all(map(shutil.which, ('ip', 'nsenter', 'unshare', 'hostname'))) and all(self._quietly(command) == 0 for command in commands)
+        return (all(map(shutil.which, ('ip', 'nsenter', 'unshare', 'hostname')))
+                and all(self._quietly(command) == 0 for command in commands))
 
     def part(self):
+        """Undo it, and end what still runs there."""
         for name in self.names:
+            listed = subprocess.run(['ip', 'netns', 'pids', name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+            for process in map(int, listed.stdout.split()):
+                os.kill(process, signal.SIGKILL)
             self._quietly(f'ip netns del {name}')
 
     @staticmethod
@@ -62,8 +68,8 @@ class Hosts:
 
     def horovodrun(self, *arguments, **more):
         words = ['nsenter', f'--net=/run/netns/{self.names[0]}', 'unshare', '--uts', 'sh', '-c',
-                 f'hostname {ADDRESSES[0]}; exec "$@"', 'sh', HOROVODRUN, '--gloo', '--disable-cache', '--network-interfaces', 'link0',
-                 '-np', 2, '-H', ','.join(f'{address}:1' for address in ADDRESSES), sys.executable, '-W', 'ignore', *arguments]
+                 f'hostname {ADDRESSES[0]}; exec "$@"', 'sh', HOROVODRUN, '--gloo', '--disable-cache', '--network-interfaces',
+                 'link0', '-np', 2, '-H', ','.join(f'{address}:1' for address in ADDRESSES), sys.executable, '-W', 'ignore', *arguments]
         return subprocess.run(list(map(str, words)), cwd=str(ROOT), env=environment(PATH=self._path, **more), timeout=170,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
 

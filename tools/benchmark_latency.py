@@ -248,16 +248,10 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure.savefig(path)
 
 
-def directories_joined(words: Sequence[str]) -> List[str]:
-    """The command line with the directories that it begins with as one word, as a list is written."""
-    count = next((i for i, word in enumerate(words) if word.startswith('-')), len(words))
-    return [*([','.join(words[:count])] if count else []), *words[count:]]
-
-
 @command
 def main(argv=None):
     """Start the workers, time them, print the table."""
-    recipe = parse(LatencyBenchmarkRecipe, directories_joined(sys.argv[1:] if argv is None else argv), description=__doc__,
+    recipe = parse(LatencyBenchmarkRecipe, argv, description=__doc__,
                    positional='deployments',
                    example='python tools/benchmark_latency.py deploy deploy-int8 --against onnxruntime --batches 1,8')
     for path in (recipe.output, recipe.plot):
