@@ -101,6 +101,13 @@ def test_table_has_every_network_with_its_losses(run):
     assert first.split(' | ')[2:5] == ['100.0%', '', '2.000'] and second.split(' | ')[2:5] == [f'{size:.1%}', '3.000', '2.500']
 
 
+def test_first_network_has_the_loss_that_was_measured_like_the_others(run):
+    rows = json.loads((run / 'rounds.json').read_text())
+    rows[1]['before'] = {'mlm_loss': 1.9, 'instances': 32}
+    (run / 'rounds.json').write_text(json.dumps(rows))
+    assert tool.loss_table([tool.read_run(run, 'pruned')]).splitlines()[2].split(' | ')[4] == '1.900'
+
+
 def test_what_cannot_be_drawn_is_said(tmp_path, capsys):
     run = write_run(tmp_path / 'random', trained=False, evaluated=False)
     assert tool.main([str(run), '--output', str(tmp_path / 'plots')]) == 0

@@ -87,6 +87,8 @@ def read_run(path: Path, label: str) -> Run:
             isinstance(row, dict) and fields <= set(row) and isinstance(row['parameters'], (int, float)) and row['parameters'] > 0
             and all(isinstance(row[name] or {}, dict) for name in ('after_cut', 'recovered')) for row in rows):
         raise ValueError(f'{source}: wanted a list of rounds, each with {", ".join(sorted(fields))}')
+    if len(rows) > 1 and rows[1].get('before'):  # measured as all others are; the network may have been on more instances
+        rows[0] = {**rows[0], 'recovered': rows[1]['before']}
     return Run(path, label, tuple(rows))
 
 
