@@ -24,6 +24,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional
 PATIENCE = 'GLUON_OPTBERT_PATIENCE'  # the environment variable that replaces this:
 PATIENCE_SECONDS = 30.0  # of silence, or of waiting in an operation that another worker does not come to
 BARRIER_FACTOR = 60  # at a barrier, half an hour: rank 0 may be writing or measuring
+START_FACTOR = 2  # before its first word, a worker may still be loading
 GAP_FACTOR = 3  # a worker may be late by so many times the longest work of this one between two operations
 PERIOD_SECONDS = 1.0
 SCOPE = 'gluon_optbert_liveness'
@@ -92,7 +93,9 @@ class Watch:
         return f'rank {self.rank} (host {self._host}, process {os.getpid()})'
 
     def start(self) -> None:
-        """Begin; when the program ends, the others are told that this was no accident."""
+        """Begin with a first word; when the program ends, the others are told that this was no accident."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            self._speak()
         threading.Thread(target=self._run, name='liveness', daemon=True).start()
         atexit.register(self._leave)
 
@@ -152,7 +155,7 @@ class Watch:
         for peer in self._peers.values():
             if peer.gone(self._host):
                 return f'{peer} has died'
-            if now - peer.at > self._patience and not peer.left:
+            if now - peer.at > self._patience * (1 if peer.said else START_FACTOR) and not peer.left:
                 return f'{peer} has not been heard of for {now - peer.at:.0f} s: it is stopped, or cut off'
         return self._late(self._operation, now - self._since)
 

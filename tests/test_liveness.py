@@ -180,7 +180,7 @@ def test_what_is_no_line_of_a_worker_counts_as_silence(watches):
     for content in (b'', b'[1]', b'\xff', b'{"process": "all", "host": 7}', b'[' * 5000):
         Store.lines[f'/{SCOPE}/1'] = content
         watches[0]._listen()
-        assert lost(watches[0]) is None and 'rank 1 (host' in lost(watches[0], after=31)
+        assert lost(watches[0]) is None and 'rank 1 (host' in lost(watches[0], after=61)
 
 
 @pytest.mark.parametrize('text', ['', 'long', '-1', '4', 'nan', 'inf'])
