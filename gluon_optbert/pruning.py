@@ -349,6 +349,37 @@ def readable(rows: List[Dict[str, Any]], recipe: PruneRecipe, latency: Optional[
     return '\n'.join(lines) + '\n'
 
 
+def read_start(directory: Path) -> SavedModel:
+    """A model directory that can be pruned: with the heads of pre-training, trained, and without gates; else ValueError."""
+    start = read_model(directory)
+    if start.head != PRETRAINING:
+        raise ValueError(f'{directory} has the head of {start.head.task or start.head.kind} instead of those of pre-training; '
+                         'prune the network that it was fine-tuned from')
+    if start.progress.get('untrained'):
+        lacking = ' and '.join(PARTS[part] for part in start.progress['untrained'])
+        raise ValueError(f'{directory} was imported without {lacking}, and what stands there is random; train it first, with '
+                         'pretrain/run_pretraining.py --train heads')
+    if start.alphas:
+        raise ValueError(f'{directory} still has its gates; fold them with tools/export_model.py first')
+    return start
+
+
+def unreachable(recipe: PruneRecipe, architecture: Architecture) -> Optional[str]:
+    """Why a run cannot come down to the share that it is to leave of a network; None if it can."""
+    cost = recipe.cost()
+    least = {key: int(key[0] != 'f' or not recipe.drop_blocks) for key, width in architecture.widths().items()
+             if key[0] in recipe.prune and width}
+    smallest = architecture.with_widths(least) if recipe.method != 'layers' else dataclasses.replace(
+        architecture, layers=architecture.layers[:1])
+    reachable, wanted = cost.cost(smallest) / cost.cost(architecture), recipe.shares()[-1]
+    if reachable <= wanted:
+        return None
+    how, left = ('dropping layers', 'one layer') if recipe.method == 'layers' else (
+        f'pruning {recipe.prune}', 'one unit of each width' + (' but f' if recipe.drop_blocks else ''))
+    return (f'target {wanted:.4g} cannot be reached by {how}: with {left} left, {reachable:.3f} of the {recipe.objective} '
+            'remain; ask for more, or prune more widths')
+
+
 def _prepare(recipe: PruneRecipe, workers: Workers) -> SavedModel:
     """Check everything before the first step, and lay the run directory out; the network that is pruned."""
     recipe.check_workers(workers)
@@ -357,27 +388,10 @@ def _prepare(recipe: PruneRecipe, workers: Workers) -> SavedModel:
         check_same(recipe, recipe.output / 'recipe.yaml')
         return read_model(base)
     refuse_existing(recipe.output, remedy='go on with --resume, choose another path, or remove it')
-    start = read_model(recipe.model)
-    if start.head != PRETRAINING:
-        raise ValueError(f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of pre-training; '
-                         'prune the network that it was fine-tuned from')
-    if start.progress.get('untrained'):
-        lacking = ' and '.join(PARTS[part] for part in start.progress['untrained'])
-        raise ValueError(f'{recipe.model} was imported without {lacking}, and what stands there is random; train it first, with '
-                         'pretrain/run_pretraining.py --train heads')
-    if start.alphas:
-        raise ValueError(f'{recipe.model} still has its gates; fold them with tools/export_model.py first')
-    cost = recipe.cost()
-    least = {key: int(key[0] != 'f' or not recipe.drop_blocks) for key, width in start.architecture.widths().items()
-             if key[0] in recipe.prune and width}
-    smallest = start.architecture.with_widths(least) if recipe.method != 'layers' else dataclasses.replace(
-        start.architecture, layers=start.architecture.layers[:1])
-    reachable, wanted = cost.cost(smallest) / cost.cost(start.architecture), recipe.shares()[-1]
-    if reachable > wanted:
-        how, left = ('dropping layers', 'one layer') if recipe.method == 'layers' else (
-            f'pruning {recipe.prune}', 'one unit of each width' + (' but f' if recipe.drop_blocks else ''))
-        raise ValueError(f'target {wanted} cannot be reached by {how}: with {left} left, {reachable:.3f} of the '
-                         f'{recipe.objective} remain; ask for more, or prune more widths')
+    start = read_start(recipe.model)
+    problem = unreachable(recipe, start.architecture)
+    if problem:
+        raise ValueError(problem)
     open_shards(recipe, start.vocabulary)
     recipe.steps(start)
     workers.barrier('checked')

@@ -42,7 +42,7 @@ class SquadRecipe(FineTuneRecipe):
         return found
 
 
-def _read(data: Optional[Path], version: str, workers: Workers) -> Dict[str, List[Question]]:
+def read_parts(data: Optional[Path], version: str, workers: Workers) -> Dict[str, List[Question]]:
     """The questions of both parts, from a directory or as GluonNLP fetches them."""
     directory = data
     if directory is None:
@@ -83,7 +83,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel) -> Exercise:
     """
     if recipe.max_length > saved.architecture.max_length:
         raise ValueError(f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} positions')
-    questions = _read(recipe.data, recipe.version, Workers())
+    questions = read_parts(recipe.data, recipe.version, Workers())
     questions = {'train': questions['train'][:recipe.limit], 'dev': questions['dev'][:recipe.evaluation_limit]}
     vocabulary, align = saved.vocabulary, make_aligner(saved.vocabulary, cased=recipe.cased)
     windows = {part: make_windows(asked, align, WindowSpec(recipe.max_length, recipe.stride, recipe.max_question),

@@ -33,7 +33,7 @@ class RecipeError(ValueError):
 REQUIRED = object()
 
 
-def option(help: str, default: Any = REQUIRED, *, choices: Optional[Sequence[str]] = None,
+def option(help: str, default: Any = REQUIRED, *, choices: Optional[Sequence[Any]] = None,
            metavar: Optional[str] = None) -> Any:
     """One field of a recipe.
 
@@ -43,7 +43,7 @@ def option(help: str, default: Any = REQUIRED, *, choices: Optional[Sequence[str
         What the value means, with its unit; shown by ``--help``.
     default : optional
         Without it the field has to be given.
-    choices : sequence of str, optional
+    choices : sequence, optional
         The values allowed.
     metavar : str, optional
         The placeholder in ``--help``.
@@ -244,7 +244,7 @@ def parser_of(cls: Type[R], *, description: str, example: str,
             continue
         text = f.metadata['help'].replace('%', '%%')
         if f.metadata['choices']:
-            text += f' (one of {", ".join(f.metadata["choices"])})'
+            text += f' (one of {", ".join(map(str, f.metadata["choices"]))})'
         if f.metadata['required']:
             text += ' [required]'
         elif f.default is not None:
