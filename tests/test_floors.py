@@ -16,7 +16,7 @@ FLOORS = [
      'checkpoint', 'distributed', 'optimization', 'torch_reader', 'params_reader', 'safetensors_reader', 'tensorflow_reader'],
     ['states', 'loop', 'training', 'pretraining', 'quantize', 'onnx_export', 'deployment', 'answers', 'predictor', 'deploy',
      'latency', 'pruning', 'verification', 'sources', 'importers', 'provenance', 'finetuning', 'glue', 'question_answering',
-     'analysis', 'probing'],
+     'analysis', 'probing', 'tables', 'table_runs', 'step_times', 'table_files'],
 ]
 LATE = {('architecture', 'named')}  # inside a function: names are looked up in the module that is built on this one
 ORDER = [name for floor in FLOORS for name in floor]

@@ -1,0 +1,208 @@
+"""The results tables of the paper as things to run: their recipe, and how each row is made of a base network.
+
+`MAKERS` says it row by row; `table_runs` runs them, `table_files` renders what came of it beside the published numbers.
+"""
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Callable, List, Mapping, Optional, Tuple, Union
+
+from .architecture import Architecture, bert_base, resolve
+from .cost import ParameterCost
+from .paper import Cell, PaperTable, load_table
+from .pruning import PruneRecipe, unreachable
+from .recipe import option
+from .selection import LETTERS
+
+TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
+
+
+def plain(name: str) -> str:
+    """A row's or a task's name as a directory and as what a user may type, e.g. ``bert-l`` or ``squad-v1.1``."""
+    return re.sub('[^a-z0-9.]+', '-', name.lower().replace('ℓ', 'l'))
+
+
+def row_names(table: PaperTable) -> List[str]:
+    """The models of a table; the architectures where it gives models no names."""
+    return [str(record.get('model') or name) for record, name in zip(table.records(), table.architectures)]
+
+
+def task_names(table: PaperTable) -> List[str]:
+    """The data sets of a table."""
+    return list(dict.fromkeys(column.task for column in table.columns if column.task))
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRecipe:
+    """A results table of the paper."""
+    table: int = option('its number in the paper', choices=TABLES)
+    output: Path = option('where everything is written')
+    base: Optional[Path] = option('model directory that stands where BERT-base stands in the paper', None)
+    shards: Optional[Path] = option('directory of shards that pretrain/make_shards.py made', None)
+    rows: Tuple[str, ...] = option('rows to run, such as optbert-h,bert-l; all unless given', ())
+    tasks: Tuple[str, ...] = option('tasks to run, such as mrpc,squad-v1.1; all of the table unless given', ())
+    seeds: Tuple[int, ...] = option('of fine-tuning; mean and deviation are over them', (1, 2, 3))
+    epochs: Optional[int] = option('passes over a training set; by default as --glue and --squad say', None)
+    data_glue: Optional[Path] = option('directory of GLUE in the official layout; without it GluonNLP fetches it', None)
+    data_squad: Optional[Path] = option('directory of SQuAD in the official layout; without it GluonNLP fetches it', None)
+    scale: float = option('factor, at most 1, on the steps of gates and of recovery and on the training instances of every task, '
+                          'rounded up; epochs stay', 1.0)
+    alpha_steps: Optional[int] = option('steps of training the gates in a round, before --scale', None)
+    recovery_steps: Optional[int] = option('steps of recovery in a round, before --scale', None)
+    pruning: Optional[Path] = option('YAML file with further settings of pretrain/run_prune.py; method, widths and target are '
+                                     'the row\'s', None)
+    glue: Optional[Path] = option('YAML file with further settings of finetune/run_glue.py', None)
+    squad: Optional[Path] = option('YAML file with further settings of finetune/run_squad.py', None)
+    dry_run: bool = option('measure a few steps, say what would be run and how long it takes, and write nothing', False)
+    render: bool = option('only make the tables and plots of what is there anew', False)
+    resume: bool = option('go on with an unfinished table', False)
+
+    def problems(self) -> List[str]:
+        """What is missing, unknown or out of range."""
+        found = [f'--{name} is missing' for name in ('base', 'shards') if getattr(self, name) is None and not self.render]
+        if not 0 < self.scale <= 1:
+            found.append(f'scale must be above 0 and at most 1, found {self.scale}')
+        if self.render and self.dry_run:
+            found.append('render and dry_run exclude each other')
+        if self.table in TABLES:
+            table = load_table(self.table)
+            for what, given, known in (('row', self.rows, row_names(table)), ('task', self.tasks, task_names(table))):
+                names = [plain(name) for name in known]
+                found += [f'Table {self.table} has no {what} {name!r}; there are {", ".join(names)}' for name in given
+                          if plain(name) not in names]
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """What the paper says of a row."""
+    name: str
+    parameters_m: float
+    architecture: Optional[str]
+
+
+Size = Union[float, Architecture]  # parameters, or a network that has them
+
+
+def base_itself(base: Architecture, row: Published) -> Size:
+    """The base, whatever its size."""
+    return base
+
+
+def by_share(base: Architecture, row: Published) -> Size:
+    """The row's part of BERT-base's 108.9 million parameters, of the base's."""
+    return ParameterCost().cost(base) * row.parameters_m * 1e6 / ParameterCost().cost(bert_base())
+
+
+def in_proportion(base: Architecture, row: Published) -> Size:
+    """The network with the row's share of BERT-base's layers and heads, rounded; a half goes up."""
+    published, original = resolve(str(row.architecture)), bert_base()
+    layers = int(len(base.layers) * len(published.layers) / len(original.layers) + 0.5)
+    if not 0 < layers < len(base.layers):
+        raise ValueError(f'{len(published.layers)} of {len(original.layers)} layers are {layers} of the {len(base.layers)} here')
+    ratio = published.layers[0].a / original.layers[0].a
+    return dataclasses.replace(base, layers=tuple(dataclasses.replace(layer, a=max(1, int(layer.a * ratio + 0.5)))
+                                                  for layer in base.layers[:layers]))
+
+
+def by_embedding(base: Architecture, row: Published) -> Size:
+    """The base with the widest factorised embedding that keeps it within the row's share of the parameters."""
+    target, cost = by_share(base, row), ParameterCost()
+    for width in range(base.embedding_width - 1, 0, -1):
+        smaller = dataclasses.replace(base, e=width)
+        if cost.cost(smaller) <= target:
+            return smaller
+    raise ValueError(f'even an embedding of width 1 leaves {cost.cost(dataclasses.replace(base, e=1)):,.0f} parameters, and '
+                     f'{target:,.0f} are wanted')
+
+
+@dataclasses.dataclass(frozen=True)
+class Maker:
+    """How a row comes about.
+
+    Parameters
+    ----------
+    kind : str
+        ``base``, ``pruned``, or ``built``: trained from scratch for as many steps as a pruned row recovers.
+    size : callable
+        The base and the published row → how large it gets, or the network itself; ValueError says why there is none.
+    method, prune : str
+        Of `PruneRecipe`, where it is pruned.
+    """
+    kind: str
+    size: Callable[[Architecture, Published], Size]
+    method: str = ''
+    prune: str = LETTERS
+
+    def sentence(self) -> str:
+        """For people."""
+        return {'base': 'the base as it is', 'built': 'trained from scratch for as many steps as a pruned row recovers',
+                'pruned': f'method {self.method} on {self.prune}, and recovered'}[self.kind]
+
+
+MAKERS: Mapping[str, Maker] = {
+    'BERT-base': Maker('base', base_itself),
+    'BERT-ℓ': Maker('pruned', in_proportion, 'layers'),
+    'optBERT-all': Maker('pruned', by_share, 'alpha'),
+    'optBERT-h': Maker('pruned', by_share, 'alpha', 'h'),
+    'optBERT-f': Maker('pruned', by_share, 'alpha', 'f'),
+    'optBERT-a': Maker('pruned', by_share, 'alpha', 'a'),
+    'BERT-all uniform': Maker('pruned', by_share, 'uniform'),
+    'ALBERT-e': Maker('built', by_embedding),
+    # Table 1, where Devlin et al. trained every network from scratch
+    'bert_3': Maker('built', in_proportion),
+    'l6_h768_a3_k64_v64': Maker('built', in_proportion),
+    'bert_6': Maker('built', in_proportion),
+    'bert_base': Maker('base', base_itself),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row on a base.
+
+    Parameters
+    ----------
+    name, slug : str
+        As printed, and as a directory.
+    maker : Maker
+    share : float, optional
+        Of the base's parameters, at most.
+    architecture : Architecture, optional
+        Of one that is built.
+    unreachable : str, optional
+        Why it cannot be had on this base.
+    """
+    name: str
+    slug: str
+    maker: Maker
+    share: Optional[float] = None
+    architecture: Optional[Architecture] = None
+    unreachable: Optional[str] = None
+
+
+def rows_of(table: PaperTable, base: Architecture) -> List[Row]:
+    """Every row of a table, on a base; those out of reach say why."""
+    rows, cost = [], ParameterCost()
+    for name, record, architecture in zip(row_names(table), table.records(), table.architectures):
+        maker, slug = MAKERS[name], plain(name)
+        try:
+            size = maker.size(base, Published(name, _number(record['parameters_m']), architecture))
+        except ValueError as error:
+            rows.append(Row(name, slug, maker, unreachable=str(error)))
+            continue
+        whole, wanted = cost.cost(base), cost.cost(size) if isinstance(size, Architecture) else size
+        if maker.kind == 'pruned':
+            share = (wanted + 0.5) / whole  # half a parameter, for the division's rounding
+            trial = PruneRecipe(method=maker.method, prune=maker.prune, target=share)
+            rows.append(Row(name, slug, maker, share, unreachable=unreachable(trial, base)))
+        else:
+            rows.append(Row(name, slug, maker, wanted / whole, size if isinstance(size, Architecture) else None))
+    return rows
+
+
+def _number(cell: Cell) -> float:
+    assert isinstance(cell, (int, float))  # tables of results give every size
+    return float(cell)
