@@ -164,8 +164,10 @@ def readable(made: Plan, times: StepTimes) -> str:
         lines.append('| ' + ' | '.join([row['row'], row['how'], *(duration(cell) for cell in (*cells, sum(cells)))]) + ' |')
     whole = sum(row['making'] + sum(row['tuning'].values()) for row in rows)
     lines += [''] + [f'not reachable: {row.name}: {row.unreachable}' for row in made.rows if row.unreachable]
-    lines += [f'measured on the base: {1e3 * times.gates:.0f} ms a step of gates, {1e3 * times.recovery:.0f} ms a step of '
-              f'recovery; an interrupted run counts as whole', f'in all {duration(whole)}']
+    measured = [f'{1e3 * seconds:.0f} ms a step of {what}' for what, seconds in (
+        ('gates', times.gates), ('recovery', times.recovery)) if seconds]
+    lines += [f'measured on the base: {", ".join(measured)}'] if measured else []
+    lines += ['an interrupted run counts as whole', f'in all {duration(whole)}']
     return '\n'.join(lines)
 
 
