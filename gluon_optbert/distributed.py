@@ -107,7 +107,8 @@ class Workers:
         """The sum of an array over the workers."""
         if self.size == 1:
             return array
-        return self._hvd.allreduce(mx.nd.array(array, dtype=array.dtype), average=False, name=name).asnumpy()
+        with self._together(name):
+            return self._hvd.allreduce(mx.nd.array(array, dtype=array.dtype), average=False, name=name).asnumpy()
 
     def broadcast(self, arrays: Sequence[mx.nd.NDArray], *, name: str) -> None:
         """Replace every array by rank 0's, in place."""

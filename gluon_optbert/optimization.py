@@ -85,8 +85,8 @@ class Optimizer:
         norm = math.sqrt(sum(float(value) for value in mx.nd.multi_sum_sq(
             *gradients, num_arrays=len(gradients)).asnumpy()))
         if not math.isfinite(norm):
-            raise TrainingDiverged(f'step {step}: the gradient is {norm}; the last checkpoint is good, resume from it '
-                                   'with a smaller learning rate')
+            raise TrainingDiverged(f'step {step}: the gradient is {norm}; the last checkpoint is from before; begin '
+                                   'again with a smaller learning rate, which --resume does not take')
         if self._clip_norm and norm > self._clip_norm:
             for gradient in gradients:
                 gradient *= self._clip_norm / norm
@@ -100,7 +100,7 @@ class Optimizer:
         norm = sum(float(value) for value in mx.nd.multi_sum_sq(*values, num_arrays=len(values)).asnumpy())
         if not math.isfinite(norm):
             raise TrainingDiverged(f'step {step}: the weights have grown beyond what float32 holds; the last checkpoint is from '
-                                   'before, resume from it with a smaller learning rate')
+                                   'before; begin again with a smaller learning rate, which --resume does not take')
 
     def state(self) -> Dict[str, mx.nd.NDArray]:
         """The optimizer's arrays by parameter name and number."""

@@ -178,13 +178,13 @@ def assert_close_models(one, two):
 
 @needs_horovod
 def test_fallen_worker_takes_the_other_along_and_one_goes_on_to_the_same_end(one_and_two, shards_directory, tmp_path, caplog):
-    values = pretraining_values(shards_directory, tmp_path / 'model', **EXACT)
+    values = pretraining_values(shards_directory, tmp_path / 'model', accumulate=2, **EXACT)
     done = horovodrun('-c', FALLEN, json.dumps(values), tmp_path, timeout=60)
     assert done.returncode != 0
     assert not any(psutil.pid_exists(int((tmp_path / f'pid-{rank}').read_text())) for rank in (0, 1))
     assert not (tmp_path / 'model').exists()
     assert [state.name for state in (tmp_path / 'model.training' / 'states').iterdir()] == ['step-00000002']
-    pretrain(pretraining_recipe(shards_directory, tmp_path / 'model', resume=True, **EXACT))
+    pretrain(pretraining_recipe(shards_directory, tmp_path / 'model', resume=True, accumulate=2, **EXACT))
     assert 'goes on from step 2 with 1 worker(s) instead of 2: its end is not bit-identical' in caplog.text
     assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
     assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')
@@ -198,7 +198,7 @@ class Interrupted(Exception):
 def test_run_that_one_began_goes_on_with_two_to_the_same_end(one_and_two, shards_directory, tmp_path, monkeypatch):
     def interrupt(*_, **__):
         raise Interrupted
-    values = pretraining_values(shards_directory, tmp_path / 'model', **EXACT)
+    values = pretraining_values(shards_directory, tmp_path / 'model', accumulate=2, **EXACT)
     monkeypatch.setattr(pretraining, 'write_model', interrupt)
     with pytest.raises(Interrupted):
         pretrain(fill(PretrainRecipe, values))
