@@ -22,7 +22,7 @@ import numpy as np
 _LIST, _ARRAY, _ARRAY_NP = 0x112, 0xF993FAC9, 0xF993FACA  # the last one: with NumPy's shapes
 BFLOAT16 = np.dtype([('bfloat16', np.uint16)])  # how MXNet spells it
 _TYPES = {0: np.dtype('float32'), 1: np.dtype('float64'), 2: np.dtype('float16'), 3: np.dtype('uint8'), 4: np.dtype('int32'),
-          5: np.dtype('int8'), 6: np.dtype('int64'), 12: BFLOAT16}
+          5: np.dtype('int8'), 6: np.dtype('int64'), 7: np.dtype('bool'), 12: BFLOAT16}
 _NUMBERS = {dtype: number for number, dtype in _TYPES.items()}
 _CPU = (1, 0)
 _MOST_SIDES = 32  # of an array, NumPy's limit
@@ -43,7 +43,12 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_arrays(path: Path) -> Dict[str, np.ndarray]:
-    """The named arrays of a parameter file; tied duplicates of the decoder are left out.
+    """The named arrays of a parameter file of this package, as `read_named`; tied duplicates of the decoder are left out."""
+    return {name: array for name, array in read_named(path).items() if name != 'decoder.3.weight'}
+
+
+def read_named(path: Path) -> Dict[str, np.ndarray]:
+    """All arrays of a parameter file by name.
 
     Raises
     ------
@@ -65,7 +70,7 @@ def read_arrays(path: Path) -> Dict[str, np.ndarray]:
                 raise ValueError('more bytes follow its last name' if file.tell() != size else 'a name occurs twice')
         except ValueError as error:  # UnicodeDecodeError is one
             raise ValueError(f'{path}: not a parameter file of MXNet ({error})') from error
-    return {name: array for name, array in zip(names, arrays) if name != 'decoder.3.weight'}
+    return dict(zip(names, arrays))
 
 
 def _unpack(file: BinaryIO, form: str) -> tuple:

@@ -10,11 +10,11 @@ import numpy as np
 from gluonnlp.vocab import BERTVocab
 
 from .architecture import Architecture, uniform
-from .foreign import read_json, read_small
+from .arrays import BFLOAT16, read_named
+from .foreign import array_of, read_json, read_small
 from .gates import LAYER_NORM_EPS
 from .heads import PRETRAINING, Head
 from .name_maps import QUESTION_ANSWERING, look_up
-from .params_reader import read_params
 from .recipe import RunFailed
 from .safetensors_reader import read_safetensors, read_sharded_safetensors
 from .tensorflow_reader import read_index, read_tensorflow
@@ -200,6 +200,25 @@ def read_google(prefix: Path, vocabulary: Optional[Path] = None) -> Source:
     skipped = tuple(name for name in read_index(prefix)[0] if look_up('TensorFlow', name) == (True, None))
     arrays = read_tensorflow(prefix, skip=frozenset(skipped).__contains__)
     return Source('TensorFlow', architecture, words, head_of('TensorFlow', arrays, config, prefix), arrays, skipped, notes)
+
+
+def read_params(path: Path) -> Dict[str, np.ndarray]:
+    """The arrays of an MXNet parameter file; a leading ``arg:`` or ``aux:`` is no part of a name, bfloat16 becomes float32.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file; as `read_named`, and if two names are one without their beginnings.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f'{path}: no such file')
+    found: Dict[str, np.ndarray] = {}
+    for name, array in read_named(path).items():
+        name = name[4:] if name.startswith(('arg:', 'aux:')) else name
+        if name in found:
+            raise ValueError(f'{path}: {name} occurs twice')
+        found[name] = array_of(array.tobytes(), 'BF16', array.shape) if array.dtype == BFLOAT16 else array
+    return found
 
 
 def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional[int] = None) -> Source:

@@ -13,7 +13,7 @@ FLOORS = [
     ['arrays', 'selection', 'shrink', 'baselines', 'foreign', 'crc32c'],
     ['gates', 'penalty', 'encoder', 'model', 'inference'],
     ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus',
-     'checkpoint', 'distributed', 'optimization', 'torch_reader', 'params_reader', 'safetensors_reader', 'tensorflow_reader'],
+     'checkpoint', 'distributed', 'optimization', 'torch_reader', 'safetensors_reader', 'tensorflow_reader'],
     ['states', 'loop', 'training', 'pretraining', 'quantize', 'onnx_export', 'deployment', 'answers', 'predictor', 'deploy',
      'latency', 'pruning', 'verification', 'sources', 'importers', 'provenance', 'finetuning', 'glue', 'question_answering',
      'analysis', 'probing', 'tables', 'table_runs', 'step_times', 'table_files'],

@@ -19,8 +19,8 @@ from checkpoints import (Call, Global, Reference, block, entry, field, pickled, 
 from gluon_optbert import crc32c as crc32c_module
 from gluon_optbert.crc32c import crc32c, masked
 from gluon_optbert.foreign import MOST_TEXT_BYTES, array_of, read_json
-from gluon_optbert.params_reader import read_params
 from gluon_optbert.safetensors_reader import read_safetensors, read_sharded_safetensors
+from gluon_optbert.sources import read_params
 from gluon_optbert.tensorflow_reader import read_index, read_tensorflow
 from gluon_optbert.torch_reader import STORAGES, read_torch
 
