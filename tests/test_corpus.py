@@ -216,6 +216,14 @@ def command(root, *more):
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
 
 
+def alive(pid):
+    try:
+        status = Path(f'/proc/{pid}/stat').read_text()
+    except OSError:
+        return False
+    return status.rpartition(')')[2].split()[0] != 'Z'  # a zombie has ended, whenever it is reaped
+
+
 def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(root):
     process = subprocess.Popen(command(root, '--dupe-factor', '400', '--workers', '2'), env=ENVIRONMENT, cwd=root,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -226,14 +234,17 @@ def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(roo
     workers = [int(pid) for pid in subprocess.run(['pgrep', '-P', str(process.pid)], capture_output=True).stdout.split()]
     process.kill()
     process.wait()
-    assert len(list(root.glob('.shards.partial-*'))) == 1 and not (root / 'shards').exists()
+    deadline = time.monotonic() + 30
+    while any(map(alive, workers)):  # no orphans
+        assert time.monotonic() < deadline, workers
+        time.sleep(0.02)
+    assert workers and len(list(root.glob('.shards.partial-*'))) == 1 and not (root / 'shards').exists()
     done = subprocess.run(command(root, '--dupe-factor', '1', '--workers', '1'), env=ENVIRONMENT, cwd=root, capture_output=True,
                           text=True)
     assert done.returncode == 0, done.stderr
     assert 'next: python pretrain/run_pretraining.py' in done.stdout.splitlines()[-1]
     assert sorted(os.listdir(root)) == ['shards', 'text', 'vocab.txt']
     Shards.open(root / 'shards', verify=True)
-    assert workers and not any(Path(f'/proc/{pid}').exists() for pid in workers)  # no orphans
 
 
 @pytest.fixture(scope='module')
