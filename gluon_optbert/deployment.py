@@ -73,7 +73,7 @@ class Deployment:
 
     def symbol(self) -> mx.sym.Symbol:
         """The network, the same nodes with the same names every time."""
-        plain = inference_symbol(self.architecture, self.kind, self.head, bfloat16=self.precision == 'bfloat16')
+        plain = inference_symbol(self.architecture, self.kind, self.head, precision=self.precision)
         return int8_symbol(plain, list(self.shapes()), self.calibration or {}) if self.precision == 'int8' else plain
 
     def shapes(self) -> Dict[str, Tuple[int, ...]]:

@@ -43,7 +43,7 @@ def calibrate(symbol: mx.sym.Symbol, arrays: Mapping[str, np.ndarray], feeds: Se
     Parameters
     ----------
     symbol : mx.sym.Symbol
-        The float32 network of `inference_symbol`.
+        `inference_symbol` with ``precision='int8'``.
     arrays : mapping of name to np.ndarray
     feeds : sequence of mapping of input name to np.ndarray
         One batch each.
@@ -117,7 +117,7 @@ def int8_symbol(symbol: mx.sym.Symbol, names: Sequence[str], thresholds: Thresho
     Parameters
     ----------
     symbol : mx.sym.Symbol
-        The float32 network of `inference_symbol`.
+        `inference_symbol` with ``precision='int8'``.
     names : sequence of str
         Its parameters.
     thresholds : mapping of output name to (float, float)

@@ -14,7 +14,8 @@ from gluon_optbert.model import build, read_parameters
 from tiny import network
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
-ARCHITECTURES = {'even': network(), 'uneven': UNEVEN, 'factorised': network((2, 3, 5, 7), e=5)}
+ARCHITECTURES = {'even': network(), 'uneven': UNEVEN, 'factorised': network((2, 3, 5, 7), e=5),
+                 'rows of 4,096 bytes': network((2, 3, 512, 1024))}
 CASES = {'encoder': ('encoder', PRETRAINING), 'pretraining': ('pretraining', PRETRAINING),
          'classification': ('task', Head('classification', ('no', 'yes', 'maybe'))), 'regression': ('task', Head('regression')),
          'question answering': ('task', Head('question_answering'))}
@@ -51,7 +52,7 @@ def test_symbol_reads_the_parameters_that_are_listed(case):
 
 
 def test_equal_arguments_give_equal_json():
-    one, two = (inference_symbol(UNEVEN, 'pretraining', PRETRAINING, bfloat16=True).tojson() for _ in range(2))
+    one, two = (inference_symbol(UNEVEN, 'pretraining', PRETRAINING, precision='bfloat16').tojson() for _ in range(2))
     assert one == two
 
 

@@ -22,7 +22,7 @@ def quantised(request):
     """The network, its arrays, batches of text, its ranges, and the network in eight bits."""
     model = build(UNEVEN, initial_std=0.3, trainable=False)
     arrays = inference_parameters(read_parameters(model), UNEVEN, 'encoder', PRETRAINING)
-    symbol = inference_symbol(UNEVEN, 'encoder', PRETRAINING)
+    symbol = inference_symbol(UNEVEN, 'encoder', PRETRAINING, precision='int8')
     feeds = [{name: deploy.random_feed(UNEVEN, batch=4, length=12, seed=seed)[name] for name in NAMES} for seed in range(3)]
     ranges = calibrate(symbol, arrays, feeds, request.param)
     return symbol, arrays, feeds, ranges, int8_symbol(symbol, list(arrays), ranges)
@@ -72,7 +72,7 @@ def test_entropy_cuts_a_lonely_outlier_off():
 
 
 def test_no_text_and_broken_models_are_refused():
-    symbol = inference_symbol(UNEVEN, 'encoder', PRETRAINING)
+    symbol = inference_symbol(UNEVEN, 'encoder', PRETRAINING, precision='int8')
     arrays = inference_parameters(read_parameters(build(UNEVEN)), UNEVEN, 'encoder', PRETRAINING)
     with pytest.raises(ValueError, match='no text'):
         calibrate(symbol, arrays, [])
