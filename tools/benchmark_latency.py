@@ -1,6 +1,6 @@
 """Time exported networks, and those of others beside them: taken in turn, at equal threads, each in a process of its own.
 
-The peers compute the network of the first directory, which has to be an export in float32, with its weights: onnxruntime and
+A network is a deployment directory, or the name of an architecture, which is exported with random weights. The peers compute the network of the first directory, which has to be an export in float32, with its weights: onnxruntime and
 openvino from its model.onnx, torch (Transformers) and gluonnlp from its parameters if its layers are those of a plain BERT. A
 network is first compared with the first directory's, so that what is timed computes the same. Their environments are made by
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -25,13 +24,17 @@ import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 import mxnet as mx
 import numpy as np
 
-from gluon_optbert.architecture import Architecture
+from gluon_optbert import provenance
+from gluon_optbert.architecture import Architecture, resolve
+from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.cost import ParameterCost, count_flops
-from gluon_optbert.deploy import random_feed, relative_difference
+from gluon_optbert.deploy import export, random_feed, relative_difference
 from gluon_optbert.deployment import PARAMETERS, SYMBOL, Deployment, read_deployment
+from gluon_optbert.model import build, read_parameters
 from gluon_optbert.onnx_export import ONNX
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.staging import refuse_existing, write_file
+from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
 
 WORKERS = Path(__file__).resolve().parent / 'peers'
 PEERS = {'onnxruntime': ('onnx', 'onnxruntime_session.py'), 'openvino': ('onnx', 'openvino_model.py'),
@@ -50,7 +53,7 @@ _BERT = (('word_embed.0.', 'embeddings.word_embeddings.'), ('token_type_embed.0.
 @dataclasses.dataclass(frozen=True)
 class LatencyBenchmarkRecipe:
     """What is timed."""
-    deployments: Tuple[Path, ...] = option('deployment directories, one or more')
+    deployments: Tuple[Path, ...] = option('deployment directories or names of architectures, one or more')
     against: Tuple[str, ...] = option('peers to time the first of them in', (), choices=tuple(PEERS))
     peers: Path = option("directory of the peers' environments, made by tools/peers/install.py", Path('peers'))
     batches: Tuple[int, ...] = option('numbers of sequences', (1, 8))
@@ -114,6 +117,15 @@ class Worker:
         self._errors.close()
 
 
+def random_export(name: str, output: Path, *, onnx: bool) -> Path:
+    """A float32 export of an architecture given by name, with random weights."""
+    architecture = resolve(name)
+    words = [*SPECIAL_TOKENS, *(f'word{i}' for i in range(architecture.vocab_size - len(SPECIAL_TOKENS)))]
+    saved = SavedModel(architecture, read_parameters(build(architecture, trainable=False)), vocabulary_of(words))
+    export(saved, output, onnx=onnx)
+    return output
+
+
 def megabytes(*paths: Path) -> float:
     """What files take on disk, in millions of bytes."""
     return sum(path.stat().st_size for path in paths) / 1e6
@@ -147,13 +159,13 @@ def transformers_name(name: str) -> str:
     return name
 
 
-def start_peer(peer: str, recipe: LatencyBenchmarkRecipe, found: Deployment, threads: int, place: Path) -> Worker:
+def start_peer(peer: str, recipe: LatencyBenchmarkRecipe, first: Path, found: Deployment, threads: int, place: Path) -> Worker:
     """The process of a peer, with the weights of the first directory."""
     environment, script = PEERS[peer]
     python = Path(sys.executable) if environment is None else recipe.peers.absolute() / environment / 'bin' / 'python'
     if not python.exists():
         raise FileNotFoundError(f'{python}: no such environment; make it with python tools/peers/install.py {recipe.peers}')
-    first, vocab_size = recipe.deployments[0], found.architecture.vocab_size
+    vocab_size = found.architecture.vocab_size
     words = [python, WORKERS / script]
     if environment == 'onnx':
         if not (first / ONNX).is_file():
@@ -257,26 +269,35 @@ def main(argv=None):
     for path in (recipe.output, recipe.plot):
         if path is not None:
             refuse_existing(path)
-    found = [read_deployment(directory) for directory in recipe.deployments]
+    with tempfile.TemporaryDirectory() as place:
+        benchmark(recipe, Path(place))
+
+
+def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
+    """Time what the recipe says; `place` is for files on the way."""
+    names = list(map(str, recipe.deployments))
+    onnx = any(PEERS[peer][0] == 'onnx' for peer in recipe.against)
+    directories = []
+    for i, name in enumerate(names):
+        directories.append(Path(name) if os.path.isdir(name) else random_export(name, place / f'export-{i}', onnx=onnx and not i))
+    found = [read_deployment(directory) for directory in directories]
     if found[0].precision != 'float32':
         raise ValueError(f'{recipe.deployments[0]}: the first directory has to be an export in float32')
     if max(recipe.lengths) > min(one.architecture.max_length for one in found):
         raise ValueError(f'lengths: at most {min(one.architecture.max_length for one in found)} tokens')
     threads = recipe.threads or int(os.environ['OMP_NUM_THREADS'])
     workers: List[Worker] = []
-    with tempfile.TemporaryDirectory() as place:
-        try:
-            for directory, one in zip(recipe.deployments, found):
-                workers.append(Worker(str(directory), [sys.executable, WORKERS / 'symbol.py', directory.absolute(), threads],
-                                      threads=threads, precision=one.precision,
-                                      size_mb=megabytes(directory / SYMBOL, directory / PARAMETERS)))
-            for peer in recipe.against:
-                workers.append(start_peer(peer, recipe, found[0], threads, Path(place)))
-            differences = check_same(workers, found[0], Path(place))
-            times = measure(workers, [(batch, length) for batch in recipe.batches for length in recipe.lengths], recipe.repeats)
-        finally:
-            for worker in workers:
-                worker.close()
+    try:
+        for name, directory, one in zip(names, directories, found):
+            workers.append(Worker(name, [sys.executable, WORKERS / 'symbol.py', directory.absolute(), threads], threads=threads,
+                                  precision=one.precision, size_mb=megabytes(directory / SYMBOL, directory / PARAMETERS)))
+        for peer in recipe.against:
+            workers.append(start_peer(peer, recipe, directories[0], found[0], threads, place))
+        differences = check_same(workers, found[0], place)
+        times = measure(workers, [(batch, length) for batch in recipe.batches for length in recipe.lengths], recipe.repeats)
+    finally:
+        for worker in workers:
+            worker.close()
     architectures = [one.architecture for one in found] + [found[0].architecture] * len(recipe.against)
     rows = [{'name': worker.name, 'precision': worker.precision, 'parameters': int(ParameterCost().cost(architecture)),
              'size_mb': worker.size_mb, 'peak_mb': worker.peak_mb, 'versions': worker.versions, 'shapes': times[worker.name],
@@ -286,8 +307,8 @@ def main(argv=None):
     print(f'\n{threads} threads, {recipe.repeats} passes of each, taken in turn; parameters of embeddings and encoder')
     if recipe.output:
         write_file(recipe.output, (json.dumps({
-            'recipe': to_dict(recipe), 'networks': rows, 'threads': threads, 'machine': platform.machine(), 'python':
-            platform.python_version(), 'gluon_optbert': gluon_optbert.__version__}, indent=1) + '\n').encode())
+            'recipe': to_dict(recipe), 'networks': rows, 'threads': threads, 'commit': provenance.commit(),
+            'versions': provenance.versions(), 'machine': provenance.machine()}, indent=1) + '\n').encode())
         print(f'wrote {recipe.output}')
     if recipe.plot:
         draw(rows, recipe.plot)

@@ -7,7 +7,6 @@ The first line out is {"ready": versions}. Between lines a worker waits and comp
 """
 import json
 import os
-import resource
 import sys
 import time
 
@@ -21,6 +20,12 @@ def random_inputs(batch, length, vocab_size):
     random = np.random.RandomState(0)
     return {'input_ids': random.randint(0, vocab_size, (batch, length)), 'token_types': random.randint(0, 2, (batch, length)),
             'valid_length': np.full(batch, length), 'masked_positions': random.randint(0, length, (batch, 20))}
+
+
+def peak_mb():
+    """The largest memory of this process in MiB; what getrusage says begins with that of the process that started it."""
+    with open('/proc/self/status', encoding='ascii', errors='replace') as status:
+        return next(int(line.split()[1]) for line in status if line.startswith('VmHWM:')) / 1024
 
 
 def serve(run, versions, vocab_size):
@@ -48,5 +53,5 @@ def serve(run, versions, vocab_size):
                 began = time.perf_counter()
                 run(inputs)
                 answer['ms'].append(1e3 * (time.perf_counter() - began))
-        answer['peak_mb'] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        answer['peak_mb'] = peak_mb()
         print(json.dumps(answer), file=answers)
