@@ -1,0 +1,280 @@
+"""Fine-tune one checkpoint here and with Transformers on PyTorch, and set scores and seconds beside each other.
+
+Both have the same tokens, batches in the same order, padding, learning rates, weight decay, clipping, rate of dropout and threads
+(OMP_NUM_THREADS; by default the physical cores), and are scored by the same code. New heads and dropout are drawn on each side,
+and the optimizers are its own: GluonNLP's BERTAdam, which does not correct the bias of its moments, and AdamW. The sides take
+turns at going first. PyTorch stays in an environment of its own:
+
+    python tools/peers/install.py peers --only torch
+
+The result is written after every run, so that a killed comparison goes on with --resume. Nothing else should run meanwhile.
+"""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import typing
+from pathlib import Path
+from typing import Any, Dict, Generator, List, Mapping, Optional, Sequence, Tuple
+
+import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
+import mxnet as mx
+import numpy as np
+
+from gluon_optbert.checkpoint import SavedModel, read_model, sha256
+from gluon_optbert.cost import ParameterCost
+from gluon_optbert.distributed import Workers
+from gluon_optbert.features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
+from gluon_optbert.finetuning import Exercise, FineTuning, start_parameters
+from gluon_optbert.glue import GlueRecipe, prepare_glue
+from gluon_optbert.heads import part_of
+from gluon_optbert.importers import convert
+from gluon_optbert.loop import Phase, Reporter, Terminated, descend
+from gluon_optbert.model import build
+from gluon_optbert.provenance import commit, machine, versions
+from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
+from gluon_optbert.sources import read_hugging_face
+from gluon_optbert.staging import refuse_existing, write_file
+from side_by_side import SIDES, summarise, table
+
+FORMAT, VERSION = 'gluon_optbert fine-tuning comparison', 1
+EXAMPLE = ('python tools/compare_finetuning.py finetune/recipes/glue.yaml --task MRPC --model models/base '
+           '--checkpoint downloads/bert-base-uncased --data glue --peer peers/torch/bin/python --seeds 1,2,3 '
+           '--output results/compare_mrpc.json')
+PEER = Path(__file__).resolve().parent / 'peers' / 'torch_finetuning.py'
+EPSILON = 1e-6  # of Adam, BERTAdam's default
+_AS_THERE = ('task', 'model', 'data', 'seeds', 'epochs', 'batch_size', 'evaluation_tokens', 'learning_rate', 'warmup',
+             'weight_decay', 'clip_norm', 'dropout', 'max_length', 'limit', 'evaluation_limit', 'select', 'cased', 'log_every')
+_LATER = ('output', 'peer', 'seeds', 'resume', 'log_every')  # what may differ when a comparison is gone on with
+_FIELDS, _HINTS = {field.name: field for field in dataclasses.fields(GlueRecipe)}, typing.get_type_hints(GlueRecipe)
+_Shared = dataclasses.make_dataclass('_Shared', [(name, _HINTS[name], dataclasses.field(
+    default=_FIELDS[name].default, metadata=_FIELDS[name].metadata)) for name in _AS_THERE], frozen=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareRecipe(_Shared):
+    """Fine-tuning on one task of GLUE, twice."""
+    checkpoint: Path = option('Hugging Face directory that the model directory was imported from')
+    peer: Path = option('Python interpreter of an environment with torch and transformers')
+    output: Path = option('JSON file to write')
+    resume: bool = option('make only the runs that an unfinished comparison lacks', False)
+
+    def own(self) -> GlueRecipe:
+        """The recipe of the runs here; nothing is written between their steps."""
+        return GlueRecipe(**{**{name: getattr(self, name) for name in _AS_THERE}, 'select': 'last', 'checkpoint_every': 0})
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        return self.own().problems()
+
+
+class Timed(FineTuning):
+    """Fine-tuning that notes the loss and the seconds of every epoch; what is not evaluation is training.
+
+    Attributes
+    ----------
+    epochs : list of dict
+        ``loss``, ``training_seconds`` and ``evaluation_seconds``.
+    """
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.epochs: List[Dict[str, float]] = []
+        self._losses: List[mx.nd.NDArray] = []
+        self._since = 0.0
+
+    def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
+        self._since = time.perf_counter()
+        return super().batches(phase, start)
+
+    def loss_sums(self, batch: TaskBatch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+        sums = super().loss_sums(batch, rows)
+        self._losses.append(sums[0].detach())
+        return sums
+
+    def evaluate(self, phase: Phase) -> Dict[str, float]:
+        mx.nd.waitall()  # the last step is done then, not only asked for
+        trained = time.perf_counter()
+        measured = super().evaluate(phase)
+        loss = sum(float(value.asscalar()) for value in self._losses) / len(self._exercise.train)
+        ended = time.perf_counter()
+        self.epochs.append({'loss': loss, 'training_seconds': trained - self._since, 'evaluation_seconds': ended - trained})
+        self._losses, self._since = [], ended
+        return measured
+
+
+def run_here(recipe: CompareRecipe, seed: int, saved: SavedModel, exercise: Exercise) -> Dict[str, Any]:
+    """Fine-tune with this package: ``epochs`` with their scores, ``versions`` and ``seconds`` from loading on."""
+    began, own, workers = time.perf_counter(), recipe.own(), Workers()
+    model = build(saved.architecture, start_parameters(saved, exercise.head, seed=seed), head=exercise.head, dropout=own.dropout,
+                  ctx=workers.context())
+    objective = Timed(model, workers, exercise, own)
+    per_epoch = steps_per_epoch(exercise.train, own.batch_size)
+    phase = own.phase(exercise.name, own.epochs * per_epoch, seed=seed, evaluate_every=per_epoch, notes={'seed': seed})
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            progress = descend(objective, own.weight_optimizer(model, workers), own.schedule(phase.steps), phase,
+                               reporter=Reporter(Path(place, 'metrics.jsonl'), workers), states=Path(place, 'states'))
+        except Terminated:
+            raise RunFailed(f'asked to stop; --resume begins again with seed {seed}') from None
+    epochs = [{'epoch': epoch['epoch'], **times, 'scores': epoch['scores']}
+              for epoch, times in zip(progress['epochs'], objective.epochs)]
+    return {'epochs': epochs, 'versions': versions(), 'seconds': time.perf_counter() - began}
+
+
+def _part(features: Features, batches: typing.Iterable[TaskBatch]) -> Dict[str, np.ndarray]:
+    """Instances, and the batches that they come in."""
+    rows, widths = zip(*((batch.rows[batch.weights > 0], batch.input_ids.shape[1]) for batch in batches))
+    return {'ids': features.ids, 'starts': features.starts, 'seconds': features.seconds, 'rows': np.concatenate(rows),
+            'row_starts': np.cumsum([0, *map(len, rows)]), 'widths': np.array(widths)}
+
+
+def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, np.ndarray]:
+    """What the peer is handed: instances with the batches of a run here, as `tools/peers/task_feed.py` says, and
+    ``learning_rates``, step by step. It gets no labels of held-out sets.
+    """
+    steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
+    schedule = recipe.own().schedule(steps)
+    parts = {'train': _part(exercise.train, itertools.islice(
+        training_batches(exercise.train, batch_size=recipe.batch_size, seed=seed), steps))}
+    parts.update((f'heldout/{name}', _part(features, evaluation_batches(features, tokens=recipe.evaluation_tokens)))
+                 for name, features in exercise.heldout.items())
+    arrays = {f'{part}/{name}': array for part, found in parts.items() for name, array in found.items()}
+    kind = np.float32 if exercise.head.kind == 'regression' else np.int64
+    return {**arrays, 'train/labels': np.asarray(exercise.train.labels).astype(kind),
+            'learning_rates': np.array([schedule(step) for step in range(steps)])}
+
+
+def _environment() -> Dict[str, str]:
+    """That of the peer: equal threads, but it waits with them as it likes, for GOMP_SPINCOUNT is set to suit MXNet."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON') and name != 'GOMP_SPINCOUNT'}
+    return {**kept, 'HF_HUB_OFFLINE': '1'}
+
+
+def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, Any]:
+    """Fine-tune with Transformers; what `run_here` gives.
+
+    Raises
+    ------
+    RunFailed
+        With the last line that the peer said.
+    """
+    settings = {'seed': seed, 'epochs': recipe.epochs, 'outputs': exercise.head.outputs, 'dropout': recipe.dropout,
+                'problem': 'regression' if exercise.head.kind == 'regression' else 'single_label_classification',
+                'weight_decay': recipe.weight_decay, 'clip_norm': recipe.clip_norm, 'epsilon': EPSILON,
+                'heldout': list(exercise.heldout)}
+    with tempfile.TemporaryDirectory() as place, open(Path(place, 'errors'), 'w+', encoding='utf-8', errors='replace') as errors:
+        given, scores = Path(place, 'job.npz'), Path(place, 'scores.npz')
+        np.savez(given, **job(recipe, seed, exercise))
+        words = [recipe.peer, PEER, recipe.checkpoint, given, scores, json.dumps(settings)]
+        process = subprocess.Popen(list(map(str, words)), env=_environment(), stdout=subprocess.PIPE, stderr=errors,
+                                   universal_newlines=True)
+        answers: List[Dict[str, Any]] = []
+        try:
+            for line in process.stdout or ():
+                answers.append(json.loads(line))
+                if 'epoch' in answers[-1]:
+                    print(_spoken(exercise, seed, answers[-1]), file=sys.stderr, flush=True)
+            status = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        if status or not answers or 'seconds' not in answers[-1]:
+            errors.seek(0)
+            raise RunFailed(f'{recipe.peer} failed: {(errors.read().strip() or "nothing was said").splitlines()[-1]}')
+        with np.load(scores, allow_pickle=False) as arrays:
+            for answer in answers[1:-1]:
+                answer['scores'] = {f'{name}/{metric}': value for name in exercise.heldout for metric, value in exercise.score(
+                    name, arrays[f'{answer["epoch"]}/{name}']).items()}
+    return {'epochs': answers[1:-1], 'versions': answers[0]['ready'], 'seconds': answers[-1]['seconds']}
+
+
+def _spoken(exercise: Exercise, seed: int, epoch: Mapping[str, Any]) -> str:
+    return (f'{exercise.name} {SIDES["peer"]} | seed {seed} | epoch {epoch["epoch"]} | loss {epoch["loss"]:.3f} | training '
+            f'{epoch["training_seconds"]:.0f} s | evaluation {epoch["evaluation_seconds"]:.0f} s')
+
+
+def record(recipe: CompareRecipe, seed: int, side: str, found: Mapping[str, Any], metric: str) -> Dict[str, Any]:
+    """A run as the result has it: with the scores of the epoch that counts, and its seconds added up."""
+    epochs = found['epochs']
+    kept = max(epochs, key=lambda epoch: epoch['scores'][metric]) if recipe.select == 'best' else epochs[-1]
+    seconds = {name: sum(epoch[f'{name}_seconds'] for epoch in epochs) for name in ('training', 'evaluation')}
+    return {'seed': seed, 'side': side, 'epochs': epochs, 'kept_epoch': kept['epoch'], 'scores': kept['scores'],
+            'seconds': {**seconds, 'total': found['seconds']}, 'versions': found['versions'], 'commit': commit()}
+
+
+def check_checkpoint(recipe: CompareRecipe, saved: SavedModel) -> None:
+    """Raise ValueError unless the model directory holds the weights of the checkpoint; the heads of pre-training aside."""
+    source = convert(read_hugging_face(recipe.checkpoint)).model
+    aside = {'mlm', 'nsp', *source.progress.get('untrained', [])}
+    others = [name for name, value in source.parameters.items()
+              if part_of(name) not in aside and not np.array_equal(saved.parameters.get(name), value)]
+    if others or saved.alphas is not None or saved.head != source.head:
+        raise ValueError(f'{recipe.model} is not what {recipe.checkpoint} is imported as: '
+                         f'{len(others)} parameters differ, such as {others[0]}' if others else
+                         f'{recipe.model} is not what {recipe.checkpoint} is imported as: it has gates or another head')
+
+
+def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -> Dict[str, Any]:
+    """The result without runs, or with those that an unfinished comparison has made.
+
+    Raises
+    ------
+    ValueError
+        If that one had other settings, data or weights, or another processor or number of threads.
+    """
+    new = {'format': FORMAT, 'version': VERSION, 'task': exercise.name,
+           'metric': f'{next(iter(exercise.heldout))}/{exercise.metric}', 'unit': 'percent', 'samples': dict(exercise.samples),
+           'model_sha256': sha256(recipe.model / 'model.params'), 'parameters': int(ParameterCost().cost(saved.architecture)),
+           'recipe': to_dict(recipe), 'machine': machine(), 'runs': [], 'summary': {}}
+    if not (recipe.resume and recipe.output.exists()):
+        return new
+    old = json.loads(recipe.output.read_text(encoding='utf-8'))
+    if not isinstance(old, dict) or (old.get('format'), old.get('version')) != (FORMAT, VERSION):
+        raise ValueError(f'{recipe.output}: not a comparison of this version; give another --output')
+    begun = {**old, **old['recipe'], **old['machine']}
+    wanted = {**new, **new['recipe'], **new['machine']}
+    changed = [name for name, value in wanted.items() if begun.get(name) != value and name not in (
+        *_LATER, 'recipe', 'machine', 'system', 'runs', 'summary')]
+    if changed:
+        raise ValueError(f'{recipe.output} was begun with other values of {", ".join(sorted(changed))}; use the same, or another '
+                         '--output')
+    return {**new, 'runs': old['runs'], 'summary': old['summary']}
+
+
+@command
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Make the runs that are missing, one after the other, and print the table."""
+    recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE)
+    if not recipe.resume:
+        refuse_existing(recipe.output, remedy='go on with --resume, remove it, or give another --output')
+    if not recipe.peer.is_file():
+        raise FileNotFoundError(f'{recipe.peer}: no such interpreter; python tools/peers/install.py peers --only torch makes one')
+    if Workers().size > 1 or Workers().context() != mx.cpu():
+        raise ValueError('the comparison is of one process on the CPU; start it without horovodrun, and hide GPUs')
+    saved = read_model(recipe.model)
+    check_checkpoint(recipe, saved)
+    exercise = prepare_glue(recipe.own(), saved)
+    start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
+    result = start_result(recipe, saved, exercise)
+    done = {(run['seed'], run['side']) for run in result['runs']}
+    for number, seed in enumerate(recipe.seeds):
+        for side in list(SIDES)[::-1 if number % 2 else 1]:
+            if (seed, side) in done:
+                continue
+            found = run_here(recipe, seed, saved, exercise) if side == 'here' else run_peer(recipe, seed, exercise)
+            result['runs'].append(record(recipe, seed, side, found, result['metric']))
+            result['summary'] = summarise(result['runs'])
+            write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
+    print(f'{table(result)}\n\n{exercise.name}, {exercise.samples["train"]} instances to train on, epochs: {recipe.epochs}, '
+          f'threads: {result["machine"]["threads"]}\nwrote {recipe.output}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Fine-tuning with Transformers on PyTorch: python torch_finetuning.py CHECKPOINT JOB.npz SCORES.npz SETTINGS
+
+Run by tools/compare_finetuning.py, which settles the batches and their order, the learning rate of every step and
+OMP_NUM_THREADS; SETTINGS is JSON. It is eager, in float32, with the attention and the optimizer (fused AdamW) that Transformers
+takes unless told otherwise. A line of JSON comes out when the job is read, after every epoch and at the end; SCORES has
+``EPOCH/NAME``, the logits of a held-out set.
+"""
+import json
+import os
+import sys
+import time
+
+import numpy as np
+import torch
+import transformers
+from task_feed import batches
+
+UNDECAYED = ('bias', 'LayerNorm.weight')
+
+
+def load(checkpoint, settings):
+    """The checkpoint with the head of the task, new unless the checkpoint has it."""
+    dropout, outputs = settings['dropout'], settings['outputs']
+    config = transformers.AutoConfig.from_pretrained(
+        checkpoint, num_labels=outputs, problem_type=settings['problem'], hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout, classifier_dropout=dropout)
+    return transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint, config=config, dtype=torch.float32)
+
+
+def optimizer_of(model, settings):
+    """AdamW, which decays no bias and no LayerNorm."""
+    groups = {True: [], False: []}
+    for name, parameter in model.named_parameters():
+        groups[not name.endswith(UNDECAYED)].append(parameter)
+    return torch.optim.AdamW([{'params': parameters, 'weight_decay': settings['weight_decay'] * decayed}
+                              for decayed, parameters in groups.items()], lr=0.0, eps=settings['epsilon'], fused=True)
+
+
+def tensors(batch):
+    """What the network reads of a batch."""
+    return {name: torch.from_numpy(values) for name, values in batch.items() if name != 'rows'}
+
+
+def train(model, optimizer, arrays, settings, steps):
+    """Take some steps, by their numbers; the mean loss over the instances."""
+    model.train()
+    total = instances = 0
+    for step, batch in zip(steps, batches(arrays, 'train', steps.start, steps.stop)):
+        if os.getppid() != CALLER:
+            sys.exit('the caller has ended')  # killed, it could not end this process
+        loss = model(**tensors(batch)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings['clip_norm'])
+        for group in optimizer.param_groups:
+            group['lr'] = float(arrays['learning_rates'][step])
+        optimizer.step()
+        total, instances = total + loss.item() * len(batch['rows']), instances + len(batch['rows'])
+    return total / instances
+
+
+def predict(model, arrays, name, outputs):
+    """The logits of a held-out set, shape (instances, outputs)."""
+    model.eval()
+    found = np.zeros((len(arrays[f'heldout/{name}/seconds']), outputs), np.float32)
+    with torch.inference_mode():
+        for batch in batches(arrays, f'heldout/{name}'):
+            found[batch['rows']] = model(**tensors(batch)).logits.numpy()
+    return found
+
+
+def main(checkpoint, job, scores, settings):
+    """Train for all epochs, predicting after each."""
+    answers, sys.stdout = os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr  # what libraries print goes elsewhere
+    settings = json.loads(settings)
+    with np.load(job, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    print(json.dumps({'ready': {'transformers': transformers.__version__, 'torch': torch.__version__, 'numpy': np.__version__,
+                                'python': sys.version.split()[0]}}), file=answers)
+    began = time.perf_counter()
+    torch.set_num_threads(int(os.environ['OMP_NUM_THREADS']))
+    torch.manual_seed(settings['seed'])
+    model = load(checkpoint, settings)
+    optimizer = optimizer_of(model, settings)
+    found, per_epoch = {}, len(arrays['learning_rates']) // settings['epochs']
+    for epoch in range(settings['epochs']):
+        started = time.perf_counter()
+        loss = train(model, optimizer, arrays, settings, range(epoch * per_epoch, (epoch + 1) * per_epoch))
+        trained = time.perf_counter()
+        for name in settings['heldout']:
+            found[f'{epoch + 1}/{name}'] = predict(model, arrays, name, settings['outputs'])
+        print(json.dumps({'epoch': epoch + 1, 'loss': loss, 'training_seconds': trained - started,
+                          'evaluation_seconds': time.perf_counter() - trained}), file=answers)
+    seconds = time.perf_counter() - began
+    np.savez(scores, **found)
+    print(json.dumps({'seconds': seconds}), file=answers)
+
+
+if __name__ == '__main__':
+    CALLER = os.getppid()
+    main(*sys.argv[1:])
