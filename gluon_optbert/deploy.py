@@ -18,7 +18,7 @@ from .checkpoint import SavedModel
 from .cost import ParameterCost
 from .deployment import (PRECISIONS, Deployment, import_symbol, load_deployment, need_bfloat16, vouch,
                          write_deployment)
-from .inference import INPUTS, KINDS, OUTPUTS, inference_parameters, inference_symbol, is_low
+from .inference import INPUTS, KINDS, OUTPUTS, inference_parameters, inference_symbol, is_low, widened
 from .model import OptBERTModel, build
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
 from .predictor import Instance, Predictor, feeds_of, score
@@ -173,7 +173,7 @@ def _prepared(saved: SavedModel, kind: str, precision: str, calibration: Sequenc
         symbol = inference_symbol(saved.architecture, kind, saved.head, precision='int8')
         found = dataclasses.replace(found, calibration=calibrate(symbol, plain, feeds_of(found, calibration), method))
         return found, int8_parameters(found.symbol(), plain, found.calibration)
-    arrays = {name: mx.nd.array(value) for name, value in plain.items()}
+    arrays = {name: mx.nd.array(value) for name, value in widened(plain, found.shapes()).items()}
     if precision == 'bfloat16':
         arrays.update({name: mx.nd.amp_cast(array, dtype=BFLOAT16) for name, array in arrays.items() if is_low(name)})
     return found, arrays

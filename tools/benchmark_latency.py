@@ -30,6 +30,7 @@ from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.cost import ParameterCost, count_flops
 from gluon_optbert.deploy import export, random_feed, relative_difference
 from gluon_optbert.deployment import PARAMETERS, SYMBOL, Deployment, read_deployment
+from gluon_optbert.heads import network_shapes
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.onnx_export import ONNX
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
@@ -86,7 +87,8 @@ class Worker:
 
     def __init__(self, name: str, words: Sequence[Any], *, threads: int, size_mb: float, precision: str = 'float32'):
         self.name, self.size_mb, self.precision, self.peak_mb = name, size_mb, precision, 0.0
-        alone = {key: value for key, value in os.environ.items() if key != 'PYTHONPATH'}
+        alone = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', 'GOMP_SPINCOUNT')}  # each waits as
+        # it does by itself; gluon_optbert sets the latter
         self._errors = tempfile.TemporaryFile('w+')
         self._process = subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          stderr=self._errors, universal_newlines=True, bufsize=1,
@@ -146,9 +148,10 @@ def uniform_config(architecture: Architecture) -> Tuple[Dict[str, Any], Dict[str
 
 
 def trained_weights(directory: Path, found: Deployment) -> Dict[str, np.ndarray]:
-    """The weights of a float32 export by GluonNLP's names, the scale of the attention taken out of the queries again."""
+    """The weights of a float32 export by GluonNLP's names: no filters added, the attention's scale out of the queries again."""
+    shapes = network_shapes(found.architecture)
     arrays = {name[len('arg:'):]: value.asnumpy() for name, value in mx.nd.load(str(directory / PARAMETERS)).items()}
-    return {name: value * found.architecture.layers[0].k ** 0.5 if '.proj_query.' in name else value
+    return {name: value[tuple(map(slice, shapes[name]))] * (found.architecture.layers[0].k ** 0.5 if '.proj_query.' in name else 1)
             for name, value in arrays.items()}
 
 
