@@ -23,7 +23,7 @@ from .architecture import Architecture
 from .arrays import BFLOAT16, write_arrays
 from .checkpoint import check_manifest, write_manifest
 from .heads import Head
-from .inference import INPUTS, KINDS, computed, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
+from .inference import INPUTS, KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
 from .quantize import check_thresholds, int8_symbol
 from .vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
 
@@ -78,7 +78,7 @@ class Deployment:
 
     def shapes(self) -> Dict[str, Tuple[int, ...]]:
         """The shape of every parameter in float32."""
-        return inference_shapes(computed(self.architecture, self.precision), self.kind, self.head)
+        return inference_shapes(self.architecture, self.kind, self.head, self.precision)
 
     def stored(self) -> Dict[str, Tuple[Tuple[int, ...], np.dtype]]:
         """Shape and type of every array in the parameter file, in the file's order."""

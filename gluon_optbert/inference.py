@@ -42,15 +42,19 @@ def outputs_of(kind: str, head: Head) -> Dict[str, Tuple]:
 
 
 def computed(architecture: Architecture, precision: str) -> Architecture:
-    """The widths that an export computes with: in float32 filters in whole cache lines; those that are added are at zero."""
+    """The widths that an export computes with: in float32 as many filters as are fast; those that are added are at zero."""
+    def fast(f: int) -> int:
+        f = -(-f // _LINE) * _LINE
+        return f + _LINE if f and f % _SLOW_WIDTH == 0 else f
     return architecture if precision != 'float32' else dataclasses.replace(architecture, layers=tuple(
-        dataclasses.replace(dims, f=-(-dims.f // _LINE) * _LINE) for dims in architecture.layers))
+        dataclasses.replace(dims, f=fast(dims.f)) for dims in architecture.layers))
 
 
-def inference_shapes(architecture: Architecture, kind: str, head: Head) -> Dict[str, Tuple[int, ...]]:
-    """The shape of every parameter that an export of this kind reads."""
+def inference_shapes(architecture: Architecture, kind: str, head: Head, precision: str = 'float32') -> Dict[str, Tuple[int, ...]]:
+    """The shape of every parameter that an export of this kind reads, with the widths of `computed`."""
     unused = ('classifier.', 'decoder.') if kind == 'encoder' else ()
-    return {name: shape for name, shape in network_shapes(architecture, head).items() if not name.startswith(unused)}
+    return {name: shape for name, shape in network_shapes(computed(architecture, precision), head).items()
+            if not name.startswith(unused)}
 
 
 def is_low(name: str) -> bool:

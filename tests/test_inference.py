@@ -8,7 +8,7 @@ import pytest
 
 from gluon_optbert import deploy
 from gluon_optbert.heads import PRETRAINING, Head
-from gluon_optbert.inference import (INPUTS, computed, inference_parameters, inference_shapes, inference_symbol, inputs_of,
+from gluon_optbert.inference import (INPUTS, inference_parameters, inference_shapes, inference_symbol, inputs_of,
                                      is_low, outputs_of, widened)
 from gluon_optbert.model import build, read_parameters
 from tiny import network
@@ -35,7 +35,7 @@ def test_inference_network_equals_the_trained_one(widths, case):
     architecture, (kind, head) = ARCHITECTURES[widths], CASES[case]
     model = build(architecture, head=head, initial_std=0.3, trainable=False)
     arrays = widened(inference_parameters(read_parameters(model), architecture, kind, head),
-                     inference_shapes(computed(architecture, 'float32'), kind, head))
+                     inference_shapes(architecture, kind, head))
     block = of_arrays(inference_symbol(architecture, kind, head), arrays, inputs_of(kind))
     for batch, length in ((3, 9), (1, 2)):
         feed = deploy.random_feed(architecture, batch=batch, length=length)
