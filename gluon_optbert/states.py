@@ -44,7 +44,7 @@ class States:
             write_manifest(staged, form=STATE_FORMAT, version=STATE_VERSION)
         others = [other for other in self.steps() if other < step]
         beyond = [other for other in self.steps() if other > step]  # damaged ones, or this would not have gone on from before
-        for old in others[:len(others) + 1 - self._keep] + beyond:
+        for old in others[:max(0, len(others) + 1 - self._keep)] + beyond:
             if old != progress.get('best_step'):
                 shutil.rmtree(self._path(old))
 

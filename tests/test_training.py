@@ -242,7 +242,7 @@ def test_cleaning_leaves_the_only_good_checkpoint(shards, tmp_path):
     assert_same_bits(again.values(), whole.values())
 
 
-@pytest.mark.parametrize('keep', [1, 2, 3])
+@pytest.mark.parametrize('keep', [1, 2, 3, 4, 5])
 def test_as_many_checkpoints_are_kept_as_asked_for(shards, tmp_path, keep):
     Run(shards, tmp_path).fit(Phase(name='training', steps=6, batch_size=8, checkpoint_every=1, keep=keep))
     assert States(tmp_path / 'states', keep).steps() == list(range(6 - keep, 6))
