@@ -5,6 +5,7 @@ about a data set is an `Exercise`; `glue` and `question_answering` have theirs.
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -29,7 +30,7 @@ from .pretraining import WeightRecipe, work_directory
 from .provenance import commit, machine, versions
 from .recipe import check_same, option, save, to_dict
 from .shrink import Parameters
-from .staging import refuse_existing, write_file
+from .staging import new_directory, refuse_existing, write_file
 from .states import States
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
@@ -239,8 +240,6 @@ def _run_seed(seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTune
         extra = {'metrics.jsonl': metrics.read_bytes(), **exercise.files(scores)}
         write_model(work / f'seed-{seed}', SavedModel(saved.architecture, read_parameters(model), saved.vocabulary,
                                                       to_dict(recipe), record, head=exercise.head), extra=extra)
-        shutil.rmtree(states, ignore_errors=True)
-        metrics.unlink()
     workers.barrier('seed')
 
 
@@ -302,12 +301,16 @@ def finetune(recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise]) 
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
     workers.barrier('checked')
     if workers.first and not work.exists():
-        work.mkdir(parents=True)
-        save(recipe, work / 'recipe.yaml')
+        with new_directory(work) as staged:
+            save(recipe, staged / 'recipe.yaml')
     workers.barrier('laid out')
     for seed in recipe.seeds:
         if not (work / f'seed-{seed}').exists():
             _run_seed(seed, saved, exercise, recipe, work, workers)
+        if workers.first:  # also what a run left that was killed just here
+            shutil.rmtree(work / f'seed-{seed}.states', ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                (work / f'seed-{seed}.jsonl').unlink()
     runs = [dict(read_model(work / f'seed-{seed}').progress) for seed in recipe.seeds]
     result = _result(recipe, saved, exercise, workers, runs)
     if workers.first:

@@ -177,6 +177,22 @@ def test_resumed_run_equals_the_uninterrupted_one(select, model_directory, glue,
     assert finetune_glue(recipe_for(model_directory, glue, tmp_path, resume=True, **options)) == result
 
 
+@pytest.mark.parametrize('end', ['save = lambda *_: os._exit(9)',
+                                 'write_model = lambda *a, **k: (checkpoint.write_model(*a, **k), os._exit(9))'],
+                         ids=['before its recipe', 'after its first network'])
+def test_run_that_ends_between_two_files_goes_on(end, finished, model_directory, glue, tmp_path):
+    """A process of its own, so that nothing is tidied up on the way."""
+    program = ('import json, os, sys\nfrom gluon_optbert import checkpoint, finetuning\nfrom gluon_optbert.glue import GlueRecipe, '
+               f'finetune_glue\nfrom gluon_optbert.recipe import fill\nfinetuning.{end}\n'
+               'finetune_glue(fill(GlueRecipe, json.loads(sys.argv[1])))')
+    ended = run('-W', 'ignore', '-c', program, json.dumps(values_for(model_directory, glue, tmp_path, seeds=[1, 2])))
+    assert ended.returncode == 9, ended.stderr
+    finetune_glue(recipe_for(model_directory, glue, tmp_path, seeds=[1, 2], resume=True))
+    assert sorted(os.listdir(tmp_path / 'run')) == ['recipe.yaml', 'result.json', 'seed-1', 'seed-2']
+    for seed in ('seed-1', 'seed-2'):
+        assert contents(tmp_path / 'run' / seed)['model.params'] == contents(finished[0] / 'run' / seed)['model.params']
+
+
 def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, monkeypatch):
     """The second of four is made the best; the network that is left has its scores."""
     given = iter([10.0, 30.0, 20.0, 30.0])
