@@ -135,9 +135,9 @@ class Architecture:
             raise ValueError(f'{source}: an architecture is a JSON object, found {type(values).__name__}')
         wanted = {'format', 'h', 'e', 'vocab_size', 'max_length', 'token_types', 'layers'}
         problems = [f'missing {name}' for name in sorted(wanted - set(values))]
-        problems += [f'unknown {name}' for name in sorted(set(values) - wanted)]
+        problems += [f'unknown {name!r:.80}' for name in sorted(set(values) - wanted)]
         if not problems and values['format'] != FORMAT:
-            problems.append(f'format {values["format"]!r}, this version reads {FORMAT}')
+            problems.append(f'format {values["format"]!r:.80}, this version reads {FORMAT}')
         rows = values.get('layers')
         if not isinstance(rows, list):
             problems.append('layers must be a list')
@@ -164,7 +164,7 @@ class Architecture:
 
 def _below(name: str, value: Any, least: int) -> List[str]:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return [] if whole and value >= least else [f'{name} must be a whole number of at least {least}, found {value!r}']
+    return [] if whole and value >= least else [f'{name} must be a whole number of at least {least}, found {value!r:.80}']
 
 
 def uniform(*, layers: int, h: int, a: int, vocab_size: int, k: Optional[int] = None, v: Optional[int] = None,

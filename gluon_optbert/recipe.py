@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import errno
 import functools
 import os
 import reprlib
@@ -183,7 +184,11 @@ def read_yaml(path: Path) -> Dict[str, Any]:
         If there is no such file, or it is not a mapping in YAML.
     """
     path = Path(path)
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except OSError as error:  # a name that is too long, for one
+        raise FileNotFoundError(f'{str(path)[:200]}: no recipe file ({error.strerror})') from error
+    if not found:
         raise FileNotFoundError(f'{path}: no such recipe file')
     values = load_yaml(path.read_bytes(), source=str(path))
     if values is None:
@@ -286,8 +291,8 @@ def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callabl
         except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError,
                 PermissionError) as error:
             return _complain(2, error)
-        except OSError as error:  # a full disk, a read-only one
-            return _complain(1, error)
+        except OSError as error:  # a full disk, a read-only one; but no name of a file is the fault of who gave it
+            return _complain(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1, error)
         except KeyboardInterrupt:
             return _complain(1, 'interrupted')
     return run

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import re
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -70,6 +71,9 @@ def _npz_problem(members: Dict[str, zipfile.ZipInfo], instances: int, dtype: np.
     if set(members) != wanted:
         return f'has the fields {sorted(members)}, wanted {sorted(wanted)}'
     for name in dtype.names:
+        method = members[f'{name}.npy'].compress_type
+        if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others' decoders raise errors of their own
+            return f'{name} is packed by method {method}, wanted stored or deflated'
         size = members[f'{name}.npy'].file_size
         if not 0 <= size - instances * dtype[name].itemsize <= 2 ** 12:  # the difference is the field's header
             return f'{name} takes {size} bytes, wanted {instances} rows of {dtype[name].itemsize}'
@@ -101,7 +105,7 @@ def parse_shard(content: bytes, *, instances: int, dtype: np.dtype, vocabulary_s
         if problem:
             raise ValueError(problem)
     except (ValueError, zipfile.BadZipFile, zlib.error, KeyError, EOFError, OSError, NotImplementedError, RuntimeError,
-            SyntaxError, TypeError, IndexError, OverflowError, MemoryError) as error:
+            SyntaxError, TypeError, IndexError, OverflowError, MemoryError, tokenize.TokenError) as error:
         raise ValueError(f'{source}: not a shard of this manifest ({error}); {REMAKE}') from error
     return fields
 

@@ -38,7 +38,7 @@ def check_parameters(parameters: Parameters, architecture: Architecture, head: H
     """
     wanted = network_shapes(architecture, head)
     problems = [f'missing {name} {shape}' for name, shape in wanted.items() if name not in parameters]
-    problems += [f'unknown {name} {np.shape(parameters[name])}' for name in parameters if name not in wanted]
+    problems += [f'unknown {name!r:.80} {np.shape(parameters[name])}' for name in parameters if name not in wanted]
     problems += [f'{name} has shape {np.shape(parameters[name])}, wanted {shape}' for name, shape in wanted.items()
                  if name in parameters and np.shape(parameters[name]) != shape]
     if problems:

@@ -133,7 +133,7 @@ def read_task(path: Path) -> Task:
         raise ValueError(f'{path}: a task is a JSON object, found {type(values).__name__}')
     wrong = [f'{key} is {"missing" if key not in values else "of the wrong kind"}' for key, kind in kinds.items()
              if not isinstance(values.get(key, ...), kind)]
-    wrong += [f'{key} is unknown' for key in values if key not in kinds]
+    wrong += [f'{key!r:.80} is unknown' for key in values if key not in kinds]
     if not wrong:
         wrong += [f'metric {name!r} is none of {", ".join(METRICS)}' for name in values['metrics'] if name not in METRICS]
         wrong += [] if values['format'] == FORMAT else [f'format {values["format"]!r}, this version reads {FORMAT}']

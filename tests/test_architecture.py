@@ -75,7 +75,8 @@ def test_every_bad_width_is_named_at_once():
 
 
 @pytest.mark.parametrize('change, named', [
-    ({'h': None}, 'h must'), ({'format': 2}, 'format 2'), ({'heads': 3}, 'unknown heads'), ({'layers': 4}, 'layers'),
+    ({'h': None}, 'h must'), ({'format': 2}, 'format 2'), ({'heads': 3}, "unknown 'heads'"),
+    ({'a\nb' * 99: 3}, r"unknown 'a\\nba.{1,80}$"), ({'format': 'x' * 99}, "format 'x{79}, this"), ({'layers': 4}, 'layers'),
     ({'layers': [{'a': 1, 'k': 1, 'v': 1}]}, 'every layer'), ({'layers': [{'a': 1, 'k': 1, 'v': 1, 'f': '8'}]}, 'f of layer 0')])
 def test_json_that_is_no_architecture_is_refused(change, named):
     with pytest.raises(ValueError, match=named) as error:

@@ -136,6 +136,12 @@ def test_missing_recipe_file_is_named(tmp_path):
         parsed([str(tmp_path / 'none.yaml')])
 
 
+def test_name_that_no_file_can_have_is_refused_by_a_short_message():
+    with pytest.raises(FileNotFoundError, match='x: no recipe file') as caught:
+        read_yaml(Path('x' * 5000))
+    assert len(str(caught.value)) < 300
+
+
 def test_empty_recipe_file_gives_no_fields(tmp_path):
     (tmp_path / 'bread.yaml').write_text('# later\n')
     assert read_yaml(tmp_path / 'bread.yaml') == {}
@@ -159,7 +165,8 @@ def test_help_shows_the_example_before_the_options():
 
 @pytest.mark.parametrize('error, status', [
     (RecipeError(['one', 'two']), 2), (ValueError('one'), 2), (FileNotFoundError('one'), 2), (FileExistsError('one'), 2),
-    (PermissionError('one'), 2), (RunFailed('one'), 1), (OSError(28, 'one'), 1), (KeyboardInterrupt(), 1)])
+    (PermissionError('one'), 2), (OSError(36, 'one'), 2), (OSError(40, 'one'), 2), (RunFailed('one'), 1), (OSError(28, 'one'), 1),
+    (KeyboardInterrupt(), 1)])
 def test_command_turns_errors_into_lines_and_a_status(error, status, capsys):
     @command
     def main(argv=None):

@@ -212,7 +212,8 @@ def test_pickles_and_bombs_are_refused_unopened(tmp_path):
     pickle = npz_of(**{**fields, 'next_sentence_labels': npy_of(np.array([0, 1, None, 'x'], object))})
     huge = npz_of(**{**fields, 'valid_lengths': npy_of(records['valid_lengths']).replace(b'(4,)', b'(4' + b'0' * 12 + b',)')})
     other = npz_of(**{**fields, 'extra': b''})
-    for content in (bomb, pickle, huge, other, npz_of(), b'', b'PK'):
+    packed = npz_of(zipfile.ZIP_LZMA, **fields)
+    for content in (bomb, pickle, huge, other, packed, npz_of(), b'', b'PK'):
         signed(tmp_path, content or b' ')
         with pytest.raises(ValueError, match='not a shard of this manifest'):
             read_all(tmp_path)

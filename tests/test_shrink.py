@@ -182,7 +182,7 @@ def test_every_parameter_that_does_not_fit_is_named():
     parameters['decoder.3.bias'] = np.ones(5)
     with pytest.raises(ValueError) as error:
         check_parameters(parameters, network())
-    for named in ('missing pooler.bias (8,)', 'unknown pooler.gate (3,)', 'decoder.3.bias has shape (5,), wanted'):
+    for named in ('missing pooler.bias (8,)', "unknown 'pooler.gate' (3,)", 'decoder.3.bias has shape (5,), wanted'):
         assert named in str(error.value)
 
 

@@ -59,7 +59,7 @@ def test_users_own_task_file_is_read(tmp_path):
 
 @pytest.mark.parametrize('change, said', [({'format': 2}, 'format 2'), ({'metrics': ['bleu']}, "metric 'bleu' is none of"),
                                           ({'fields': []}, 'one field or two'), ({'labels': 'ab'}, 'labels is of the wrong kind'),
-                                          ({'extra': 1}, 'extra is unknown'), ({'dev': {}}, 'a metric and a dev set')])
+                                          ({'extra': 1}, "'extra' is unknown"), ({'dev': {}}, 'a metric and a dev set')])
 def test_task_file_that_is_wrong_is_refused(tmp_path, change, said):
     values = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'rte.json').read_text())
     with pytest.raises(ValueError, match=said):
