@@ -8,11 +8,11 @@ and when the command ends at last, all bytes have to be those of the uninterrupt
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-import platform
 import random
 import shutil
 import signal
@@ -26,14 +26,15 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tupl
 
 import psutil
 
-from gluon_optbert import __version__
 from gluon_optbert.checkpoint import check_manifest
+from gluon_optbert.provenance import commit, machine, versions
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.staging import write_file
 from gluon_optbert.vocabulary import train_wordpiece, write_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMES = ('tokens_per_second', 'data_wait')  # of a record of metrics; no two runs share them
+TIMES = ('tokens_per_second', 'data_wait', 'seconds', 'resumed_at')  # in records and results; no two runs share them
+TIMED = ('metrics.jsonl', 'progress.json')  # files whose digest in a manifest is therefore their own; they are compared themselves
 MARK = 'GLUON_OPTBERT_SURVIVE'  # an environment variable by which the processes of an attempt are found, orphans too
 PATIENCE_SECONDS = 60  # within which a job has to end once one of its processes is killed
 
@@ -70,7 +71,11 @@ COMMANDS: Dict[str, Command] = {
                          '--learning-rate', '0.002', '--shards', '{made}/shards', '--output', 'out', *TRAINING), 'model'),
     'prune': Command(('pretrain/run_prune.py', '--model', '{made}/model', '--shards', '{made}/shards', '--output', 'out',
                       '--target', '0.6', '--rounds', '2', '--alpha-steps', '5', '--recovery-steps', '7', *TRAINING), 'pruned'),
-    'export': Command(('tools/export_model.py', '{made}/pruned/round-2/model', '--output', 'out'), 'export', resumes=False,
+    'finetune': Command(('finetune/run_glue.py', '--task', 'SST-2', '--model', '{made}/pruned/round-2/model', '--data',
+                         '{made}/glue', '--output', 'out', '--results', 'results', '--max-length', '24', '--seeds', '1,2', '--epochs',
+                         '2', '--batch-size', '8', '--learning-rate', '0.002', '--log-every', '1', '--checkpoint-every', '2'),
+                        'finetuned'),
+    'export': Command(('tools/export_model.py', '{made}/finetuned/seed-1', '--output', 'out'), 'export', resumes=False,
                       distributed=False),
 }
 
@@ -145,15 +150,19 @@ class Attempt:
         return 'child of horovodrun' if 'horovodrun' in self.process.args[0] else 'worker process'
 
     def wait(self, seconds: float) -> Tuple[float, int]:
-        """Wait for the end of the command and of all its processes; the seconds it took, and how many had to be ended here."""
-        began = time.monotonic()
-        while time.monotonic() - began < seconds and (self.running() or self.tree()):
+        """Wait for the end of the command and of all its processes; the seconds it took, and how many had to be ended here.
+
+        Time in which this process did not run either, as on a machine that was paused, does not count.
+        """
+        waited, looked = 0.0, time.monotonic()
+        while waited < seconds and (self.running() or self.tree()):
             time.sleep(0.1)
+            waited, looked = waited + min(time.monotonic() - looked, 2.0), time.monotonic()
         left = self.tree()
         for process in left:
             process.kill()
         self.process.wait()
-        return time.monotonic() - began, len(left)
+        return waited, len(left)
 
     def output(self) -> str:
         """The last lines that the command said."""
@@ -182,12 +191,20 @@ def moment(place: Path, stale: FrozenSet[str]) -> str:
         newest = max(partial, key=lambda path: path.stat().st_mtime_ns).relative_to(place)
         parts = ['.'.join(part.split('.partial')[0].split('.')[1:]) if '.partial' in part else part for part in newest.parts]
         return 'writing ' + '/'.join(parts)
-    lines = [line for path in place.rglob('metrics.jsonl') for line in path.read_text(encoding='utf-8').splitlines()
-             if line.endswith('}')]
+    logs = sorted(place.rglob('*.jsonl'), key=lambda path: path.stat().st_mtime_ns)
+    lines = [line for path in logs for line in path.read_text(encoding='utf-8').splitlines() if line.endswith('}')]
     if lines:
         record = json.loads(lines[-1])
-        return f'{record["phase"]}{" of round " + str(record["round"]) if "round" in record else ""}, after step {record["step"]}'
+        which = [f' of {name} {record[name]}' for name in ('round', 'seed') if name in record]
+        return f'{record["phase"]}{"".join(which)}, after step {record["step"]}'
     return 'between two files' if names_below(place) - stale else 'before the first file'
+
+
+def without_times(value: Any) -> Any:
+    """A JSON value without the members that are times, at any depth."""
+    if isinstance(value, dict):
+        return {name: without_times(inner) for name, inner in value.items() if name not in TIMES}
+    return [without_times(inner) for inner in value] if isinstance(value, list) else value
 
 
 def contents(place: Path) -> Dict[str, str]:
@@ -198,12 +215,15 @@ def contents(place: Path) -> Dict[str, str]:
             continue
         content = path.read_bytes()
         if path.name == 'metrics.jsonl':
-            content = json.dumps([{name: value for name, value in json.loads(line).items() if name not in TIMES}
-                                  for line in content.decode().splitlines() if line.endswith('}')]).encode()
-        elif path.name == 'manifest.json':
-            manifest = json.loads(content)
-            manifest.get('files', {}).pop('metrics.jsonl', None)
-            content = json.dumps(manifest).encode()
+            content = json.dumps([without_times(json.loads(line)) for line in content.decode().splitlines()
+                                  if line.endswith('}')]).encode()
+        elif path.suffix == '.json':
+            with contextlib.suppress(ValueError):  # half a file of a killed run
+                values = json.loads(content)
+                if path.name == 'manifest.json':
+                    for name in TIMED:
+                        values.get('files', {}).pop(name, None)
+                content = json.dumps(without_times(values)).encode()
         found[str(path.relative_to(place))] = hashlib.sha256(content).hexdigest()
     return found
 
@@ -249,6 +269,7 @@ class Trial:
         self.chance = random.Random(f'{recipe.seed} {name}')
         self.wanted: Dict[str, str] = {}
         self.seconds, self.changes = 0.0, 0
+        self.records: List[Dict[str, Any]] = []
 
     def start(self, place: Path) -> Attempt:
         return Attempt(self.command, self.made, place, self.recipe.workers)
@@ -307,9 +328,9 @@ class Trial:
         return [f'{name}: {"differs" if name in found and name in self.wanted else "missing" if name in self.wanted else "extra"}'
                 for name in sorted(set(found) | set(self.wanted)) if found.get(name) != self.wanted.get(name)]
 
-    def run(self, report: Callable[[Dict[str, Any], int], None]) -> List[Dict[str, Any]]:
+    def run(self, report: Callable[[Dict[str, Any], int], None]) -> None:
         """All kills; each run ends with a comparison, whose differences are losses of its last kill."""
-        records: List[Dict[str, Any]] = []
+        records = self.records
         number, place = 0, self.base / 'killed-0'
         while len(records) < self.recipe.kills or place.exists():
             enough, whole = len(records) >= self.recipe.kills, self.ended(place)
@@ -326,16 +347,22 @@ class Trial:
                     records[-1]['losses'] += self.compare(place)
                 shutil.rmtree(place)
                 number, place = number + 1, self.base / f'killed-{number + 1}'
-        return records
 
 
 def prepare(made: Path) -> None:
-    """The corpus, twenty topics of Python's own documentation, and a vocabulary of it."""
+    """The corpus, twenty topics of Python's own documentation, a vocabulary of it, and a task: which half a line is from."""
     (made / 'text').mkdir(parents=True)
     names = sorted(topics, key=lambda name: len(topics[name]))[-20:]
     for name in names:
         (made / 'text' / f'{name}.txt').write_text(topics[name][:6000], encoding='utf-8')
     write_vocabulary(train_wordpiece([topics[name] for name in names], 400), made / 'vocab.txt')
+    (made / 'glue' / 'SST-2').mkdir(parents=True)
+    for part, first, last in (('train', 0, 3), ('dev', 3, 4), ('test', 4, 5)):
+        lines = [(line.strip(), number % 2) for number, name in enumerate(names) for line in
+                 [line for line in topics[name].splitlines() if len(line.split()) > 5][first:last]]
+        rows = [('sentence', 'label'), *lines] if part != 'test' else [('index', 'sentence'), *(
+            (number, text) for number, (text, _) in enumerate(lines))]
+        (made / 'glue' / 'SST-2' / f'{part}.tsv').write_text(''.join(f'{one}\t{two}\n' for one, two in rows), encoding='utf-8')
 
 
 def summary(records: List[Dict[str, Any]]) -> Dict[str, Any]:
@@ -355,13 +382,24 @@ def _report(record: Mapping[str, Any], number: int) -> None:
           f'{len(record["losses"])} losses', flush=True)
 
 
+def write(recipe: SurviveRecipe, records: List[Dict[str, Any]], origin: Mapping[str, Any]) -> None:
+    """Write the record of every kill so far, and where it comes from."""
+    content = {'recipe': to_dict(recipe), **summary(records), **origin, 'each': records}
+    write_file(recipe.output, (json.dumps(content, indent=1) + '\n').encode())
+
+
 @command
 def main(argv=None):
     """Kill, resume, compare; say how many kills there were, where, and what they cost."""
     recipe = parse(SurviveRecipe, argv, description=__doc__,
                    example='python tools/survive.py --kills 50 --workers 2 --output results/survive.json')
     records: List[Dict[str, Any]] = []
-    order = list(COMMANDS)
+    order, origin = list(COMMANDS), {'commit': commit(), 'versions': versions(), 'machine': machine()}
+
+    def report(record: Dict[str, Any], number: int) -> None:
+        _report(record, number)
+        if recipe.output:  # after every kill, for this takes long
+            write(recipe, records + trial.records, origin)
     with tempfile.TemporaryDirectory(prefix='survive-') as base:
         made = Path(base) / 'made'
         prepare(made)
@@ -371,17 +409,15 @@ def main(argv=None):
             trial.in_peace()
             print(f'{name}: {trial.seconds:.1f} s in peace, its files change {trial.changes} times', flush=True)
             if name in recipe.commands:
-                records += trial.run(_report)
+                trial.run(report)
+                records += trial.records
     found = summary(records)
     print('\n| killed | times |\n| --- | --- |')
     print('\n'.join(f'| {moment} | {times} |' for moment, times in found['by_moment'].items()))
     print(f'\n{found["kills"]} kills, {found["losses"]} losses, {found["processes_left"]} processes left; the slowest end took '
           f'{found["slowest_end_seconds"]:.1f} s')
     if recipe.output:
-        write_file(recipe.output, (json.dumps({
-            'recipe': to_dict(recipe), **found, 'each': records, 'versions': {
-                'gluon_optbert': __version__, 'python': platform.python_version()}, 'machine': platform.machine()},
-            indent=1) + '\n').encode())
+        write(recipe, records, origin)
         print(f'wrote {recipe.output}')
     if found['losses'] or found['processes_left']:
         raise RunFailed('; '.join([loss for record in records for loss in record['losses']][:5]) or 'processes were left')
