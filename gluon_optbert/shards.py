@@ -250,12 +250,12 @@ def _manifest_problems(manifest: Any) -> List[str]:
     if not isinstance(manifest, dict) or manifest.get('format') != FORMAT:
         return ['not a manifest of shards']
     if manifest.get('version') != VERSION:
-        return [f'version {manifest.get("version")!r}, this program reads {VERSION}']
+        return [f'version {manifest.get("version")!r:.80}, this program reads {VERSION}']
     problems = []
     if not _is_count(manifest.get('max_seq_length'), 4, 2 ** 20):
-        problems.append(f'max_seq_length is {manifest.get("max_seq_length")!r}')
+        problems.append(f'max_seq_length is {manifest.get("max_seq_length")!r:.80}')
     if not _is_count(manifest.get('max_predictions'), 1, 2 ** 20):
-        problems.append(f'max_predictions is {manifest.get("max_predictions")!r}')
+        problems.append(f'max_predictions is {manifest.get("max_predictions")!r:.80}')
     vocab = manifest.get('vocabulary')
     if not isinstance(vocab, dict) or not _is_count(vocab.get('size'), 1, 2 ** 31 - 1) or not _is_hash(vocab.get('sha256')):
         problems.append('vocabulary must have a size and a sha256')

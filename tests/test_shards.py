@@ -116,7 +116,8 @@ def test_a_truncated_shard_is_found_when_opened_and_a_flipped_one_when_read(dire
 
 @pytest.mark.parametrize('changes, said', [
     ({'format': 'else'}, 'not a manifest'), ({'version': 2}, 'version 2'), ({'max_seq_length': True}, 'max_seq_length'),
-    ({'max_predictions': -1}, 'max_predictions'), ({'vocabulary': {'size': 100}}, 'sha256'), ({'splits': {}}, 'splits'),
+    ({'max_predictions': 'x' * 30_000}, 'max_predictions is .x{79};'), ({'max_predictions': -1}, 'max_predictions'),
+    ({'vocabulary': {'size': 100}}, 'sha256'), ({'splits': {}}, 'splits'),
     ({'splits': {'train': {'instances': 0, 'shards': []}}}, 'lists no shards'), ({'splits': {'other': {}}}, 'splits')])
 def test_a_manifest_that_does_not_fit_is_refused(directory, changes, said):
     path = directory / format_.MANIFEST

@@ -34,7 +34,7 @@ from gluon_optbert.vocabulary import train_wordpiece, write_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMES = ('tokens_per_second', 'data_wait', 'seconds', 'resumed_at')  # in records and results; no two runs share them
-TIMED = ('metrics.jsonl', 'progress.json')  # files whose digest in a manifest is therefore their own; they are compared themselves
+TIMED = ('metrics.jsonl', 'progress.json')  # files with times, whose digests in manifests differ; they are compared themselves
 MARK = 'GLUON_OPTBERT_SURVIVE'  # an environment variable by which the processes of an attempt are found, orphans too
 PATIENCE_SECONDS = 60  # within which a job has to end once one of its processes is killed
 
