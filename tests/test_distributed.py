@@ -32,8 +32,10 @@ needs_horovod = pytest.mark.skipif(importlib.util.find_spec('horovod') is None o
 # Sums over two shares of a batch are taken in another order; a few steps of Adam later float32 agrees this well.
 TOLERANCE = 1e-5
 EXACT = {'dropout': 0.0}
+WORKERS = {'one': 1, 'two': 2, 'four': 4}
+several = pytest.mark.parametrize('name', list(WORKERS)[1:])
 
-TWO = '''
+SEVERAL = '''
 import json, sys
 import mxnet as mx
 from gluon_optbert.distributed import Workers
@@ -41,12 +43,12 @@ from gluon_optbert.pretraining import PretrainRecipe, pretrain
 from gluon_optbert.pruning import PruneRecipe, prune
 from gluon_optbert.recipe import fill
 
-workers = Workers()
-assert workers.size == 2 and workers.first == (workers.rank == 0) and workers.local_rank == workers.rank
-assert workers.sum([workers.rank, 0.1], name='sum') == [1.0, 0.2]
+workers, size = Workers(), int(sys.argv[1])
+assert workers.size == size and workers.first == (workers.rank == 0) and workers.local_rank == workers.rank
+assert workers.sum([workers.rank, 0.1], name='sum') == [size * (size - 1) / 2, 0.1 * size]
 arrays = [mx.nd.ones((2,)) * (1 + 2 * workers.rank), mx.nd.ones((1, 3)) * workers.rank]
 workers.average(arrays, name='average')
-assert arrays[0].asnumpy().tolist() == [2, 2] and arrays[1].asnumpy().tolist() == [[0.5] * 3]
+assert arrays[0].asnumpy().tolist() == [size] * 2 and arrays[1].asnumpy().tolist() == [[(size - 1) / 2] * 3]
 arrays = [mx.nd.ones((2,)) * (7 + workers.rank)]
 workers.broadcast(arrays, name='broadcast')
 assert arrays[0].asnumpy().tolist() == [7, 7]
@@ -58,32 +60,39 @@ except RuntimeError as error:
     assert str(error) == 'the workers do not agree on a cut'
 else:
     raise AssertionError('disagreement was not noticed')
-pretraining, pruning = (json.loads(argument) for argument in sys.argv[1:])
+pretraining, pruning = (json.loads(argument) for argument in sys.argv[2:])
 pretrain(fill(PretrainRecipe, pretraining))
 prune(fill(PruneRecipe, pruning))
 '''
 
 
-def horovodrun(*arguments, timeout=180):
-    return subprocess.run([str(HOROVODRUN), '--gloo', '-np', '2', sys.executable, '-W', 'ignore', *map(str, arguments)],
+def horovodrun(*arguments, workers=2, timeout=180):
+    return subprocess.run([str(HOROVODRUN), '--gloo', '-np', str(workers), sys.executable, '-W', 'ignore', *map(str, arguments)],
                           cwd=str(ROOT), env=environment(), timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           universal_newlines=True)
 
 
 @pytest.fixture(scope='module')
-def one_and_two(shards_directory, tmp_path_factory):
-    """The same pre-training and pruning by one process and by two workers, each below a directory of its own."""
+def bases(shards_directory, tmp_path_factory):
+    """The same pre-training and pruning by one process, by two workers and by four, each below a directory of its own."""
     base = tmp_path_factory.mktemp('workers')
-    for name in ('one', 'two'):
+    for name in WORKERS:
         (base / name).mkdir()
     more = {'accumulate': 2, **EXACT}
     pretrain(pretraining_recipe(shards_directory, base / 'one' / 'model', **more))
     shutil.copytree(base / 'one' / 'model', base / 'start')  # both prune the same network
     prune(pruning_recipe(shards_directory, base / 'start', base / 'one' / 'run', **EXACT))
-    done = horovodrun('-c', TWO, json.dumps(pretraining_values(shards_directory, base / 'two' / 'model', **more)),
-                      json.dumps(pruning_values(shards_directory, base / 'start', base / 'two' / 'run', **EXACT)))
-    assert done.returncode == 0, done.stderr
-    return base / 'one', base / 'two'
+    for name, size in list(WORKERS.items())[1:]:
+        done = horovodrun('-c', SEVERAL, size, json.dumps(pretraining_values(shards_directory, base / name / 'model', **more)),
+                          json.dumps(pruning_values(shards_directory, base / 'start', base / name / 'run', **EXACT)), workers=size)
+        assert done.returncode == 0, done.stderr
+    return {name: base / name for name in WORKERS}
+
+
+@pytest.fixture(scope='module')
+def one_and_two(bases):
+    """Those of one process and of two workers."""
+    return bases['one'], bases['two']
 
 
 def test_job_of_one_changes_nothing():
@@ -111,15 +120,17 @@ def assert_close_records(one, two):
 
 
 @needs_horovod
-def test_two_workers_pre_train_as_one(one_and_two):
-    one, two = one_and_two
+@several
+def test_workers_pre_train_as_one(bases, name):
+    one, two = bases['one'], bases[name]
     assert_close_records(records(one / 'model'), records(two / 'model'))
     assert_close_models(one / 'model', two / 'model')
 
 
 @needs_horovod
-def test_two_workers_prune_as_one(one_and_two):
-    one, two = one_and_two
+@several
+def test_workers_prune_as_one(bases, name):
+    one, two = bases['one'], bases[name]
     assert_close_records(records(one / 'run'), records(two / 'run'))
     for number in (1, 2):
         directories = [base / 'run' / f'round-{number}' for base in (one, two)]
@@ -131,8 +142,9 @@ def test_two_workers_prune_as_one(one_and_two):
 
 
 @needs_horovod
-def test_two_workers_leave_what_one_leaves(one_and_two):
-    one, two = ({str(path.relative_to(base)) for path in base.rglob('*')} for base in one_and_two)
+@several
+def test_workers_leave_what_one_leaves(bases, name):
+    one, two = ({str(path.relative_to(bases[which])) for path in bases[which].rglob('*')} for which in ('one', name))
     assert one == two
 
 
