@@ -1,126 +1,152 @@
-"""Questions and contexts as windows of tokens, and scores of tokens as answers (Devlin et al., 2018, section 4.2)."""
+"""Answers from the scores of tokens: pieces of a context as it stands there, cut out by the places of their first and last token.
+
+Fine-tuning and predictions find them in the same way (Devlin et al., 2018, section 4.2 and its program).
+"""
 from __future__ import annotations
 
 import dataclasses
-import string
-import unicodedata
-from typing import Callable, List, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-QUESTION_TOKENS, ANSWER_TOKENS = 64, 30  # at most
-_IDEOGRAPHS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))  # a word each, for BERT
+from .squad import Question, Reading, Windows
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A passage of a context.
+    """One answer that the scores suggest; the empty text says that there is none.
 
     Parameters
     ----------
     text : str
-        The passage, empty if the context is.
+    score : float
+        Of its first token plus its last one.
     start, end : int
         Where it stands in the context, in characters; `end` is the first behind it.
-    score : float
-        Sum of the scores of its first and its last token.
+    probability : float
+        Among the answers of a list.
     """
     text: str
-    start: int
-    end: int
     score: float
+    start: int = 0
+    end: int = 0
+    probability: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Window:
-    """A question and a part of its context, as the network reads them.
-
-    Parameters
-    ----------
-    ids : list of int
-    types : list of int
-    places : list of (int, int)
-        Of the context's tokens, which stand at the end before the last separator: first character and the one behind the last.
-    """
-    ids: List[int]
-    types: List[int]
-    places: List[Tuple[int, int]]
-
-
-def _stands_alone(character: str) -> bool:
-    """Whether BERT's tokenizer makes a word of a character whatever stands beside it."""
-    return (character in string.punctuation or unicodedata.category(character).startswith('P')
-            or any(low <= ord(character) <= high for low, high in _IDEOGRAPHS))
-
-
-def tokens_and_places(text: str, tokenize: Callable[[str], List[int]]) -> Tuple[List[int], List[Tuple[int, int]]]:
-    """The token ids of a text and the characters that each stands for; pieces of a word all stand for the word."""
-    ids: List[int] = []
-    places: List[Tuple[int, int]] = []
-    begin = 0
-
-    def word(end: int) -> None:
-        found = tokenize(text[begin:end]) if end > begin else []
-        ids.extend(found)
-        places.extend([(begin, end)] * len(found))
-
-    for i, character in enumerate(text):
-        space = character.isspace()
-        if space or _stands_alone(character):
-            word(i)
-            begin = i
-            if not space:
-                word(i + 1)
-            begin = i + 1
-    word(len(text))
-    return ids, places
-
-
-def windows(question: Sequence[int], context: Tuple[Sequence[int], Sequence[Tuple[int, int]]], *, first: int, separator: int,
-            max_length: int) -> List[Window]:
-    """A question with every part of its context, each part half as far on as it is long.
+def best_answers(questions: Sequence[Question], windows: Windows, scores: np.ndarray,
+                 reading: Reading) -> Tuple[List[List[Answer]], List[float]]:
+    """The best answers of every question, and the score of its having none.
 
     Parameters
     ----------
-    question : sequence of int
-        Cut to `QUESTION_TOKENS`, and to half of what there is room for.
-    context : pair of sequences
-        As `tokens_and_places` gives them.
-    first, separator : int
-        The ids of [CLS] and [SEP].
-    max_length : int
-        Tokens that a window may have; at least 5.
+    questions : sequence of Question
+    windows : Windows
+        All of the questions.
+    scores : np.ndarray, shape (windows, length, 2)
+    reading : Reading
+
+    Returns
+    -------
+    list of list of Answer
+        The best first, without probabilities; empty if a context has no token.
+    list of float
+        The scores of [CLS], in the window where they are lowest.
     """
-    question = list(question[:min(QUESTION_TOKENS, (max_length - 3) // 2)])
-    ids, places = context
-    room = max_length - 3 - len(question)
-    made = []
-    for begin in range(0, max(1, len(ids) - room // 2), max(1, room // 2)):
-        part = list(ids[begin:begin + room])
-        made.append(Window([first, *question, separator, *part, separator],
-                           [0] * (len(question) + 2) + [1] * (len(part) + 1), list(places[begin:begin + room])))
-    return made
+    answers, nulls = [], []
+    borders = np.searchsorted(windows.questions, np.arange(len(questions) + 1))
+    for number, question in enumerate(questions):
+        rows = np.arange(borders[number], borders[number + 1])
+        begins, ends = windows.places[number]
+        spans = [span for row, owned in zip(rows, _owned(windows, rows)) for span in _spans(
+            windows, row, scores[row], owned, n_best=reading.n_best, max_answer=reading.max_answer)]
+        best: Dict[str, Answer] = {}  # different texts
+        for score, first, last in sorted(spans, key=lambda span: (-span[0], span[1], span[2])):
+            start, end = int(begins[first]), int(ends[last])
+            best.setdefault(question.context[start:end], Answer(question.context[start:end], score, start, end))
+            if len(best) == reading.n_best:
+                break
+        answers.append(list(best.values()))
+        nulls.append(min(float(scores[row, 0].sum()) for row in rows))
+    return answers, nulls
 
 
-def best_answer(context: str, found: Sequence[Tuple[Window, np.ndarray]]) -> Answer:
-    """The answer with the highest score among those of at most `ANSWER_TOKENS` tokens in any window; empty if the context is.
+def _counts(windows: Windows, rows: np.ndarray) -> np.ndarray:
+    """Tokens of the context in each window."""
+    return windows.features.lengths[rows] - windows.features.seconds[rows] - 1
+
+
+def _owned(windows: Windows, rows: np.ndarray) -> List[np.ndarray]:
+    """For each window of a question, whether a token has more context on its poorer side here than in any other window."""
+    counts, firsts = _counts(windows, rows), windows.firsts[rows]
+    if len(rows) == 1:
+        return [np.ones(counts[0], bool)]
+    best = np.full((len(rows), int((firsts + counts).max())), -np.inf)
+    for richness, first, count in zip(best, firsts, counts):
+        left = np.arange(count)
+        richness[first:first + count] = np.minimum(left, count - 1 - left) + 0.01 * count
+    owner = best.argmax(axis=0)
+    return [owner[first:first + count] == i for i, (first, count) in enumerate(zip(firsts, counts))]
+
+
+def _spans(windows: Windows, row: int, scores: np.ndarray, owned: np.ndarray, *, n_best: int,
+           max_answer: int) -> List[Tuple[float, int, int]]:
+    """The best spans of one window: score, first token and last token in the context."""
+    count, second = len(owned), int(windows.features.seconds[row])
+    context = scores[second:second + count]
+    table = np.full((min(max_answer, count), count), -np.inf, np.float32)  # tokens after the first, first token
+    for more, line in enumerate(table):
+        line[:count - more] = context[:count - more, 0] + context[more:, 1]
+    table[:, ~owned] = -np.inf
+    flat = table.reshape(-1)
+    chosen = np.argpartition(-flat, n_best)[:n_best] if len(flat) > n_best else np.arange(len(flat))
+    first = int(windows.firsts[row])
+    return [(float(flat[i]), first + int(i) % count, first + int(i) % count + int(i) // count)
+            for i in chosen if np.isfinite(flat[i])]
+
+
+def decide(answers: Sequence[Answer], null: Optional[float], threshold: float) -> str:
+    """The answer to give: the best one, or none where its score is more than `threshold` below that of having none.
 
     Parameters
     ----------
-    context : str
-    found : sequence of (Window, np.ndarray of shape (length, 2))
-        Windows and what the network scored their tokens as first and as last of the answer.
+    answers : sequence of Answer
+    null : float, optional
+        None where every question has an answer.
+    threshold : float
     """
-    answers = [Answer('', 0, 0, 0.0)]
-    for window, scores in found:
-        count = len(window.places)
-        if not count:
-            continue
-        begin = len(window.ids) - 1 - count
-        firsts, lasts = scores[begin:begin + count].T
-        sums = firsts[:, np.newaxis] + lasts[np.newaxis]  # (first, last)
-        ordered = np.tril(np.triu(np.ones((count, count), dtype=bool)), ANSWER_TOKENS - 1)
-        i, j = np.unravel_index(np.where(ordered, sums, -np.inf).argmax(), sums.shape)
-        start, end = window.places[i][0], window.places[j][1]
-        answers.append(Answer(context[start:end], start, end, float(sums[i, j])))
-    return max(answers[1:] or answers, key=lambda answer: answer.score)
+    if not answers or (null is not None and null - answers[0].score > threshold):
+        return ''
+    return answers[0].text
+
+
+def with_probabilities(answers: Sequence[Answer], null: Optional[float] = None) -> List[Answer]:
+    """The answers, and having none if that is scored, with probabilities that sum to one; the best first."""
+    every = sorted([*answers, *([] if null is None else [Answer('', null)])], key=lambda answer: -answer.score)
+    weights = np.exp(np.array([answer.score for answer in every]) - (every[0].score if every else 0.0))
+    return [dataclasses.replace(answer, probability=float(weight / weights.sum())) for answer, weight in zip(every, weights)]
+
+
+def given(answers: Sequence[Answer], null: float, threshold: Optional[float]) -> Answer:
+    """What `decide` decides, with its place and its probability; without a threshold every question has an answer."""
+    scored = None if threshold is None else null
+    text = decide(answers, scored, threshold or 0.0)
+    return next((answer for answer in with_probabilities(answers, scored) if answer.text == text), Answer('', 0.0))
+
+
+def answer_files(questions: Sequence[Question], answers: Sequence[Sequence[Answer]], nulls: Optional[Sequence[float]], *,
+                 threshold: float) -> Dict[str, Mapping[str, Any]]:
+    """What a run leaves about the answers, by file name, each by question id.
+
+    ``predictions.json`` is the official format; ``nbest.json`` has the best answers with probabilities. Where a question may
+    have no answer, ``null_odds.json`` has the score of none less that of the best answer, and ``answers.json`` that answer.
+    """
+    odds = [None] * len(questions) if nulls is None else list(nulls)
+    files = {'predictions.json': {question.id: decide(best, null, threshold)
+                                  for question, best, null in zip(questions, answers, odds)},
+             'nbest.json': {question.id: [dataclasses.asdict(answer) for answer in with_probabilities(best, null)]
+                            for question, best, null in zip(questions, answers, odds)}}
+    if nulls is not None:
+        files['answers.json'] = {question.id: decide(best, None, 0.0) for question, best in zip(questions, answers)}
+        files['null_odds.json'] = {question.id: null - best[0].score if best else 0.0
+                                   for question, best, null in zip(questions, answers, nulls)}
+    return files

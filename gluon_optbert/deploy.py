@@ -26,6 +26,7 @@ from .quantize import METHODS, calibrate, int8_parameters
 from .recipe import RunFailed
 from .selection import Alphas, Selection, keep_all
 from .shrink import shrink
+from .squad import Reading
 from .staging import new_directory
 
 __all__ = ['INPUTS', 'KINDS', 'METHODS', 'OUTPUTS', 'PRECISIONS', 'Predictor', 'TOLERANCE', 'NotEqual', 'export', 'import_symbol',
@@ -167,7 +168,9 @@ def export(saved: SavedModel, output: Path, *, head: Optional[str] = None, preci
 def _prepared(saved: SavedModel, kind: str, precision: str, calibration: Sequence[Instance],
               method: str) -> Tuple[Deployment, Dict[str, mx.nd.NDArray]]:
     """What is to be written, and the arrays in their types."""
-    found = Deployment(saved.architecture, saved.vocabulary, saved.head, kind, precision)
+    answers = saved.head.kind == 'question_answering'
+    found = Deployment(saved.architecture, saved.vocabulary, saved.head, kind, precision,
+                       reading=Reading.of(saved.recipe, saved.architecture.max_length) if answers else None)
     plain = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
     if precision == 'int8':
         symbol = inference_symbol(saved.architecture, kind, saved.head, precision='int8')

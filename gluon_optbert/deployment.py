@@ -25,6 +25,7 @@ from .checkpoint import check_manifest, write_manifest
 from .heads import Head
 from .inference import INPUTS, KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
 from .quantize import check_thresholds, int8_symbol
+from .squad import Reading
 from .vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
 
 FORMAT, VERSION = 'gluon_optbert deployment', 2
@@ -50,6 +51,8 @@ class Deployment:
         One of `PRECISIONS`.
     calibration : dict of output name to (float, float), optional
         The ranges of an int8 network's tensors.
+    reading : Reading, optional
+        How questions are read and answers chosen, for a head that answers questions and no other.
     measured : dict
         What the export measured when it was written.
     """
@@ -59,6 +62,7 @@ class Deployment:
     kind: str
     precision: str = 'float32'
     calibration: Optional[Mapping[str, Tuple[float, float]]] = None
+    reading: Optional[Reading] = None
     measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -115,7 +119,7 @@ def vouch(staged: Path, found: Deployment) -> None:
                    inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in found.inputs},
                    outputs={name: {'shape': shape} for name, shape in found.outputs.items()},
                    vocabulary_sha256=vocabulary_hash(found.vocabulary), calibration=found.calibration,
-                   measured=found.measured)
+                   reading=None if found.reading is None else dataclasses.asdict(found.reading), measured=found.measured)
 
 
 def read_deployment(directory: Path) -> Deployment:
@@ -144,12 +148,19 @@ def read_deployment(directory: Path) -> Deployment:
     head = Head.from_dict(manifest.get('head'), source=source)
     if (kind == 'task') != bool(head.outputs):
         raise ValueError(f'{source}: a head for {head.kind} does not go with an export of {kind}')
+    reading = None
+    if head.kind == 'question_answering':
+        reading = Reading.from_dict(manifest.get('reading'), source=f'{source}: reading')
+        if reading.max_length > architecture.max_length:
+            raise ValueError(f'{source}: windows of {reading.max_length} tokens, and the network has {architecture.max_length} '
+                             'positions')
     calibration = check_thresholds(manifest.get('calibration'), source=source) if precision == 'int8' else None
     vocabulary = read_vocabulary(directory / 'vocab.txt')
     if len(vocabulary) != architecture.vocab_size:
         raise ValueError(f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
                          f'{architecture.vocab_size}')
-    found = Deployment(architecture, vocabulary, head, kind, precision, calibration, manifest.get('measured') or {})
+    found = Deployment(architecture, vocabulary, head, kind, precision, calibration, reading,
+                       manifest.get('measured') or {})
     if 4 * sum(math.prod(shape) for shape in found.shapes().values()) > 8 * (directory / PARAMETERS).stat().st_size:
         raise ValueError(f'{directory / PARAMETERS}: too small for the architecture')
     if (directory / SYMBOL).read_bytes() != symbol_text(found.symbol()).encode():

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Generator, Iterable, List, Optional, Sequence, Tuple
+from typing import Callable, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
+from gluonnlp.vocab import BERTVocab
+
+from .vocabulary import is_cased, make_tokenizer
 
 LENGTH_MULTIPLE = 8  # lengths are rounded up to it, so that few shapes occur
 _POOL = 64  # batches that are sorted by length together
@@ -92,6 +95,17 @@ def pair(first: Sequence[int], second: Optional[Sequence[int]], *, cls_id: int, 
     return tokens, a + 2
 
 
+def make_reader(vocabulary: BERTVocab, *, max_length: int) -> Callable[..., Features]:
+    """A function (sentences or pairs, labels if there are) → what a network with this vocabulary reads."""
+    tokenize = make_tokenizer(vocabulary, cased=is_cased(vocabulary))
+    cls_id, sep_id = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
+
+    def read(texts: Iterable[Sequence[str]], labels: Optional[np.ndarray] = None) -> Features:
+        return Features.of((pair(tokenize(first), tokenize(second[0]) if second else None, cls_id=cls_id, sep_id=sep_id,
+                                 max_length=max_length) for first, *second in texts), labels)
+    return read
+
+
 def steps_per_epoch(features: Features, batch_size: int) -> int:
     """Batches that hold every instance once."""
     return -(-len(features) // batch_size)
@@ -142,6 +156,14 @@ def evaluation_batches(features: Features, *, tokens: int, rank: int = 0, worker
         if number % workers == rank:
             yield _batch(features, rows, np.ones(len(rows), np.float32), rows)
         number, first = number + 1, first + len(rows)
+
+
+def sorted_batches(features: Features, batch_size: int) -> Iterator[TaskBatch]:
+    """Batches of so many instances that hold every instance once, the shortest first."""
+    order = np.argsort(features.lengths, kind='stable')
+    for first in range(0, len(order), batch_size):
+        rows = order[first:first + batch_size]
+        yield _batch(features, rows, np.ones(len(rows), np.float32), rows)
 
 
 def _batch(features: Features, rows: np.ndarray, weights: np.ndarray, everyone: np.ndarray) -> TaskBatch:

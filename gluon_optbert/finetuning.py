@@ -12,10 +12,11 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Generator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Generator, List, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
+from gluonnlp.base import get_home_dir
 from mxnet import autograd
 
 from .checkpoint import SavedModel, read_model, sha256, write_model
@@ -53,7 +54,6 @@ class FineTuneRecipe(WeightRecipe):
                          choices=('last', 'best'))
     limit: Optional[int] = option('training instances to use, the first of the file; all unless given', None)
     evaluation_limit: Optional[int] = option('instances of every held-out set and test set to use; all unless given', None)
-    cased: bool = option('keep capitals, for a cased vocabulary', False)
     checkpoint_every: int = option('steps between checkpoints; 0 for none', 1000)
     keep: int = option('newest checkpoints to keep, the best one aside', 1)
 
@@ -100,6 +100,42 @@ class Exercise:
     test: Mapping[str, Features]
     files: Callable[[Mapping[str, np.ndarray]], Mapping[str, bytes]]
     samples: Mapping[str, int]
+
+
+def data_directory(given: Optional[Path], home: str, files: Sequence[str], load: Callable[[str, str], Any],
+                   workers: Workers) -> Path:
+    """Where the files of a data set are: the directory given, or GluonNLP's own after it has fetched what is not there.
+
+    Parameters
+    ----------
+    given : Path, optional
+    home : str
+        What GluonNLP calls its own directory.
+    files : sequence of str
+        What is to be fetched into it.
+    load : callable
+        A file's name without its ending, and its directory: has GluonNLP fetch it.
+    workers : Workers
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory is not there, or nothing can be fetched.
+    """
+    if given is not None:
+        if not Path(given).is_dir():
+            raise FileNotFoundError(f'{given}: no such directory')
+        return Path(given)
+    directory = Path(get_home_dir(), 'datasets', home).expanduser()
+    for path in (directory / file for file in files if workers.local_rank == 0):
+        try:
+            if not path.is_file():
+                load(path.stem, str(path.parent))
+        except Exception as error:  # whatever sockets, zip files and checksums raise
+            raise FileNotFoundError(f'{path}: GluonNLP could not fetch it ({type(error).__name__}: {error}); put the files '
+                                    'there yourself, or give their directory with --data') from error
+    workers.barrier('fetched')
+    return directory
 
 
 def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:

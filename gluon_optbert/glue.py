@@ -3,19 +3,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional
 
+import gluonnlp
 import numpy as np
-from gluonnlp.base import get_home_dir
 
 from .checkpoint import SavedModel
 from .distributed import Workers
-from .features import Features, pair
-from .finetuning import Exercise, FineTuneRecipe, finetune
+from .features import Features, make_reader
+from .finetuning import Exercise, FineTuneRecipe, data_directory, finetune
 from .metrics import score
 from .recipe import option
-from .tasks import Examples, Task, fetch, find_task, read_examples, read_sets, submission
-from .vocabulary import make_tokenizer
+from .tasks import Examples, Task, find_task, official_files, read_examples, read_sets, submission
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,34 +28,12 @@ class GlueRecipe(FineTuneRecipe):
         return super().problems() + ([f'max_length must be at least 5, found {self.max_length}'] if self.max_length < 5 else [])
 
 
-def features_of(examples: Examples, saved: SavedModel, *, max_length: int, cased: bool = False) -> Features:
-    """The examples as a network with this vocabulary reads them."""
-    tokenize, vocabulary = make_tokenizer(saved.vocabulary, cased=cased), saved.vocabulary
-    cls_id, sep_id = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
-    instances = (pair(tokenize(texts[0]), tokenize(texts[1]) if len(texts) == 2 else None, cls_id=cls_id, sep_id=sep_id,
-                      max_length=max_length) for texts in examples.texts)
-    return Features.of(instances, examples.labels)
-
-
-def data_directory(task: Task, data: Any, workers: Workers) -> Path:
-    """Where the files of a task are: the directory given, or GluonNLP's own after it has fetched them.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the directory is not there, or nothing can be fetched.
-    """
-    if data is not None:
-        if not Path(data).is_dir():
-            raise FileNotFoundError(f'{data}: no such directory')
-        return Path(data)
-    if not task.gluonnlp:
+def task_directory(task: Task, data: Optional[Path], workers: Workers) -> Path:
+    """Where the files of a task are; `data_directory` says how, and what it raises."""
+    if data is None and not task.gluonnlp:
         raise FileNotFoundError(f'{task.name} is none of GluonNLP\'s data sets; give the directory of its files with --data')
-    directory = Path(get_home_dir(), 'datasets', 'glue').expanduser()
-    if workers.local_rank == 0:
-        fetch(task, directory)
-    workers.barrier('fetched')
-    return directory
+    return data_directory(data, 'glue', official_files(task),
+                          lambda name, root: getattr(gluonnlp.data, task.gluonnlp)(name, root=root), workers)
 
 
 def prepare_glue(recipe: GlueRecipe, saved: SavedModel) -> Exercise:
@@ -70,15 +47,17 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel) -> Exercise:
     if recipe.max_length > saved.architecture.max_length:
         raise ValueError(f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} positions')
     task = find_task(recipe.task)
-    data = data_directory(task, recipe.data, Workers())
+    data = task_directory(task, recipe.data, Workers())
     train = read_examples(task, data / task.train).first(recipe.limit)
     heldout, test = ({name: examples.first(recipe.evaluation_limit) for name, examples in read_sets(
         task, data, files, labelled=labelled).items()} for files, labelled in ((task.dev, True), (task.test, False)))
     if not heldout:
         raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
 
+    read = make_reader(saved.vocabulary, max_length=recipe.max_length)
+
     def ready(examples: Examples) -> Features:
-        return features_of(examples, saved, max_length=recipe.max_length, cased=recipe.cased)
+        return read(examples.texts, examples.labels)
 
     def measure(name: str, scores: np.ndarray) -> Dict[str, float]:
         predictions = scores[:, 0] if task.head.kind == 'regression' else scores.argmax(axis=1)

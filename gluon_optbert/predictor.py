@@ -4,16 +4,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 
-from .answers import Answer, Window, best_answer, tokens_and_places, windows
+from .answers import Answer, best_answers, given
 from .deployment import Deployment, load_deployment
-from .vocabulary import is_cased, make_tokenizer
-
-MULTIPLE = 8  # batches are padded to a length that it divides, so that few shapes occur
+from .features import Features, TaskBatch, make_reader, sorted_batches
+from .metrics import exact_match
+from .squad import Question, Windows, make_windows
+from .vocabulary import is_cased, make_aligner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,56 +99,43 @@ class Encoder:
     """
 
     def __init__(self, found: Deployment):
-        self._vocabulary, self._max_length = found.vocabulary, found.architecture.max_length
-        self.tokenize = make_tokenizer(found.vocabulary, cased=is_cased(found.vocabulary))
-        self._answers = found.head.kind == 'question_answering'
-        if self._max_length < 5:
-            raise ValueError(f'the network reads {self._max_length} tokens, too few for a pair of sentences')
+        length = found.architecture.max_length
+        if length < 5:
+            raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
+        vocabulary, self._reading = found.vocabulary, found.reading
+        self._read = make_reader(vocabulary, max_length=length)
+        self._align = make_aligner(vocabulary, cased=is_cased(vocabulary))
+        self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
 
-    def windows(self, instance: Instance) -> List[Window]:
-        """What is read for an instance: one window, or for a question as many as its context needs.
+    def features(self, instances: Sequence[Instance]) -> Features:
+        """What is read for sentences and pairs, one after the other; for questions, all windows of their contexts."""
+        if self._reading is not None:
+            return self.windows(questions_of(instances)).features
+        return self._read([(instance.first,) if instance.second is None else (instance.first, instance.second)
+                           for instance in instances])
 
-        Raises
-        ------
-        ValueError
-            If a question has no context.
-        """
-        first, separator = (self._vocabulary.token_to_idx[token] for token in ('[CLS]', '[SEP]'))
-        ids = self.tokenize(instance.first)
-        if self._answers:
-            if instance.second is None:
-                raise ValueError(f'question without a context: {instance.first!r:.60}')
-            return windows(ids, tokens_and_places(instance.second, self.tokenize), first=first, separator=separator,
-                           max_length=self._max_length)
-        other = None if instance.second is None else self.tokenize(instance.second)
-        room = self._max_length - 2 - (other is not None)
-        ids = ids[:max(room - len(other or ()), (room + 1) // 2)]  # both give way where they do not fit, the longer one first
-        whole, types = [first, *ids, separator], [0] * (len(ids) + 2)
-        if other is not None:
-            other = other[:room - len(ids)]
-            whole, types = [*whole, *other, separator], types + [1] * (len(other) + 1)
-        return [Window(whole, types, [])]
+    def windows(self, questions: Sequence[Question]) -> Windows:
+        """What is read for questions."""
+        assert self._reading is not None
+        return make_windows(questions, self._align, self._reading, labelled=False, **self._ids)
 
-    def feed(self, batch: Sequence[Window]) -> Dict[str, np.ndarray]:
-        """The inputs of a batch, padded to the same length."""
-        longest = max(len(window.ids) for window in batch)
-        length = min(self._max_length, -(-longest // MULTIPLE) * MULTIPLE)
-        padding = self._vocabulary.token_to_idx['[PAD]']
-        feed = {'input_ids': np.full((len(batch), length), padding, dtype=np.float32),
-                'token_types': np.zeros((len(batch), length), dtype=np.float32),
-                'valid_length': np.array([len(window.ids) for window in batch], dtype=np.float32)}
-        for row, window in enumerate(batch):
-            feed['input_ids'][row, :len(window.ids)] = window.ids
-            feed['token_types'][row, :len(window.ids)] = window.types
-        return feed
+
+def questions_of(instances: Sequence[Instance]) -> List[Question]:
+    """Instances as questions; raises ValueError if one has no context."""
+    for instance in instances:
+        if instance.second is None:
+            raise ValueError(f'question without a context: {instance.first!r:.60}')
+    return [Question(str(i), instance.first, str(instance.second), ()) for i, instance in enumerate(instances)]
+
+
+def feed_of(batch: TaskBatch) -> Dict[str, np.ndarray]:
+    """The inputs of a batch by name."""
+    return {name: getattr(batch, name).astype(np.float32) for name in ('input_ids', 'token_types', 'valid_length')}
 
 
 def feeds_of(found: Deployment, instances: Sequence[Instance], *, batch_size: int = 8) -> List[Dict[str, np.ndarray]]:
     """Instances as batches, the short ones together."""
-    encoder = Encoder(found)
-    every = sorted((window for instance in instances for window in encoder.windows(instance)),
-                   key=lambda window: len(window.ids))
-    return [encoder.feed(every[i:i + batch_size]) for i in range(0, len(every), batch_size)]
+    return [feed_of(batch) for batch in sorted_batches(Encoder(found).features(instances), batch_size)]
 
 
 class Predictor:
@@ -157,11 +145,13 @@ class Predictor:
     ----------
     directory : Path
         Of an export that computes the scores of a task.
+    null_threshold : float, optional
+        Of question answering, instead of the export's: how far the score of having no answer must be above that of the best one.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        As `load_deployment`; if the export has no task.
+        As `load_deployment`; if the export has no task, or a threshold is given to one that answers no questions.
 
     Examples
     --------
@@ -169,8 +159,13 @@ class Predictor:
     ...     print(found.label, found.probabilities)
     """
 
-    def __init__(self, directory: Union[str, Path]):
+    def __init__(self, directory: Union[str, Path], *, null_threshold: Optional[float] = None):
         block, found = load_deployment(Path(directory))
+        if null_threshold is not None:
+            if found.reading is None:
+                raise ValueError(f'{directory}: a null threshold is for question answering, and this is an export of '
+                                 f'{found.head.kind if found.head.outputs else found.kind}')
+            found = dataclasses.replace(found, reading=dataclasses.replace(found.reading, null_threshold=null_threshold))
         block.hybridize(static_alloc=True)  # not static_shape: lengths vary
         self._start(block, found)
 
@@ -184,7 +179,7 @@ class Predictor:
     def _start(self, block: Callable, found: Deployment) -> None:
         if found.kind != 'task':
             raise ValueError(f'this is an export of {found.kind}, which has no labels; export a fine-tuned model')
-        self._block, self.head, self._encoder = block, found.head, Encoder(found)
+        self._block, self.head, self._reading, self._encoder = block, found.head, found.reading, Encoder(found)
 
     def predict(self, instances: Iterable[Union[str, Tuple[str, str], Instance]], *, batch_size: int = 32,
                 ahead: int = 16) -> Iterator[Prediction]:
@@ -207,26 +202,29 @@ class Predictor:
             yield from self._predict(some, batch_size)
 
     def _predict(self, instances: Sequence[Instance], batch_size: int) -> List[Prediction]:
-        read = [self._encoder.windows(instance) for instance in instances]
-        flat = [(i, window) for i, group in enumerate(read) for window in group]
-        order = sorted(range(len(flat)), key=lambda place: len(flat[place][1].ids))
-        scores: List[Any] = [None] * len(flat)
-        for begin in range(0, len(order), batch_size):
-            places = order[begin:begin + batch_size]
-            feed = self._encoder.feed([flat[place][1] for place in places])
-            for place, found in zip(places, self._block(*map(mx.nd.array, feed.values())).asnumpy()):
-                scores[place] = found
-        grouped: List[List[Tuple[Window, np.ndarray]]] = [[] for _ in instances]
-        for (i, window), found in zip(flat, scores):
-            grouped[i].append((window, found))
-        return [self._result(instance, found) for instance, found in zip(instances, grouped)]
-
-    def _result(self, instance: Instance, found: Sequence[Tuple[Window, np.ndarray]]) -> Prediction:
-        if self.head.kind == 'question_answering':
-            return best_answer(instance.second or '', found)
-        (_, scores), = found
+        reading = self._reading
+        if reading is not None:
+            questions = questions_of(instances)
+            windows = self._encoder.windows(questions)
+            best, nulls = best_answers(questions, windows, self._scores(windows.features, batch_size), reading)
+            return [given(answers, null, reading.null_threshold) for answers, null in zip(best, nulls)]
+        scores = self._scores(self._encoder.features(instances), batch_size)
         if self.head.kind == 'regression':
-            return Value(float(scores[0]))
+            return [Value(float(score)) for score, in scores]
+        return [self._label(row) for row in scores]
+
+    def _scores(self, features: Features, batch_size: int) -> np.ndarray:
+        """The network's, by instance, or by window and token."""
+        found = np.zeros((len(features), *((int(features.lengths.max()),) if self._reading else ()), self.head.outputs), np.float32)
+        for batch in sorted_batches(features, batch_size):
+            scores = self._block(*map(mx.nd.array, feed_of(batch).values())).asnumpy()
+            if self._reading is None:
+                found[batch.rows] = scores
+            else:
+                found[batch.rows, :scores.shape[1]] = scores
+        return found
+
+    def _label(self, scores: np.ndarray) -> Label:
         powers = np.exp(scores.astype(np.float64) - scores.max())
         shares = dict(zip(self.head.labels, (powers / powers.sum()).tolist()))
         return Label(max(shares, key=shares.get), shares)
@@ -239,7 +237,7 @@ def _as_instance(item: Union[str, Tuple[str, str], Instance]) -> Instance:
 
 
 def score(predictor: Predictor, labelled: Sequence[Instance]) -> float:
-    """How good predictions are: the share of right labels or of exact answers, or Pearson's correlation for a regression.
+    """How good predictions are: the share of right labels or of exact answers as SQuAD counts them, or Pearson's correlation for a regression.
 
     Raises
     ------
@@ -254,7 +252,7 @@ def score(predictor: Predictor, labelled: Sequence[Instance]) -> float:
             raise ValueError(f'labelled file: {error}') from error
         return float(np.corrcoef(values, [prediction.value for prediction in found])[0, 1])
     if predictor.head.kind == 'question_answering':
-        return float(np.mean([answer.text.strip().lower() == label.strip().lower() for answer, label in zip(found, wanted)]))
+        return float(np.mean([exact_match(answer.text, label) for answer, label in zip(found, wanted)]))
     unknown = sorted(set(wanted) - set(predictor.head.labels))
     if unknown:
         raise ValueError(f'labelled file: {", ".join(unknown[:9])} not among the labels {", ".join(predictor.head.labels)}')

@@ -1,13 +1,13 @@
-"""SQuAD: questions, the windows of text that a network reads for them, and answers from the scores of their tokens.
+"""SQuAD: questions, and the windows of text that a network reads for them.
 
-A context that is too long is read in windows that overlap (Devlin et al., 2018, section 4.2 and its program). An answer is a
-piece of the context as it stands there, cut out by the places of its first and last token.
+A context that is too long is read in windows that overlap (Devlin et al., 2018, section 4.2 and its program).
 """
 from __future__ import annotations
 
 import dataclasses
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -57,21 +57,72 @@ class Windows:
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowSpec:
-    """How windows are cut, in tokens.
+class Reading:
+    """How questions are read, and which of the answers that the scores suggest is given; Devlin's program has these defaults.
 
     Parameters
     ----------
     max_length : int
-        Of a window with its question and special tokens.
+        Tokens of a window with its question and special tokens.
     stride : int
-        From the beginning of a window to that of the next.
+        Tokens from the beginning of a window to that of the next.
     max_question : int
-        What a question is cut to.
+        Tokens that a question is cut to.
+    max_answer : int
+        Tokens of an answer at most.
+    n_best : int
+        Answers that are kept of each question.
+    null_threshold : float, optional
+        How far the score of having no answer must be above that of the best one to win; None where every question has an answer.
     """
-    max_length: int
-    stride: int
-    max_question: int
+    max_length: int = 384
+    stride: int = 128
+    max_question: int = 64
+    max_answer: int = 30
+    n_best: int = 20
+    null_threshold: Optional[float] = None
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        found = [f'{name} must be at least 1, found {getattr(self, name)}'
+                 for name in ('stride', 'max_question', 'max_answer', 'n_best') if getattr(self, name) < 1]
+        if self.max_length < self.max_question + 4:
+            found.append(f'max_length must be at least {self.max_question + 4}, four above max_question, found {self.max_length}')
+        if self.null_threshold is not None and not math.isfinite(self.null_threshold):
+            found.append(f'null_threshold must be finite, found {self.null_threshold}')
+        return found
+
+    @classmethod
+    def of(cls, recipe: Mapping[str, Any], positions: int) -> 'Reading':
+        """That of the fine-tuning run whose recipe this is; of another recipe, the defaults as far as the positions allow.
+
+        Raises
+        ------
+        ValueError
+            If a value is not what such a recipe holds.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        if all(name in recipe for name in names):
+            values = {name: recipe[name] for name in names}
+            if recipe.get('version') != '2.0':
+                values['null_threshold'] = None
+            return cls.from_dict(values, source='the recipe of the fine-tuning run')
+        length = min(cls.max_length, positions)
+        return cls(length, max(1, min(cls.stride, length // 3)), max(1, min(cls.max_question, length // 2 - 2)))
+
+    @classmethod
+    def from_dict(cls, values: Any, *, source: str = 'reading') -> 'Reading':
+        """The inverse of `dataclasses.asdict`; raises ValueError if the values are something else."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        threshold = values.get('null_threshold') if isinstance(values, Mapping) else None
+        if not isinstance(values, Mapping) or set(values) != set(names) or not all(
+                type(values[name]) is int for name in names if name != 'null_threshold') or not (
+                threshold is None or type(threshold) in (int, float)):
+            raise ValueError(f'{source}: wanted {", ".join(names)} as numbers, found {values!r:.200}')
+        made = cls(**values)
+        if made.problems():
+            raise ValueError(f'{source}: {"; ".join(made.problems())}')
+        return made
 
 
 def read_questions(path: Path) -> List[Question]:
@@ -102,7 +153,7 @@ def read_questions(path: Path) -> List[Question]:
     return questions
 
 
-def make_windows(questions: Sequence[Question], align: Aligner, spec: WindowSpec, *, cls_id: int, sep_id: int,
+def make_windows(questions: Sequence[Question], align: Aligner, reading: Reading, *, cls_id: int, sep_id: int,
                  labelled: bool) -> Windows:
     """The windows of all questions, in their order.
 
@@ -111,7 +162,7 @@ def make_windows(questions: Sequence[Question], align: Aligner, spec: WindowSpec
     questions : sequence of Question
     align : callable
         From `make_aligner`.
-    spec : WindowSpec
+    reading : Reading
     cls_id, sep_id : int
     labelled : bool
         Whether the first answer of each question is wanted; a question whose answer does not stand where it says is left out,
@@ -132,9 +183,9 @@ def make_windows(questions: Sequence[Question], align: Aligner, spec: WindowSpec
         if labelled and question.answers and span is None:
             LOG.warning('%s: its answer does not stand in the context where it says; left out', question.id)
             continue
-        head = [cls_id, *align(question.text)[0][:spec.max_question], sep_id]
-        room = spec.max_length - len(head) - 1
-        for first in _window_starts(len(ids), room, spec.stride):
+        head = [cls_id, *align(question.text)[0][:reading.max_question], sep_id]
+        room = reading.max_length - len(head) - 1
+        for first in _window_starts(len(ids), room, reading.stride):
             instances.append(([*head, *ids[first:first + room], sep_id], len(head)))
             numbers.append(number)
             firsts.append(first)
@@ -165,125 +216,3 @@ def _token_span(question: Question, begins: np.ndarray, ends: np.ndarray) -> Opt
     first = int(np.searchsorted(ends, start, side='right'))
     last = int(np.searchsorted(begins, start + len(text), side='left')) - 1
     return (first, last) if first <= last else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """One answer that the scores suggest; the empty text says that there is none."""
-    text: str
-    score: float  # of its first token plus its last one
-    probability: float = 0.0  # among the answers of the list
-
-
-def best_answers(questions: Sequence[Question], windows: Windows, scores: np.ndarray, *, n_best: int,
-                 max_answer: int) -> Tuple[List[List[Answer]], List[float]]:
-    """The best answers of every question, and the score of its having none.
-
-    Parameters
-    ----------
-    questions : sequence of Question
-    windows : Windows
-        All of the questions.
-    scores : np.ndarray, shape (windows, length, 2)
-    n_best : int
-        Different texts at most.
-    max_answer : int
-        Tokens of an answer at most.
-
-    Returns
-    -------
-    list of list of Answer
-        The best first, without probabilities; empty if a context has no token.
-    list of float
-        The scores of [CLS], in the window where they are lowest.
-    """
-    answers, nulls = [], []
-    borders = np.searchsorted(windows.questions, np.arange(len(questions) + 1))
-    for number, question in enumerate(questions):
-        rows = np.arange(borders[number], borders[number + 1])
-        begins, ends = windows.places[number]
-        spans = [span for row, owned in zip(rows, _owned(windows, rows)) for span in _spans(
-            windows, row, scores[row], owned, n_best=n_best, max_answer=max_answer)]
-        best: Dict[str, float] = {}
-        for score, first, last in sorted(spans, key=lambda span: (-span[0], span[1], span[2])):
-            best.setdefault(question.context[begins[first]:ends[last]], score)
-            if len(best) == n_best:
-                break
-        answers.append([Answer(text, score) for text, score in best.items()])
-        nulls.append(min(float(scores[row, 0].sum()) for row in rows))
-    return answers, nulls
-
-
-def _counts(windows: Windows, rows: np.ndarray) -> np.ndarray:
-    """Tokens of the context in each window."""
-    return windows.features.lengths[rows] - windows.features.seconds[rows] - 1
-
-
-def _owned(windows: Windows, rows: np.ndarray) -> List[np.ndarray]:
-    """For each window of a question, whether a token has more context on its poorer side here than in any other window."""
-    counts, firsts = _counts(windows, rows), windows.firsts[rows]
-    if len(rows) == 1:
-        return [np.ones(counts[0], bool)]
-    best = np.full((len(rows), int((firsts + counts).max())), -np.inf)
-    for richness, first, count in zip(best, firsts, counts):
-        left = np.arange(count)
-        richness[first:first + count] = np.minimum(left, count - 1 - left) + 0.01 * count
-    owner = best.argmax(axis=0)
-    return [owner[first:first + count] == i for i, (first, count) in enumerate(zip(firsts, counts))]
-
-
-def _spans(windows: Windows, row: int, scores: np.ndarray, owned: np.ndarray, *, n_best: int,
-           max_answer: int) -> List[Tuple[float, int, int]]:
-    """The best spans of one window: score, first token and last token in the context."""
-    count, second = len(owned), int(windows.features.seconds[row])
-    context = scores[second:second + count]
-    table = np.full((min(max_answer, count), count), -np.inf, np.float32)  # tokens after the first, first token
-    for more, line in enumerate(table):
-        line[:count - more] = context[:count - more, 0] + context[more:, 1]
-    table[:, ~owned] = -np.inf
-    flat = table.reshape(-1)
-    chosen = np.argpartition(-flat, n_best)[:n_best] if len(flat) > n_best else np.arange(len(flat))
-    first = int(windows.firsts[row])
-    return [(float(flat[i]), first + int(i) % count, first + int(i) % count + int(i) // count)
-            for i in chosen if np.isfinite(flat[i])]
-
-
-def decide(answers: Sequence[Answer], null: Optional[float], threshold: float) -> str:
-    """The answer to give: the best one, or none where its score is more than `threshold` below that of having none.
-
-    Parameters
-    ----------
-    answers : sequence of Answer
-    null : float, optional
-        None where every question has an answer.
-    threshold : float
-    """
-    if not answers or (null is not None and null - answers[0].score > threshold):
-        return ''
-    return answers[0].text
-
-
-def with_probabilities(answers: Sequence[Answer], null: Optional[float] = None) -> List[Answer]:
-    """The answers, and having none if that is scored, with probabilities that sum to one; the best first."""
-    every = sorted([*answers, *([] if null is None else [Answer('', null)])], key=lambda answer: -answer.score)
-    weights = np.exp(np.array([answer.score for answer in every]) - (every[0].score if every else 0.0))
-    return [dataclasses.replace(answer, probability=float(weight / weights.sum())) for answer, weight in zip(every, weights)]
-
-
-def answer_files(questions: Sequence[Question], answers: Sequence[Sequence[Answer]], nulls: Optional[Sequence[float]], *,
-                 threshold: float) -> Dict[str, Mapping[str, Any]]:
-    """What a run leaves about the answers, by file name, each by question id.
-
-    ``predictions.json`` is the official format; ``nbest.json`` has the best answers with probabilities. Where a question may
-    have no answer, ``null_odds.json`` has the score of none less that of the best answer, and ``answers.json`` that answer.
-    """
-    odds = [None] * len(questions) if nulls is None else list(nulls)
-    files = {'predictions.json': {question.id: decide(best, null, threshold)
-                                  for question, best, null in zip(questions, answers, odds)},
-             'nbest.json': {question.id: [dataclasses.asdict(answer) for answer in with_probabilities(best, null)]
-                            for question, best, null in zip(questions, answers, odds)}}
-    if nulls is not None:
-        files['answers.json'] = {question.id: decide(best, None, 0.0) for question, best in zip(questions, answers)}
-        files['null_odds.json'] = {question.id: null - best[0].score if best else 0.0
-                                   for question, best, null in zip(questions, answers, nulls)}
-    return files

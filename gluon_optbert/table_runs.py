@@ -19,7 +19,7 @@ from .checkpoint import SavedModel
 from .cost import ParameterCost
 from .distributed import Workers
 from .finetuning import FineTuneRecipe
-from .glue import GlueRecipe, data_directory, finetune_glue
+from .glue import GlueRecipe, finetune_glue, task_directory
 from .paper import PaperTable, load_table
 from .pretraining import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards, pretrain
 from .pruning import PruneRecipe, prune, read_start
@@ -140,7 +140,7 @@ def _instances(recipe: TableRecipe, task: str) -> int:
         count, path = len(read_parts(recipe.data_squad, SQUAD[task], workers)['train']), recipe.squad
     else:
         known, path = find_task(task), recipe.glue
-        count = len(read_examples(known, data_directory(known, recipe.data_glue, workers) / known.train))
+        count = len(read_examples(known, task_directory(known, recipe.data_glue, workers) / known.train))
     limit = read_yaml(path).get('limit') if path else None
     return min(count, limit) if isinstance(limit, int) else count
 

@@ -257,22 +257,7 @@ def submission(task: Task, indices: Sequence[str], scores: np.ndarray) -> bytes:
     return ''.join(['index\tprediction\n', *rows]).encode()
 
 
-def fetch(task: Task, data: Path) -> None:
-    """Have GluonNLP download the files of a task into `data`, in the official layout.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it cannot; the message says how to do without.
-    """
-    import gluonnlp
-    home = (Path(data) / task.train).parent  # what lies elsewhere, such as the diagnostic set, GluonNLP does not have
-    for file in [task.train, *task.dev.values(), *task.test.values()]:
-        path = Path(data) / file
-        if path.is_file() or path.parent != home:
-            continue
-        try:
-            getattr(gluonnlp.data, task.gluonnlp)(path.stem, root=str(path.parent))
-        except Exception as error:  # whatever sockets, zip files and checksums raise
-            raise FileNotFoundError(f'{path}: GluonNLP could not fetch it ({type(error).__name__}: {error}); put the files there '
-                                    'yourself, or give their directory with --data') from error
+def official_files(task: Task) -> List[str]:
+    """The files of a task that GluonNLP has; what lies elsewhere, such as the diagnostic set, it does not."""
+    return [file for file in (task.train, *task.dev.values(), *task.test.values())
+            if Path(file).parent == Path(task.train).parent]

@@ -1,28 +1,32 @@
 """Fine-tuning: what runs leave, that they go on after an interruption, and that nothing depends on batches or workers."""
+import dataclasses
 import json
 import os
 import re
 import signal
+from pathlib import Path
 
+import gluonnlp
 import mxnet as mx
 import numpy as np
 import pytest
 
 from gluon_optbert import finetuning, provenance
 from gluon_optbert.checkpoint import read_model, write_model
-from gluon_optbert.deploy import export, load_deployment, random_feed
+from gluon_optbert.deploy import Predictor, export, load_deployment, random_feed
 from gluon_optbert.deploy import run as run_block
 from gluon_optbert.distributed import Workers
-from gluon_optbert.finetuning import predict, start_parameters
-from gluon_optbert.glue import GlueRecipe, features_of, finetune_glue, prepare_glue
+from gluon_optbert.features import make_reader
+from gluon_optbert.finetuning import data_directory, predict, start_parameters
+from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
 from gluon_optbert.heads import Head
 from gluon_optbert.loop import Terminated
 from gluon_optbert.metrics import squad_v1, squad_v2
 from gluon_optbert.model import TaskLoss, build
 from gluon_optbert.question_answering import SquadRecipe, finetune_squad
 from gluon_optbert.recipe import RecipeError, fill
-from gluon_optbert.squad import Question
-from gluon_optbert.tasks import Examples
+from gluon_optbert.squad import Question, read_questions
+from gluon_optbert.tasks import find_task
 from test_distributed import horovodrun, needs_horovod
 from test_squad import write_squad
 from tiny import ROOT, contents, network, random_alphas, run, saved_model, write_saved_model
@@ -267,7 +271,7 @@ def test_scores_do_not_depend_on_the_batch(kind, labels, outputs):
     saved = saved_model()
     model = build(saved.architecture, head=Head(kind, labels), initial_std=0.3)
     texts = tuple((text,) for text, _ in sentences(9, 3))
-    features = features_of(Examples(texts, None, tuple('012345678')), saved, max_length=16)
+    features = make_reader(saved.vocabulary, max_length=16)(texts)
     one, other = (predict(model, features, Workers(), outputs=outputs, tokens=tokens) for tokens in (1, 10 ** 6))
     np.testing.assert_allclose(one, other, atol=1e-5)  # float32 sums in another order
 
@@ -351,6 +355,19 @@ def test_squad_leaves_predictions_that_have_its_scores(version, model_directory,
     assert result['samples']['dev'] == 11 < result['samples']['dev_windows'] and result['metric'] == 'dev/f1'
     assert read_model(directory).head == Head('question_answering', (), f'SQuAD v{version}')
     assert export(read_model(directory), tmp_path / 'deploy')['relative_difference']['scores'] < 1e-5
+    questions = {asked.id: (asked.text, asked.context) for asked in read_questions(tmp_path / 'squad' / f'dev-v{version}.json')}
+    predicted = dict(zip(questions, Predictor(tmp_path / 'deploy').predict(questions.values(), batch_size=3)))
+    assert {key: answer.text for key, answer in predicted.items()} == files['predictions.json']
+    for key, answer in predicted.items():
+        same = next(entry for entry in files['nbest.json'][key] if entry['text'] == answer.text)
+        assert dataclasses.asdict(answer) == pytest.approx(same, rel=1e-4, abs=1e-6)  # float32, other batches
+    if version == '2.0':
+        odds = files['null_odds.json']
+        threshold = float(np.mean(sorted(odds.values())[4:6]))
+        predicted = dict(zip(questions, Predictor(tmp_path / 'deploy', null_threshold=threshold).predict(questions.values())))
+        assert {key: answer.text for key, answer in predicted.items()} == {
+            key: '' if odds[key] > threshold else text for key, text in files['answers.json'].items()}
+        assert sum(not answer.text for answer in predicted.values()) == 6
 
 
 def test_run_that_is_stopped_at_its_last_step_goes_on_to_its_predictions(model_directory, tmp_path, monkeypatch):
@@ -459,3 +476,24 @@ def test_commit_is_that_of_the_working_tree_or_none(monkeypatch):
     assert provenance.commit() is None or re.fullmatch('[0-9a-f]{40}[+]?', provenance.commit())
     monkeypatch.setenv('PATH', '')
     assert provenance.commit() is None
+
+
+def test_gluonnlp_is_asked_for_the_files_that_are_not_there(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(finetuning, 'get_home_dir', lambda: str(tmp_path))
+    monkeypatch.setattr(gluonnlp.data, 'GlueMNLI', lambda segment, root: asked.append((segment, Path(root))))
+    home = tmp_path / 'datasets' / 'glue'
+    (home / 'MNLI').mkdir(parents=True)
+    (home / 'MNLI' / 'train.tsv').write_text('x')
+    assert task_directory(find_task('MNLI'), None, Workers()) == home
+    assert asked == [(name, home / 'MNLI') for name in ('dev_matched', 'dev_mismatched', 'test_matched', 'test_mismatched')]
+
+
+def test_fetching_without_a_network_is_refused_with_the_way_out(tmp_path, monkeypatch):
+    def load(name, root):
+        raise OSError('no network')
+    monkeypatch.setattr(finetuning, 'get_home_dir', lambda: str(tmp_path))
+    with pytest.raises(FileNotFoundError, match='train.tsv: .*could not fetch it .*no network.*--data'):
+        data_directory(None, 'glue', ['RTE/train.tsv'], load, Workers())
+    with pytest.raises(FileNotFoundError, match='no such directory'):
+        data_directory(tmp_path / 'nowhere', 'glue', ['RTE/train.tsv'], load, Workers())

@@ -12,9 +12,9 @@ FLOORS = [
     ['threads', '__init__', 'liveness', 'staging', 'recipe', 'architecture', 'paper', 'cost', 'named', 'heads', 'name_maps'],
     ['arrays', 'selection', 'shrink', 'baselines', 'foreign', 'crc32c'],
     ['gates', 'penalty', 'encoder', 'model', 'inference'],
-    ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus',
+    ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'answers', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus',
      'checkpoint', 'distributed', 'optimization', 'torch_reader', 'safetensors_reader', 'tensorflow_reader'],
-    ['states', 'loop', 'training', 'pretraining', 'quantize', 'onnx_export', 'deployment', 'answers', 'predictor', 'deploy',
+    ['states', 'loop', 'training', 'pretraining', 'quantize', 'onnx_export', 'deployment', 'predictor', 'deploy',
      'latency', 'pruning', 'verification', 'sources', 'importers', 'provenance', 'finetuning', 'glue', 'question_answering',
      'analysis', 'probing', 'tables', 'table_runs', 'step_times', 'table_files'],
 ]

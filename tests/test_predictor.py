@@ -4,17 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gluon_optbert.answers import Window, best_answer, tokens_and_places, windows
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.deploy import Predictor, export
 from gluon_optbert.deployment import Deployment
 from gluon_optbert.heads import Head
 from gluon_optbert.model import build, read_parameters
-from gluon_optbert.predictor import Encoder, Instance, instance_of, read_instances, score
-from gluon_optbert.vocabulary import make_tokenizer
+from gluon_optbert.features import sorted_batches
+from gluon_optbert.predictor import Encoder, Instance, feed_of, instance_of, read_instances, score
 from tiny import network, run, saved_model, vocabulary
 
 ARCHITECTURE = network((2, 3, 5, 7), (1, 4, 2, 0))
@@ -55,7 +52,7 @@ def test_batches_and_order_do_not_matter(directories, kind):
 def test_probabilities_are_the_softmax_of_the_networks_scores(directories):
     import mxnet as mx
     predictor = Predictor(directories / 'classification')
-    feed = predictor._encoder.feed(predictor._encoder.windows(Instance('a b', 'c')))
+    feed = feed_of(next(sorted_batches(predictor._encoder.features([Instance('a b', 'c')]), 1)))
     scores = predictor._block(*map(mx.nd.array, feed.values())).asnumpy()[0].astype(float)
     found = next(predictor.predict([('a b', 'c')]))
     assert list(found.probabilities) == ['no', 'yes'] and math.isclose(sum(found.probabilities.values()), 1)
@@ -75,59 +72,25 @@ def test_instances_are_read_as_they_are_needed(directories):
     assert len(taken) == 6
 
 
-@given(first=st.integers(0, 30), second=st.one_of(st.none(), st.integers(0, 30)))
-def test_sentences_that_are_too_long_lose_their_ends_the_longer_one_first(first, second):
+def test_sentences_fill_the_positions_that_the_network_has():
     encoder = Encoder(Deployment(ARCHITECTURE, vocabulary(), HEADS['classification'], 'task'))
-    instance = Instance(' '.join('a' * first), None if second is None else ' '.join('b' * second))
-    window, = encoder.windows(instance)
-    assert len(window.ids) == len(window.types) <= ARCHITECTURE.max_length
-    a, b = (vocabulary().token_to_idx[token] for token in 'ab')
-    left = window.ids.count(a), window.ids.count(b)
-    room = ARCHITECTURE.max_length - 2 - (second is not None)
-    assert sum(left) == min(room, first + (second or 0))
-    assert window.types.count(1) == (0 if second is None else left[1] + 1)
-    if sum(left) == room and second is not None:
-        assert left[0] in (first, (room + 1) // 2) or left[1] == second
-
-
-@given(st.text(alphabet='ab é.-_\'\t\u4e00\u4e8c\u0301Z', max_size=30))
-def test_tokens_by_word_are_the_tokens_of_the_text(text):
-    tokenize = make_tokenizer(vocabulary())
-    ids, places = tokens_and_places(text, tokenize)
-    assert ids == tokenize(text)
-    assert all(text[begin:end].strip() == text[begin:end] != '' for begin, end in places)
-    assert places == sorted(places)
-
-
-@given(count=st.integers(0, 60), question=st.integers(0, 20), length=st.integers(5, 24))
-def test_windows_cover_the_context(count, question, length):
-    places = [(i, i + 1) for i in range(count)]
-    made = windows(list(range(100, 100 + question)), (list(range(count)), places), first=-1, separator=-2, max_length=length)
-    assert {place for window in made for place in window.places} == set(places)
-    for window in made:
-        assert len(window.ids) == len(window.types) <= length
-        assert window.ids[len(window.ids) - 1 - len(window.places):-1] == [begin for begin, _ in window.places]
-
-
-def test_best_answer_is_the_best_ordered_pair_in_any_window():
-    context = 'aa bb cc dd'
-    places = [(0, 2), (3, 5), (6, 8), (9, 11)]
-    one = Window([1, 2, 3, 4, 3], [0, 0, 1, 1, 1], places[:2])
-    two = Window([1, 2, 3, 4, 3], [0, 0, 1, 1, 1], places[2:])
-    scores = np.zeros((5, 2))
-    scores[3, 0], scores[2, 1] = 5, 5  # the last before the first: no answer
-    assert best_answer(context, [(one, scores)]).score == 5
-    other = np.zeros((5, 2))
-    other[0] = 99  # not of the context
-    other[2, 0], other[3, 1] = 3, 4
-    found = best_answer(context, [(one, scores), (two, other)])
-    assert (found.text, found.start, found.end, found.score) == ('cc dd', 6, 11, 7)
+    made = encoder.features([Instance(' '.join('a' * 30)), Instance(' '.join('a' * 30), ' '.join('b' * 30)), Instance('a', 'b')])
+    assert made.lengths.tolist() == [ARCHITECTURE.max_length] * 2 + [5]
 
 
 def test_answers_are_passages_of_the_context(directories):
     for (_, context), found in zip(PAIRS, Predictor(directories / 'question_answering').predict(PAIRS)):
         assert context[found.start:found.end] == found.text
         assert bool(found.text) == bool(context) and math.isfinite(found.score)
+
+
+def test_null_threshold_is_for_questions(directories):
+    with pytest.raises(ValueError, match='this is an export of classification'):
+        Predictor(directories / 'classification', null_threshold=0.0)
+    result = run('tools/predict.py', directories / 'question_answering', '--null-threshold', '-1000', input='a b\tc d e\n')
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert set(found) == {'text', 'score', 'start', 'end', 'probability'} and found['text'] == '' and found['probability'] < 1
 
 
 def test_questions_need_a_context(directories):

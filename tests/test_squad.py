@@ -1,4 +1,5 @@
 """SQuAD: windows that cover every context, answers that are pieces of it, files in the official format."""
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -8,23 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.squad import (Answer, Question, WindowSpec, answer_files, best_answers, decide, make_windows, read_questions,
-                                 with_probabilities)
+from gluon_optbert.answers import Answer, answer_files, best_answers, decide, given as given_answer, with_probabilities
+from gluon_optbert.squad import Question, Reading, make_windows, read_questions
 from gluon_optbert.vocabulary import make_aligner
 from tiny import TOKENS, vocabulary
 
 SQUAD = Path(__file__).parents[2] / 'shared' / 'data' / 'squad'
 CLS, SEP = TOKENS.index('[CLS]'), TOKENS.index('[SEP]')
 ALIGN = make_aligner(vocabulary())
-SPEC = WindowSpec(max_length=12, stride=3, max_question=3)
+READING = Reading(max_length=12, stride=3, max_question=3)
 
 
 def question(context, *answers, text='a b', name='q'):
     return Question(name, text, context, answers)
 
 
-def windows_of(*questions, spec=SPEC, labelled=False):
-    return make_windows(questions, ALIGN, spec, cls_id=CLS, sep_id=SEP, labelled=labelled)
+def windows_of(*questions, reading=READING, labelled=False):
+    return make_windows(questions, ALIGN, reading, cls_id=CLS, sep_id=SEP, labelled=labelled)
 
 
 def spans(windows):
@@ -82,6 +83,10 @@ def test_answer_that_does_not_stand_where_it_says_is_left_out_by_name(caplog):
     assert made.questions.tolist() == [1] and 'wrong: ' in caplog.text
 
 
+def chosen(n_best, max_answer):
+    return Reading(n_best=n_best, max_answer=max_answer)
+
+
 def scores_for(windows, wanted):
     """Scores of zero, with one for some (window, token of the context) as start, and as end."""
     features = windows.features
@@ -94,15 +99,15 @@ def scores_for(windows, wanted):
 
 def test_best_answer_is_cut_out_of_the_context():
     asked = question('C  d\u0301, E f.')
-    made = windows_of(asked, spec=WindowSpec(16, 8, 3))
-    answers, nulls = best_answers([asked], made, scores_for(made, [(0, 1, 3, 2.0)]), n_best=5, max_answer=4)
-    assert answers[0][0] == Answer('d\u0301, E', 4.0) and nulls == [0.0] and len(answers[0]) == 5
+    made = windows_of(asked, reading=Reading(16, 8, 3))
+    answers, nulls = best_answers([asked], made, scores_for(made, [(0, 1, 3, 2.0)]), chosen(5, 4))
+    assert answers[0][0] == Answer('d\u0301, E', 4.0, 3, 8) and nulls == [0.0] and len(answers[0]) == 5
 
 
 def test_answers_are_no_longer_than_allowed_and_never_end_before_they_begin():
     asked = question('c d e f')
     made = windows_of(asked)
-    answers, _ = best_answers([asked], made, scores_for(made, [(0, 0, 3, 5.0), (0, 3, 0, 5.0)]), n_best=20, max_answer=2)
+    answers, _ = best_answers([asked], made, scores_for(made, [(0, 0, 3, 5.0), (0, 3, 0, 5.0)]), chosen(20, 2))
     assert {answer.text for answer in answers[0]} == {'c', 'd', 'e', 'f', 'c d', 'd e', 'e f'}
 
 
@@ -110,14 +115,14 @@ def test_answer_begins_where_its_token_has_the_most_context():
     context = ' '.join('cdefghijklmnopq')
     made = windows_of(question(context))
     strong = scores_for(made, [(0, 6, 6, 9.0), (1, 3, 3, 1.0)])  # i, at the edge of window 0 and in the middle of window 1
-    answers, _ = best_answers([question(context)], made, strong, n_best=3, max_answer=1)
-    assert answers[0][0] == Answer('i', 2.0)
+    answers, _ = best_answers([question(context)], made, strong, chosen(3, 1))
+    assert answers[0][0] == Answer('i', 2.0, 12, 13)
 
 
 def test_every_token_can_begin_an_answer_in_exactly_one_window():
     context = ' '.join('cdefghijklmnopq')
     made = windows_of(question(context))
-    answers, _ = best_answers([question(context)], made, scores_for(made, []), n_best=100, max_answer=1)
+    answers, _ = best_answers([question(context)], made, scores_for(made, []), chosen(100, 1))
     assert sorted(answer.text for answer in answers[0]) == list('cdefghijklmnopq')
 
 
@@ -127,10 +132,10 @@ def test_answers_are_pieces_of_their_context_best_first(contexts, seed):
     asked = [question(context, name=str(i)) for i, context in enumerate(contexts)]
     made = windows_of(*asked)
     scores = np.random.RandomState(seed).standard_normal((len(made.features), int(made.features.lengths.max()), 2)).astype('f')
-    answers, nulls = best_answers(asked, made, scores, n_best=4, max_answer=3)
+    answers, nulls = best_answers(asked, made, scores, chosen(4, 3))
     for one, found, null, (begins, _) in zip(asked, answers, nulls, made.places):
         assert len(found) <= 4 and bool(found) == bool(len(begins))
-        assert all(answer.text and answer.text in one.context for answer in found)
+        assert all(answer.text and answer.text == one.context[answer.start:answer.end] for answer in found)
         assert len({answer.text for answer in found}) == len(found)
         assert [answer.score for answer in found] == sorted((answer.score for answer in found), reverse=True)
         assert decide(found, None, 0.0) == (found[0].text if found else '')
@@ -141,6 +146,30 @@ def test_no_answer_wins_beyond_the_threshold_only():
     answers = [Answer('x', 3.0), Answer('y', 1.0)]
     assert [decide(answers, null, 1.0) for null in (3.0, 4.0, 4.1)] == ['x', 'x', '']
     assert decide([], None, 0.0) == ''
+
+
+def test_given_answer_has_its_place_and_its_probability():
+    answers = [Answer('x', 3.0, 5, 6), Answer('y', 1.0, 7, 8)]
+    found = given_answer(answers, 4.0, None)
+    assert (found.text, found.start, found.end) == ('x', 5, 6) and found.probability == pytest.approx(1 / (1 + np.exp(-2)))
+    none = given_answer(answers, 4.0, 0.5)
+    assert none == Answer('', 4.0, probability=pytest.approx(1 / (1 + np.exp(-1) + np.exp(-3))))
+    assert given_answer([], 4.0, None) == Answer('', 0.0)
+
+
+@pytest.mark.parametrize('positions', range(5, 700, 17))
+def test_networks_of_any_length_can_read_questions(positions):
+    found = Reading.of({'learning_rate': 1}, positions)
+    assert not found.problems() and found.max_length <= positions and found.null_threshold is None
+
+
+def test_reading_is_that_of_the_fine_tuning_run():
+    recipe = {**dataclasses.asdict(READING), 'version': '2.0', 'null_threshold': -1.5, 'epochs': 2}
+    assert Reading.of(recipe, 512) == dataclasses.replace(READING, null_threshold=-1.5)
+    assert Reading.of({**recipe, 'version': '1.1'}, 512) == READING
+    for name, value in (('stride', 0), ('stride', 1.5), ('max_length', 6), ('null_threshold', 'x'), ('null_threshold', np.inf)):
+        with pytest.raises(ValueError, match=name):
+            Reading.of({**recipe, name: value}, 512)
 
 
 def test_probabilities_sum_to_one_in_the_order_of_the_scores():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gluon_optbert.metrics import METRICS
-from gluon_optbert.tasks import Examples, fetch, find_task, names, read_examples, read_sets, read_task, submission
+from gluon_optbert.tasks import Examples, find_task, names, read_examples, read_sets, read_task, submission
 from tiny import ROOT
 
 GLUE = Path(__file__).parents[2] / 'shared' / 'data' / 'glue'
@@ -141,25 +141,6 @@ def test_submission_has_the_labels_of_the_task():
     scores = np.array([[0.1, 3.0, 0.2], [5.0, 1.0, 2.0]])
     assert submission(find_task('MNLI'), ('0', '1'), scores) == b'index\tprediction\n0\tentailment\n1\tcontradiction\n'
     assert submission(find_task('STS-B'), ('4',), np.array([[2.34567]])) == b'index\tprediction\n4\t2.346\n'
-
-
-def test_gluonnlp_is_asked_for_the_files_that_are_not_there(tmp_path, monkeypatch):
-    asked = []
-
-    def fetcher(segment, root):
-        asked.append((segment, Path(root)))
-    monkeypatch.setattr(gluonnlp.data, 'GlueMNLI', fetcher)
-    write(tmp_path / 'MNLI' / 'train.tsv', 'x')
-    fetch(find_task('MNLI'), tmp_path)
-    assert asked == [(name, tmp_path / 'MNLI') for name in ('dev_matched', 'dev_mismatched', 'test_matched', 'test_mismatched')]
-
-
-def test_fetching_without_a_network_is_refused_with_the_way_out(tmp_path, monkeypatch):
-    def fetcher(segment, root):
-        raise OSError('no network')
-    monkeypatch.setattr(gluonnlp.data, 'GlueRTE', fetcher)
-    with pytest.raises(FileNotFoundError, match='could not fetch it .*no network.*--data'):
-        fetch(find_task('RTE'), tmp_path)
 
 
 @needs_glue

@@ -22,6 +22,9 @@ class PredictRecipe:
     batch_size: int = option('sequences that are computed together', 32)
     ahead: int = option("batches' worth of lines that are read before the first is answered, to put like lengths together", 16)
 
+    null_threshold: Optional[float] = option('of questions: how far the score of having no answer must be above that of the '
+                                             "best one to win; by default the export's", None)
+
     def problems(self) -> List[str]:
         """What is out of range."""
         return [f'{name} must be at least 1, found {getattr(self, name)}' for name in ('batch_size', 'ahead')
@@ -46,7 +49,7 @@ def main(argv=None):
     """Predict, line by line."""
     recipe = parse(PredictRecipe, argv, description=__doc__, positional='deployment',
                    example='python tools/predict.py deploy --input sentences.txt')
-    predictor = Predictor(recipe.deployment)
+    predictor = Predictor(recipe.deployment, null_threshold=recipe.null_threshold)
     for found in predictor.predict(lines_of(recipe.input), batch_size=recipe.batch_size, ahead=recipe.ahead):
         print(json.dumps(dataclasses.asdict(found), ensure_ascii=False), flush=True)
 
