@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import Iterator, List, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -20,11 +20,12 @@ from .architecture import Architecture
 from .batches import evaluation_batches
 from .checkpoint import SavedModel
 from .deploy import without_gates
+from .features import Features, TaskBatch, pair, sorted_batches
 from .model import OptBERTModel, build
 from .shards import Shards
-from .vocabulary import CONTINUATION, SPECIAL_TOKENS, make_tokenizer, vocabulary_hash
+from .tasks import find_task, read_examples, read_lines, task_of_file
+from .vocabulary import CONTINUATION, SPECIAL_TOKENS, is_cased, make_tokenizer, vocabulary_hash
 
-LENGTH_MULTIPLE = 8  # lengths of batches, so that few shapes occur
 Words = Tuple[Tuple[int, str], ...]
 
 
@@ -34,60 +35,34 @@ class Sample:
 
     Parameters
     ----------
-    ids, types : tuple of np.ndarray of int, shape (length,)
-        Tokens from [CLS] to the last [SEP], and their segments.
+    features : Features
+        Tokens from [CLS] to the last [SEP].
     words : tuple of tuple of (int, str)
         Of every sequence: where each word begins, and how it is written.
     labels : tuple of str
         One for each sequence, or none at all.
     """
-    ids: Tuple[np.ndarray, ...]
-    types: Tuple[np.ndarray, ...]
+    features: Features
     words: Tuple[Words, ...]
     labels: Tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.ids)
-
-
-@dataclasses.dataclass(frozen=True)
-class SampleBatch:
-    """Some sequences of a sample, padded with zeros to one length L.
-
-    Parameters
-    ----------
-    numbers : np.ndarray of int, shape (b,)
-        Which sequences they are.
-    input_ids, token_types : np.ndarray, shape (b, L)
-    valid_length : np.ndarray, shape (b,)
-    """
-    numbers: np.ndarray
-    input_ids: np.ndarray
-    token_types: np.ndarray
-    valid_length: np.ndarray
+        return len(self.features)
 
     @property
-    def real(self) -> np.ndarray:
-        """Which positions are no padding, shape (b, L)."""
-        return np.arange(self.input_ids.shape[1]) < self.valid_length[:, np.newaxis]
+    def ids(self) -> List[np.ndarray]:
+        """The tokens of every sequence."""
+        return np.split(self.features.ids, self.features.starts[1:-1])
 
 
-def batches(sample: Sample, batch_size: int) -> Iterator[SampleBatch]:
-    """Every sequence once, the shortest first."""
-    order = sorted(range(len(sample)), key=lambda number: len(sample.ids[number]))
-    for start in range(0, len(order), batch_size):
-        numbers = np.array(order[start:start + batch_size])
-        lengths = np.array([len(sample.ids[number]) for number in numbers])
-        shape = len(numbers), -(-lengths.max() // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-        padded = np.zeros((2, *shape), dtype=np.int32)
-        for row, number in enumerate(numbers):
-            padded[:, row, :lengths[row]] = sample.ids[number], sample.types[number]
-        yield SampleBatch(numbers, padded[0], padded[1], lengths)
+def real(batch: TaskBatch) -> np.ndarray:
+    """Which positions are no padding, shape (b, L)."""
+    return np.arange(batch.input_ids.shape[1]) < batch.valid_length[:, np.newaxis]
 
 
-def sample_of_texts(texts: Sequence[Sequence[str]], vocabulary: BERTVocab, *, length: int = 128, cased: bool = False,
+def sample_of_texts(texts: Sequence[Sequence[str]], vocabulary: BERTVocab, *, length: int = 128,
                     labels: Sequence[str] = ()) -> Sample:
-    """Sentences, or pairs of them, as BERT reads them.
+    """Sentences, or pairs of them, as BERT reads them. `Sample.words` keeps capitals, whatever the vocabulary.
 
     Parameters
     ----------
@@ -96,30 +71,24 @@ def sample_of_texts(texts: Sequence[Sequence[str]], vocabulary: BERTVocab, *, le
     vocabulary : BERTVocab
     length : int
         The most tokens of a sequence; of what is longer, the longer sentence loses its end.
-    cased : bool
-        Whether the vocabulary is. `Sample.words` keeps capitals in either case.
     labels : sequence of str
     """
-    split, tokenize = BasicTokenizer(lower=False).tokenize, make_tokenizer(vocabulary, cased=cased)
-    begin, end = vocabulary['[CLS]'], vocabulary['[SEP]']
-    sample: Tuple[list, list, list] = ([], [], [])
+    split, tokenize = BasicTokenizer(lower=False).tokenize, make_tokenizer(vocabulary, cased=is_cased(vocabulary))
+    instances, words = [], []
     for sentences in texts:
-        pieces = [[(word, tokenize(word)) for word in split(text)] for text in sentences]
-        sizes = [sum(len(ids) for _, ids in sentence) for sentence in pieces]
-        while sum(sizes) > length - 1 - len(sizes):
-            sizes[sizes.index(max(sizes))] -= 1
-        ids, types, words = [begin], [0], []
-        for segment, (sentence, size) in enumerate(zip(pieces, sizes)):
-            last = len(ids) + size
-            for word, found in sentence:
-                if found and len(ids) < last:
-                    words.append((len(ids), word))
-                    ids += found[:last - len(ids)]
-            ids.append(end)
-            types += [segment] * (len(ids) - len(types))
-        for column, value in zip(sample, (np.array(ids), np.array(types), tuple(words))):
-            column.append(value)
-    return Sample(*map(tuple, sample), tuple(labels))
+        pieces = [[(word, ids) for word, ids in ((word, tokenize(word)) for word in split(text)) if ids] for text in sentences]
+        first, *second = ([number for _, ids in sentence for number in ids] for sentence in pieces)
+        instance = pair(first, second[0] if second else None, cls_id=vocabulary['[CLS]'], sep_id=vocabulary['[SEP]'],
+                        max_length=length)
+        found: List[Tuple[int, str]] = []
+        for sentence, begin, end in zip(pieces, (1, instance[1]), (instance[1] - 1, len(instance[0]) - 1)):
+            for word, ids in sentence:
+                if begin < end:
+                    found.append((begin, word))
+                begin += len(ids)
+        instances.append(instance)
+        words.append(tuple(found))
+    return Sample(Features.of(instances), tuple(words), tuple(labels))
 
 
 def _spelt(ids: np.ndarray, vocabulary: BERTVocab) -> Words:
@@ -140,52 +109,49 @@ def _spelt(ids: np.ndarray, vocabulary: BERTVocab) -> Words:
 def sample_of_shards(directory: Path, vocabulary: BERTVocab, *, limit: int) -> Sample:
     """The first held-out instances of shards, with the [MASK] tokens that pre-training saw; raises what `Shards.open` does."""
     shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(vocabulary))
-    ids, types = [], []
+    instances = []
     for batch in evaluation_batches(shards, batch_size=64, limit=limit):
         for row in np.flatnonzero(batch.instance_weights):
             valid = int(batch.valid_length[row])
-            ids.append(batch.input_ids[row, :valid])
-            types.append(batch.token_types[row, :valid])
-    return Sample(tuple(ids), tuple(types), tuple(_spelt(row, vocabulary) for row in ids))
+            instances.append((batch.input_ids[row, :valid], int(np.sum(batch.token_types[row, :valid] == 0))))
+    return Sample(Features.of(instances), tuple(_spelt(ids, vocabulary) for ids, _ in instances))
 
 
-def read_sample(path: Path, vocabulary: BERTVocab, *, limit: int, length: int = 128, cased: bool = False,
+def read_sample(path: Path, vocabulary: BERTVocab, *, limit: int, length: int = 128, task: Optional[str] = None,
                 seed: int = 0) -> Sample:
-    """A sample of shards, of a text with a sequence in each line, or of a ``.tsv`` of one or two sentences and a label.
+    """A sample of shards, of a text with a sequence in each line, or of labelled sentences or pairs.
 
     Parameters
     ----------
     path : Path
-        A first line of a ``.tsv`` that ends with ``label`` names the columns.
+        Of labelled text: a file of a task, or the directory of all tasks, of which the training file is taken.
     limit : int
         The most sequences; of a file that has more, so many by chance.
+    task : str, optional
+        Whose file it is, as `find_task` knows it. Without it a ``.tsv`` says so itself: `task_of_file`.
 
     Raises
     ------
     FileNotFoundError, ValueError
         If it is not there, or nothing of the kind.
     """
+    def some(count: int) -> List[int]:
+        return sorted(np.random.RandomState(seed).permutation(count)[:limit])
+    if task is not None or path.suffix.lower() == '.tsv':
+        known = task_of_file(path) if task is None else find_task(task)
+        examples = read_examples(known, path / known.train if path.is_dir() else path)
+        assert examples.labels is not None
+        if known.head.kind != 'classification':
+            raise ValueError(f'{known.name} is a {known.head.kind}; probes want labels')
+        kept = some(len(examples))
+        return sample_of_texts([examples.texts[i] for i in kept], vocabulary, length=length,
+                               labels=[known.head.labels[examples.labels[i]] for i in kept])
     if path.is_dir():
         return sample_of_shards(path, vocabulary, limit=limit)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file or directory of shards')
-    try:
-        lines = path.read_text(encoding='utf-8-sig').split('\n')
-    except UnicodeDecodeError as error:
-        raise ValueError(f'{path}: not UTF-8 at byte {error.start}; convert it') from error
-    rows = [(number, line.rstrip('\r').split('\t')) for number, line in enumerate(lines, start=1) if line.strip()]
-    labelled = path.suffix.lower() == '.tsv'
-    if labelled and rows and rows[0][1][-1].strip().lower() == 'label':
-        del rows[0]
-    if not rows:
+    lines = [' '.join(cells) for cells in read_lines(path) if any(cell.strip() for cell in cells)]
+    if not lines:
         raise ValueError(f'{path}: no text in it')
-    for number, cells in rows:
-        if labelled and not 1 < len(cells) == len(rows[0][1]) < 4:
-            raise ValueError(f'{path}: line {number} has {len(cells)} columns; wanted one or two sentences and a label')
-    order = sorted(np.random.RandomState(seed).permutation(len(rows))[:limit])
-    kept = [rows[number][1] for number in order]
-    return sample_of_texts([cells[:-1] if labelled else [' '.join(cells)] for cells in kept], vocabulary, length=length,
-                           cased=cased, labels=[cells[-1].strip() for cells in kept] if labelled else ())
+    return sample_of_texts([[lines[i]] for i in some(len(lines))], vocabulary, length=length)
 
 
 def network_of(saved: SavedModel) -> OptBERTModel:
@@ -199,7 +165,7 @@ def random_network(architecture: Architecture, seed: int = 0) -> OptBERTModel:
     return build(architecture, seed=seed, initial_std=0.6 * architecture.h ** -0.5, trainable=False, output_stream=True)
 
 
-def stream(network: OptBERTModel, batch: SampleBatch) -> List[np.ndarray]:
+def stream(network: OptBERTModel, batch: TaskBatch) -> List[np.ndarray]:
     """Every state of the residual stream: as it enters the first layer, then behind the attention block and at the end of each.
 
     Returns
@@ -285,8 +251,8 @@ class Similarity:
 def compare(first: OptBERTModel, second: OptBERTModel, sample: Sample, *, batch_size: int = 16) -> Similarity:
     """How alike the states of two networks are, over all tokens of a sample but the padding."""
     attention, layers = LinearCKA(), LinearCKA()
-    for batch in batches(sample, batch_size):
-        one, other = ([state[batch.real] for state in stream(network, batch)] for network in (first, second))
+    for batch in sorted_batches(sample.features, batch_size):
+        one, other = ([state[real(batch)] for state in stream(network, batch)] for network in (first, second))
         attention.add(one[1::2], other[1::2])
         layers.add(one[::2], other[::2])
     return Similarity(attention.value(), layers.value(), layers.count)

@@ -27,8 +27,10 @@ _SAMPLE_LINES = 2000
 _DOC = re.compile(r'<doc\s.*>$')
 _MOSES = re.compile(r' @[-/,.]@ |&(?:apos|quot|amp|lt|gt|#91|#93|#124);')
 _SENTENCE_END = re.compile(r'[.!?…]["\'”’)\]]*$')
-_BOOK_START = re.compile(r'\W*(?:start of (?:the|this)(?: copyrighted)? project gutenberg|end\W*(?:of )?(?:the )?small print)', re.I)
-_BOOK_END = re.compile(r'\W*(?:ende?\b.{0,40}\bproject gutenberg|start: full licen[sc]e|the full project gutenberg licen[sc]e)', re.I)
+_BOOK_START = re.compile(r'\W*(?:start of (?:the|this)(?: copyrighted)? project gutenberg|end\W*(?:of )?(?:the )?small print)',
+                         re.I)
+_BOOK_END = re.compile(r'\W*(?:ende?\b.{0,40}\bproject gutenberg|start: full licen[sc]e|the full project gutenberg licen[sc]e)',
+                       re.I)
 _HEADER_LINES = 1500  # within which a book's start marker is looked for
 _PRODUCTION = re.compile(r'project gutenberg|gutenberg\.org|gutenberg-tm|pgdp\.net|\bpg ebook|\betext\b', re.I)
 _CREDIT = re.compile(r'(?:this )?(?:e-?text |ebook )?(?:was )?(?:produced|prepared|transcribed) (?:by|from)\b', re.I)

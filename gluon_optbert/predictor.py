@@ -215,7 +215,8 @@ class Predictor:
 
     def _scores(self, features: Features, batch_size: int) -> np.ndarray:
         """The network's, by instance, or by window and token."""
-        found = np.zeros((len(features), *((int(features.lengths.max()),) if self._reading else ()), self.head.outputs), np.float32)
+        places = (int(features.lengths.max()),) if self._reading else ()
+        found = np.zeros((len(features), *places, self.head.outputs), np.float32)
         for batch in sorted_batches(features, batch_size):
             scores = self._block(*map(mx.nd.array, feed_of(batch).values())).asnumpy()
             if self._reading is None:
@@ -237,7 +238,7 @@ def _as_instance(item: Union[str, Tuple[str, str], Instance]) -> Instance:
 
 
 def score(predictor: Predictor, labelled: Sequence[Instance]) -> float:
-    """How good predictions are: the share of right labels or of exact answers as SQuAD counts them, or Pearson's correlation for a regression.
+    """How good predictions are: the share of right labels, or of answers that SQuAD counts as exact, or Pearson's correlation.
 
     Raises
     ------

@@ -15,7 +15,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from .analysis import Sample, batches, stream
+from .analysis import Sample, stream
+from .features import sorted_batches
 from .model import OptBERTModel
 
 BANDS = ('frequent', 'middling', 'rare')
@@ -171,9 +172,9 @@ def layer_features(network: OptBERTModel, sample: Sample, places: np.ndarray, *,
     """
     features = [np.zeros((len(places), network.architecture.h), dtype=np.float32)
                 for _ in range(1 + len(network.architecture.layers))]
-    for batch in batches(sample, batch_size):
-        row_of = {number: row for row, number in enumerate(batch.numbers)}
-        wanted = np.flatnonzero(np.isin(places[:, 0], batch.numbers))
+    for batch in sorted_batches(sample.features, batch_size):
+        row_of = {number: row for row, number in enumerate(batch.rows)}
+        wanted = np.flatnonzero(np.isin(places[:, 0], batch.rows))
         if not len(wanted):
             continue
         rows, positions = np.array([row_of[number] for number in places[wanted, 0]]), places[wanted, 1]

@@ -72,7 +72,8 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel) -> Exercise:
     vocabulary, reading = saved.vocabulary, recipe.reading()
     align = make_aligner(vocabulary, cased=is_cased(vocabulary))
     windows = {part: make_windows(asked, align, reading, cls_id=vocabulary[vocabulary.cls_token],
-                                  sep_id=vocabulary[vocabulary.sep_token], labelled=part == 'train') for part, asked in questions.items()}
+                                  sep_id=vocabulary[vocabulary.sep_token], labelled=part == 'train')
+               for part, asked in questions.items()}
     texts = {question.id: [text for text, _ in question.answers] for question in questions['dev']}
 
     def answers(scores: np.ndarray) -> Dict[str, Mapping[str, Any]]:

@@ -146,6 +146,23 @@ def read_task(path: Path) -> Task:
     return Task(head=Head(values['head'], tuple(values['labels']), values['name']), **same, **lists)
 
 
+def task_of_file(path: Path) -> Task:
+    """The classification that a tab-separated file with a header is: one column or two of text, the last one of labels.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, or it has other columns or fewer than two labels.
+    """
+    header, *rows = read_lines(path)
+    if len(header) not in (2, 3) or len(set(header)) < len(header):
+        raise ValueError(f'{path}: its first line has the columns {", ".join(map(repr, header))}; wanted one of text or two and '
+                         'one of labels, all named')
+    labels = tuple(sorted({row[-1] for row in rows if len(row) == len(header)}))
+    return Task(name=Path(path).stem, head=Head('classification', labels), fields=tuple(header[:-1]), label=header[-1], index='',
+                metrics=('accuracy',), train=Path(path).name, dev={}, test={})
+
+
 def read_lines(path: Path) -> List[List[str]]:
     """The cells of every line of a tab-separated file; quotes are literal, and a byte order mark is none of the first cell.
 

@@ -172,7 +172,8 @@ class Search:
         csv.writer(sheet, lineterminator='\n').writerows([names, *rows])
         write_file(self.recipe.output / 'trials.csv', sheet.getvalue().encode())
         table = '\n'.join(['| ' + ' | '.join(names[:-1]) + ' |', '| --- ' * (len(names) - 1) + '|'] + [
-            '| ' + ' | '.join('' if cell is None else f'{cell:.4g}' if isinstance(cell, float) else str(cell) for cell in row[:-1])
+            '| ' + ' | '.join('' if cell is None else f'{cell:.4g}' if isinstance(cell, float) else str(cell)
+                              for cell in row[:-1])
             + ' |' for row in rows]) + '\n'
         write_file(self.recipe.output / 'trials.md', table.encode())
         complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]

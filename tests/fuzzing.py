@@ -212,7 +212,8 @@ forms = st.sampled_from(['bert_{}', 'l{}_h{}_a{}', 'l{}_h{}_a{}_k{}_v{}_f{}_e{}'
 
 
 @given(name=st.builds(lambda form, values: form.format(*values), forms, st.lists(
-    st.integers(0, 20) | st.sampled_from(['', '-1', '9' * 9, '9' * 30, '٣', '1e9', '0x1', ' 1']), min_size=7, max_size=7)) | words)
+    st.integers(0, 20) | st.sampled_from(['', '-1', '9' * 9, '9' * 30, '٣', '1e9', '0x1', ' 1']), min_size=7,
+    max_size=7)) | words)
 def architecture_of_any_name(name):
     with guarded(Path('/nowhere')):
         if not os.path.exists(name.replace('\0', '').encode('utf-8', 'replace')):

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluon_optbert.analysis import (LinearCKA, batches, compare, network_of, random_network, read_sample, sample_of_texts,
-                                    stream)
+from gluon_optbert.analysis import (LinearCKA, compare, network_of, random_network, read_sample, sample_of_texts, stream)
 from gluon_optbert.architecture import parameter_axes
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.deploy import without_gates
+from gluon_optbert.features import sorted_batches
 from gluon_optbert.heads import Head, network_shapes
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.vocabulary import vocabulary_of
@@ -114,15 +114,15 @@ def test_random_weights_are_less_alike_than_the_network_itself():
 
 
 def test_layer_without_intermediate_block_ends_where_attention_does():
-    states = stream(network_of(saved_model(UNEVEN)), next(batches(sample(), 4)))
+    states = stream(network_of(saved_model(UNEVEN)), next(sorted_batches(sample().features, 4)))
     assert len(states) == 7 and np.array_equal(states[3], states[4]) and not np.array_equal(states[1], states[2])
 
 
 def test_states_do_not_depend_on_the_batch():
     one, found = network_of(saved_model(UNEVEN)), []
     for size in (1, 5):
-        rows = {number: state[:valid] for batch in batches(sample(), size)
-                for number, valid, state in zip(batch.numbers, batch.valid_length, stream(one, batch)[-1])}
+        rows = {number: state[:valid] for batch in sorted_batches(sample().features, size)
+                for number, valid, state in zip(batch.rows, batch.valid_length.astype(int), stream(one, batch)[-1])}
         found.append([rows[number] for number in range(len(TEXTS))])
     for alone, together in zip(*found):
         np.testing.assert_allclose(alone, together, atol=1e-5)  # float32, other padding
@@ -146,7 +146,7 @@ def test_texts_become_sequences_with_words_at_their_first_token():
     assert found.words[0] == ((1, 'Ab'), (3, 'c'), (4, '.'))
     assert tokens[1][0] == '[CLS]' and tokens[1].count('[SEP]') == 2 and len(tokens[1]) == 10
     assert found.words[1] == ((1, 'abcdefgh'), (6, 'Xy'), (8, 'z'))
-    assert found.types[1].tolist() == [0] * 6 + [1] * 4
+    assert found.features.seconds.tolist() == [6, 6]
 
 
 def test_shards_give_their_words_back(tmp_path):
@@ -158,21 +158,34 @@ def test_shards_give_their_words_back(tmp_path):
 
 
 def test_labelled_file_has_sentences_and_labels(tmp_path):
-    (tmp_path / 'task.tsv').write_text('sentence\tlabel\nab c\tyes\n\nd\tno\n', encoding='utf-8')
+    (tmp_path / 'task.tsv').write_text('text\tanswer\nab c\tyes\n\nd\tno\n', encoding='utf-8')
     found = read_sample(tmp_path / 'task.tsv', vocabulary(), limit=9)
     assert found.labels == ('yes', 'no') and [len(ids) for ids in found.ids] == [4, 3]  # 'ab' is unknown
-    (tmp_path / 'pairs.tsv').write_text('a\tb\t0\nc\td\t1\n', encoding='utf-8')
+    (tmp_path / 'pairs.tsv').write_text('one\tother\tlabel\na\tb\t0\nc\td\t1\n', encoding='utf-8')
     found = read_sample(tmp_path / 'pairs.tsv', vocabulary(), limit=1, seed=0)
-    assert len(found.labels) == 1 and found.types[0].tolist() == [0, 0, 0, 1, 1]
+    assert len(found.labels) == 1 and found.features.seconds.tolist() == [3] and found.features.lengths.tolist() == [5]
 
 
 @pytest.mark.parametrize('name, content, says', [
-    ('a.txt', b'\xff\xfe\x00', 'not UTF-8'), ('a.txt', b'\n \n', 'no text'), ('a.tsv', b'a\tb\tc\td\n', 'line 1 has 4 columns'),
-    ('a.tsv', b'a\tyes\nb\n', 'line 2 has 1 columns')])
+    ('a.txt', b'\xff\xfe\x00', 'not UTF-8'), ('a.txt', b'\n \n', 'no text'),
+    ('a.tsv', b'a\tb\tc\td\n', "first line has the columns 'a', 'b', 'c', 'd'"),
+    ('a.tsv', b's\tlabel\na\tyes\nb\nc\tno\n', 'line 3 has 1 cells'), ('a.tsv', b's\tlabel\na\tyes\n', 'two different labels')])
 def test_other_files_are_refused(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=says):
         read_sample(tmp_path / name, vocabulary(), limit=9)
+
+
+def test_sentences_and_labels_of_a_task_are_read_by_its_name(tmp_path):
+    (tmp_path / 'SST-2').mkdir()
+    (tmp_path / 'SST-2' / 'train.tsv').write_text('sentence\tlabel\na b\t1\nc\t0\n', encoding='utf-8')
+    for path in (tmp_path, tmp_path / 'SST-2' / 'train.tsv'):
+        found = read_sample(path, vocabulary(), limit=9, task='sst-2')
+        assert found.labels == ('1', '0') and found.features.lengths.tolist() == [4, 3]
+    (tmp_path / 'STS-B').mkdir()
+    (tmp_path / 'STS-B' / 'train.tsv').write_text('sentence1\tsentence2\tscore\na\tb\t1\n', encoding='utf-8')
+    with pytest.raises(ValueError, match='STS-B is a regression'):
+        read_sample(tmp_path, vocabulary(), limit=9, task='STS-B')
 
 
 def test_missing_file_is_named(tmp_path):

@@ -19,7 +19,8 @@ def path(tmp_path):
 @pytest.mark.parametrize('dtype', ['float32', 'float64', 'float16', 'uint8', 'int32', 'int8', 'int64'])
 @pytest.mark.parametrize('shape', [(1,), (2, 3), (1, 2, 3, 4)])
 def test_bytes_are_those_of_mxnet_and_read_back(path, tmp_path, dtype, shape):
-    arrays = {name: np.random.RandomState(seed).uniform(0, 100, shape).astype(dtype) for seed, name in enumerate(('a', 'b.c', ''))}
+    arrays = {name: np.random.RandomState(seed).uniform(0, 100, shape).astype(dtype)
+              for seed, name in enumerate(('a', 'b.c', ''))}
     write_arrays(path, arrays)
     mx.nd.save(str(tmp_path / 'theirs'), {name: mx.nd.array(value, dtype=dtype) for name, value in arrays.items()})
     assert path.read_bytes() == (tmp_path / 'theirs').read_bytes()

@@ -148,8 +148,10 @@ def test_evaluation_sees_each_instance_once_in_order(shards, workers, limit):
 
 
 @pytest.mark.parametrize('arguments, said', [
-    (dict(batch_size=6, workers=4), 'take 4 or 8'), (dict(batch_size=0), 'does not divide'), (dict(batch_size=4, rank=2, workers=2), 'rank'),
-    (dict(batch_size=4, seed=-1), 'seed'), (dict(batch_size=4, start=-1), 'start'), (dict(batch_size=4, read_ahead=0), 'read_ahead')])
+    (dict(batch_size=6, workers=4), 'take 4 or 8'), (dict(batch_size=0), 'does not divide'),
+    (dict(batch_size=4, rank=2, workers=2), 'rank'),
+    (dict(batch_size=4, seed=-1), 'seed'), (dict(batch_size=4, start=-1), 'start'),
+    (dict(batch_size=4, read_ahead=0), 'read_ahead')])
 def test_arguments_that_do_not_fit_are_refused_at_once(shards, arguments, said):
     with pytest.raises(ValueError, match=said):
         stream(shards, **{'seed': 0, **arguments})

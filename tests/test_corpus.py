@@ -210,7 +210,8 @@ def test_an_error_leaves_nothing(root):
 
 def command(root, *more):
     return [sys.executable, str(ROOT / 'pretrain' / 'make_shards.py'), '--input', str(root / 'text'), '--vocab',
-            str(root / 'vocab.txt'), '--output', str(root / 'shards'), '--layout', 'sentences', '--chunk-characters', '500', *more]
+            str(root / 'vocab.txt'), '--output', str(root / 'shards'), '--layout', 'sentences', '--chunk-characters', '500',
+             *more]
 
 
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}

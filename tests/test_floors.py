@@ -12,8 +12,8 @@ FLOORS = [
     ['threads', '__init__', 'liveness', 'staging', 'recipe', 'architecture', 'paper', 'cost', 'named', 'heads', 'name_maps'],
     ['arrays', 'selection', 'shrink', 'baselines', 'foreign', 'crc32c'],
     ['gates', 'penalty', 'encoder', 'model', 'inference'],
-    ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'answers', 'documents', 'shards', 'instances', 'batches', 'buckets', 'corpus',
-     'checkpoint', 'distributed', 'optimization', 'torch_reader', 'safetensors_reader', 'tensorflow_reader'],
+    ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'answers', 'documents', 'shards', 'instances', 'batches', 'buckets',
+     'corpus', 'checkpoint', 'distributed', 'optimization', 'torch_reader', 'safetensors_reader', 'tensorflow_reader'],
     ['states', 'loop', 'training', 'pretraining', 'quantize', 'onnx_export', 'deployment', 'predictor', 'deploy',
      'latency', 'pruning', 'verification', 'sources', 'importers', 'provenance', 'finetuning', 'glue', 'question_answering',
      'analysis', 'probing', 'tables', 'table_runs', 'step_times', 'table_files'],
@@ -34,7 +34,8 @@ def imports(name):
             found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = ('gluon_optbert.' if node.level else '') + (node.module or '')
-            found = [f'{base.rstrip(".")}.{alias.name}' for alias in node.names] if base.rstrip('.') == 'gluon_optbert' else [base]
+            own_names = base.rstrip('.') == 'gluon_optbert'
+            found = [f'gluon_optbert.{alias.name}' for alias in node.names] if own_names else [base]
         else:
             continue
         for full in found:

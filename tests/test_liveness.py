@@ -53,8 +53,8 @@ def strike(shards_directory, place, rank, what):
     """A job of two workers in which `what` happens to a rank: its processes, its lines of error, the seconds that it lived on."""
     values = values_for(shards_directory, place / 'model', evaluate_every=0)
     done = subprocess.run([str(HOROVODRUN), '--gloo', '-np', '2', sys.executable, '-W', 'ignore', '-c', STRICKEN,
-                           json.dumps(values), str(place), str(rank), what], cwd=str(ROOT), env=environment(**{PATIENCE: '6'}), timeout=120,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+                           json.dumps(values), str(place), str(rank), what], cwd=str(ROOT), env=environment(**{PATIENCE: '6'}),
+                          timeout=120, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     seconds = time.time() - (place / 'struck').stat().st_mtime
     assert done.returncode != 0
     processes = [int((place / f'pid-{rank}').read_text()) for rank in (0, 1)]

@@ -2,7 +2,8 @@
 import numpy as np
 import pytest
 
-from gluon_optbert.analysis import batches, network_of, random_network, sample_of_texts, stream
+from gluon_optbert.analysis import network_of, random_network, sample_of_texts, stream
+from gluon_optbert.features import sorted_batches
 from gluon_optbert.probing import (MEAN, ProbeTask, casing, frequency_bands, layer_features, linear_accuracy, probe,
                                    sentence_task, word_tasks)
 from tiny import LENGTH, network, saved_model, vocabulary
@@ -36,8 +37,8 @@ def test_features_are_the_states_of_the_places():
     places = np.array([[3, 1], [0, 4], [7, MEAN], [3, MEAN]])
     features = layer_features(one, text, places, batch_size=2)
     assert [feature.shape for feature in features] == [(4, 8)] * 3
-    states = {number: [state[row, :valid] for state in stream(one, batch)[::2]] for batch in batches(text, 4)
-              for row, (number, valid) in enumerate(zip(batch.numbers, batch.valid_length))}
+    states = {number: [state[row, :valid] for state in stream(one, batch)[::2]] for batch in sorted_batches(text.features, 4)
+              for row, (number, valid) in enumerate(zip(batch.rows, batch.valid_length.astype(int)))}
     for layer, feature in enumerate(features):
         wanted = [states[3][layer][1], states[0][layer][4], states[7][layer].mean(axis=0), states[3][layer].mean(axis=0)]
         np.testing.assert_allclose(feature, wanted, atol=1e-5)  # float32, another batch

@@ -117,7 +117,8 @@ def test_problems_of_yaml_and_flags_come_together(tmp_path):
     assert len(error.value.problems) == 4
 
 
-@pytest.mark.parametrize('text', ['- flour\n', 'flour: [\n', 'just words\n', '3: 4\n', '\x00', 'a: !!python/object:os.system {}\n'])
+@pytest.mark.parametrize('text', ['- flour\n', 'flour: [\n', 'just words\n', '3: 4\n', '\x00',
+                                  'a: !!python/object:os.system {}\n'])
 def test_file_that_is_no_recipe_is_refused_by_name(tmp_path, text):
     path = tmp_path / 'bread.yaml'
     path.write_text(text)

@@ -127,7 +127,8 @@ def test_ones_fold_to_the_same_bits():
 
 def test_keeping_everything_cuts_nothing():
     parameters = random_parameters(UNEVEN)
-    left, architecture = cut(parameters, UNEVEN, Selection({key: np.arange(width) for key, width in UNEVEN.widths().items()}, 0, 0))
+    everything = Selection({key: np.arange(width) for key, width in UNEVEN.widths().items()}, 0, 0)
+    left, architecture = cut(parameters, UNEVEN, everything)
     assert architecture == UNEVEN
     assert all(np.array_equal(value, parameters[name]) for name, value in left.items())
 

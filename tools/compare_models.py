@@ -39,14 +39,15 @@ class CompareRecipe:
     """What is compared, and on what."""
     models: Tuple[Path, ...] = option('two model directories; the same one twice shows how alike its layers are')
     data: Path = option('shards, whose held-out instances are taken with their [MASK] tokens; a text with a sequence in each '
-                        'line; or a .tsv of one or two sentences and a label')
+                        'line; a .tsv with a header: one or two sentences and a label; or with --task a file of that task, or '
+                        'the directory of all, of which the training file is taken')
     output: Path = option('directory to write')
     instances: int = option('the most sequences; their tokens should be many more than the units of a layer', 512)
     length: int = option('the most tokens of a sequence of a file', 128)
     batch_size: int = option('sequences at a time', 16)
     probes: bool = option('whether to train probes', True)
     words: int = option('the most words of a probing task', 4000)
-    cased: bool = option('whether the vocabulary keeps capitals', False)
+    task: Optional[str] = option('whose labels are probed: SST-2, MNLI … or a JSON file as for finetune/run_glue.py', None)
     seed: int = option('of what is drawn by chance: lines, words, control labels, random weights', 0)
 
     def problems(self) -> List[str]:
@@ -264,9 +265,9 @@ def main(argv=None):
         raise ValueError(f'{recipe.models[0]} and {recipe.models[1]} have different vocabularies; compare networks of the same')
     longest = min(model.architecture.max_length for model in models)
     sample = read_sample(recipe.data, models[0].vocabulary, limit=recipe.instances, length=min(recipe.length, longest),
-                         cased=recipe.cased, seed=recipe.seed)
-    if max(map(len, sample.ids)) > longest:
-        raise ValueError(f'{recipe.data}: sequences of up to {max(map(len, sample.ids))} tokens, the models take {longest}')
+                         task=recipe.task, seed=recipe.seed)
+    if sample.features.lengths.max() > longest:
+        raise ValueError(f'{recipe.data}: sequences of up to {sample.features.lengths.max()} tokens, the models take {longest}')
     comparison = measure(recipe, models, labels, sample)
     write(comparison, models, recipe)
     for name, found in comparison.similarities.items():

@@ -59,7 +59,8 @@ def of_rounds(run: Run) -> List[Section]:
     for row in run.rounds:
         before, cut, recovered = (row.get(name) or {} for name in ('before', 'after_cut', 'recovered'))
         rows.append([row['round'], row['parameters'] / 1e6, f'{row["parameters"] / first:.1%}', row.get('flops', 0) / 1e9,
-                     before.get('mlm_loss'), cut.get('mlm_loss'), *(recovered.get(name) for name in names), row.get('latency_ms')])
+                     before.get('mlm_loss'), cut.get('mlm_loss'), *(recovered.get(name) for name in names),
+                     row.get('latency_ms')])
     header = ['round', 'parameters, M', 'of the first', 'FLOPs at 128, G', 'MLM loss before', 'after the cut', 'recovered',
               'MLM accuracy', 'NSP accuracy', 'latency, ms']
     if all(row[-1] is None for row in rows):
@@ -191,7 +192,8 @@ def chapter(path: Path, label: str) -> Chapter:
         sections += of_model(path)
     for name, reader in (('latency.json', of_latency), ('metrics.jsonl', lambda file: of_metrics(file, label))):
         sections += reader(path / name) if (path / name).is_file() else []
-    sections += of_files(path, ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json', 'manifest.json'))
+    sections += of_files(path, ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json',
+                                'manifest.json'))
     if (path / 'recipe.yaml').is_file():
         sections += of_recipe(path / 'recipe.yaml')
     if not sections:
@@ -216,7 +218,9 @@ def side_by_side(runs: List[Run]) -> Optional[Chapter]:
     rows = []
     for run in runs:
         last, share = run.rounds[-1], run.rounds[-1]['parameters'] / run.rounds[0]['parameters']
-        rows.append([run.label, last['round'], last['parameters'] / 1e6, f'{share:.1%}', *((last['recovered'] or {}).get(name) for name in ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy'))])
+        recovered = last['recovered'] or {}
+        rows.append([run.label, last['round'], last['parameters'] / 1e6, f'{share:.1%}',
+                     *(recovered.get(name) for name in ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy'))])
     losses = draw_losses(runs)
     return Chapter('Side by side', (('Where the runs ended', joined([
         table(['run', 'rounds', 'parameters, M', 'of the first', 'MLM loss', 'MLM accuracy', 'NSP accuracy'], rows),

@@ -1,0 +1,24 @@
+"""What a reader of the sources may expect everywhere."""
+import subprocess
+
+import pytest
+
+from tiny import ROOT
+
+LONGEST = 130
+ENDINGS = {'.py', '.sh', '.c', '.yaml', '.yml', '.toml', '.cfg', '.md', ''}
+
+
+def sources():
+    """The text files that people write, by path; tables of Markdown cannot be broken, and data files are data."""
+    names = subprocess.run(['git', 'ls-files', '-z'], cwd=str(ROOT), stdout=subprocess.PIPE, check=True).stdout.decode()
+    return [ROOT / name for name in names.split('\0') if name and (ROOT / name).suffix in ENDINGS
+            and not name.startswith('results/')]
+
+
+@pytest.mark.skipif(not (ROOT / '.git').exists(), reason='no git checkout, which says what belongs to the project')
+def test_no_line_is_too_long():
+    long = [f'{path.relative_to(ROOT)}:{number}: {len(line)} characters' for path in sources()
+            for number, line in enumerate(path.read_text(encoding='utf-8').splitlines(), 1)
+            if len(line) > LONGEST and not (path.suffix == '.md' and line.startswith('|'))]
+    assert long == []
