@@ -23,6 +23,9 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 import mxnet as mx
 import numpy as np
+from figures import FORMATS, MARKERS, OKABE_ITO, STYLE
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from gluon_optbert import provenance
 from gluon_optbert.architecture import Architecture, resolve
@@ -245,22 +248,20 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Latency against size on disk, a panel for each shape."""
-    import matplotlib
-    matplotlib.use('Agg')
-    from matplotlib import pyplot
     shapes = list(rows[0]['shapes'])
-    figure, panels = pyplot.subplots(1, len(shapes), figsize=(5 * len(shapes), 4), squeeze=False)
-    for panel, shape in zip(panels[0], shapes):
-        for row in rows:
-            times = row['shapes'][shape]
-            spread = [[times['median_ms'] - times['p10_ms']], [times['p90_ms'] - times['median_ms']]]
-            panel.errorbar(row['size_mb'], times['median_ms'], yerr=spread, fmt='o', capsize=3)
-            panel.annotate(row['name'], (row['size_mb'], times['median_ms']), textcoords='offset points', xytext=(5, 5))
-        panel.set(title=f'{shape} tokens', xlabel='size on disk (MB)', ylabel='latency (ms)', ylim=(0, None))
-        panel.margins(x=0.2)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(5 * len(shapes) + 1.5, 4))
+        panels = figure.subplots(1, len(shapes), squeeze=False)[0]
+        for panel, shape in zip(panels, shapes):
+            for i, row in enumerate(rows):
+                times = row['shapes'][shape]
+                spread = [[times['median_ms'] - times['p10_ms']], [times['p90_ms'] - times['median_ms']]]
+                panel.errorbar(row['size_mb'], times['median_ms'], yerr=spread, capsize=3, label=row['name'], linestyle='none',
+                               color=OKABE_ITO[i % len(OKABE_ITO)], marker=MARKERS[i % len(MARKERS)])
+            panel.set(title=f'{shape} tokens', xlabel='size on disk (MB)', ylabel='latency (ms)', xlim=(0, None), ylim=(0, None))
+        figure.legend(*panels[0].get_legend_handles_labels(), loc='outside right center')
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=FORMATS['png']['dpi'])
 
 
 @command

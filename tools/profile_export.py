@@ -66,7 +66,7 @@ def operators(block: Any, inputs: List[mx.nd.NDArray], repeats: int) -> Dict[str
             mx.nd.waitall()
         return 1e3 * (time.perf_counter() - began) / count
     passes(WARM)
-    mx.profiler.set_config(profile_all=True, aggregate_stats=True)
+    mx.profiler.set_config(profile_all=True, aggregate_stats=True, filename=os.devnull)  # else a trace is left behind
     mx.profiler.set_state('run')
     whole = passes(repeats)
     mx.profiler.set_state('stop')
