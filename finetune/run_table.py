@@ -25,18 +25,20 @@ EXAMPLE = ('python finetune/run_table.py --table 8 --base models/small --shards 
 
 
 def draw(results: Results) -> Figure:
-    """Every score with its deviation, beside the published one as a hollow mark."""
-    figure = Figure(figsize=(2 + 1.1 * len(results.columns), 4.5))
+    """Every score with its deviation, beside the published one as a hollow mark; columns without any are left out."""
+    columns = [column for column in results.columns if any(row.entries[column.name].scores for row in results.rows)]
+    columns = columns or list(results.columns)
+    figure = Figure(figsize=(3.5 + 1.1 * len(columns), 4.5))
     axes = figure.subplots()
     for number, row in enumerate(results.rows):
         colour, marker = OKABE_ITO[number % len(OKABE_ITO)], MARKERS[number % len(MARKERS)]
-        places = np.arange(len(results.columns)) + 0.7 * ((number + 0.5) / len(results.rows) - 0.5)
-        entries = [row.entries[column.name] for column in results.columns]
+        places = np.arange(len(columns)) + 0.7 * ((number + 0.5) / len(results.rows) - 0.5)
+        entries = [row.entries[column.name] for column in columns]
         done = [(place, entry.mean, entry.std or 0.0) for place, entry in zip(places, entries) if entry.scores]
         axes.errorbar(*(zip(*done) if done else ([], [], [])), fmt=marker, color=colour, capsize=2, label=plain(row.name))
         published = [np.nan if entry.published is None else entry.published for entry in entries]
         axes.plot(places, published, linestyle='', marker=marker, color=colour, fillstyle='none', alpha=0.6)
-    axes.set_xticks(range(len(results.columns)), [results.label(column).replace(' ', '\n') for column in results.columns])
+    axes.set_xticks(range(len(columns)), [results.label(column).replace(' ', '\n') for column in columns])
     axes.set_ylabel('percent')
     axes.set_title(f'Table {results.table.number}: filled here, hollow in the paper')
     figure.legend(loc='outside right upper')

@@ -136,7 +136,7 @@ def _scores(result: Mapping[str, Any], column: Column) -> Tuple[float, ...]:
     return tuple(next(run['scores'][name] for name in names if name in run['scores']) for run in result['runs'])
 
 
-def _lines(results: Results) -> List[List[str]]:
+def table_lines(results: Results) -> List[List[str]]:
     """Two lines a row: what was measured, and what was published."""
     lines = []
     for row in results.rows:
@@ -148,7 +148,8 @@ def _lines(results: Results) -> List[List[str]]:
     return lines
 
 
-def _head(results: Results) -> List[str]:
+def table_head(results: Results) -> List[str]:
+    """The heads of the columns of `table_lines`."""
     return ['model', '', 'parameters', *(results.label(column) for column in results.columns)]
 
 
@@ -167,9 +168,9 @@ def notes(results: Results) -> List[str]:
 
 def markdown(results: Results) -> str:
     """The table for a page."""
-    head = _head(results)
-    lines = [f'# Table {results.table.number}', '', results.table.caption, '', '| ' + ' | '.join(head) + ' |',
-             '| --- ' * len(head) + '|', *('| ' + ' | '.join(line) + ' |' for line in _lines(results)), '']
+    heads = table_head(results)
+    lines = [f'# Table {results.table.number}', '', results.table.caption, '', '| ' + ' | '.join(heads) + ' |',
+             '| --- ' * len(heads) + '|', *('| ' + ' | '.join(line) + ' |' for line in table_lines(results)), '']
     return '\n'.join(lines + [f'- {note}' for note in notes(results)]) + '\n'
 
 
@@ -194,9 +195,8 @@ def tex(results: Results) -> str:
     """The table for LaTeX, without packages."""
     def line(cells: Sequence[str]) -> str:
         return ' & '.join(''.join(_TEX.get(sign, sign) for sign in cell) for cell in cells) + r' \\'
-    lines = _lines(results)
-    body = [line(cells) for cells in lines]
-    return '\n'.join([r'\begin{tabular}{ll' + 'r' * (len(_head(results)) - 2) + '}', r'\hline', line(_head(results)), r'\hline',
+    heads, body = table_head(results), [line(cells) for cells in table_lines(results)]
+    return '\n'.join([r'\begin{tabular}{ll' + 'r' * (len(heads) - 2) + '}', r'\hline', line(heads), r'\hline',
                       *body, r'\hline', r'\end{tabular}']) + '\n'
 
 

@@ -1,5 +1,6 @@
 """tools/report.py: one page for whatever a run leaves."""
 import json
+import shutil
 
 import matplotlib
 import pytest
@@ -12,6 +13,7 @@ from test_plot_architecture import BASE, SMALL, write_run
 from tiny import run
 
 from gluon_optbert.cost import ParameterCost
+from gluon_optbert.paper import load_table
 
 RECORDS = [{'phase': 'gates', 'round': 1, 'step': 4, 'mlm': 3.0, 'nsp': 0.7, 'penalty': 1.5, 'tokens_per_second': 10.0},
            {'phase': 'recovery', 'round': 1, 'step': 5, 'mlm': 2.9, 'nsp': 0.6, 'learning_rate': 0.1, 'tokens_per_second': 30.0},
@@ -45,7 +47,7 @@ def test_page_of_a_pruning_run_has_all_its_parts(tmp_path, capsys):
                  'Where this page was made'):
         assert part in text
     share = ParameterCost().cost(SMALL) / ParameterCost().cost(BASE)
-    for value in (f'{share:.1%}', '2.5', '3', '0.0123', '5.25', 'models/small', '9.8.7', 'recovery'):
+    for value in (f'{share:.1%}', '2.500', '3', '0.0123', '5.25', 'models/small', '9.8.7', 'recovery'):
         assert value in read.text, value
     assert sum(name == 'img' for name in read.tags) == 1 + 4 + 1 + 1  # losses by size, widths, gates, curves
     assert 'opens in any browser' in capsys.readouterr().out
@@ -69,6 +71,41 @@ def test_page_of_a_file_of_results_shows_every_value(tmp_path):
     text = report(tmp_path / 'sst.json', output=tmp_path / 'page.html').text
     for value in ('SST-2', '3e-05', 'abc123', '1.9.1', '1, 2', '67,349', '0.8125', '7.5'):
         assert value in text, value
+
+
+def test_page_of_a_fine_tuning_run_begins_with_its_scores(tmp_path):
+    result = {'format': 'gluon_optbert fine-tuning', 'task': 'RTE', 'metric': 'dev/accuracy', 'mean': {'dev/accuracy': 61.5},
+              'std': {'dev/accuracy': 2.25}, 'runs': [{'seed': 3, 'scores': {'dev/accuracy': 60.125}},
+                                                      {'seed': 8, 'scores': {'dev/accuracy': 62.875}}], 'commit': 'abc123'}
+    (tmp_path / 'rte.json').write_text(json.dumps(result))
+    text = report(tmp_path / 'rte.json', output=tmp_path / 'page.html').text
+    assert text.index('seed 8') < text.index('2.25') < text.index('62.88') < text.index('abc123')
+    (tmp_path / 'rte.json').write_text(json.dumps({**result, 'runs': [{}]}))
+    assert tool.main([str(tmp_path / 'rte.json'), '--output', str(tmp_path / 'other.html')]) == 2
+
+
+def test_page_of_a_table_has_its_rows_and_its_notes(tmp_path):
+    table = load_table(8)
+    rows = [{'name': str(record['model']), 'slug': f'row-{i}', 'how': 'by hand', 'share': None, 'unreachable': None}
+            for i, record in enumerate(table.records())]
+    plan = {'format': 1, 'table': 8, 'base': 'models/small', 'base_parameters': 1234, 'rounds': 2, 'alpha_steps': 3,
+            'recovery_steps': 4, 'scale': 1.0, 'seeds': [1, 2], 'rows': rows}
+    (tmp_path / 'table').mkdir()
+    (tmp_path / 'table' / 'plan.json').write_text(json.dumps(plan))
+    (tmp_path / 'table' / 'table.csv').write_text('long,form\n')
+    text = report(tmp_path / 'table', output=tmp_path / 'page.html').text
+    assert table.caption in text and 'not run' in text and '88.1' in text and 'long' not in text
+    assert any('base of 1,234 parameters' in words for words in text)
+    (tmp_path / 'table' / 'plan.json').write_text(json.dumps({'format': 1, 'table': 8, 'rows': rows}))
+    assert tool.main([str(tmp_path / 'table'), '--output', str(tmp_path / 'other.html')]) == 2
+
+
+def test_rounds_whose_directories_were_not_kept_are_reported(tmp_path):
+    path = write_whole_run(tmp_path / 'run')
+    for directory in path.glob('round-*'):
+        shutil.rmtree(directory)
+    text = report(path, output=tmp_path / 'page.html').text
+    assert 'Size and accuracy' in text and 'Gates' not in text
 
 
 def test_page_of_a_search_or_a_table_shows_its_csv_and_its_pictures(tmp_path):

@@ -19,7 +19,7 @@ VOID = ('img', 'meta')
 CSS = '''
 :root { color-scheme: light; --ink: #1d2733; --pale: #5b6875; --line: #d9dfe5; --accent: #0072b2; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 64rem; padding: 1rem; background: #fff; color: var(--ink); overflow-wrap: anywhere;
+body { margin: 0 auto; max-width: 68rem; padding: 1rem; background: #fff; color: var(--ink); overflow-wrap: anywhere;
        font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: .5rem 0; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 .75rem; padding-top: .75rem; border-top: 3px solid var(--accent); }
@@ -32,12 +32,12 @@ footer, .note { color: var(--pale); font-size: .9rem; }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .5rem; }
 .scroll { overflow-x: auto; margin: .5rem 0 1rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top;
+th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top;
          overflow-wrap: normal; }
-td { max-width: 40rem; }
-td.words { overflow-wrap: anywhere; min-width: 8rem; }
-thead th { border-bottom: 2px solid var(--ink); white-space: nowrap; }
-td.number, th.number { text-align: right; white-space: nowrap; }
+td { max-width: 40rem; white-space: nowrap; }
+td.words { overflow-wrap: anywhere; min-width: 8rem; white-space: normal; }
+thead th { border-bottom: 2px solid var(--ink); vertical-align: bottom; }
+td.number, th.number { text-align: right; }
 pre { overflow-x: auto; padding: .75rem; background: #f5f7f9; font-size: .85rem; overflow-wrap: normal; }
 details { margin: .5rem 0; }
 summary { cursor: pointer; padding: .3rem 0; }
@@ -84,17 +84,29 @@ def _is_number(value: Any) -> bool:
         isinstance(value, str) and re.fullmatch(r'[-\d.,]+ ?%', value) is not None)
 
 
+def _aligned(value: Any) -> Any:
+    """A fraction of ordinary size with four digits, zeros included."""
+    return f'{value:#.4g}' if isinstance(value, float) and 1e-3 <= abs(value) < 1000 else value
+
+
 def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Html:
-    """A table that scrolls where it is wider than the page; numbers stand at the right, unless there is no header."""
+    """A table that scrolls where it is wider than the page; numbers stand at the right, unless there is no header.
+
+    The fractions of a column have as many digits, 2.200 below 2.529.
+    """
     rows = [list(row) for row in rows]
     right = [bool(rows) and all(_is_number(row[i]) or row[i] is None for row in rows if i < len(row))
              for i in range(max(map(len, [header, *rows])))]
+
+    aligned = [bool(header) and len({row[i] for row in rows if i < len(row) and isinstance(row[i], float)}) > 1
+               for i in range(len(right))]
 
     def cell(name: str, value: Any, numeric: bool) -> Html:
         kind = 'number' if numeric and header else 'words' if name == 'td' and len(str(value)) > 24 else None
         return tag(name, value if isinstance(value, Html) else shown(value), class_=kind)
     head = tag('thead', tag('tr', *(cell('th', name, side) for name, side in zip(header, right)))) if header else ''
-    body = tag('tbody', *(tag('tr', *(cell('td', value, _is_number(value)) for value in row)) for row in rows))
+    body = tag('tbody', *(tag('tr', *(cell('td', _aligned(value) if alike else value, _is_number(value))
+                                      for value, alike in zip(row, aligned))) for row in rows))
     return tag('div', tag('table', head, body), class_='scroll')
 
 

@@ -141,7 +141,7 @@ def read_gates(run: Run) -> List[Tuple[int, Dict[str, Tuple[np.ndarray, np.ndarr
     -------
     list of (int, dict)
         The round, and by letter the alphas that stayed and those that were removed, over all layers; rounds whose
-        gates were not trained are left out.
+        gates were not trained are left out, and those whose directory was not kept.
 
     Raises
     ------
@@ -151,6 +151,8 @@ def read_gates(run: Run) -> List[Tuple[int, Dict[str, Tuple[np.ndarray, np.ndarr
     rounds = []
     for row in run.rounds[1:]:
         directory = run.path / f'round-{row["round"]}'
+        if not directory.is_dir():  # a record without its models
+            continue
         try:
             with np.load(directory / 'alphas.npz') as stored:
                 alphas = {key: np.asarray(stored[key]) for key in stored.files}

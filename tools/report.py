@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import matplotlib
 import yaml
@@ -25,6 +25,7 @@ from gluon_optbert.architecture import Architecture
 from gluon_optbert.cost import ParameterCost, count_flops
 from gluon_optbert.recipe import command, option, parse
 from gluon_optbert.staging import refuse_existing, write_file
+from gluon_optbert.table_files import RESULT_FORMAT, notes, read_results, table_head, table_lines
 
 EXAMPLE = 'python tools/report.py runs/pruned runs/random --output report.html'
 PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')
@@ -180,7 +181,9 @@ def chapter(path: Path, label: str) -> Chapter:
         If there is nothing to report, or a file of it is damaged.
     """
     if path.is_file() and path.suffix == '.json':
-        return Chapter(label, tuple(of_results(read_json(path))))
+        data = read_json(path)
+        tuned = isinstance(data, dict) and data.get('format') == RESULT_FORMAT
+        return Chapter(label, tuple(of_finetuning(data, path) if tuned else of_results(data)))
     if not path.is_dir():
         raise FileNotFoundError(f'{path}: neither a directory nor a JSON file of results')
     sections: List[Section] = []
@@ -192,13 +195,44 @@ def chapter(path: Path, label: str) -> Chapter:
         sections += of_model(path)
     for name, reader in (('latency.json', of_latency), ('metrics.jsonl', lambda file: of_metrics(file, label))):
         sections += reader(path / name) if (path / name).is_file() else []
-    sections += of_files(path, ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json',
-                                'manifest.json'))
+    known = ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json', 'manifest.json')
+    if (path / 'plan.json').is_file():
+        sections += of_table(path)
+        known += ('plan.json', 'table.csv', 'table.md', 'table.svg', 'table.png')
+    sections += of_files(path, known)
     if (path / 'recipe.yaml').is_file():
         sections += of_recipe(path / 'recipe.yaml')
     if not sections:
         raise ValueError(f'{path}: nothing to report in it; give a run, a model, a search, a comparison or a table')
     return Chapter(label, (*sections, *of_environment(path)))
+
+
+def of_table(path: Path) -> List[Section]:
+    """A results table of the paper as people read it, its plot, and what has to be known of it."""
+    try:
+        results = read_results(path)
+        cells, said = table_lines(results), notes(results)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f'{path}: a table whose plan or results lack something ({error})') from error
+    drawing = path / 'table.svg'
+    return [(f'Table {results.table.number}', joined([
+        tag('p', results.table.caption), table(table_head(results), cells),
+        picture(drawing.read_bytes(), 'svg', f'Table {results.table.number}') if drawing.is_file() else '',
+        *(tag('p', note, class_='note') for note in said)]))]
+
+
+def of_finetuning(data: Mapping[str, Any], path: Path) -> List[Section]:
+    """The scores of a fine-tuning run by seed, then everything else."""
+    try:
+        header = ['score, percent', 'mean', 'deviation', *(f'seed {run["seed"]}' for run in data['runs'])]
+        rows = [[name, mean, data['std'][name], *(run['scores'][name] for run in data['runs'])]
+                for name, mean in data['mean'].items()]
+        task, metric = data['task'], data['metric']
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f'{path}: not a result of fine-tuning ({type(error).__name__}: {error})') from error
+    rest = {name: value for name, value in data.items() if name not in ('mean', 'std')}
+    return [(str(task), joined([table(header, rows), tag('p', f'{metric} is the score that counts.', class_='note')])),
+            *of_results(rest)]
 
 
 def of_results(data: Any) -> List[Section]:
