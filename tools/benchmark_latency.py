@@ -1,8 +1,9 @@
 """Time exported networks, and those of others beside them: taken in turn, at equal threads, each in a process of its own.
 
-A network is a deployment directory, or the name of an architecture, which is exported with random weights. The peers compute the network of the first directory, which has to be an export in float32, with its weights: onnxruntime and
-openvino from its model.onnx, torch (Transformers) and gluonnlp from its parameters if its layers are those of a plain BERT. A
-network is first compared with the first directory's, so that what is timed computes the same. Their environments are made by
+A network is a deployment directory, or the name of an architecture, which is exported with random weights. The peers compute the
+network of the first, which has to be in float32, with its weights: onnxruntime and openvino from its model.onnx, torch
+(Transformers) and gluonnlp from its parameters if its layers are those of a plain BERT. A network is first compared with the
+first, so that what is timed computes the same. Their environments are made by
 
     python tools/peers/install.py peers
 
@@ -64,7 +65,7 @@ class LatencyBenchmarkRecipe:
     lengths: Tuple[int, ...] = option('tokens of a sequence', (128,))
     threads: Optional[int] = option('threads of each; by default the physical cores', None)
     repeats: int = option('timed passes of each at each shape', 30)
-    output: Optional[Path] = option('JSON file to write', None)
+    output: Optional[Path] = option('JSON file to write, the table as Markdown beside it', None)
     plot: Optional[Path] = option('picture to draw, latency against size, e.g. latency.png', None)
 
     def problems(self) -> List[str]:
@@ -154,7 +155,8 @@ def trained_weights(directory: Path, found: Deployment) -> Dict[str, np.ndarray]
     """The weights of a float32 export by GluonNLP's names: no filters added, the attention's scale out of the queries again."""
     shapes = network_shapes(found.architecture)
     arrays = {name[len('arg:'):]: value.asnumpy() for name, value in mx.nd.load(str(directory / PARAMETERS)).items()}
-    return {name: value[tuple(map(slice, shapes[name]))] * (found.architecture.layers[0].k ** 0.5 if '.proj_query.' in name else 1)
+    scale = found.architecture.layers[0].k ** 0.5
+    return {name: value[tuple(map(slice, shapes[name]))] * (scale if '.proj_query.' in name else 1)
             for name, value in arrays.items()}
 
 
@@ -235,14 +237,15 @@ def gflops(architecture: Architecture, shape: str) -> float:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as Markdown, a line for each network and shape."""
     lines = ['| network | precision | parameters | on disk | peak memory | shape | GFLOP | median | 10 % – 90 % | GFLOP/s '
-             '| of the first |', '| --- ' * 11 + '|']
+             '| time of the first | FLOPs of the first |', '| --- ' * 12 + '|']
     for row in rows:
         for shape, times in row['shapes'].items():
             work = row['gflop'][shape]
             lines.append(f'| {row["name"]} | {row["precision"]} | {row["parameters"] / 1e6:.2f} M | {row["size_mb"]:.1f} MB '
                          f'| {row["peak_mb"]:.0f} MB | {shape} | {work:.2f} | {times["median_ms"]:.2f} ms '
                          f'| {times["p10_ms"]:.2f} – {times["p90_ms"]:.2f} ms | {1e3 * work / times["median_ms"]:.0f} '
-                         f'| {times["median_ms"] / rows[0]["shapes"][shape]["median_ms"]:.3f} |')
+                         f'| {times["median_ms"] / rows[0]["shapes"][shape]["median_ms"]:.3f} '
+                         f'| {work / rows[0]["gflop"][shape]:.3f} |')
     return '\n'.join(lines)
 
 
@@ -270,7 +273,7 @@ def main(argv=None):
     recipe = parse(LatencyBenchmarkRecipe, argv, description=__doc__,
                    positional='deployments',
                    example='python tools/benchmark_latency.py deploy deploy-int8 --against onnxruntime --batches 1,8')
-    for path in (recipe.output, recipe.plot):
+    for path in (recipe.output, recipe.output and recipe.output.with_suffix('.md'), recipe.plot):
         if path is not None:
             refuse_existing(path)
     with tempfile.TemporaryDirectory() as place:
@@ -307,13 +310,15 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
              'size_mb': worker.size_mb, 'peak_mb': worker.peak_mb, 'versions': worker.versions, 'shapes': times[worker.name],
              'gflop': {shape: gflops(architecture, shape) for shape in times[worker.name]},
              'difference_from_first': differences.get(worker.name)} for worker, architecture in zip(workers, architectures)]
-    print(table(rows))
-    print(f'\n{threads} threads, {recipe.repeats} passes of each, taken in turn; parameters of embeddings and encoder')
+    text = (f'{table(rows)}\n\n{threads} threads, {recipe.repeats} passes of each, taken in turn; parameters of embeddings and '
+            'encoder')
+    print(text)
     if recipe.output:
+        write_file(recipe.output.with_suffix('.md'), (text + '\n').encode())
         write_file(recipe.output, (json.dumps({
             'recipe': to_dict(recipe), 'networks': rows, 'threads': threads, 'commit': provenance.commit(),
             'versions': provenance.versions(), 'machine': provenance.machine()}, indent=1) + '\n').encode())
-        print(f'wrote {recipe.output}')
+        print(f'wrote {recipe.output} and its table as .md')
     if recipe.plot:
         draw(rows, recipe.plot)
         print(f'wrote {recipe.plot}')

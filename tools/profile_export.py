@@ -94,9 +94,9 @@ def main(argv=None):
     for name, row in rows.items():
         if row['ms'] >= 0.001 * whole:
             print(f'| {name} | {row["calls"]:.0f} | {row["ms"]:.2f} | {row["ms"] / whole:.1%} |')
-    print(f'\n{recipe.batch}x{recipe.length} tokens in {found.precision}: {whole:.2f} ms, {1 - products / whole:.1%} of it outside '
-          f'the matrix products\nthe products: {gflop:.2f} GFLOP of the encoder in {products:.2f} ms, {1e3 * gflop / products:.0f} '
-          f'GFLOP/s; one large float32 product reaches {ceiling:.0f} GFLOP/s')
+    print(f'\n{recipe.batch}x{recipe.length} tokens in {found.precision}: {whole:.2f} ms, {1 - products / whole:.1%} of it '
+          f'outside the matrix products\nthe products: {gflop:.2f} GFLOP of the encoder in {products:.2f} ms, '
+          f'{1e3 * gflop / products:.0f} GFLOP/s; one large float32 product reaches {ceiling:.0f} GFLOP/s')
     if recipe.output:
         write_file(recipe.output, (json.dumps({
             'recipe': to_dict(recipe), 'precision': found.precision, 'pass_ms': whole, 'products_ms': products, 'gflop': gflop,
