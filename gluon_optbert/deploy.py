@@ -16,11 +16,11 @@ import numpy as np
 from .arrays import BFLOAT16
 from .checkpoint import SavedModel
 from .cost import ParameterCost
-from .deployment import (PRECISIONS, Deployment, import_symbol, load_deployment, need_bfloat16, vouch,
-                         write_deployment)
+from .deployment import PRECISIONS, Deployment, import_symbol, load_deployment, vouch, write_deployment
 from .inference import INPUTS, KINDS, OUTPUTS, inference_parameters, inference_symbol, is_low, widened
 from .model import OptBERTModel, build
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
+from .precision import need_bfloat16
 from .predictor import Instance, Predictor, feeds_of, score
 from .quantize import METHODS, calibrate, int8_parameters
 from .recipe import RunFailed

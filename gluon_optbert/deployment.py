@@ -24,6 +24,7 @@ from .arrays import BFLOAT16, write_arrays
 from .checkpoint import check_manifest, write_manifest
 from .heads import Head
 from .inference import INPUTS, KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
+from .precision import need_bfloat16
 from .quantize import check_thresholds, int8_symbol
 from .squad import Reading
 from .vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
@@ -217,17 +218,3 @@ def load_deployment(directory: Path) -> Tuple[mx.gluon.SymbolBlock, Deployment]:
     block = import_symbol(directory, found.inputs)
     block.hybridize(static_alloc=True, static_shape=True)
     return block, found
-
-
-def need_bfloat16() -> None:
-    """Raise ValueError if this processor is known to lack AVX-512, without which oneDNN has no bfloat16."""
-    cpuinfo = Path('/proc/cpuinfo')
-    if cpuinfo.is_file() and 'avx512bw' not in cpuinfo.read_text(encoding='utf-8', errors='replace'):
-        raise ValueError('bfloat16: this processor lacks AVX-512 (avx512bw), which MXNet needs for it; take float32 or int8')
-
-
-def bfloat16_is_native() -> bool:
-    """Whether this processor multiplies bfloat16 itself (avx512_bf16 or amx_bf16) rather than in emulation."""
-    cpuinfo = Path('/proc/cpuinfo')
-    text = cpuinfo.read_text(encoding='utf-8', errors='replace') if cpuinfo.is_file() else ''
-    return 'avx512_bf16' in text or 'amx_bf16' in text

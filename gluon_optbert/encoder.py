@@ -9,12 +9,9 @@ from mxnet.gluon import HybridBlock, nn
 
 from .architecture import Architecture, LayerDims
 from .gates import LAYER_NORM_EPS, Gate, StreamLayerNorm, column_of_ones, gated_by
+from .precision import Product, lowered, product, raised
 
 MASKED_SCORE = -1e4  # added to the scores of padding: its softmax is exactly zero, and float16 holds it
-
-
-def _dense(units: int, in_units: int, initializer, prefix: str) -> nn.Dense:
-    return nn.Dense(units, in_units=in_units, flatten=False, weight_initializer=initializer, prefix=prefix)
 
 
 def _ones(F, gate: Optional[Gate], units: int):
@@ -35,6 +32,8 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         Width of the residual stream.
     dropout : float
         Of the attention probabilities.
+    precision : str
+        Of the projections, one of `TRAINING_PRECISIONS`.
 
     Inputs:
         - **stream** : shape (length, batch, h)
@@ -48,10 +47,11 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         - **attention** : probabilities, shape (batch, a, length, length)
     """
 
-    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, weight_initializer=None, prefix=None,
-                 params=None):
+    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, precision: str = 'float32', weight_initializer=None,
+                 prefix=None, params=None):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes square projections
         self._dims = dims
+        self._precision = precision
         self._dropout = dropout
         with self.name_scope():
             for name, width in (('query', dims.k), ('key', dims.k), ('value', dims.v)):
@@ -68,10 +68,11 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
     def hybrid_forward(self, F, stream, mask=None, query_gate=None, context_gate=None, column=None,
                        query_weight=None, query_bias=None, key_weight=None, key_bias=None,
                        value_weight=None, value_bias=None):  # pylint: disable=arguments-differ
-        dims, scale = self._dims, self._dims.k ** -0.5
+        dims, scale, precision = self._dims, self._dims.k ** -0.5, self._precision
+        narrow = lowered(F, stream, precision)
 
         def project(weight, bias, width):
-            return F.FullyConnected(stream, weight, bias, num_hidden=dims.a * width, flatten=False)
+            return raised(F, product(F, narrow, weight, bias, units=dims.a * width, precision=precision), precision)
 
         query = project(query_weight, query_bias, dims.k)
         query = query * scale if query_gate is None else gated_by(
@@ -105,22 +106,28 @@ class OptFeedForward(HybridBlock):
         - **stream** : shape (length, batch, h)
     """
 
-    def __init__(self, f: int, h: int, *, dropout: float = 0.0, trainable: bool = True, weight_initializer=None,
-                 prefix=None, params=None):
+    def __init__(self, f: int, h: int, *, dropout: float = 0.0, trainable: bool = True, precision: str = 'float32',
+                 weight_initializer=None, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._f = f
         self._dropout = dropout
+        self._precision = precision
         with self.name_scope():
-            self.ffn_1 = _dense(f, h, weight_initializer, 'ffn_1_')
-            self.ffn_2 = _dense(h, f, weight_initializer, 'ffn_2_')
+            self.ffn_1 = Product(f, h, precision=precision, weight_initializer=weight_initializer, prefix='ffn_1_')
+            self.ffn_2 = Product(h, f, precision=precision, weight_initializer=weight_initializer, prefix='ffn_2_')
             self.dropout_layer = nn.Dropout(dropout)
             self.layer_norm = StreamLayerNorm(h, trainable=trainable)
 
     def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):  # pylint: disable=arguments-differ
-        gated = alpha_f is not None
-        inner = self.ffn_1(stream)
-        inner = F.LeakyReLU(gated_by(F, inner, alpha_f, column, self._f) if gated else inner, act_type='gelu')
-        outputs = self.ffn_2(gated_by(F, inner, alpha_f, column, self._f) if gated else inner)
+        precision = self._precision
+        inner = self.ffn_1(lowered(F, stream, precision))
+        if alpha_f is None:
+            inner = F.LeakyReLU(inner, act_type='gelu')  # in the precision of the products on either side
+        else:
+            inner = gated_by(F, raised(F, inner, precision), alpha_f, column, self._f)
+            inner = gated_by(F, F.LeakyReLU(inner, act_type='gelu'), alpha_f, column, self._f)
+            inner = lowered(F, inner, precision)
+        outputs = raised(F, self.ffn_2(inner), precision)
         outputs = self.dropout_layer(outputs) if self._dropout else outputs
         return self.layer_norm(outputs + stream, alpha_h)
 
@@ -136,6 +143,8 @@ class OptBERTEncoderCell(HybridBlock):
         What gates a, k, v and f; none if not given.
     trainable : bool
         Whether there will be a backward pass.
+    precision : str
+        Of the matrix products with weights, one of `TRAINING_PRECISIONS`.
 
     Inputs:
         - **stream** : shape (length, batch, h)
@@ -150,16 +159,18 @@ class OptBERTEncoderCell(HybridBlock):
     """
 
     def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
-                 trainable: bool = True, weight_initializer=None, prefix=None, params=None):
+                 trainable: bool = True, precision: str = 'float32', weight_initializer=None, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._dims = dims
         self._dropout = dropout
+        self._precision = precision
         with self.name_scope():
-            self.attention_cell = OptSelfAttentionCell(dims, h, dropout=dropout, weight_initializer=weight_initializer)
-            self.proj = _dense(h, dims.a * dims.v, weight_initializer, 'proj_')
+            self.attention_cell = OptSelfAttentionCell(dims, h, dropout=dropout, precision=precision,
+                                                       weight_initializer=weight_initializer)
+            self.proj = Product(h, dims.a * dims.v, precision=precision, weight_initializer=weight_initializer, prefix='proj_')
             self.dropout_layer = nn.Dropout(dropout)
             self.layer_norm = StreamLayerNorm(h, trainable=trainable)
-            self.ffn = OptFeedForward(dims.f, h, dropout=dropout, trainable=trainable,
+            self.ffn = OptFeedForward(dims.f, h, dropout=dropout, trainable=trainable, precision=precision,
                                       weight_initializer=weight_initializer) if dims.f else None
             self._has_block = dims.f > 0
             self.gates: Dict[str, Gate] = {}
@@ -185,7 +196,7 @@ class OptBERTEncoderCell(HybridBlock):
             context_gate = F.reshape(F.broadcast_mul(heads, F.reshape(F.square(alpha['v']), shape=(1, -1))),
                                      shape=(-1,))
         context, attention = self.attention_cell(stream, mask, query_gate, context_gate, column)
-        outputs = self.proj(context)
+        outputs = raised(F, self.proj(lowered(F, context, self._precision)), self._precision)
         if self._dropout:
             outputs = self.dropout_layer(outputs)
         attended = self.layer_norm(outputs + stream, alpha_h)
@@ -207,6 +218,8 @@ class OptBERTEncoder(BERTEncoder):
         What multiplies the widths (optBERT, Table 5; `gluon_optbert.shrink` says where it stands).
     trainable : bool
         Whether there will be a backward pass; without, LayerNorm is MXNet's operator.
+    precision : str
+        Of the matrix products with weights, one of `TRAINING_PRECISIONS`; inputs, outputs and all else are float32.
     output_attention, output_all_encodings : bool
         As in GluonNLP.
     output_stream : bool
@@ -225,8 +238,9 @@ class OptBERTEncoder(BERTEncoder):
     """
 
     def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
-                 trainable: bool = True, output_attention: bool = False, output_all_encodings: bool = False,
-                 output_stream: bool = False, weight_initializer=None, prefix=None, params=None):
+                 trainable: bool = True, precision: str = 'float32', output_attention: bool = False,
+                 output_all_encodings: bool = False, output_stream: bool = False, weight_initializer=None, prefix=None,
+                 params=None):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes equal layers
         self.architecture = architecture
         self._units = architecture.embedding_width
@@ -237,19 +251,21 @@ class OptBERTEncoder(BERTEncoder):
         self._dropout = dropout
         self._layer_norm_eps = LAYER_NORM_EPS
         self._trainable = trainable
+        self._precision = precision
         h, tied = architecture.h, architecture.e is None
         with self.name_scope():
             self.dropout_layer = nn.Dropout(dropout)
             self.layer_norm = StreamLayerNorm(self._units, trainable=trainable)
             self.position_weight = self.params.get('position_weight', shape=(self._max_length, self._units),
                                                    init=weight_initializer)
-            self.embed_proj = None if tied else _dense(h, self._units, weight_initializer, 'embed_proj_')
+            self.embed_proj = None if tied else Product(h, self._units, precision=precision,
+                                                         weight_initializer=weight_initializer, prefix='embed_proj_')
             self.gate_h = gated(h, prefix='gate_h_') if gated else None
             self.transformer_cells = nn.HybridSequential()
             for i, dims in enumerate(architecture.layers):
                 self.transformer_cells.add(OptBERTEncoderCell(
-                    dims, h, dropout=dropout, gated=gated, trainable=trainable, weight_initializer=weight_initializer,
-                    prefix=f'transformer{i}_'))
+                    dims, h, dropout=dropout, gated=gated, trainable=trainable, precision=precision,
+                    weight_initializer=weight_initializer, prefix=f'transformer{i}_'))
 
     def __call__(self, inputs, states=None, valid_length=None, alpha_h=None):  # pylint: disable=arguments-differ
         return HybridBlock.__call__(self, inputs, states, valid_length, alpha_h)
@@ -304,7 +320,8 @@ class OptBERTEncoder(BERTEncoder):
         if self.embed_proj is None:
             stream = self.layer_norm(stream, alpha_h)
         else:
-            stream = self.embed_proj(self.layer_norm(stream))
+            stream = self.embed_proj(lowered(F, self.layer_norm(stream), self._precision))
+            stream = raised(F, stream, self._precision)
             stream = gated_by(F, stream, alpha_h, column, self.architecture.h) if gated else stream
 
         def without_padding(outputs):

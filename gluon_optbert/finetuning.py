@@ -254,7 +254,7 @@ def _run_seed(seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTune
     """Fine-tune with one seed and write its model directory."""
     began = time.perf_counter()
     model = build(saved.architecture, start_parameters(saved, exercise.head, seed=seed), head=exercise.head,
-                  dropout=recipe.dropout, ctx=workers.context())
+                  dropout=recipe.dropout, precision=recipe.precision, ctx=workers.context())
     objective = FineTuning(model, workers, exercise, recipe)
     optimizer = recipe.weight_optimizer(model, workers)
     per_epoch = steps_per_epoch(exercise.train, recipe.batch_size)

@@ -4,12 +4,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import operator
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Generator, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Generator, List, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -192,22 +193,48 @@ class _Stop:
         signal.signal(signal.SIGTERM, self._before)
 
 
-def backward(objective: Objective, parameters: Mapping[str, gluon.Parameter], batch: Any, phase: Phase,
-             step: int) -> np.ndarray:
-    """Leave the gradients of this worker's share in the parameters; its share of the parts of the loss."""
+def collect_gradients(model: OptBERTModel, parameters: Mapping[str, gluon.Parameter], phase: Phase) -> None:
+    """Say how the passes of a step leave their gradients; see `backward`."""
+    for parameter in parameters.values():
+        parameter.grad_req = 'add' if phase.accumulate > 1 and model.precision == 'float32' else 'write'
+
+
+def backward(objective: Objective, parameters: Mapping[str, gluon.Parameter], batch: Any, phase: Phase, step: int,
+             scale: float = 1.0) -> np.ndarray:
+    """Leave the gradients of this worker's share in the parameters; its share of the parts of the loss.
+
+    Parameters
+    ----------
+    objective : Objective
+    parameters : mapping of name to Parameter
+        As `collect_gradients` left them.
+    scale : float
+        What the loss is multiplied by on the way; a power of two, so that it changes nothing but what vanishes.
+    """
     workers, totals = objective.workers, objective.totals(batch)
     mx.random.seed((phase.seed + workers.rank + 1000003 * (phase.first_batch + step)) % (2 ** 31))
-    if phase.accumulate > 1:
+    in_place = objective.model.precision == 'float32'  # else MXNet's cast forgets a gradient that is to be added
+    if phase.accumulate > 1 and in_place:
         for parameter in parameters.values():
             parameter.zero_grad()
     share = len(batch.input_ids) // phase.accumulate
-    found = []
+    found: List[Any] = []
+    held: List[mx.nd.NDArray] = []
     for i in range(phase.accumulate):
         with autograd.record():
             parts = objective.loss_sums(batch, slice(i * share, (i + 1) * share))
-            loss = functools.reduce(operator.add, (part * (workers.size / total) for part, total in zip(parts, totals)))
+            loss = functools.reduce(operator.add, (part * (scale * workers.size / total) for part, total in zip(parts, totals)))
         loss.backward()
         found.append(parts)
+        if phase.accumulate > 1 and not in_place:
+            gradients = [parameter.grad() for parameter in parameters.values()]
+            for gradient, before in zip(gradients, held):
+                gradient += before
+            held = [gradient.copy() for gradient in gradients] if i + 1 < phase.accumulate else []
+    if scale != 1:
+        for parameter in parameters.values():
+            gradient = parameter.grad()
+            gradient /= scale
     sums = np.array([[float(value.asscalar()) for value in parts] for parts in found]).sum(axis=0)
     return sums / totals
 
@@ -234,8 +261,7 @@ def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int]
     step, nothing = progress['step'], np.zeros(len(objective.losses))
     *unlogged, counted = progress.pop('unlogged', (*nothing, 0))
     reporter.rewind(phase, step)
-    for parameter in optimizer.parameters.values():
-        parameter.grad_req = 'add' if phase.accumulate > 1 else 'write'
+    collect_gradients(objective.model, optimizer.parameters, phase)
     batches = objective.batches(phase, phase.first_batch + step)
     stop = _Stop(workers)
     reporter.start(phase, step)
@@ -246,7 +272,8 @@ def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int]
             asked = time.perf_counter()
             batch = next(batches)
             waited += time.perf_counter() - asked
-            sums += backward(objective, optimizer.parameters, batch, phase, step)
+            scale = optimizer.scale.value if optimizer.scale else 1.0
+            sums += backward(objective, optimizer.parameters, batch, phase, step, scale)
             if penalty is not None:
                 penalty.add_gradient(gates)
             norm = optimizer.update(schedule(step), step=step + 1)
@@ -259,7 +286,7 @@ def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int]
                 means = [value / counted for value in workers.sum(sums, name='losses')]
                 seconds = time.perf_counter() - began
                 record = {'phase': phase.name, **phase.notes, 'step': step, **dict(zip(objective.losses, means)),
-                          'gradient_norm': norm, 'learning_rate': schedule(step - 1),
+                          'gradient_norm': norm if math.isfinite(norm) else None, 'learning_rate': schedule(step - 1),
                           'tokens_per_second': tokens / seconds, 'data_wait': waited / seconds}
                 if penalty is not None:
                     record['penalty'] = penalty.value(gates.values())

@@ -49,7 +49,7 @@ class OptBERTModel(BERTModel):
     ----------
     architecture : Architecture
     dropout : float
-    gated, trainable, output_attention, output_all_encodings, output_stream
+    gated, trainable, precision, output_attention, output_all_encodings, output_stream
         As in `OptBERTEncoder`.
     use_pooler, use_classifier, use_decoder : bool
         As in GluonNLP; the head of a task decides them by itself.
@@ -58,14 +58,15 @@ class OptBERTModel(BERTModel):
     """
 
     def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
-                 trainable: bool = True, use_pooler: bool = True, use_classifier: bool = True, use_decoder: bool = True,
-                 output_attention: bool = False, output_all_encodings: bool = False, output_stream: bool = False,
-                 head: Head = PRETRAINING, prefix=None, params=None):
+                 trainable: bool = True, precision: str = 'float32', use_pooler: bool = True, use_classifier: bool = True,
+                 use_decoder: bool = True, output_attention: bool = False, output_all_encodings: bool = False,
+                 output_stream: bool = False, head: Head = PRETRAINING, prefix=None, params=None):
         self._architecture = architecture
         self._trainable = trainable
+        self._precision = precision
         encoder = OptBERTEncoder(architecture, dropout=dropout, gated=gated, trainable=trainable,
-                                 output_attention=output_attention, output_all_encodings=output_all_encodings,
-                                 output_stream=output_stream, prefix=None if prefix is None else prefix + 'encoder_')
+                                 precision=precision, output_attention=output_attention,
+                                 output_all_encodings=output_all_encodings, output_stream=output_stream, prefix=None if prefix is None else prefix + 'encoder_')
         super().__init__(encoder, architecture.vocab_size, architecture.token_types, architecture.h,
                          architecture.embedding_width, use_pooler=head.pooled if head.outputs else use_pooler,
                          use_decoder=use_decoder and not head.outputs,
@@ -80,6 +81,11 @@ class OptBERTModel(BERTModel):
     def architecture(self) -> Architecture:
         """The widths that the network was built for."""
         return self._architecture
+
+    @property
+    def precision(self) -> str:
+        """Of the encoder's matrix products."""
+        return self._precision
 
     @property
     def head(self) -> Head:

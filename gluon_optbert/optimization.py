@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -37,6 +37,31 @@ class Schedule:
         return self.peak * max(0.0, (self.steps - step) / max(1, self.steps - self.warmup_steps))
 
 
+class LossScale:
+    """What a loss is multiplied by, so that its gradients do not vanish in float16: halved when one overflows, else doubled
+    after `patience` steps (Micikevicius et al., 2018, section 3.2).
+    """
+
+    def __init__(self, start: float = 2.0 ** 16, patience: int = 2000):
+        self.value, self._patience, self._sound = start, patience, 0
+
+    def after(self, overflow: bool) -> None:
+        """Take note of a step."""
+        self._sound = 0 if overflow else self._sound + 1
+        if overflow:
+            self.value /= 2
+        elif self._sound == self._patience:
+            self.value, self._sound = self.value * 2, 0
+
+    def state(self) -> List[float]:
+        """What `restore` takes."""
+        return [self.value, self._sound]
+
+    def restore(self, state: Sequence[float]) -> None:
+        """The inverse of `state`."""
+        self.value, self._sound = float(state[0]), int(state[1])
+
+
 class Optimizer:
     """An MXNet optimizer over named parameters, whose state is arrays and numbers rather than a pickle.
 
@@ -51,17 +76,19 @@ class Optimizer:
         Largest 2-norm of all gradients together.
     workers : Workers
         Whose gradients are averaged.
+    scale : LossScale, optional
+        Of the loss, for float16: then a gradient that is not finite skips its step and halves the scale.
     """
 
     def __init__(self, parameters: Mapping[str, gluon.Parameter], name: str, *, weight_decay: float = 0.0,
-                 clip_norm: Optional[float] = None, workers: Workers):
+                 clip_norm: Optional[float] = None, workers: Workers, scale: Optional[LossScale] = None):
         self.parameters = dict(parameters)
         for key, parameter in self.parameters.items():
             if key.endswith(('bias', 'beta', 'gamma', 'alpha')):
                 parameter.wd_mult = 0.0
         self._trainer = gluon.Trainer(list(self.parameters.values()), name, {'wd': weight_decay}, kvstore=None,
                                       update_on_kvstore=False)
-        self._clip_norm, self._workers = clip_norm, workers
+        self._clip_norm, self._workers, self.scale = clip_norm, workers, scale
 
     def gradients(self) -> List[mx.nd.NDArray]:
         """The gradients, in the order of the parameters."""
@@ -78,13 +105,18 @@ class Optimizer:
         Raises
         ------
         TrainingDiverged
-            If it is not finite; parameters are as they were.
+            If it is not finite, whatever the loss is scaled by; parameters are as they were.
         """
         gradients = self.gradients()
         self._workers.average(gradients, name='gradient')
         norm = math.sqrt(sum(float(value) for value in mx.nd.multi_sum_sq(
             *gradients, num_arrays=len(gradients)).asnumpy()))
-        if not math.isfinite(norm):
+        finite = math.isfinite(norm)
+        if self.scale is not None:
+            self.scale.after(overflow=not finite)
+            if not finite and self.scale.value >= 1:
+                return norm
+        if not finite:
             raise TrainingDiverged(f'step {step}: the gradient is {norm}; the last checkpoint is from before; begin '
                                    'again with a smaller learning rate, which --resume does not take')
         if self._clip_norm and norm > self._clip_norm:
@@ -112,8 +144,12 @@ class Optimizer:
             arrays.update({f'{name}/{j}': slot for j, slot in enumerate(slots)})
         return arrays
 
-    def restore(self, arrays: Mapping[str, np.ndarray], updates: int) -> None:
-        """The inverse of `state`; `updates` is the number of steps taken.
+    def counters(self) -> List[float]:
+        """What `restore` needs beside the arrays where steps may be skipped: steps taken, and the state of the loss's scale."""
+        return [] if self.scale is None else [self._trainer._optimizer.num_update, *self.scale.state()]
+
+    def restore(self, arrays: Mapping[str, np.ndarray], updates: int, counters: Sequence[float] = ()) -> None:
+        """The inverse of `state` and `counters`; `updates` is the number of steps, the skipped ones included.
 
         Raises
         ------
@@ -121,6 +157,9 @@ class Optimizer:
             If an array is missing or has another shape.
         """
         optimizer, updater = self._trainer._optimizer, self._trainer._updaters[0]
+        if self.scale is not None and len(counters):
+            updates = int(counters[0])
+            self.scale.restore(counters[1:])
         optimizer.begin_num_update = optimizer.num_update = updates
         for i, (name, parameter) in enumerate(self.parameters.items()):
             updater.states[i] = optimizer.create_state_multi_precision(i, parameter.data())

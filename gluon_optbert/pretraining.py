@@ -18,7 +18,8 @@ from .model import OptBERTModel, build, named_parameters, read_parameters
 from .recipe import check_same, option, save, to_dict
 from .shards import Shards
 from .staging import new_directory, refuse_existing
-from .optimization import OPTIMIZERS, Optimizer, Schedule
+from .optimization import OPTIMIZERS, LossScale, Optimizer, Schedule
+from .precision import TRAINING_PRECISIONS, check_precision
 from .training import fit
 from .vocabulary import vocabulary_hash
 
@@ -32,6 +33,8 @@ class WeightRecipe:
     optimizer: str = option('of the weights', 'bertadam', choices=OPTIMIZERS[:2])
     learning_rate: float = option('its peak', 1e-4)
     warmup: float = option('share of the steps in which the learning rate rises', 0.01)
+    precision: str = option("of the encoder's matrix products, all else stays float32; bfloat16 is for processors with AVX-512, "
+                            'float16 for GPUs, with a loss scale that adapts', 'float32', choices=TRAINING_PRECISIONS)
     weight_decay: float = option('of all weights but biases and LayerNorms', 0.01)
     clip_norm: float = option('largest 2-norm of the gradient', 1.0)
     dropout: float = option('of embeddings, attention probabilities and block outputs', 0.1)
@@ -69,14 +72,19 @@ class WeightRecipe:
                          parameters: Optional[Mapping[str, gluon.Parameter]] = None) -> Optimizer:
         """The optimizer of all weights, or of the given ones."""
         return Optimizer(named_parameters(model) if parameters is None else parameters, self.optimizer,
-                         weight_decay=self.weight_decay, clip_norm=self.clip_norm, workers=workers)
+                         weight_decay=self.weight_decay, clip_norm=self.clip_norm, workers=workers, scale=self.loss_scale())
+
+    def loss_scale(self) -> Optional[LossScale]:
+        """What float16 wants the loss multiplied by."""
+        return LossScale() if self.precision == 'float16' else None
 
     def schedule(self, steps: int) -> Schedule:
         """Warm-up and linear decay over so many steps."""
         return Schedule(self.learning_rate, steps, int(self.warmup * steps))
 
     def check_workers(self, workers: Workers) -> None:
-        """Raise ValueError unless the batch divides among workers and passes."""
+        """Raise ValueError unless the batch divides among workers and passes, and they can compute in the precision."""
+        check_precision(self.precision, workers.context())
         parts = workers.size * self.accumulate
         if self.batch_size % parts:
             raise ValueError(f'batch_size {self.batch_size} does not divide among {workers.size} workers with '
@@ -220,7 +228,8 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
     workers.barrier('laid out')
 
     model = build(architecture, start.parameters if start else None, seed=recipe.seed,
-                  initial_std=recipe.initial_std, dropout=recipe.dropout, ctx=workers.context())
+                  initial_std=recipe.initial_std, dropout=recipe.dropout, precision=recipe.precision,
+                  ctx=workers.context())
     workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
     reporter = Reporter(work / 'metrics.jsonl', workers)
     size = ParameterCost().cost(architecture)

@@ -144,8 +144,8 @@ class _Job:
                         limit=self.recipe.evaluation_limit)
 
     def build(self, saved: SavedModel, **options: Any) -> OptBERTModel:
-        return build(saved.architecture, saved.parameters, dropout=self.recipe.dropout, ctx=self.workers.context(),
-                     **options)
+        return build(saved.architecture, saved.parameters, ctx=self.workers.context(),
+                     **{'dropout': self.recipe.dropout, 'precision': self.recipe.precision, **options})
 
 
 def train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]:
@@ -174,7 +174,7 @@ def train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Dict[str, 
     phase = recipe.phase('gates', steps, evaluate_every=0, first_batch=(number - 1) * (steps + recovery),
                          notes={'round': number, 'parameters': ParameterCost().cost(current.architecture)})
     optimizer = Optimizer({gate_name(key): parameter for key, parameter in gates.trained().items()},
-                          recipe.alpha_optimizer, workers=job.workers)
+                          recipe.alpha_optimizer, workers=job.workers, scale=recipe.loss_scale())
     fit(model, optimizer, Schedule(recipe.alpha_learning_rate, steps, decay=False), phase, shards=job.shards['train'],
         heldout=None, workers=job.workers, reporter=job.reporter, states=job.directory(number) / 'gate-states',
         penalty=kind(recipe.gamma, beta(current.architecture, job.cost)))
@@ -196,7 +196,7 @@ def head_importance(job: _Job, current: SavedModel, number: int) -> Dict[str, np
     dict of width key to np.ndarray
         Ones for every width other than the heads.
     """
-    model = job.build(current)
+    model = job.build(current, precision='float32')
     values = {name: parameter for name, parameter in named_parameters(model).items() if '.proj_value.' in name}
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'

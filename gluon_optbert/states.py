@@ -39,8 +39,9 @@ class States:
         with new_directory(self._path(step), replace=True) as staged:
             arrays = {name: parameter.data() for name, parameter in optimizer.parameters.items()}
             arrays.update(optimizer.state())
+            counters = {'counters': optimizer.counters()} if optimizer.counters() else {}
             write_arrays(staged / 'state.params', arrays)
-            (staged / 'progress.json').write_text(json.dumps({**progress, 'step': step}) + '\n', encoding='utf-8')
+            (staged / 'progress.json').write_text(json.dumps({**progress, 'step': step, **counters}) + '\n', encoding='utf-8')
             write_manifest(staged, form=STATE_FORMAT, version=STATE_VERSION)
         others = [other for other in self.steps() if other < step]
         beyond = [other for other in self.steps() if other > step]  # damaged ones, or this would not have gone on from before
@@ -61,10 +62,11 @@ class States:
 
     def _restore(self, step: int, optimizer: Optimizer) -> Dict[str, Any]:
         arrays = read_arrays(self._path(step) / 'state.params')
-        optimizer.restore(arrays, step)
+        progress = json.loads((self._path(step) / 'progress.json').read_text(encoding='utf-8'))
+        optimizer.restore(arrays, step, progress.pop('counters', ()))
         for name, parameter in optimizer.parameters.items():
             parameter.set_data(mx.nd.array(arrays[name], dtype=parameter.dtype))
-        return json.loads((self._path(step) / 'progress.json').read_text(encoding='utf-8'))
+        return progress
 
     def load_newest(self, optimizer: Optimizer) -> Optional[Dict[str, Any]]:
         """Restore the newest checkpoint that is sound; older ones stand in for a damaged one, and it is said.

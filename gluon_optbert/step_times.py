@@ -13,7 +13,7 @@ from .distributed import Workers
 from .features import TaskBatch, evaluation_batches, steps_per_epoch
 from .finetuning import Exercise, FineTuneRecipe, FineTuning, start_parameters
 from .glue import GlueRecipe, prepare_glue
-from .loop import Objective, Phase, backward
+from .loop import Objective, Phase, backward, collect_gradients
 from .model import OptBERTModel, build
 from .optimization import Optimizer
 from .penalty import PENALTIES
@@ -47,8 +47,7 @@ class StepTimes:
 
 def step_seconds(objective: Objective, optimizer: Optimizer, phase: Phase) -> float:
     """The mean time of a training step, after some that are not counted."""
-    for parameter in optimizer.parameters.values():
-        parameter.grad_req = 'add' if phase.accumulate > 1 else 'write'
+    collect_gradients(objective.model, optimizer.parameters, phase)
     batches = objective.batches(phase, 0)
     began = 0.0
     try:
@@ -67,8 +66,8 @@ def step_seconds(objective: Objective, optimizer: Optimizer, phase: Phase) -> fl
 def _gate_seconds(made: Plan, workers: Workers) -> float:
     """A step of all gates."""
     recipe = made.pruning
-    model = build(made.base.architecture, made.base.parameters, dropout=recipe.dropout, ctx=workers.context(),
-                  gated=PENALTIES[recipe.penalty].gate)
+    model = build(made.base.architecture, made.base.parameters, dropout=recipe.dropout, precision=recipe.precision,
+                  ctx=workers.context(), gated=PENALTIES[recipe.penalty].gate)
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'
     optimizer = Optimizer({gate_name(key): parameter for key, parameter in model.gates.parameters.items()},
@@ -80,7 +79,8 @@ def _gate_seconds(made: Plan, workers: Workers) -> float:
 def _recovery_seconds(made: Plan, workers: Workers) -> Tuple[float, float]:
     """A step of all weights, and a held-out evaluation."""
     recipe, shards = made.pruning, open_shards(made.pruning)
-    model = build(made.base.architecture, made.base.parameters, dropout=recipe.dropout, ctx=workers.context())
+    model = build(made.base.architecture, made.base.parameters, dropout=recipe.dropout, precision=recipe.precision,
+                  ctx=workers.context())
     seconds = step_seconds(Pretraining(model, workers, shards['train']), recipe.weight_optimizer(model, workers),
                            recipe.phase('recovery', UNTIMED + TIMED))
     began = time.perf_counter()
@@ -94,7 +94,7 @@ def _tuning_seconds(made: Plan, row: Row, task: str, workers: Workers) -> float:
     recipe = made.cell_recipe(row, task)
     exercise = _prepared(recipe, made)
     model = build(made.base.architecture, start_parameters(made.base, exercise.head, seed=0), head=exercise.head,
-                  dropout=recipe.dropout, ctx=workers.context())
+                  dropout=recipe.dropout, precision=recipe.precision, ctx=workers.context())
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
     training = step_seconds(FineTuning(model, workers, exercise, recipe), recipe.weight_optimizer(model, workers),
                             recipe.phase(task, steps))

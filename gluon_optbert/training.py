@@ -11,7 +11,7 @@ from mxnet import autograd, gluon
 
 from .batches import Batch, evaluation_batches, stream
 from .distributed import Workers
-from .loop import Objective, Phase, Reporter, backward, descend
+from .loop import Objective, Phase, Reporter, backward, collect_gradients, descend
 from .model import OptBERTModel, PretrainingLoss
 from .optimization import Optimizer
 from .penalty import Penalty
@@ -128,8 +128,7 @@ def gradients(model: OptBERTModel, parameters: Mapping[str, gluon.Parameter], ph
         The number of the batch, ``phase.steps`` times.
     """
     objective = Pretraining(model, workers, shards)
-    for parameter in parameters.values():
-        parameter.grad_req = 'add' if phase.accumulate > 1 else 'write'
+    collect_gradients(model, parameters, phase)
     batches = objective.batches(phase, phase.first_batch)
     try:
         for step in range(phase.steps):

@@ -157,16 +157,6 @@ def test_the_command_says_it_in_one_line(copied):
     assert result.stderr.startswith('error:') and result.stderr.count('\n') == 1
 
 
-def test_a_processor_without_avx512_is_told_so(monkeypatch, tmp_path):
-    def no_flags(self, **_):
-        return 'flags : fpu sse2 avx2\n'
-    monkeypatch.setattr(deployment.Path, 'is_file', lambda self: True)
-    monkeypatch.setattr(deployment.Path, 'read_text', no_flags)
-    with pytest.raises(ValueError, match='AVX-512'):
-        deployment.need_bfloat16()
-    assert not deployment.bfloat16_is_native()
-
-
 def test_casing_follows_from_the_vocabulary():
     from gluon_optbert.vocabulary import SPECIAL_TOKENS, is_cased, vocabulary_of
     assert not is_cased(vocabulary_of([*SPECIAL_TOKENS, '[unused0]', '[SPECIAL]', 'a', '##b']))

@@ -11,7 +11,7 @@ PACKAGE = ROOT / 'gluon_optbert'
 FLOORS = [
     ['threads', '__init__', 'liveness', 'staging', 'recipe', 'architecture', 'paper', 'cost', 'named', 'heads', 'name_maps'],
     ['arrays', 'selection', 'shrink', 'baselines', 'foreign', 'crc32c'],
-    ['gates', 'penalty', 'encoder', 'model', 'inference'],
+    ['precision', 'gates', 'penalty', 'encoder', 'model', 'inference'],
     ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'answers', 'documents', 'shards', 'instances', 'batches', 'buckets',
      'corpus', 'checkpoint', 'distributed', 'optimization', 'torch_reader', 'safetensors_reader', 'tensorflow_reader'],
     ['states', 'loop', 'training', 'pretraining', 'quantize', 'onnx_export', 'deployment', 'predictor', 'deploy',

@@ -71,6 +71,14 @@ def test_same_recipe_gives_the_same_network(finished, shards_directory, tmp_path
     assert any((value != other.parameters[name]).any() for name, value in read_model(tmp_path / 'other').parameters.items())
 
 
+def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float32(finished, shards_directory, tmp_path):
+    measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', precision='bfloat16'))
+    found, wanted = (read_model(path).parameters for path in (tmp_path / 'model', finished[0]))
+    assert {value.dtype for value in found.values()} == {np.dtype(np.float32)}
+    assert any((value != wanted[name]).any() for name, value in found.items())
+    assert measured['mlm_loss'] == pytest.approx(finished[1]['mlm_loss'], rel=0.02)  # after six steps, rounded to eight bits
+
+
 def untrained_model(directory, *parts):
     """A model directory whose heads are said to be random, as tools/import_checkpoint.py writes one."""
     return write_saved_model(directory, progress={'untrained': list(parts)})

@@ -17,7 +17,7 @@ from gluon_optbert.model import build, named_parameters, read_parameters
 from gluon_optbert.penalty import L1Penalty
 from gluon_optbert.shards import Shards
 from gluon_optbert.states import States
-from gluon_optbert.optimization import Optimizer, Schedule, TrainingDiverged
+from gluon_optbert.optimization import LossScale, Optimizer, Schedule, TrainingDiverged
 from gluon_optbert.training import evaluate, fit
 from tiny import contents, network, random_alphas, saved_model, write_shards
 
@@ -37,11 +37,13 @@ def shards(shards_directory):
 class Run:
     """A network, its optimizer and a directory; `fit` with the arguments that tests vary."""
 
-    def __init__(self, shards, directory, *, gated=False, dropout=0.1, optimizer='bertadam', seed=0, **options):
+    def __init__(self, shards, directory, *, gated=False, dropout=0.1, optimizer='bertadam', seed=0, precision='float32',
+                 **options):
         self.shards, self.directory = shards, directory
         self.workers = Workers()
         directory.mkdir(parents=True, exist_ok=True)
-        self.model = build(network(), saved_model(seed=seed).parameters, dropout=dropout, gated=gated)
+        self.model = build(network(), saved_model(seed=seed).parameters, dropout=dropout, gated=gated,
+                           precision=precision)
         self.trained, self.penalty = named_parameters(self.model), None
         if gated:
             for parameter in self.trained.values():
@@ -98,9 +100,10 @@ def test_schedule_of_few_steps_is_finite_and_never_zero_before_its_end(steps, wa
     assert all(0 < Schedule(1.0, steps, warmup)(step) <= 1 for step in range(steps))
 
 
-def test_training_learns(shards, tmp_path):
+@pytest.mark.parametrize('precision', ['float32', 'bfloat16'])
+def test_training_learns(shards, tmp_path, precision):
     """By heart: 64 instances are too few for more."""
-    run = Run(shards, tmp_path, dropout=0.0)
+    run = Run(shards, tmp_path, dropout=0.0, precision=precision)
     before = evaluate(run.model, shards['train'], run.workers, batch_size=8)
     phase = Phase(name='training', steps=100, batch_size=16, seed=1)
     run.fit(phase, schedule=Schedule(0.005, phase.steps, 10))
@@ -130,6 +133,18 @@ def test_two_passes_equal_one(shards, tmp_path):
             np.testing.assert_allclose(value, found[0][0][name], rtol=1e-5, atol=1e-6)
 
 
+def test_two_passes_in_bfloat16_leave_the_sum_of_their_gradients(shards, tmp_path):
+    """Apart from its own rounding, which is 2^-8: a lost pass would leave half of a gradient."""
+    found = []
+    for accumulate in (1, 4):
+        run = Run(shards, tmp_path / str(accumulate), dropout=0.0, optimizer='sgd', precision='bfloat16')
+        run.fit(Phase(name='training', steps=1, batch_size=8, accumulate=accumulate, seed=3), schedule=Schedule(0.0, 1))
+        found.append({name: parameter.grad().asnumpy() for name, parameter in run.trained.items()})
+    whole = np.sqrt(sum(np.sum(np.square(value)) for value in found[0].values()))
+    for name, value in found[0].items():
+        assert np.linalg.norm(found[1][name] - value) <= 0.05 * max(np.linalg.norm(value), 1e-2 * whole), name
+
+
 def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path):
     every, third = (Run(shards, tmp_path / name, optimizer='adam') for name in ('every', 'third'))
     every.fit()
@@ -143,21 +158,23 @@ def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path):
 
 @pytest.mark.parametrize('optimizer', ['bertadam', 'lamb', 'adam', 'sgd'])
 @pytest.mark.parametrize('gated', [False, True], ids=['weights', 'gates'])
-def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, gated):
+@pytest.mark.parametrize('precision', ['float32', 'bfloat16'])
+def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, gated, precision):
     """With dropout, an evaluation, and records that run over the checkpoint."""
     phase = Phase(name='training', steps=7, batch_size=8, accumulate=1 if gated else 2, seed=3, log_every=3,
                   checkpoint_every=2, evaluate_every=3)
     schedule = Schedule(0.01, 7, 2)
-    whole = Run(shards, tmp_path / 'whole', gated=gated, optimizer=optimizer)
+    options = dict(gated=gated, optimizer=optimizer, precision=precision)
+    whole = Run(shards, tmp_path / 'whole', **options)
     measured = whole.fit(phase, schedule=schedule, heldout=True)
     with pytest.raises(Interrupted):
-        Run(shards, tmp_path / 'parts', gated=gated, optimizer=optimizer).fit(
-            phase, schedule=acting(interrupt, 5, schedule), heldout=True)
-    again = Run(shards, tmp_path / 'parts', gated=gated, optimizer=optimizer)
+        Run(shards, tmp_path / 'parts', **options).fit(phase, schedule=acting(interrupt, 5, schedule), heldout=True)
+    again = Run(shards, tmp_path / 'parts', **options)
     assert States(tmp_path / 'parts' / 'states', 2).steps() == [2, 4]
     assert again.fit(phase, schedule=schedule, heldout=True) == measured
     assert_same_bits(again.values(), whole.values())
     assert again.records() == whole.records()
+    assert {array.dtype for array in again.optimizer.state().values()} <= {np.float32}
     start = Run(shards, tmp_path / 'start', gated=gated).values()
     assert all(np.abs(value - start[name]).max() > 0 for name, value in whole.values().items() if 'key' not in name)
 
@@ -383,3 +400,49 @@ def test_corrupt_shard_ends_the_run_by_name(tmp_path):
     (directory / 'train-00000.npz').write_bytes(bytes(content))
     with pytest.raises(ValueError, match='train-00000.npz'):
         Run(shards, tmp_path / 'run').fit()
+
+
+def overflowing(gate, step):
+    """A loss scale whose gradient overflows in one step."""
+    class Overflowing(LossScale):
+        def after(self, overflow):
+            super().after(overflow)
+            if self.state()[1] == step:
+                self.value = gate
+    return Overflowing(2.0, patience=100)
+
+
+def test_a_scaled_loss_takes_the_same_steps(shards, tmp_path):
+    """A power of two, so bit for bit."""
+    plain, scaled = Run(shards, tmp_path / 'plain'), Run(shards, tmp_path / 'scaled', scale=LossScale(2.0 ** 10, patience=2))
+    plain.fit()
+    scaled.fit()
+    assert scaled.optimizer.scale.state() == [2.0 ** 13, 0]
+    assert_same_bits(scaled.values(), plain.values())
+    assert scaled.records() == plain.records()
+
+
+@pytest.mark.parametrize('optimizer', ['bertadam', 'lamb'])
+def test_an_overflow_skips_its_step_and_halves_the_scale_and_resuming_knows(shards, tmp_path, optimizer):
+    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1, checkpoint_every=1)
+    whole = Run(shards, tmp_path / 'whole', optimizer=optimizer, scale=overflowing(2.0 ** 132, 2))
+    whole.fit(phase)
+    skipped = [record['step'] for record in whole.records() if record['gradient_norm'] is None]
+    assert skipped[0] == 3 and whole.optimizer.scale.value == 2.0 ** (132 - len(skipped))
+    assert whole.optimizer.counters()[0] == 6 - len(skipped)
+    with pytest.raises(Interrupted):
+        Run(shards, tmp_path / 'parts', optimizer=optimizer, scale=overflowing(2.0 ** 132, 2)).fit(
+            phase, schedule=acting(interrupt, 4))
+    again = Run(shards, tmp_path / 'parts', optimizer=optimizer, scale=overflowing(2.0 ** 132, 2))
+    again.fit(phase)
+    assert_same_bits(again.values(), whole.values())
+    assert again.records() == whole.records() and again.optimizer.scale.state() == whole.optimizer.scale.state()
+
+
+def test_a_gradient_that_overflows_at_every_scale_is_no_matter_of_the_scale(shards, tmp_path):
+    run = Run(shards, tmp_path, scale=LossScale(4.0))
+    for parameter in run.trained.values():
+        parameter.data()[:] = np.nan
+    with pytest.raises(TrainingDiverged, match='step 3'):
+        run.fit()
+    assert run.optimizer.scale.value == 0.5

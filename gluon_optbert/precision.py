@@ -1,0 +1,84 @@
+"""Reduced precision in training: which products are taken in it, and what a processor needs for it.
+
+The matrix products of the encoder, forward and backward, take operands of the reduced type; MXNet's AMP operators cast them
+within the graph. Weights, gradients, LayerNorm, softmax, the heads, losses, alpha and the optimizer's state stay float32.
+"""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Union
+
+import mxnet as mx
+from mxnet.gluon import nn
+
+from .arrays import BFLOAT16
+
+Tensor = Union[mx.nd.NDArray, mx.sym.Symbol]
+TRAINING_PRECISIONS = ('float32', 'bfloat16', 'float16')
+_CASTS = {'bfloat16': BFLOAT16, 'float16': 'float16'}
+
+
+def lowered(F, data: Tensor, precision: str) -> Tensor:
+    """A float32 tensor in the precision of the products."""
+    return F.amp_cast(data, dtype=_CASTS[precision]) if precision in _CASTS else data
+
+
+def raised(F, data: Tensor, precision: str) -> Tensor:
+    """What a product gave, in float32."""
+    return F.amp_cast(data, dtype='float32') if precision in _CASTS else data
+
+
+def product(F, data: Tensor, weight: Tensor, bias: Tensor, *, units: int, precision: str) -> Tensor:
+    """A matrix product and a bias over the last axis; data and result are `lowered`, weight and bias are not."""
+    return F.FullyConnected(data, lowered(F, weight, precision), lowered(F, bias, precision), num_hidden=units, flatten=False)
+
+
+class Product(nn.Dense):
+    """A Dense layer over the last axis whose product is taken in a precision of its own.
+
+    Inputs:
+        - **data** : shape (..., in_units), `lowered`
+
+    Outputs:
+        - **outputs** : shape (..., units), to be `raised`
+    """
+
+    def __init__(self, units: int, in_units: int, *, precision: str = 'float32', weight_initializer=None, prefix=None,
+                 params=None):
+        super().__init__(units, in_units=in_units, flatten=False, weight_initializer=weight_initializer, prefix=prefix,
+                         params=params)
+        self._precision = precision
+
+    def _alias(self):
+        return 'dense'  # in the names of exported parameters
+
+    def hybrid_forward(self, F, x, weight, bias=None):
+        return product(F, x, weight, bias, units=self._units, precision=self._precision)
+
+
+def _cpu_flags() -> str:
+    cpuinfo = Path('/proc/cpuinfo')
+    return cpuinfo.read_text(encoding='utf-8', errors='replace') if cpuinfo.is_file() else ''
+
+
+def need_bfloat16() -> None:
+    """Raise ValueError if this processor is known to lack AVX-512, without which oneDNN has no bfloat16."""
+    flags = _cpu_flags()
+    if flags and 'avx512bw' not in flags:
+        raise ValueError('bfloat16: this processor lacks AVX-512 (avx512bw), which MXNet needs for it; take another precision')
+
+
+def bfloat16_is_native() -> bool:
+    """Whether this processor multiplies bfloat16 itself (avx512_bf16 or amx_bf16) rather than in emulation."""
+    flags = _cpu_flags()
+    return 'avx512_bf16' in flags or 'amx_bf16' in flags
+
+
+def check_precision(precision: str, ctx: mx.Context) -> None:
+    """Raise ValueError unless a network can be trained there in that precision."""
+    if precision == 'float16' and ctx.device_type != 'gpu':
+        raise ValueError('precision float16: MXNet multiplies it on a GPU only, and none is seen here; take bfloat16 or float32')
+    if precision == 'bfloat16':
+        if ctx.device_type == 'gpu':
+            raise ValueError('precision bfloat16: MXNet multiplies it on a CPU only; take float16 or float32')
+        need_bfloat16()
