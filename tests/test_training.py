@@ -3,7 +3,9 @@ import dataclasses
 import json
 import logging
 import os
+import random
 import signal
+import time
 
 import mxnet as mx
 import numpy as np
@@ -189,6 +191,28 @@ def test_interrupted_at_every_step_it_ends_the_same(shards, tmp_path):
                 shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, step))
     again = Run(shards, tmp_path / 'parts', seed=9)  # other weights: what counts is in the checkpoint
     again.fit(phase)
+    assert_same_bits(again.values(), whole.values())
+    assert again.records() == whole.records()
+
+
+def test_clock_that_jumps_and_files_of_any_age_change_nothing(shards, tmp_path, monkeypatch):
+    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=2, checkpoint_every=1, keep=3)
+    whole = Run(shards, tmp_path / 'whole')
+    whole.fit(phase)
+    chance = random.Random(0)
+    monkeypatch.setattr(time, 'time', lambda: chance.uniform(-1e9, 4e9))  # from 1938 to 2096, whenever it is asked
+    with pytest.raises(Interrupted):
+        Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, 5))
+    states = States(tmp_path / 'parts' / 'states', 3)
+    for age, step in enumerate(states.steps()):  # the newest looks oldest
+        for path in (states.directory / f'step-{step:08d}', *(states.directory / f'step-{step:08d}').iterdir()):
+            os.utime(path, (4e9 - 1e8 * age,) * 2)
+    loaded = []
+    restore = States._restore
+    monkeypatch.setattr(States, '_restore', lambda self, step, optimizer: loaded.append(step) or restore(self, step, optimizer))
+    again = Run(shards, tmp_path / 'parts')
+    again.fit(phase)
+    assert loaded == [5]
     assert_same_bits(again.values(), whole.values())
     assert again.records() == whole.records()
 
