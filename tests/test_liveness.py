@@ -155,6 +155,31 @@ def test_worker_that_cannot_reach_horovodrun_ends(watches):
     assert 'cannot reach horovodrun at 127.0.0.1' in watches[1]._lost(time.monotonic() + 16)
 
 
+class Silent(Store):
+    """A store that takes three lines, and then the connection but no more: a network that swallows packets."""
+    taken = 0
+
+    def do_PUT(self):
+        Silent.taken += 1
+        if Silent.taken > 3:
+            time.sleep(60)
+        super().do_PUT()
+
+
+def test_worker_whose_words_are_swallowed_ends():
+    """An answer is waited for during five seconds, which are no standing still of its own."""
+    Silent.taken = 0
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), Silent) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        program = (f'import time\nfrom gluon_optbert.liveness import Watch\nWatch(1, 2, "127.0.0.1:{server.server_port}").start()\n'
+                   'time.sleep(40)')
+        done = subprocess.run([sys.executable, '-c', program], cwd=str(ROOT), env=environment(**{PATIENCE: '11'}), timeout=60,
+                              stderr=subprocess.PIPE, universal_newlines=True)
+        server.shutdown()
+    assert done.returncode == 1 and 'rank 1 (host' in done.stderr and 'cannot reach horovodrun at 127.0.0.1' in done.stderr
+
+
 def test_worker_that_does_not_come_to_an_operation_is_named(watches):
     first, second = watches
     with first.waiting('gradient'):
