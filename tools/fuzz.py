@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Dict, List, Optional
 import hypothesis
 from hypothesis import HealthCheck, settings
 
-from gluon_optbert import __version__
+from gluon_optbert.provenance import commit, machine, versions
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.staging import write_file
 
@@ -59,6 +58,7 @@ def main(argv=None):
     """Run the properties; exit status 1 if one fails."""
     recipe = parse(FuzzRecipe, argv, description=__doc__, example='python tools/fuzz.py --cases 5000')
     found: Dict[str, Dict[str, Any]] = {}
+    origin = {'commit': commit(), 'versions': {**versions(), 'hypothesis': hypothesis.__version__}, 'machine': machine()}
     print('| input | cases | seconds | |\n| --- | --- | --- | --- |', flush=True)
     for prop in PROPERTIES:
         found[prop.__name__] = result = fuzz(prop, recipe)
@@ -68,9 +68,7 @@ def main(argv=None):
     print(f'\n{sum(result["cases"] for result in found.values()):,} cases, {len(failures)} properties failed')
     if recipe.output:
         write_file(recipe.output, (json.dumps({
-            'recipe': to_dict(recipe), 'properties': found, 'versions': {
-                'gluon_optbert': __version__, 'hypothesis': hypothesis.__version__, 'python': platform.python_version()},
-            'machine': platform.machine()}, indent=1) + '\n').encode())
+            'recipe': to_dict(recipe), 'properties': found, **origin}, indent=1) + '\n').encode())
         print(f'wrote {recipe.output}')
     if failures:
         raise RunFailed('\n'.join(failures))
