@@ -66,7 +66,8 @@ class OptBERTModel(BERTModel):
         self._precision = precision
         encoder = OptBERTEncoder(architecture, dropout=dropout, gated=gated, trainable=trainable,
                                  precision=precision, output_attention=output_attention,
-                                 output_all_encodings=output_all_encodings, output_stream=output_stream, prefix=None if prefix is None else prefix + 'encoder_')
+                                 output_all_encodings=output_all_encodings, output_stream=output_stream,
+                                 prefix=None if prefix is None else prefix + 'encoder_')
         super().__init__(encoder, architecture.vocab_size, architecture.token_types, architecture.h,
                          architecture.embedding_width, use_pooler=head.pooled if head.outputs else use_pooler,
                          use_decoder=use_decoder and not head.outputs,

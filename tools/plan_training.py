@@ -215,10 +215,10 @@ def plan(recipe: PlanRecipe) -> str:
         lines.append(f'| {gpus} | {days:.1f} | ${days * 24 * gpus * recipe.price:,.0f} | {pruning:.1f} days |')
     total = sum(training_flops(resolve('bert_base'), stage) * stage.steps * 256 for stage in PlanRecipe().stages())
     lines += ['', f'For comparison: BERT-base in {GLUONNLP_DAYS} days on {GLUONNLP_GPUS} GPUs, as GluonNLP reported, is '
-              f'{total / (GLUONNLP_DAYS * DAY * GLUONNLP_GPUS) / 1e12:.1f} T operations a second and GPU if it was the same million '
-              f'steps; the published runs that the table is scaled from come to '
-              f'{published_speed(8, PlanRecipe().stages()[0]) / 1e12:.1f} T.', '', '```', *commands(
-                  recipe, architecture, recipe.gpus[0]), '```']
+              f'{total / (GLUONNLP_DAYS * DAY * GLUONNLP_GPUS) / 1e12:.1f} T operations',
+              'a second and GPU if it was the same million steps; the published runs that the table is scaled from come to '
+              f'{published_speed(8, PlanRecipe().stages()[0]) / 1e12:.1f} T.',
+              '', '```', *commands(recipe, architecture, recipe.gpus[0]), '```']
     return '\n'.join(lines)
 
 
