@@ -17,7 +17,8 @@ SPEC.loader.exec_module(tool)
 @needs_horovod
 def test_it_times_all_configurations_in_turn(shards_directory, tmp_path):
     done = run('-W', 'ignore', 'tools/benchmark_scaling.py', 'l1_h8_a2', '--shards', shards_directory, '--batch-size', 4,
-               '--interval', 2, '--intervals', 2, '--repeats', 1, '--configurations', '1x2,2x1', '--output', tmp_path / 'result.json', timeout=170)
+               '--interval', 2, '--intervals', 2, '--repeats', 1,
+               '--configurations', '1x2,2x1', '--output', tmp_path / 'result.json', timeout=170)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / 'result.json').read_text())
     assert {name: [len(intervals) for intervals in runs] for name, runs in found['tokens_per_second'].items()} == {

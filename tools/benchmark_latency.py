@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,12 +39,11 @@ from gluon_optbert.onnx_export import ONNX
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.staging import refuse_existing, write_file
 from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
+from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
 
-WORKERS = Path(__file__).resolve().parent / 'peers'
 PEERS = {'onnxruntime': ('onnx', 'onnxruntime_session.py'), 'openvino': ('onnx', 'openvino_model.py'),
          'torch': ('torch', 'torch_bert.py'), 'gluonnlp': (None, 'gluonnlp_bert.py')}  # environment and worker
 SAME = {'float32': 1e-3, 'int8': 1.0, 'bfloat16': 0.2}  # the largest difference at which it is still the same network
-PAUSE = 0.02  # seconds between two workers, for threads that still spin
 _CELL, _LAYER = 'encoder.transformer_cells.', 'encoder.layer.'
 _BERT = (('word_embed.0.', 'embeddings.word_embeddings.'), ('token_type_embed.0.', 'embeddings.token_type_embeddings.'),
          ('encoder.position_weight', 'embeddings.position_embeddings.weight'), ('encoder.layer_norm.', 'embeddings.LayerNorm.'),
@@ -75,54 +73,6 @@ class LatencyBenchmarkRecipe:
         return found + ([] if self.deployments else ['give a deployment directory'])
 
 
-class Worker:
-    """A process that computes one network when it is told to.
-
-    Parameters
-    ----------
-    name : str
-    words : sequence
-        Its command line.
-    threads : int
-    size_mb : float
-        Of the network's files on disk.
-    precision : str
-    """
-
-    def __init__(self, name: str, words: Sequence[Any], *, threads: int, size_mb: float, precision: str = 'float32'):
-        self.name, self.size_mb, self.precision, self.peak_mb = name, size_mb, precision, 0.0
-        alone = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', 'GOMP_SPINCOUNT')}  # each waits as
-        # it does by itself; gluon_optbert sets the latter
-        self._errors = tempfile.TemporaryFile('w+')
-        self._process = subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=self._errors, universal_newlines=True, bufsize=1,
-                                         env={**alone, 'OMP_NUM_THREADS': str(threads)})
-        self.versions = self._answer()['ready']
-
-    def _answer(self) -> Dict[str, Any]:
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            said = self._errors.read().strip().splitlines() or ['nothing']
-            raise RunFailed(f'{self.name}: its process ended, saying: {said[-1]}')
-        return json.loads(line)
-
-    def ask(self, **wanted: Any) -> Dict[str, Any]:
-        """One line to the process, and its answer."""
-        try:
-            self._process.stdin.write(json.dumps(wanted) + '\n')
-        except BrokenPipeError:
-            pass  # the answer says why
-        answer = self._answer()
-        self.peak_mb = answer['peak_mb']
-        return answer
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-        self._errors.close()
-
-
 def random_export(name: str, output: Path, *, onnx: bool) -> Path:
     """A float32 export of an architecture given by name, with random weights."""
     architecture = resolve(name)
@@ -135,20 +85,6 @@ def random_export(name: str, output: Path, *, onnx: bool) -> Path:
 def megabytes(*paths: Path) -> float:
     """What files take on disk, in millions of bytes."""
     return sum(path.stat().st_size for path in paths) / 1e6
-
-
-def uniform_config(architecture: Architecture) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """What Transformers' BertConfig and GluonNLP's BERTEncoder are told; ValueError if they cannot build it."""
-    layers = set(architecture.layers)
-    dims = next(iter(layers), None)
-    if len(layers) != 1 or architecture.e is not None or dims.k != dims.v or dims.a * dims.k != architecture.h or not dims.f:
-        raise ValueError('torch and gluonnlp build plain BERTs only; for uneven widths take onnxruntime and openvino')
-    theirs = {'vocab_size': architecture.vocab_size, 'hidden_size': architecture.h, 'num_hidden_layers': len(architecture.layers),
-              'num_attention_heads': dims.a, 'intermediate_size': dims.f, 'max_position_embeddings': architecture.max_length,
-              'layer_norm_eps': 1e-12, 'type_vocab_size': architecture.token_types}
-    gluon = {'num_layers': len(architecture.layers), 'units': architecture.h, 'hidden_size': dims.f, 'num_heads': dims.a,
-             'max_length': architecture.max_length, 'dropout': 0.0}
-    return theirs, gluon
 
 
 def trained_weights(directory: Path, found: Deployment) -> Dict[str, np.ndarray]:
@@ -170,11 +106,9 @@ def transformers_name(name: str) -> str:
 def start_peer(peer: str, recipe: LatencyBenchmarkRecipe, first: Path, found: Deployment, threads: int, place: Path) -> Worker:
     """The process of a peer, with the weights of the first directory."""
     environment, script = PEERS[peer]
-    python = Path(sys.executable) if environment is None else recipe.peers.absolute() / environment / 'bin' / 'python'
-    if not python.exists():
-        raise FileNotFoundError(f'{python}: no such environment; make it with python tools/peers/install.py {recipe.peers}')
+    python = peer_python(recipe.peers, environment)
     vocab_size = found.architecture.vocab_size
-    words = [python, WORKERS / script]
+    words = [python, SCRIPTS / script]
     if environment == 'onnx':
         if not (first / ONNX).is_file():
             raise FileNotFoundError(f'{first / ONNX}: {peer} reads it; export with --onnx')
@@ -296,7 +230,7 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
     workers: List[Worker] = []
     try:
         for name, directory, one in zip(names, directories, found):
-            workers.append(Worker(name, [sys.executable, WORKERS / 'symbol.py', directory.absolute(), threads], threads=threads,
+            workers.append(Worker(name, [sys.executable, SCRIPTS / 'symbol.py', directory.absolute(), threads], threads=threads,
                                   precision=one.precision, size_mb=megabytes(directory / SYMBOL, directory / PARAMETERS)))
         for peer in recipe.against:
             workers.append(start_peer(peer, recipe, directories[0], found[0], threads, place))

@@ -1,18 +1,22 @@
-"""Time training steps side by side: GluonNLP's BERTModel, this package's, and the gates' with frozen weights.
+"""Time training steps side by side: GluonNLP's BERTModel, this package's in either precision, and the gates' with frozen weights.
 
-The steps are taken in turn in one process, at equal threads and shapes, so that the ratios hold on a machine whose speed
-drifts. Nothing else should run meanwhile.
+The steps are taken in turn, at equal threads and shapes, so that the ratios hold on a machine whose speed drifts. With --against
+also those of whole programs, each in a process of its own: Transformers on PyTorch (eager, float32, AdamW, the same threads), and
+GluonNLP as it is installed, with the threads that MXNet then takes. The environment of PyTorch is made by
+
+    python tools/peers/install.py peers --only torch
+
+Only one process computes at a time; nothing else should run meanwhile.
 """
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-import platform
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 import mxnet as mx
@@ -21,9 +25,19 @@ from gluonnlp.model.bert import BERTEncoder, BERTModel
 from mxnet import autograd, gluon
 
 from gluon_optbert.architecture import Architecture, resolve
-from gluon_optbert.model import PretrainingLoss, build, named_parameters
+from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, named_parameters
+from gluon_optbert.precision import bfloat16_is_native
+from gluon_optbert.provenance import commit, machine, versions
 from gluon_optbert.recipe import command, option, parse, to_dict
 from gluon_optbert.staging import write_file
+from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
+
+PEERS = {'torch': 'Transformers step', 'gluonnlp': 'GluonNLP step as installed'}
+AT_MOST = (('ungated step', 'GluonNLP step', 0.90), ('alpha step', 'ungated step', 0.70),
+           ('ungated forward', 'GluonNLP forward', None), ('gated forward', 'ungated forward', 1.05),
+           ('bfloat16 alpha step', 'bfloat16 step', None))
+AT_LEAST = (('ungated step', 'bfloat16 step', 1.3), ('Transformers step', 'ungated step', 1.6),
+            ('GluonNLP step as installed', 'ungated step', 2.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +49,15 @@ class BenchmarkRecipe:
     masked: int = option('masked tokens of a sequence', 20)
     repeats: int = option('timed steps of each kind', 7)
     dropout: float = option('as in training', 0.1)
+    against: Tuple[str, ...] = option('whole programs to time as well', (), choices=tuple(PEERS))
+    peers: Path = option("directory of the peers' environments, made by tools/peers/install.py", Path('peers'))
     output: Optional[Path] = option('JSON file to write', None)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        counts = {name: getattr(self, name) for name in ('batch_size', 'length', 'masked', 'repeats')}
+        found = [f'{name} must be at least 1, found {count}' for name, count in counts.items() if count < 1]
+        return found + ([f'masked {self.masked} is more than length {self.length}'] if self.masked > self.length else [])
 
 
 def feed_of(recipe: BenchmarkRecipe, architecture: Architecture) -> Dict[str, mx.nd.NDArray]:
@@ -90,58 +112,124 @@ def forward(model: Any, feed: Mapping[str, mx.nd.NDArray]) -> Callable[[], None]
     return step
 
 
-def interleaved(steps: Mapping[str, Callable[[], None]], repeats: int) -> Dict[str, Dict[str, float]]:
-    """Milliseconds of each step, taken in turn: minimum, median and maximum."""
-    times: Dict[str, list] = {name: [] for name in steps}
+def frozen_but_gates(architecture: Architecture, recipe: BenchmarkRecipe, precision: str) -> OptBERTModel:
+    """A gated network of whose parameters only the gates are trained."""
+    model = build(architecture, dropout=recipe.dropout, gated=True, precision=precision)
+    for parameter in model.collect_params().values():
+        parameter.grad_req = 'null'
+    for parameter in model.gates.parameters.values():
+        parameter.grad_req = 'write'
+    return model
+
+
+def own_steps(recipe: BenchmarkRecipe, architecture: Architecture) -> Dict[str, Callable[[], None]]:
+    """What is timed in this process."""
+    feed = feed_of(recipe, architecture)
+    theirs = gluonnlp_model(architecture, recipe.dropout)
+    steps = {'GluonNLP step': stepper(theirs, theirs.collect_params(), 'bertadam', feed)}
+    forwards = {'GluonNLP forward': forward(theirs, feed)}
+    for precision in ('float32', 'bfloat16') if bfloat16_is_native() else ('float32',):
+        model = build(architecture, dropout=recipe.dropout, precision=precision)
+        gated = frozen_but_gates(architecture, recipe, precision)
+        names = ('ungated step', 'alpha step') if precision == 'float32' else ('bfloat16 step', 'bfloat16 alpha step')
+        steps[names[0]] = stepper(model, named_parameters(model), 'bertadam', feed)
+        steps[names[1]] = stepper(gated, gated.gates.parameters, 'adam', feed)
+        if precision == 'float32':
+            forwards.update({'ungated forward': forward(model, feed), 'gated forward': forward(gated, feed)})
+    return {**steps, **forwards}
+
+
+def start_peer(peer: str, recipe: BenchmarkRecipe, architecture: Architecture) -> Worker:
+    """The process of a peer."""
+    theirs, encoder = uniform_config(architecture)
+    if peer == 'gluonnlp':
+        config = json.dumps({**encoder, 'dropout': recipe.dropout})
+        words = [sys.executable, SCRIPTS / 'gluonnlp_training.py', architecture.vocab_size, config]
+        return Worker(PEERS[peer], words, threads=None)
+    threads = int(os.environ['OMP_NUM_THREADS'])
+    config = json.dumps({**theirs, 'hidden_dropout_prob': recipe.dropout, 'attention_probs_dropout_prob': recipe.dropout})
+    words = [peer_python(recipe.peers, 'torch'), SCRIPTS / 'torch_training.py', threads, config]
+    return Worker(PEERS[peer], words, threads=threads)
+
+
+def timed(step: Callable[[], None]) -> Callable[[], float]:
+    """A step of this process that gives its milliseconds."""
+    def run() -> float:
+        began = time.perf_counter()
+        step()
+        return 1e3 * (time.perf_counter() - began)
+    return run
+
+
+def asked(worker: Worker, recipe: BenchmarkRecipe) -> Callable[[], float]:
+    """A step of another process that gives its milliseconds."""
+    def run() -> float:
+        answer = worker.ask(batch=recipe.batch_size, length=recipe.length, masked=recipe.masked, runs=1)
+        return answer['ms'][0]
+    return run
+
+
+def interleaved(steps: Mapping[str, Callable[[], float]], repeats: int) -> Dict[str, Dict[str, float]]:
+    """Milliseconds of each step, taken in turn after two rounds that do not count: minimum, median and maximum."""
+    times: Dict[str, List[float]] = {name: [] for name in steps}
     for attempt in range(repeats + 2):
         for name, step in steps.items():
-            began = time.perf_counter()
-            step()
-            if attempt >= 2:
-                times[name].append(1e3 * (time.perf_counter() - began))
+            times[name] += [step()] if attempt >= 2 else [step()][:0]
+            time.sleep(PAUSE)
     return {name: {'min': min(values), 'median': float(np.median(values)), 'max': max(values)}
             for name, values in times.items()}
+
+
+def ratios_of(times: Mapping[str, Mapping[str, float]]) -> Dict[str, Tuple[float, str]]:
+    """The ratios of medians of what was timed, and what is wanted of each."""
+    found = {}
+    for pairs, words in ((AT_MOST, 'at most'), (AT_LEAST, 'at least')):
+        for one, other, wanted in pairs:
+            if one in times and other in times:
+                found[f'{one} / {other}'] = (times[one]['median'] / times[other]['median'],
+                                             '' if wanted is None else f'{words} {wanted:.2f}')
+    return found
+
+
+def table(times: Mapping[str, Mapping[str, float]], tokens: int) -> str:
+    """Times and ratios as Markdown."""
+    lines = ['| | minimum | median | maximum | tokens/s |', '| --- ' * 5 + '|']
+    lines += [f'| {name} | {found["min"]:.0f} ms | {found["median"]:.0f} ms | {found["max"]:.0f} ms '
+              f'| {1e3 * tokens / found["median"]:.0f} |' for name, found in times.items()]
+    lines += ['', '| ratio of medians | measured | wanted |', '| --- | --- | --- |']
+    lines += [f'| {name} | {ratio:.3f} | {wanted} |' for name, (ratio, wanted) in ratios_of(times).items()]
+    return '\n'.join(lines)
 
 
 @command
 def main(argv=None):
     """Time the steps and print the table."""
     recipe = parse(BenchmarkRecipe, argv, description=__doc__, positional='architecture',
-                   example='python tools/benchmark_training.py bert_base --batch-size 8 --length 128')
+                   example='python tools/benchmark_training.py bert_base --against torch,gluonnlp --peers peers')
     architecture = resolve(recipe.architecture)
     if len(set(architecture.layers)) > 1:
         raise ValueError(f'{recipe.architecture}: GluonNLP builds equal layers only; choose a uniform architecture')
-    feed = feed_of(recipe, architecture)
-    theirs = gluonnlp_model(architecture, recipe.dropout)
-    ours = build(architecture, dropout=recipe.dropout)
-    gated = build(architecture, dropout=recipe.dropout, gated=True)
-    for parameter in gated.collect_params().values():
-        parameter.grad_req = 'null'
-    gates = gated.gates.parameters
-    for parameter in gates.values():
-        parameter.grad_req = 'write'
-    steps = {'GluonNLP step': stepper(theirs, theirs.collect_params(), 'bertadam', feed),
-             'ungated step': stepper(ours, named_parameters(ours), 'bertadam', feed),
-             'alpha step': stepper(gated, gates, 'adam', feed),
-             'GluonNLP forward': forward(theirs, feed), 'ungated forward': forward(ours, feed),
-             'gated forward': forward(gated, feed)}
-    times = interleaved(steps, recipe.repeats)
-    pairs = [('ungated step', 'GluonNLP step', 0.90), ('alpha step', 'ungated step', 0.75),
-             ('ungated forward', 'GluonNLP forward', None), ('gated forward', 'ungated forward', 1.05)]
-    ratios = {f'{a} / {b}': times[a]['median'] / times[b]['median'] for a, b, _ in pairs}
-    print('| | minimum | median | maximum |\n| --- | --- | --- | --- |')
-    for name, found in times.items():
-        print(f'| {name} | {found["min"]:.0f} ms | {found["median"]:.0f} ms | {found["max"]:.0f} ms |')
-    print('\n| ratio of medians | measured | wanted at most |\n| --- | --- | --- |')
-    for (a, b, wanted), ratio in zip(pairs, ratios.values()):
-        print(f'| {a} / {b} | {ratio:.3f} | {"" if wanted is None else f"{wanted:.2f}"} |')
-    threads = os.environ['OMP_NUM_THREADS']
+    workers: List[Worker] = []
+    try:
+        for peer in recipe.against:
+            workers.append(start_peer(peer, recipe, architecture))
+        steps = {name: timed(step) for name, step in own_steps(recipe, architecture).items()}
+        steps.update({worker.name: asked(worker, recipe) for worker in workers})
+        times = interleaved(steps, recipe.repeats)
+    finally:
+        for worker in workers:
+            worker.close()
+    tokens = recipe.batch_size * recipe.length
+    print(table(times, tokens))
+    threads = int(os.environ['OMP_NUM_THREADS'])
     print(f'\n{recipe.batch_size}x{recipe.length} tokens, {threads} threads, {recipe.repeats} repeats, taken in turn')
     if recipe.output:
         write_file(recipe.output, (json.dumps({
-            'recipe': to_dict(recipe), 'milliseconds': times, 'ratios': ratios, 'threads': int(threads),
-            'versions': {'mxnet': mx.__version__, 'gluon_optbert': gluon_optbert.__version__,
-                         'python': platform.python_version()}, 'machine': platform.machine()}, indent=1) + '\n').encode())
+            'recipe': to_dict(recipe), 'milliseconds': times, 'tokens_per_second': {
+                name: 1e3 * tokens / found['median'] for name, found in times.items()},
+            'ratios': {name: ratio for name, (ratio, _) in ratios_of(times).items()}, 'threads': threads, 'commit': commit(),
+            'versions': versions(), 'peers': {worker.name: worker.versions for worker in workers}, 'machine': machine()},
+            indent=1) + '\n').encode())
         print(f'wrote {recipe.output}')
 
 

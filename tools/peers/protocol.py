@@ -1,6 +1,7 @@
-"""How a worker of tools/benchmark_latency.py is spoken to: a line of JSON in, a line of JSON out.
+"""How a worker of a benchmark (tools/workers.py) is spoken to: a line of JSON in, a line of JSON out.
 
     {"batch": 8, "length": 128, "runs": 3}    the milliseconds of each run: {"ms": [1.0, 1.0, 1.0], "peak_mb": 500.0}
+    {"batch": 8, "length": 128, "masked": 20, "runs": 3}    the same, where training steps are asked for
     {"feed": "in.npz", "outputs": "out.npz"}  compute these inputs and write what comes out: {"peak_mb": 500.0}
 
 The first line out is {"ready": versions}. Between lines a worker waits and computes nothing. Standard library and NumPy alone.
@@ -28,7 +29,15 @@ def peak_mb():
         return next(int(line.split()[1]) for line in status if line.startswith('VmHWM:')) / 1024
 
 
-def serve(run, versions, vocab_size):
+def training_inputs(batch, length, vocab_size, masked):
+    """Inputs of a training step, with so many different places of every sequence to predict."""
+    random = np.random.RandomState(0)
+    places = np.stack([random.permutation(length)[:masked] for _ in range(batch)])
+    return {**random_inputs(batch, length, vocab_size), 'masked_positions': places,
+            'masked_ids': random.randint(0, vocab_size, places.shape), 'next_sentence_labels': random.randint(0, 2, batch)}
+
+
+def serve(run, versions, vocab_size, make_inputs=random_inputs):
     """Answer lines until there are no more.
 
     Parameters
@@ -37,6 +46,8 @@ def serve(run, versions, vocab_size):
         From a dict of arrays of whole numbers (`NAMES`) to a list of arrays, computed when it returns.
     versions : dict
     vocab_size : int
+    make_inputs : function
+        From batch, length, vocab_size and, if it is told, masked to what `run` takes.
     """
     answers, sys.stdout = os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr  # what libraries print goes elsewhere
     print(json.dumps({'ready': versions}), file=answers)
@@ -47,7 +58,8 @@ def serve(run, versions, vocab_size):
                 outputs = run({name: feed[name] for name in NAMES})
             np.savez(wanted['outputs'], *outputs)
         else:
-            inputs = random_inputs(wanted['batch'], wanted['length'], vocab_size)
+            more = {'masked': wanted['masked']} if 'masked' in wanted else {}
+            inputs = make_inputs(wanted['batch'], wanted['length'], vocab_size, **more)
             answer['ms'] = []
             for _ in range(wanted['runs']):
                 began = time.perf_counter()
