@@ -1,4 +1,4 @@
-"""What optBERT is compared with: cuts by chance, by magnitude, by one factor for all widths, and of whole layers."""
+"""What optBERT is compared with: cuts by chance, by magnitude, by one factor for all widths, of whole layers and blocks."""
 from __future__ import annotations
 
 from typing import Dict, List, Mapping
@@ -100,3 +100,25 @@ def select_layers(architecture: Architecture, cost: CostModel, target: float, *,
         if spent <= target:
             return Selection(selection.kept, spent, float(target), selection.layers)
     raise ValueError(f'target {target:.6g} {cost.unit} cannot be reached by dropping layers: one layer leaves {spent:.6g}')
+
+
+def select_blocks(architecture: Architecture, cost: CostModel, target: float) -> Selection:
+    """Keep as many whole intermediate blocks as the target allows, at even distances ("Undivided Attention").
+
+    Of n layers that have a block every n/m-th one keeps it, the last one always.
+
+    Raises
+    ------
+    ValueError
+        If the network without any intermediate block costs more than the target.
+    """
+    everything = keep_all(architecture, cost)
+    blocks = [i for i, dims in enumerate(architecture.layers) if dims.f]
+    for count in range(len(blocks), -1, -1):
+        stay = {blocks[(j + 1) * len(blocks) // count - 1] for j in range(count)}
+        kept = {**everything.kept, **{f'f{i}': np.arange(0) for i in blocks if i not in stay}}
+        spent = cost.cost(Selection(kept, 0.0, float(target)).architecture(architecture))
+        if spent <= target:
+            return Selection(kept, spent, float(target))
+    raise ValueError(f'target {target:.6g} {cost.unit} cannot be reached by dropping intermediate blocks: without any, {spent:.6g} '
+                     'remain')

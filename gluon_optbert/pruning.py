@@ -22,7 +22,7 @@ import numpy as np
 
 from .architecture import Architecture
 from .checkpoint import SavedModel, gate_name, read_model, write_model
-from .baselines import DROPS, magnitude_scores, random_scores, select_layers, select_uniform
+from .baselines import DROPS, magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
 from .cost import OBJECTIVES, CostModel, LatencyCost, ParameterCost, beta, cost_model, count_flops
 from .distributed import Workers
 from .heads import PARTS, PRETRAINING
@@ -39,7 +39,8 @@ from .staging import new_directory, refuse_existing, write_file
 from .optimization import Optimizer, Schedule
 from .training import evaluate, fit, gradients
 
-METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'heads')
+METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'blocks', 'heads')
+UNRANKED = ('uniform', 'layers', 'blocks')  # they choose widths or layers, not units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,8 @@ class PruneRecipe(TrainingRecipe):
                                         'target and rounds', ())
     prune: str = option('the widths that may lose units, of h a k v f', LETTERS)
     method: str = option('what chooses the units: trained gates; or a baseline: chance, the size of the weights, one factor '
-                         'for all widths, whole layers, or heads by the importance of Michel et al. (2019)', 'alpha',
+                         'for all widths, whole layers, whole intermediate blocks at even distances, or heads by the importance '
+                         'of Michel et al. (2019)', 'alpha',
                          choices=METHODS)
     drop: str = option('which layers the method layers drops', 'last', choices=DROPS)
     multiple_of: int = option('widths h, k, v and f that lose units end at multiples of this', 1)
@@ -78,12 +80,13 @@ class PruneRecipe(TrainingRecipe):
             found.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
         if self.multiple_of < 1:
             found.append(f'multiple_of must be at least 1, found {self.multiple_of}')
-        if self.multiple_of > 1 and self.method in ('uniform', 'layers'):
+        if self.multiple_of > 1 and self.method in UNRANKED:
             found.append(f'multiple_of does not go with the method {self.method}')
-        if self.drop_blocks and ('f' not in self.prune or self.method in ('uniform', 'layers')):
+        if self.drop_blocks and ('f' not in self.prune or self.method in UNRANKED):
             found.append(f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}')
-        if self.method == 'heads' and self.prune != 'a':
-            found.append(f'the method heads goes with --prune a, found {self.prune!r}')
+        for method, width in (('heads', 'a'), ('blocks', 'f')):
+            if self.method == method and self.prune != width:
+                found.append(f'the method {method} goes with --prune {width}, found {self.prune!r}')
         if self.method == 'layers' and set(self.prune) != set(LETTERS):
             found.append(f'the method layers takes whole layers; leave prune at {LETTERS}, found {self.prune!r}')
         if (self.objective == 'latency') != (self.latency_model is not None):
@@ -236,6 +239,8 @@ def _select(job: _Job, current: SavedModel, scores: Alphas, number: int) -> Sele
     recipe, target = job.recipe, job.target(number)
     if recipe.method == 'layers':
         return select_layers(current.architecture, job.cost, target, drop=recipe.drop)
+    if recipe.method == 'blocks':
+        return select_blocks(current.architecture, job.cost, target)
     if recipe.method == 'uniform':
         return select_uniform(scores, current.architecture, job.cost, target, prune=recipe.prune)
     return select_units(scores, current.architecture, job.cost, target, prune=recipe.prune,
@@ -366,8 +371,8 @@ def read_start(directory: Path) -> SavedModel:
 
 def unreachable(recipe: PruneRecipe, architecture: Architecture) -> Optional[str]:
     """Why a run cannot come down to the share that it is to leave of a network; None if it can."""
-    cost = recipe.cost()
-    least = {key: int(key[0] != 'f' or not recipe.drop_blocks) for key, width in architecture.widths().items()
+    cost, empty = recipe.cost(), recipe.drop_blocks or recipe.method == 'blocks'
+    least = {key: int(key[0] != 'f' or not empty) for key, width in architecture.widths().items()
              if key[0] in recipe.prune and width}
     smallest = architecture.with_widths(least) if recipe.method != 'layers' else dataclasses.replace(
         architecture, layers=architecture.layers[:1])
@@ -375,7 +380,7 @@ def unreachable(recipe: PruneRecipe, architecture: Architecture) -> Optional[str
     if reachable <= wanted:
         return None
     how, left = ('dropping layers', 'one layer') if recipe.method == 'layers' else (
-        f'pruning {recipe.prune}', 'one unit of each width' + (' but f' if recipe.drop_blocks else ''))
+        f'pruning {recipe.prune}', 'one unit of each width' + (' but f' if empty else ''))
     return (f'target {wanted:.4g} cannot be reached by {how}: with {left} left, {reachable:.3f} of the {recipe.objective} '
             'remain; ask for more, or prune more widths')
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.architecture import bert_base, parameter_axes
-from gluon_optbert.baselines import layers_to_keep, magnitude_scores, random_scores, select_layers, select_uniform
+from gluon_optbert.architecture import bert_base, parameter_axes, resolve
+from gluon_optbert.baselines import layers_to_keep, magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.model import build
 from gluon_optbert.selection import Selection, keep_all, select_units
@@ -49,6 +49,18 @@ def test_bert_base_to_66_million_keeps_six_layers():
 @pytest.mark.parametrize('drop, kept', [('last', [0, 1, 2]), ('first', [3, 4, 5]), ('alternate', [0, 2, 5])])
 def test_which_layers_stay(drop, kept):
     assert layers_to_keep(6, 3, drop) == kept
+
+
+@pytest.mark.parametrize('count', [1, 2, 3, 4, 6, 12])
+def test_blocks_stay_where_the_named_architecture_has_them(count):
+    wanted = resolve(f'undivided_every_{12 // count}')
+    selection = select_blocks(bert_base(), COST, COST.cost(wanted))
+    assert selection.architecture(bert_base()) == wanted and selection.cost == COST.cost(wanted)
+
+
+def test_blocks_that_leave_more_than_the_target_are_refused():
+    with pytest.raises(ValueError, match='by dropping intermediate blocks: without any'):
+        select_blocks(bert_base(), COST, 1.0)
 
 
 def test_dropping_layers_is_leaving_them_out():
