@@ -78,10 +78,13 @@ class Optimizer:
         Whose gradients are averaged.
     scale : LossScale, optional
         Of the loss, for float16: then a gradient that is not finite skips its step and halves the scale.
+    compression : str
+        Of the gradients on their way between workers, one of `COMPRESSIONS`.
     """
 
     def __init__(self, parameters: Mapping[str, gluon.Parameter], name: str, *, weight_decay: float = 0.0,
-                 clip_norm: Optional[float] = None, workers: Workers, scale: Optional[LossScale] = None):
+                 clip_norm: Optional[float] = None, workers: Workers, scale: Optional[LossScale] = None,
+                 compression: str = 'none'):
         self.parameters = dict(parameters)
         for key, parameter in self.parameters.items():
             if key.endswith(('bias', 'beta', 'gamma', 'alpha')):
@@ -89,6 +92,7 @@ class Optimizer:
         self._trainer = gluon.Trainer(list(self.parameters.values()), name, {'wd': weight_decay}, kvstore=None,
                                       update_on_kvstore=False)
         self._clip_norm, self._workers, self.scale = clip_norm, workers, scale
+        self._compression = compression
 
     def gradients(self) -> List[mx.nd.NDArray]:
         """The gradients, in the order of the parameters."""
@@ -108,7 +112,7 @@ class Optimizer:
             If it is not finite, whatever the loss is scaled by; parameters are as they were.
         """
         gradients = self.gradients()
-        self._workers.average(gradients, name='gradient')
+        self._workers.average(gradients, name='gradient', compression=self._compression)
         norm = math.sqrt(sum(float(value) for value in mx.nd.multi_sum_sq(
             *gradients, num_arrays=len(gradients)).asnumpy()))
         finite = math.isfinite(norm)

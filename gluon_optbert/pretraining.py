@@ -11,7 +11,7 @@ from mxnet import gluon
 from .architecture import resolve
 from .checkpoint import SavedModel, read_model, write_model
 from .cost import ParameterCost
-from .distributed import Workers
+from .distributed import COMPRESSIONS, Workers
 from .heads import PARTS, PRETRAINING, part_of
 from .loop import Phase, Reporter
 from .model import OptBERTModel, build, named_parameters, read_parameters
@@ -35,6 +35,8 @@ class WeightRecipe:
     warmup: float = option('share of the steps in which the learning rate rises', 0.01)
     precision: str = option("of the encoder's matrix products, all else stays float32; bfloat16 is for processors with AVX-512, "
                             'float16 for GPUs, with a loss scale that adapts', 'float32', choices=TRAINING_PRECISIONS)
+    compression: str = option('of the gradients on their way between workers: fp16 sends half the bytes', 'none',
+                              choices=COMPRESSIONS)
     weight_decay: float = option('of all weights but biases and LayerNorms', 0.01)
     clip_norm: float = option('largest 2-norm of the gradient', 1.0)
     dropout: float = option('of embeddings, attention probabilities and block outputs', 0.1)
@@ -72,7 +74,8 @@ class WeightRecipe:
                          parameters: Optional[Mapping[str, gluon.Parameter]] = None) -> Optimizer:
         """The optimizer of all weights, or of the given ones."""
         return Optimizer(named_parameters(model) if parameters is None else parameters, self.optimizer,
-                         weight_decay=self.weight_decay, clip_norm=self.clip_norm, workers=workers, scale=self.loss_scale())
+                         weight_decay=self.weight_decay, clip_norm=self.clip_norm, workers=workers, scale=self.loss_scale(),
+                         compression=self.compression)
 
     def loss_scale(self) -> Optional[LossScale]:
         """What float16 wants the loss multiplied by."""

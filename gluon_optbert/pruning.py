@@ -177,7 +177,7 @@ def train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Dict[str, 
     phase = recipe.phase('gates', steps, evaluate_every=0, first_batch=(number - 1) * (steps + recovery),
                          notes={'round': number, 'parameters': ParameterCost().cost(current.architecture)})
     optimizer = Optimizer({gate_name(key): parameter for key, parameter in gates.trained().items()},
-                          recipe.alpha_optimizer, workers=job.workers, scale=recipe.loss_scale())
+                          recipe.alpha_optimizer, workers=job.workers, scale=recipe.loss_scale(), compression=recipe.compression)
     fit(model, optimizer, Schedule(recipe.alpha_learning_rate, steps, decay=False), phase, shards=job.shards['train'],
         heldout=None, workers=job.workers, reporter=job.reporter, states=job.directory(number) / 'gate-states',
         penalty=kind(recipe.gamma, beta(current.architecture, job.cost)))
