@@ -115,7 +115,7 @@ def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any
     problems = []
     for name, (size, digest) in stated.items():
         file = directory / name
-        if Path(name).name != name or len(name.encode('utf-8', 'replace')) > _LONGEST_NAME:
+        if Path(name).name != name or len(name.encode('utf-8', 'replace')) > _LONGEST_NAME or not name.isprintable():
             problems.append(f'{name[:80]!r} is not a plain file name')
         elif not file.is_file():
             problems.append(f'{name} is missing')

@@ -189,7 +189,7 @@ def read_yaml(path: Path) -> Dict[str, Any]:
     except OSError as error:  # a name that is too long, for one
         raise FileNotFoundError(f'{str(path)[:200]}: no recipe file ({error.strerror})') from error
     if not found:
-        raise FileNotFoundError(f'{path}: no such recipe file')
+        raise FileNotFoundError(f'{path if str(path).isprintable() else repr(str(path))}: no such recipe file')
     values = load_yaml(path.read_bytes(), source=str(path))
     if values is None:
         return {}

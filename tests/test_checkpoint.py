@@ -158,6 +158,14 @@ def test_manifest_may_not_name_files_elsewhere(damaged):
         read_model(damaged)
 
 
+def test_name_with_a_line_break_is_quoted(damaged):
+    manifest = json.loads((damaged / 'manifest.json').read_text())
+    manifest['files']['a\nb'] = manifest['files']['vocab.txt']
+    (damaged / 'manifest.json').write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=r"'a\\nb' is not a plain file name"):
+        read_model(damaged)
+
+
 def vouch(directory):
     """Make the manifest agree with what is there, so that only the parts' own checks are left."""
     write_manifest(directory, form=FORMAT, version=VERSION)

@@ -137,6 +137,12 @@ def test_missing_recipe_file_is_named(tmp_path):
         parsed([str(tmp_path / 'none.yaml')])
 
 
+def test_recipe_name_with_a_line_break_is_quoted(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        read_yaml(tmp_path / 'a\nb.yaml')
+    assert len(str(caught.value).splitlines()) == 1 and r'a\nb.yaml' in str(caught.value)
+
+
 def test_name_that_no_file_can_have_is_refused_by_a_short_message():
     with pytest.raises(FileNotFoundError, match='x: no recipe file') as caught:
         read_yaml(Path('x' * 5000))
