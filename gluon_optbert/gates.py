@@ -109,9 +109,10 @@ def gated_by(F, data: Tensor, vector: Tensor, column: Optional[Tensor], units: i
         Ones, where there will be a backward pass.
     units : int
     """
-    if column is None:
-        return F.broadcast_mul(data, F.reshape(vector, shape=(1, 1, -1)))
-    return data * spread(F, vector, column, units)
+    with mx.AttrScope(__part__='gates'):  # for tools/profile_training.py
+        if column is None:
+            return F.broadcast_mul(data, F.reshape(vector, shape=(1, 1, -1)))
+        return data * spread(F, vector, column, units)
 
 
 class StreamLayerNorm(nn.LayerNorm):

@@ -18,7 +18,8 @@ from .penalty import Penalty
 from .shards import Shards
 
 
-def _feed(batch: Batch, rows: slice, ctx: mx.Context) -> Dict[str, mx.nd.NDArray]:
+def feed_of(batch: Batch, rows: slice, ctx: mx.Context) -> Dict[str, mx.nd.NDArray]:
+    """Some rows of a batch as the network and its loss read them."""
     return {name: mx.nd.array(getattr(batch, name)[rows], ctx=ctx, dtype='float32') for name in (
         'input_ids', 'token_types', 'valid_length', 'masked_positions', 'masked_ids', 'masked_weights',
         'next_sentence_labels', 'instance_weights')}
@@ -54,7 +55,7 @@ def evaluate(model: OptBERTModel, shards: Shards, workers: Workers, *, batch_siz
     sums = np.zeros(6)
     for batch in evaluation_batches(shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit):
         with autograd.predict_mode():
-            found = _losses(model, loss, _feed(batch, slice(None), workers.context()))
+            found = _losses(model, loss, feed_of(batch, slice(None), workers.context()))
         sums += [*(float(value.asscalar()) for value in found), batch.masked_weights.sum(),
                  batch.instance_weights.sum()]
     mlm, nsp, mlm_right, nsp_right, masked, instances = workers.sum(sums, name='evaluation')
@@ -88,7 +89,7 @@ class Pretraining(Objective):
                       workers=self.workers.size)
 
     def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
-        return _losses(self.model, self._loss, _feed(batch, rows, self.workers.context()))
+        return _losses(self.model, self._loss, feed_of(batch, rows, self.workers.context()))
 
     def totals(self, batch: Batch) -> Tuple[int, int]:
         return batch.masked_total, batch.instance_total
