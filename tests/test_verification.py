@@ -35,7 +35,8 @@ def test_every_round_and_every_width_is_within_the_tolerance(finished):
 
 
 @pytest.mark.parametrize('method, more', [('layers', {'target': 0.8, 'drop': 'first'}), ('uniform', {}), ('magnitude', {}),
-                                          ('heads', {'prune': 'a', 'target': 0.9}), ('blocks', {'prune': 'f', 'target': 0.9}), ('alpha', {'penalty': 'proximal'}),
+                                          ('heads', {'prune': 'a', 'target': 0.9}), ('blocks', {'prune': 'f', 'target': 0.9}),
+                                          ('alpha', {'penalty': 'proximal'}),
                                           ('alpha', {'penalty': 'l0'}), ('alpha', {'multiple_of': 4}),
                                           ('alpha', {'prune': 'f', 'drop_blocks': True, 'target': 0.66})])
 def test_runs_of_every_method_verify(tmp_path, shards_directory, model_directory, method, more):

@@ -50,7 +50,7 @@ EXAMPLE = ('python tools/compare_finetuning.py finetune/recipes/glue.yaml --task
 PEER = Path(__file__).resolve().parent / 'peers' / 'torch_finetuning.py'
 EPSILON = 1e-6  # of Adam, BERTAdam's default
 _AS_THERE = ('task', 'model', 'data', 'seeds', 'epochs', 'batch_size', 'evaluation_tokens', 'learning_rate', 'warmup',
-             'weight_decay', 'clip_norm', 'dropout', 'max_length', 'limit', 'evaluation_limit', 'select', 'cased', 'log_every')
+             'weight_decay', 'clip_norm', 'dropout', 'max_length', 'limit', 'evaluation_limit', 'select', 'log_every')
 _LATER = ('output', 'peer', 'seeds', 'resume', 'log_every')  # what may differ when a comparison is gone on with
 _FIELDS, _HINTS = {field.name: field for field in dataclasses.fields(GlueRecipe)}, typing.get_type_hints(GlueRecipe)
 _Shared = dataclasses.make_dataclass('_Shared', [(name, _HINTS[name], dataclasses.field(

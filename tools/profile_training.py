@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 
-os.environ.update(MXNET_EXEC_BULK_EXEC_TRAIN='0', MXNET_SUBGRAPH_BACKEND='NONE', MXNET_SUBGRAPH_VERBOSE='0')  # one event for each operator, none fused
+# one event for each operator, none fused
+os.environ.update(MXNET_EXEC_BULK_EXEC_TRAIN='0', MXNET_SUBGRAPH_BACKEND='NONE', MXNET_SUBGRAPH_VERBOSE='0')
 
 import dataclasses
 import json
