@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Dict, Mapping, Tuple
+from typing import Callable, Dict, Mapping, Tuple
 
 import numpy as np
 
@@ -96,16 +96,17 @@ def fold(parameters: Parameters, architecture: Architecture, alphas: Alphas) -> 
     """
     check_parameters(parameters, architecture)
     check_alphas(alphas, architecture)
-    folded = {}
-    for name, axes in parameter_axes(architecture).items():
-        value = np.asarray(parameters[name])
-        for side in _gated_sides(name, architecture):
-            gate = _axis_gate(axes[side], alphas)
-            shape = [1] * value.ndim
-            shape[side] = -1
-            value = value * gate.reshape(shape).astype(value.dtype)
-        folded[name] = value
-    return folded
+    axes = parameter_axes(architecture)
+    return {name: _folded(name, np.asarray(parameters[name]), axes[name], architecture, alphas) for name in axes}
+
+
+def _folded(name: str, value: np.ndarray, axes: Tuple[Axis, ...], architecture: Architecture, alphas: Alphas) -> np.ndarray:
+    """One parameter with its gates in it; itself if it has none."""
+    for side in _gated_sides(name, architecture):
+        shape = [1] * value.ndim
+        shape[side] = -1
+        value = value * _axis_gate(axes[side], alphas).reshape(shape).astype(value.dtype)
+    return value
 
 
 def _axis_indices(axis: Axis, architecture: Architecture, selection: Selection) -> np.ndarray:
@@ -135,6 +136,11 @@ def cut(parameters: Parameters, architecture: Architecture,
         If parameters or selection do not fit the architecture.
     """
     check_parameters(parameters, architecture)
+    return _cut(lambda name: np.asarray(parameters[name]), architecture, selection), selection.architecture(architecture)
+
+
+def _check_selection(architecture: Architecture, selection: Selection) -> None:
+    """Raise ValueError unless the selection takes units of this architecture and leaves one of every width but f."""
     widths = architecture.widths()
     wrong = [key for key, kept in selection.kept.items()
              if key not in widths or np.any(np.diff(kept) <= 0) or (len(kept) == 0 and widths[key] > 0 and key[0] != 'f')
@@ -145,6 +151,12 @@ def cut(parameters: Parameters, architecture: Architecture,
     if wrong:
         raise ValueError('selection does not fit the architecture (increasing indices below the width, at least one but of f): '
                          + ', '.join(wrong))
+
+
+def _cut(value_of: Callable[[str], np.ndarray], architecture: Architecture, selection: Selection) -> Dict[str, np.ndarray]:
+    """What is left of every parameter; they are asked for one at a time, so that no second set of them is in memory."""
+    _check_selection(architecture, selection)
+    widths = architecture.widths()
     narrower = dataclasses.replace(selection, layers=None).architecture(architecture)
     layers = range(len(architecture.layers)) if selection.layers is None else selection.layers
     places = {old: new for new, old in enumerate(layers)}
@@ -153,7 +165,7 @@ def cut(parameters: Parameters, architecture: Architecture,
         match = _LAYER.match(name)
         if match and int(match.group(2)) not in places:
             continue
-        value = np.asarray(parameters[name])
+        value = value_of(name)
         for side, axis in enumerate(axes):
             indices = _axis_indices(axis, architecture, selection)
             if len(indices) < value.shape[side]:
@@ -165,7 +177,7 @@ def cut(parameters: Parameters, architecture: Architecture,
         if match:
             name = f'{match.group(1)}{places[int(match.group(2))]}{name[match.end():]}'
         left[name] = np.array(value, order='C')
-    return left, selection.architecture(architecture)
+    return left
 
 
 def shrink(parameters: Parameters, architecture: Architecture, alphas: Alphas,
@@ -178,4 +190,8 @@ def shrink(parameters: Parameters, architecture: Architecture, alphas: Alphas,
     ValueError
         As `fold` and `cut`.
     """
-    return cut(fold(parameters, architecture, alphas), architecture, selection)
+    check_parameters(parameters, architecture)
+    check_alphas(alphas, architecture)
+    axes = parameter_axes(architecture)
+    return _cut(lambda name: _folded(name, np.asarray(parameters[name]), axes[name], architecture, alphas), architecture,
+                selection), selection.architecture(architecture)

@@ -1,4 +1,6 @@
 """Folding and cutting: gated = folded, and gated with zeros = shrunk, for any network and any widths."""
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -229,3 +231,15 @@ def test_gated_network_equals_the_export_after_several_rounds(tmp_path_factory, 
     export(SavedModel(architecture, parameters, vocabulary_of(TOKENS[:11])), place, head='pretraining')
     exported = outputs_of(import_symbol(place, list(INPUTS)), inputs)
     assert relative_difference(exported, without(gated, selection)) <= TOLERANCE
+
+
+def test_shrinking_holds_no_second_set_of_the_parameters():
+    """What it takes above its result is a few copies of the largest tensor, not a folded copy of all."""
+    architecture = network(*[(4, 16, 16, 256)] * 12, h=64)
+    parameters, alphas = random_parameters(architecture), random_alphas(architecture)
+    kept = {key: np.arange(60 if key == 'h' else width) for key, width in architecture.widths().items()}
+    tracemalloc.start()
+    smaller, _ = shrink(parameters, architecture, alphas, Selection(kept, 0.0, 0.0))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < sum(value.nbytes for value in smaller.values()) + 5 * max(value.nbytes for value in parameters.values())

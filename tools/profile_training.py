@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 
-# one event for each operator, none fused
-os.environ.update(MXNET_EXEC_BULK_EXEC_TRAIN='0', MXNET_SUBGRAPH_BACKEND='NONE', MXNET_SUBGRAPH_VERBOSE='0')
+os.environ.update(MXNET_EXEC_BULK_EXEC_TRAIN='0', MXNET_SUBGRAPH_BACKEND='NONE')  # one event for each operator, none fused
 
 import dataclasses
 import json
@@ -44,7 +43,7 @@ from gluon_optbert.training import Pretraining, feed_of
 GATES = 'gates'
 PARTS = {GATES: r'gate_|_transformer\d+_(_ones|square|reshape|broadcast_mul)\d|model\d+_(_ones|reshape3|broadcast_mul)',
          'LayerNorm': 'streamlayernorm', 'feed-forward': 'optfeedforward', 'attention': r'_transformer\d+_',
-         'embedding and masks': r'embed|encoder\d+_|model\d+_(_plus|transpose)0', 'heads and losses': ''}  # the first that fits a name
+         'embedding and masks': r'embed|encoder\d+_|model\d+_(_plus|transpose)0', 'heads and losses': ''}  # the first that fits
 UNTIMED = 2  # the first steps, which allocate
 LARGE = 64 * 2 ** 20  # numbers of the array that is copied
 
@@ -92,21 +91,15 @@ class Step:
         return 1e3 * (ended - began), 1e3 * (ended - between)
 
 
-class _Same(Pretraining):
-    """The objective without shards: batches are handed over."""
-
-    def __init__(self, model: OptBERTModel, workers: Workers):
-        super().__init__(model, workers, shards=None)
-
-
 def random_batch(recipe: ProfileRecipe, vocab_size: int) -> Batch:
     """One batch without padding."""
-    random, few = np.random.RandomState(0), (recipe.batch_size, recipe.masked)
-    shape = (recipe.batch_size, recipe.length)
-    return Batch(random.randint(0, vocab_size, shape), random.randint(0, 2, shape), np.full(recipe.batch_size, recipe.length),
-                 random.randint(0, recipe.length, few), random.randint(0, vocab_size, few), np.ones(few, np.float32),
-                 random.randint(0, 2, recipe.batch_size), np.ones(recipe.batch_size, np.float32), recipe.batch_size * recipe.masked,
-                 recipe.batch_size, recipe.batch_size * recipe.length, 0)
+    random, size, length = np.random.RandomState(0), recipe.batch_size, recipe.length
+    all_places, few = (size, length), (size, recipe.masked)
+    return Batch(input_ids=random.randint(0, vocab_size, all_places), token_types=random.randint(0, 2, all_places),
+                 valid_length=np.full(size, length), masked_positions=random.randint(0, length, few),
+                 masked_ids=random.randint(0, vocab_size, few), masked_weights=np.ones(few, np.float32),
+                 next_sentence_labels=random.randint(0, 2, size), instance_weights=np.ones(size, np.float32),
+                 masked_total=size * recipe.masked, instance_total=size, token_total=size * length, index=0)
 
 
 def prepare(recipe: ProfileRecipe, architecture: Architecture, workers: Workers) -> Step:
@@ -121,7 +114,7 @@ def prepare(recipe: ProfileRecipe, architecture: Architecture, workers: Workers)
                           clip_norm=None if recipe.gates else 1.0)
     phase = Phase(name='profile', steps=1, batch_size=recipe.batch_size * workers.size)
     collect_gradients(model, trained, phase)
-    return Step(_Same(model, workers), optimizer, phase)
+    return Step(Pretraining(model, workers, shards=None), optimizer, phase)
 
 
 def clock(action: Callable[[], Any], repeats: int, *, untimed: int = UNTIMED) -> float:
@@ -223,8 +216,8 @@ def work(recipe: ProfileRecipe, architecture: Architecture) -> Dict[str, float]:
     width = architecture.embedding_width
     head = 2 * recipe.masked * width * (architecture.h + architecture.vocab_size)
     passes = 2 if recipe.gates else 3  # the gradient of the input, and that of the weights unless they are frozen
-    counts = {'attention': passes * (forward['attention'] - scores) + 3 * scores, 'feed-forward': passes * forward['feed_forward'],
-              'heads and losses': passes * head}
+    counts = {'attention': passes * (forward['attention'] - scores) + 3 * scores,
+              'feed-forward': passes * forward['feed_forward'], 'heads and losses': passes * head}
     return {part: recipe.batch_size * count / 1e9 for part, count in counts.items()}
 
 

@@ -1,0 +1,115 @@
+"""Time the end of a pruning round, and what it takes in memory: select units, fold the gates, cut the tensors, write the model.
+
+The weights and the gates are random ones. Memory is that of the parameters and the most that Python and NumPy held beside them,
+over that of the parameters; it is taken in a round that is not timed.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional
+
+import numpy as np
+from gluonnlp.vocab import BERTVocab
+
+from gluon_optbert.architecture import Architecture, resolve
+from gluon_optbert.checkpoint import SavedModel, write_model
+from gluon_optbert.cost import ParameterCost
+from gluon_optbert.heads import PRETRAINING, network_shapes
+from gluon_optbert.provenance import commit, machine, versions
+from gluon_optbert.recipe import command, option, parse, to_dict
+from gluon_optbert.selection import LETTERS, select_units
+from gluon_optbert.shrink import shrink
+from gluon_optbert.staging import write_file
+from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
+
+
+@dataclasses.dataclass(frozen=True)
+class CutRecipe:
+    """What is timed."""
+    architecture: str = option('its name, or a file, or JSON', 'bert_base')
+    target: float = option('share of the parameters that is left', 0.6)
+    repeats: int = option('rounds that are timed; the median counts', 3)
+    place: Optional[Path] = option('directory to write the models in; by default where temporary files are', None)
+    output: Optional[Path] = option('JSON file to write', None)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        found = [] if self.repeats >= 1 else [f'repeats must be at least 1, found {self.repeats}']
+        return found + ([] if 0 < self.target < 1 else [f'target must lie between 0 and 1, found {self.target}'])
+
+
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """What a round ends with before anything is cut."""
+    architecture: Architecture
+    parameters: Dict[str, np.ndarray]
+    alphas: Dict[str, np.ndarray]
+    vocabulary: BERTVocab
+
+    @classmethod
+    def random(cls, architecture: Architecture) -> 'Material':
+        """Of the shapes of an architecture."""
+        random = np.random.RandomState(0)
+        parameters = {name: random.standard_normal(shape).astype(np.float32)
+                      for name, shape in network_shapes(architecture, PRETRAINING).items()}
+        alphas = {key: random.uniform(0.1, 1.0, width).astype(np.float32) for key, width in architecture.widths().items()}
+        words = (f'w{i}' for i in range(architecture.vocab_size - len(SPECIAL_TOKENS)))
+        return cls(architecture, parameters, alphas, vocabulary_of([*SPECIAL_TOKENS, *words]))
+
+
+def end_of_round(given: Material, target: float, directory: Path) -> Dict[str, float]:
+    """Do it all; the seconds of every part."""
+    cost, found = ParameterCost(), {}
+
+    def timed(name: str, action: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        made = action()
+        found[name] = time.perf_counter() - began
+        return made
+    selection = timed('select', lambda: select_units(given.alphas, given.architecture, cost,
+                                                     target * cost.cost(given.architecture), prune=LETTERS))
+    smaller, narrower = timed('fold and cut', lambda: shrink(given.parameters, given.architecture, given.alphas, selection))
+    timed('write', lambda: write_model(directory, SavedModel(narrower, smaller, given.vocabulary, {}, {'step': 1}), replace=True))
+    return {**found, 'all': sum(found.values())}
+
+
+def memory_of(given: Material, target: float, directory: Path) -> float:
+    """The parameters' memory and the most that is taken beside it, over the parameters'."""
+    whole = sum(value.nbytes for value in given.parameters.values())
+    tracemalloc.start()
+    end_of_round(given, target, directory)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return (whole + peak) / whole
+
+
+@command
+def main(argv=None):
+    """Time the rounds and print the table."""
+    recipe = parse(CutRecipe, argv, description=__doc__, positional='architecture',
+                   example='python tools/benchmark_cut.py bert_base --target 0.9')
+    architecture = resolve(recipe.architecture)
+    given = Material.random(architecture)
+    with tempfile.TemporaryDirectory(dir=recipe.place) as place:
+        memory = memory_of(given, recipe.target, Path(place) / 'model')
+        rounds = [end_of_round(given, recipe.target, Path(place) / 'model') for _ in range(recipe.repeats)]
+    print('| part | median | minimum | maximum |\n| --- | --- | --- | --- |')
+    for name in rounds[0]:
+        values = [found[name] for found in rounds]
+        print(f'| {name} | {np.median(values):.2f} s | {min(values):.2f} s | {max(values):.2f} s |')
+    print(f'\nat most {memory:.2f} times the memory of the parameters')
+    if recipe.output:
+        write_file(recipe.output, (json.dumps({
+            'recipe': to_dict(recipe), 'parameters': int(ParameterCost().cost(architecture)), 'seconds': rounds, 'memory': memory,
+            'commit': commit(), 'versions': versions(), 'machine': machine()}, indent=1) + '\n').encode())
+        print(f'wrote {recipe.output}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
