@@ -123,11 +123,9 @@ class Optimizer:
         if not finite:
             raise TrainingDiverged(f'step {step}: the gradient is {norm}; the last checkpoint is from before; begin '
                                    'again with a smaller learning rate, which --resume does not take')
-        if self._clip_norm and norm > self._clip_norm:
-            for gradient in gradients:
-                gradient *= self._clip_norm / norm
         self._trainer.set_learning_rate(learning_rate)
-        self._trainer.update(1)
+        excess = norm / self._clip_norm if self._clip_norm else 1.0
+        self._trainer.update(max(1.0, excess))  # which divides the gradients by it as it reads them
         return norm
 
     def check(self, step: int) -> None:
