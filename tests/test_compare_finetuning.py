@@ -131,6 +131,20 @@ def test_peer_is_handed_the_batches_and_learning_rates_of_a_run_here(start, monk
     assert [batch['rows'].tolist() for batch in middle] == [batch.rows[batch.weights > 0].tolist() for batch in trained[6:8]]
 
 
+def test_peer_is_handed_every_instance_once_an_epoch_in_random_order_where_asked(start):
+    recipe, _, exercise = prepared(start, peer_batches='shuffled')
+    handed = job(recipe, 1, exercise)
+    found, size = list(batches(handed, 'train')), len(exercise.train)
+    steps = -(-size // recipe.batch_size)
+    epochs = [np.concatenate([batch['rows'] for batch in found[i * steps:(i + 1) * steps]]) for i in range(recipe.epochs)]
+    assert len(found) == steps * recipe.epochs == len(handed['learning_rates'])
+    assert all(sorted(rows) == list(range(size)) for rows in epochs) and (epochs[0] != epochs[1]).any()
+    assert all(batch['attention_mask'].any(axis=0).all() for batch in found)  # no padding beyond the longest
+    assert (job(recipe, 2, exercise)['train/rows'] != handed['train/rows']).any()
+    same = job(prepared(start)[0], 1, exercise)
+    assert all((same[name] == handed[name]).all() for name in handed if name.startswith('heldout'))
+
+
 def test_run_here_is_a_run_of_run_glue(start, tmp_path):
     recipe, saved, exercise = prepared(start)
     found = run_here(recipe, 3, saved, exercise)

@@ -1,9 +1,12 @@
 """Fine-tune one checkpoint here and with Transformers on PyTorch, and set scores and seconds beside each other.
 
-Both have the same tokens, batches in the same order, padding, learning rates, weight decay, clipping, rate of dropout and threads
-(OMP_NUM_THREADS; by default the physical cores), and are scored by the same code. New heads and dropout are drawn on each side,
-and the optimizers are its own: GluonNLP's BERTAdam, which does not correct the bias of its moments, and AdamW. The sides take
-turns at going first. PyTorch stays in an environment of its own:
+Both have the same tokens, learning rates, weight decay, clipping, rate of dropout and threads (OMP_NUM_THREADS; by default the
+physical cores), and are scored by the same code. New heads and dropout are drawn on each side, and the optimizers are its own:
+GluonNLP's BERTAdam, which does not correct the bias of its moments, and AdamW. PyTorch is in float32; --precision is of this side.
+With --peer-batches same both have the same batches with the same padding; with shuffled, Transformers has them as its own examples
+make them: in random order, padded to the longest of each batch, where this package puts instances of like lengths together. The
+batches of held-out sets are the same in either case. The sides take turns at going first. PyTorch stays in an environment of its
+own:
 
     python tools/peers/install.py peers --only torch
 
@@ -37,6 +40,7 @@ from gluon_optbert.heads import part_of
 from gluon_optbert.importers import convert
 from gluon_optbert.loop import Phase, Reporter, Terminated, descend
 from gluon_optbert.model import build
+from gluon_optbert.precision import check_precision
 from gluon_optbert.provenance import commit, machine, versions
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.sources import read_hugging_face
@@ -50,7 +54,7 @@ EXAMPLE = ('python tools/compare_finetuning.py finetune/recipes/glue.yaml --task
 PEER = Path(__file__).resolve().parent / 'peers' / 'torch_finetuning.py'
 EPSILON = 1e-6  # of Adam, BERTAdam's default
 _AS_THERE = ('task', 'model', 'data', 'seeds', 'epochs', 'batch_size', 'evaluation_tokens', 'learning_rate', 'warmup',
-             'weight_decay', 'clip_norm', 'dropout', 'max_length', 'limit', 'evaluation_limit', 'select', 'log_every')
+             'weight_decay', 'clip_norm', 'dropout', 'precision', 'max_length', 'limit', 'evaluation_limit', 'select', 'log_every')
 _LATER = ('output', 'peer', 'seeds', 'resume', 'log_every')  # what may differ when a comparison is gone on with
 _FIELDS, _HINTS = {field.name: field for field in dataclasses.fields(GlueRecipe)}, typing.get_type_hints(GlueRecipe)
 _Shared = dataclasses.make_dataclass('_Shared', [(name, _HINTS[name], dataclasses.field(
@@ -62,6 +66,7 @@ class CompareRecipe(_Shared):
     """Fine-tuning on one task of GLUE, twice."""
     checkpoint: Path = option('Hugging Face directory that the model directory was imported from')
     peer: Path = option('Python interpreter of an environment with torch and transformers')
+    peer_batches: str = option('those that Transformers trains on', 'same', choices=('same', 'shuffled'))
     output: Path = option('JSON file to write')
     resume: bool = option('make only the runs that an unfinished comparison lacks', False)
 
@@ -113,7 +118,7 @@ def run_here(recipe: CompareRecipe, seed: int, saved: SavedModel, exercise: Exer
     """Fine-tune with this package: ``epochs`` with their scores, ``versions`` and ``seconds`` from loading on."""
     began, own, workers = time.perf_counter(), recipe.own(), Workers()
     model = build(saved.architecture, start_parameters(saved, exercise.head, seed=seed), head=exercise.head, dropout=own.dropout,
-                  ctx=workers.context())
+                  precision=own.precision, ctx=workers.context())
     objective = Timed(model, workers, exercise, own)
     per_epoch = steps_per_epoch(exercise.train, own.batch_size)
     phase = own.phase(exercise.name, own.epochs * per_epoch, seed=seed, evaluate_every=per_epoch, notes={'seed': seed})
@@ -128,9 +133,21 @@ def run_here(recipe: CompareRecipe, seed: int, saved: SavedModel, exercise: Exer
     return {'epochs': epochs, 'versions': versions(), 'seconds': time.perf_counter() - began}
 
 
-def _part(features: Features, batches: typing.Iterable[TaskBatch]) -> Dict[str, np.ndarray]:
+def _layout(batches: typing.Iterable[TaskBatch]) -> List[Tuple[np.ndarray, int]]:
+    """The instances of every batch, and the tokens that they are padded to."""
+    return [(batch.rows[batch.weights > 0], batch.input_ids.shape[1]) for batch in batches]
+
+
+def _shuffled(features: Features, recipe: CompareRecipe, seed: int) -> List[Tuple[np.ndarray, int]]:
+    """`_layout` of all epochs in random order."""
+    orders = [np.random.RandomState([seed, epoch]).permutation(len(features)) for epoch in range(recipe.epochs)]
+    return [(rows, int(features.lengths[rows].max())) for order in orders
+            for rows in np.split(order, range(recipe.batch_size, len(order), recipe.batch_size))]
+
+
+def _part(features: Features, layout: List[Tuple[np.ndarray, int]]) -> Dict[str, np.ndarray]:
     """Instances, and the batches that they come in."""
-    rows, widths = zip(*((batch.rows[batch.weights > 0], batch.input_ids.shape[1]) for batch in batches))
+    rows, widths = zip(*layout)
     return {'ids': features.ids, 'starts': features.starts, 'seconds': features.seconds, 'rows': np.concatenate(rows),
             'row_starts': np.cumsum([0, *map(len, rows)]), 'widths': np.array(widths)}
 
@@ -141,9 +158,10 @@ def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, np.nd
     """
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
     schedule = recipe.own().schedule(steps)
-    parts = {'train': _part(exercise.train, itertools.islice(
-        training_batches(exercise.train, batch_size=recipe.batch_size, seed=seed), steps))}
-    parts.update((f'heldout/{name}', _part(features, evaluation_batches(features, tokens=recipe.evaluation_tokens)))
+    layout = _shuffled(exercise.train, recipe, seed) if recipe.peer_batches == 'shuffled' else _layout(itertools.islice(
+        training_batches(exercise.train, batch_size=recipe.batch_size, seed=seed), steps))
+    parts = {'train': _part(exercise.train, layout)}
+    parts.update((f'heldout/{name}', _part(features, _layout(evaluation_batches(features, tokens=recipe.evaluation_tokens))))
                  for name, features in exercise.heldout.items())
     arrays = {f'{part}/{name}': array for part, found in parts.items() for name, array in found.items()}
     kind = np.float32 if exercise.head.kind == 'regression' else np.int64
@@ -258,6 +276,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         raise FileNotFoundError(f'{recipe.peer}: no such interpreter; python tools/peers/install.py peers --only torch makes one')
     if Workers().size > 1 or Workers().context() != mx.cpu():
         raise ValueError('the comparison is of one process on the CPU; start it without horovodrun, and hide GPUs')
+    check_precision(recipe.precision, Workers().context())
     saved = read_model(recipe.model)
     check_checkpoint(recipe, saved)
     exercise = prepare_glue(recipe.own(), saved)
@@ -273,7 +292,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             result['summary'] = summarise(result['runs'])
             write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
     print(f'{table(result)}\n\n{exercise.name}, {exercise.samples["train"]} instances to train on, epochs: {recipe.epochs}, '
-          f'threads: {result["machine"]["threads"]}\nwrote {recipe.output}')
+          f'{recipe.precision} here, batches there: {recipe.peer_batches}, threads: {result["machine"]["threads"]}\n'
+          f'wrote {recipe.output}')
 
 
 if __name__ == '__main__':
