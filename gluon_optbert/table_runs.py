@@ -22,7 +22,8 @@ from .finetuning import FineTuneRecipe
 from .glue import GlueRecipe, finetune_glue, task_directory
 from .paper import PaperTable, load_table
 from .pretraining import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards, pretrain
-from .pruning import PruneRecipe, prune, read_start
+from .prune_recipe import PruneRecipe, read_start
+from .pruning import prune
 from .question_answering import SquadRecipe, finetune_squad, read_parts
 from .recipe import check_same, fill, read_yaml, save, to_dict
 from .staging import new_directory, refuse_existing

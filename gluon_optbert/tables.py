@@ -12,7 +12,7 @@ from typing import Callable, List, Mapping, Optional, Tuple, Union
 from .architecture import Architecture, bert_base, resolve
 from .cost import ParameterCost
 from .paper import Cell, PaperTable, load_table
-from .pruning import PruneRecipe, unreachable
+from .prune_recipe import PruneRecipe, unreachable
 from .recipe import option
 from .selection import LETTERS
 

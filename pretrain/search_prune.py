@@ -27,7 +27,8 @@ from optuna.trial import FrozenTrial, TrialState
 from gluon_optbert.checkpoint import read_model
 from gluon_optbert.distributed import Workers
 from gluon_optbert.optimization import TrainingDiverged
-from gluon_optbert.pruning import PruneRecipe, prune
+from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning import prune
 from gluon_optbert.recipe import RunFailed, check_same, command, option, parse, save
 from gluon_optbert.staging import new_directory, refuse_existing, write_file
 

@@ -4,6 +4,8 @@ import sys
 import pytest
 from hypothesis import settings
 
+from gluon_optbert.pruning import prune
+from pruned import recipe_for
 from tiny import ROOT, write_saved_model, write_shards
 
 sys.path.append(str(ROOT / 'tools'))  # where a command finds the modules that it shares with others
@@ -24,3 +26,10 @@ def shards_directory(tmp_path_factory):
 def model_directory(tmp_path_factory):
     """A model directory with two layers of h=8."""
     return write_saved_model(tmp_path_factory.mktemp('data') / 'model')
+
+
+@pytest.fixture(scope='session')
+def pruned_run(shards_directory, model_directory, tmp_path_factory):
+    """An uninterrupted pruning run of two rounds: its directory and what `prune` returned."""
+    output = tmp_path_factory.mktemp('pruned') / 'run'
+    return output, prune(recipe_for(shards_directory, model_directory, output))

@@ -30,7 +30,7 @@ from gluon_optbert.arrays import read_arrays, write_arrays
 from gluon_optbert.checkpoint import FORMAT, VERSION, read_model, write_manifest
 from gluon_optbert.corpus import ShardRecipe
 from gluon_optbert.pretraining import PretrainRecipe
-from gluon_optbert.pruning import PruneRecipe
+from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.recipe import RecipeError, fill, parse, read_yaml
 from gluon_optbert.shards import Shards
 from tiny import LENGTH, PREDICTIONS, TOKENS, network, write_saved_model, write_shards

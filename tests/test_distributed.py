@@ -19,11 +19,11 @@ from gluon_optbert.distributed import Workers
 from gluon_optbert.pretraining import PretrainRecipe, pretrain
 from gluon_optbert.pruning import prune
 from gluon_optbert.recipe import fill
+from pruned import alphas_of, records, selection_of
+from pruned import recipe_for as pruning_recipe
+from pruned import values_for as pruning_values
 from test_pretraining import recipe_for as pretraining_recipe
 from test_pretraining import values_for as pretraining_values
-from test_pruning import alphas_of, records, selection_of
-from test_pruning import recipe_for as pruning_recipe
-from test_pruning import values_for as pruning_values
 from tiny import ROOT, environment
 
 HOROVODRUN = Path(sys.executable).with_name('horovodrun')
@@ -40,7 +40,8 @@ import json, sys
 import mxnet as mx
 from gluon_optbert.distributed import Workers
 from gluon_optbert.pretraining import PretrainRecipe, pretrain
-from gluon_optbert.pruning import PruneRecipe, prune
+from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning import prune
 from gluon_optbert.recipe import fill
 
 workers, size = Workers(), int(sys.argv[1])

@@ -8,7 +8,8 @@ from gluon_optbert.architecture import Architecture
 from gluon_optbert.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.latency import LatencyRecipe, fit_latency, random_architecture
 from gluon_optbert.baselines import random_scores
-from gluon_optbert.pruning import PruneRecipe, prune
+from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning import prune
 from gluon_optbert.selection import select_units
 from tiny import network, run
 

@@ -9,7 +9,7 @@ import pytest
 
 from gluon_optbert.corpus import ShardRecipe
 from gluon_optbert.pretraining import PretrainRecipe
-from gluon_optbert.pruning import PruneRecipe
+from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.recipe import parse
 from gluon_optbert.shards import record_dtype
 from tiny import ROOT, network, run, write_shards

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.pretraining import PretrainRecipe
-from gluon_optbert.pruning import PruneRecipe
+from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.recipe import (RecipeError, RunFailed, command, fill, flag, option, parse, parser_of, read_yaml,
                                   to_dict)
 from tiny import ROOT, run

@@ -8,7 +8,8 @@ import pytest
 
 from gluon_optbert.checkpoint import read_model, write_model
 from gluon_optbert.deploy import TOLERANCE, NotEqual
-from gluon_optbert.pruning import PruneRecipe, prune
+from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning import prune
 from gluon_optbert.verification import VerifyRecipe, read_alphas, read_selection, table, verify
 from tiny import run
 
