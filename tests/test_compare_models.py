@@ -5,10 +5,16 @@ import json
 import compare_models as tool
 import numpy as np
 import pytest
+from gluon_optbert.checkpoint import sha256
 from test_page import check_page
 from tiny import network, run, write_saved_model
 
 UNDIVIDED = network((2, 4, 4, 16), (1, 2, 6, 0), (2, 4, 4, 5), h=6)
+
+
+def named(directory):
+    """What the pages call it."""
+    return f'{directory.parent.name}/{directory.name}'
 
 
 @pytest.fixture(scope='module')
@@ -30,16 +36,17 @@ def compared(tmp_path_factory, model_directory, task):
     return output
 
 
-def test_numbers_are_of_every_layer_and_network(compared):
+def test_numbers_are_of_every_layer_and_network(compared, model_directory):
     found = json.loads((compared / 'comparison.json').read_text())
     assert set(found['cka']) == {'undivided', 'undivided, random weights'}
     for kinds in found['cka'].values():
         assert np.shape(kinds['attention']) == (2, 3) and np.shape(kinds['layers']) == (3, 4)
     assert found['tokens'] > 1000 and found['sequences'] == 160 and found['recipe']['words'] == 400
-    assert {row['network'] for row in found['probes']} == {f'{name}{what}' for name in ('model', 'undivided')
+    assert {row['network'] for row in found['probes']} == {f'{name}{what}' for name in (named(model_directory), 'undivided')
                                                            for what in ('', ', random weights')}
     assert len(found['probes']) == 3 * (3 + 3 + 4 + 4)
     assert found['tasks']['label']['classes'] == ['False', 'True']
+    assert found['model_sha256'][0] == sha256(model_directory / 'model.params') != found['model_sha256'][1]
 
 
 def test_tables_are_the_numbers(compared):
@@ -67,10 +74,11 @@ def test_network_is_like_itself_and_less_like_random_weights(tmp_path, model_dir
     assert done.returncode == 0, done.stderr
     assert not (output / 'probes.csv').exists()
     found = json.loads((output / 'comparison.json').read_text())['cka']
+    name = named(model_directory)
     for kind in ('attention', 'layers'):
-        assert np.diag(found['model again'][kind]) == pytest.approx(1)
-        assert np.diag(found['model again, random weights'][kind]).max() < 0.9
-    assert 'CKA of model with model again: 1.000' in done.stdout
+        assert np.diag(found[f'{name} again'][kind]) == pytest.approx(1)
+        assert np.diag(found[f'{name} again, random weights'][kind]).max() < 0.9
+    assert f'CKA of {name} with {name} again: 1.000' in done.stdout
 
 
 def test_heat_maps_show_the_similarities():

@@ -118,6 +118,8 @@ def test_what_cannot_be_drawn_is_said(tmp_path, capsys):
 
 def test_runs_of_the_same_name_are_told_apart():
     assert tool.labels_of([Path('/a/x/run'), Path('/b/x/run'), Path('/c')]) == ['a/x/run', 'b/x/run', 'c']
+    assert tool.labels_of([Path('/a/run/round-4/model'), Path('/a/base')]) == ['run/round-4/model', 'base']
+    assert tool.labels_of([Path('/model')]) == ['model']
     with pytest.raises(ValueError, match='given twice'):
         tool.labels_of([Path('/a'), Path('/a/')])
 

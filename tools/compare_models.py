@@ -22,10 +22,11 @@ from page import Chapter, Html, joined, page, picture, table, tag, values
 
 from gluon_optbert import __version__
 from gluon_optbert.analysis import Sample, Similarity, compare, network_of, random_network, read_sample
-from gluon_optbert.checkpoint import SavedModel, read_model
+from gluon_optbert.checkpoint import SavedModel, read_model, sha256
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.model import OptBERTModel
 from gluon_optbert.probing import ProbeResult, ProbeTask, probe, sentence_task, word_tasks
+from gluon_optbert.provenance import commit, machine, versions
 from gluon_optbert.recipe import command, option, parse, save, to_dict
 from gluon_optbert.staging import new_directory, refuse_existing
 from gluon_optbert.vocabulary import vocabulary_hash
@@ -181,7 +182,8 @@ def numbers(comparison: Comparison, recipe: CompareRecipe) -> Dict[str, Any]:
     """All of it as JSON values; a similarity that is not defined is null."""
     def cells(matrix: np.ndarray) -> List[List[Optional[float]]]:
         return [[None if np.isnan(value) else float(value) for value in row] for row in matrix]
-    return {'recipe': to_dict(recipe), 'versions': {'gluon_optbert': __version__}, 'sequences': len(comparison.sample),
+    return {'recipe': to_dict(recipe), 'model_sha256': [sha256(path / 'model.params') for path in recipe.models],
+            'commit': commit(), 'versions': versions(), 'machine': machine(), 'sequences': len(comparison.sample),
             'tokens': next(iter(comparison.similarities.values())).tokens,
             'cka': {name: {kind: cells(getattr(found, kind)) for kind in KINDS}
                     for name, found in comparison.similarities.items()},
@@ -259,7 +261,7 @@ def main(argv=None):
     recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE, positional='models')
     refuse_existing(recipe.output)
     paths = [path.resolve() for path in recipe.models]
-    labels = labels_of(paths) if paths[0] != paths[1] else [paths[0].name, f'{paths[0].name} again']
+    labels = labels_of(paths) if paths[0] != paths[1] else [name + again for name in labels_of(paths[:1]) for again in ('', ' again')]
     models = [read_model(path) for path in recipe.models]
     if len({vocabulary_hash(model.vocabulary) for model in models}) > 1:
         raise ValueError(f'{recipe.models[0]} and {recipe.models[1]} have different vocabularies; compare networks of the same')

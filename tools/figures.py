@@ -20,6 +20,7 @@ STYLE = {'font.size': 10, 'axes.titlesize': 11, 'axes.titlelocation': 'left', 'a
          'axes.spines.right': False, 'axes.grid': True, 'grid.color': '#e4e4e4', 'axes.axisbelow': True,
          'legend.frameon': False, 'figure.constrained_layout.use': True}
 FORMATS = {'png': {'dpi': 160, 'metadata': {'Software': None}}, 'svg': {'metadata': {'Date': None}}}
+_IN_A_RUN = re.compile(r'model|shrunk|round-\d+|seed-\d+')  # directories that every run has
 LONGEST = 60  # characters of a name in a figure
 
 
@@ -30,7 +31,7 @@ def in_millions(parameters: float) -> str:
 
 
 def labels_of(paths: Sequence[Path]) -> List[str]:
-    """The last part of every path, and as many parts before it as tell the paths apart.
+    """The last part of every path, and as many parts before it as tell the paths apart and name the run of a network.
 
     Raises
     ------
@@ -43,7 +44,13 @@ def labels_of(paths: Sequence[Path]) -> List[str]:
     depth = 1
     while len({part[-depth:] for part in parts}) < len(parts):
         depth += 1
-    return ['/'.join(part[-depth:]) for part in parts]
+    return ['/'.join(part[-max(depth, _named(part)):]) for part in parts]
+
+
+def _named(parts: Sequence[str]) -> int:
+    """How many of the last parts it takes to name something: ``run/round-4/model``, not ``model``."""
+    own = next((i for i, part in enumerate(reversed(parts)) if not _IN_A_RUN.fullmatch(part)), len(parts) - 1)
+    return own + 1
 
 
 def plain(name: str) -> str:
