@@ -190,8 +190,9 @@ def read_model(directory: Path) -> SavedModel:
             check_alphas(alphas, architecture)
         progress = json.loads((directory / 'progress.json').read_text(encoding='utf-8'))
         recipe = load_yaml((directory / 'recipe.yaml').read_bytes(), source='recipe.yaml') or {}
-        if not isinstance(progress, dict) or type(progress.get('step', 0)) is not int or not isinstance(recipe, dict):
-            raise ValueError('progress.json and recipe.yaml are mappings, and a step is a whole number')
+        if not isinstance(progress, dict) or not isinstance(recipe, dict) or any(
+                type(progress.get(name, 0)) is not int for name in ('step', 'earlier_steps')):
+            raise ValueError('progress.json and recipe.yaml are mappings, and steps are whole numbers')
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{directory}: {error}') from error
     vocabulary = read_vocabulary(directory / 'vocab.txt')

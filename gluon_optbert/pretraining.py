@@ -177,11 +177,19 @@ def _trained(model: OptBERTModel, recipe: PretrainRecipe, start: Optional[SavedM
     return trained
 
 
+def trained_steps(progress: Mapping[str, Any]) -> int:
+    """The steps of pre-training that a model has behind it, in all phases; 0 if it does not say."""
+    return int(progress.get('step', 0)) + int(progress.get('earlier_steps', 0))
+
+
 def _progress(measured: Mapping[str, Any], recipe: PretrainRecipe, start: Optional[SavedModel]) -> Dict[str, Any]:
-    """What the finished model says of its training; steps of the heads alone are not steps of pre-training."""
+    """What the finished model says of its training: ``step`` of this phase, and ``earlier_steps`` of the phases before, as in
+    BERT's pre-training with 128 and then with 512 tokens. Steps of the heads alone are not steps of pre-training.
+    """
     if recipe.train == 'all' or start is None:
-        return dict(measured)
-    before = {'step': start.progress['step']} if 'step' in start.progress else {}
+        earlier = trained_steps(start.progress) if start else 0
+        return {**measured, 'earlier_steps': earlier} if earlier else dict(measured)
+    before = {name: start.progress[name] for name in ('step', 'earlier_steps') if name in start.progress}
     return {**before, **{'head_steps' if name == 'step' else name: value for name, value in measured.items()}}
 
 

@@ -11,7 +11,7 @@ from .checkpoint import SavedModel, read_model
 from .cost import OBJECTIVES, CostModel, cost_model
 from .heads import PARTS, PRETRAINING
 from .penalty import PENALTIES
-from .pretraining import TrainingRecipe
+from .pretraining import TrainingRecipe, trained_steps
 from .recipe import option
 from .selection import LETTERS
 
@@ -93,7 +93,7 @@ class PruneRecipe(TrainingRecipe):
 
     def steps(self, base: SavedModel) -> Tuple[int, int]:
         """Steps of a round's gate training and recovery; the paper's shares of the pre-training unless given."""
-        trained = int(base.progress.get('step', 0))
+        trained = trained_steps(base.progress)
         if (self.alpha_steps is None or self.recovery_steps is None) and not trained:
             raise ValueError('the model does not say how many steps it was pre-trained for; give --alpha-steps and '
                              '--recovery-steps')

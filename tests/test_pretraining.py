@@ -16,6 +16,7 @@ from gluon_optbert.checkpoint import SavedModel, read_model, write_model
 from gluon_optbert.heads import Head, part_of
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.pretraining import PretrainRecipe, pretrain, work_directory
+from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.recipe import RecipeError, fill
 from gluon_optbert.optimization import TrainingDiverged
 from tiny import (ROOT, contents, environment, network, run, saved_model, vocabulary, write_saved_model,
@@ -77,6 +78,17 @@ def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float3
     assert {value.dtype for value in found.values()} == {np.dtype(np.float32)}
     assert any((value != wanted[name]).any() for name, value in found.items())
     assert measured['mlm_loss'] == pytest.approx(finished[1]['mlm_loss'], rel=0.02)  # after six steps, rounded to eight bits
+
+
+def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, tmp_path):
+    measured = pretrain(recipe_for(shards_directory, tmp_path / 'second', model=str(finished[0]), steps=4))
+    assert (measured['step'], measured['earlier_steps']) == (4, 6)
+    pretrain(recipe_for(shards_directory, tmp_path / 'third', model=str(tmp_path / 'second'), steps=2))
+    third = read_model(tmp_path / 'third')
+    assert third.progress['earlier_steps'] == 10
+    recipe = fill(PruneRecipe, {'shards': 'shards', 'model': 'third', 'output': 'pruned'})
+    assert recipe.steps(SavedModel(third.architecture, third.parameters, third.vocabulary,
+                                   progress={'step': 1000, 'earlier_steps': 9000})) == (10, 500)
 
 
 def untrained_model(directory, *parts):
