@@ -146,6 +146,16 @@ def test_any_architecture_is_pruned(shards_directory, tmp_path, architecture, me
     assert left.e == architecture.e
 
 
+def test_run_in_bfloat16_trains_gates_near_those_of_one_in_float32(pruned_run, shards_directory, model_directory, tmp_path):
+    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', precision='bfloat16'))
+    found, wanted = (alphas_of(directory / 'round-1') for directory in (tmp_path / 'run', pruned_run[0]))
+    assert any((alpha != wanted[key]).any() for key, alpha in found.items())  # rounded to eight bits on the way
+    assert all(np.abs(alpha - wanted[key]).max() < 0.02 for key, alpha in found.items())  # three steps of up to 0.05
+    left = read_model(tmp_path / 'run' / 'round-2' / 'model')
+    assert {value.dtype for value in left.parameters.values()} == {np.dtype(np.float32)}
+    assert ParameterCost().cost(left.architecture) <= 0.6 * ParameterCost().cost(network())
+
+
 def test_flops_are_an_objective(shards_directory, model_directory, tmp_path):
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', objective='flops', length=16, target=0.5))
     before, after = (read_model(tmp_path / 'run' / f'round-{number}' / 'model').architecture for number in (0, 2))
