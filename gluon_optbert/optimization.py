@@ -62,6 +62,12 @@ class LossScale:
         self.value, self._sound = float(state[0]), int(state[1])
 
 
+def _sum_of_squares(arrays: Sequence[mx.nd.NDArray]) -> float:
+    """Of all elements of some arrays; by inner products, for MXNet's multi_sum_sq is 1 % too small over ten million elements."""
+    products = [mx.nd.dot(flat, flat) for flat in (array.reshape((-1,)) for array in arrays)]
+    return float(mx.nd.concat(*products, dim=0).asnumpy().astype(np.float64).sum())
+
+
 class Optimizer:
     """An MXNet optimizer over named parameters, whose state is arrays and numbers rather than a pickle.
 
@@ -113,8 +119,8 @@ class Optimizer:
         """
         gradients = self.gradients()
         self._workers.average(gradients, name='gradient', compression=self._compression)
-        norm = math.sqrt(sum(float(value) for value in mx.nd.multi_sum_sq(
-            *gradients, num_arrays=len(gradients)).asnumpy()))
+        norm = math.sqrt(_sum_of_squares(gradients))
+        norm = self._workers.sum([norm], name='norm')[0] / self._workers.size  # to the last bit the same on any processor
         finite = math.isfinite(norm)
         if self.scale is not None:
             self.scale.after(overflow=not finite)
@@ -131,8 +137,7 @@ class Optimizer:
     def check(self, step: int) -> None:
         """Raise TrainingDiverged if a parameter is not finite after a step, or so large that its square is not."""
         values = [parameter.data() for parameter in self.parameters.values()]
-        norm = sum(float(value) for value in mx.nd.multi_sum_sq(*values, num_arrays=len(values)).asnumpy())
-        if not math.isfinite(norm):
+        if not math.isfinite(_sum_of_squares(values)):
             raise TrainingDiverged(f'step {step}: the weights have grown beyond what float32 holds; the last checkpoint is from '
                                    'before; begin again with a smaller learning rate, which --resume does not take')
 

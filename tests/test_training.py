@@ -10,7 +10,7 @@ import time
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd
+from mxnet import autograd, gluon
 
 from gluon_optbert.cost import ParameterCost, beta
 from gluon_optbert.distributed import Workers
@@ -392,6 +392,18 @@ def test_clipping_scales_all_gradients_to_the_norm(shards, tmp_path):
     moved = np.sqrt(sum(np.square(value - before[name], dtype=np.float64).sum() for name, value in run.values().items()))
     assert run.records()[0]['gradient_norm'] > 1
     assert moved == pytest.approx(2.0 * 0.01, rel=1e-3)
+
+
+def test_gradient_norm_is_exact_over_millions_of_elements():
+    """Sums of float32, one after the other, are not."""
+    parameter = gluon.Parameter('weight', shape=(4096, 1024))
+    parameter.initialize()
+    with autograd.record():
+        loss = (parameter.data() * mx.nd.random.uniform(shape=parameter.shape)).sum()
+    loss.backward()
+    wanted = np.linalg.norm(parameter.grad().asnumpy().astype(np.float64))
+    found = Optimizer({'weight': parameter}, 'sgd', workers=Workers()).update(0.1, step=1)
+    assert found == pytest.approx(wanted, rel=1e-5)
 
 
 def test_weight_decay_spares_biases_and_layer_norms(shards, tmp_path):
