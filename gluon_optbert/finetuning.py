@@ -227,7 +227,8 @@ class FineTuning(Objective):
 
     def loss_sums(self, batch: TaskBatch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
         ids, types, valid, labels, weights = _feed(batch, rows, self.workers.context())
-        return (self._loss(self.model(ids, types, valid), labels, weights, valid),)
+        lengths = () if self.model.head.pooled else (valid,)
+        return (self._loss(self.model(ids, types, valid), labels, weights, *lengths),)
 
     def totals(self, batch: TaskBatch) -> Tuple[int]:
         return (batch.instance_total,)

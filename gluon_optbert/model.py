@@ -203,7 +203,7 @@ class TaskLoss(HybridBlock):
         - **scores** : shape (batch, outputs), or (batch, length, 2) for question answering
         - **labels** : shape (batch,), or (batch, 2) for question answering
         - **weights** : shape (batch,)
-        - **valid_length** : shape (batch,)
+        - **valid_length** : shape (batch,), for question answering only
 
     Outputs:
         - **loss** : shape (1,), float32
@@ -213,7 +213,7 @@ class TaskLoss(HybridBlock):
         super().__init__(prefix=prefix, params=params)
         self._kind = head.kind
 
-    def hybrid_forward(self, F, scores, labels, weights, valid_length):  # pylint: disable=arguments-differ
+    def hybrid_forward(self, F, scores, labels, weights, valid_length=None):  # pylint: disable=arguments-differ
         if self._kind == 'regression':
             return F.sum(F.square(F.reshape(scores, shape=(-1,)) - labels) * weights)
         if self._kind == 'classification':

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import warnings
 from pathlib import Path
 
 import gluonnlp
@@ -92,7 +93,9 @@ def without_times(result):
 def finished(model_directory, glue, tmp_path_factory):
     """An uninterrupted run of two seeds: where it is, and what `finetune_glue` returned."""
     base = tmp_path_factory.mktemp('finetuned')
-    return base, finetune_glue(recipe_for(model_directory, glue, base, seeds=[1, 2]))
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', UserWarning)  # such as MXNet's of an input that nothing reads
+        return base, finetune_glue(recipe_for(model_directory, glue, base, seeds=[1, 2]))
 
 
 def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
