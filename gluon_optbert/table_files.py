@@ -60,11 +60,15 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class ResultRow:
-    """A row: its cells by column, and its parameters, here (None where nothing was run) and published (millions)."""
+    """A row: its cells by column, its parameters, here (None where nothing was run) and published (millions), and by task how
+    it was fine-tuned and in how many seconds.
+    """
     name: str
     entries: Mapping[str, Entry]
     parameters: Optional[int]
     published_parameters_m: Cell
+    tuning: Mapping[str, str]
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +130,15 @@ def _row(output: Path, columns: Sequence[Column], planned: Mapping[str, Any], re
     entries = {column.name: Entry(scores[column.name], 'done' if scores[column.name] else absent, record[column.name])
                for column in columns}
     return ResultRow(planned['name'], entries, next((result['parameters'] for result in found.values()), None),
-                     record['parameters_m'])
+                     record['parameters_m'], {task: _tuning(result) for task, result in found.items()},
+                     sum(run['seconds'] for result in found.values() for run in result['runs']))
+
+
+def _tuning(result: Mapping[str, Any]) -> str:
+    """The fine-tuning of a cell, in words."""
+    recipe = result['recipe']
+    return (f'{result["samples"]["train"]:,} instances, {recipe["epochs"]} epochs, batches of {recipe["batch_size"]}, learning rate '
+            f'{recipe["learning_rate"]:g}, {recipe["precision"]}')
 
 
 def _scores(result: Mapping[str, Any], column: Column) -> Tuple[float, ...]:
@@ -161,6 +173,10 @@ def notes(results: Results) -> List[str]:
             'The average is of one score a task, F1 of SQuAD.',
             f'Steps in each of {plan["rounds"]} rounds: {plan["alpha_steps"]} of gates, {plan["recovery_steps"]} of recovery; '
             f'scale {plan["scale"]:g}.']
+    tunings = dict.fromkeys((task, tuning) for row in results.rows for task, tuning in row.tuning.items())
+    said += [f'Fine-tuned on {task}: {tuning}.' for task, tuning in tunings]
+    if tunings:
+        said.append(f'Fine-tuning took {sum(row.seconds for row in results.rows) / 60:.0f} minutes in all.')
     said += [f'{row["name"]}: {row["how"]}' + ('' if row['share'] is None else f', {row["share"]:.1%} of the base') + (
         f'; {NOT_REACHABLE}: {row["unreachable"]}' if row['unreachable'] else '') + '.' for row in plan['rows']]
     return said

@@ -182,14 +182,20 @@ def test_average_is_that_of_the_tasks_by_seed(finished, tmp_path):
     shutil.copytree(finished[0], output)
     names = {'squad-v1.1': ['f1', 'exact_match'], 'squad-v2.0': ['f1', 'exact']}
     for number, task in enumerate(map(plain, task_names(load_table(8)))):
-        runs = [{'scores': {f'dev/{name}': 10.0 * number + seed for name in names.get(task, ['accuracy'])}} for seed in (0, 2)]
+        runs = [{'scores': {f'dev/{name}': 10.0 * number + seed for name in names.get(task, ['accuracy'])}, 'seconds': 30.0}
+                for seed in (0, 2)]
         cell = output / 'cells' / 'optbert-h' / task
         cell.mkdir(exist_ok=True)
         (cell / 'result.json').write_text(json.dumps({'format': 'gluon_optbert fine-tuning', 'metric': 'dev/x', 'runs': runs,
-                                                      'parameters': 5}))
+                                                      'parameters': 5, 'samples': {'train': 2500 + number}, 'recipe': {
+                                                          'epochs': 2, 'batch_size': 32, 'learning_rate': 5e-5,
+                                                          'precision': 'float32'}}))
     row = next(row for row in read_results(output).rows if row.name == 'optBERT-h')
     assert row.entries['average'].scores == (25.0, 27.0)
-    assert row.entries['average'].std == pytest.approx(np.sqrt(2))
+    assert row.entries['average'].std == pytest.approx(np.sqrt(2)) and row.seconds == 6 * 60
+    text = render(read_results(output))['table.md']
+    assert 'Fine-tuned on SQuAD v2.0: 2,501 instances, 2 epochs, batches of 32, learning rate 5e-05, float32.' in text
+    assert 'minutes in all' in text
 
 
 def test_rendering_needs_nothing_but_the_output(finished, tmp_path):
