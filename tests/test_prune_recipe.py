@@ -45,7 +45,7 @@ def other_model(tmp_path):
 
 
 def refused(recipe, error, named):
-    """The message of a run that is refused before there is anything at its output."""
+    """Assert that a run is refused with such an error, and before there is anything at its output."""
     with pytest.raises(error, match=named):
         prune(recipe)
     assert not recipe.output.exists()

@@ -261,7 +261,7 @@ def main(argv=None):
     recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE, positional='models')
     refuse_existing(recipe.output)
     paths = [path.resolve() for path in recipe.models]
-    labels = labels_of(paths) if paths[0] != paths[1] else [name + again for name in labels_of(paths[:1]) for again in ('', ' again')]
+    labels = labels_of(paths) if paths[0] != paths[1] else [*labels_of(paths[:1]), *(f'{name} again' for name in labels_of(paths[:1]))]
     models = [read_model(path) for path in recipe.models]
     if len({vocabulary_hash(model.vocabulary) for model in models}) > 1:
         raise ValueError(f'{recipe.models[0]} and {recipe.models[1]} have different vocabularies; compare networks of the same')
