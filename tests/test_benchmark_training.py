@@ -36,6 +36,15 @@ def test_it_reports_all_steps_and_ratios(tmp_path):
     assert {'commit', 'versions', 'machine'} <= set(found)
 
 
+def test_only_the_steps_asked_for_are_timed(tmp_path):
+    result = run('tools/benchmark_training.py', *SMALL, '--repeats', 1, '--steps', 'alpha,ungated',
+                 '--output', tmp_path / 'result.json')
+    assert result.returncode == 0, result.stderr
+    found = json.loads((tmp_path / 'result.json').read_text())
+    assert set(found['milliseconds']) == {'alpha step', 'ungated step', 'gated forward', 'ungated forward'}
+    assert 'alpha step / ungated step' in found['ratios']
+
+
 def test_uneven_architectures_are_refused():
     result = run('tools/benchmark_training.py', '{"format": 1, "h": 8, "e": null, "vocab_size": 32, "max_length": 16, '
                  '"token_types": 2, "layers": [{"a": 1, "k": 2, "v": 2, "f": 4}, {"a": 2, "k": 2, "v": 2, "f": 4}]}')

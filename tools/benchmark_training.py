@@ -6,7 +6,8 @@ GluonNLP as it is installed, with the threads that MXNet then takes. The environ
 
     python tools/peers/install.py peers --only torch
 
-Only one process computes at a time; nothing else should run meanwhile.
+Only one process computes at a time; nothing else should run meanwhile. Each step keeps a network with its optimizer's state: 3 to 4 GB
+of BERT-base's, so that --steps takes a few of them where memory does not hold all.
 """
 from __future__ import annotations
 
@@ -32,6 +33,9 @@ from gluon_optbert.recipe import command, option, parse, to_dict
 from gluon_optbert.staging import write_file
 from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
 
+STEPS = {'gluonnlp': 'GluonNLP step', 'ungated': 'ungated step', 'alpha': 'alpha step', 'bfloat16': 'bfloat16 step',
+         'bfloat16-alpha': 'bfloat16 alpha step'}
+FORWARDS = {'gluonnlp': 'GluonNLP forward', 'ungated': 'ungated forward', 'alpha': 'gated forward'}
 PEERS = {'torch': 'Transformers step', 'gluonnlp': 'GluonNLP step as installed'}
 AT_MOST = (('ungated step', 'GluonNLP step', 0.90), ('alpha step', 'ungated step', 0.70),
            ('ungated forward', 'GluonNLP forward', None), ('gated forward', 'ungated forward', 1.05),
@@ -49,6 +53,7 @@ class BenchmarkRecipe:
     masked: int = option('masked tokens of a sequence', 20)
     repeats: int = option('timed steps of each kind', 7)
     dropout: float = option('as in training', 0.1)
+    steps: Tuple[str, ...] = option('what is timed in this process, where the processor can', tuple(STEPS), choices=tuple(STEPS))
     against: Tuple[str, ...] = option('whole programs to time as well', (), choices=tuple(PEERS))
     peers: Path = option("directory of the peers' environments, made by tools/peers/install.py", Path('peers'))
     output: Optional[Path] = option('JSON file to write', None)
@@ -124,18 +129,22 @@ def frozen_but_gates(architecture: Architecture, recipe: BenchmarkRecipe, precis
 
 def own_steps(recipe: BenchmarkRecipe, architecture: Architecture) -> Dict[str, Callable[[], None]]:
     """What is timed in this process."""
-    feed = feed_of(recipe, architecture)
-    theirs = gluonnlp_model(architecture, recipe.dropout)
-    steps = {'GluonNLP step': stepper(theirs, theirs.collect_params(), 'bertadam', feed)}
-    forwards = {'GluonNLP forward': forward(theirs, feed)}
-    for precision in ('float32', 'bfloat16') if bfloat16_is_native() else ('float32',):
-        model = build(architecture, dropout=recipe.dropout, precision=precision)
-        gated = frozen_but_gates(architecture, recipe, precision)
-        names = ('ungated step', 'alpha step') if precision == 'float32' else ('bfloat16 step', 'bfloat16 alpha step')
-        steps[names[0]] = stepper(model, named_parameters(model), 'bertadam', feed)
-        steps[names[1]] = stepper(gated, gated.gates.parameters, 'adam', feed)
-        if precision == 'float32':
-            forwards.update({'ungated forward': forward(model, feed), 'gated forward': forward(gated, feed)})
+    feed, steps, forwards = feed_of(recipe, architecture), {}, {}
+    for name in recipe.steps:
+        precision = 'bfloat16' if name.startswith('bfloat16') else 'float32'
+        if precision == 'bfloat16' and not bfloat16_is_native():
+            continue
+        if name == 'gluonnlp':
+            model = gluonnlp_model(architecture, recipe.dropout)
+            steps[STEPS[name]] = stepper(model, model.collect_params(), 'bertadam', feed)
+        elif name.endswith('alpha'):
+            model = frozen_but_gates(architecture, recipe, precision)
+            steps[STEPS[name]] = stepper(model, model.gates.parameters, 'adam', feed)
+        else:
+            model = build(architecture, dropout=recipe.dropout, precision=precision)
+            steps[STEPS[name]] = stepper(model, named_parameters(model), 'bertadam', feed)
+        if name in FORWARDS:
+            forwards[FORWARDS[name]] = forward(model, feed)
     return {**steps, **forwards}
 
 
