@@ -37,6 +37,16 @@ def test_parts_and_remainder_are_the_step(words, tmp_path):
     assert {'commit', 'versions', 'machine'} <= set(found)
 
 
+def test_work_and_ceilings_are_those_of_the_shards_lengths(shards_directory, tmp_path):
+    found = {}
+    for length in (8, 16):  # which the shards do not read
+        result = run('tools/profile_training.py', 'l1_h8_a2', '--batch-size', 2, '--length', length, '--steps', 1, '--masked', 2,
+                     '--shards', shards_directory, '--output', tmp_path / 'found.json')
+        assert result.returncode == 0, result.stderr
+        found[length] = json.loads((tmp_path / 'found.json').read_text())
+    assert found[8]['shape'] == found[16]['shape'] and found[8]['gflop'] == found[16]['gflop']
+
+
 def test_every_operator_counts_for_the_part_whose_name_it_bears():
     result = run('-W', 'ignore', '-c', NAMES)
     assert result.returncode == 0, result.stderr

@@ -59,7 +59,7 @@ class ProfileRecipe:
     precision: str = option("of the encoder's matrix products", 'float32', choices=TRAINING_PRECISIONS[:2])
     gates: bool = option('profile the step that trains the gates, with the weights frozen', False)
     steps: int = option('steps to take the median of', 7)
-    shards: Optional[Path] = option('take the batches from here, to time their way in as well', None)
+    shards: Optional[Path] = option('take the batches from here, with their lengths, to time their way in as well', None)
     output: Optional[Path] = option('JSON file to write', None)
 
     def problems(self) -> List[str]:
@@ -208,23 +208,24 @@ def operator_times(graph: mx.executor.Executor, plan: Sequence[Tuple[str, str]],
     return [times[kind].pop(0) for kind in kinds]
 
 
-def work(recipe: ProfileRecipe, architecture: Architecture) -> Dict[str, float]:
+def work(batch: Batch, architecture: Architecture, *, gates: bool) -> Dict[str, float]:
     """Thousand millions of operations of the matrix products of each part, forward and backward."""
-    forward = count_flops(architecture, recipe.length)
+    size, length = batch.input_ids.shape
+    forward = count_flops(architecture, length)
     layers = architecture.layers
-    scores = sum(2 * recipe.length ** 2 * layer.a * (layer.k + layer.v) for layer in layers)
+    scores = sum(2 * length ** 2 * layer.a * (layer.k + layer.v) for layer in layers)
     width = architecture.embedding_width
-    head = 2 * recipe.masked * width * (architecture.h + architecture.vocab_size)
-    passes = 2 if recipe.gates else 3  # the gradient of the input, and that of the weights unless they are frozen
+    head = 2 * batch.masked_ids.shape[1] * width * (architecture.h + architecture.vocab_size)
+    passes = 2 if gates else 3  # the gradient of the input, and that of the weights unless they are frozen
     counts = {'attention': passes * (forward['attention'] - scores) + 3 * scores,
               'feed-forward': passes * forward['feed_forward'], 'heads and losses': passes * head}
-    return {part: recipe.batch_size * count / 1e9 for part, count in counts.items()}
+    return {part: size * count / 1e9 for part, count in counts.items()}
 
 
-def ceilings(recipe: ProfileRecipe, architecture: Architecture, ctx: mx.Context) -> Dict[str, float]:
+def ceilings(batch: Batch, architecture: Architecture, precision: str, ctx: mx.Context) -> Dict[str, float]:
     """The GFLOP/s of a matrix product as the feed-forward blocks have them, and the GB/s of copying, at their best."""
-    rows, f = recipe.batch_size * recipe.length, max(layer.f for layer in architecture.layers) or architecture.h
-    data, weight = (lowered(mx.nd, mx.nd.random.normal(shape=shape, ctx=ctx), recipe.precision)
+    rows, f = batch.input_ids.size, max(layer.f for layer in architecture.layers) or architecture.h
+    data, weight = (lowered(mx.nd, mx.nd.random.normal(shape=shape, ctx=ctx), precision)
                     for shape in ((rows, architecture.h), (f, architecture.h)))
     large = mx.nd.ones((LARGE,), ctx=ctx)
     other = mx.nd.zeros((LARGE,), ctx=ctx)
@@ -258,8 +259,9 @@ def profile(recipe: ProfileRecipe, architecture: Architecture) -> Dict[str, Any]
     if batches is not None:
         batches.close()
     return {'step': float(whole), 'parts': dict(sorted(parts.items(), key=lambda item: -item[1])),
-            'remainder': float(whole - sum(parts.values())), 'gflop': work(recipe, architecture),
-            'ceilings': ceilings(recipe, architecture, workers.context()), 'workers': workers.size}
+            'remainder': float(whole - sum(parts.values())), 'shape': batch.input_ids.shape,
+            'gflop': work(batch, architecture, gates=recipe.gates),
+            'ceilings': ceilings(batch, architecture, recipe.precision, workers.context()), 'workers': workers.size}
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -286,7 +288,8 @@ def main(argv=None):
     if Workers().first:
         print(table(found))
         print(f'\nceilings measured: {found["ceilings"]["gflops"]:.0f} GFLOP/s in {recipe.precision}, '
-              f'{found["ceilings"]["gbytes"]:.1f} GB/s; medians of {recipe.steps} steps')
+              f'{found["ceilings"]["gbytes"]:.1f} GB/s; medians of {recipe.steps} steps of '
+              f'{" x ".join(map(str, found["shape"]))} tokens')
         if recipe.output:
             write_file(recipe.output, (json.dumps({'recipe': to_dict(recipe), **found, 'commit': commit(), 'versions': versions(),
                                                    'machine': machine()}, indent=1) + '\n').encode())
