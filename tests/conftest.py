@@ -5,6 +5,7 @@ import pytest
 from hypothesis import settings
 
 from gluon_optbert.pruning import prune
+from gluon_optbert.shards import Shards
 from pruned import recipe_for
 from tiny import ROOT, write_saved_model, write_shards
 
@@ -20,6 +21,12 @@ settings.load_profile('fixed')
 def shards_directory(tmp_path_factory):
     """Shards of 64 training and 16 held-out instances."""
     return write_shards(tmp_path_factory.mktemp('data') / 'shards')
+
+
+@pytest.fixture(scope='session')
+def shards(shards_directory):
+    """Both splits of them, opened."""
+    return {split: Shards.open(shards_directory, split=split) for split in ('train', 'heldout')}
 
 
 @pytest.fixture(scope='session')

@@ -11,6 +11,7 @@ import pytest
 import compare_finetuning
 from checkpoints import named, write_hugging_face
 from compare_finetuning import CompareRecipe, job, main, run_here
+from finetuned import recipe_for, write_glue
 from gluon_optbert import finetuning
 from gluon_optbert.checkpoint import read_model, write_model
 from gluon_optbert.features import training_batches
@@ -22,7 +23,6 @@ from gluon_optbert.optimization import Optimizer
 from gluon_optbert.recipe import fill
 from gluon_optbert.sources import read_hugging_face
 from side_by_side import summarise, table
-from test_finetuning import recipe_for, write_glue
 from tiny import ROOT, network, write_saved_model
 
 sys.path.append(str(ROOT / 'tools' / 'peers'))  # where the peers find what they share

@@ -1,9 +1,7 @@
 """Fine-tuning: what runs leave, that they go on after an interruption, and that nothing depends on batches or workers."""
-import dataclasses
 import json
 import os
 import re
-import signal
 import warnings
 from pathlib import Path
 
@@ -12,75 +10,27 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from finetuned import FILES, recipe_for, sentences, values_for, write_glue
 from gluon_optbert import finetuning, provenance
 from gluon_optbert.checkpoint import read_model, write_model
-from gluon_optbert.deploy import Predictor, export, load_deployment, random_feed
+from gluon_optbert.deploy import export, load_deployment, random_feed
 from gluon_optbert.deploy import run as run_block
 from gluon_optbert.distributed import Workers
 from gluon_optbert.features import make_reader
 from gluon_optbert.finetuning import data_directory, predict, start_parameters
 from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
 from gluon_optbert.heads import Head
-from gluon_optbert.loop import Terminated
-from gluon_optbert.metrics import squad_v1, squad_v2
 from gluon_optbert.model import TaskLoss, build
-from gluon_optbert.question_answering import SquadRecipe, finetune_squad
 from gluon_optbert.recipe import RecipeError, fill
-from gluon_optbert.squad import Question, read_questions
 from gluon_optbert.tasks import find_task
+from pruned import records
 from test_distributed import horovodrun, needs_horovod
-from test_squad import write_squad
-from tiny import ROOT, contents, network, random_alphas, run, saved_model, write_saved_model
-
-LETTERS = 'abcdefghijklmnopqrstuvwxyz'
-TIMES = ('tokens_per_second', 'data_wait')
-FILES = {'architecture.json', 'head.json', 'manifest.json', 'metrics.jsonl', 'model.params', 'progress.json', 'recipe.yaml',
-         'vocab.txt'}
-
-
-def sentences(count, seed):
-    """Sentences of the first half of the alphabet, with the label 1, or of the second."""
-    random = np.random.RandomState(seed)
-    labels = random.randint(0, 2, count)
-    return [(' '.join(random.choice(list(LETTERS[:13] if label else LETTERS[13:]), random.randint(1, 12))), int(label))
-            for label in labels]
-
-
-def write_glue(directory):
-    """SST-2, STS-B and the matched half of MNLI, of letters."""
-    def rows(name, header, lines):
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(''.join('\t'.join(map(str, line)) + '\n' for line in [header, *lines]), encoding='utf-8')
-    for part, count, seed in (('train', 41, 0), ('dev', 13, 1)):
-        rows(f'SST-2/{part}.tsv', ['sentence', 'label'], sentences(count, seed))
-        rows(f'STS-B/{part}.tsv', ['index', 'sentence1', 'sentence2', 'score'],
-             [(i, text, text[::-1], label * 4.5) for i, (text, label) in enumerate(sentences(count, seed))])
-        rows(f'MNLI/{part.replace("dev", "dev_matched")}.tsv', ['sentence2', 'sentence1', 'gold_label'],
-             [(text, text[::-1], ['neutral', 'entailment', 'contradiction'][i % 3])
-              for i, (text, _) in enumerate(sentences(count, seed))])
-    rows('SST-2/test.tsv', ['index', 'sentence'], [(i, text) for i, (text, _) in enumerate(sentences(7, 2))])
-    rows('STS-B/test.tsv', ['index', 'sentence1', 'sentence2'], [(i, text, text) for i, (text, _) in enumerate(sentences(7, 2))])
-    return directory
+from tiny import ROOT, contents, network, random_alphas, run, saved_model
 
 
 @pytest.fixture(scope='module')
 def glue(tmp_path_factory):
     return write_glue(tmp_path_factory.mktemp('data') / 'glue')
-
-
-def values_for(model, data, base, **more):
-    return {'model': str(model), 'data': str(data), 'output': str(base / 'run'), 'results': str(base / 'results'),
-            'task': 'SST-2', 'max_length': 16, 'epochs': 2, 'batch_size': 8, 'learning_rate': 0.01, 'log_every': 2,
-            'checkpoint_every': 2, **more}
-
-
-def recipe_for(*args, **more):
-    return fill(GlueRecipe, values_for(*args, **more))
-
-
-def records(directory):
-    lines = (directory / 'metrics.jsonl').read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
 
 
 def without_times(result):
@@ -313,100 +263,6 @@ def test_fine_tuned_network_exports_with_its_head(finished, tmp_path):
         export(saved_model(), tmp_path / 'other', head='task')
 
 
-def write_questions(directory):
-    """Questions whose answer is the word after the one they ask for; in version 2.0 some ask for what is not there."""
-    random = np.random.RandomState(0)
-    for part, count in (('train', 30), ('dev', 11)):
-        asked, answerable = [], []
-        for i in range(count):
-            words = list(random.permutation(list(LETTERS[:20]))[:random.randint(3, 20)])
-            place = random.randint(0, len(words) - 1)
-            context = ' '.join(words)
-            answer = (words[place + 1], context.index(words[place + 1]))
-            answerable.append(Question(f'{part}{i}', words[place], context, (answer,)))
-            asked.append(answerable[-1] if i % 3 else Question(f'{part}{i}', 'z', context, ()))
-        write_squad(directory / f'{part}-v1.1.json', answerable, '1.1')
-        write_squad(directory / f'{part}-v2.0.json', asked)
-    return directory
-
-
-def squad_recipe(model, base, **more):
-    values = {name: value for name, value in values_for(model, base / 'squad', base, **more).items() if name != 'task'}
-    return fill(SquadRecipe, {'stride': 4, 'max_question': 3, **values})
-
-
-@pytest.mark.parametrize('version', ['1.1', '2.0'])
-def test_squad_leaves_predictions_that_have_its_scores(version, model_directory, tmp_path):
-    write_questions(tmp_path / 'squad')
-    result = finetune_squad(squad_recipe(model_directory, tmp_path, version=version))
-    directory = tmp_path / 'run' / 'seed-1'
-    files = {path.name: json.loads(path.read_text()) for path in directory.glob('*.json')}
-    extra = {'predictions.json', 'nbest.json'} | ({'answers.json', 'null_odds.json'} if version == '2.0' else set())
-    assert set(os.listdir(directory)) == FILES | extra
-    data = json.loads((tmp_path / 'squad' / f'dev-v{version}.json').read_text())['data']
-    asked = {qa['id']: (paragraph['context'], [answer['text'] for answer in qa['answers']])
-             for article in data for paragraph in article['paragraphs'] for qa in paragraph['qas']}
-    texts = {key: answers for key, (_, answers) in asked.items()}
-    assert all(set(files[name]) == set(asked) for name in extra)
-    assert all(text in asked[key][0] for key, text in files['predictions.json'].items())
-    found = squad_v1(texts, files['predictions.json']) if version == '1.1' else squad_v2(texts, files['predictions.json'])
-    assert {f'dev/{name}': value for name, value in found.items() if 'total' not in name}.items() <= result['mean'].items()
-    if version == '2.0':
-        best = squad_v2(texts, files['answers.json'], files['null_odds.json'])
-        assert all(result['mean'][f'dev/{name}'] == value for name, value in best.items() if name.startswith('best'))
-        assert result['mean']['dev/best_f1'] >= result['mean']['dev/f1']
-    assert result['samples']['dev'] == 11 < result['samples']['dev_windows'] and result['metric'] == 'dev/f1'
-    assert read_model(directory).head == Head('question_answering', (), f'SQuAD v{version}')
-    assert export(read_model(directory), tmp_path / 'deploy')['relative_difference']['scores'] < 1e-5
-    questions = {asked.id: (asked.text, asked.context) for asked in read_questions(tmp_path / 'squad' / f'dev-v{version}.json')}
-    predicted = dict(zip(questions, Predictor(tmp_path / 'deploy').predict(questions.values(), batch_size=3)))
-    assert {key: answer.text for key, answer in predicted.items()} == files['predictions.json']
-    for key, answer in predicted.items():
-        same = next(entry for entry in files['nbest.json'][key] if entry['text'] == answer.text)
-        assert dataclasses.asdict(answer) == pytest.approx(same, rel=1e-4, abs=1e-6)  # float32, other batches
-    if version == '2.0':
-        odds = files['null_odds.json']
-        threshold = float(np.mean(sorted(odds.values())[4:6]))
-        predicted = dict(zip(questions, Predictor(tmp_path / 'deploy', null_threshold=threshold).predict(questions.values())))
-        assert {key: answer.text for key, answer in predicted.items()} == {
-            key: '' if odds[key] > threshold else text for key, text in files['answers.json'].items()}
-        assert sum(not answer.text for answer in predicted.values()) == 6
-
-
-def test_run_that_is_stopped_at_its_last_step_goes_on_to_its_predictions(model_directory, tmp_path, monkeypatch):
-    write_questions(tmp_path / 'squad')
-    honest = finetuning.FineTuning.remember
-
-    def remember(self, progress, measured, step):
-        honest(self, progress, measured, step)
-        if len(progress['epochs']) == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-    monkeypatch.setattr(finetuning.FineTuning, 'remember', remember)
-    with pytest.raises(Terminated):
-        finetune_squad(squad_recipe(model_directory, tmp_path))
-    monkeypatch.undo()
-    result = finetune_squad(squad_recipe(model_directory, tmp_path, resume=True))
-    assert len(result['runs'][0]['epochs']) == 2
-    assert len(json.loads((tmp_path / 'run' / 'seed-1' / 'predictions.json').read_text())) == 11
-
-
-def test_squad_learns_where_answers_are(tmp_path):
-    write_questions(tmp_path / 'squad')
-    model = write_saved_model(tmp_path / 'model', architecture=network((2, 8, 8, 32), (2, 8, 8, 32), h=16))
-    result = finetune_squad(squad_recipe(model, tmp_path, epochs=40, dropout=0.0, learning_rate=0.005))
-    first, *_, last = [json.loads(line)['loss'] for line in (tmp_path / 'run/seed-1/metrics.jsonl').read_text().splitlines()
-                       if '"loss"' in line]
-    assert last < 0.6 * first and result['runs'][0]['kept_epoch'] == 40
-
-
-def test_version_1_refuses_questions_without_an_answer(model_directory, tmp_path):
-    write_questions(tmp_path / 'squad')
-    (tmp_path / 'squad' / 'dev-v2.0.json').rename(tmp_path / 'squad' / 'dev-v1.1.json')
-    with pytest.raises(ValueError, match='4 questions of dev-v1.1.json have no answer, the first is dev0; --version 2.0'):
-        finetune_squad(squad_recipe(model_directory, tmp_path))
-    assert sorted(os.listdir(tmp_path)) == ['squad']
-
-
 @pytest.mark.parametrize('change, named', [
     ({'epochs': 0}, 'epochs must be at least 1'), ({'seeds': [1, 1]}, 'seeds must be different'), ({'seeds': []}, 'found none'),
     ({'limit': 0}, 'limit'), ({'max_length': 4}, 'max_length'), ({'select': 'middle'}, 'select must be one of last, best'),
@@ -414,12 +270,6 @@ def test_version_1_refuses_questions_without_an_answer(model_directory, tmp_path
 def test_recipe_out_of_range_is_refused_by_name(tmp_path, change, named):
     with pytest.raises(RecipeError, match=named):
         recipe_for('model', 'glue', tmp_path, **change)
-
-
-def test_squad_recipe_out_of_range_is_refused_by_name(tmp_path):
-    with pytest.raises(RecipeError) as error:
-        squad_recipe('model', tmp_path, stride=0, n_best=0, max_length=6, version='3')
-    assert len(error.value.problems) == 4
 
 
 @pytest.mark.parametrize('change, error, named', [

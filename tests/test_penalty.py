@@ -2,7 +2,9 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import autograd
 
+from gluon_optbert.cost import ParameterCost, beta
 from gluon_optbert.gates import Gate, HardConcreteGate
 from gluon_optbert.model import build
 from gluon_optbert.penalty import PENALTIES, L0Penalty, L1Penalty, ProximalPenalty
@@ -79,3 +81,34 @@ def test_gates_start_open_and_fixed_ones_are_never_drawn_shut():
     gate.initialize()
     gate.alpha.set_data(mx.nd.full((1000,), HardConcreteGate.FIXED))
     assert (gate(mx.nd.ones((1000,))).asnumpy() == 1).all()
+
+
+def test_gradient_of_the_penalty_is_its_derivative():
+    """Central differences in float64; no alpha is near zero, where there is none."""
+    architecture = network()
+    weights = beta(architecture, ParameterCost())
+    penalty, alphas = L1Penalty(0.3, weights), random_alphas(architecture)
+    model = build(architecture, gated=True)
+    model.gates.set(alphas)
+    for parameter in model.gates.parameters.values():
+        parameter.grad()[:] = 0
+    penalty.add_gradient(model.gates)
+    for key, alpha in alphas.items():
+        gradient = model.gates.parameters[key].grad().asnumpy()
+        for i in range(len(alpha)):
+            step = np.zeros(len(alpha))
+            step[i] = 1e-3
+            moved = [penalty.value({**alphas, key: alpha.astype(np.float64) + sign * step}) for sign in (1, -1)]
+            assert gradient[i] == pytest.approx((moved[0] - moved[1]) / 2e-3, rel=1e-4)
+    assert penalty.value(alphas) == pytest.approx(0.3 * sum(weights[key] * np.abs(alpha).sum() for key, alpha in alphas.items()))
+
+
+def test_penalty_adds_to_what_backward_left_and_spares_fixed_gates():
+    model = build(network(), gated=True)
+    fixed = model.gates.parameters['h']
+    fixed.grad_req = 'null'
+    with autograd.record():
+        loss = sum((2 * parameter.data()).sum() for key, parameter in model.gates.parameters.items() if key != 'h')
+    loss.backward()
+    L1Penalty(1.0, {key: 0.5 for key in network().widths()}).add_gradient(model.gates)
+    assert all((parameter.grad().asnumpy() == 2.5).all() for key, parameter in model.gates.parameters.items() if key != 'h')

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from finetuned import write_glue
 from gluon_optbert import table_runs
 from gluon_optbert.checkpoint import read_model
 from gluon_optbert.cost import ParameterCost
@@ -18,7 +19,6 @@ from gluon_optbert.squad import Question
 from gluon_optbert.table_files import CSV_HEADER, NOT_REACHABLE, NOT_RUN, Entry, read_results, render
 from gluon_optbert.table_runs import plan, run
 from gluon_optbert.tables import MAKERS, TABLES, TableRecipe, by_embedding, by_share, plain, row_names, rows_of, task_names
-from test_finetuning import write_glue
 from test_squad import write_squad
 from tiny import ROOT, contents, network, write_saved_model
 from tiny import run as program

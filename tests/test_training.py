@@ -1,4 +1,4 @@
-"""The training loop: schedules, optimizers, passes, checkpoints, interruptions."""
+"""The training loop: passes, checkpoints, interruptions, and what ends a run."""
 import dataclasses
 import json
 import logging
@@ -10,96 +10,16 @@ import time
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon
 
-from gluon_optbert.cost import ParameterCost, beta
 from gluon_optbert.distributed import Workers
 from gluon_optbert.loop import Phase, Reporter, Terminated
-from gluon_optbert.model import build, named_parameters, read_parameters
-from gluon_optbert.penalty import L1Penalty
+from gluon_optbert.model import read_parameters
+from gluon_optbert.optimization import Optimizer, Schedule, TrainingDiverged
 from gluon_optbert.shards import Shards
 from gluon_optbert.states import States
-from gluon_optbert.optimization import LossScale, Optimizer, Schedule, TrainingDiverged
-from gluon_optbert.training import evaluate, fit
-from tiny import contents, network, random_alphas, saved_model, write_shards
-
-PHASE = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1)
-TIMES = ('tokens_per_second', 'data_wait')  # the only values of a record that no two runs share
-
-
-class Interrupted(Exception):
-    """Stands for whatever ends a process."""
-
-
-@pytest.fixture(scope='module')
-def shards(shards_directory):
-    return {split: Shards.open(shards_directory, split=split) for split in ('train', 'heldout')}
-
-
-class Run:
-    """A network, its optimizer and a directory; `fit` with the arguments that tests vary."""
-
-    def __init__(self, shards, directory, *, gated=False, dropout=0.1, optimizer='bertadam', seed=0, precision='float32',
-                 **options):
-        self.shards, self.directory = shards, directory
-        self.workers = Workers()
-        directory.mkdir(parents=True, exist_ok=True)
-        self.model = build(network(), saved_model(seed=seed).parameters, dropout=dropout, gated=gated,
-                           precision=precision)
-        self.trained, self.penalty = named_parameters(self.model), None
-        if gated:
-            for parameter in self.trained.values():
-                parameter.grad_req = 'null'
-            self.trained = {f'{key}.alpha': gate for key, gate in self.model.gates.parameters.items()}
-            self.penalty = L1Penalty(0.01, beta(network(), ParameterCost()))
-        self.optimizer = Optimizer(self.trained, optimizer, workers=self.workers, **options)
-
-    def fit(self, phase=PHASE, *, schedule=None, heldout=False):
-        return fit(self.model, self.optimizer, schedule or Schedule(0.01, phase.steps, 2), phase, shards=self.shards['train'],
-                   heldout=self.shards['heldout'] if heldout else None, workers=self.workers, penalty=self.penalty,
-                   reporter=Reporter(self.directory / 'metrics.jsonl', self.workers), states=self.directory / 'states')
-
-    def values(self):
-        return {name: parameter.data().asnumpy() for name, parameter in self.trained.items()}
-
-    def records(self):
-        lines = (self.directory / 'metrics.jsonl').read_text().splitlines()
-        return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
-
-
-def assert_same_bits(one, other):
-    assert one.keys() == other.keys()
-    for name in one:
-        assert np.array_equal(one[name], other[name]), name
-
-
-def acting(action, at, schedule=Schedule(0.01, 6, 2)):
-    """A schedule that does something when it is asked for a step, which is after that step's gradient."""
-    def rate(step):
-        if step == at:
-            action()
-        return schedule(step)
-    return rate
-
-
-def interrupt():
-    raise Interrupted
-
-
-def test_schedule_rises_to_its_peak_and_falls_to_zero():
-    schedule = Schedule(peak=1.0, steps=10, warmup_steps=4)
-    assert [schedule(step) for step in range(11)] == pytest.approx(
-        [0.25, 0.5, 0.75, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0])
-
-
-def test_schedule_without_decay_stays_at_its_peak():
-    assert [Schedule(0.5, 4, 0, decay=False)(step) for step in range(4)] == [0.5] * 4
-    assert [Schedule(0.5, 4, 2, decay=False)(step) for step in range(4)] == [0.25, 0.5, 0.5, 0.5]
-
-
-@pytest.mark.parametrize('steps, warmup', [(1, 0), (1, 1), (3, 3)])
-def test_schedule_of_few_steps_is_finite_and_never_zero_before_its_end(steps, warmup):
-    assert all(0 < Schedule(1.0, steps, warmup)(step) <= 1 for step in range(steps))
+from gluon_optbert.training import evaluate
+from tiny import contents, write_shards
+from trained import Interrupted, Run, acting, assert_same_bits, interrupt
 
 
 @pytest.mark.parametrize('precision', ['float32', 'bfloat16'])
@@ -353,72 +273,6 @@ def test_only_gates_change_in_the_gate_phase(shards, tmp_path):
     assert all(record['penalty'] > 0 for record in run.records())
 
 
-def test_gradient_of_the_penalty_is_its_derivative():
-    """Central differences in float64; no alpha is near zero, where there is none."""
-    architecture = network()
-    weights = beta(architecture, ParameterCost())
-    penalty, alphas = L1Penalty(0.3, weights), random_alphas(architecture)
-    model = build(architecture, gated=True)
-    model.gates.set(alphas)
-    for parameter in model.gates.parameters.values():
-        parameter.grad()[:] = 0
-    penalty.add_gradient(model.gates)
-    for key, alpha in alphas.items():
-        gradient = model.gates.parameters[key].grad().asnumpy()
-        for i in range(len(alpha)):
-            step = np.zeros(len(alpha))
-            step[i] = 1e-3
-            moved = [penalty.value({**alphas, key: alpha.astype(np.float64) + sign * step}) for sign in (1, -1)]
-            assert gradient[i] == pytest.approx((moved[0] - moved[1]) / 2e-3, rel=1e-4)
-    assert penalty.value(alphas) == pytest.approx(0.3 * sum(weights[key] * np.abs(alpha).sum() for key, alpha in alphas.items()))
-
-
-def test_penalty_adds_to_what_backward_left_and_spares_fixed_gates():
-    model = build(network(), gated=True)
-    fixed = model.gates.parameters['h']
-    fixed.grad_req = 'null'
-    with autograd.record():
-        loss = sum((2 * parameter.data()).sum() for key, parameter in model.gates.parameters.items() if key != 'h')
-    loss.backward()
-    L1Penalty(1.0, {key: 0.5 for key in network().widths()}).add_gradient(model.gates)
-    assert all((parameter.grad().asnumpy() == 2.5).all() for key, parameter in model.gates.parameters.items() if key != 'h')
-
-
-def test_clipping_scales_all_gradients_to_the_norm(shards, tmp_path):
-    """One step of plain gradient descent: with a clipped norm it is as long as the learning rate times that norm."""
-    run = Run(shards, tmp_path, dropout=0.0, optimizer='sgd', clip_norm=0.01)
-    before = run.values()
-    run.fit(Phase(name='training', steps=1, batch_size=8, log_every=1), schedule=Schedule(2.0, 1))
-    moved = np.sqrt(sum(np.square(value - before[name], dtype=np.float64).sum() for name, value in run.values().items()))
-    assert run.records()[0]['gradient_norm'] > 1
-    assert moved == pytest.approx(2.0 * 0.01, rel=1e-3)
-
-
-def test_gradient_norm_is_exact_over_millions_of_elements():
-    """Sums of float32, one after the other, are not."""
-    parameter = gluon.Parameter('weight', shape=(4096, 1024))
-    parameter.initialize()
-    with autograd.record():
-        loss = (parameter.data() * mx.nd.random.uniform(shape=parameter.shape)).sum()
-    loss.backward()
-    wanted = np.linalg.norm(parameter.grad().asnumpy().astype(np.float64))
-    found = Optimizer({'weight': parameter}, 'sgd', workers=Workers()).update(0.1, step=1)
-    assert found == pytest.approx(wanted, rel=1e-5)
-
-
-def test_weight_decay_spares_biases_and_layer_norms(shards, tmp_path):
-    """A gradient of zero, so that decay is all that happens."""
-    run = Run(shards, tmp_path, weight_decay=0.1)
-    before = run.values()
-    with autograd.record():
-        loss = sum((0 * parameter.data()).sum() for parameter in run.trained.values())
-    loss.backward()
-    run.optimizer.update(0.5, step=1)
-    for name, value in run.values().items():
-        factor = 1 if name.endswith(('bias', 'beta', 'gamma')) else 1 - 0.5 * 0.1
-        np.testing.assert_allclose(value, before[name] * factor, rtol=1e-6, err_msg=name)
-
-
 def test_batches_of_another_start_are_others(shards, tmp_path):
     found = []
     for first in (0, 1, 0):
@@ -436,49 +290,3 @@ def test_corrupt_shard_ends_the_run_by_name(tmp_path):
     (directory / 'train-00000.npz').write_bytes(bytes(content))
     with pytest.raises(ValueError, match='train-00000.npz'):
         Run(shards, tmp_path / 'run').fit()
-
-
-def overflowing(gate, step):
-    """A loss scale whose gradient overflows in one step."""
-    class Overflowing(LossScale):
-        def after(self, overflow):
-            super().after(overflow)
-            if self.state()[1] == step:
-                self.value = gate
-    return Overflowing(2.0, patience=100)
-
-
-def test_a_scaled_loss_takes_the_same_steps(shards, tmp_path):
-    """A power of two, so bit for bit."""
-    plain, scaled = Run(shards, tmp_path / 'plain'), Run(shards, tmp_path / 'scaled', scale=LossScale(2.0 ** 10, patience=2))
-    plain.fit()
-    scaled.fit()
-    assert scaled.optimizer.scale.state() == [2.0 ** 13, 0]
-    assert_same_bits(scaled.values(), plain.values())
-    assert scaled.records() == plain.records()
-
-
-@pytest.mark.parametrize('optimizer', ['bertadam', 'lamb'])
-def test_an_overflow_skips_its_step_and_halves_the_scale_and_resuming_knows(shards, tmp_path, optimizer):
-    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1, checkpoint_every=1)
-    whole = Run(shards, tmp_path / 'whole', optimizer=optimizer, scale=overflowing(2.0 ** 132, 2))
-    whole.fit(phase)
-    skipped = [record['step'] for record in whole.records() if record['gradient_norm'] is None]
-    assert skipped[0] == 3 and whole.optimizer.scale.value == 2.0 ** (132 - len(skipped))
-    assert whole.optimizer.counters()[0] == 6 - len(skipped)
-    with pytest.raises(Interrupted):
-        Run(shards, tmp_path / 'parts', optimizer=optimizer, scale=overflowing(2.0 ** 132, 2)).fit(
-            phase, schedule=acting(interrupt, 4))
-    again = Run(shards, tmp_path / 'parts', optimizer=optimizer, scale=overflowing(2.0 ** 132, 2))
-    again.fit(phase)
-    assert_same_bits(again.values(), whole.values())
-    assert again.records() == whole.records() and again.optimizer.scale.state() == whole.optimizer.scale.state()
-
-
-def test_a_gradient_that_overflows_at_every_scale_is_no_matter_of_the_scale(shards, tmp_path):
-    run = Run(shards, tmp_path, scale=LossScale(4.0))
-    for parameter in run.trained.values():
-        parameter.data()[:] = np.nan
-    with pytest.raises(TrainingDiverged, match='step 3'):
-        run.fit()
-    assert run.optimizer.scale.value == 0.5
