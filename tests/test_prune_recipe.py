@@ -44,65 +44,66 @@ def other_model(tmp_path):
     return write
 
 
-def refused(recipe, error, named):
-    """Assert that a run is refused with such an error, and before there is anything at its output."""
-    with pytest.raises(error, match=named):
+def refusal(recipe, error=ValueError):
+    """What a run says that is refused with such an error, before there is anything at its output."""
+    with pytest.raises(error) as found:
         prune(recipe)
     assert not recipe.output.exists()
     assert not list(recipe.output.parent.glob('.*'))
+    return str(found.value)
 
 
 def test_target_that_cannot_be_reached_is_refused(shards_directory, model_directory, tmp_path):
-    refused(recipe_for(shards_directory, model_directory, tmp_path / 'run', prune='f', target=0.3), ValueError,
-            'target 0.3 cannot be reached by pruning f')
-    refused(recipe_for(shards_directory, model_directory, tmp_path / 'run', target=1e-3), ValueError, 'cannot be reached')
+    filters = recipe_for(shards_directory, model_directory, tmp_path / 'run', prune='f', target=0.3)
+    assert 'target 0.3 cannot be reached by pruning f' in refusal(filters)
+    assert 'cannot be reached' in refusal(recipe_for(shards_directory, model_directory, tmp_path / 'run', target=1e-3))
 
 
 def test_shards_of_another_vocabulary_are_refused(shards_directory, tmp_path):
     ours = saved_model()
     write_model(tmp_path / 'start', SavedModel(ours.architecture, ours.parameters, vocabulary_of([*TOKENS[:-1], '!']),
                                                ours.recipe, ours.progress))
-    refused(recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run'), ValueError, 'made with another vocabulary')
+    assert 'made with another vocabulary' in refusal(recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run'))
 
 
 def test_network_with_the_head_of_a_task_is_refused(shards_directory, tmp_path):
     head = Head('classification', ('no', 'yes'), 'SST-2')
     parameters = read_parameters(build(network(), head=head))
     write_model(tmp_path / 'start', SavedModel(network(), parameters, vocabulary(), head=head))
-    refused(recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run'), ValueError, 'the head of SST-2')
+    assert 'the head of SST-2' in refusal(recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run'))
 
 
 def test_network_that_still_has_its_gates_is_refused(shards_directory, tmp_path, other_model):
     start = other_model(alphas=random_alphas(network()))
-    refused(recipe_for(shards_directory, start, tmp_path / 'run'), ValueError, 'still has its gates')
+    assert 'still has its gates' in refusal(recipe_for(shards_directory, start, tmp_path / 'run'))
 
 
 def test_model_with_untrained_heads_is_refused(shards_directory, tmp_path):
     start = write_saved_model(tmp_path / 'model', progress={'untrained': ['mlm', 'nsp']})
-    refused(recipe_for(shards_directory, start, tmp_path / 'run'), ValueError,
-            'imported without MLM head and NSP head, .*run_pretraining.py --train heads')
+    said = refusal(recipe_for(shards_directory, start, tmp_path / 'run'))
+    assert 'imported without MLM head and NSP head, ' in said and 'run_pretraining.py --train heads' in said
 
 
 def test_model_that_does_not_say_its_steps_needs_them_given(shards_directory, tmp_path):
     ours = saved_model()
     write_model(tmp_path / 'start', SavedModel(ours.architecture, ours.parameters, ours.vocabulary))
-    refused(recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run', alpha_steps=None), ValueError, '--alpha-steps')
+    assert '--alpha-steps' in refusal(recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run', alpha_steps=None))
 
 
 @pytest.mark.parametrize('name', sorted(MODEL))
 def test_incomplete_model_directory_is_refused(shards_directory, model_directory, tmp_path, name):
     start = shutil.copytree(model_directory, tmp_path / 'start')
     (start / name).unlink()
-    refused(recipe_for(shards_directory, start, tmp_path / 'run'), (ValueError, FileNotFoundError), name)
+    assert name in refusal(recipe_for(shards_directory, start, tmp_path / 'run'), (ValueError, FileNotFoundError))
 
 
 def test_truncated_shard_is_refused(model_directory, tmp_path):
     directory = write_shards(tmp_path / 'shards')
     path = directory / 'train-00001.npz'
     path.write_bytes(path.read_bytes()[:-1])
-    refused(recipe_for(directory, model_directory, tmp_path / 'run'), ValueError, 'train-00001.npz')
+    assert 'train-00001.npz' in refusal(recipe_for(directory, model_directory, tmp_path / 'run'))
 
 
 def test_batch_that_does_not_divide_is_refused(shards_directory, model_directory, tmp_path):
-    refused(recipe_for(shards_directory, model_directory, tmp_path / 'run', batch_size=7, accumulate=2), ValueError,
-            'batch_size 7 does not divide')
+    recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run', batch_size=7, accumulate=2)
+    assert 'batch_size 7 does not divide' in refusal(recipe)

@@ -1,6 +1,4 @@
 """A small training run whose parts tests vary."""
-import json
-
 import numpy as np
 
 from gluon_optbert.cost import ParameterCost, beta
@@ -10,10 +8,10 @@ from gluon_optbert.model import build, named_parameters
 from gluon_optbert.optimization import Optimizer, Schedule
 from gluon_optbert.penalty import L1Penalty
 from gluon_optbert.training import fit
+from pruned import records
 from tiny import network, saved_model
 
 PHASE = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1)
-TIMES = ('tokens_per_second', 'data_wait')  # the only values of a record that no two runs share
 
 
 class Interrupted(Exception):
@@ -47,8 +45,7 @@ class Run:
         return {name: parameter.data().asnumpy() for name, parameter in self.trained.items()}
 
     def records(self):
-        lines = (self.directory / 'metrics.jsonl').read_text().splitlines()
-        return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
+        return records(self.directory)
 
 
 def assert_same_bits(one, other):
