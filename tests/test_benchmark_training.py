@@ -45,6 +45,13 @@ def test_only_the_steps_asked_for_are_timed(tmp_path):
     assert 'alpha step / ungated step' in found['ratios']
 
 
+def test_nothing_to_time_is_said():
+    program = ("import sys; sys.path.append('tools'); import benchmark_training as tool; tool.bfloat16_is_native = lambda: False; "
+               "sys.exit(tool.main(['l1_h8_a2', '--steps', 'bfloat16']))")
+    result = run('-W', 'ignore', '-c', program)
+    assert result.returncode == 2 and result.stderr.startswith('error: nothing to time') and '--steps' in result.stderr
+
+
 def test_uneven_architectures_are_refused():
     result = run('tools/benchmark_training.py', '{"format": 1, "h": 8, "e": null, "vocab_size": 32, "max_length": 16, '
                  '"token_types": 2, "layers": [{"a": 1, "k": 2, "v": 2, "f": 4}, {"a": 2, "k": 2, "v": 2, "f": 4}]}')

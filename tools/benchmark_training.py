@@ -224,6 +224,8 @@ def main(argv=None):
             workers.append(start_peer(peer, recipe, architecture))
         steps = {name: timed(step) for name, step in own_steps(recipe, architecture).items()}
         steps.update({worker.name: asked(worker, recipe) for worker in workers})
+        if not steps:
+            raise ValueError('nothing to time: this processor has no bfloat16; give --steps others')
         times = interleaved(steps, recipe.repeats)
     finally:
         for worker in workers:
