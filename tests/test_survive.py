@@ -72,19 +72,21 @@ def test_half_written_directory_is_a_loss(place):
 def test_moment_is_the_file_that_is_written_or_the_last_step(place):
     directory, _ = place
     (directory / 'out' / 'metrics.jsonl').unlink()
-    assert survive.moment(directory, survive.names_below(directory)) == 'before the first file'
-    assert survive.moment(directory, frozenset()) == 'between two files'
+    assert survive.moment(directory, survive.names_below(directory), 0) == 'before the first file'
+    assert survive.moment(directory, frozenset(), 0) == 'between two files'
     (directory / 'out' / 'metrics.jsonl').write_text(json.dumps({'phase': 'gates', 'round': 2, 'step': 5}) + '\n')
-    assert survive.moment(directory, frozenset()) == 'gates of round 2, after step 5'
+    assert survive.moment(directory, frozenset(), 0) == 'gates of round 2, after step 5'
     (directory / 'out' / 'seed-3.jsonl').write_text(json.dumps({'phase': 'SST-2', 'seed': 3, 'step': 1}) + '\n')
     os.utime(directory / 'out' / 'metrics.jsonl', ns=(0, 0))
-    assert survive.moment(directory, frozenset()) == 'SST-2 of seed 3, after step 1'
+    assert survive.moment(directory, frozenset(), 0) == 'SST-2 of seed 3, after step 1'
+    later = (directory / 'out' / 'seed-3.jsonl').stat().st_mtime_ns + 1
+    assert survive.moment(directory, survive.names_below(directory), later) == 'before the first file'
     (directory / 'out' / 'seed-3.jsonl').unlink()
     partial = directory / 'out' / '.model.partial-x1' / 'vocab.txt'
     partial.parent.mkdir()
     partial.write_text('')
-    assert survive.moment(directory, frozenset()) == 'writing out/model/vocab.txt'
-    assert survive.moment(directory, frozenset({str(partial)})) == 'gates of round 2, after step 5'
+    assert survive.moment(directory, frozenset(), 0) == 'writing out/model/vocab.txt'
+    assert survive.moment(directory, frozenset({str(partial)}), 0) == 'gates of round 2, after step 5'
 
 
 def test_kills_lose_nothing_and_are_told(tmp_path):
@@ -93,4 +95,5 @@ def test_kills_lose_nothing_and_are_told(tmp_path):
     assert '3 kills, 0 losses, 0 processes left' in done.stdout
     record = json.loads((tmp_path / 'record.json').read_text())
     assert record['kills'] == len(record['each']) == 3 and record['losses'] == 0 and record['versions'] and record['machine']['cpu']
+    assert record['ends_compared'] == sum(kill['compared'] for kill in record['each']) >= 1 and record['each'][-1]['compared']
     assert sum(record['by_moment'].values()) == sum(record['by_victim'].values()) == 3

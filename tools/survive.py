@@ -2,8 +2,9 @@
 
 Every command runs once in peace. Then it runs again and again: SIGKILL goes to a random process of its tree, half of the times
 at a moment that is uniform over the time of the uninterrupted run and half of the times when a file appears, is renamed or
-goes. What was finished before the kill has to be there after it, with the bytes of the uninterrupted run; no process may be left;
-and when the command ends at last, all bytes have to be those of the uninterrupted run, but for times.
+goes. Half of the killed runs then go on to their end, the others are killed again. What was finished before a kill has to be
+there after it, with the bytes of the uninterrupted run; no process may be left; and when the command ends at last, all bytes have
+to be those of the uninterrupted run, but for times.
 """
 from __future__ import annotations
 
@@ -106,6 +107,7 @@ class Attempt:
                  *flags, *(['--resume'] if command.resumes else [])]
         self.mark = f'{os.getpid()}-{time.monotonic_ns()}'
         place.mkdir(exist_ok=True)
+        self.began = time.time_ns()
         self.said = open(place.with_name(place.name + '.log'), 'w+', encoding='utf-8', errors='replace')
         self.process = subprocess.Popen(words, cwd=str(place), stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said,
                                         env={**os.environ, 'PYTHONPATH': str(ROOT), MARK: self.mark})
@@ -180,10 +182,11 @@ def names_below(place: Path) -> FrozenSet[str]:
     return frozenset(os.path.join(folder, name) for folder, folders, files in os.walk(place) for name in (*folders, *files))
 
 
-def moment(place: Path, stale: FrozenSet[str]) -> str:
+def moment(place: Path, stale: FrozenSet[str], began: int) -> str:
     """Where a run stood when it was killed: the file that was being written, or the last step that it logged.
 
-    Paths in `stale` were there when it began, left by an earlier kill.
+    Paths in `stale` were there when it began, left by an earlier kill, and logs that were not written to since `began`, in
+    nanoseconds, are as old.
     """
     partial = [path for path in place.rglob('*') if '.partial' in str(path.relative_to(place)) and path.is_file()
                and str(path) not in stale]
@@ -191,7 +194,8 @@ def moment(place: Path, stale: FrozenSet[str]) -> str:
         newest = max(partial, key=lambda path: path.stat().st_mtime_ns).relative_to(place)
         parts = ['.'.join(part.split('.partial')[0].split('.')[1:]) if '.partial' in part else part for part in newest.parts]
         return 'writing ' + '/'.join(parts)
-    logs = sorted(place.rglob('*.jsonl'), key=lambda path: path.stat().st_mtime_ns)
+    times = {path: path.stat().st_mtime_ns for path in place.rglob('*.jsonl')}
+    logs = sorted((path for path in times if times[path] >= began), key=times.__getitem__)
     lines = [line for path in logs for line in path.read_text(encoding='utf-8').splitlines() if line.endswith('}')]
     if lines:
         record = json.loads(lines[-1])
@@ -308,9 +312,9 @@ class Trial:
             return None
         seconds, left = attempt.wait(PATIENCE_SECONDS + (self.seconds if victim.startswith('helper') else 0))
         record = {'command': self.name, 'workers': self.recipe.workers, 'aimed': aimed, 'victim': victim,
-                  'moment': moment(place, stale),
-                  'status': attempt.process.returncode, 'seconds_to_the_end': round(seconds, 2), 'processes_left': left,
-                  'said': attempt.errors(), 'losses': losses(place, self.wanted, before)}
+                  'moment': moment(place, stale, attempt.began), 'status': attempt.process.returncode,
+                  'seconds_to_the_end': round(seconds, 2), 'processes_left': left, 'said': attempt.errors(), 'compared': False,
+                  'losses': losses(place, self.wanted, before)}
         return record
 
     def expect_success(self, attempt: Attempt) -> None:
@@ -334,8 +338,9 @@ class Trial:
         number, place = 0, self.base / 'killed-0'
         while len(records) < self.recipe.kills or place.exists():
             enough, whole = len(records) >= self.recipe.kills, self.ended(place)
+            let_go_on = enough or (place.exists() and self.chance.random() < 0.5)
             record = None
-            if enough and not whole:
+            if let_go_on and not whole:
                 self.expect_success(self.start(place))
             elif not whole:
                 record = self.killed(place)
@@ -345,6 +350,7 @@ class Trial:
             if record is None or record['status'] == 0:
                 if records:
                     records[-1]['losses'] += self.compare(place)
+                    records[-1]['compared'] = True
                 shutil.rmtree(place)
                 number, place = number + 1, self.base / f'killed-{number + 1}'
 
@@ -370,6 +376,7 @@ def summary(records: List[Dict[str, Any]]) -> Dict[str, Any]:
     def count(key: Callable[[Dict[str, Any]], str]) -> Dict[str, int]:
         return dict(sorted(collections.Counter(key(record) for record in records).items()))
     return {'kills': len(records), 'losses': sum(len(record['losses']) for record in records),
+            'ends_compared': sum(record['compared'] for record in records),
             'processes_left': sum(record['processes_left'] for record in records),
             'slowest_end_seconds': max(record['seconds_to_the_end'] for record in records),
             'by_victim': count(lambda record: f'{record["command"]}: {record["victim"]}'),
@@ -414,8 +421,8 @@ def main(argv=None):
     found = summary(records)
     print('\n| killed | times |\n| --- | --- |')
     print('\n'.join(f'| {moment} | {times} |' for moment, times in found['by_moment'].items()))
-    print(f'\n{found["kills"]} kills, {found["losses"]} losses, {found["processes_left"]} processes left; the slowest end took '
-          f'{found["slowest_end_seconds"]:.1f} s')
+    print(f'\n{found["kills"]} kills, {found["losses"]} losses, {found["processes_left"]} processes left; {found["ends_compared"]} '
+          f'ends compared; a killed job took {found["slowest_end_seconds"]:.1f} s to end at most')
     if recipe.output:
         write(recipe, records, origin)
         print(f'wrote {recipe.output}')
