@@ -152,7 +152,7 @@ def passes(recipe: PlanRecipe, architecture: Architecture, stage: Stage, gpus: i
 
 
 def step_seconds(recipe: PlanRecipe, architecture: Architecture, stage: Stage, gpus: int) -> Tuple[float, float]:
-    """Seconds of a step: computing, and exchanging the gradients, which follows it here."""
+    """Seconds of a step: computing, and exchanging the gradients, counted as if it only began afterwards."""
     computing = training_flops(architecture, stage) * recipe.batch_size / gpus / published_speed(gpus, stage)
     gradients = BYTES * sum(count_parameters(architecture).values())
     return computing, 2 * (gpus - 1) / gpus * gradients / recipe.exchange / 1e9
