@@ -40,6 +40,8 @@ class Schedule:
 class LossScale:
     """What a loss is multiplied by, so that its gradients do not vanish in float16: halved when one overflows, else doubled
     after `patience` steps (Micikevicius et al., 2018, section 3.2).
+
+    The rule of MXNet's `contrib.amp`, whose own keeps its count to itself, where no checkpoint finds it.
     """
 
     def __init__(self, start: float = 2.0 ** 16, patience: int = 2000):
