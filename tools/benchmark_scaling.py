@@ -33,9 +33,9 @@ class ScalingRecipe:
     architecture: str = option("its name: l6_h384_a12 has MiniLM's widths, bert_base BERT's", 'l6_h384_a12')
     configurations: Tuple[str, ...] = option('workers x threads of each; the first is what the others are compared with',
                                              ('1x2', '2x1', '4x1'))
-    batch_size: int = option('sequences a step, over all workers', 32)
+    batch_size: int = option('sequences a step, over all workers', 256)
     accumulate: int = option('passes that a worker splits its share of a batch into', 1)
-    interval: int = option('steps of an interval', 5)
+    interval: int = option('steps of an interval', 1)
     intervals: int = option('timed intervals of a run, after one that is not', 3)
     repeats: int = option('runs of each configuration, taken in turn', 3)
     output: Optional[Path] = option('JSON file to write', None)
