@@ -20,6 +20,7 @@ from .shards import Shards
 from .staging import new_directory, refuse_existing
 from .optimization import OPTIMIZERS, LossScale, Optimizer, Schedule
 from .precision import TRAINING_PRECISIONS, check_precision
+from .provenance import ORIGIN, note_origin
 from .training import fit
 from .vocabulary import vocabulary_hash
 
@@ -236,6 +237,8 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
     if workers.first and not work.exists():
         with new_directory(work) as staged:
             save(recipe, staged / 'recipe.yaml')
+    if workers.first:
+        note_origin(work, workers=workers.size)
     workers.barrier('laid out')
 
     model = build(architecture, start.parameters if start else None, seed=recipe.seed,
@@ -251,7 +254,7 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
     progress = _progress(measured, recipe, start)
     if workers.first:
         write_model(recipe.output, SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress),
-                    extra={'metrics.jsonl': (work / 'metrics.jsonl').read_bytes()})
+                    extra={name: (work / name).read_bytes() for name in ('metrics.jsonl', ORIGIN)})
         shutil.rmtree(work)
     workers.barrier('written')
     return progress

@@ -1,18 +1,22 @@
 """Where a measured number comes from: the commit, the versions and the machine of a run."""
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 import gluonnlp
 import mxnet as mx
 import numpy as np
 
 from . import __version__
+from .staging import write_file
 from .threads import physical_cores
+
+ORIGIN = 'origin.json'
 
 
 def commit() -> Optional[str]:
@@ -43,3 +47,19 @@ def machine() -> Dict[str, Any]:
     models = [line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')]
     return {'cpu': models[0] if models else platform.processor(), 'cores': physical_cores(),
             'threads': os.environ.get('OMP_NUM_THREADS'), 'system': platform.platform()}
+
+
+def note_origin(directory: Path, *, workers: int) -> None:
+    """Write into a run's directory what computes it: an entry of `ORIGIN` when it begins, and one more whenever it goes on with
+    another commit, version, machine, or number of workers.
+    """
+    path = Path(directory) / ORIGIN
+    entries: List[Any] = []
+    try:
+        found = json.loads(path.read_text(encoding='utf-8'))
+        entries = found if isinstance(found, list) else []
+    except (OSError, ValueError, RecursionError):
+        pass  # a new run, or one that an earlier version began
+    now = {'commit': commit(), 'versions': versions(), 'machine': machine(), 'workers': workers}
+    if now not in entries[-1:]:
+        write_file(path, (json.dumps([*entries, now], indent=1) + '\n').encode())

@@ -1,6 +1,6 @@
 """Algorithm 1 of optBERT: train the gates, zero the smallest, fold, cut, recover, and again.
 
-    RUN_DIR/recipe.yaml  metrics.jsonl  rounds.json  pruning.md
+    RUN_DIR/recipe.yaml  origin.json  metrics.jsonl  rounds.json  pruning.md
     RUN_DIR/latency.json             predicted and measured, with the objective latency
     RUN_DIR/round-0/model            the network that is pruned
     RUN_DIR/round-N/alphas.npz       the trained gates
@@ -33,6 +33,7 @@ from .penalty import PENALTIES
 from .pretraining import open_shards
 from .prune_recipe import PruneRecipe, read_start, unreachable
 from .prune_report import explain, readable, summary
+from .provenance import ORIGIN, note_origin
 from .recipe import check_same, save, to_dict
 from .selection import Alphas, Selection, select_units
 from .shards import Shards
@@ -205,7 +206,8 @@ def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
     if job.workers.first:
         write_model(directory / 'model', SavedModel(
             shrunk.architecture, read_parameters(model), shrunk.vocabulary, to_dict(recipe),
-            {**progress, 'round': number, 'before': shrunk.progress['before'], 'after_cut': after_cut}))
+            {**progress, 'round': number, 'before': shrunk.progress['before'], 'after_cut': after_cut}),
+            extra={ORIGIN: (recipe.output / ORIGIN).read_bytes()})
     job.workers.barrier(f'recovered.{number}')
     return read_model(directory / 'model')
 
@@ -252,6 +254,8 @@ def prune(recipe: PruneRecipe) -> List[Dict[str, Any]]:
     """
     workers = Workers()
     current = _prepare(recipe, workers)
+    if workers.first and not (recipe.output / 'rounds.json').exists():
+        note_origin(recipe.output, workers=workers.size)
     cost = recipe.cost()
     job = _Job(recipe, workers, open_shards(recipe, current.vocabulary), cost, cost.cost(current.architecture),
                recipe.steps(current), Reporter(recipe.output / 'metrics.jsonl', workers))

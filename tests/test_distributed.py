@@ -233,5 +233,6 @@ def test_run_that_one_began_goes_on_with_two_to_the_same_end(one_and_two, shards
     done = horovodrun(ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml', '--resume')
     assert done.returncode == 0, done.stderr
     assert done.stderr.count('goes on from step 4 with 2 worker(s) instead of 1: its end is not bit-identical') == 1
+    assert [entry['workers'] for entry in json.loads((tmp_path / 'model' / 'origin.json').read_text())] == [1, 2]
     assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
     assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')

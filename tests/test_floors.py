@@ -13,9 +13,9 @@ FLOORS = [
     ['arrays', 'selection', 'shrink', 'baselines', 'foreign', 'crc32c'],
     ['precision', 'gates', 'penalty', 'encoder', 'model', 'inference'],
     ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'answers', 'documents', 'shards', 'instances', 'batches', 'buckets',
-     'corpus', 'checkpoint', 'distributed', 'optimization', 'torch_reader', 'safetensors_reader', 'tensorflow_reader'],
+     'corpus', 'checkpoint', 'distributed', 'optimization', 'provenance', 'torch_reader', 'safetensors_reader', 'tensorflow_reader'],
     ['states', 'loop', 'training', 'pretraining', 'quantize', 'onnx_export', 'deployment', 'predictor', 'deploy', 'latency',
-     'prune_recipe', 'prune_report', 'pruning', 'verification', 'sources', 'importers', 'provenance', 'finetuning', 'glue',
+     'prune_recipe', 'prune_report', 'pruning', 'verification', 'sources', 'importers', 'finetuning', 'glue',
      'question_answering', 'analysis', 'probing', 'tables', 'table_runs', 'step_times', 'table_files'],
 ]
 LATE = {('architecture', 'named')}  # inside a function: names are looked up in the module that is built on this one

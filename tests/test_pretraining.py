@@ -49,8 +49,8 @@ def finished(shards_directory, tmp_path_factory):
 def test_run_leaves_a_model_directory_and_nothing_beside_it(finished):
     output, measured = finished
     assert os.listdir(output.parent) == ['model']
-    assert set(os.listdir(output)) == {'architecture.json', 'manifest.json', 'metrics.jsonl', 'model.params', 'progress.json',
-                                       'recipe.yaml', 'vocab.txt'}
+    assert set(os.listdir(output)) == {'architecture.json', 'manifest.json', 'metrics.jsonl', 'model.params', 'origin.json',
+                                       'progress.json', 'recipe.yaml', 'vocab.txt'}
     saved = read_model(output)
     assert saved.architecture == network() and saved.progress == measured and saved.progress['step'] == 6
     assert fill(PretrainRecipe, saved.recipe).steps == 6

@@ -24,13 +24,14 @@ ROUND = {'alphas.npz', 'selection.json', 'shrunk', 'model'}
 def test_run_leaves_the_documented_files(pruned_run):
     output, _ = pruned_run
     assert os.listdir(output.parent) == ['run']
-    assert set(os.listdir(output)) == {'recipe.yaml', 'metrics.jsonl', 'rounds.json', 'pruning.md', 'round-0', 'round-1',
-                                       'round-2'}
+    assert set(os.listdir(output)) == {'recipe.yaml', 'origin.json', 'metrics.jsonl', 'rounds.json', 'pruning.md', 'round-0',
+                                       'round-1', 'round-2'}
     assert os.listdir(output / 'round-0') == ['model']
     for number in (1, 2):
         assert set(os.listdir(output / f'round-{number}')) == ROUND
-        for name in ('shrunk', 'model'):
-            assert set(os.listdir(output / f'round-{number}' / name)) == MODEL
+        assert set(os.listdir(output / f'round-{number}' / 'shrunk')) == MODEL
+        assert set(os.listdir(output / f'round-{number}' / 'model')) == MODEL | {'origin.json'}
+        assert (output / f'round-{number}' / 'model' / 'origin.json').read_bytes() == (output / 'origin.json').read_bytes()
     assert fill(PruneRecipe, yaml.safe_load((output / 'recipe.yaml').read_text())).rounds == 2
 
 

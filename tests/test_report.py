@@ -53,6 +53,13 @@ def test_page_of_a_pruning_run_has_all_its_parts(tmp_path, capsys):
     assert 'opens in any browser' in capsys.readouterr().out
 
 
+def test_page_of_a_run_that_says_where_it_was_made_shows_it(tmp_path):
+    path = write_whole_run(tmp_path / 'pruned')
+    (path / 'origin.json').write_text(json.dumps([{'commit': 'c0ffee1', 'workers': 2}]))
+    read = report(path, output=tmp_path / 'page.html')
+    assert 'Where it was made' in read.text and 'c0ffee1' in ' '.join(read.text) and 'origin.json' not in read.text
+
+
 def test_runs_are_set_side_by_side(tmp_path):
     paths = [write_run(tmp_path / name) for name in ('one', 'two')]
     text = report(*paths, output=tmp_path / 'page.html').text

@@ -23,6 +23,7 @@ from plot_architecture import WIDTHS, Run, draw_alphas, draw_losses, draw_widths
 from gluon_optbert import __version__
 from gluon_optbert.architecture import Architecture
 from gluon_optbert.cost import ParameterCost, count_flops
+from gluon_optbert.provenance import ORIGIN
 from gluon_optbert.recipe import command, option, parse
 from gluon_optbert.staging import refuse_existing, write_file
 from gluon_optbert.table_files import RESULT_FORMAT, notes, read_results, table_head, table_lines
@@ -152,6 +153,8 @@ def of_files(path: Path, known: Tuple[str, ...]) -> List[Section]:
 
 def of_environment(path: Path) -> List[Section]:
     """What a directory says of the programs that made it."""
+    if (path / ORIGIN).is_file():
+        return [('Where it was made', values(read_json(path / ORIGIN)))]
     for file in (path / 'manifest.json', path / 'round-0' / 'model' / 'manifest.json'):
         if file.is_file():
             manifest = read_json(file)
@@ -195,7 +198,7 @@ def chapter(path: Path, label: str) -> Chapter:
         sections += of_model(path)
     for name, reader in (('latency.json', of_latency), ('metrics.jsonl', lambda file: of_metrics(file, label))):
         sections += reader(path / name) if (path / name).is_file() else []
-    known = ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json', 'manifest.json')
+    known = ('rounds.json', 'pruning.md', 'architecture.json', 'progress.json', 'latency.json', 'manifest.json', ORIGIN)
     if (path / 'plan.json').is_file():
         sections += of_table(path)
         known += ('plan.json', 'table.csv', 'table.md', 'table.svg', 'table.png')

@@ -1,0 +1,35 @@
+"""Where a number comes from: what a run notes of what computes it."""
+import json
+
+import pytest
+
+from gluon_optbert import provenance
+from gluon_optbert.provenance import ORIGIN, note_origin
+
+
+def entries(directory):
+    return json.loads((directory / ORIGIN).read_text())
+
+
+def test_run_notes_what_computes_it_once(tmp_path):
+    for _ in range(2):
+        note_origin(tmp_path, workers=2)
+    [found] = entries(tmp_path)
+    assert set(found) == {'commit', 'versions', 'machine', 'workers'} and found['workers'] == 2
+    assert found['machine'] == provenance.machine() and found['versions']['mxnet'] == '1.9.1'
+
+
+@pytest.mark.parametrize('what', ['commit', 'versions', 'machine'])
+def test_run_that_goes_on_with_something_else_says_so(tmp_path, monkeypatch, what):
+    note_origin(tmp_path, workers=1)
+    monkeypatch.setattr(provenance, what, lambda: 'another')
+    note_origin(tmp_path, workers=1)
+    first, second = entries(tmp_path)
+    assert second[what] == 'another' != first[what]
+
+
+@pytest.mark.parametrize('content', ['', '[', '{}', '7', '[' * 100000, '\udcff'])
+def test_what_is_no_list_of_origins_gives_way(tmp_path, content):
+    (tmp_path / ORIGIN).write_bytes(content.encode(errors='surrogateescape'))
+    note_origin(tmp_path, workers=3)
+    assert [entry['workers'] for entry in entries(tmp_path)] == [3]
