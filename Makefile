@@ -1,4 +1,5 @@
-# PYTHON=python3.10 chooses the interpreter; PYTEST="-k shrink" and QUICKSTART="--short" are passed on.
+# PYTHON=python3.10 chooses the interpreter; PYTEST="-k shrink" and QUICKSTART="--short" are passed on. MPI=1 builds Horovod with
+# MPI beside Gloo, and .venv keeps it.
 .PHONY: help install quickstart test clean
 
 help: ## list the targets

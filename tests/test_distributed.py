@@ -71,15 +71,18 @@ prune(fill(PruneRecipe, pruning))
 '''
 
 
-def horovodrun(*arguments, workers=2, timeout=180):
-    return subprocess.run([str(HOROVODRUN), '--gloo', '-np', str(workers), sys.executable, '-W', 'ignore', *map(str, arguments)],
-                          cwd=str(ROOT), env=environment(), timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+def horovodrun(*arguments, workers=2, timeout=180, by='--gloo'):
+    root = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'} if by == '--mpi' else {}
+    return subprocess.run([str(HOROVODRUN), by, '-np', str(workers), sys.executable, '-W', 'ignore', *map(str, arguments)],
+                          cwd=str(ROOT), env=environment(**root), timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           universal_newlines=True)
 
 
 @pytest.fixture(scope='module')
 def bases(shards_directory, tmp_path_factory):
-    """The same pre-training and pruning by one process, by two workers and by four, each below a directory of its own."""
+    """The same pre-training and pruning by one process, by two workers and by four, each below a directory of its own, and what
+    is pruned.
+    """
     base = tmp_path_factory.mktemp('workers')
     for name in WORKERS:
         (base / name).mkdir()
@@ -92,7 +95,7 @@ def bases(shards_directory, tmp_path_factory):
                           json.dumps(pretraining_values(shards_directory, base / (name + '-compressed'), compression='fp16', **more)),
                           json.dumps(pruning_values(shards_directory, base / 'start', base / name / 'run', **EXACT)), workers=size)
         assert done.returncode == 0, done.stderr
-    return {name: base / name for name in WORKERS}
+    return {name: base / name for name in (*WORKERS, 'start')}
 
 
 @pytest.fixture(scope='module')
@@ -161,6 +164,25 @@ def test_workers_prune_as_one(bases, name):
 def test_workers_leave_what_one_leaves(bases, name):
     one, two = ({str(path.relative_to(bases[which])) for path in bases[which].rglob('*')} for which in ('one', name))
     assert one == two
+
+
+def has_mpi():
+    if importlib.util.find_spec('horovod') is None or not shutil.which('mpirun'):
+        return False
+    from horovod.mxnet import mpi_built
+    return mpi_built()
+
+
+@pytest.mark.skipif(not has_mpi(), reason='Horovod has no MPI here; make install MPI=1 builds it')
+def test_mpi_leaves_the_bits_of_gloo(bases, shards_directory, tmp_path):
+    more = {'accumulate': 2, **EXACT}
+    done = horovodrun('-c', SEVERAL, 2, json.dumps(pretraining_values(shards_directory, tmp_path / 'model', **more)),
+                      json.dumps(pretraining_values(shards_directory, tmp_path / 'compressed', compression='fp16', **more)),
+                      json.dumps(pruning_values(shards_directory, bases['start'], tmp_path / 'run', **EXACT)), by='--mpi')
+    assert done.returncode == 0, done.stderr
+    for name in ('model', 'run/round-2/model'):
+        assert (tmp_path / name / 'model.params').read_bytes() == (bases['two'] / name / 'model.params').read_bytes()
+    assert records(tmp_path / 'run') == records(bases['two'] / 'run')
 
 
 @needs_horovod

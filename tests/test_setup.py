@@ -283,6 +283,23 @@ def test_damage_is_seen_and_mended(installed, damage, left):
     assert installed.steps_left() == []
 
 
+def test_mpi_is_built_when_asked_for_and_then_kept(installed, monkeypatch):
+    assert 'HOROVOD_WITHOUT_MPI' in installed.horovod_build()
+    monkeypatch.setenv('MPI', '1')
+    assert names(installed.steps_left()) == ['horovod', 'check'] and 'HOROVOD_WITH_MPI' in installed.horovod_build()
+    assert installed.main([]) == 0
+    monkeypatch.delenv('MPI')
+    assert installed.steps_left() == [] and 'HOROVOD_WITH_MPI' in installed.horovod_build()
+
+
+def test_mpi_without_its_compiler_is_one_line(tree, monkeypatch):
+    script = install_script(tree)
+    monkeypatch.setenv('MPI', '1')
+    monkeypatch.setattr(script.shutil, 'which', lambda name: None if name == 'mpicc' else '/bin/' + name)
+    assert [line for line in script.missing_here() if 'MPI' in line] == [
+        'MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or leave MPI=1 away']
+
+
 def test_environment_copied_elsewhere_is_made_anew(installed, tree):
     shutil.copytree(tree, tree.parent / 'copy', symlinks=True)
     assert names(install_script(tree.parent / 'copy').steps_left()) == ALL

@@ -33,17 +33,17 @@ SOURCES = (CONSTRAINTS, ROOT / 'setup.py', Path(__file__).resolve())
 
 BUILD_TOOLS = ['setuptools', 'wheel', 'Cython', 'cmake']
 HOROVOD_SETUP = ['cloudpickle', 'packaging']  # its setup.py would otherwise fetch its own, unpinned
-HOROVOD_BUILD = {'HOROVOD_WITH_MXNET': '1', 'HOROVOD_WITH_GLOO': '1', 'HOROVOD_WITHOUT_MPI': '1',
-                 'HOROVOD_WITHOUT_PYTORCH': '1', 'HOROVOD_WITHOUT_TENSORFLOW': '1'}
+HOROVOD_BUILD = {'HOROVOD_WITH_MXNET': '1', 'HOROVOD_WITH_GLOO': '1', 'HOROVOD_WITHOUT_PYTORCH': '1',
+                 'HOROVOD_WITHOUT_TENSORFLOW': '1'}
 
 TRIAL = """
-import importlib.util
+import importlib.util, sys
 import blingfire, gluonnlp, horovod.mxnet as hvd, hypothesis, matplotlib, mxnet, onnx, optuna, psutil, pytest, sacremoses
 import safetensors, scipy, sklearn, tokenizers, tqdm, yaml
 assert importlib.util.find_spec('gluon_optbert'), 'the package itself is not installed'
 mxnet.nd.ones(2).asnumpy()
 gluonnlp.data.BERTBasicTokenizer()('two words')
-assert hvd.gloo_built() and not hvd.mpi_built(), 'Horovod was built without Gloo, or with MPI'
+assert hvd.gloo_built() and hvd.mpi_built() == (sys.argv[1] == '1'), 'Horovod was built without Gloo, or with MPI unasked'
 """
 
 
@@ -81,6 +81,8 @@ def missing_here() -> List[str]:
         missing.append(f'{sys.executable} has no venv module: install {version}-venv, or run make PYTHON=... with another')
     if shutil.which('make') is None:
         missing.append('there is no make, which the build of Horovod calls: install make')
+    if with_mpi() and shutil.which('mpicc') is None:
+        missing.append('MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or leave MPI=1 away')
     cc = shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
     cxx = shlex.split(os.environ['CXX']) if os.environ.get('CXX') else first_command('c++', 'g++', 'clang++')
     if not cxx or not compiles([*cxx, '-std=c++17'], '#include <string_view>\n'):
@@ -141,10 +143,20 @@ def sources_key() -> str:
     return digest.hexdigest()
 
 
+def with_mpi() -> bool:
+    """Whether Horovod has MPI beside Gloo: if it is asked for, or was when .venv was made."""
+    return os.environ.get('MPI') == '1' or bool(recorded().get('mpi'))
+
+
+def horovod_build() -> Dict[str, str]:
+    """The variables that Horovod's build reads."""
+    return {**HOROVOD_BUILD, 'HOROVOD_WITH_MPI' if with_mpi() else 'HOROVOD_WITHOUT_MPI': '1'}
+
+
 def horovod_key() -> str:
     """A checksum of what Horovod's build depends on; it takes minutes, and need not follow every change of a pin."""
     pins = [line for line in CONSTRAINTS.read_text().splitlines() if line.split('==')[0] in ('mxnet', 'numpy', 'horovod')]
-    return hashlib.sha256(json.dumps([identity(), pins, HOROVOD_BUILD], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([identity(), pins, horovod_build()], sort_keys=True).encode()).hexdigest()
 
 
 def site_packages() -> Path:
@@ -191,7 +203,8 @@ def steps_left() -> List[Step]:
     if record.get('packages') != sources_key() or not all(found.get(name) for name in record.get('distributions', [])):
         steps.append(Step('packages', 'installing the pinned packages (a minute or two)', install_packages))
     if record.get('horovod') != horovod_key() or not found.get(pin('horovod').replace('==', '-')):
-        steps.append(Step('horovod', 'building Horovod for MXNet with Gloo (one to four minutes)', install_horovod))
+        means = 'Gloo and MPI' if with_mpi() else 'Gloo'
+        steps.append(Step('horovod', f'building Horovod for MXNet with {means} (one to four minutes)', install_horovod))
     if steps or record.get('checked') != sources_key():
         steps.append(Step('check', 'trying it out', check))
     return steps
@@ -228,15 +241,15 @@ def install_packages() -> None:
 def install_horovod() -> None:
     """Compile it against the MXNet just installed. No cached wheel will do: it may have been built without MXNet."""
     pip('uninstall', '--yes', 'horovod')
-    pip('install', '--no-cache-dir', '--no-build-isolation', '--no-binary', 'horovod', 'horovod', **HOROVOD_BUILD)
-    note(horovod=horovod_key())
+    pip('install', '--no-cache-dir', '--no-build-isolation', '--no-binary', 'horovod', 'horovod', **horovod_build())
+    note(mpi=with_mpi(), horovod=horovod_key())
 
 
 def check() -> None:
     """Import everything and ask Horovod what it was built for, away from the sources."""
     try:
         with tempfile.TemporaryDirectory() as elsewhere:
-            call([str(PYTHON), '-c', TRIAL], cwd=Path(elsewhere))
+            call([str(PYTHON), '-c', TRIAL, str(int(with_mpi()))], cwd=Path(elsewhere))
             answer = call([str(VENV / 'bin' / 'horovodrun'), '--check-build'], cwd=Path(elsewhere))
         call([str(PYTHON), '-m', 'pip', 'check'])
     except StepFailed as failure:
