@@ -49,6 +49,11 @@ def machine() -> Dict[str, Any]:
             'threads': os.environ.get('OMP_NUM_THREADS'), 'system': platform.platform()}
 
 
+def origin_here() -> Dict[str, Any]:
+    """What goes with a number that is measured here: ``commit``, ``versions``, ``machine``."""
+    return {'commit': commit(), 'versions': versions(), 'machine': machine()}
+
+
 def note_origin(directory: Path, *, workers: int) -> None:
     """Write into a run's directory what computes it: an entry of `ORIGIN` when it begins, and one more whenever it goes on with
     another commit, version, machine, or number of workers.
@@ -60,6 +65,6 @@ def note_origin(directory: Path, *, workers: int) -> None:
         entries = found if isinstance(found, list) else []
     except (OSError, ValueError, RecursionError):
         pass  # a new run, or one that an earlier version began
-    now = {'commit': commit(), 'versions': versions(), 'machine': machine(), 'workers': workers}
+    now = {**origin_here(), 'workers': workers}
     if now not in entries[-1:]:
         write_file(path, (json.dumps([*entries, now], indent=1) + '\n').encode())

@@ -17,11 +17,11 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluon_optbert import shards as format_
@@ -334,3 +334,20 @@ def manifest_of_a_model_directory(data):
 PROPERTIES = (recipe_of_any_values, recipe_file_of_any_text, any_command_line, architecture_file_of_any_text,
               architecture_of_any_name, manifest_of_shards, npz_of_shards, parameter_file, model_directory,
               manifest_of_a_model_directory)
+
+
+def try_out(prop: Any, options: settings) -> Tuple[int, Optional[Exception]]:
+    """Run a property; the number of its cases, and what the one that failed raised, made small."""
+    cases, inner = [0], prop.hypothesis.inner_test
+
+    def counting(*args: Any, **kwargs: Any) -> None:
+        cases[0] += 1
+        inner(*args, **kwargs)
+    prop.hypothesis.inner_test = counting
+    try:
+        options(prop)()
+    except Exception as error:  # whatever the code that is tried out raises
+        return cases[0], error
+    finally:
+        prop.hypothesis.inner_test = inner
+    return cases[0], None

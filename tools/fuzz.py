@@ -14,12 +14,12 @@ from typing import Any, Dict, List, Optional
 import hypothesis
 from hypothesis import HealthCheck, settings
 
-from gluon_optbert.provenance import commit, machine, versions
+from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.staging import write_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tests'))
-from fuzzing import PROPERTIES  # noqa: E402  found there
+from fuzzing import PROPERTIES, try_out  # noqa: E402  found there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,19 +38,10 @@ def fuzz(prop: Any, recipe: FuzzRecipe) -> Dict[str, Any]:
     """Run one property; its cases, seconds and, if it failed, why."""
     options = settings(max_examples=recipe.cases, deadline=None, database=None, print_blob=True,
                        suppress_health_check=list(HealthCheck))
-    counted, inner = [0], prop.hypothesis.inner_test
-
-    def counting(*args: Any, **kwargs: Any) -> None:
-        counted[0] += 1
-        inner(*args, **kwargs)
-    prop.hypothesis.inner_test = counting
-    began, failure = time.perf_counter(), None
-    try:
-        hypothesis.seed(recipe.seed)(options(prop))()
-    except Exception as error:  # whatever the code that is tried out raises
-        failure = f'{type(error).__name__}: {error}'
-    prop.hypothesis.inner_test = inner
-    return {'cases': counted[0], 'seconds': round(time.perf_counter() - began, 1), 'failure': failure}
+    began = time.perf_counter()
+    cases, error = try_out(hypothesis.seed(recipe.seed)(prop), options)
+    return {'cases': cases, 'seconds': round(time.perf_counter() - began, 1),
+            'failure': error and f'{type(error).__name__}: {error}'}
 
 
 @command
@@ -58,7 +49,8 @@ def main(argv=None):
     """Run the properties; exit status 1 if one fails."""
     recipe = parse(FuzzRecipe, argv, description=__doc__, example='python tools/fuzz.py --cases 5000')
     found: Dict[str, Dict[str, Any]] = {}
-    origin = {'commit': commit(), 'versions': {**versions(), 'hypothesis': hypothesis.__version__}, 'machine': machine()}
+    origin = origin_here()
+    origin['versions']['hypothesis'] = hypothesis.__version__
     print('| input | cases | seconds | |\n| --- | --- | --- | --- |', flush=True)
     for prop in PROPERTIES:
         found[prop.__name__] = result = fuzz(prop, recipe)
