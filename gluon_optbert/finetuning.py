@@ -28,7 +28,7 @@ from .heads import PRETRAINING, Head, network_shapes
 from .loop import Objective, Phase, Reporter, descend
 from .model import OptBERTModel, TaskLoss, build, read_parameters
 from .pretraining import WeightRecipe, work_directory
-from .provenance import commit, machine, versions
+from .provenance import origin_here
 from .recipe import check_same, option, save, to_dict
 from .shrink import Parameters
 from .staging import new_directory, refuse_existing, write_file
@@ -294,8 +294,7 @@ def _result(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, worke
             'samples': dict(exercise.samples), 'seeds': list(recipe.seeds), 'runs': runs,
             'mean': {name: float(np.mean(values)) for name, values in scores.items()},
             'std': {name: float(np.std(values, ddof=1)) if len(values) > 1 else None for name, values in scores.items()},
-            'recipe': to_dict(recipe), 'commit': commit(), 'versions': versions(), 'machine': machine(),
-            'workers': workers.size}
+            'recipe': to_dict(recipe), **origin_here(), 'workers': workers.size}
 
 
 def finetune(recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise]) -> Dict[str, Any]:

@@ -31,9 +31,9 @@ from .model import OptBERTModel, build, named_parameters, read_parameters
 from .optimization import Optimizer, Schedule
 from .penalty import PENALTIES
 from .pretraining import open_shards
+from .provenance import ORIGIN, note_origin
 from .prune_recipe import PruneRecipe, read_start, unreachable
 from .prune_report import explain, readable, summary
-from .provenance import ORIGIN, note_origin
 from .recipe import check_same, save, to_dict
 from .selection import Alphas, Selection, select_units
 from .shards import Shards

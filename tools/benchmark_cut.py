@@ -21,7 +21,7 @@ from gluon_optbert.architecture import Architecture, resolve
 from gluon_optbert.checkpoint import SavedModel, write_model
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.heads import PRETRAINING, network_shapes
-from gluon_optbert.provenance import commit, machine, versions
+from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import command, option, parse, to_dict
 from gluon_optbert.selection import LETTERS, select_units
 from gluon_optbert.shrink import shrink
@@ -107,7 +107,7 @@ def main(argv=None):
     if recipe.output:
         write_file(recipe.output, (json.dumps({
             'recipe': to_dict(recipe), 'parameters': int(ParameterCost().cost(architecture)), 'seconds': rounds, 'memory': memory,
-            'commit': commit(), 'versions': versions(), 'machine': machine()}, indent=1) + '\n').encode())
+            **origin_here()}, indent=1) + '\n').encode())
         print(f'wrote {recipe.output}')
 
 

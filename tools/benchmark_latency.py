@@ -27,7 +27,6 @@ from figures import FORMATS, MARKERS, OKABE_ITO, STYLE
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from gluon_optbert import provenance
 from gluon_optbert.architecture import Architecture, resolve
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.cost import ParameterCost, count_flops
@@ -36,6 +35,7 @@ from gluon_optbert.deployment import PARAMETERS, SYMBOL, Deployment, read_deploy
 from gluon_optbert.heads import network_shapes
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.onnx_export import ONNX
+from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.staging import refuse_existing, write_file
 from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
@@ -250,8 +250,7 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
     if recipe.output:
         write_file(recipe.output.with_suffix('.md'), (text + '\n').encode())
         write_file(recipe.output, (json.dumps({
-            'recipe': to_dict(recipe), 'networks': rows, 'threads': threads, 'commit': provenance.commit(),
-            'versions': provenance.versions(), 'machine': provenance.machine()}, indent=1) + '\n').encode())
+            'recipe': to_dict(recipe), 'networks': rows, 'threads': threads, **origin_here()}, indent=1) + '\n').encode())
         print(f'wrote {recipe.output} and its table as .md')
     if recipe.plot:
         draw(rows, recipe.plot)

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from gluon_optbert.provenance import commit, machine, versions
+from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.staging import refuse_existing, write_file
 from gluon_optbert.threads import physical_cores
@@ -106,7 +106,7 @@ def main(argv=None):
                    example='python tools/benchmark_scaling.py bert_base --shards shards --output results/scaling.json')
     if recipe.output:
         refuse_existing(recipe.output)
-    origin = {'commit': commit(), 'versions': versions(), 'machine': machine()}
+    origin = origin_here()
     found: Dict[str, List[List[float]]] = {name: [] for name in recipe.configurations}
     with tempfile.TemporaryDirectory(prefix='scaling-') as base:
         for turn in range(recipe.repeats):

@@ -28,7 +28,7 @@ from mxnet import autograd, gluon
 from gluon_optbert.architecture import Architecture, resolve
 from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, named_parameters
 from gluon_optbert.precision import bfloat16_is_native
-from gluon_optbert.provenance import commit, machine, versions
+from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import command, option, parse, to_dict
 from gluon_optbert.staging import write_file
 from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
@@ -238,9 +238,8 @@ def main(argv=None):
         write_file(recipe.output, (json.dumps({
             'recipe': to_dict(recipe), 'milliseconds': times, 'tokens_per_second': {
                 name: 1e3 * tokens / found['median'] for name, found in times.items()},
-            'ratios': {name: ratio for name, (ratio, _) in ratios_of(times).items()}, 'threads': threads, 'commit': commit(),
-            'versions': versions(), 'peers': {worker.name: worker.versions for worker in workers}, 'machine': machine()},
-            indent=1) + '\n').encode())
+            'ratios': {name: ratio for name, (ratio, _) in ratios_of(times).items()}, 'threads': threads,
+            'peers': {worker.name: worker.versions for worker in workers}, **origin_here()}, indent=1) + '\n').encode())
         print(f'wrote {recipe.output}')
 
 

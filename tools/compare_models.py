@@ -26,7 +26,7 @@ from gluon_optbert.checkpoint import SavedModel, read_model, sha256
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.model import OptBERTModel
 from gluon_optbert.probing import ProbeResult, ProbeTask, probe, sentence_task, word_tasks
-from gluon_optbert.provenance import commit, machine, versions
+from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import command, option, parse, save, to_dict
 from gluon_optbert.staging import new_directory, refuse_existing
 from gluon_optbert.vocabulary import vocabulary_hash
@@ -183,7 +183,7 @@ def numbers(comparison: Comparison, recipe: CompareRecipe) -> Dict[str, Any]:
     def cells(matrix: np.ndarray) -> List[List[Optional[float]]]:
         return [[None if np.isnan(value) else float(value) for value in row] for row in matrix]
     return {'recipe': to_dict(recipe), 'model_sha256': [sha256(path / 'model.params') for path in recipe.models],
-            'commit': commit(), 'versions': versions(), 'machine': machine(), 'sequences': len(comparison.sample),
+            **origin_here(), 'sequences': len(comparison.sample),
             'tokens': next(iter(comparison.similarities.values())).tokens,
             'cka': {name: {kind: cells(getattr(found, kind)) for kind in KINDS}
                     for name, found in comparison.similarities.items()},

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from gluon_optbert.architecture import Architecture, resolve
 from gluon_optbert.cost import count_flops, count_parameters
 from gluon_optbert.documents import list_files, read_documents
-from gluon_optbert.provenance import commit, machine, versions
+from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import command, option, parse
 from gluon_optbert.shards import Shards, record_dtype
 from gluon_optbert.staging import write_file
@@ -228,8 +228,7 @@ def main(argv=None):
     recipe = parse(PlanRecipe, argv, description=__doc__, positional='architecture',
                    example='python tools/plan_training.py bert_base --gpus 8,64')
     if recipe.measure:
-        found = {'shards': [count_shards(directory) for directory in recipe.measure], 'commit': commit(), 'versions': versions(),
-                 'machine': machine()}
+        found = {'shards': [count_shards(directory) for directory in recipe.measure], **origin_here()}
         write_file(recipe.measured, (json.dumps(found, indent=1) + '\n').encode())
         print(f'wrote {recipe.measured}')
     else:

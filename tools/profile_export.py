@@ -18,10 +18,10 @@ import gluon_optbert  # noqa: E402,F401  sets the threads before MXNet is import
 import mxnet as mx  # noqa: E402
 import numpy as np  # noqa: E402
 
-from gluon_optbert import provenance  # noqa: E402
 from gluon_optbert.cost import count_flops  # noqa: E402
 from gluon_optbert.deploy import random_feed  # noqa: E402
 from gluon_optbert.deployment import load_deployment  # noqa: E402
+from gluon_optbert.provenance import origin_here  # noqa: E402
 from gluon_optbert.recipe import command, option, parse, to_dict  # noqa: E402
 from gluon_optbert.staging import write_file  # noqa: E402
 
@@ -100,8 +100,7 @@ def main(argv=None):
     if recipe.output:
         write_file(recipe.output, (json.dumps({
             'recipe': to_dict(recipe), 'precision': found.precision, 'pass_ms': whole, 'products_ms': products, 'gflop': gflop,
-            'ceiling_gflops': ceiling, 'operators': rows, 'commit': provenance.commit(), 'versions': provenance.versions(),
-            'machine': provenance.machine()}, indent=1) + '\n').encode())
+            'ceiling_gflops': ceiling, 'operators': rows, **origin_here()}, indent=1) + '\n').encode())
         print(f'wrote {recipe.output}')
 
 

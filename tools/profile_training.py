@@ -34,7 +34,7 @@ from gluon_optbert.loop import Phase, backward, collect_gradients
 from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, named_parameters
 from gluon_optbert.optimization import Optimizer
 from gluon_optbert.precision import TRAINING_PRECISIONS, check_precision, lowered
-from gluon_optbert.provenance import commit, machine, versions
+from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.shards import Shards
 from gluon_optbert.staging import write_file
@@ -291,8 +291,8 @@ def main(argv=None):
               f'{found["ceilings"]["gbytes"]:.1f} GB/s; medians of {recipe.steps} steps of '
               f'{" x ".join(map(str, found["shape"]))} tokens')
         if recipe.output:
-            write_file(recipe.output, (json.dumps({'recipe': to_dict(recipe), **found, 'commit': commit(), 'versions': versions(),
-                                                   'machine': machine()}, indent=1) + '\n').encode())
+            write_file(recipe.output, (json.dumps({'recipe': to_dict(recipe), **found, **origin_here()},
+                                                  indent=1) + '\n').encode())
             print(f'wrote {recipe.output}')
 
 

@@ -28,7 +28,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tupl
 import psutil
 
 from gluon_optbert.checkpoint import check_manifest
-from gluon_optbert.provenance import commit, machine, versions
+from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.staging import write_file
 from gluon_optbert.vocabulary import train_wordpiece, write_vocabulary
@@ -401,7 +401,7 @@ def main(argv=None):
     recipe = parse(SurviveRecipe, argv, description=__doc__,
                    example='python tools/survive.py --kills 50 --workers 2 --output results/survive.json')
     records: List[Dict[str, Any]] = []
-    order, origin = list(COMMANDS), {'commit': commit(), 'versions': versions(), 'machine': machine()}
+    order, origin = list(COMMANDS), origin_here()
 
     def report(record: Dict[str, Any], number: int) -> None:
         _report(record, number)
