@@ -290,6 +290,8 @@ def test_mpi_is_built_when_asked_for_and_then_kept(installed, monkeypatch):
     assert installed.main([]) == 0
     monkeypatch.delenv('MPI')
     assert installed.steps_left() == [] and 'HOROVOD_WITH_MPI' in installed.horovod_build()
+    installed.PYTHON.unlink()  # .venv is made anew
+    assert installed.main([]) == 0 and 'HOROVOD_WITH_MPI' in installed.horovod_build()
 
 
 def test_mpi_without_its_compiler_is_one_line(tree, monkeypatch):
@@ -297,7 +299,7 @@ def test_mpi_without_its_compiler_is_one_line(tree, monkeypatch):
     monkeypatch.setenv('MPI', '1')
     monkeypatch.setattr(script.shutil, 'which', lambda name: None if name == 'mpicc' else '/bin/' + name)
     assert [line for line in script.missing_here() if 'MPI' in line] == [
-        'MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or leave MPI=1 away']
+        'MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or run make clean and leave MPI=1 away']
 
 
 def test_environment_copied_elsewhere_is_made_anew(installed, tree):

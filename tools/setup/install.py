@@ -43,7 +43,7 @@ import safetensors, scipy, sklearn, tokenizers, tqdm, yaml
 assert importlib.util.find_spec('gluon_optbert'), 'the package itself is not installed'
 mxnet.nd.ones(2).asnumpy()
 gluonnlp.data.BERTBasicTokenizer()('two words')
-assert hvd.gloo_built() and hvd.mpi_built() == (sys.argv[1] == '1'), 'Horovod was built without Gloo, or with MPI unasked'
+assert hvd.gloo_built() and hvd.mpi_built() == (sys.argv[1] == '1'), 'Horovod lacks Gloo, or has MPI other than asked for'
 """
 
 
@@ -82,7 +82,7 @@ def missing_here() -> List[str]:
     if shutil.which('make') is None:
         missing.append('there is no make, which the build of Horovod calls: install make')
     if with_mpi() and shutil.which('mpicc') is None:
-        missing.append('MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or leave MPI=1 away')
+        missing.append('MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or run make clean and leave MPI=1 away')
     cc = shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
     cxx = shlex.split(os.environ['CXX']) if os.environ.get('CXX') else first_command('c++', 'g++', 'clang++')
     if not cxx or not compiles([*cxx, '-std=c++17'], '#include <string_view>\n'):
@@ -216,6 +216,7 @@ def pin(name: str) -> str:
 
 
 def make_environment() -> None:
+    mpi = with_mpi()
     if VENV.is_symlink() or VENV.is_file():
         VENV.unlink()
     elif VENV.exists():
@@ -223,7 +224,7 @@ def make_environment() -> None:
     VENV.mkdir()
     call([sys.executable, '-m', 'venv', str(VENV)])
     pip('install', pin('pip'))
-    note()
+    note(mpi=mpi)
 
 
 def install_packages() -> None:
