@@ -1,12 +1,13 @@
 """The package `gluon_optbert`; its requirements are the pins of constraints.txt.
 
-`cpu` and `cu112` are alternatives, never both: mxnet and mxnet-cu112 install the same import package. That is why
-no MXNet is among the plain requirements.
+`cpu` and `cu112` are alternatives, never both: mxnet and mxnet-cu112 install the same import package. That is
+why no MXNet is among the plain requirements.
 
-Horovod is not an ordinary requirement: it compiles against the MXNet it finds, so MXNet and NumPy have to be installed
-before its build starts, the build must not be isolated from them, and HOROVOD_WITH_MXNET=1 and its fellows must be in
-the environment. `make install` does all of this; the extra `horovod` only records the version.
-"""
+Horovod is not an ordinary requirement: it compiles against the MXNet it finds, so MXNet and NumPy have to be
+installed before its build starts, the build must not be isolated from them, and HOROVOD_WITH_MXNET=1 and its
+fellows must be in the environment. `make install` does all of this; the extra `horovod` only records the
+version."""
+
 from pathlib import Path
 from typing import List
 
@@ -17,7 +18,11 @@ CONSTRAINTS = Path(__file__).resolve().parent / 'constraints.txt'
 
 def pinned(*names: str) -> List[str]:
     """The lines of constraints.txt for these distributions, in the order asked for."""
-    lines = [line.strip() for line in CONSTRAINTS.read_text().splitlines() if line.strip() and not line.startswith('#')]
+    lines = [
+        line.strip()
+        for line in CONSTRAINTS.read_text().splitlines()
+        if line.strip() and not line.startswith('#')
+    ]
     pins = {line.split('==')[0]: line for line in lines}
     return [pins[name] for name in names]
 
@@ -30,15 +35,38 @@ setup(
     python_requires='>=3.8,<3.12',
     packages=find_packages(include=['gluon_optbert', 'gluon_optbert.*']),
     package_data={'gluon_optbert': ['paper/*.json', 'tasks/*.json']},
-    install_requires=pinned('numpy', 'gluonnlp', 'blingfire', 'sacremoses', 'tokenizers', 'onnx', 'psutil', 'PyYAML',
-                            'safetensors', 'scikit-learn', 'scipy', 'tqdm'),
+    install_requires=pinned(
+        'numpy',
+        'gluonnlp',
+        'blingfire',
+        'sacremoses',
+        'tokenizers',
+        'onnx',
+        'psutil',
+        'PyYAML',
+        'safetensors',
+        'scikit-learn',
+        'scipy',
+        'tqdm',
+    ),
     extras_require={
         'cpu': pinned('mxnet'),
-        'cu112': pinned('mxnet-cu112', 'nvidia-cublas-cu11', 'nvidia-cuda-nvrtc-cu11', 'nvidia-cuda-runtime-cu11',
-                        'nvidia-cudnn-cu11', 'nvidia-cufft-cu11', 'nvidia-curand-cu11', 'nvidia-cusolver-cu11',
-                        'nvidia-nccl-cu11', 'nvidia-nvtx-cu11'),
+        'cu112': pinned(
+            'mxnet-cu112',
+            'nvidia-cublas-cu11',
+            'nvidia-cuda-nvrtc-cu11',
+            'nvidia-cuda-runtime-cu11',
+            'nvidia-cudnn-cu11',
+            'nvidia-cufft-cu11',
+            'nvidia-curand-cu11',
+            'nvidia-cusolver-cu11',
+            'nvidia-nccl-cu11',
+            'nvidia-nvtx-cu11',
+        ),
         'horovod': pinned('horovod'),
-        'scripts': pinned('matplotlib', 'optuna'),  # what pretrain/, finetune/ and tools/ import beside the package's own
+        'scripts': pinned(
+            'matplotlib', 'optuna'
+        ),  # what pretrain/, finetune/ and tools/ import beside the package's own
         'test': pinned('hypothesis', 'pytest'),
     },
 )

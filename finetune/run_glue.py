@@ -1,4 +1,5 @@
 """Fine-tune a model directory, pruned or not, on a task of GLUE."""
+
 import sys
 
 from gluon_optbert.distributed import Workers
@@ -6,8 +7,11 @@ from gluon_optbert.finetuning import result_path, summary
 from gluon_optbert.glue import GlueRecipe, finetune_glue
 from gluon_optbert.recipe import command, parse
 
-EXAMPLE = ('python finetune/run_glue.py finetune/recipes/glue.yaml --task MRPC --model models/small --data glue --seeds 1,2,3 '
-           '--output runs/mrpc')
+EXAMPLE = (
+    'python finetune/run_glue.py finetune/recipes/glue.yaml --task MRPC --model models/small --data glue '
+    '--seeds 1,2,3 '
+    '--output runs/mrpc'
+)
 
 
 @command
@@ -16,8 +20,11 @@ def main(argv=None):
     recipe = parse(GlueRecipe, argv, description=__doc__, example=EXAMPLE)
     result = finetune_glue(recipe)
     if Workers().first:
-        print(f'{summary(result)}\nwrote {recipe.output} and {result_path(recipe)}\nnext: python tools/export_model.py '
-              f'{recipe.output}/seed-{recipe.seeds[0]} --output deploy')
+        print(
+            f'{summary(result)}\nwrote {recipe.output} and {result_path(recipe)}\nnext: python '
+            f'tools/export_model.py '
+            f'{recipe.output}/seed-{recipe.seeds[0]} --output deploy'
+        )
 
 
 if __name__ == '__main__':

@@ -1,4 +1,5 @@
 """Fine-tune a model directory, pruned or not, on SQuAD."""
+
 import sys
 
 from gluon_optbert.distributed import Workers
@@ -6,8 +7,11 @@ from gluon_optbert.finetuning import result_path, summary
 from gluon_optbert.question_answering import SquadRecipe, finetune_squad
 from gluon_optbert.recipe import command, parse
 
-EXAMPLE = ('python finetune/run_squad.py finetune/recipes/squad.yaml --version 2.0 --model models/small --data squad '
-           '--output runs/squad2')
+EXAMPLE = (
+    'python finetune/run_squad.py finetune/recipes/squad.yaml --version 2.0 --model models/small --data '
+    'squad '
+    '--output runs/squad2'
+)
 
 
 @command
@@ -16,8 +20,11 @@ def main(argv=None):
     recipe = parse(SquadRecipe, argv, description=__doc__, example=EXAMPLE)
     result = finetune_squad(recipe)
     if Workers().first:
-        print(f'{summary(result)}\nwrote {recipe.output} and {result_path(recipe)}\nnext: python tools/export_model.py '
-              f'{recipe.output}/seed-{recipe.seeds[0]} --output deploy')
+        print(
+            f'{summary(result)}\nwrote {recipe.output} and {result_path(recipe)}\nnext: python '
+            f'tools/export_model.py '
+            f'{recipe.output}/seed-{recipe.seeds[0]} --output deploy'
+        )
 
 
 if __name__ == '__main__':

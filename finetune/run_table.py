@@ -1,4 +1,7 @@
-"""Run a whole results table of the paper on a base network: prune or build every row, fine-tune it, and tabulate it."""
+"""Run a whole results table of the paper on a base network: prune or build every row, fine-tune it, and
+tabulate it.
+"""
+
 from __future__ import annotations
 
 import sys
@@ -20,13 +23,20 @@ from gluon_optbert.table_files import Results, read_results, render
 from gluon_optbert.table_runs import plan, run
 from gluon_optbert.tables import TableRecipe
 
-EXAMPLE = ('python finetune/run_table.py --table 8 --base models/small --shards shards --tasks mrpc,rte --data-glue glue '
-           '--output runs/table8 --dry-run')
+EXAMPLE = (
+    'python finetune/run_table.py --table 8 --base models/small --shards shards --tasks mrpc,rte --data-glue '
+    'glue '
+    '--output runs/table8 --dry-run'
+)
 
 
 def draw(results: Results) -> Figure:
-    """Every score with its deviation, beside the published one as a hollow mark; columns without any are left out."""
-    columns = [column for column in results.columns if any(row.entries[column.name].scores for row in results.rows)]
+    """Every score with its deviation, beside the published one as a hollow mark; columns without any are left
+    out.
+    """
+    columns = [
+        column for column in results.columns if any(row.entries[column.name].scores for row in results.rows)
+    ]
     columns = columns or list(results.columns)
     figure = Figure(figsize=(3.5 + 1.1 * len(columns), 4.5))
     axes = figure.subplots()
@@ -34,8 +44,16 @@ def draw(results: Results) -> Figure:
         colour, marker = OKABE_ITO[number % len(OKABE_ITO)], MARKERS[number % len(MARKERS)]
         places = np.arange(len(columns)) + 0.7 * ((number + 0.5) / len(results.rows) - 0.5)
         entries = [row.entries[column.name] for column in columns]
-        done = [(place, entry.mean, entry.std or 0.0) for place, entry in zip(places, entries) if entry.scores]
-        axes.errorbar(*(zip(*done) if done else ([], [], [])), fmt=marker, color=colour, capsize=2, label=plain(row.name))
+        done = [
+            (place, entry.mean, entry.std or 0.0) for place, entry in zip(places, entries) if entry.scores
+        ]
+        axes.errorbar(
+            *(zip(*done) if done else ([], [], [])),
+            fmt=marker,
+            color=colour,
+            capsize=2,
+            label=plain(row.name),
+        )
         published = [np.nan if entry.published is None else entry.published for entry in entries]
         axes.plot(places, published, linestyle='', marker=marker, color=colour, fillstyle='none', alpha=0.6)
     axes.set_xticks(range(len(columns)), [results.label(column).replace(' ', '\n') for column in columns])
@@ -71,8 +89,10 @@ def main(argv=None):
     if Workers().first:
         written = write_tables(recipe.output)
         print((recipe.output / 'table.md').read_text(encoding='utf-8'))
-        print(f'wrote {", ".join(path.name for path in written)} in {recipe.output}\n'
-              f'next: python tools/report.py {recipe.output} --output report.html')
+        print(
+            f'wrote {", ".join(path.name for path in written)} in {recipe.output}\n'
+            f'next: python tools/report.py {recipe.output} --output report.html'
+        )
 
 
 if __name__ == '__main__':

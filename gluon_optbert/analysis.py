@@ -1,9 +1,11 @@
-"""What networks make of the same text, layer by layer: the states of the residual stream, and linear CKA between them.
+"""What networks make of the same text, layer by layer: the states of the residual stream, and linear CKA
+between them.
 
-"Undivided Attention" compares what self-attention blocks learn with and without intermediate blocks behind them. Its abstract
-says no more than "self-attention representations"; here they are the stream behind the attention block, its skip connection and
-LayerNorm included: what the next block reads, and in a layer with f = 0 the output of the layer itself.
-"""
+"Undivided Attention" compares what self-attention blocks learn with and without intermediate blocks behind
+them. Its abstract says no more than "self-attention representations"; here they are the stream behind the
+attention block, its skip connection and LayerNorm included: what the next block reads, and in a layer with f
+= 0 the output of the layer itself."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -42,6 +44,7 @@ class Sample:
     labels : tuple of str
         One for each sequence, or none at all.
     """
+
     features: Features
     words: Tuple[Words, ...]
     labels: Tuple[str, ...] = ()
@@ -60,9 +63,11 @@ def real(batch: TaskBatch) -> np.ndarray:
     return np.arange(batch.input_ids.shape[1]) < batch.valid_length[:, np.newaxis]
 
 
-def sample_of_texts(texts: Sequence[Sequence[str]], vocabulary: BERTVocab, *, length: int = 128,
-                    labels: Sequence[str] = ()) -> Sample:
-    """Sentences, or pairs of them, as BERT reads them. `Sample.words` keeps capitals, whatever the vocabulary.
+def sample_of_texts(
+    texts: Sequence[Sequence[str]], vocabulary: BERTVocab, *, length: int = 128, labels: Sequence[str] = ()
+) -> Sample:
+    """Sentences, or pairs of them, as BERT reads them. `Sample.words` keeps capitals, whatever the
+    vocabulary.
 
     Parameters
     ----------
@@ -73,13 +78,24 @@ def sample_of_texts(texts: Sequence[Sequence[str]], vocabulary: BERTVocab, *, le
         The most tokens of a sequence; of what is longer, the longer sentence loses its end.
     labels : sequence of str
     """
-    split, tokenize = BasicTokenizer(lower=False).tokenize, make_tokenizer(vocabulary, cased=is_cased(vocabulary))
+    split, tokenize = (
+        BasicTokenizer(lower=False).tokenize,
+        make_tokenizer(vocabulary, cased=is_cased(vocabulary)),
+    )
     instances, words = [], []
     for sentences in texts:
-        pieces = [[(word, ids) for word, ids in ((word, tokenize(word)) for word in split(text)) if ids] for text in sentences]
+        pieces = [
+            [(word, ids) for word, ids in ((word, tokenize(word)) for word in split(text)) if ids]
+            for text in sentences
+        ]
         first, *second = ([number for _, ids in sentence for number in ids] for sentence in pieces)
-        instance = pair(first, second[0] if second else None, cls_id=vocabulary['[CLS]'], sep_id=vocabulary['[SEP]'],
-                        max_length=length)
+        instance = pair(
+            first,
+            second[0] if second else None,
+            cls_id=vocabulary['[CLS]'],
+            sep_id=vocabulary['[SEP]'],
+            max_length=length,
+        )
         found: List[Tuple[int, str]] = []
         for sentence, begin, end in zip(pieces, (1, instance[1]), (instance[1] - 1, len(instance[0]) - 1)):
             for word, ids in sentence:
@@ -102,12 +118,14 @@ def _spelt(ids: np.ndarray, vocabulary: BERTVocab) -> Words:
             whole = True
             words.append((position, token))
         elif whole:
-            words[-1] = (words[-1][0], words[-1][1] + token[len(CONTINUATION):])
+            words[-1] = (words[-1][0], words[-1][1] + token[len(CONTINUATION) :])
     return tuple(words)
 
 
 def sample_of_shards(directory: Path, vocabulary: BERTVocab, *, limit: int) -> Sample:
-    """The first held-out instances of shards, with the [MASK] tokens that pre-training saw; raises what `Shards.open` does."""
+    """The first held-out instances of shards, with the [MASK] tokens that pre-training saw; raises what
+    `Shards.open` does.
+    """
     shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(vocabulary))
     instances = []
     for batch in evaluation_batches(shards, batch_size=64, limit=limit):
@@ -117,14 +135,22 @@ def sample_of_shards(directory: Path, vocabulary: BERTVocab, *, limit: int) -> S
     return Sample(Features.of(instances), tuple(_spelt(ids, vocabulary) for ids, _ in instances))
 
 
-def read_sample(path: Path, vocabulary: BERTVocab, *, limit: int, length: int = 128, task: Optional[str] = None,
-                seed: int = 0) -> Sample:
+def read_sample(
+    path: Path,
+    vocabulary: BERTVocab,
+    *,
+    limit: int,
+    length: int = 128,
+    task: Optional[str] = None,
+    seed: int = 0,
+) -> Sample:
     """A sample of shards, of a text with a sequence in each line, or of labelled sentences or pairs.
 
     Parameters
     ----------
     path : Path
-        Of labelled text: a file of a task, or the directory of all tasks, of which the training file is taken.
+        Of labelled text: a file of a task, or the directory of all tasks, of which the training file is
+        taken.
     limit : int
         The most sequences; of a file that has more, so many by chance.
     task : str, optional
@@ -135,8 +161,10 @@ def read_sample(path: Path, vocabulary: BERTVocab, *, limit: int, length: int = 
     FileNotFoundError, ValueError
         If it is not there, or nothing of the kind.
     """
+
     def some(count: int) -> List[int]:
         return sorted(np.random.RandomState(seed).permutation(count)[:limit])
+
     if task is not None or path.suffix.lower() == '.tsv':
         known = task_of_file(path) if task is None else find_task(task)
         examples = read_examples(known, path / known.train if path.is_dir() else path)
@@ -144,8 +172,12 @@ def read_sample(path: Path, vocabulary: BERTVocab, *, limit: int, length: int = 
         if known.head.kind != 'classification':
             raise ValueError(f'{known.name} is a {known.head.kind}; probes want labels')
         kept = some(len(examples))
-        return sample_of_texts([examples.texts[i] for i in kept], vocabulary, length=length,
-                               labels=[known.head.labels[examples.labels[i]] for i in kept])
+        return sample_of_texts(
+            [examples.texts[i] for i in kept],
+            vocabulary,
+            length=length,
+            labels=[known.head.labels[examples.labels[i]] for i in kept],
+        )
     if path.is_dir():
         return sample_of_shards(path, vocabulary, limit=limit)
     lines = [' '.join(cells) for cells in read_lines(path) if any(cell.strip() for cell in cells)]
@@ -162,33 +194,39 @@ def network_of(saved: SavedModel) -> OptBERTModel:
 
 def random_network(architecture: Architecture, seed: int = 0) -> OptBERTModel:
     """One of random weights, as pre-training would begin with, for `stream`."""
-    return build(architecture, seed=seed, initial_std=0.6 * architecture.h ** -0.5, trainable=False, output_stream=True)
+    return build(
+        architecture, seed=seed, initial_std=0.6 * architecture.h**-0.5, trainable=False, output_stream=True
+    )
 
 
 def stream(network: OptBERTModel, batch: TaskBatch) -> List[np.ndarray]:
-    """Every state of the residual stream: as it enters the first layer, then behind the attention block and at the end of each.
+    """Every state of the residual stream: as it enters the first layer, then behind the attention block and
+    at the end of each.
 
     Returns
     -------
     list of np.ndarray, 1 + 2 per layer, shape (b, L, h), float32
         Zero at the padding.
     """
-    ids, types, valid = (mx.nd.array(values, dtype='float32') for values in (batch.input_ids, batch.token_types,
-                                                                             batch.valid_length))
+    ids, types, valid = (
+        mx.nd.array(values, dtype='float32')
+        for values in (batch.input_ids, batch.token_types, batch.valid_length)
+    )
     embedded = network.word_embed(ids) + network.token_type_embed(types)
     states, _ = network.encoder(embedded.transpose((1, 0, 2)), valid_length=valid)
     return [state.transpose((1, 0, 2)).asnumpy() for state in states]
 
 
 class LinearCKA:
-    """Linear CKA between every state of one network and every state of another (Kornblith et al., 2019, section 3).
+    """Linear CKA between every state of one network and every state of another (Kornblith et al., 2019,
+    section 3).
 
-    With X (n, p) and Y (n, q) of centred columns it is ‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖), Frobenius norms. The products and the column sums
-    are sums over examples, so minibatches add up to the exact value, in float64, and what is kept has the size of the widths,
-    whatever n is: (sum of p) × (sum of q) numbers, 0.8 GB for thirteen states of 768 units with thirteen. The mean over
-    minibatches of the unbiased estimator (Nguyen et al., 2021) would need less, but it depends on how they are cut. Exact, it is
-    that of the sample: too high where n is not much larger than the widths.
-    """
+    With X (n, p) and Y (n, q) of centred columns it is ‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖), Frobenius norms. The products
+    and the column sums are sums over examples, so minibatches add up to the exact value, in float64, and what
+    is kept has the size of the widths, whatever n is: (sum of p) × (sum of q) numbers, 0.8 GB for thirteen
+    states of 768 units with thirteen. The mean over minibatches of the unbiased estimator (Nguyen et al.,
+    2021) would need less, but it depends on how they are cut. Exact, it is that of the sample: too high where
+    n is not much larger than the widths."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -203,7 +241,12 @@ class LinearCKA:
         """
         states = [[np.asarray(state, dtype=np.float64) for state in one] for one in (first, second)]
         x, y = (np.concatenate(one, axis=1) for one in states)
-        found = [x.sum(axis=0), y.sum(axis=0), x.T @ y, *(state.T @ state for state in itertools.chain(*states))]
+        found = [
+            x.sum(axis=0),
+            y.sum(axis=0),
+            x.T @ y,
+            *(state.T @ state for state in itertools.chain(*states)),
+        ]
         if not self.count:
             self._widths = [[state.shape[1] for state in one] for one in states]
             self._sums = found
@@ -225,8 +268,10 @@ class LinearCKA:
                 part, moment = sums[side][start:end], next(own)
                 norm = np.linalg.norm(moment - np.outer(part, part) / self.count)
                 spread[side].append(norm if norm > 1e-9 * np.linalg.norm(moment) else np.nan)
-        shared = [np.square(crossed[start:end] - np.outer(sums[0][start:end], sums[1]) / self.count).sum(axis=0)
-                  for start, end in zip(borders[0], borders[0][1:])]
+        shared = [
+            np.square(crossed[start:end] - np.outer(sums[0][start:end], sums[1]) / self.count).sum(axis=0)
+            for start, end in zip(borders[0], borders[0][1:])
+        ]
         return np.add.reduceat(np.array(shared), borders[1][:-1], axis=1) / np.outer(*spread)
 
 
@@ -243,6 +288,7 @@ class Similarity:
     tokens : int
         The examples.
     """
+
     attention: np.ndarray
     layers: np.ndarray
     tokens: int

@@ -1,7 +1,9 @@
-"""Answers from the scores of tokens: pieces of a context as it stands there, cut out by the places of their first and last token.
+"""Answers from the scores of tokens: pieces of a context as it stands there, cut out by the places of their
+first and last token.
 
 Fine-tuning and predictions find them in the same way (Devlin et al., 2018, section 4.2 and its program).
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -26,6 +28,7 @@ class Answer:
     probability : float
         Among the answers of a list.
     """
+
     text: str
     score: float
     start: int = 0
@@ -33,8 +36,9 @@ class Answer:
     probability: float = 0.0
 
 
-def best_answers(questions: Sequence[Question], windows: Windows, scores: np.ndarray,
-                 reading: Reading) -> Tuple[List[List[Answer]], List[float]]:
+def best_answers(
+    questions: Sequence[Question], windows: Windows, scores: np.ndarray, reading: Reading
+) -> Tuple[List[List[Answer]], List[float]]:
     """The best answers of every question, and the score of its having none.
 
     Parameters
@@ -57,12 +61,19 @@ def best_answers(questions: Sequence[Question], windows: Windows, scores: np.nda
     for number, question in enumerate(questions):
         rows = np.arange(borders[number], borders[number + 1])
         begins, ends = windows.places[number]
-        spans = [span for row, owned in zip(rows, _owned(windows, rows)) for span in _spans(
-            windows, row, scores[row], owned, n_best=reading.n_best, max_answer=reading.max_answer)]
+        spans = [
+            span
+            for row, owned in zip(rows, _owned(windows, rows))
+            for span in _spans(
+                windows, row, scores[row], owned, n_best=reading.n_best, max_answer=reading.max_answer
+            )
+        ]
         best: Dict[str, Answer] = {}  # different texts
         for score, first, last in sorted(spans, key=lambda span: (-span[0], span[1], span[2])):
             start, end = int(begins[first]), int(ends[last])
-            best.setdefault(question.context[start:end], Answer(question.context[start:end], score, start, end))
+            best.setdefault(
+                question.context[start:end], Answer(question.context[start:end], score, start, end)
+            )
             if len(best) == reading.n_best:
                 break
         answers.append(list(best.values()))
@@ -76,36 +87,45 @@ def _counts(windows: Windows, rows: np.ndarray) -> np.ndarray:
 
 
 def _owned(windows: Windows, rows: np.ndarray) -> List[np.ndarray]:
-    """For each window of a question, whether a token has more context on its poorer side here than in any other window."""
+    """For each window of a question, whether a token has more context on its poorer side here than in any
+    other window.
+    """
     counts, firsts = _counts(windows, rows), windows.firsts[rows]
     if len(rows) == 1:
         return [np.ones(counts[0], bool)]
     best = np.full((len(rows), int((firsts + counts).max())), -np.inf)
     for richness, first, count in zip(best, firsts, counts):
         left = np.arange(count)
-        richness[first:first + count] = np.minimum(left, count - 1 - left) + 0.01 * count
+        richness[first : first + count] = np.minimum(left, count - 1 - left) + 0.01 * count
     owner = best.argmax(axis=0)
-    return [owner[first:first + count] == i for i, (first, count) in enumerate(zip(firsts, counts))]
+    return [owner[first : first + count] == i for i, (first, count) in enumerate(zip(firsts, counts))]
 
 
-def _spans(windows: Windows, row: int, scores: np.ndarray, owned: np.ndarray, *, n_best: int,
-           max_answer: int) -> List[Tuple[float, int, int]]:
+def _spans(
+    windows: Windows, row: int, scores: np.ndarray, owned: np.ndarray, *, n_best: int, max_answer: int
+) -> List[Tuple[float, int, int]]:
     """The best spans of one window: score, first token and last token in the context."""
     count, second = len(owned), int(windows.features.seconds[row])
-    context = scores[second:second + count]
-    table = np.full((min(max_answer, count), count), -np.inf, np.float32)  # tokens after the first, first token
+    context = scores[second : second + count]
+    table = np.full(
+        (min(max_answer, count), count), -np.inf, np.float32
+    )  # tokens after the first, first token
     for more, line in enumerate(table):
-        line[:count - more] = context[:count - more, 0] + context[more:, 1]
+        line[: count - more] = context[: count - more, 0] + context[more:, 1]
     table[:, ~owned] = -np.inf
     flat = table.reshape(-1)
     chosen = np.argpartition(-flat, n_best)[:n_best] if len(flat) > n_best else np.arange(len(flat))
     first = int(windows.firsts[row])
-    return [(float(flat[i]), first + int(i) % count, first + int(i) % count + int(i) // count)
-            for i in chosen if np.isfinite(flat[i])]
+    return [
+        (float(flat[i]), first + int(i) % count, first + int(i) % count + int(i) // count)
+        for i in chosen
+        if np.isfinite(flat[i])
+    ]
 
 
 def decide(answers: Sequence[Answer], null: Optional[float], threshold: float) -> str:
-    """The answer to give: the best one, or none where its score is more than `threshold` below that of having none.
+    """The answer to give: the best one, or none where its score is more than `threshold` below that of having
+    none.
 
     Parameters
     ----------
@@ -121,32 +141,56 @@ def decide(answers: Sequence[Answer], null: Optional[float], threshold: float) -
 
 def with_probabilities(answers: Sequence[Answer], null: Optional[float] = None) -> List[Answer]:
     """The answers, and having none if that is scored, with probabilities that sum to one; the best first."""
-    every = sorted([*answers, *([] if null is None else [Answer('', null)])], key=lambda answer: -answer.score)
+    every = sorted(
+        [*answers, *([] if null is None else [Answer('', null)])], key=lambda answer: -answer.score
+    )
     weights = np.exp(np.array([answer.score for answer in every]) - (every[0].score if every else 0.0))
-    return [dataclasses.replace(answer, probability=float(weight / weights.sum())) for answer, weight in zip(every, weights)]
+    return [
+        dataclasses.replace(answer, probability=float(weight / weights.sum()))
+        for answer, weight in zip(every, weights)
+    ]
 
 
 def given(answers: Sequence[Answer], null: float, threshold: Optional[float]) -> Answer:
-    """What `decide` decides, with its place and its probability; without a threshold every question has an answer."""
+    """What `decide` decides, with its place and its probability; without a threshold every question has an
+    answer.
+    """
     scored = None if threshold is None else null
     text = decide(answers, scored, threshold or 0.0)
-    return next((answer for answer in with_probabilities(answers, scored) if answer.text == text), Answer('', 0.0))
+    return next(
+        (answer for answer in with_probabilities(answers, scored) if answer.text == text), Answer('', 0.0)
+    )
 
 
-def answer_files(questions: Sequence[Question], answers: Sequence[Sequence[Answer]], nulls: Optional[Sequence[float]], *,
-                 threshold: float) -> Dict[str, Mapping[str, Any]]:
+def answer_files(
+    questions: Sequence[Question],
+    answers: Sequence[Sequence[Answer]],
+    nulls: Optional[Sequence[float]],
+    *,
+    threshold: float,
+) -> Dict[str, Mapping[str, Any]]:
     """What a run leaves about the answers, by file name, each by question id.
 
-    ``predictions.json`` is the official format; ``nbest.json`` has the best answers with probabilities. Where a question may
-    have no answer, ``null_odds.json`` has the score of none less that of the best answer, and ``answers.json`` that answer.
-    """
+    ``predictions.json`` is the official format; ``nbest.json`` has the best answers with probabilities. Where
+    a question may have no answer, ``null_odds.json`` has the score of none less that of the best answer, and
+    ``answers.json`` that answer."""
     odds = [None] * len(questions) if nulls is None else list(nulls)
-    files = {'predictions.json': {question.id: decide(best, null, threshold)
-                                  for question, best, null in zip(questions, answers, odds)},
-             'nbest.json': {question.id: [dataclasses.asdict(answer) for answer in with_probabilities(best, null)]
-                            for question, best, null in zip(questions, answers, odds)}}
+    files = {
+        'predictions.json': {
+            question.id: decide(best, null, threshold)
+            for question, best, null in zip(questions, answers, odds)
+        },
+        'nbest.json': {
+            question.id: [dataclasses.asdict(answer) for answer in with_probabilities(best, null)]
+            for question, best, null in zip(questions, answers, odds)
+        },
+    }
     if nulls is not None:
-        files['answers.json'] = {question.id: decide(best, None, 0.0) for question, best in zip(questions, answers)}
-        files['null_odds.json'] = {question.id: null - best[0].score if best else 0.0
-                                   for question, best, null in zip(questions, answers, nulls)}
+        files['answers.json'] = {
+            question.id: decide(best, None, 0.0) for question, best in zip(questions, answers)
+        }
+        files['null_odds.json'] = {
+            question.id: null - best[0].score if best else 0.0
+            for question, best, null in zip(questions, answers, nulls)
+        }
     return files

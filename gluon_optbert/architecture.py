@@ -1,4 +1,5 @@
 """The widths of a BERT, layer by layer, and the names and axes of the tensors that follow from them."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -27,6 +28,7 @@ class LayerDims:
     f : int
         Filter size; 0 means that the layer has no intermediate block at all.
     """
+
     a: int
     k: int
     v: int
@@ -55,6 +57,7 @@ class Architecture:
     ValueError
         If a width is not a whole number in its range.
     """
+
     h: int
     layers: Tuple[LayerDims, ...]
     vocab_size: int
@@ -65,13 +68,19 @@ class Architecture:
     def __post_init__(self):
         object.__setattr__(self, 'layers', tuple(self.layers))
         problems = []
-        named = [('h', self.h), ('vocab_size', self.vocab_size), ('max_length', self.max_length),
-                 ('token_types', self.token_types)] + ([] if self.e is None else [('e', self.e)])
+        named = [
+            ('h', self.h),
+            ('vocab_size', self.vocab_size),
+            ('max_length', self.max_length),
+            ('token_types', self.token_types),
+        ] + ([] if self.e is None else [('e', self.e)])
         for name, value in named:
             problems += _below(name, value, 1)
         for i, layer in enumerate(self.layers):
             for letter in 'akvf':
-                problems += _below(f'{letter} of layer {i}', getattr(layer, letter), 0 if letter == 'f' else 1)
+                problems += _below(
+                    f'{letter} of layer {i}', getattr(layer, letter), 0 if letter == 'f' else 1
+                )
         if problems:
             raise ValueError('architecture: ' + '; '.join(problems))
 
@@ -87,19 +96,31 @@ class Architecture:
             widths.update({f'{letter}{i}': getattr(layer, letter) for letter in 'akvf'})
         return widths
 
-    def with_widths(self, widths: Mapping[str, int]) -> 'Architecture':
+    def with_widths(self, widths: Mapping[str, int]) -> Architecture:
         """This architecture with the given widths (keys as in `widths`) instead of its own."""
         unknown = sorted(set(widths) - set(self.widths()))
         if unknown:
             raise ValueError(f'architecture: no width named {", ".join(unknown)}')
-        layers = tuple(LayerDims(**{letter: int(widths.get(f'{letter}{i}', getattr(layer, letter)))
-                                    for letter in 'akvf'}) for i, layer in enumerate(self.layers))
+        layers = tuple(
+            LayerDims(
+                **{letter: int(widths.get(f'{letter}{i}', getattr(layer, letter))) for letter in 'akvf'}
+            )
+            for i, layer in enumerate(self.layers)
+        )
         return dataclasses.replace(self, h=int(widths.get('h', self.h)), layers=layers)
 
     def size(self, axis: Axis) -> int:
-        """The length of one side of a tensor, e.g. of ``('a0', 'k0')``, the rows of the first layer's queries."""
-        fixed = {'vocab_size': self.vocab_size, 'max_length': self.max_length, 'token_types': self.token_types,
-                 'e': self.embedding_width, 'nsp': 2, 'h': self.h}
+        """The length of one side of a tensor, e.g. of ``('a0', 'k0')``, the rows of the first layer's
+        queries.
+        """
+        fixed = {
+            'vocab_size': self.vocab_size,
+            'max_length': self.max_length,
+            'token_types': self.token_types,
+            'e': self.embedding_width,
+            'nsp': 2,
+            'h': self.h,
+        }
         size = 1
         for name in axis:
             if name in fixed:
@@ -110,9 +131,15 @@ class Architecture:
 
     def to_dict(self) -> Dict[str, Any]:
         """Plain JSON values; the inverse of `from_dict`."""
-        return {'format': FORMAT, 'h': self.h, 'e': self.e, 'vocab_size': self.vocab_size,
-                'max_length': self.max_length, 'token_types': self.token_types,
-                'layers': [dataclasses.asdict(layer) for layer in self.layers]}
+        return {
+            'format': FORMAT,
+            'h': self.h,
+            'e': self.e,
+            'vocab_size': self.vocab_size,
+            'max_length': self.max_length,
+            'token_types': self.token_types,
+            'layers': [dataclasses.asdict(layer) for layer in self.layers],
+        }
 
     def to_json(self) -> str:
         """JSON with one line per layer."""
@@ -123,7 +150,7 @@ class Architecture:
         return '{\n' + head + ',\n  "layers": [' + ('\n' + rows + '\n  ' if rows else '') + ']\n}\n'
 
     @classmethod
-    def from_dict(cls, values: Any, *, source: str = 'architecture') -> 'Architecture':
+    def from_dict(cls, values: Any, *, source: str = 'architecture') -> Architecture:
         """The architecture that JSON values describe.
 
         Raises
@@ -146,14 +173,19 @@ class Architecture:
         if problems:
             raise ValueError(f'{source}: ' + '; '.join(problems))
         try:
-            return cls(h=values['h'], e=values['e'], vocab_size=values['vocab_size'],
-                       max_length=values['max_length'], token_types=values['token_types'],
-                       layers=tuple(LayerDims(**row) for row in rows))
+            return cls(
+                h=values['h'],
+                e=values['e'],
+                vocab_size=values['vocab_size'],
+                max_length=values['max_length'],
+                token_types=values['token_types'],
+                layers=tuple(LayerDims(**row) for row in rows),
+            )
         except ValueError as error:
             raise ValueError(f'{source}: {error}') from error
 
     @classmethod
-    def from_json(cls, text: str, *, source: str = 'architecture') -> 'Architecture':
+    def from_json(cls, text: str, *, source: str = 'architecture') -> Architecture:
         """The inverse of `to_json`; raises ValueError like `from_dict`."""
         try:
             values = json.loads(text)
@@ -164,11 +196,25 @@ class Architecture:
 
 def _below(name: str, value: Any, least: int) -> List[str]:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return [] if whole and value >= least else [f'{name} must be a whole number of at least {least}, found {value!r:.80}']
+    return (
+        []
+        if whole and value >= least
+        else [f'{name} must be a whole number of at least {least}, found {value!r:.80}']
+    )
 
 
-def uniform(*, layers: int, h: int, a: int, vocab_size: int, k: Optional[int] = None, v: Optional[int] = None,
-            f: Optional[int] = None, e: Optional[int] = None, max_length: int = 512) -> Architecture:
+def uniform(
+    *,
+    layers: int,
+    h: int,
+    a: int,
+    vocab_size: int,
+    k: Optional[int] = None,
+    v: Optional[int] = None,
+    f: Optional[int] = None,
+    e: Optional[int] = None,
+    max_length: int = 512,
+) -> Architecture:
     """A BERT with equal layers; k and v are h/a and f is 4h unless given (optBERT, Table 2).
 
     Raises
@@ -178,7 +224,9 @@ def uniform(*, layers: int, h: int, a: int, vocab_size: int, k: Optional[int] = 
     """
     if (k is None or v is None) and (a < 1 or h % a):
         raise ValueError(f'architecture: h={h} is not a multiple of a={a}, so k and v have to be given')
-    dims = LayerDims(a=a, k=h // a if k is None else k, v=h // a if v is None else v, f=4 * h if f is None else f)
+    dims = LayerDims(
+        a=a, k=h // a if k is None else k, v=h // a if v is None else v, f=4 * h if f is None else f
+    )
     return Architecture(h=h, layers=(dims,) * layers, vocab_size=vocab_size, e=e, max_length=max_length)
 
 
@@ -190,15 +238,16 @@ def bert_base(layers: int = 12) -> Architecture:
 def resolve(name: Union[str, Path], *, vocab_size: Optional[int] = None) -> Architecture:
     """The architecture that a name, a file, a model directory or inline JSON stands for.
 
-    Names are ``bert_base``, ``bert_9``, ``optbert_99m`` to ``optbert_33m``, ``uniform_66m``, ``albert_e128``, ``l4_h256_a4``
-    (also with ``_k _v _f _e``), ``undivided_every_2``, ``undivided_keep_0_5_11`` and their like; module `named` makes them.
+    Names are ``bert_base``, ``bert_9``, ``optbert_99m`` to ``optbert_33m``, ``uniform_66m``, ``albert_e128``,
+    ``l4_h256_a4`` (also with ``_k _v _f _e``), ``undivided_every_2``, ``undivided_keep_0_5_11`` and their
+    like; module `named` makes them.
 
     Parameters
     ----------
     name : str or Path
     vocab_size : int, optional
-        Replaces the vocabulary size of a named architecture, whose widths stay what they are with BERT's vocabulary; one
-        read from JSON keeps its own.
+        Replaces the vocabulary size of a named architecture, whose widths stay what they are with BERT's
+        vocabulary; one read from JSON keeps its own.
 
     Raises
     ------
@@ -206,6 +255,7 @@ def resolve(name: Union[str, Path], *, vocab_size: Optional[int] = None) -> Arch
         If it is none of them; the message says which names there are.
     """
     from .named import from_name, unknown_name  # here, because that module is built on this one
+
     text = str(name).strip()
     if text.startswith('{'):
         return Architecture.from_json(text, source='inline architecture')
@@ -214,7 +264,9 @@ def resolve(name: Union[str, Path], *, vocab_size: Optional[int] = None) -> Arch
         return found if vocab_size is None else dataclasses.replace(found, vocab_size=vocab_size)
     path = os.path.join(text, 'architecture.json') if os.path.isdir(text) else text
     if not os.path.isfile(path):
-        raise ValueError(unknown_name(text) if path == text else f'{text} is a directory without an architecture.json')
+        raise ValueError(
+            unknown_name(text) if path == text else f'{text} is a directory without an architecture.json'
+        )
     return Architecture.from_json(Path(path).read_text(encoding='utf-8', errors='replace'), source=path)
 
 
@@ -252,26 +304,51 @@ def parameter_axes(architecture: Architecture, *, heads: bool = True) -> Dict[st
         for name, rows in (('query', keys), ('key', keys), ('value', values)):
             axes[f'{cell}attention_cell.proj_{name}.weight'] = (rows, h)
             axes[f'{cell}attention_cell.proj_{name}.bias'] = (rows,)
-        axes.update({cell + 'proj.weight': (h, values), cell + 'proj.bias': (h,),
-                     cell + 'layer_norm.gamma': (h,), cell + 'layer_norm.beta': (h,)})
+        axes.update(
+            {
+                cell + 'proj.weight': (h, values),
+                cell + 'proj.bias': (h,),
+                cell + 'layer_norm.gamma': (h,),
+                cell + 'layer_norm.beta': (h,),
+            }
+        )
         if layer.f:
-            axes.update({cell + 'ffn.ffn_1.weight': (filters, h), cell + 'ffn.ffn_1.bias': (filters,),
-                         cell + 'ffn.ffn_2.weight': (h, filters), cell + 'ffn.ffn_2.bias': (h,),
-                         cell + 'ffn.layer_norm.gamma': (h,), cell + 'ffn.layer_norm.beta': (h,)})
+            axes.update(
+                {
+                    cell + 'ffn.ffn_1.weight': (filters, h),
+                    cell + 'ffn.ffn_1.bias': (filters,),
+                    cell + 'ffn.ffn_2.weight': (h, filters),
+                    cell + 'ffn.ffn_2.bias': (h,),
+                    cell + 'ffn.layer_norm.gamma': (h,),
+                    cell + 'ffn.layer_norm.beta': (h,),
+                }
+            )
     if heads:
-        axes.update({'pooler.weight': (h, h), 'pooler.bias': (h,),
-                     'classifier.weight': (('nsp',), h), 'classifier.bias': (('nsp',),),
-                     'decoder.0.weight': (e, h), 'decoder.0.bias': (e,),
-                     'decoder.2.gamma': (e,), 'decoder.2.beta': (e,), 'decoder.3.bias': (('vocab_size',),)})
+        axes.update(
+            {
+                'pooler.weight': (h, h),
+                'pooler.bias': (h,),
+                'classifier.weight': (('nsp',), h),
+                'classifier.bias': (('nsp',),),
+                'decoder.0.weight': (e, h),
+                'decoder.0.bias': (e,),
+                'decoder.2.gamma': (e,),
+                'decoder.2.beta': (e,),
+                'decoder.3.bias': (('vocab_size',),),
+            }
+        )
     return axes
 
 
 def parameter_shapes(architecture: Architecture, *, heads: bool = True) -> Dict[str, Tuple[int, ...]]:
     """The shape of every parameter; names as in `parameter_axes`."""
-    return {name: tuple(architecture.size(axis) for axis in axes)
-            for name, axes in parameter_axes(architecture, heads=heads).items()}
+    return {
+        name: tuple(architecture.size(axis) for axis in axes)
+        for name, axes in parameter_axes(architecture, heads=heads).items()
+    }
 
 
 if __name__ == '__main__':
     from gluon_optbert.named import main
+
     sys.exit(main())

@@ -1,14 +1,15 @@
 """Parameter files of MXNet, read and written without MXNet.
 
-MXNet believes the sizes that a file states, so a damaged one may take all memory, and it does not notice a disk that fills up
-while it closes a file. Here a size is believed if the bytes are there, and a full disk is an OSError.
+MXNet believes the sizes that a file states, so a damaged one may take all memory, and it does not notice a
+disk that fills up while it closes a file. Here a size is believed if the bytes are there, and a full disk is
+an OSError.
 
-    uint64 0x112, uint64 0, uint64 n, n arrays, uint64 n, n names
-    array: uint32 magic, int32 storage (0: dense), int32 d, d int64 (the shape), int32[2] device, int32 type, values
-    name: uint64 bytes, UTF-8
+    uint64 0x112, uint64 0, uint64 n, n arrays, uint64 n, n names array: uint32 magic, int32 storage (0:
+    dense), int32 d, d int64 (the shape), int32[2] device, int32 type, values name: uint64 bytes, UTF-8
 
 All little-endian; `NDArray::Save` and `MXNDArraySave` of MXNet 1.9.1.
 """
+
 from __future__ import annotations
 
 import math
@@ -21,8 +22,17 @@ import numpy as np
 
 _LIST, _ARRAY, _ARRAY_NP = 0x112, 0xF993FAC9, 0xF993FACA  # the last one: with NumPy's shapes
 BFLOAT16 = np.dtype([('bfloat16', np.uint16)])  # how MXNet spells it
-_TYPES = {0: np.dtype('float32'), 1: np.dtype('float64'), 2: np.dtype('float16'), 3: np.dtype('uint8'), 4: np.dtype('int32'),
-          5: np.dtype('int8'), 6: np.dtype('int64'), 7: np.dtype('bool'), 12: BFLOAT16}
+_TYPES = {
+    0: np.dtype('float32'),
+    1: np.dtype('float64'),
+    2: np.dtype('float16'),
+    3: np.dtype('uint8'),
+    4: np.dtype('int32'),
+    5: np.dtype('int8'),
+    6: np.dtype('int64'),
+    7: np.dtype('bool'),
+    12: BFLOAT16,
+}
 _NUMBERS = {dtype: number for number, dtype in _TYPES.items()}
 _CPU = (1, 0)
 _MOST_SIDES = 32  # of an array, NumPy's limit
@@ -34,7 +44,11 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
         file.write(struct.pack('<QQQ', _LIST, 0, len(arrays)))
         for array in arrays.values():
             array = np.ascontiguousarray(array.asnumpy() if hasattr(array, 'asnumpy') else array)
-            file.write(struct.pack(f'<Iii{array.ndim}qiii', _ARRAY, 0, array.ndim, *array.shape, *_CPU, _NUMBERS[array.dtype]))
+            file.write(
+                struct.pack(
+                    f'<Iii{array.ndim}qiii', _ARRAY, 0, array.ndim, *array.shape, *_CPU, _NUMBERS[array.dtype]
+                )
+            )
             file.write(array.tobytes())
         file.write(struct.pack('<Q', len(arrays)))
         for name in arrays:
@@ -43,7 +57,9 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_arrays(path: Path) -> Dict[str, np.ndarray]:
-    """The named arrays of a parameter file of this package, as `read_named`; tied duplicates of the decoder are left out."""
+    """The named arrays of a parameter file of this package, as `read_named`; tied duplicates of the decoder
+    are left out.
+    """
     return {name: array for name, array in read_named(path).items() if name != 'decoder.3.weight'}
 
 
@@ -62,12 +78,16 @@ def read_named(path: Path) -> Dict[str, np.ndarray]:
             if magic != _LIST:
                 raise ValueError('does not begin as one')
             arrays = [_read_array(file, size) for _ in range(min(count, size))]
-            named, = _unpack(file, '<Q')
+            (named,) = _unpack(file, '<Q')
             if named != count:
-                raise ValueError('its arrays have no names' if named == 0 else f'{count} arrays and {named} names')
+                raise ValueError(
+                    'its arrays have no names' if named == 0 else f'{count} arrays and {named} names'
+                )
             names = [_read_name(file, size) for _ in range(count)]
             if file.tell() != size or len(set(names)) < len(names):
-                raise ValueError('more bytes follow its last name' if file.tell() != size else 'a name occurs twice')
+                raise ValueError(
+                    'more bytes follow its last name' if file.tell() != size else 'a name occurs twice'
+                )
         except ValueError as error:  # UnicodeDecodeError is one
             raise ValueError(f'{path}: not a parameter file of MXNet ({error})') from error
     return dict(zip(names, arrays))
@@ -94,7 +114,7 @@ def _read_array(file: BinaryIO, size: int) -> np.ndarray:
 
 
 def _read_name(file: BinaryIO, size: int) -> str:
-    length, = _unpack(file, '<Q')
+    (length,) = _unpack(file, '<Q')
     if length > size - file.tell():
         raise ValueError('cut short')
     return file.read(length).decode('utf-8')

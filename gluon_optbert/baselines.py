@@ -1,4 +1,7 @@
-"""What optBERT is compared with: cuts by chance, by magnitude, by one factor for all widths, of whole layers and blocks."""
+"""What optBERT is compared with: cuts by chance, by magnitude, by one factor for all widths, of whole layers
+and blocks.
+"""
+
 from __future__ import annotations
 
 from typing import Dict, List, Mapping
@@ -20,7 +23,8 @@ def random_scores(architecture: Architecture, seed: int) -> Dict[str, np.ndarray
 
 
 def magnitude_scores(parameters: Parameters, architecture: Architecture) -> Dict[str, np.ndarray]:
-    """The root mean square of all weights that would leave with a unit, so that widths of different kinds compare.
+    """The root mean square of all weights that would leave with a unit, so that widths of different kinds
+    compare.
 
     Returns
     -------
@@ -32,7 +36,8 @@ def magnitude_scores(parameters: Parameters, architecture: Architecture) -> Dict
     for name, axes in parameter_axes(architecture).items():
         sides = [key for axis in axes for key in axis]
         value = np.square(np.asarray(parameters[name], dtype=np.float64)).reshape(
-            [architecture.size((key,)) for key in sides])
+            [architecture.size((key,)) for key in sides]
+        )
         for side, key in enumerate(sides):
             if key in widths:
                 squares[key] += value.sum(axis=tuple(i for i in range(value.ndim) if i != side))
@@ -40,9 +45,16 @@ def magnitude_scores(parameters: Parameters, architecture: Architecture) -> Dict
     return {key: np.sqrt(squares[key] / max(1, counts[key])) for key in widths}
 
 
-def select_uniform(scores: Mapping[str, np.ndarray], architecture: Architecture, cost: CostModel, target: float, *,
-                   prune: str) -> Selection:
-    """Shrink all widths by one factor, keeping the best units of each ("BERT-all uniform", optBERT, section 6).
+def select_uniform(
+    scores: Mapping[str, np.ndarray],
+    architecture: Architecture,
+    cost: CostModel,
+    target: float,
+    *,
+    prune: str,
+) -> Selection:
+    """Shrink all widths by one factor, keeping the best units of each ("BERT-all uniform", optBERT, section
+    6).
 
     Widths are rounded down and keep at least one unit; the factor is the largest that meets the target.
 
@@ -54,29 +66,35 @@ def select_uniform(scores: Mapping[str, np.ndarray], architecture: Architecture,
     widths = architecture.widths()
 
     def scaled(factor: float) -> Dict[str, int]:
-        return {key: max(1, int(width * factor + 1e-9)) if key[0] in prune and width else width
-                for key, width in widths.items()}
+        return {
+            key: max(1, int(width * factor + 1e-9)) if key[0] in prune and width else width
+            for key, width in widths.items()
+        }
 
     def price(factor: float) -> float:
         return cost.cost(architecture.with_widths(scaled(factor)))
 
     if price(0.0) > target:
-        raise ValueError(f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune} uniformly: one unit of '
-                         f'each width costs {price(0.0):.6g}')
+        raise ValueError(
+            f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune} uniformly: one unit of '
+            f'each width costs {price(0.0):.6g}'
+        )
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if price(middle) <= target else (low, middle)
-    kept = {key: np.sort(np.argsort(-np.abs(scores[key]), kind='stable')[:size]) for key, size in scaled(low).items()}
+    kept = {
+        key: np.sort(np.argsort(-np.abs(scores[key]), kind='stable')[:size])
+        for key, size in scaled(low).items()
+    }
     return Selection(kept, price(low), float(target))
 
 
 def layers_to_keep(layers: int, count: int, drop: str) -> List[int]:
     """Which of the layers stay when `count` of them do.
 
-    ``last`` drops the last ones, ``first`` the first ones; ``alternate`` spreads those that stay evenly and keeps the first
-    and the last.
-    """
+    ``last`` drops the last ones, ``first`` the first ones; ``alternate`` spreads those that stay evenly and
+    keeps the first and the last."""
     if drop not in DROPS:
         raise ValueError(f'drop must be one of {", ".join(DROPS)}, found {drop!r}')
     if drop == 'alternate' and count > 1:
@@ -94,12 +112,15 @@ def select_layers(architecture: Architecture, cost: CostModel, target: float, *,
     """
     everything = keep_all(architecture, cost)
     for count in range(len(architecture.layers), 0, -1):
-        selection = Selection(everything.kept, 0.0, float(target),
-                              tuple(layers_to_keep(len(architecture.layers), count, drop)))
+        selection = Selection(
+            everything.kept, 0.0, float(target), tuple(layers_to_keep(len(architecture.layers), count, drop))
+        )
         spent = cost.cost(selection.architecture(architecture))
         if spent <= target:
             return Selection(selection.kept, spent, float(target), selection.layers)
-    raise ValueError(f'target {target:.6g} {cost.unit} cannot be reached by dropping layers: one layer leaves {spent:.6g}')
+    raise ValueError(
+        f'target {target:.6g} {cost.unit} cannot be reached by dropping layers: one layer leaves {spent:.6g}'
+    )
 
 
 def select_blocks(architecture: Architecture, cost: CostModel, target: float) -> Selection:
@@ -120,5 +141,8 @@ def select_blocks(architecture: Architecture, cost: CostModel, target: float) ->
         spent = cost.cost(Selection(kept, 0.0, float(target)).architecture(architecture))
         if spent <= target:
             return Selection(kept, spent, float(target))
-    raise ValueError(f'target {target:.6g} {cost.unit} cannot be reached by dropping intermediate blocks: without any, {spent:.6g} '
-                     'remain')
+    raise ValueError(
+        f'target {target:.6g} {cost.unit} cannot be reached by dropping intermediate blocks: without any, '
+        f'{spent:.6g} '
+        'remain'
+    )

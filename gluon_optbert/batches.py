@@ -1,8 +1,10 @@
-"""Shards → batches for masked language modelling and next-sentence prediction, in an order that any number of ranks share.
+"""Shards → batches for masked language modelling and next-sentence prediction, in an order that any number of
+ranks share.
 
-The order is one sequence of instances: per epoch the shards are permuted, within a shard its instances. Global batches are
-cut from it across the borders of shards and epochs, and rank r of N takes the r-th of N equal parts of each.
-"""
+The order is one sequence of instances: per epoch the shards are permuted, within a shard its instances.
+Global batches are cut from it across the borders of shards and epochs, and rank r of N takes the r-th of N
+equal parts of each."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -22,10 +24,12 @@ Fields = Dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """One rank's part of a global batch: b instances of length L, the longest of the global batch, with M predictions each.
+    """One rank's part of a global batch: b instances of length L, the longest of the global batch, with M
+    predictions each.
 
-    What is padded has the weight zero: predictions in `masked_weights`, whole instances also in `instance_weights`.
-    """
+    What is padded has the weight zero: predictions in `masked_weights`, whole instances also in
+    `instance_weights`."""
+
     input_ids: np.ndarray  # (b, L) int32
     token_types: np.ndarray  # (b, L) int32
     valid_length: np.ndarray  # (b,) float32
@@ -40,8 +44,18 @@ class Batch:
     index: int  # of the global batch; resuming with start=index + 1 goes on after it
 
 
-def stream(shards: Shards, *, batch_size: int, seed: int, start: int = 0, rank: int = 0, workers: int = 1,
-           epochs: Optional[int] = None, read_ahead: int = 2, length_multiple: int = 8) -> Iterator[Batch]:
+def stream(
+    shards: Shards,
+    *,
+    batch_size: int,
+    seed: int,
+    start: int = 0,
+    rank: int = 0,
+    workers: int = 1,
+    epochs: Optional[int] = None,
+    read_ahead: int = 2,
+    length_multiple: int = 8,
+) -> Iterator[Batch]:
     """The training batches of one rank; every instance comes once per epoch, whatever `workers` is.
 
     Parameters
@@ -57,7 +71,8 @@ def stream(shards: Shards, *, batch_size: int, seed: int, start: int = 0, rank: 
     epochs : int, optional
         Without it the stream has no end. With it the last batch is filled up with instances of weight zero.
     read_ahead : int
-        Batches that a thread prepares in advance; it ends when the consumer stops, and its errors surface there.
+        Batches that a thread prepares in advance; it ends when the consumer stops, and its errors surface
+        there.
     length_multiple : int
         L is rounded up to a multiple of it, so that few shapes occur.
 
@@ -67,26 +82,39 @@ def stream(shards: Shards, *, batch_size: int, seed: int, start: int = 0, rank: 
         If the arguments do not fit each other; while iterating, if a shard is corrupt (`Shards.read`).
     """
     _check_ranks(batch_size, rank, workers)
-    if not 0 <= seed < 2 ** 32:
+    if not 0 <= seed < 2**32:
         raise ValueError(f'seed {seed}: must be from 0 to 2^32 - 1')
     if start < 0 or read_ahead < 1 or length_multiple < 1:
-        raise ValueError(f'start {start} must be at least 0, read_ahead {read_ahead} and length_multiple '
-                         f'{length_multiple} at least 1')
+        raise ValueError(
+            f'start {start} must be at least 0, read_ahead {read_ahead} and length_multiple '
+            f'{length_multiple} at least 1'
+        )
     pieces = _training_order(shards, seed=seed, start=start * batch_size, epochs=epochs)
-    batches = (_batch(fields, size=batch_size, rank=rank, workers=workers, multiple=length_multiple, index=start + i)
-               for i, fields in enumerate(_cut(pieces, batch_size)))
+    batches = (
+        _batch(fields, size=batch_size, rank=rank, workers=workers, multiple=length_multiple, index=start + i)
+        for i, fields in enumerate(_cut(pieces, batch_size))
+    )
     return _prepared(batches, read_ahead)
 
 
-def evaluation_batches(shards: Shards, *, batch_size: int, rank: int = 0, workers: int = 1, limit: Optional[int] = None,
-                       read_ahead: int = 2, length_multiple: int = 8) -> Iterator[Batch]:
-    """The first `limit` instances (all, without it), each once, in the order of the files; the last batch is filled up with
-    instances of weight zero. Arguments and errors are those of `stream`.
-    """
+def evaluation_batches(
+    shards: Shards,
+    *,
+    batch_size: int,
+    rank: int = 0,
+    workers: int = 1,
+    limit: Optional[int] = None,
+    read_ahead: int = 2,
+    length_multiple: int = 8,
+) -> Iterator[Batch]:
+    """The first `limit` instances (all, without it), each once, in the order of the files; the last batch is
+    filled up with instances of weight zero. Arguments and errors are those of `stream`."""
     _check_ranks(batch_size, rank, workers)
     pieces = _file_order(shards, shards.instances if limit is None else limit)
-    batches = (_batch(fields, size=batch_size, rank=rank, workers=workers, multiple=length_multiple, index=i)
-               for i, fields in enumerate(_cut(pieces, batch_size)))
+    batches = (
+        _batch(fields, size=batch_size, rank=rank, workers=workers, multiple=length_multiple, index=i)
+        for i, fields in enumerate(_cut(pieces, batch_size))
+    )
     return _prepared(batches, read_ahead)
 
 
@@ -94,8 +122,10 @@ def _check_ranks(batch_size: int, rank: int, workers: int) -> None:
     if not 0 <= rank < workers:
         raise ValueError(f'rank {rank} of {workers} workers: must be from 0 to {workers - 1}')
     if batch_size < 1 or batch_size % workers:
-        raise ValueError(f'a global batch of {batch_size} does not divide by {workers} workers; '
-                         f'take {max(batch_size // workers, 1) * workers} or {(batch_size // workers + 1) * workers}')
+        raise ValueError(
+            f'a global batch of {batch_size} does not divide by {workers} workers; '
+            f'take {max(batch_size // workers, 1) * workers} or {(batch_size // workers + 1) * workers}'
+        )
 
 
 def _training_order(shards: Shards, *, seed: int, start: int, epochs: Optional[int]) -> Iterator[Fields]:
@@ -126,13 +156,15 @@ def _rows(fields: Fields, rows) -> Fields:
 
 
 def _cut(pieces: Iterator[Fields], size: int) -> Iterator[Fields]:
-    """The same rows in groups of `size`; the last group may be smaller. Holds one piece and less than a group of the next."""
+    """The same rows in groups of `size`; the last group may be smaller. Holds one piece and less than a group
+    of the next.
+    """
     held: List[Fields] = []
     wanted = size
     for piece in pieces:
         count, at = len(piece['valid_lengths']), 0
         while at < count:
-            part = {name: values[at:at + wanted].copy() for name, values in piece.items()}
+            part = {name: values[at : at + wanted].copy() for name, values in piece.items()}
             held.append(part)
             taken = len(part['valid_lengths'])
             at, wanted = at + taken, wanted - taken
@@ -144,11 +176,17 @@ def _cut(pieces: Iterator[Fields], size: int) -> Iterator[Fields]:
 
 
 def _joined(parts: List[Fields]) -> Fields:
-    return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return (
+        parts[0]
+        if len(parts) == 1
+        else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    )
 
 
 def _batch(fields: Fields, *, size: int, rank: int, workers: int, multiple: int, index: int) -> Batch:
-    """The part of `rank` in a global batch; rows that it lacks to `size` repeat the first one with the weight zero."""
+    """The part of `rank` in a global batch; rows that it lacks to `size` repeat the first one with the weight
+    zero.
+    """
     real = len(fields['valid_lengths'])
     width = fields['input_ids'].shape[1]
     length = min(-(-int(fields['valid_lengths'].max()) // multiple) * multiple, width)
@@ -156,18 +194,20 @@ def _batch(fields: Fields, *, size: int, rank: int, workers: int, multiple: int,
     rows = np.arange(rank * share, (rank + 1) * share)
     weights = (rows < real).astype(np.float32)
     own = _rows(fields, np.where(rows < real, rows, 0))
-    return Batch(input_ids=own['input_ids'][:, :length].astype(np.int32),
-                 token_types=own['segment_ids'][:, :length].astype(np.int32),
-                 valid_length=own['valid_lengths'].astype(np.float32),
-                 masked_positions=own['masked_lm_positions'].astype(np.int32),
-                 masked_ids=own['masked_lm_ids'].astype(np.int32),
-                 masked_weights=own['masked_lm_weights'].astype(np.float32) * weights[:, np.newaxis],
-                 next_sentence_labels=own['next_sentence_labels'].astype(np.int32),
-                 instance_weights=weights,
-                 masked_total=int(fields['masked_lm_weights'].sum(dtype=np.int64)),
-                 instance_total=real,
-                 token_total=int(fields['valid_lengths'].sum(dtype=np.int64)),
-                 index=index)
+    return Batch(
+        input_ids=own['input_ids'][:, :length].astype(np.int32),
+        token_types=own['segment_ids'][:, :length].astype(np.int32),
+        valid_length=own['valid_lengths'].astype(np.float32),
+        masked_positions=own['masked_lm_positions'].astype(np.int32),
+        masked_ids=own['masked_lm_ids'].astype(np.int32),
+        masked_weights=own['masked_lm_weights'].astype(np.float32) * weights[:, np.newaxis],
+        next_sentence_labels=own['next_sentence_labels'].astype(np.int32),
+        instance_weights=weights,
+        masked_total=int(fields['masked_lm_weights'].sum(dtype=np.int64)),
+        instance_total=real,
+        token_total=int(fields['valid_lengths'].sum(dtype=np.int64)),
+        index=index,
+    )
 
 
 def _prepared(items: Iterator[T], depth: int) -> Iterator[T]:

@@ -1,4 +1,5 @@
 """A shuffle that is larger than memory: instances strewn over files by chance, then each file shuffled."""
+
 from __future__ import annotations
 
 import math
@@ -9,11 +10,13 @@ import numpy as np
 
 from .shards import SPLITS, ShardFile, write_shard
 
-_BUCKET_CHUNK = 2 ** 31  # where the random numbers of buckets start, above those of chunks
+_BUCKET_CHUNK = 2**31  # where the random numbers of buckets start, above those of chunks
 
 
 class Buckets:
-    """Instances strewn by chance over files, so that each file can be shuffled in memory and all together are."""
+    """Instances strewn by chance over files, so that each file can be shuffled in memory and all together
+    are.
+    """
 
     def __init__(self, directory: Path, *, split: str, seed: int, expected: float, instances_per_shard: int):
         self.count = max(math.ceil(expected / instances_per_shard), 1)
@@ -24,7 +27,9 @@ class Buckets:
 
     def scatter(self, records: np.ndarray, chunk: int) -> None:
         """Append each record to a bucket that follows from the seed and the chunk."""
-        chosen = np.random.RandomState([*self.seeds, _BUCKET_CHUNK, chunk]).randint(self.count, size=len(records))
+        chosen = np.random.RandomState([*self.seeds, _BUCKET_CHUNK, chunk]).randint(
+            self.count, size=len(records)
+        )
         for bucket in np.unique(chosen).tolist():
             with open(self.directory / str(bucket), 'ab') as file:
                 file.write(records[chosen == bucket].tobytes())

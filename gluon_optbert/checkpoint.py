@@ -2,9 +2,9 @@
 
     architecture.json  model.params  vocab.txt  recipe.yaml  progress.json  manifest.json  (head.json)
 
-``model.params`` is MXNet's own format with GluonNLP's names. The manifest has the size and SHA-256 of every other file, and
-nothing is parsed before it is checked.
-"""
+``model.params`` is MXNet's own format with GluonNLP's names. The manifest has the size and SHA-256 of every
+other file, and nothing is parsed before it is checked."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -54,6 +54,7 @@ class SavedModel:
     head : Head
         Those of pre-training unless given; only a task's is written, to ``head.json``.
     """
+
     architecture: Architecture
     parameters: Parameters
     vocabulary: BERTVocab
@@ -81,8 +82,11 @@ def sha256(path: Path) -> str:
 
 def write_manifest(directory: Path, *, form: str, version: int, **more: Any) -> None:
     """Vouch for every file of a directory in its ``manifest.json``."""
-    files = {file.name: {'bytes': file.stat().st_size, 'sha256': sha256(file)}
-             for file in sorted(directory.iterdir()) if file.is_file() and file.name != 'manifest.json'}
+    files = {
+        file.name: {'bytes': file.stat().st_size, 'sha256': sha256(file)}
+        for file in sorted(directory.iterdir())
+        if file.is_file() and file.name != 'manifest.json'
+    }
     manifest = {'format': form, 'version': version, 'gluon_optbert': __version__, **more, 'files': files}
     (directory / 'manifest.json').write_text(json.dumps(manifest, indent=1) + '\n', encoding='utf-8')
 
@@ -95,7 +99,8 @@ def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any
     FileNotFoundError
         If the directory or its manifest is not there.
     ValueError
-        If it is of another kind or version, or a file is missing, cut short or changed; all of them are named.
+        If it is of another kind or version, or a file is missing, cut short or changed; all of them are
+        named.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -111,11 +116,17 @@ def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f'{path}: not a manifest ({type(error).__name__}: {error!s:.200})') from error
     if found != (form, version):
-        raise ValueError(f'{path}: this is {found[0]!r:.80} version {found[1]!r:.80}, wanted {form!r} version {version}')
+        raise ValueError(
+            f'{path}: this is {found[0]!r:.80} version {found[1]!r:.80}, wanted {form!r} version {version}'
+        )
     problems = []
     for name, (size, digest) in stated.items():
         file = directory / name
-        if Path(name).name != name or len(name.encode('utf-8', 'replace')) > _LONGEST_NAME or not name.isprintable():
+        if (
+            Path(name).name != name
+            or len(name.encode('utf-8', 'replace')) > _LONGEST_NAME
+            or not name.isprintable()
+        ):
             problems.append(f'{name[:80]!r} is not a plain file name')
         elif not file.is_file():
             problems.append(f'{name} is missing')
@@ -128,8 +139,9 @@ def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any
     return manifest
 
 
-def write_model(directory: Path, model: SavedModel, *, replace: bool = False,
-                extra: Optional[Mapping[str, bytes]] = None) -> None:
+def write_model(
+    directory: Path, model: SavedModel, *, replace: bool = False, extra: Optional[Mapping[str, bytes]] = None
+) -> None:
     """Write a model directory, whole or not at all.
 
     Parameters
@@ -153,9 +165,13 @@ def write_model(directory: Path, model: SavedModel, *, replace: bool = False,
     arrays.update({gate_name(key): alpha for key, alpha in (model.alphas or {}).items() if len(alpha)})
     with new_directory(directory, replace=replace) as staged:
         (staged / 'architecture.json').write_text(model.architecture.to_json(), encoding='utf-8')
-        write_arrays(staged / 'model.params', {name: np.asarray(value, np.float32) for name, value in arrays.items()})
+        write_arrays(
+            staged / 'model.params', {name: np.asarray(value, np.float32) for name, value in arrays.items()}
+        )
         write_vocabulary(model.vocabulary, staged / 'vocab.txt')
-        (staged / 'recipe.yaml').write_text(yaml.safe_dump(dict(model.recipe), sort_keys=False), encoding='utf-8')
+        (staged / 'recipe.yaml').write_text(
+            yaml.safe_dump(dict(model.recipe), sort_keys=False), encoding='utf-8'
+        )
         (staged / 'progress.json').write_text(json.dumps(model.progress, indent=1) + '\n', encoding='utf-8')
         if model.head != PRETRAINING:
             (staged / HEAD).write_text(json.dumps(model.head.to_dict(), indent=1) + '\n', encoding='utf-8')
@@ -177,26 +193,36 @@ def read_model(directory: Path) -> SavedModel:
     missing = [name for name in _FILES if name not in manifest['files']]
     if missing:
         raise ValueError(f'{directory}: the model directory lacks {", ".join(missing)}')
-    architecture = Architecture.from_json((directory / 'architecture.json').read_text(encoding='utf-8', errors='replace'),
-                                          source=str(directory / 'architecture.json'))
+    architecture = Architecture.from_json(
+        (directory / 'architecture.json').read_text(encoding='utf-8', errors='replace'),
+        source=str(directory / 'architecture.json'),
+    )
     arrays = read_arrays(directory / 'model.params')
     gates = {gate_name(key): key for key in architecture.widths()}
     alphas = {gates[name]: arrays.pop(name) for name in list(arrays) if name in gates}
     try:
-        head = PRETRAINING if HEAD not in manifest['files'] else Head.from_dict(
-            json.loads((directory / HEAD).read_text(encoding='utf-8')), source=HEAD)
+        head = (
+            PRETRAINING
+            if HEAD not in manifest['files']
+            else Head.from_dict(json.loads((directory / HEAD).read_text(encoding='utf-8')), source=HEAD)
+        )
         check_parameters(arrays, architecture, head)
         if alphas:
             check_alphas(alphas, architecture)
         progress = json.loads((directory / 'progress.json').read_text(encoding='utf-8'))
         recipe = load_yaml((directory / 'recipe.yaml').read_bytes(), source='recipe.yaml') or {}
-        if not isinstance(progress, dict) or not isinstance(recipe, dict) or any(
-                type(progress.get(name, 0)) is not int for name in ('step', 'earlier_steps')):
+        if (
+            not isinstance(progress, dict)
+            or not isinstance(recipe, dict)
+            or any(type(progress.get(name, 0)) is not int for name in ('step', 'earlier_steps'))
+        ):
             raise ValueError('progress.json and recipe.yaml are mappings, and steps are whole numbers')
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{directory}: {error}') from error
     vocabulary = read_vocabulary(directory / 'vocab.txt')
     if len(vocabulary) != architecture.vocab_size:
-        raise ValueError(f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
-                         f'{architecture.vocab_size}')
+        raise ValueError(
+            f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
+            f'{architecture.vocab_size}'
+        )
     return SavedModel(architecture, arrays, vocabulary, recipe, progress, alphas or None, head)

@@ -1,9 +1,10 @@
 """What an architecture costs, and what one unit of each width is worth: the one cost model of the package.
 
-The published sizes count the embeddings (word, position, token type, LayerNorm) and the encoder, without the pooler and
-the pre-training heads; so does `ParameterCost.cost`. A unit of h also leaves the pooler and the heads when it goes, and its
-price says so: that is how the published beta of h, 0.73, comes about (the embeddings and the encoder alone make 0.72).
-"""
+The published sizes count the embeddings (word, position, token type, LayerNorm) and the encoder, without the
+pooler and the pre-training heads; so does `ParameterCost.cost`. A unit of h also leaves the pooler and the
+heads when it goes, and its price says so: that is how the published beta of h, 0.73, comes about (the
+embeddings and the encoder alone make 0.72)."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -18,11 +19,11 @@ OBJECTIVES = ('parameters', 'flops', 'latency')
 
 
 def count_parameters(architecture: Architecture) -> Dict[str, int]:
-    """Parameters by part: ``embeddings``, ``attention``, ``feed_forward``, ``pooler`` and ``heads`` (MLM and NSP).
+    """Parameters by part: ``embeddings``, ``attention``, ``feed_forward``, ``pooler`` and ``heads`` (MLM and
+    NSP).
 
-    The encoder's LayerNorms are counted with the block that they follow, an embedding projection with the embeddings;
-    the MLM decoder's tied matrix is counted once, as the embedding.
-    """
+    The encoder's LayerNorms are counted with the block that they follow, an embedding projection with the
+    embeddings; the MLM decoder's tied matrix is counted once, as the embedding."""
     counts = {'embeddings': 0, 'attention': 0, 'feed_forward': 0, 'pooler': 0, 'heads': 0}
     for name, shape in parameter_shapes(architecture).items():
         if '.ffn.' in name:
@@ -42,9 +43,8 @@ def count_parameters(architecture: Architecture) -> Dict[str, int]:
 def count_flops(architecture: Architecture, length: int) -> Dict[str, int]:
     """Floating-point operations of one forward pass over one sequence, two for each multiply-add.
 
-    Matrix products only: they are what is left at any real width; softmax, GELU, LayerNorm and look-ups are not counted,
-    nor are the pooler and the heads.
-    """
+    Matrix products only: they are what is left at any real width; softmax, GELU, LayerNorm and look-ups are
+    not counted, nor are the pooler and the heads."""
     h = architecture.h
     attention = feed_forward = 0
     for layer in architecture.layers:
@@ -65,7 +65,9 @@ class _Cost:
         raise NotImplementedError
 
     def whole(self, architecture: Architecture) -> float:
-        """The cost of everything that a unit takes with it; the same as `cost` unless a part is left out there."""
+        """The cost of everything that a unit takes with it; the same as `cost` unless a part is left out
+        there.
+        """
         return self.cost(architecture)
 
     def prices(self, architecture: Architecture) -> Dict[str, float]:
@@ -82,8 +84,9 @@ class _Cost:
                 prices[key] = 0.0
                 continue
             low = max(1, width - 1)
-            prices[key] = (self.whole(architecture.with_widths({key: low + 1}))
-                           - self.whole(architecture.with_widths({key: low})))
+            prices[key] = self.whole(architecture.with_widths({key: low + 1})) - self.whole(
+                architecture.with_widths({key: low})
+            )
         return prices
 
 
@@ -134,7 +137,7 @@ class LatencyCost(_Cost):
         return sum(self.coefficients[name] * value for name, value in found.items())
 
     @classmethod
-    def read(cls, path: Path) -> 'LatencyCost':
+    def read(cls, path: Path) -> LatencyCost:
         """The model that tools/fit_latency.py wrote.
 
         Raises
@@ -147,13 +150,19 @@ class LatencyCost(_Cost):
             raise FileNotFoundError(f'{path}: no such latency model; make one with tools/fit_latency.py')
         try:
             values = json.loads(path.read_text(encoding='utf-8'))
-            model = cls({str(name): float(value) for name, value in values['coefficients'].items()},
-                        int(values['batch']), int(values['length']))
+            model = cls(
+                {str(name): float(value) for name, value in values['coefficients'].items()},
+                int(values['batch']),
+                int(values['length']),
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f'{path}: not a latency model ({type(error).__name__}: {error})') from error
         if set(model.coefficients) != set(LATENCY_FEATURES) or not all(
-                0 <= value < math.inf for value in model.coefficients.values()):
-            raise ValueError(f'{path}: wanted a number of at least 0 for each of {", ".join(LATENCY_FEATURES)}')
+            0 <= value < math.inf for value in model.coefficients.values()
+        ):
+            raise ValueError(
+                f'{path}: wanted a number of at least 0 for each of {", ".join(LATENCY_FEATURES)}'
+            )
         return model
 
 
@@ -161,18 +170,28 @@ LATENCY_FEATURES = ('network', 'layers', 'blocks', 'h', 'a', 'a k', 'a v', 'f', 
 
 
 def latency_features(architecture: Architecture) -> Dict[str, float]:
-    """What the time of a forward pass is linear in, at a fixed shape: sums over the layers of widths and their products.
+    """What the time of a forward pass is linear in, at a fixed shape: sums over the layers of widths and
+    their products.
 
-    ``network`` is one, ``layers`` and ``blocks`` count layers and intermediate blocks; the products stand for the matrix
-    products, single widths for what is done element by element (LayerNorm, softmax, GELU, transposes).
-    """
+    ``network`` is one, ``layers`` and ``blocks`` count layers and intermediate blocks; the products stand for
+    the matrix products, single widths for what is done element by element (LayerNorm, softmax, GELU,
+    transposes)."""
     found = dict.fromkeys(LATENCY_FEATURES, 0.0)
     found['network'] = 1.0
     for layer in architecture.layers:
         keys, values = layer.a * layer.k, layer.a * layer.v
-        for name, value in (('layers', 1), ('blocks', layer.f > 0), ('h', architecture.h), ('a', layer.a), ('a k', keys),
-                            ('a v', values), ('f', layer.f), ('h a k', architecture.h * keys),
-                            ('h a v', architecture.h * values), ('h f', architecture.h * layer.f)):
+        for name, value in (
+            ('layers', 1),
+            ('blocks', layer.f > 0),
+            ('h', architecture.h),
+            ('a', layer.a),
+            ('a k', keys),
+            ('a v', values),
+            ('f', layer.f),
+            ('h a k', architecture.h * keys),
+            ('h a v', architecture.h * values),
+            ('h f', architecture.h * layer.f),
+        ):
             found[name] += float(value)
     return found
 
@@ -188,8 +207,10 @@ def cost_model(objective: str, *, length: int = 128, latency_model: Optional[Pat
         return FlopsCost(length)
     if objective == 'latency' and latency_model is not None:
         return LatencyCost.read(latency_model)
-    raise ValueError(f'objective must be one of {", ".join(OBJECTIVES)}, and latency needs a latency model; found '
-                     f'{objective!r}')
+    raise ValueError(
+        f'objective must be one of {", ".join(OBJECTIVES)}, and latency needs a latency model; found '
+        f'{objective!r}'
+    )
 
 
 def beta(architecture: Architecture, cost: CostModel) -> Dict[str, float]:

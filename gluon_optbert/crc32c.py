@@ -1,8 +1,10 @@
-"""CRC-32C (Castagnoli), the checksum of TensorFlow's checkpoints, at some hundred megabytes a second in NumPy.
+"""CRC-32C (Castagnoli), the checksum of TensorFlow's checkpoints, at some hundred megabytes a second in
+NumPy.
 
-The register after two stretches of bytes is the first stretch's, moved on by the length of the second, plus (xor) the second's
-from zero. So a long text is cut into lanes that are computed side by side and joined in pairs.
-"""
+The register after two stretches of bytes is the first stretch's, moved on by the length of the second, plus
+(xor) the second's from zero. So a long text is cut into lanes that are computed side by side and joined in
+pairs."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -42,7 +44,10 @@ def _apply(move: np.ndarray, registers: np.ndarray) -> np.ndarray:
 
 def _move(count: int) -> np.ndarray:
     """The linear map that `count` bytes of zero are."""
-    move, step = np.uint32(1) << np.arange(32, dtype=np.uint32), _move_one(np.uint32(1) << np.arange(32, dtype=np.uint32))
+    move, step = (
+        np.uint32(1) << np.arange(32, dtype=np.uint32),
+        _move_one(np.uint32(1) << np.arange(32, dtype=np.uint32)),
+    )
     while count:
         if count & 1:
             move = _apply(step, move)
@@ -55,7 +60,7 @@ def _lanes(words: np.ndarray) -> int:
     registers = np.zeros(_LANES, dtype=np.uint32)
     registers[0] = 0xFFFFFFFF
     for start in range(0, words.shape[1], _COLUMNS):
-        for column in np.ascontiguousarray(words[:, start:start + _COLUMNS].T):
+        for column in np.ascontiguousarray(words[:, start : start + _COLUMNS].T):
             registers = _WORD[(registers ^ column) & 0xFFFF] ^ (registers >> 16)
     length = 2 * words.shape[1]
     while len(registers) > 1:

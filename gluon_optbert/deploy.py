@@ -1,8 +1,9 @@
-"""Export: a network that others load without this package, in a directory that describes itself, and what uses one.
+"""Export: a network that others load without this package, in a directory that describes itself, and what
+uses one.
 
-Module `deployment` says what is in the directory. An export is loaded again, by plain MXNet, and compared before it counts as
-written.
-"""
+Module `deployment` says what is in the directory. An export is loaded again, by plain MXNet, and compared
+before it counts as written."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -29,8 +30,25 @@ from .shrink import shrink
 from .squad import Reading
 from .staging import new_directory
 
-__all__ = ['INPUTS', 'KINDS', 'METHODS', 'OUTPUTS', 'PRECISIONS', 'Predictor', 'TOLERANCE', 'NotEqual', 'export', 'import_symbol',
-           'kind_of', 'latency_ms', 'load_deployment', 'random_feed', 'relative_difference', 'run', 'without_gates']
+__all__ = [
+    'INPUTS',
+    'KINDS',
+    'METHODS',
+    'OUTPUTS',
+    'PRECISIONS',
+    'Predictor',
+    'TOLERANCE',
+    'NotEqual',
+    'export',
+    'import_symbol',
+    'kind_of',
+    'latency_ms',
+    'load_deployment',
+    'random_feed',
+    'relative_difference',
+    'run',
+    'without_gates',
+]
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
 
 
@@ -39,7 +57,9 @@ class NotEqual(RunFailed):
 
 
 def relative_difference(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest difference between two arrays over the largest magnitude of the second; inf if one is not finite."""
+    """The largest difference between two arrays over the largest magnitude of the second; inf if one is not
+    finite.
+    """
     if found.shape != wanted.shape or not (np.isfinite(found).all() and np.isfinite(wanted).all()):
         return float('inf')
     return float(np.abs(found - wanted).max() / max(float(np.abs(wanted).max()), 1e-30))
@@ -50,9 +70,12 @@ def random_feed(architecture: Any, *, batch: int, length: int, seed: int = 0) ->
     generator = np.random.RandomState(seed)
     valid = np.full(batch, length)
     valid[1::2] = np.maximum(2, length // 2)
-    return {'input_ids': generator.randint(0, architecture.vocab_size, (batch, length)),
-            'token_types': generator.randint(0, architecture.token_types, (batch, length)),
-            'valid_length': valid, 'masked_positions': generator.randint(0, 2, (batch, 3))}
+    return {
+        'input_ids': generator.randint(0, architecture.vocab_size, (batch, length)),
+        'token_types': generator.randint(0, architecture.token_types, (batch, length)),
+        'valid_length': valid,
+        'masked_positions': generator.randint(0, 2, (batch, 3)),
+    }
 
 
 def run(block: Any, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> List[np.ndarray]:
@@ -79,18 +102,22 @@ def without_gates(saved: SavedModel, alphas: Optional[Alphas] = None) -> SavedMo
     if not alphas:
         return saved
     whole = keep_all(saved.architecture, ParameterCost())
-    kept = {key: np.flatnonzero(alphas[key]) if key in alphas else indices for key, indices in whole.kept.items()}
+    kept = {
+        key: np.flatnonzero(alphas[key]) if key in alphas else indices for key, indices in whole.kept.items()
+    }
     empty = [key for key, indices in kept.items() if len(indices) == 0 and len(whole.kept[key])]
     if empty:
         raise ValueError(f'gates: every unit of {", ".join(empty)} is at zero')
     alphas = {key: alphas.get(key, np.ones(len(indices))) for key, indices in whole.kept.items()}
-    parameters, architecture = shrink(saved.parameters, saved.architecture, alphas,
-                                      Selection(kept, whole.cost, whole.target))
+    parameters, architecture = shrink(
+        saved.parameters, saved.architecture, alphas, Selection(kept, whole.cost, whole.target)
+    )
     return SavedModel(architecture, parameters, saved.vocabulary, saved.recipe, saved.progress)
 
 
 def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:
-    """What an export of a model computes: its task's scores if it has a task, else what is asked for or the encoder's outputs.
+    """What an export of a model computes: its task's scores if it has a task, else what is asked for or the
+    encoder's outputs.
 
     Raises
     ------
@@ -101,14 +128,25 @@ def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:
     if computes is not None and computes not in KINDS:
         raise ValueError(f'head must be one of {", ".join(KINDS)}, found {computes!r}')
     if computes not in (None, *able):
-        raise ValueError(f'a model with the head of {saved.head.kind} exports {" or ".join(able)}, not {computes!r}')
+        raise ValueError(
+            f'a model with the head of {saved.head.kind} exports {" or ".join(able)}, not {computes!r}'
+        )
     return computes or able[0]
 
 
-def export(saved: SavedModel, output: Path, *, head: Optional[str] = None, precision: str = 'float32',
-           calibration: Sequence[Instance] = (), method: str = 'naive', labelled: Sequence[Instance] = (),
-           onnx: bool = False) -> Dict[str, Any]:
-    """Write a deployment directory; it is loaded again by plain MXNet and compared before it counts as written.
+def export(
+    saved: SavedModel,
+    output: Path,
+    *,
+    head: Optional[str] = None,
+    precision: str = 'float32',
+    calibration: Sequence[Instance] = (),
+    method: str = 'naive',
+    labelled: Sequence[Instance] = (),
+    onnx: bool = False,
+) -> Dict[str, Any]:
+    """Write a deployment directory; it is loaded again by plain MXNet and compared before it counts as
+    written.
 
     Parameters
     ----------
@@ -116,8 +154,8 @@ def export(saved: SavedModel, output: Path, *, head: Optional[str] = None, preci
         Gates, if it has them, are folded and cut on the way.
     output : Path
     head : str, optional
-        What is computed: ``encoder``, encoded tokens and pooled output; ``pretraining``, the NSP and MLM scores as well;
-        ``task``, the scores of the model's own head. See `kind_of`.
+        What is computed: ``encoder``, encoded tokens and pooled output; ``pretraining``, the NSP and MLM
+        scores as well; ``task``, the scores of the model's own head. See `kind_of`.
     precision : str
         ``float32``; ``int8`` or ``bfloat16`` for the encoder's matrix products.
     calibration : sequence of Instance
@@ -132,8 +170,8 @@ def export(saved: SavedModel, output: Path, *, head: Optional[str] = None, preci
     Returns
     -------
     dict
-        ``relative_difference`` of every output to the float32 network's, over its largest value, and the ``score`` and
-        ``float32_score`` on `labelled`.
+        ``relative_difference`` of every output to the float32 network's, over its largest value, and the
+        ``score`` and ``float32_score`` on `labelled`.
 
     Raises
     ------
@@ -165,28 +203,45 @@ def export(saved: SavedModel, output: Path, *, head: Optional[str] = None, preci
     return measured
 
 
-def _prepared(saved: SavedModel, kind: str, precision: str, calibration: Sequence[Instance],
-              method: str) -> Tuple[Deployment, Dict[str, mx.nd.NDArray]]:
+def _prepared(
+    saved: SavedModel, kind: str, precision: str, calibration: Sequence[Instance], method: str
+) -> Tuple[Deployment, Dict[str, mx.nd.NDArray]]:
     """What is to be written, and the arrays in their types."""
     answers = saved.head.kind == 'question_answering'
-    found = Deployment(saved.architecture, saved.vocabulary, saved.head, kind, precision,
-                       reading=Reading.of(saved.recipe, saved.architecture.max_length) if answers else None)
+    found = Deployment(
+        saved.architecture,
+        saved.vocabulary,
+        saved.head,
+        kind,
+        precision,
+        reading=Reading.of(saved.recipe, saved.architecture.max_length) if answers else None,
+    )
     plain = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
     if precision == 'int8':
         symbol = inference_symbol(saved.architecture, kind, saved.head, precision='int8')
-        found = dataclasses.replace(found, calibration=calibrate(symbol, plain, feeds_of(found, calibration), method))
+        found = dataclasses.replace(
+            found, calibration=calibrate(symbol, plain, feeds_of(found, calibration), method)
+        )
         return found, int8_parameters(found.symbol(), plain, found.calibration)
     arrays = {name: mx.nd.array(value) for name, value in widened(plain, found.shapes()).items()}
     if precision == 'bfloat16':
-        arrays.update({name: mx.nd.amp_cast(array, dtype=BFLOAT16) for name, array in arrays.items() if is_low(name)})
+        arrays.update(
+            {name: mx.nd.amp_cast(array, dtype=BFLOAT16) for name, array in arrays.items() if is_low(name)}
+        )
     return found, arrays
 
 
 def _network(saved: SavedModel, kind: str) -> OptBERTModel:
     """The network in memory whose outputs are those of an export."""
     whole = kind == 'pretraining'
-    return build(saved.architecture, saved.parameters, trainable=False, use_classifier=whole, use_decoder=whole,
-                 head=saved.head)
+    return build(
+        saved.architecture,
+        saved.parameters,
+        trainable=False,
+        use_classifier=whole,
+        use_decoder=whole,
+        head=saved.head,
+    )
 
 
 def _compare(directory: Path, network: OptBERTModel, found: Deployment) -> Dict[str, float]:
@@ -196,29 +251,44 @@ def _compare(directory: Path, network: OptBERTModel, found: Deployment) -> Dict[
     longest = min(48, found.architecture.max_length)
     for batch, length in ((1, min(7, longest)), (3, longest)):
         feed = random_feed(found.architecture, batch=batch, length=length)
-        for name, output, wanted in zip(differences, run(loaded, feed, found.inputs), run(network, feed, found.inputs)):
+        for name, output, wanted in zip(
+            differences, run(loaded, feed, found.inputs), run(network, feed, found.inputs)
+        ):
             differences[name] = max(differences[name], relative_difference(output, wanted))
     return differences
 
 
 def _compare_onnx(path: Path, network: OptBERTModel, found: Deployment) -> Dict[str, float]:
-    """The largest relative differences between a network and its ONNX file, as ONNX's reference implementation runs it."""
+    """The largest relative differences between a network and its ONNX file, as ONNX's reference
+    implementation runs it.
+    """
     feed = random_feed(found.architecture, batch=2, length=min(6, found.architecture.max_length))
     outputs = run_onnx(path, {name: feed[name] for name in found.inputs})
-    return {name: relative_difference(outputs[name], wanted)
-            for name, wanted in zip(found.outputs, run(network, feed, found.inputs))}
+    return {
+        name: relative_difference(outputs[name], wanted)
+        for name, wanted in zip(found.outputs, run(network, feed, found.inputs))
+    }
 
 
 def _refuse(differences: Mapping[str, float], most: float, what: str) -> None:
     worst = max(differences, key=differences.get)
     if not differences[worst] <= most:
-        raise NotEqual(f'{what}\'s {worst} is off by {differences[worst]:.1e} of its largest value, more than {most:.0e}; '
-                       'nothing was written')
+        raise NotEqual(
+            f"{what}'s {worst} is off by {differences[worst]:.1e} of its largest value, more than "
+            f'{most:.0e}; '
+            'nothing was written'
+        )
 
 
-def latency_ms(blocks: Mapping[str, Any], feeds: Mapping[str, Mapping[str, np.ndarray]], names: Sequence[str], *,
-               repeats: int = 15) -> Dict[str, float]:
-    """The median time of a forward pass of each block in milliseconds, the blocks taken in turn, each with warm caches.
+def latency_ms(
+    blocks: Mapping[str, Any],
+    feeds: Mapping[str, Mapping[str, np.ndarray]],
+    names: Sequence[str],
+    *,
+    repeats: int = 15,
+) -> Dict[str, float]:
+    """The median time of a forward pass of each block in milliseconds, the blocks taken in turn, each with
+    warm caches.
 
     Parameters
     ----------
@@ -236,7 +306,9 @@ def latency_ms(blocks: Mapping[str, Any], feeds: Mapping[str, Mapping[str, np.nd
 
     for attempt in range(repeats + 1):
         for key in blocks:
-            one_pass(key)  # fills the caches, which hold the weights of the network before; the first builds the graph
+            one_pass(
+                key
+            )  # fills the caches, which hold the weights of the network before; the first builds the graph
             began = time.perf_counter()
             one_pass(key)
             times[key] += [time.perf_counter() - began] if attempt else []

@@ -2,10 +2,11 @@
 
     model-symbol.json  model-0000.params  architecture.json  vocab.txt  manifest.json  (model.onnx)
 
-The manifest says what is computed, from which inputs, in which precision, and has the checksum of every file. An attacker can
-write a manifest as well, so more is asked: the symbol has to be, letter for letter, the one that this package makes for the
-architecture, and the parameters have to have its names, shapes and types. Only then MXNet sees them.
-"""
+The manifest says what is computed, from which inputs, in which precision, and has the checksum of every file.
+An attacker can write a manifest as well, so more is asked: the symbol has to be, letter for letter, the one
+that this package makes for the architecture, and the parameters have to have its names, shapes and types.
+Only then MXNet sees them."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -32,7 +33,12 @@ from .vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabu
 FORMAT, VERSION = 'gluon_optbert deployment', 2
 PRECISIONS = ('float32', 'int8', 'bfloat16')
 SYMBOL, PARAMETERS = 'model-symbol.json', 'model-0000.params'
-_LARGEST = {'manifest.json': 1 << 20, 'architecture.json': 1 << 20, 'vocab.txt': 1 << 26, SYMBOL: 1 << 26}  # bytes
+_LARGEST = {
+    'manifest.json': 1 << 20,
+    'architecture.json': 1 << 20,
+    'vocab.txt': 1 << 26,
+    SYMBOL: 1 << 26,
+}  # bytes
 _FILE, _ARRAY = 0x112, 0xF993FAC9  # what MXNet's parameter files and the arrays in them begin with
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.int8): 5, BFLOAT16: 12}  # MXNet's numbers
 
@@ -57,6 +63,7 @@ class Deployment:
     measured : dict
         What the export measured when it was written.
     """
+
     architecture: Architecture
     vocabulary: BERTVocab
     head: Head
@@ -79,7 +86,11 @@ class Deployment:
     def symbol(self) -> mx.sym.Symbol:
         """The network, the same nodes with the same names every time."""
         plain = inference_symbol(self.architecture, self.kind, self.head, precision=self.precision)
-        return int8_symbol(plain, list(self.shapes()), self.calibration or {}) if self.precision == 'int8' else plain
+        return (
+            int8_symbol(plain, list(self.shapes()), self.calibration or {})
+            if self.precision == 'int8'
+            else plain
+        )
 
     def shapes(self) -> Dict[str, Tuple[int, ...]]:
         """The shape of every parameter in float32."""
@@ -114,13 +125,22 @@ def write_deployment(staged: Path, found: Deployment, arrays: Mapping[str, mx.nd
 
 def vouch(staged: Path, found: Deployment) -> None:
     """Write the manifest, the last file."""
-    write_manifest(staged, form=FORMAT, version=VERSION, computes=found.kind, head=found.head.to_dict(),
-                   precision=found.precision, max_length=found.architecture.max_length,
-                   lower_case=not is_cased(found.vocabulary),
-                   inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in found.inputs},
-                   outputs={name: {'shape': shape} for name, shape in found.outputs.items()},
-                   vocabulary_sha256=vocabulary_hash(found.vocabulary), calibration=found.calibration,
-                   reading=None if found.reading is None else dataclasses.asdict(found.reading), measured=found.measured)
+    write_manifest(
+        staged,
+        form=FORMAT,
+        version=VERSION,
+        computes=found.kind,
+        head=found.head.to_dict(),
+        precision=found.precision,
+        max_length=found.architecture.max_length,
+        lower_case=not is_cased(found.vocabulary),
+        inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in found.inputs},
+        outputs={name: {'shape': shape} for name, shape in found.outputs.items()},
+        vocabulary_sha256=vocabulary_hash(found.vocabulary),
+        calibration=found.calibration,
+        reading=None if found.reading is None else dataclasses.asdict(found.reading),
+        measured=found.measured,
+    )
 
 
 def read_deployment(directory: Path) -> Deployment:
@@ -137,15 +157,28 @@ def read_deployment(directory: Path) -> Deployment:
         if path.is_file() and path.stat().st_size > most:
             raise ValueError(f'{path}: {path.stat().st_size} bytes, and no such file has more than {most}')
     manifest = check_manifest(directory, form=FORMAT, version=VERSION)
-    missing = [name for name in (SYMBOL, PARAMETERS, 'architecture.json', 'vocab.txt') if name not in manifest['files']]
+    missing = [
+        name
+        for name in (SYMBOL, PARAMETERS, 'architecture.json', 'vocab.txt')
+        if name not in manifest['files']
+    ]
     if missing:
         raise ValueError(f'{directory}: the deployment directory lacks {", ".join(missing)}')
     path = directory / 'architecture.json'
-    architecture = Architecture.from_json(path.read_text(encoding='utf-8', errors='replace'), source=str(path))
-    kind, precision, source = manifest.get('computes'), manifest.get('precision'), str(directory / 'manifest.json')
+    architecture = Architecture.from_json(
+        path.read_text(encoding='utf-8', errors='replace'), source=str(path)
+    )
+    kind, precision, source = (
+        manifest.get('computes'),
+        manifest.get('precision'),
+        str(directory / 'manifest.json'),
+    )
     if kind not in KINDS or precision not in PRECISIONS:
-        raise ValueError(f'{source}: computes {kind!r:.99} in {precision!r:.99}, wanted one of {", ".join(KINDS)} in one of '
-                         f'{", ".join(PRECISIONS)}')
+        raise ValueError(
+            f'{source}: computes {kind!r:.99} in {precision!r:.99}, wanted one of {", ".join(KINDS)} in one '
+            f'of '
+            f'{", ".join(PRECISIONS)}'
+        )
     head = Head.from_dict(manifest.get('head'), source=source)
     if (kind == 'task') != bool(head.outputs):
         raise ValueError(f'{source}: a head for {head.kind} does not go with an export of {kind}')
@@ -153,16 +186,27 @@ def read_deployment(directory: Path) -> Deployment:
     if head.kind == 'question_answering':
         reading = Reading.from_dict(manifest.get('reading'), source=f'{source}: reading')
         if reading.max_length > architecture.max_length:
-            raise ValueError(f'{source}: windows of {reading.max_length} tokens, and the network has {architecture.max_length} '
-                             'positions')
-    calibration = check_thresholds(manifest.get('calibration'), source=source) if precision == 'int8' else None
+            raise ValueError(
+                f'{source}: windows of {reading.max_length} tokens, and the network has '
+                f'{architecture.max_length} '
+                'positions'
+            )
+    calibration = (
+        check_thresholds(manifest.get('calibration'), source=source) if precision == 'int8' else None
+    )
     vocabulary = read_vocabulary(directory / 'vocab.txt')
     if len(vocabulary) != architecture.vocab_size:
-        raise ValueError(f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
-                         f'{architecture.vocab_size}')
-    found = Deployment(architecture, vocabulary, head, kind, precision, calibration, reading,
-                       manifest.get('measured') or {})
-    if 4 * sum(math.prod(shape) for shape in found.shapes().values()) > 8 * (directory / PARAMETERS).stat().st_size:
+        raise ValueError(
+            f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
+            f'{architecture.vocab_size}'
+        )
+    found = Deployment(
+        architecture, vocabulary, head, kind, precision, calibration, reading, manifest.get('measured') or {}
+    )
+    if (
+        4 * sum(math.prod(shape) for shape in found.shapes().values())
+        > 8 * (directory / PARAMETERS).stat().st_size
+    ):
         raise ValueError(f'{directory / PARAMETERS}: too small for the architecture')
     if (directory / SYMBOL).read_bytes() != symbol_text(found.symbol()).encode():
         raise ValueError(f'{directory / SYMBOL}: not the network of {path.name}; export the model again')
@@ -178,6 +222,7 @@ def check_parameter_file(path: Path, stored: Mapping[str, Tuple[Tuple[int, ...],
     ValueError
         Naming the first array that is another.
     """
+
     def wanted(expected: bytes, what: str) -> None:
         if file.read(len(expected)) != expected:
             raise ValueError(f'{path}: {what} is not what the architecture needs; export the model again')
@@ -186,7 +231,10 @@ def check_parameter_file(path: Path, stored: Mapping[str, Tuple[Tuple[int, ...],
         wanted(struct.pack('<QQQ', _FILE, 0, len(stored)), 'the number of arrays')
         for name, (shape, kind) in stored.items():
             dense_on_the_cpu = struct.pack('<iii', 1, 0, _TYPES[kind])
-            wanted(struct.pack(f'<Iii{len(shape)}q', _ARRAY, 0, len(shape), *shape) + dense_on_the_cpu, f'{name} {shape}')
+            wanted(
+                struct.pack(f'<Iii{len(shape)}q', _ARRAY, 0, len(shape), *shape) + dense_on_the_cpu,
+                f'{name} {shape}',
+            )
             file.seek(math.prod(shape) * kind.itemsize, 1)
         wanted(struct.pack('<Q', len(stored)), 'the number of names')
         for name in stored:
@@ -199,7 +247,9 @@ def check_parameter_file(path: Path, stored: Mapping[str, Tuple[Tuple[int, ...],
 def import_symbol(directory: Path, names: Sequence[str]) -> mx.gluon.SymbolBlock:
     """The exported network, as any program with MXNet alone loads it."""
     with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', 'Cannot decide type for the following arguments')  # of the inputs; they are float32
+        warnings.filterwarnings(
+            'ignore', 'Cannot decide type for the following arguments'
+        )  # of the inputs; they are float32
         return mx.gluon.SymbolBlock.imports(str(directory / SYMBOL), list(names), str(directory / PARAMETERS))
 
 

@@ -1,4 +1,5 @@
 """The workers of a job; the only module that imports Horovod, and only where a job was started by it."""
+
 from __future__ import annotations
 
 import contextlib
@@ -12,7 +13,6 @@ import numpy as np
 
 from .liveness import Watch
 from .recipe import RunFailed
-
 
 COMPRESSIONS = ('none', 'fp16')
 
@@ -51,6 +51,7 @@ class Workers:
         self._hvd = None
         if int(os.environ.get('HOROVOD_SIZE', '1')) > 1 or 'OMPI_COMM_WORLD_SIZE' in os.environ:
             import horovod.mxnet as hvd
+
             hvd.init()
             self._hvd = hvd
         self.rank = self._hvd.rank() if self._hvd else 0
@@ -60,7 +61,9 @@ class Workers:
 
     @contextlib.contextmanager
     def _together(self, operation: str) -> Iterator[None]:
-        """While this worker waits for all others in a collective operation; WorkerLost if that fails because of one."""
+        """While this worker waits for all others in a collective operation; WorkerLost if that fails because
+        of one.
+        """
         with self._watch.waiting(operation) if self._watch else contextlib.nullcontext():
             try:
                 yield
@@ -68,8 +71,11 @@ class Workers:
                 lost = self._watch.explain() if self._watch else None
                 if lost is None:
                     raise
-                raise WorkerLost(f'{lost} while rank {self.rank} waited in the operation {operation}; the job ends, go on with '
-                                 '--resume') from error
+                raise WorkerLost(
+                    f'{lost} while rank {self.rank} waited in the operation {operation}; the job ends, go on '
+                    f'with '
+                    '--resume'
+                ) from error
 
     @property
     def first(self) -> bool:
@@ -91,7 +97,8 @@ class Workers:
         name : str
             Unique among the collective operations that may be under way.
         compression : str
-            One of `COMPRESSIONS`, what goes over the network: the arrays as they are, or rounded to float16, half the bytes.
+            One of `COMPRESSIONS`, what goes over the network: the arrays as they are, or rounded to float16,
+            half the bytes.
         """
         if self.size > 1:
             sent = [array.astype('float16') for array in arrays] if compression == 'fp16' else arrays
@@ -109,7 +116,9 @@ class Workers:
         values = np.asarray(list(values), dtype=np.float64)
         if self.size > 1:
             with self._together(name):
-                values = self._hvd.allreduce(mx.nd.array(values, dtype='float64'), average=False, name=name).asnumpy()
+                values = self._hvd.allreduce(
+                    mx.nd.array(values, dtype='float64'), average=False, name=name
+                ).asnumpy()
         return [float(value) for value in values]
 
     def total(self, array: np.ndarray, *, name: str) -> np.ndarray:
@@ -117,7 +126,9 @@ class Workers:
         if self.size == 1:
             return array
         with self._together(name):
-            return self._hvd.allreduce(mx.nd.array(array, dtype=array.dtype), average=False, name=name).asnumpy()
+            return self._hvd.allreduce(
+                mx.nd.array(array, dtype=array.dtype), average=False, name=name
+            ).asnumpy()
 
     def broadcast(self, arrays: Sequence[mx.nd.NDArray], *, name: str) -> None:
         """Replace every array by rank 0's, in place."""

@@ -1,9 +1,10 @@
-"""Raw text → documents → sentences, for four layouts: WikiExtractor's, one sentence per line, books, Moses tokens.
+"""Raw text → documents → sentences, for four layouts: WikiExtractor's, one sentence per line, books, Moses
+tokens.
 
-Sentences are split by blingfire 0.1.8: one wheel without dependencies or downloads serves CPython 3.8–3.11, so every Python
-makes the same shards; it ran at 19 MB/s where syntok, pysbd and sentence-splitter took 1.2, 0.2 and 1.4, and it splits inside
-quotations, which sentencex (56 MB/s) never does.
-"""
+Sentences are split by blingfire 0.1.8: one wheel without dependencies or downloads serves CPython 3.8–3.11,
+so every Python makes the same shards; it ran at 19 MB/s where syntok, pysbd and sentence-splitter took 1.2,
+0.2 and 1.4, and it splits inside quotations, which sentencex (56 MB/s) never does."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -27,13 +28,21 @@ _SAMPLE_LINES = 2000
 _DOC = re.compile(r'<doc\s.*>$')
 _MOSES = re.compile(r' @[-/,.]@ |&(?:apos|quot|amp|lt|gt|#91|#93|#124);')
 _SENTENCE_END = re.compile(r'[.!?…]["\'”’)\]]*$')
-_BOOK_START = re.compile(r'\W*(?:start of (?:the|this)(?: copyrighted)? project gutenberg|end\W*(?:of )?(?:the )?small print)',
-                         re.I)
-_BOOK_END = re.compile(r'\W*(?:ende?\b.{0,40}\bproject gutenberg|start: full licen[sc]e|the full project gutenberg licen[sc]e)',
-                       re.I)
+_BOOK_START = re.compile(
+    r'\W*(?:start of (?:the|this)(?: copyrighted)? project gutenberg|end\W*(?:of )?(?:the )?small print)',
+    re.I,
+)
+_BOOK_END = re.compile(
+    r'\W*(?:ende?\b.{0,40}\bproject gutenberg|start: full licen[sc]e|the full project gutenberg licen[sc]e)',
+    re.I,
+)
 _HEADER_LINES = 1500  # within which a book's start marker is looked for
-_PRODUCTION = re.compile(r'project gutenberg|gutenberg\.org|gutenberg-tm|pgdp\.net|\bpg ebook|\betext\b', re.I)
-_CREDIT = re.compile(r'(?:this )?(?:e-?text |ebook )?(?:was )?(?:produced|prepared|transcribed) (?:by|from)\b', re.I)
+_PRODUCTION = re.compile(
+    r'project gutenberg|gutenberg\.org|gutenberg-tm|pgdp\.net|\bpg ebook|\betext\b', re.I
+)
+_CREDIT = re.compile(
+    r'(?:this )?(?:e-?text |ebook )?(?:was )?(?:produced|prepared|transcribed) (?:by|from)\b', re.I
+)
 _CREDIT_PARAGRAPHS = 5  # at the beginning of a book, where such a line is a credit and not prose
 _ITALICS = re.compile(r'(?<!\w)_(\S(?:[^_]*\S)?)_(?!\w)')
 
@@ -41,6 +50,7 @@ _ITALICS = re.compile(r'(?<!\w)_(\S(?:[^_]*\S)?)_(?!\w)')
 @dataclasses.dataclass(frozen=True)
 class Document:
     """Consecutive text of one source: lines that are paragraphs, sentences, or sentences in Moses tokens."""
+
     lines: Tuple[str, ...]
     layout: str
 
@@ -64,9 +74,15 @@ def list_files(inputs: Iterable[Path]) -> List[Path]:
             files.append(root)
         elif root.is_dir():
             found = [Path(folder, name) for folder, folders, names in os.walk(root) for name in names]
-            files += sorted((path for path in found if path.is_file()
-                             and not any(part.startswith('.') for part in path.relative_to(root).parts)),
-                            key=lambda path: path.relative_to(root).parts)
+            files += sorted(
+                (
+                    path
+                    for path in found
+                    if path.is_file()
+                    and not any(part.startswith('.') for part in path.relative_to(root).parts)
+                ),
+                key=lambda path: path.relative_to(root).parts,
+            )
         else:
             raise FileNotFoundError(f'{root}: no such file or directory of text')
     if not files:
@@ -92,8 +108,10 @@ def read_lines(path: Path) -> Iterator[str]:
                     raise ValueError(f'{path}: has zero bytes, so it is no text; take it out of the input')
                 yield line.rstrip()
         except UnicodeDecodeError as error:
-            raise ValueError(f'{path}: not UTF-8 ({error.reason}); convert it, for example with '
-                             'iconv -f ISO-8859-1 -t UTF-8, or take it out of the input') from error
+            raise ValueError(
+                f'{path}: not UTF-8 ({error.reason}); convert it, for example with '
+                'iconv -f ISO-8859-1 -t UTF-8, or take it out of the input'
+            ) from error
 
 
 def detect_layout(path: Path) -> str:
@@ -122,7 +140,12 @@ def read_documents(path: Path, layout: str = 'auto') -> Iterator[Document]:
         If the file is not UTF-8 text.
     """
     layout = detect_layout(path) if layout == 'auto' else layout
-    readers: dict = {'wikiextractor': _articles, 'book': _books, 'sentences': _blank_separated, 'moses': _blank_separated}
+    readers: dict = {
+        'wikiextractor': _articles,
+        'book': _books,
+        'sentences': _blank_separated,
+        'moses': _blank_separated,
+    }
     for lines in readers[layout](read_lines(path)):
         if lines:
             yield Document(tuple(lines), layout)
@@ -151,6 +174,7 @@ def _blank_separated(lines: Iterable[str]) -> Iterator[List[str]]:
 
 def _articles(lines: Iterable[str]) -> Iterator[List[str]]:
     """WikiExtractor: what stands between the tags, without the title line that follows the opening one."""
+
     def marked() -> Iterator[object]:
         title_is_next = False
         for line in lines:
@@ -161,6 +185,7 @@ def _articles(lines: Iterable[str]) -> Iterator[List[str]]:
                 title_is_next = False
             elif line:
                 yield html.unescape(line)
+
     return _bounded(marked(), _BORDER)
 
 
@@ -211,8 +236,9 @@ def _paragraphs(lines: Iterable[object]) -> Iterator[object]:
             paragraph = _ITALICS.sub(r'\1', _joined(held))
             number += 1
             credit = number <= _CREDIT_PARAGRAPHS and _CREDIT.match(paragraph)
-            if any(map(str.isalpha, paragraph)) and not (credit or _PRODUCTION.search(paragraph)
-                                                         or paragraph == '[Illustration]'):
+            if any(map(str.isalpha, paragraph)) and not (
+                credit or _PRODUCTION.search(paragraph) or paragraph == '[Illustration]'
+            ):
                 yield paragraph
             held, size = [], 0
         if line is _BORDER:
@@ -229,7 +255,9 @@ def _joined(lines: Sequence[str]) -> str:
 
 
 def split_sentences(paragraph: str) -> List[str]:
-    """The sentences of a paragraph; a piece that goes on in lower case, or has no word, belongs to the one before."""
+    """The sentences of a paragraph; a piece that goes on in lower case, or has no word, belongs to the one
+    before.
+    """
     sentences: List[str] = []
     for piece in blingfire.text_to_sentences(' '.join(paragraph.split())).split('\n'):
         goes_on = piece[:1].islower() or not any(map(str.isalnum, piece))

@@ -1,4 +1,5 @@
 """The one encoder of the package: any widths in any layer, with gates or without."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -22,8 +23,8 @@ def _ones(F, gate: Optional[Gate], units: int):
 class OptSelfAttentionCell(DotProductSelfAttentionCell):
     """Multi-head self attention whose heads have keys of width k and values of width v (optBERT, section 4).
 
-    Masking is an additive score and a plain softmax: the same numbers as GluonNLP's softmax with lengths, which is a
-    scalar loop in MXNet.
+    Masking is an additive score and a plain softmax: the same numbers as GluonNLP's softmax with lengths,
+    which is a scalar loop in MXNet.
 
     Parameters
     ----------
@@ -47,17 +48,33 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         - **attention** : probabilities, shape (batch, a, length, length)
     """
 
-    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, precision: str = 'float32', weight_initializer=None,
-                 prefix=None, params=None):
+    def __init__(
+        self,
+        dims: LayerDims,
+        h: int,
+        *,
+        dropout: float = 0.0,
+        precision: str = 'float32',
+        weight_initializer=None,
+        prefix=None,
+        params=None,
+    ):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes square projections
         self._dims = dims
         self._precision = precision
         self._dropout = dropout
         with self.name_scope():
             for name, width in (('query', dims.k), ('key', dims.k), ('value', dims.v)):
-                setattr(self, name + '_weight', self.params.get(name + '_weight', shape=(dims.a * width, h),
-                                                                init=weight_initializer))
-                setattr(self, name + '_bias', self.params.get(name + '_bias', shape=(dims.a * width,), init='zeros'))
+                setattr(
+                    self,
+                    name + '_weight',
+                    self.params.get(name + '_weight', shape=(dims.a * width, h), init=weight_initializer),
+                )
+                setattr(
+                    self,
+                    name + '_bias',
+                    self.params.get(name + '_bias', shape=(dims.a * width,), init='zeros'),
+                )
             self.dropout_layer = nn.Dropout(dropout)
 
     def _heads(self, F, data, width: int):
@@ -65,18 +82,35 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         data = F.reshape(data, shape=(0, 0, self._dims.a, width))
         return F.reshape(F.transpose(data, axes=(1, 2, 0, 3)), shape=(-3, 0, 0))
 
-    def hybrid_forward(self, F, stream, mask=None, query_gate=None, context_gate=None, column=None,
-                       query_weight=None, query_bias=None, key_weight=None, key_bias=None,
-                       value_weight=None, value_bias=None):  # pylint: disable=arguments-differ
-        dims, scale, precision = self._dims, self._dims.k ** -0.5, self._precision
+    def hybrid_forward(
+        self,
+        F,
+        stream,
+        mask=None,
+        query_gate=None,
+        context_gate=None,
+        column=None,
+        query_weight=None,
+        query_bias=None,
+        key_weight=None,
+        key_bias=None,
+        value_weight=None,
+        value_bias=None,
+    ):  # pylint: disable=arguments-differ
+        dims, scale, precision = self._dims, self._dims.k**-0.5, self._precision
         narrow = lowered(F, stream, precision)
 
         def project(weight, bias, width):
-            return raised(F, product(F, narrow, weight, bias, units=dims.a * width, precision=precision), precision)
+            return raised(
+                F, product(F, narrow, weight, bias, units=dims.a * width, precision=precision), precision
+            )
 
         query = project(query_weight, query_bias, dims.k)
-        query = query * scale if query_gate is None else gated_by(
-            F, query, query_gate * scale, column, dims.a * dims.k)
+        query = (
+            query * scale
+            if query_gate is None
+            else gated_by(F, query, query_gate * scale, column, dims.a * dims.k)
+        )
         query = self._heads(F, query, dims.k)
         key = self._heads(F, project(key_weight, key_bias, dims.k), dims.k)
         value = self._heads(F, project(value_weight, value_bias, dims.v), dims.v)
@@ -94,7 +128,8 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
 
 
 class OptFeedForward(HybridBlock):
-    """The intermediate block D, GELU, G with its skip connection and LayerNorm; names as GluonNLP's PositionwiseFFN.
+    """The intermediate block D, GELU, G with its skip connection and LayerNorm; names as GluonNLP's
+    PositionwiseFFN.
 
     Inputs:
         - **stream** : shape (length, batch, h)
@@ -106,15 +141,29 @@ class OptFeedForward(HybridBlock):
         - **stream** : shape (length, batch, h)
     """
 
-    def __init__(self, f: int, h: int, *, dropout: float = 0.0, trainable: bool = True, precision: str = 'float32',
-                 weight_initializer=None, prefix=None, params=None):
+    def __init__(
+        self,
+        f: int,
+        h: int,
+        *,
+        dropout: float = 0.0,
+        trainable: bool = True,
+        precision: str = 'float32',
+        weight_initializer=None,
+        prefix=None,
+        params=None,
+    ):
         super().__init__(prefix=prefix, params=params)
         self._f = f
         self._dropout = dropout
         self._precision = precision
         with self.name_scope():
-            self.ffn_1 = Product(f, h, precision=precision, weight_initializer=weight_initializer, prefix='ffn_1_')
-            self.ffn_2 = Product(h, f, precision=precision, weight_initializer=weight_initializer, prefix='ffn_2_')
+            self.ffn_1 = Product(
+                f, h, precision=precision, weight_initializer=weight_initializer, prefix='ffn_1_'
+            )
+            self.ffn_2 = Product(
+                h, f, precision=precision, weight_initializer=weight_initializer, prefix='ffn_2_'
+            )
             self.dropout_layer = nn.Dropout(dropout)
             self.layer_norm = StreamLayerNorm(h, trainable=trainable)
 
@@ -155,23 +204,48 @@ class OptBERTEncoderCell(HybridBlock):
     Outputs:
         - **stream** : shape (length, batch, h)
         - **attention** : shape (batch, a, length, length)
-        - **attended** : the stream between the two blocks, shape (length, batch, h); the first output itself where f = 0
+        - **attended** : the stream between the two blocks, shape (length, batch, h); the first output itself
+          where f = 0
     """
 
-    def __init__(self, dims: LayerDims, h: int, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
-                 trainable: bool = True, precision: str = 'float32', weight_initializer=None, prefix=None, params=None):
+    def __init__(
+        self,
+        dims: LayerDims,
+        h: int,
+        *,
+        dropout: float = 0.0,
+        gated: Optional[Type[Gate]] = None,
+        trainable: bool = True,
+        precision: str = 'float32',
+        weight_initializer=None,
+        prefix=None,
+        params=None,
+    ):
         super().__init__(prefix=prefix, params=params)
         self._dims = dims
         self._dropout = dropout
         self._precision = precision
         with self.name_scope():
-            self.attention_cell = OptSelfAttentionCell(dims, h, dropout=dropout, precision=precision,
-                                                       weight_initializer=weight_initializer)
-            self.proj = Product(h, dims.a * dims.v, precision=precision, weight_initializer=weight_initializer, prefix='proj_')
+            self.attention_cell = OptSelfAttentionCell(
+                dims, h, dropout=dropout, precision=precision, weight_initializer=weight_initializer
+            )
+            self.proj = Product(
+                h, dims.a * dims.v, precision=precision, weight_initializer=weight_initializer, prefix='proj_'
+            )
             self.dropout_layer = nn.Dropout(dropout)
             self.layer_norm = StreamLayerNorm(h, trainable=trainable)
-            self.ffn = OptFeedForward(dims.f, h, dropout=dropout, trainable=trainable, precision=precision,
-                                      weight_initializer=weight_initializer) if dims.f else None
+            self.ffn = (
+                OptFeedForward(
+                    dims.f,
+                    h,
+                    dropout=dropout,
+                    trainable=trainable,
+                    precision=precision,
+                    weight_initializer=weight_initializer,
+                )
+                if dims.f
+                else None
+            )
             self._has_block = dims.f > 0
             self.gates: Dict[str, Gate] = {}
             if gated:
@@ -191,10 +265,15 @@ class OptBERTEncoderCell(HybridBlock):
         alpha = {letter: _ones(F, gate, getattr(self._dims, letter)) for letter, gate in self.gates.items()}
         query_gate = context_gate = None
         if alpha:
-            heads = F.reshape(F.square(alpha['a']), shape=(-1, 1))  # gates K and Q, V and P: twice on either way
-            query_gate = F.reshape(F.broadcast_mul(heads, F.reshape(F.square(alpha['k']), shape=(1, -1))), shape=(-1,))
-            context_gate = F.reshape(F.broadcast_mul(heads, F.reshape(F.square(alpha['v']), shape=(1, -1))),
-                                     shape=(-1,))
+            heads = F.reshape(
+                F.square(alpha['a']), shape=(-1, 1)
+            )  # gates K and Q, V and P: twice on either way
+            query_gate = F.reshape(
+                F.broadcast_mul(heads, F.reshape(F.square(alpha['k']), shape=(1, -1))), shape=(-1,)
+            )
+            context_gate = F.reshape(
+                F.broadcast_mul(heads, F.reshape(F.square(alpha['v']), shape=(1, -1))), shape=(-1,)
+            )
         context, attention = self.attention_cell(stream, mask, query_gate, context_gate, column)
         outputs = raised(F, self.proj(lowered(F, context, self._precision)), self._precision)
         if self._dropout:
@@ -219,28 +298,42 @@ class OptBERTEncoder(BERTEncoder):
     trainable : bool
         Whether there will be a backward pass; without, LayerNorm is MXNet's operator.
     precision : str
-        Of the matrix products with weights, one of `TRAINING_PRECISIONS`; inputs, outputs and all else are float32.
+        Of the matrix products with weights, one of `TRAINING_PRECISIONS`; inputs, outputs and all else are
+        float32.
     output_attention, output_all_encodings : bool
         As in GluonNLP.
     output_stream : bool
-        Whether to give every state of the residual stream instead: as it enters the first layer, and for each layer after its
-        attention block and after the whole layer.
+        Whether to give every state of the residual stream instead: as it enters the first layer, and for each
+        layer after its attention block and after the whole layer.
 
     Inputs:
         - **inputs** : embedded tokens, shape (length, batch, embedding width)
         - **states** : unused, kept for GluonNLP's signature
         - **valid_length** : shape (batch,), or None
-        - **alpha_h** : the gate of the stream where the caller has taken it already (`stream_gate`), shape (h,)
+        - **alpha_h** : the gate of the stream where the caller has taken it already (`stream_gate`), shape
+          (h,)
 
     Outputs:
-        - **outputs** : shape (length, batch, h), or a list of them, one per layer, or with `output_stream` 1 + 2 per layer
+        - **outputs** : shape (length, batch, h), or a list of them, one per layer, or with `output_stream` 1
+          + 2 per layer
         - **additional_outputs** : list of attention probabilities, shape (batch, a, length, length), or empty
     """
 
-    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
-                 trainable: bool = True, precision: str = 'float32', output_attention: bool = False,
-                 output_all_encodings: bool = False, output_stream: bool = False, weight_initializer=None, prefix=None,
-                 params=None):
+    def __init__(
+        self,
+        architecture: Architecture,
+        *,
+        dropout: float = 0.0,
+        gated: Optional[Type[Gate]] = None,
+        trainable: bool = True,
+        precision: str = 'float32',
+        output_attention: bool = False,
+        output_all_encodings: bool = False,
+        output_stream: bool = False,
+        weight_initializer=None,
+        prefix=None,
+        params=None,
+    ):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes equal layers
         self.architecture = architecture
         self._units = architecture.embedding_width
@@ -256,16 +349,35 @@ class OptBERTEncoder(BERTEncoder):
         with self.name_scope():
             self.dropout_layer = nn.Dropout(dropout)
             self.layer_norm = StreamLayerNorm(self._units, trainable=trainable)
-            self.position_weight = self.params.get('position_weight', shape=(self._max_length, self._units),
-                                                   init=weight_initializer)
-            self.embed_proj = None if tied else Product(h, self._units, precision=precision,
-                                                         weight_initializer=weight_initializer, prefix='embed_proj_')
+            self.position_weight = self.params.get(
+                'position_weight', shape=(self._max_length, self._units), init=weight_initializer
+            )
+            self.embed_proj = (
+                None
+                if tied
+                else Product(
+                    h,
+                    self._units,
+                    precision=precision,
+                    weight_initializer=weight_initializer,
+                    prefix='embed_proj_',
+                )
+            )
             self.gate_h = gated(h, prefix='gate_h_') if gated else None
             self.transformer_cells = nn.HybridSequential()
             for i, dims in enumerate(architecture.layers):
-                self.transformer_cells.add(OptBERTEncoderCell(
-                    dims, h, dropout=dropout, gated=gated, trainable=trainable, precision=precision,
-                    weight_initializer=weight_initializer, prefix=f'transformer{i}_'))
+                self.transformer_cells.add(
+                    OptBERTEncoderCell(
+                        dims,
+                        h,
+                        dropout=dropout,
+                        gated=gated,
+                        trainable=trainable,
+                        precision=precision,
+                        weight_initializer=weight_initializer,
+                        prefix=f'transformer{i}_',
+                    )
+                )
 
     def __call__(self, inputs, states=None, valid_length=None, alpha_h=None):  # pylint: disable=arguments-differ
         return HybridBlock.__call__(self, inputs, states, valid_length, alpha_h)
@@ -289,23 +401,29 @@ class OptBERTEncoder(BERTEncoder):
         for number in range(len(self.architecture.layers)):
             if number not in kept:
                 del self.transformer_cells._children[str(number)]
-        self.architecture = dataclasses.replace(self.architecture,
-                                                layers=tuple(self.architecture.layers[i] for i in kept))
+        self.architecture = dataclasses.replace(
+            self.architecture, layers=tuple(self.architecture.layers[i] for i in kept)
+        )
 
     def stream_gate(self, F):
         """The values of alpha_h, shape (h,), or None; taken once a pass and handed on."""
         return _ones(F, self.gate_h, self.architecture.h)
 
     def _masks(self, F, steps, valid_length):
-        """What is added to the scores, shape (batch * a, length, length), for each number of heads that occurs."""
-        padding = F.broadcast_greater_equal(F.reshape(steps, shape=(1, -1)), F.reshape(valid_length, shape=(-1, 1)))
+        """What is added to the scores, shape (batch * a, length, length), for each number of heads that
+        occurs.
+        """
+        padding = F.broadcast_greater_equal(
+            F.reshape(steps, shape=(1, -1)), F.reshape(valid_length, shape=(-1, 1))
+        )
         scores = F.reshape(padding * MASKED_SCORE, shape=(0, 1, 1, -1))
         scores = F.BlockGrad(F.broadcast_add(scores, F.reshape(F.zeros_like(steps), shape=(1, 1, -1, 1))))
-        return {a: F.reshape(F.broadcast_axis(scores, axis=1, size=a), shape=(-3, 0, 0))
-                for a in sorted({dims.a for dims in self.architecture.layers})}
+        return {
+            a: F.reshape(F.broadcast_axis(scores, axis=1, size=a), shape=(-3, 0, 0))
+            for a in sorted({dims.a for dims in self.architecture.layers})
+        }
 
-    def hybrid_forward(self, F, inputs, states=None, valid_length=None, alpha_h=None,
-                       position_weight=None):  # pylint: disable=arguments-differ
+    def hybrid_forward(self, F, inputs, states=None, valid_length=None, alpha_h=None, position_weight=None):  # pylint: disable=arguments-differ
         steps = F.contrib.arange_like(inputs, axis=0)
         masks = {} if valid_length is None else self._masks(F, steps, valid_length)
         gated = self.gate_h is not None
@@ -325,8 +443,11 @@ class OptBERTEncoder(BERTEncoder):
             stream = gated_by(F, stream, alpha_h, column, self.architecture.h) if gated else stream
 
         def without_padding(outputs):
-            return outputs if valid_length is None else F.SequenceMask(
-                outputs, sequence_length=valid_length, use_sequence_length=True, axis=0)
+            return (
+                outputs
+                if valid_length is None
+                else F.SequenceMask(outputs, sequence_length=valid_length, use_sequence_length=True, axis=0)
+            )
 
         encodings, attentions = [stream] if self._output_stream else [], []
         for dims, cell in zip(self.architecture.layers, self.transformer_cells):

@@ -1,8 +1,8 @@
 """Fine-tuning: a model directory and a task in, a model directory with the task's head and a result file out.
 
-A run of several seeds leaves one directory: ``recipe.yaml``, ``result.json`` and a model directory for each seed. What is special
-about a data set is an `Exercise`; `glue` and `question_answering` have theirs.
-"""
+A run of several seeds leaves one directory: ``recipe.yaml``, ``result.json`` and a model directory for each
+seed. What is special about a data set is an `Exercise`; `glue` and `question_answering` have theirs."""
+
 from __future__ import annotations
 
 import contextlib
@@ -41,8 +41,11 @@ INITIAL_STD = 0.02  # of the head's weights, as BERT's
 @dataclasses.dataclass(frozen=True)
 class FineTuneRecipe(WeightRecipe):
     """What fine-tuning on any task has in common (Devlin et al., 2018, appendix A.3)."""
+
     model: Path = option('model directory to start from, pruned or not')
-    data: Optional[Path] = option('directory of the data in the official layout; without it GluonNLP fetches them', None)
+    data: Optional[Path] = option(
+        'directory of the data in the official layout; without it GluonNLP fetches them', None
+    )
     results: Path = option('directory for the result file, which is named after the output', Path('results'))
     seeds: Tuple[int, ...] = option('of the head, data order and dropout; a run for each', (1,))
     epochs: int = option('passes over the training set', 3)
@@ -50,10 +53,15 @@ class FineTuneRecipe(WeightRecipe):
     evaluation_tokens: int = option('tokens of an evaluation batch, padding counted', 8192)
     learning_rate: float = option('its peak', 3e-5)
     warmup: float = option('share of the steps in which the learning rate rises', 0.1)
-    select: str = option('which epoch is kept: the last, or the best on the (first) held-out set', 'last',
-                         choices=('last', 'best'))
+    select: str = option(
+        'which epoch is kept: the last, or the best on the (first) held-out set',
+        'last',
+        choices=('last', 'best'),
+    )
     limit: Optional[int] = option('training instances to use, the first of the file; all unless given', None)
-    evaluation_limit: Optional[int] = option('instances of every held-out set and test set to use; all unless given', None)
+    evaluation_limit: Optional[int] = option(
+        'instances of every held-out set and test set to use; all unless given', None
+    )
     checkpoint_every: int = option('steps between checkpoints; 0 for none', 1000)
     keep: int = option('newest checkpoints to keep, the best one aside', 1)
 
@@ -64,8 +72,16 @@ class FineTuneRecipe(WeightRecipe):
             value = getattr(self, name)
             if value is not None and value < 1:
                 found.append(f'{name} must be at least 1, found {value}')
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0 or max(self.seeds) >= 2 ** 32:
-            found.append(f'seeds must be different numbers from 0 to 2^32 - 1, found {",".join(map(str, self.seeds)) or "none"}')
+        if (
+            not self.seeds
+            or len(set(self.seeds)) < len(self.seeds)
+            or min(self.seeds) < 0
+            or max(self.seeds) >= 2**32
+        ):
+            found.append(
+                f'seeds must be different numbers from 0 to 2^32 - 1, found '
+                f'{",".join(map(str, self.seeds)) or "none"}'
+            )
         return found
 
 
@@ -91,6 +107,7 @@ class Exercise:
     samples : mapping of str to int
         How many there are of each, in the units of the data set.
     """
+
     name: str
     head: Head
     train: Features
@@ -102,9 +119,11 @@ class Exercise:
     samples: Mapping[str, int]
 
 
-def data_directory(given: Optional[Path], home: str, files: Sequence[str], load: Callable[[str, str], Any],
-                   workers: Workers) -> Path:
-    """Where the files of a data set are: the directory given, or GluonNLP's own after it has fetched what is not there.
+def data_directory(
+    given: Optional[Path], home: str, files: Sequence[str], load: Callable[[str, str], Any], workers: Workers
+) -> Path:
+    """Where the files of a data set are: the directory given, or GluonNLP's own after it has fetched what is
+    not there.
 
     Parameters
     ----------
@@ -132,14 +151,17 @@ def data_directory(given: Optional[Path], home: str, files: Sequence[str], load:
             if not path.is_file():
                 load(path.stem, str(path.parent))
         except Exception as error:  # whatever sockets, zip files and checksums raise
-            raise FileNotFoundError(f'{path}: GluonNLP could not fetch it ({type(error).__name__}: {error}); put the files '
-                                    'there yourself, or give their directory with --data') from error
+            raise FileNotFoundError(
+                f'{path}: GluonNLP could not fetch it ({type(error).__name__}: {error}); put the files '
+                'there yourself, or give their directory with --data'
+            ) from error
     workers.barrier('fetched')
     return directory
 
 
 def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
-    """The parameters that fine-tuning begins with: the encoder as it is, and a new head unless there is this one already.
+    """The parameters that fine-tuning begins with: the encoder as it is, and a new head unless there is this
+    one already.
 
     Parameters
     ----------
@@ -157,20 +179,31 @@ def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
     if saved.head == head:
         return dict(saved.parameters)
     if saved.head != PRETRAINING:
-        raise ValueError(f'the network has the head of {saved.head.task or saved.head.kind}, and {head.task} wants another; '
-                         'start from the network as it was pre-trained or pruned')
+        raise ValueError(
+            f'the network has the head of {saved.head.task or saved.head.kind}, and {head.task} wants '
+            f'another; '
+            'start from the network as it was pre-trained or pruned'
+        )
     shapes = network_shapes(saved.architecture, head)
-    new = {'task.weight': np.random.RandomState(seed).normal(0.0, INITIAL_STD, shapes['task.weight']).astype(np.float32),
-           'task.bias': np.zeros(shapes['task.bias'], np.float32)}
+    new = {
+        'task.weight': np.random.RandomState(seed)
+        .normal(0.0, INITIAL_STD, shapes['task.weight'])
+        .astype(np.float32),
+        'task.bias': np.zeros(shapes['task.bias'], np.float32),
+    }
     return {name: new[name] if name in new else saved.parameters[name] for name in shapes}
 
 
 def _feed(batch: TaskBatch, rows: slice, ctx: mx.Context) -> List[mx.nd.NDArray]:
-    return [mx.nd.array(getattr(batch, name)[rows], ctx=ctx, dtype='float32')
-            for name in ('input_ids', 'token_types', 'valid_length', 'labels', 'weights')]
+    return [
+        mx.nd.array(getattr(batch, name)[rows], ctx=ctx, dtype='float32')
+        for name in ('input_ids', 'token_types', 'valid_length', 'labels', 'weights')
+    ]
 
 
-def predict(model: OptBERTModel, features: Features, workers: Workers, *, outputs: int, tokens: int) -> np.ndarray:
+def predict(
+    model: OptBERTModel, features: Features, workers: Workers, *, outputs: int, tokens: int
+) -> np.ndarray:
     """The scores of all instances, on every worker.
 
     Parameters
@@ -195,7 +228,7 @@ def predict(model: OptBERTModel, features: Features, workers: Workers, *, output
         with autograd.predict_mode():
             found = model(ids, types, valid).asnumpy()
         if by_token:
-            scores[batch.rows, :found.shape[1]] = found
+            scores[batch.rows, : found.shape[1]] = found
         else:
             scores[batch.rows] = found
     return workers.total(scores, name='scores')
@@ -211,6 +244,7 @@ class FineTuning(Objective):
     exercise : Exercise
     recipe : FineTuneRecipe
     """
+
     losses = ('loss',)
 
     def __init__(self, model: OptBERTModel, workers: Workers, exercise: Exercise, recipe: FineTuneRecipe):
@@ -222,8 +256,14 @@ class FineTuning(Objective):
         self.heldout_scores: Dict[str, np.ndarray] = {}  # of the last evaluation
 
     def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
-        return training_batches(self._exercise.train, batch_size=phase.batch_size, seed=phase.seed, start=start,
-                                rank=self.workers.rank, workers=self.workers.size)
+        return training_batches(
+            self._exercise.train,
+            batch_size=phase.batch_size,
+            seed=phase.seed,
+            start=start,
+            rank=self.workers.rank,
+            workers=self.workers.size,
+        )
 
     def loss_sums(self, batch: TaskBatch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
         ids, types, valid, labels, weights = _feed(batch, rows, self.workers.context())
@@ -235,13 +275,24 @@ class FineTuning(Objective):
 
     def scores(self, sets: Mapping[str, Features]) -> Dict[str, np.ndarray]:
         """The network's scores of some sets, by name."""
-        return {name: predict(self.model, features, self.workers, outputs=self._exercise.head.outputs,
-                              tokens=self._recipe.evaluation_tokens) for name, features in sets.items()}
+        return {
+            name: predict(
+                self.model,
+                features,
+                self.workers,
+                outputs=self._exercise.head.outputs,
+                tokens=self._recipe.evaluation_tokens,
+            )
+            for name, features in sets.items()
+        }
 
     def evaluate(self, phase: Phase) -> Dict[str, float]:
         self.heldout_scores = self.scores(self._exercise.heldout)
-        return {f'{name}/{metric}': value for name, scores in self.heldout_scores.items()
-                for metric, value in self._exercise.score(name, scores).items()}
+        return {
+            f'{name}/{metric}': value
+            for name, scores in self.heldout_scores.items()
+            for metric, value in self._exercise.score(name, scores).items()
+        }
 
     def remember(self, progress: Dict[str, Any], measured: Mapping[str, float], step: int) -> None:
         epochs = progress.setdefault('epochs', [])
@@ -251,32 +302,66 @@ class FineTuning(Objective):
             progress['best_step'] = max(epochs, key=lambda epoch: epoch['scores'][decisive])['step']
 
 
-def _run_seed(seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTuneRecipe, work: Path, workers: Workers) -> None:
+def _run_seed(
+    seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTuneRecipe, work: Path, workers: Workers
+) -> None:
     """Fine-tune with one seed and write its model directory."""
     began = time.perf_counter()
-    model = build(saved.architecture, start_parameters(saved, exercise.head, seed=seed), head=exercise.head,
-                  dropout=recipe.dropout, precision=recipe.precision, ctx=workers.context())
+    model = build(
+        saved.architecture,
+        start_parameters(saved, exercise.head, seed=seed),
+        head=exercise.head,
+        dropout=recipe.dropout,
+        precision=recipe.precision,
+        ctx=workers.context(),
+    )
     objective = FineTuning(model, workers, exercise, recipe)
     optimizer = recipe.weight_optimizer(model, workers)
     per_epoch = steps_per_epoch(exercise.train, recipe.batch_size)
     states, metrics = work / f'seed-{seed}.states', work / f'seed-{seed}.jsonl'
     resumed_at = max(States(states, recipe.keep).steps(), default=None)
-    phase = recipe.phase(exercise.name, recipe.epochs * per_epoch, seed=seed, evaluate_every=per_epoch, notes={'seed': seed})
-    progress = descend(objective, optimizer, recipe.schedule(phase.steps), phase, reporter=Reporter(metrics, workers),
-                       states=states)
+    phase = recipe.phase(
+        exercise.name, recipe.epochs * per_epoch, seed=seed, evaluate_every=per_epoch, notes={'seed': seed}
+    )
+    progress = descend(
+        objective,
+        optimizer,
+        recipe.schedule(phase.steps),
+        phase,
+        reporter=Reporter(metrics, workers),
+        states=states,
+    )
     kept = progress.get('best_step', phase.steps)
     seconds = time.perf_counter() - began
     if kept != phase.steps:
         States(states, recipe.keep).load(kept, optimizer)
-    latest = objective.heldout_scores if kept == phase.steps else {}  # none either where the last step was done before resuming
+    latest = (
+        objective.heldout_scores if kept == phase.steps else {}
+    )  # none either where the last step was done before resuming
     scores = {**(latest or objective.scores(exercise.heldout)), **objective.scores(exercise.test)}
     chosen = next(epoch for epoch in progress['epochs'] if epoch['step'] == kept)
-    record = {'seed': seed, 'epochs': progress['epochs'], 'kept_epoch': chosen['epoch'], 'scores': chosen['scores'],
-              'seconds': seconds, 'resumed_at': resumed_at}
+    record = {
+        'seed': seed,
+        'epochs': progress['epochs'],
+        'kept_epoch': chosen['epoch'],
+        'scores': chosen['scores'],
+        'seconds': seconds,
+        'resumed_at': resumed_at,
+    }
     if workers.first:
         extra = {'metrics.jsonl': metrics.read_bytes(), **exercise.files(scores)}
-        write_model(work / f'seed-{seed}', SavedModel(saved.architecture, read_parameters(model), saved.vocabulary,
-                                                      to_dict(recipe), record, head=exercise.head), extra=extra)
+        write_model(
+            work / f'seed-{seed}',
+            SavedModel(
+                saved.architecture,
+                read_parameters(model),
+                saved.vocabulary,
+                to_dict(recipe),
+                record,
+                head=exercise.head,
+            ),
+            extra=extra,
+        )
     workers.barrier('seed')
 
 
@@ -285,16 +370,31 @@ def result_path(recipe: FineTuneRecipe) -> Path:
     return recipe.results / f'{recipe.output.name}.json'
 
 
-def _result(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, workers: Workers, runs: List[Any]) -> Dict[str, Any]:
+def _result(
+    recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, workers: Workers, runs: List[Any]
+) -> Dict[str, Any]:
     scores = {name: [run['scores'][name] for run in runs] for name in runs[0]['scores']}
-    return {'format': FORMAT, 'version': VERSION, 'task': exercise.name,
-            'metric': f'{next(iter(exercise.heldout))}/{exercise.metric}', 'unit': 'percent',
-            'model_sha256': sha256(recipe.model / 'model.params'), 'parameters': int(ParameterCost().cost(saved.architecture)),
-            'architecture': saved.architecture.to_dict(),
-            'samples': dict(exercise.samples), 'seeds': list(recipe.seeds), 'runs': runs,
-            'mean': {name: float(np.mean(values)) for name, values in scores.items()},
-            'std': {name: float(np.std(values, ddof=1)) if len(values) > 1 else None for name, values in scores.items()},
-            'recipe': to_dict(recipe), **origin_here(), 'workers': workers.size}
+    return {
+        'format': FORMAT,
+        'version': VERSION,
+        'task': exercise.name,
+        'metric': f'{next(iter(exercise.heldout))}/{exercise.metric}',
+        'unit': 'percent',
+        'model_sha256': sha256(recipe.model / 'model.params'),
+        'parameters': int(ParameterCost().cost(saved.architecture)),
+        'architecture': saved.architecture.to_dict(),
+        'samples': dict(exercise.samples),
+        'seeds': list(recipe.seeds),
+        'runs': runs,
+        'mean': {name: float(np.mean(values)) for name, values in scores.items()},
+        'std': {
+            name: float(np.std(values, ddof=1)) if len(values) > 1 else None
+            for name, values in scores.items()
+        },
+        'recipe': to_dict(recipe),
+        **origin_here(),
+        'workers': workers.size,
+    }
 
 
 def finetune(recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise]) -> Dict[str, Any]:
@@ -309,9 +409,10 @@ def finetune(recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise]) 
     Returns
     -------
     dict
-        The result, as in its file: ``task``, ``metric`` (the score that counts), ``samples``; for each of the ``seeds`` one of
-        ``runs``, with the scores of every epoch in percent, the one kept, and the ``seconds`` of training with its evaluations;
-        ``mean`` and ``std`` (of the sample) over the seeds by score; and where it all comes from.
+        The result, as in its file: ``task``, ``metric`` (the score that counts), ``samples``; for each of the
+        ``seeds`` one of ``runs``, with the scores of every epoch in percent, the one kept, and the
+        ``seconds`` of training with its evaluations; ``mean`` and ``std`` (of the sample) over the seeds by
+        score; and where it all comes from.
 
     Raises
     ------
@@ -360,6 +461,8 @@ def finetune(recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise]) 
 
 def summary(result: Mapping[str, Any]) -> str:
     """The scores of a result in one line."""
-    parts = [f'{name} {mean:.2f}' + ('' if result['std'][name] is None else f' ± {result["std"][name]:.2f}')
-             for name, mean in result['mean'].items()]
+    parts = [
+        f'{name} {mean:.2f}' + ('' if result['std'][name] is None else f' ± {result["std"][name]:.2f}')
+        for name, mean in result['mean'].items()
+    ]
     return f'{result["task"]}, seeds {",".join(map(str, result["seeds"]))}: ' + ' | '.join(parts)

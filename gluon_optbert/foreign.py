@@ -1,4 +1,7 @@
-"""What the readers of foreign files share: JSON, and arrays from bytes. Whatever is wrong with a file is a ValueError."""
+"""What the readers of foreign files share: JSON, and arrays from bytes. Whatever is wrong with a file is a
+ValueError.
+"""
+
 from __future__ import annotations
 
 import json
@@ -10,8 +13,18 @@ import numpy as np
 MOST_TEXT_BYTES = 1 << 26  # of a JSON file, a vocabulary or an index: ten times the largest in use
 MOST_SIDES = 8  # of an array
 # Element types by their names in safetensors, little-endian; bfloat16 is the upper half of a float32.
-ELEMENTS = {'F64': '<f8', 'F32': '<f4', 'F16': '<f2', 'BF16': '<u2', 'I64': '<i8', 'I32': '<i4', 'I16': '<i2', 'I8': '<i1',
-            'U8': '<u1', 'BOOL': '?'}
+ELEMENTS = {
+    'F64': '<f8',
+    'F32': '<f4',
+    'F16': '<f2',
+    'BF16': '<u2',
+    'I64': '<i8',
+    'I32': '<i4',
+    'I16': '<i2',
+    'I8': '<i1',
+    'U8': '<u1',
+    'BOOL': '?',
+}
 
 
 def element_bytes(kind: str) -> int:
@@ -37,8 +50,11 @@ def array_of(data: bytes, kind: str, shape: Tuple[int, ...]) -> np.ndarray:
     ValueError
         If the type is unknown, a side is negative, or the bytes are more or fewer than the shape wants.
     """
-    if len(shape) > MOST_SIDES or not all(isinstance(side, int) and side >= 0 for side in shape) or len(
-            data) != size_of(shape) * element_bytes(kind):
+    if (
+        len(shape) > MOST_SIDES
+        or not all(isinstance(side, int) and side >= 0 for side in shape)
+        or len(data) != size_of(shape) * element_bytes(kind)
+    ):
         raise ValueError(f'shape {shape} of {kind} in {len(data)} bytes')
     values = np.frombuffer(data, dtype=ELEMENTS[kind])
     if kind == 'BF16':

@@ -1,4 +1,5 @@
 """The gate vectors alpha, and how a tensor is multiplied by one without a slow backward pass."""
+
 from __future__ import annotations
 
 from typing import Dict, Mapping, Optional, Union
@@ -33,7 +34,9 @@ class Gate(HybridBlock):
         super().__init__(prefix=prefix, params=params)
         self._units = units
         with self.name_scope():
-            self.alpha = self.params.get('alpha', shape=(units,), init=mx.init.Constant(self.OPEN), wd_mult=0.0)
+            self.alpha = self.params.get(
+                'alpha', shape=(units,), init=mx.init.Constant(self.OPEN), wd_mult=0.0
+            )
 
     def hybrid_forward(self, F, vector: Tensor, alpha: Tensor) -> Tensor:  # pylint: disable=arguments-differ
         return vector * alpha
@@ -45,11 +48,11 @@ class Gate(HybridBlock):
 
 
 class HardConcreteGate(Gate):
-    """A gate whose alpha is drawn anew in every pass: Louizos et al. (2018), Learning Sparse Networks through l0.
+    """A gate whose alpha is drawn anew in every pass: Louizos et al. (2018), Learning Sparse Networks through
+    l0.
 
-    The parameter named alpha holds log-odds; a uniform draw u becomes the gate
-    clip(sigmoid((log u - log(1 - u) + odds) / TEMPERATURE) (HIGH - LOW) + LOW, 0, 1). Temperature and stretch are the paper's.
-    """
+    The parameter named alpha holds log-odds; a uniform draw u becomes the gate clip(sigmoid((log u - log(1 -
+    u) + odds) / TEMPERATURE) (HIGH - LOW) + LOW, 0, 1). Temperature and stretch are the paper's."""
 
     TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1
     SHIFT = TEMPERATURE * float(np.log(-LOW / HIGH))  # a gate is open with probability sigmoid(odds - SHIFT)
@@ -74,10 +77,11 @@ class HardConcreteGate(Gate):
 
 
 def spread(F, vector: Tensor, column: Tensor, units: int) -> Tensor:
-    """A vector for every token, times a number of that token's, by a matrix product, so that its gradients are some too.
+    """A vector for every token, times a number of that token's, by a matrix product, so that its gradients
+    are some too.
 
-    The gradients of ``broadcast_mul`` and ``broadcast_add`` towards the small side are scalar loops on a CPU and several times
-    as slow.
+    The gradients of ``broadcast_mul`` and ``broadcast_add`` towards the small side are scalar loops on a CPU
+    and several times as slow.
 
     Parameters
     ----------
@@ -90,7 +94,9 @@ def spread(F, vector: Tensor, column: Tensor, units: int) -> Tensor:
     -------
     Tensor, shape (length, batch, units)
     """
-    return F.FullyConnected(column, F.expand_dims(vector, axis=1), no_bias=True, flatten=False, num_hidden=units)
+    return F.FullyConnected(
+        column, F.expand_dims(vector, axis=1), no_bias=True, flatten=False, num_hidden=units
+    )
 
 
 def column_of_ones(F, data: Tensor) -> Tensor:
@@ -99,7 +105,8 @@ def column_of_ones(F, data: Tensor) -> Tensor:
 
 
 def gated_by(F, data: Tensor, vector: Tensor, column: Optional[Tensor], units: int) -> Tensor:
-    """Every token times a vector: with a fast gradient given `column`, and with the least to write to memory without.
+    """Every token times a vector: with a fast gradient given `column`, and with the least to write to memory
+    without.
 
     Parameters
     ----------
@@ -118,11 +125,13 @@ def gated_by(F, data: Tensor, vector: Tensor, column: Optional[Tensor], units: i
 class StreamLayerNorm(nn.LayerNorm):
     """LayerNorm on the residual stream, whose units may be gated.
 
-    Alpha scales what leaves it: gamma and beta times alpha, which costs nothing per token. A unit whose alpha is zero has
-    left the stream, so the moments are those of the units that remain, as they will be once it is cut.
+    Alpha scales what leaves it: gamma and beta times alpha, which costs nothing per token. A unit whose alpha
+    is zero has left the stream, so the moments are those of the units that remain, as they will be once it is
+    cut.
 
-    MXNet's own operator has a slow gradient on a CPU; where there is something to train, the moments and what is multiplied and
-    added are matrix products instead, and forward and backward together take 0.4 of its time.
+    MXNet's own operator has a slow gradient on a CPU; where there is something to train, the moments and what
+    is multiplied and added are matrix products instead, and forward and backward together take 0.4 of its
+    time.
 
     Parameters
     ----------
@@ -150,7 +159,9 @@ class StreamLayerNorm(nn.LayerNorm):
             share = F.broadcast_div(alive, F.sum(alive))  # gamma and beta are zero where this is
 
         def mean(values):
-            return F.FullyConnected(values, F.expand_dims(share, axis=0), no_bias=True, flatten=False, num_hidden=1)
+            return F.FullyConnected(
+                values, F.expand_dims(share, axis=0), no_bias=True, flatten=False, num_hidden=1
+            )
 
         if not self._trainable:
             centred = F.broadcast_sub(data, mean(data))
@@ -159,7 +170,9 @@ class StreamLayerNorm(nn.LayerNorm):
             return F.broadcast_add(F.broadcast_mul(F.broadcast_mul(centred, scale), gamma), beta)
         centred = data - spread(F, F.ones(shape=(self._units,)), mean(data), self._units)
         scale = F.rsqrt(mean(F.square(centred)) + self._epsilon)  # (..., 1)
-        return centred * spread(F, gamma, scale, self._units) + spread(F, beta, column_of_ones(F, data), self._units)
+        return centred * spread(F, gamma, scale, self._units) + spread(
+            F, beta, column_of_ones(F, data), self._units
+        )
 
 
 class Gates:
@@ -179,7 +192,9 @@ class Gates:
 
     def set(self, alphas: Mapping[str, np.ndarray]) -> None:
         """Set alpha; raises ValueError unless every gate gets a vector of its own length."""
-        wrong = [key for key, parameter in self.parameters.items() if np.shape(alphas.get(key)) != parameter.shape]
+        wrong = [
+            key for key, parameter in self.parameters.items() if np.shape(alphas.get(key)) != parameter.shape
+        ]
         wrong += [key for key in alphas if key not in self.parameters]
         if wrong:
             raise ValueError(f'gates: missing, unknown or of another length: {", ".join(wrong)}')

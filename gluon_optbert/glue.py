@@ -1,4 +1,5 @@
 """Fine-tuning on the tasks of GLUE."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -20,20 +21,32 @@ from .tasks import Examples, Task, find_task, official_files, read_examples, rea
 @dataclasses.dataclass(frozen=True)
 class GlueRecipe(FineTuneRecipe):
     """Fine-tuning on one task of GLUE."""
-    task: str = option('MNLI, MRPC, SST-2, RTE, CoLA, QNLI, QQP, STS-B, WNLI, or a JSON file that describes another')
+
+    task: str = option(
+        'MNLI, MRPC, SST-2, RTE, CoLA, QNLI, QQP, STS-B, WNLI, or a JSON file that describes another'
+    )
     max_length: int = option('tokens of an instance; what is longer is cut', 128)
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        return super().problems() + ([f'max_length must be at least 5, found {self.max_length}'] if self.max_length < 5 else [])
+        return super().problems() + (
+            [f'max_length must be at least 5, found {self.max_length}'] if self.max_length < 5 else []
+        )
 
 
 def task_directory(task: Task, data: Optional[Path], workers: Workers) -> Path:
     """Where the files of a task are; `data_directory` says how, and what it raises."""
     if data is None and not task.gluonnlp:
-        raise FileNotFoundError(f'{task.name} is none of GluonNLP\'s data sets; give the directory of its files with --data')
-    return data_directory(data, 'glue', official_files(task),
-                          lambda name, root: getattr(gluonnlp.data, task.gluonnlp)(name, root=root), workers)
+        raise FileNotFoundError(
+            f"{task.name} is none of GluonNLP's data sets; give the directory of its files with --data"
+        )
+    return data_directory(
+        data,
+        'glue',
+        official_files(task),
+        lambda name, root: getattr(gluonnlp.data, task.gluonnlp)(name, root=root),
+        workers,
+    )
 
 
 def prepare_glue(recipe: GlueRecipe, saved: SavedModel) -> Exercise:
@@ -45,12 +58,20 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel) -> Exercise:
         If files are missing or not as they should be, or the network has too few positions.
     """
     if recipe.max_length > saved.architecture.max_length:
-        raise ValueError(f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} positions')
+        raise ValueError(
+            f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} '
+            f'positions'
+        )
     task = find_task(recipe.task)
     data = task_directory(task, recipe.data, Workers())
     train = read_examples(task, data / task.train).first(recipe.limit)
-    heldout, test = ({name: examples.first(recipe.evaluation_limit) for name, examples in read_sets(
-        task, data, files, labelled=labelled).items()} for files, labelled in ((task.dev, True), (task.test, False)))
+    heldout, test = (
+        {
+            name: examples.first(recipe.evaluation_limit)
+            for name, examples in read_sets(task, data, files, labelled=labelled).items()
+        }
+        for files, labelled in ((task.dev, True), (task.test, False))
+    )
     if not heldout:
         raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
 
@@ -65,10 +86,18 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel) -> Exercise:
 
     def files(scores: Mapping[str, np.ndarray]) -> Dict[str, bytes]:
         return {name: submission(task, examples.indices, scores[name]) for name, examples in test.items()}
-    return Exercise(name=task.name, head=task.head, train=ready(train),
-                    heldout={name: ready(examples) for name, examples in heldout.items()}, metric=task.metrics[0], score=measure,
-                    test={name: ready(examples) for name, examples in test.items()}, files=files,
-                    samples={name: len(examples) for name, examples in {'train': train, **heldout, **test}.items()})
+
+    return Exercise(
+        name=task.name,
+        head=task.head,
+        train=ready(train),
+        heldout={name: ready(examples) for name, examples in heldout.items()},
+        metric=task.metrics[0],
+        score=measure,
+        test={name: ready(examples) for name, examples in test.items()},
+        files=files,
+        samples={name: len(examples) for name, examples in {'train': train, **heldout, **test}.items()},
+    )
 
 
 def finetune_glue(recipe: GlueRecipe) -> Dict[str, Any]:

@@ -1,4 +1,5 @@
 """What stands on the encoder: the heads of pre-training, or the head of one task."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -16,9 +17,9 @@ class Head:
     Parameters
     ----------
     kind : str
-        One of `KINDS`. ``pretraining`` scores the vocabulary at masked tokens and the next sentence; ``classification`` scores
-        labels and ``regression`` gives one number, both from the pooled output; ``question_answering`` scores every token as the
-        start and as the end of an answer.
+        One of `KINDS`. ``pretraining`` scores the vocabulary at masked tokens and the next sentence;
+        ``classification`` scores labels and ``regression`` gives one number, both from the pooled output;
+        ``question_answering`` scores every token as the start and as the end of an answer.
     labels : tuple of str
         Of a classification, in the order of its scores.
     task : str
@@ -29,6 +30,7 @@ class Head:
     ValueError
         If the kind is unknown, or the labels do not go with it.
     """
+
     kind: str = 'pretraining'
     labels: Tuple[str, ...] = ()
     task: str = ''
@@ -36,14 +38,22 @@ class Head:
     def __post_init__(self):
         if self.kind not in KINDS:
             raise ValueError(f'head: kind must be one of {", ".join(KINDS)}, found {self.kind!r}')
-        if (len(self.labels) > 1) != (self.kind == 'classification') or len(set(self.labels)) < len(self.labels):
-            raise ValueError(f'head: a classification has two different labels or more and no other head has any, found '
-                             f'{self.kind} with {", ".join(self.labels) or "none"}')
+        if (len(self.labels) > 1) != (self.kind == 'classification') or len(set(self.labels)) < len(
+            self.labels
+        ):
+            raise ValueError(
+                f'head: a classification has two different labels or more and no other head has any, found '
+                f'{self.kind} with {", ".join(self.labels) or "none"}'
+            )
 
     @property
     def outputs(self) -> int:
-        """Scores of an instance, or of a token for question answering; 0 for pre-training, whose scores are the vocabulary's."""
-        return {'classification': len(self.labels), 'regression': 1, 'question_answering': 2}.get(self.kind, 0)
+        """Scores of an instance, or of a token for question answering; 0 for pre-training, whose scores are
+        the vocabulary's.
+        """
+        return {'classification': len(self.labels), 'regression': 1, 'question_answering': 2}.get(
+            self.kind, 0
+        )
 
     @property
     def pooled(self) -> bool:
@@ -55,23 +65,36 @@ class Head:
         return {'kind': self.kind, 'labels': list(self.labels), 'task': self.task}
 
     @classmethod
-    def from_dict(cls, values: Any, *, source: str = 'head') -> 'Head':
+    def from_dict(cls, values: Any, *, source: str = 'head') -> Head:
         """The inverse of `to_dict`; raises ValueError if the values are something else."""
         wanted = {'kind': str, 'labels': list, 'task': str}
-        if not isinstance(values, Mapping) or set(values) != set(wanted) or not all(
-                isinstance(values[name], kind) for name, kind in wanted.items()) or not all(
-                isinstance(label, str) for label in values['labels']):
+        if (
+            not isinstance(values, Mapping)
+            or set(values) != set(wanted)
+            or not all(isinstance(values[name], kind) for name, kind in wanted.items())
+            or not all(isinstance(label, str) for label in values['labels'])
+        ):
             raise ValueError(f'{source}: wanted kind, labels and task, found {values!r:.200}')
         return cls(values['kind'], tuple(values['labels']), values['task'])
 
 
 PRETRAINING = Head()
-PARTS = {'pooler': 'pooler', 'mlm': 'MLM head', 'nsp': 'NSP head'}  # of what stands on the encoder in pre-training, for people
-_PARTS = {'pooler': 'pooler', 'decoder': 'mlm', 'classifier': 'nsp'}  # by the first word of a parameter's name
+PARTS = {
+    'pooler': 'pooler',
+    'mlm': 'MLM head',
+    'nsp': 'NSP head',
+}  # of what stands on the encoder in pre-training, for people
+_PARTS = {
+    'pooler': 'pooler',
+    'decoder': 'mlm',
+    'classifier': 'nsp',
+}  # by the first word of a parameter's name
 
 
 def part_of(name: str) -> Optional[str]:
-    """The key in `PARTS` of what a parameter belongs to; None if it is one of the encoder or of a task's head."""
+    """The key in `PARTS` of what a parameter belongs to; None if it is one of the encoder or of a task's
+    head.
+    """
     return _PARTS.get(name.split('.', 1)[0])
 
 

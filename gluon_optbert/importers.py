@@ -1,4 +1,7 @@
-"""Public BERT checkpoints in, model directories out: renamed, checked whole, and nothing left away in silence."""
+"""Public BERT checkpoints in, model directories out: renamed, checked whole, and nothing left away in
+silence.
+"""
+
 from __future__ import annotations
 
 import dataclasses
@@ -21,17 +24,26 @@ INITIAL_STD = 0.02  # of random weights, BERT's
 @dataclasses.dataclass(frozen=True)
 class ImportRecipe:
     """What to import, and where to."""
-    source: str = option('Hugging Face directory, directory or bert_model.ckpt of Google\'s TensorFlow BERT, GluonNLP .params '
-                         'file, or a name in GluonNLP\'s model zoo')
+
+    source: str = option(
+        "Hugging Face directory, directory or bert_model.ckpt of Google's TensorFlow BERT, GluonNLP .params "
+        "file, or a name in GluonNLP's model zoo"
+    )
     output: Path = option('model directory to write')
-    vocabulary: Optional[Path] = option('vocab.txt or GluonNLP .vocab; by default the one beside the weights', None)
+    vocabulary: Optional[Path] = option(
+        'vocab.txt or GluonNLP .vocab; by default the one beside the weights', None
+    )
     heads: Optional[int] = option('attention heads of a .params file whose name does not say them', None)
     seed: int = option('of the random weights of heads that the checkpoint lacks', 1)
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [] if self.heads is None or self.heads > 0 else [f'heads must be at least 1, found {self.heads}']
-        return found + ([] if 0 <= self.seed < 2 ** 32 else [f'seed must lie between 0 and 2**32 - 1, found {self.seed}'])
+        found = (
+            [] if self.heads is None or self.heads > 0 else [f'heads must be at least 1, found {self.heads}']
+        )
+        return found + (
+            [] if 0 <= self.seed < 2**32 else [f'seed must lie between 0 and 2**32 - 1, found {self.seed}']
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +61,7 @@ class Imported:
     notes : tuple of str
         What a person should know, a line each.
     """
+
     model: SavedModel
     form: str
     dropped: Tuple[str, ...]
@@ -56,13 +69,17 @@ class Imported:
 
 
 def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str]]:
-    """The arrays under the names here, also those that do not fit; the names that are dropped; and all that does not fit."""
+    """The arrays under the names here, also those that do not fit; the names that are dropped; and all that
+    does not fit.
+    """
     wanted, whole = network_shapes(source.architecture, source.head), network_shapes(source.architecture)
     found: Dict[str, np.ndarray] = {}
     dropped, problems = list(source.skipped), []
     for name, array in source.arrays.items():
         known, here = look_up(source.form, name)
-        if known and (here is None or here not in wanted and here in whole):  # the latter has no use beside the head of a task
+        if known and (
+            here is None or here not in wanted and here in whole
+        ):  # the latter has no use beside the head of a task
             dropped.append(name)
             continue
         if here not in wanted:
@@ -78,7 +95,9 @@ def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str
             with np.errstate(over='ignore'):  # a float64 beyond float32 is found as infinite
                 array = np.array(array, dtype=np.float32, order='C')
             if not np.isfinite(array).all():
-                problems.append(f'{name} has {np.count_nonzero(~np.isfinite(array))} numbers that are not finite')
+                problems.append(
+                    f'{name} has {np.count_nonzero(~np.isfinite(array))} numbers that are not finite'
+                )
             elif here in found and not np.array_equal(found[here], array):
                 problems.append(f'{name} and another name of {here} hold different numbers')
         found[here] = array
@@ -92,7 +111,12 @@ def _random(shapes: Mapping[str, Tuple[int, ...]], seed: int) -> Dict[str, np.nd
     def draw(name: str, shape: Tuple[int, ...]) -> np.ndarray:
         if name.endswith('gamma'):
             return np.ones(shape, dtype=np.float32)
-        return generator.normal(0, INITIAL_STD, shape).astype(np.float32) if len(shape) > 1 else np.zeros(shape, dtype=np.float32)
+        return (
+            generator.normal(0, INITIAL_STD, shape).astype(np.float32)
+            if len(shape) > 1
+            else np.zeros(shape, dtype=np.float32)
+        )
+
     return {name: draw(name, shape) for name, shape in shapes.items()}
 
 
@@ -109,8 +133,11 @@ def complete(found: Parameters, source: Source, seed: int) -> Tuple[Parameters, 
     """
     wanted = network_shapes(source.architecture, source.head)
     missing = {name: shape for name, shape in wanted.items() if name not in found}
-    untrained = [part for part in PARTS if source.head == PRETRAINING
-                 and all(name in missing for name in wanted if part_of(name) == part)]
+    untrained = [
+        part
+        for part in PARTS
+        if source.head == PRETRAINING and all(name in missing for name in wanted if part_of(name) == part)
+    ]
     drawn = {name: shape for name, shape in missing.items() if part_of(name) in untrained}
     problems = [f'missing {name} {shape}' for name, shape in missing.items() if name not in drawn]
     return {**found, **({} if problems else _random(drawn, seed))}, untrained, problems
@@ -129,12 +156,19 @@ def convert(source: Source, *, seed: int = 1, recipe: Optional[Mapping[str, Any]
     problems += missing
     tokens, rows = len(source.vocabulary), source.architecture.vocab_size
     if tokens != rows:
-        problems.append(f'the vocabulary has {tokens} tokens, the embedding {rows}; take the vocabulary it was trained with, '
-                        'filled up with tokens of no use if the embedding was')
+        problems.append(
+            f'the vocabulary has {tokens} tokens, the embedding {rows}; take the vocabulary it was trained '
+            f'with, '
+            'filled up with tokens of no use if the embedding was'
+        )
     if problems:
-        raise ValueError(f'the {source.form} checkpoint does not fit:' + ''.join(f'\n  {line}' for line in problems))
+        raise ValueError(
+            f'the {source.form} checkpoint does not fit:' + ''.join(f'\n  {line}' for line in problems)
+        )
     progress = {'untrained': untrained} if untrained else {}
-    model = SavedModel(source.architecture, parameters, source.vocabulary, recipe or {}, progress, head=source.head)
+    model = SavedModel(
+        source.architecture, parameters, source.vocabulary, recipe or {}, progress, head=source.head
+    )
     return Imported(model, source.form, tuple(dropped), source.notes)
 
 
@@ -159,22 +193,34 @@ def describe(imported: Imported, recipe: ImportRecipe) -> List[str]:
     """What was read, dropped and made up, what to know, and which command comes next, for people."""
     model, head = imported.model, imported.model.head
     layer = model.architecture.layers[0]
-    lines = [f'read a {imported.form} checkpoint: {len(model.architecture.layers)} layers, h={model.architecture.h} a={layer.a} '
-             f'k={layer.k} v={layer.v} f={layer.f}, {len(model.vocabulary)} tokens, '
-             f'{sum(value.size for value in model.parameters.values()) / 1e6:.1f} M parameters']
+    lines = [
+        f'read a {imported.form} checkpoint: {len(model.architecture.layers)} layers, '
+        f'h={model.architecture.h} a={layer.a} '
+        f'k={layer.k} v={layer.v} f={layer.f}, {len(model.vocabulary)} tokens, '
+        f'{sum(value.size for value in model.parameters.values()) / 1e6:.1f} M parameters'
+    ]
     lines += [f'dropped: {", ".join(imported.dropped)}'] if imported.dropped else []
     lines += [f'note: {note}' for note in imported.notes]
     if head != PRETRAINING:
-        lines.append(f'head: {head.kind.replace("_", " ")}' + (f' of {", ".join(head.labels)}' if head.labels else ''))
+        lines.append(
+            f'head: {head.kind.replace("_", " ")}' + (f' of {", ".join(head.labels)}' if head.labels else '')
+        )
     untrained = model.progress.get('untrained', [])
     if untrained:
-        lines.append(f'untrained: the checkpoint has no {" and no ".join(PARTS[part] for part in untrained)}; what stands there '
-                     'is random, and has to be trained before pruning starts')
+        lines.append(
+            f'untrained: the checkpoint has no {" and no ".join(PARTS[part] for part in untrained)}; what '
+            f'stands there '
+            'is random, and has to be trained before pruning starts'
+        )
     lines.append(f'wrote {recipe.output}')
     if untrained:
-        lines.append(f'next: python pretrain/run_pretraining.py pretrain/recipes/small.yaml --model {recipe.output} '
-                     f'--train heads --shards shards --output {recipe.output}-heads')
+        lines.append(
+            f'next: python pretrain/run_pretraining.py pretrain/recipes/small.yaml --model {recipe.output} '
+            f'--train heads --shards shards --output {recipe.output}-heads'
+        )
     elif head == PRETRAINING:
-        lines.append(f'next: python pretrain/run_prune.py pretrain/recipes/small_prune.yaml --model {recipe.output} '
-                     '--shards shards --output runs/pruned')
+        lines.append(
+            f'next: python pretrain/run_prune.py pretrain/recipes/small_prune.yaml --model {recipe.output} '
+            '--shards shards --output runs/pruned'
+        )
     return lines

@@ -1,8 +1,9 @@
 """The network of an export: a symbol that says what is computed, and the arrays that it reads.
 
-It computes what `OptBERTModel` computes, with fewer operators: no dropout, no gates, the attention's scale in the weights of the
-queries, token ids transposed instead of embeddings. Parameters keep the names of `network_shapes`.
-"""
+It computes what `OptBERTModel` computes, with fewer operators: no dropout, no gates, the attention's scale in
+the weights of the queries, token ids transposed instead of embeddings. Parameters keep the names of
+`network_shapes`."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -20,10 +21,18 @@ from .shrink import Parameters
 
 F = mx.sym
 KINDS = ('encoder', 'pretraining', 'task')
-INPUTS = {'input_ids': ('batch', 'length'), 'token_types': ('batch', 'length'), 'valid_length': ('batch',),
-          'masked_positions': ('batch', 'masked')}
-OUTPUTS = {'encoded': ('batch', 'length', 'h'), 'pooled': ('batch', 'h'), 'next_sentence_scores': ('batch', 2),
-           'masked_scores': ('batch', 'masked', 'vocab_size')}
+INPUTS = {
+    'input_ids': ('batch', 'length'),
+    'token_types': ('batch', 'length'),
+    'valid_length': ('batch',),
+    'masked_positions': ('batch', 'masked'),
+}
+OUTPUTS = {
+    'encoded': ('batch', 'length', 'h'),
+    'pooled': ('batch', 'h'),
+    'next_sentence_scores': ('batch', 2),
+    'masked_scores': ('batch', 'masked', 'vocab_size'),
+}
 _QUERY = '.proj_query.'
 _LINE = 16  # numbers in a cache line; oneDNN's product over another width loses up to a fifth of its speed
 _SLOW_WIDTH = 1024  # numbers in 4,096 bytes
@@ -31,38 +40,57 @@ _SLOW_WIDTH = 1024  # numbers in 4,096 bytes
 
 def inputs_of(kind: str) -> List[str]:
     """The inputs of an export of this kind, in their order."""
-    return list(INPUTS)[:4 if kind == 'pretraining' else 3]
+    return list(INPUTS)[: 4 if kind == 'pretraining' else 3]
 
 
 def outputs_of(kind: str, head: Head) -> Dict[str, Tuple]:
     """The outputs of an export by name, in their order, with their shapes."""
     if kind == 'task':
         return {'scores': ('batch', head.outputs) if head.pooled else ('batch', 'length', head.outputs)}
-    return {name: OUTPUTS[name] for name in list(OUTPUTS)[:4 if kind == 'pretraining' else 2]}
+    return {name: OUTPUTS[name] for name in list(OUTPUTS)[: 4 if kind == 'pretraining' else 2]}
 
 
 def computed(architecture: Architecture, precision: str) -> Architecture:
-    """The widths that an export computes with: in float32 as many filters as are fast; those that are added are at zero."""
+    """The widths that an export computes with: in float32 as many filters as are fast; those that are added
+    are at zero.
+    """
+
     def fast(f: int) -> int:
         f = -(-f // _LINE) * _LINE
         return f + _LINE if f and f % _SLOW_WIDTH == 0 else f
-    return architecture if precision != 'float32' else dataclasses.replace(architecture, layers=tuple(
-        dataclasses.replace(dims, f=fast(dims.f)) for dims in architecture.layers))
+
+    return (
+        architecture
+        if precision != 'float32'
+        else dataclasses.replace(
+            architecture,
+            layers=tuple(dataclasses.replace(dims, f=fast(dims.f)) for dims in architecture.layers),
+        )
+    )
 
 
-def inference_shapes(architecture: Architecture, kind: str, head: Head, precision: str = 'float32') -> Dict[str, Tuple[int, ...]]:
+def inference_shapes(
+    architecture: Architecture, kind: str, head: Head, precision: str = 'float32'
+) -> Dict[str, Tuple[int, ...]]:
     """The shape of every parameter that an export of this kind reads, with the widths of `computed`."""
     unused = ('classifier.', 'decoder.') if kind == 'encoder' else ()
-    return {name: shape for name, shape in network_shapes(computed(architecture, precision), head).items()
-            if not name.startswith(unused)}
+    return {
+        name: shape
+        for name, shape in network_shapes(computed(architecture, precision), head).items()
+        if not name.startswith(unused)
+    }
 
 
 def is_low(name: str) -> bool:
-    """Whether a parameter is of a matrix product that reduced precision is for: those of the encoder, and their biases."""
+    """Whether a parameter is of a matrix product that reduced precision is for: those of the encoder, and
+    their biases.
+    """
     return 'proj' in name or '.ffn_' in name
 
 
-def inference_parameters(parameters: Parameters, architecture: Architecture, kind: str, head: Head) -> Dict[str, np.ndarray]:
+def inference_parameters(
+    parameters: Parameters, architecture: Architecture, kind: str, head: Head
+) -> Dict[str, np.ndarray]:
     """The arrays that an export reads: the scale of the attention, 1/sqrt(k), stands in the queries' weights."""
     found = {}
     for name in inference_shapes(architecture, kind, head):
@@ -76,15 +104,21 @@ def inference_parameters(parameters: Parameters, architecture: Architecture, kin
 
 def widened(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, Tuple[int, ...]]) -> Dict[str, np.ndarray]:
     """The arrays in larger shapes, with zeros behind."""
-    return {name: np.pad(value, [(0, wanted - there) for wanted, there in zip(shapes[name], value.shape)])
-            for name, value in arrays.items()}
+    return {
+        name: np.pad(value, [(0, wanted - there) for wanted, there in zip(shapes[name], value.shape)])
+        for name, value in arrays.items()
+    }
 
 
 class _Network:
     """The symbol of one architecture, piece by piece; tensors are time-major, (length, batch, units), inside."""
 
     def __init__(self, architecture: Architecture, precision: str):
-        self._architecture, self._bfloat16, self._float32 = architecture, precision == 'bfloat16', precision == 'float32'
+        self._architecture, self._bfloat16, self._float32 = (
+            architecture,
+            precision == 'bfloat16',
+            precision == 'float32',
+        )
         self._variables: Dict[str, mx.sym.Symbol] = {}
 
     def _var(self, name: str) -> mx.sym.Symbol:
@@ -99,22 +133,38 @@ class _Network:
         return F.amp_cast(data, dtype='float32') if self._bfloat16 else data
 
     def dense(self, data, name: str, units: int, width: Optional[int] = None):
-        """A matrix product and a bias over the last axis; in the encoder, where speed counts, of the given width.
+        """A matrix product and a bias over the last axis; in the encoder, where speed counts, of the given
+        width.
 
-        oneDNN's float32 product loses a third of its speed where rows begin a multiple of 4,096 bytes apart; `dot` does not.
-        """
+        oneDNN's float32 product loses a third of its speed where rows begin a multiple of 4,096 bytes apart;
+        `dot` does not."""
         if self._float32 and width and width % _SLOW_WIDTH == 0:
             product = F.dot(data, self._var(name + '.weight'), transpose_b=True, name=name)
             return F.broadcast_add(product, F.reshape(self._var(name + '.bias'), shape=(1, 1, -1)))
-        return F.FullyConnected(data, self._var(name + '.weight'), self._var(name + '.bias'), num_hidden=units, flatten=False,
-                                name=name)
+        return F.FullyConnected(
+            data,
+            self._var(name + '.weight'),
+            self._var(name + '.bias'),
+            num_hidden=units,
+            flatten=False,
+            name=name,
+        )
 
     def norm(self, data, name: str):
         """LayerNorm over the last axis."""
-        return F.LayerNorm(data, self._var(name + '.gamma'), self._var(name + '.beta'), axis=-1, eps=LAYER_NORM_EPS, name=name)
+        return F.LayerNorm(
+            data,
+            self._var(name + '.gamma'),
+            self._var(name + '.beta'),
+            axis=-1,
+            eps=LAYER_NORM_EPS,
+            name=name,
+        )
 
     def _embedding(self, ids, name: str, rows: int):
-        return F.Embedding(ids, self._var(name), input_dim=rows, output_dim=self._architecture.embedding_width)
+        return F.Embedding(
+            ids, self._var(name), input_dim=rows, output_dim=self._architecture.embedding_width
+        )
 
     def embed(self, inputs: Mapping[str, mx.sym.Symbol]):
         """(batch, length) ids to the stream, and the steps 0, 1, … of its length."""
@@ -122,7 +172,8 @@ class _Network:
         tokens = F.transpose(inputs['input_ids'])
         steps = F.contrib.arange_like(tokens, axis=0)
         stream = self._embedding(tokens, 'word_embed.0.weight', wide.vocab_size) + self._embedding(
-            F.transpose(inputs['token_types']), 'token_type_embed.0.weight', wide.token_types)
+            F.transpose(inputs['token_types']), 'token_type_embed.0.weight', wide.token_types
+        )
         positions = self._embedding(steps, 'encoder.position_weight', wide.max_length)
         stream = self.norm(F.broadcast_add(stream, F.expand_dims(positions, axis=1)), 'encoder.layer_norm')
         if wide.e is not None:
@@ -130,12 +181,18 @@ class _Network:
         return stream, steps
 
     def masks(self, steps, valid_length):
-        """What is added to the scores, shape (batch * a, length, length), for each number of heads that occurs."""
-        padding = F.broadcast_greater_equal(F.reshape(steps, shape=(1, -1)), F.reshape(valid_length, shape=(-1, 1)))
+        """What is added to the scores, shape (batch * a, length, length), for each number of heads that
+        occurs.
+        """
+        padding = F.broadcast_greater_equal(
+            F.reshape(steps, shape=(1, -1)), F.reshape(valid_length, shape=(-1, 1))
+        )
         scores = F.reshape(padding * MASKED_SCORE, shape=(0, 1, 1, -1))
         scores = F.broadcast_add(scores, F.reshape(F.zeros_like(steps), shape=(1, 1, -1, 1)))
-        return {a: F.reshape(F.broadcast_axis(scores, axis=1, size=a), shape=(-3, 0, 0))
-                for a in sorted({dims.a for dims in self._architecture.layers})}
+        return {
+            a: F.reshape(F.broadcast_axis(scores, axis=1, size=a), shape=(-3, 0, 0))
+            for a in sorted({dims.a for dims in self._architecture.layers})
+        }
 
     def layer(self, stream, mask, dims: LayerDims, cell: str):
         """One layer; `cell` is what its parameters' names begin with."""
@@ -151,34 +208,53 @@ class _Network:
         context = F.batch_dot(F.softmax(scores + mask, axis=-1), heads('value', dims.v))
         context = F.transpose(F.reshape(context, shape=(-4, -1, dims.a, 0, 0)), axes=(2, 0, 1, 3))
         context = self._low(F.reshape(context, shape=(0, 0, -3)))  # (length, batch, a * v)
-        stream = self.norm(self._high(self.dense(context, cell + 'proj', h, dims.a * dims.v)) + stream, cell + 'layer_norm')
+        stream = self.norm(
+            self._high(self.dense(context, cell + 'proj', h, dims.a * dims.v)) + stream, cell + 'layer_norm'
+        )
         if dims.f:
             inner = F.LeakyReLU(self.dense(self._low(stream), cell + 'ffn.ffn_1', dims.f, h), act_type='gelu')
-            stream = self.norm(self._high(self.dense(inner, cell + 'ffn.ffn_2', h, dims.f)) + stream, cell + 'ffn.layer_norm')
+            stream = self.norm(
+                self._high(self.dense(inner, cell + 'ffn.ffn_2', h, dims.f)) + stream, cell + 'ffn.layer_norm'
+            )
         return stream
 
     def decode(self, encoded, positions):
         """Scores over the vocabulary at the masked positions, shape (batch, masked, vocab_size)."""
-        rows = F.broadcast_add(F.zeros_like(positions), F.expand_dims(F.contrib.arange_like(positions, axis=0), axis=1))
+        rows = F.broadcast_add(
+            F.zeros_like(positions), F.expand_dims(F.contrib.arange_like(positions, axis=0), axis=1)
+        )
         places = F.stack(F.reshape(positions, shape=(-1,)), F.reshape(rows, shape=(-1,)), axis=0)
-        masked = F.reshape_like(F.gather_nd(encoded, places), positions, lhs_begin=0, lhs_end=1, rhs_begin=0, rhs_end=2)
-        inner = F.LeakyReLU(self.dense(masked, 'decoder.0', self._architecture.embedding_width), act_type='gelu')
-        return F.FullyConnected(self.norm(inner, 'decoder.2'), self._var('word_embed.0.weight'), self._var('decoder.3.bias'),
-                                num_hidden=self._architecture.vocab_size, flatten=False, name='decoder.3')
+        masked = F.reshape_like(
+            F.gather_nd(encoded, places), positions, lhs_begin=0, lhs_end=1, rhs_begin=0, rhs_end=2
+        )
+        inner = F.LeakyReLU(
+            self.dense(masked, 'decoder.0', self._architecture.embedding_width), act_type='gelu'
+        )
+        return F.FullyConnected(
+            self.norm(inner, 'decoder.2'),
+            self._var('word_embed.0.weight'),
+            self._var('decoder.3.bias'),
+            num_hidden=self._architecture.vocab_size,
+            flatten=False,
+            name='decoder.3',
+        )
 
 
-def inference_symbol(architecture: Architecture, kind: str, head: Head, *, precision: str = 'float32') -> mx.sym.Symbol:
+def inference_symbol(
+    architecture: Architecture, kind: str, head: Head, *, precision: str = 'float32'
+) -> mx.sym.Symbol:
     """The network of an export; the same arguments give the same nodes with the same names.
 
     Parameters
     ----------
     architecture : Architecture
     kind : str
-        One of `KINDS`: the encoded tokens and the pooled output, the scores of pre-training as well, or the scores of `head`.
+        One of `KINDS`: the encoded tokens and the pooled output, the scores of pre-training as well, or the
+        scores of `head`.
     head : Head
     precision : str
-        ``bfloat16``: the encoder's matrix products are taken in it, all else stays float32. ``int8``: a float32 network of
-        operators that can be quantised.
+        ``bfloat16``: the encoder's matrix products are taken in it, all else stays float32. ``int8``: a
+        float32 network of operators that can be quantised.
     """
     with mx.name.NameManager():  # counts operators from zero
         inputs = {name: F.var(name, dtype='float32') for name in inputs_of(kind)}
@@ -188,7 +264,9 @@ def inference_symbol(architecture: Architecture, kind: str, head: Head, *, preci
         masks = network.masks(steps, inputs['valid_length'])
         for i, dims in enumerate(architecture.layers):
             stream = network.layer(stream, masks[dims.a], dims, f'encoder.transformer_cells.{i}.')
-        encoded = F.SequenceMask(stream, sequence_length=inputs['valid_length'], use_sequence_length=True, axis=0)
+        encoded = F.SequenceMask(
+            stream, sequence_length=inputs['valid_length'], use_sequence_length=True, axis=0
+        )
         if kind == 'task' and not head.pooled:
             return network.dense(F.transpose(encoded, axes=(1, 0, 2)), 'task', head.outputs)
         first = F.reshape(F.slice_axis(encoded, axis=0, begin=0, end=1), shape=(-3, 0))
@@ -197,5 +275,8 @@ def inference_symbol(architecture: Architecture, kind: str, head: Head, *, preci
             return network.dense(pooled, 'task', head.outputs)
         outputs = [F.transpose(encoded, axes=(1, 0, 2)), pooled]
         if kind == 'pretraining':
-            outputs += [network.dense(pooled, 'classifier', 2), network.decode(encoded, inputs['masked_positions'])]
+            outputs += [
+                network.dense(pooled, 'classifier', 2),
+                network.decode(encoded, inputs['masked_positions']),
+            ]
         return F.Group(outputs)

@@ -1,8 +1,9 @@
 """Tokenised documents → instances for masked language modelling and next-sentence prediction.
 
-The procedure is BERT's (Devlin et al. 2018, section 3.1 and appendix A.2), with the packing of its released program: sentences
-are gathered up to the wanted length and cut in two; the second part stays, or is replaced by a segment of another document.
-"""
+The procedure is BERT's (Devlin et al. 2018, section 3.1 and appendix A.2), with the packing of its released
+program: sentences are gathered up to the wanted length and cut in two; the second part stays, or is replaced
+by a segment of another document."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,7 +20,10 @@ SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 
 @dataclasses.dataclass(frozen=True)
 class InstanceSpec:
-    """What instances look like: lengths in tokens, shares between 0 and 1, and the ids that have a part in it."""
+    """What instances look like: lengths in tokens, shares between 0 and 1, and the ids that have a part in
+    it.
+    """
+
     max_seq_length: int
     max_predictions: int
     masked_share: float
@@ -38,9 +42,9 @@ class InstanceSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Tokenised documents in a row: sentence s is ids[sentences[s]:sentences[s+1]], document d has the sentences
-    documents[d] to documents[d+1]. No sentence and no document is empty.
-    """
+    """Tokenised documents in a row: sentence s is ids[sentences[s]:sentences[s+1]], document d has the
+    sentences documents[d] to documents[d+1]. No sentence and no document is empty."""
+
     ids: np.ndarray
     sentences: np.ndarray
     documents: np.ndarray
@@ -65,9 +69,8 @@ Pair = Tuple[int, int, int, int, bool]  # ids[a0:a1], ids[b0:b1], whether the se
 def segment_pairs(tokens: Tokens, *, room: int, short_share: float, seed: int) -> Iterator[Pair]:
     """The segment pairs of every document, together at most `room` tokens each.
 
-    A pair whose first segment is all that was gathered gets a random second segment, as in the released program, so a little
-    more than half of the pairs are random ones; with a single document none can be.
-    """
+    A pair whose first segment is all that was gathered gets a random second segment, as in the released
+    program, so a little more than half of the pairs are random ones; with a single document none can be."""
     generator = random.Random(seed)
     starts, borders = tokens.sentences.tolist(), tokens.documents.tolist()
     for number in range(len(tokens)):
@@ -80,7 +83,9 @@ def segment_pairs(tokens: Tokens, *, room: int, short_share: float, seed: int) -
             split = generator.randint(first + 1, end - 1) if end - first > 1 else end
             is_random = len(tokens) > 1 and (split == end or generator.random() < 0.5)
             if is_random:
-                b0, b1 = _elsewhere(starts, borders, number, target - (starts[split] - starts[first]), generator)
+                b0, b1 = _elsewhere(
+                    starts, borders, number, target - (starts[split] - starts[first]), generator
+                )
                 end = split  # what the random segment replaced comes again
             elif split == end:
                 return  # one document only, and a sentence left over
@@ -90,7 +95,9 @@ def segment_pairs(tokens: Tokens, *, room: int, short_share: float, seed: int) -
             first = end
 
 
-def _elsewhere(starts: List[int], borders: List[int], number: int, length: int, generator: random.Random) -> Tuple[int, int]:
+def _elsewhere(
+    starts: List[int], borders: List[int], number: int, length: int, generator: random.Random
+) -> Tuple[int, int]:
     """A segment of another document than `number`, from a random sentence on, of about `length` tokens."""
     other = generator.randrange(len(borders) - 2)
     other += other >= number
@@ -101,8 +108,12 @@ def _elsewhere(starts: List[int], borders: List[int], number: int, length: int, 
     return starts[first], starts[end]
 
 
-def _trimmed(a0: int, a1: int, b0: int, b1: int, room: int, generator: random.Random) -> Tuple[int, int, int, int]:
-    """Both segments cut to `room` tokens: each token off the longer one (the second, at a tie), at either end by chance."""
+def _trimmed(
+    a0: int, a1: int, b0: int, b1: int, room: int, generator: random.Random
+) -> Tuple[int, int, int, int]:
+    """Both segments cut to `room` tokens: each token off the longer one (the second, at a tie), at either end
+    by chance.
+    """
     a, b = a1 - a0, b1 - b0
     excess = max(a + b - room, 0)
     if not excess:
@@ -116,8 +127,9 @@ def _trimmed(a0: int, a1: int, b0: int, b1: int, room: int, generator: random.Ra
     return a0 + front_a, a1 - (from_a - front_a), b0 + front_b, b1 - (from_b - front_b)
 
 
-def make_instances(tokens: Tokens, spec: InstanceSpec, generator: np.random.RandomState,
-                   continues: np.ndarray) -> np.ndarray:
+def make_instances(
+    tokens: Tokens, spec: InstanceSpec, generator: np.random.RandomState, continues: np.ndarray
+) -> np.ndarray:
     """The instances of one pass over `tokens`: fresh pairs, fresh masks.
 
     Parameters
@@ -134,14 +146,16 @@ def make_instances(tokens: Tokens, spec: InstanceSpec, generator: np.random.Rand
     np.ndarray of `spec.dtype`
     """
     seed = int.from_bytes(generator.bytes(16), 'little')
-    pairs = list(segment_pairs(tokens, room=spec.max_seq_length - SPECIALS, short_share=spec.short_share, seed=seed))
+    pairs = list(
+        segment_pairs(tokens, room=spec.max_seq_length - SPECIALS, short_share=spec.short_share, seed=seed)
+    )
     records = np.zeros(len(pairs), spec.dtype)
     for ids, types, (a0, a1, b0, b1, _) in zip(records['input_ids'], records['segment_ids'], pairs):
         a, end = a1 - a0 + 1, a1 - a0 + b1 - b0 + 2
         ids[0], ids[a], ids[end] = spec.cls_id, spec.sep_id, spec.sep_id
         ids[1:a] = tokens.ids[a0:a1]
-        ids[a + 1:end] = tokens.ids[b0:b1]
-        types[a + 1:end + 1] = 1
+        ids[a + 1 : end] = tokens.ids[b0:b1]
+        types[a + 1 : end + 1] = 1
     bounds = np.array(pairs, dtype=np.int64).reshape(-1, 5)
     first_lengths = bounds[:, 1] - bounds[:, 0]
     records['valid_lengths'] = first_lengths + bounds[:, 3] - bounds[:, 2] + SPECIALS
@@ -150,9 +164,16 @@ def make_instances(tokens: Tokens, spec: InstanceSpec, generator: np.random.Rand
     return records
 
 
-def mask(records: np.ndarray, first_lengths: np.ndarray, spec: InstanceSpec, generator: np.random.RandomState,
-         continues: np.ndarray) -> None:
-    """Choose the predictions of every record and hide them: 80 % become [MASK], 10 % a random token, 10 % stay."""
+def mask(
+    records: np.ndarray,
+    first_lengths: np.ndarray,
+    spec: InstanceSpec,
+    generator: np.random.RandomState,
+    continues: np.ndarray,
+) -> None:
+    """Choose the predictions of every record and hide them: 80 % become [MASK], 10 % a random token, 10 %
+    stay.
+    """
     ids = records['input_ids']
     count, length = ids.shape
     place = np.arange(length)
@@ -174,11 +195,14 @@ def mask(records: np.ndarray, first_lengths: np.ndarray, spec: InstanceSpec, gen
     records['masked_lm_weights'][rows, slots] = 1
     chance = generator.random_sample(len(rows))
     others = generator.randint(spec.vocabulary_size, size=len(rows))
-    ids[rows, places] = np.where(chance < 0.8, spec.mask_id, np.where(chance < 0.9, others, ids[rows, places]))
+    ids[rows, places] = np.where(
+        chance < 0.8, spec.mask_id, np.where(chance < 0.9, others, ids[rows, places])
+    )
 
 
-def _whole_words(ids: np.ndarray, eligible: np.ndarray, wanted: np.ndarray, keys: np.ndarray,
-                 continues: np.ndarray) -> np.ndarray:
+def _whole_words(
+    ids: np.ndarray, eligible: np.ndarray, wanted: np.ndarray, keys: np.ndarray, continues: np.ndarray
+) -> np.ndarray:
     """Words in random order, each taken with all its pieces if they still fit into what is wanted."""
     joins = np.zeros_like(eligible)
     joins[:, 1:] = continues[ids[:, 1:]] & eligible[:, 1:] & eligible[:, :-1]

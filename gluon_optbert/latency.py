@@ -1,4 +1,7 @@
-"""A latency model: networks of random widths are measured on this machine, and a linear model is fitted to their times."""
+"""A latency model: networks of random widths are measured on this machine, and a linear model is fitted to
+their times.
+"""
+
 from __future__ import annotations
 
 import dataclasses
@@ -20,6 +23,7 @@ from .staging import refuse_existing, write_file
 @dataclasses.dataclass(frozen=True)
 class LatencyRecipe:
     """What is measured."""
+
     output: Path = option('JSON file to write')
     batch: int = option('sequences', 1)
     length: int = option('tokens of a sequence', 128)
@@ -30,11 +34,16 @@ class LatencyRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [f'{name} must be at least 1, found {getattr(self, name)}' for name in ('batch', 'length', 'repeats')
-                 if getattr(self, name) < 1]
+        found = [
+            f'{name} must be at least 1, found {getattr(self, name)}'
+            for name in ('batch', 'length', 'repeats')
+            if getattr(self, name) < 1
+        ]
         if self.networks < 2 * len(LATENCY_FEATURES):
-            found.append(f'networks must be at least {2 * len(LATENCY_FEATURES)}, twice the coefficients, found '
-                         f'{self.networks}')
+            found.append(
+                f'networks must be at least {2 * len(LATENCY_FEATURES)}, twice the coefficients, found '
+                f'{self.networks}'
+            )
         if self.largest_h < 16:
             found.append(f'largest_h must be at least 16, found {self.largest_h}')
         return found
@@ -47,20 +56,37 @@ def random_architecture(generator: np.random.RandomState, largest_h: int, length
     layers = []
     for _ in range(generator.randint(1, 4)):
         f = int(generator.randint(1, 4 * largest_h + 1)) if generator.uniform() < 0.85 else 0
-        layers.append(LayerDims(a=int(generator.randint(1, heads + 1)), k=int(generator.randint(4, width + 1)),
-                                v=int(generator.randint(4, width + 1)), f=f))
+        layers.append(
+            LayerDims(
+                a=int(generator.randint(1, heads + 1)),
+                k=int(generator.randint(4, width + 1)),
+                v=int(generator.randint(4, width + 1)),
+                f=f,
+            )
+        )
     return Architecture(h=h, layers=tuple(layers), vocab_size=100, max_length=max(length, 8))
 
 
-def measure(architectures: Mapping[Any, Architecture], batch: int, length: int, *, repeats: int = 15) -> Dict[Any, float]:
-    """The median milliseconds of a forward pass through the encoder and pooler of random networks, taken in turn."""
-    blocks = {key: build(architecture, trainable=False, use_classifier=False, use_decoder=False)
-              for key, architecture in architectures.items()}
-    feeds = {key: random_feed(architecture, batch=batch, length=length) for key, architecture in architectures.items()}
+def measure(
+    architectures: Mapping[Any, Architecture], batch: int, length: int, *, repeats: int = 15
+) -> Dict[Any, float]:
+    """The median milliseconds of a forward pass through the encoder and pooler of random networks, taken in
+    turn.
+    """
+    blocks = {
+        key: build(architecture, trainable=False, use_classifier=False, use_decoder=False)
+        for key, architecture in architectures.items()
+    }
+    feeds = {
+        key: random_feed(architecture, batch=batch, length=length)
+        for key, architecture in architectures.items()
+    }
     return latency_ms(blocks, feeds, list(INPUTS)[:3], repeats=repeats)
 
 
-def check_predictions(cost: LatencyCost, architectures: Mapping[str, Architecture]) -> Dict[str, Dict[str, float]]:
+def check_predictions(
+    cost: LatencyCost, architectures: Mapping[str, Architecture]
+) -> Dict[str, Dict[str, float]]:
     """What the model says of some networks beside what this machine takes for them.
 
     Returns
@@ -69,8 +95,10 @@ def check_predictions(cost: LatencyCost, architectures: Mapping[str, Architectur
         ``predicted_ms`` and ``measured_ms`` of each, at the model's batch and length.
     """
     measured = measure(architectures, cost.batch, cost.length)
-    return {name: {'predicted_ms': cost.cost(architecture), 'measured_ms': measured[name]}
-            for name, architecture in architectures.items()}
+    return {
+        name: {'predicted_ms': cost.cost(architecture), 'measured_ms': measured[name]}
+        for name, architecture in architectures.items()
+    }
 
 
 def fit_coefficients(architectures: List[Architecture], times: np.ndarray) -> Dict[str, float]:
@@ -99,8 +127,8 @@ def fit_latency(recipe: LatencyRecipe, *, times: Optional[np.ndarray] = None) ->
     Returns
     -------
     dict
-        What was written: ``coefficients`` of a fit to all networks; ``relative_error`` (median and largest) of a fit to every
-        other network on the rest; the measurements.
+        What was written: ``coefficients`` of a fit to all networks; ``relative_error`` (median and largest)
+        of a fit to every other network on the rest; the measurements.
 
     Raises
     ------
@@ -109,15 +137,27 @@ def fit_latency(recipe: LatencyRecipe, *, times: Optional[np.ndarray] = None) ->
     """
     refuse_existing(recipe.output)
     generator = np.random.RandomState(recipe.seed)
-    architectures = [random_architecture(generator, recipe.largest_h, recipe.length) for _ in range(recipe.networks)]
+    architectures = [
+        random_architecture(generator, recipe.largest_h, recipe.length) for _ in range(recipe.networks)
+    ]
     if times is None:
         found = measure(dict(enumerate(architectures)), recipe.batch, recipe.length, repeats=recipe.repeats)
         times = np.array([found[i] for i in range(recipe.networks)])
     half = LatencyCost(fit_coefficients(architectures[::2], times[::2]), recipe.batch, recipe.length)
     errors = np.array([abs(half.cost(a) - time) / time for a, time in zip(architectures[1::2], times[1::2])])
-    result = {'batch': recipe.batch, 'length': recipe.length, 'coefficients': fit_coefficients(architectures, times),
-              'relative_error': {'median': float(np.median(errors)), 'largest': float(errors.max()),
-                                 'networks': len(errors)},
-              'measured': [{'architecture': a.to_dict(), 'milliseconds': float(time)} for a, time in zip(architectures, times)]}
+    result = {
+        'batch': recipe.batch,
+        'length': recipe.length,
+        'coefficients': fit_coefficients(architectures, times),
+        'relative_error': {
+            'median': float(np.median(errors)),
+            'largest': float(errors.max()),
+            'networks': len(errors),
+        },
+        'measured': [
+            {'architecture': a.to_dict(), 'milliseconds': float(time)}
+            for a, time in zip(architectures, times)
+        ],
+    }
     write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
     return result

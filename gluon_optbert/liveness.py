@@ -1,9 +1,11 @@
-"""Whether the workers of a job live: every rank says so to horovodrun, and ends itself when another one is lost.
+"""Whether the workers of a job live: every rank says so to horovodrun, and ends itself when another one is
+lost.
 
-Horovod waits for a worker that is stopped, and a worker whose horovodrun is gone goes on without an owner. So a thread on every
-rank puts a line about itself into the key-value store by which horovodrun brings workers together (Gloo's rendezvous): who it
-is, how often it has spoken, and which collective operation it waits in. Rank 0 reads all lines, the others rank 0's.
-"""
+Horovod waits for a worker that is stopped, and a worker whose horovodrun is gone goes on without an owner. So
+a thread on every rank puts a line about itself into the key-value store by which horovodrun brings workers
+together (Gloo's rendezvous): who it is, how often it has spoken, and which collective operation it waits in.
+Rank 0 reads all lines, the others rank 0's."""
+
 from __future__ import annotations
 
 import atexit
@@ -34,6 +36,7 @@ _MOST_BYTES = 4096  # of a line
 @dataclasses.dataclass
 class Peer:
     """Another worker's last line, and when it changed by this worker's clock."""
+
     rank: int
     said: Mapping[str, Any]
     at: float
@@ -49,7 +52,12 @@ class Peer:
     def gone(self, host: str) -> bool:
         """Whether it was a process of this host and is no more, without having said that it ends."""
         process = self.said.get('process')
-        return self.said.get('host') == host and type(process) is int and not self.left and not os.path.exists(f'/proc/{process}')
+        return (
+            self.said.get('host') == host
+            and type(process) is int
+            and not self.left
+            and not os.path.exists(f'/proc/{process}')
+        )
 
 
 def patience() -> float:
@@ -112,11 +120,17 @@ class Watch:
             self._operation, self._until = '', time.monotonic()
 
     def explain(self, seconds: float = 4.0) -> Optional[str]:
-        """What has happened to the others, after an operation has failed; None if nothing is found in so many seconds."""
+        """What has happened to the others, after an operation has failed; None if nothing is found in so many
+        seconds.
+        """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             now, peers = time.monotonic(), [peer for _, peer in sorted(self._peers.items())]
-            died = [str(peer) for peer in peers if peer.gone(self._host) or not peer.left and now - peer.at > 2 * PERIOD_SECONDS]
+            died = [
+                str(peer)
+                for peer in peers
+                if peer.gone(self._host) or not peer.left and now - peer.at > 2 * PERIOD_SECONDS
+            ]
             left = [str(peer) for peer in peers if peer.left]
             if died or left:
                 return f'{", ".join(died)} has died' if died else f'{", ".join(left)} has ended'
@@ -133,7 +147,9 @@ class Watch:
         while True:
             time.sleep(PERIOD_SECONDS)
             now = time.monotonic()
-            if now - looked > self._patience / 2:  # this process itself was stopped, and what it remembers is old
+            if (
+                now - looked > self._patience / 2
+            ):  # this process itself was stopped, and what it remembers is old
                 self._reached = self._since = now
                 self._peers = {rank: Peer(rank, peer.said, now) for rank, peer in self._peers.items()}
             looked = now
@@ -151,7 +167,9 @@ class Watch:
         if os.getppid() != self._parent:
             return f'{self} has lost the process that started it'
         if now - self._reached > self._patience / 2:
-            return f'{self} cannot reach horovodrun at {self._address}: it has ended, or the network has failed'
+            return (
+                f'{self} cannot reach horovodrun at {self._address}: it has ended, or the network has failed'
+            )
         for peer in self._peers.values():
             if peer.gone(self._host):
                 return f'{peer} has died'
@@ -160,20 +178,35 @@ class Watch:
         return self._late(self._operation, now - self._since)
 
     def _late(self, operation: str, waited: float) -> Optional[str]:
-        """Who does not come to the operation that this rank has waited in for so many seconds, if it is too long."""
+        """Who does not come to the operation that this rank has waited in for so many seconds, if it is too
+        long.
+        """
         factor = BARRIER_FACTOR if operation.startswith('barrier') else 1
         if not operation or waited <= max(self._patience * factor, GAP_FACTOR * self._gap):
             return None
-        missing = [str(peer) for _, peer in sorted(self._peers.items()) if peer.said.get('operation') != operation]
+        missing = [
+            str(peer) for _, peer in sorted(self._peers.items()) if peer.said.get('operation') != operation
+        ]
         if not missing and self.rank:
             return None  # rank 0 waits as well, and knows for whom
-        found = f'{", ".join(missing)} did not come' if missing else 'though every worker is in it: the network may have failed'
+        found = (
+            f'{", ".join(missing)} did not come'
+            if missing
+            else 'though every worker is in it: the network may have failed'
+        )
         return f'{self} has waited for {waited:.0f} s in the operation {operation}, {found}'
 
     def _speak(self) -> None:
         self._beats += 1
-        line = json.dumps({'host': self._host, 'process': os.getpid(), 'beats': self._beats, 'operation': self._operation,
-                           'left': self._left})
+        line = json.dumps(
+            {
+                'host': self._host,
+                'process': os.getpid(),
+                'beats': self._beats,
+                'operation': self._operation,
+                'left': self._left,
+            }
+        )
         with self._open(urllib.request.Request(self._url(self.rank), data=line.encode(), method='PUT')):
             pass
 

@@ -1,4 +1,5 @@
 """The one training loop: whatever is trained, on whatever batches, with checkpoints that resume bit for bit."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -56,6 +57,7 @@ class Phase:
     notes : mapping
         Fixed values for every metrics record, such as the round.
     """
+
     name: str
     steps: int
     batch_size: int
@@ -85,6 +87,7 @@ class Objective:
     returns_to_best : bool
         Whether the best step will be gone back to; then it has a checkpoint, whatever the phase says.
     """
+
     losses: Tuple[str, ...] = ()
     returns_to_best = False
 
@@ -92,7 +95,9 @@ class Objective:
         self.model, self.workers = model, workers
 
     def batches(self, phase: Phase, start: int) -> Generator[Any, None, None]:
-        """This worker's share of every batch from number `start` on; each has ``input_ids`` and ``token_total``."""
+        """This worker's share of every batch from number `start` on; each has ``input_ids`` and
+        ``token_total``.
+        """
         raise NotImplementedError
 
     def loss_sums(self, batch: Any, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
@@ -128,7 +133,9 @@ class Reporter:
                 record = json.loads(line)
             except ValueError:
                 continue  # the last line of a killed run
-            same = record.get('phase') == phase.name and all(record.get(k) == v for k, v in phase.notes.items())
+            same = record.get('phase') == phase.name and all(
+                record.get(k) == v for k, v in phase.notes.items()
+            )
             if not same or record['step'] <= step:
                 kept.append(line)
         write_file(self._path, ''.join(line + '\n' for line in kept).encode())
@@ -136,7 +143,9 @@ class Reporter:
     def start(self, phase: Phase, step: int) -> None:
         """Begin the progress bar of a phase."""
         if self._workers.first and sys.stderr.isatty():
-            self._bar = tqdm(total=phase.steps, initial=step, desc=phase.name, unit='step', dynamic_ncols=True)
+            self._bar = tqdm(
+                total=phase.steps, initial=step, desc=phase.name, unit='step', dynamic_ncols=True
+            )
 
     def tick(self) -> None:
         """One step is done."""
@@ -163,12 +172,23 @@ class Reporter:
 
     @staticmethod
     def _line(record: Mapping[str, Any]) -> str:
-        names = {'loss': 'loss', 'mlm': 'mlm', 'nsp': 'nsp', 'penalty': 'penalty', 'mlm_loss': 'held-out mlm',
-                 'mlm_accuracy': 'mlm accuracy', 'nsp_accuracy': 'nsp accuracy'}
-        parts = [f'{record["phase"]} step {record["step"]}'] + ([f'round {record["round"]}'] if 'round' in record else [])
+        names = {
+            'loss': 'loss',
+            'mlm': 'mlm',
+            'nsp': 'nsp',
+            'penalty': 'penalty',
+            'mlm_loss': 'held-out mlm',
+            'mlm_accuracy': 'mlm accuracy',
+            'nsp_accuracy': 'nsp accuracy',
+        }
+        parts = [f'{record["phase"]} step {record["step"]}'] + (
+            [f'round {record["round"]}'] if 'round' in record else []
+        )
         parts += [f'seed {record["seed"]}'] if 'seed' in record else []
         parts += [f'{shown} {record[name]:.3f}' for name, shown in names.items() if name in record]
-        parts += [f'{name} {value:.2f}' for name, value in record.items() if '/' in name]  # held-out set/metric
+        parts += [
+            f'{name} {value:.2f}' for name, value in record.items() if '/' in name
+        ]  # held-out set/metric
         if 'parameters' in record:
             parts.append(f'params {record["parameters"] / 1e6:.1f}M')
         if 'tokens_per_second' in record:
@@ -199,8 +219,14 @@ def collect_gradients(model: OptBERTModel, parameters: Mapping[str, gluon.Parame
         parameter.grad_req = 'add' if phase.accumulate > 1 and model.precision == 'float32' else 'write'
 
 
-def backward(objective: Objective, parameters: Mapping[str, gluon.Parameter], batch: Any, phase: Phase, step: int,
-             scale: float = 1.0) -> np.ndarray:
+def backward(
+    objective: Objective,
+    parameters: Mapping[str, gluon.Parameter],
+    batch: Any,
+    phase: Phase,
+    step: int,
+    scale: float = 1.0,
+) -> np.ndarray:
     """Leave the gradients of this worker's share in the parameters; its share of the parts of the loss.
 
     Parameters
@@ -209,11 +235,14 @@ def backward(objective: Objective, parameters: Mapping[str, gluon.Parameter], ba
     parameters : mapping of name to Parameter
         As `collect_gradients` left them.
     scale : float
-        What the loss is multiplied by on the way; a power of two, so that it changes nothing but what vanishes.
+        What the loss is multiplied by on the way; a power of two, so that it changes nothing but what
+        vanishes.
     """
     workers, totals = objective.workers, objective.totals(batch)
-    mx.random.seed((phase.seed + workers.rank + 1000003 * (phase.first_batch + step)) % (2 ** 31))
-    in_place = objective.model.precision == 'float32'  # else MXNet's cast forgets a gradient that is to be added
+    mx.random.seed((phase.seed + workers.rank + 1000003 * (phase.first_batch + step)) % (2**31))
+    in_place = (
+        objective.model.precision == 'float32'
+    )  # else MXNet's cast forgets a gradient that is to be added
     if phase.accumulate > 1 and in_place:
         for parameter in parameters.values():
             parameter.zero_grad()
@@ -223,7 +252,9 @@ def backward(objective: Objective, parameters: Mapping[str, gluon.Parameter], ba
     for i in range(phase.accumulate):
         with autograd.record():
             parts = objective.loss_sums(batch, slice(i * share, (i + 1) * share))
-            loss = functools.reduce(operator.add, (part * (scale * workers.size / total) for part, total in zip(parts, totals)))
+            loss = functools.reduce(
+                operator.add, (part * (scale * workers.size / total) for part, total in zip(parts, totals))
+            )
         loss.backward()
         found.append(parts)
         if phase.accumulate > 1 and not in_place:
@@ -239,12 +270,21 @@ def backward(objective: Objective, parameters: Mapping[str, gluon.Parameter], ba
     return sums / totals
 
 
-def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int], float], phase: Phase, *, reporter: Reporter,
-            states: Path, penalty: Optional[Penalty] = None) -> Dict[str, Any]:
-    """Train what the optimizer holds for the steps of a phase, going on from the newest checkpoint if there is one.
+def descend(
+    objective: Objective,
+    optimizer: Optimizer,
+    schedule: Callable[[int], float],
+    phase: Phase,
+    *,
+    reporter: Reporter,
+    states: Path,
+    penalty: Optional[Penalty] = None,
+) -> Dict[str, Any]:
+    """Train what the optimizer holds for the steps of a phase, going on from the newest checkpoint if there
+    is one.
 
-    The loss is the mean over the global batch, whatever the number of workers and of passes; every step's dropout follows from
-    the seed, the rank and the step.
+    The loss is the mean over the global batch, whatever the number of workers and of passes; every step's
+    dropout follows from the seed, the rank and the step.
 
     Returns
     -------
@@ -285,9 +325,16 @@ def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int]
             if last or (phase.log_every and step % phase.log_every == 0):
                 means = [value / counted for value in workers.sum(sums, name='losses')]
                 seconds = time.perf_counter() - began
-                record = {'phase': phase.name, **phase.notes, 'step': step, **dict(zip(objective.losses, means)),
-                          'gradient_norm': norm if math.isfinite(norm) else None, 'learning_rate': schedule(step - 1),
-                          'tokens_per_second': tokens / seconds, 'data_wait': waited / seconds}
+                record = {
+                    'phase': phase.name,
+                    **phase.notes,
+                    'step': step,
+                    **dict(zip(objective.losses, means)),
+                    'gradient_norm': norm if math.isfinite(norm) else None,
+                    'learning_rate': schedule(step - 1),
+                    'tokens_per_second': tokens / seconds,
+                    'data_wait': waited / seconds,
+                }
                 if penalty is not None:
                     record['penalty'] = penalty.value(gates.values())
                 reporter.write(record)
@@ -302,15 +349,22 @@ def descend(objective: Objective, optimizer: Optimizer, schedule: Callable[[int]
                     objective.remember(progress, measured, step)
             stopping = stop.agreed()
             wanted = (phase.checkpoint_every and step % phase.checkpoint_every == 0) or (
-                objective.returns_to_best and progress.get('best_step') == step)
+                objective.returns_to_best and progress.get('best_step') == step
+            )
             if stopping or (wanted and not last):
                 optimizer.check(step)
-                sums = np.array(workers.sum(sums, name='losses')) * workers.first  # rank 0 has them, here as after resuming
+                sums = (
+                    np.array(workers.sum(sums, name='losses')) * workers.first
+                )  # rank 0 has them, here as after resuming
                 if workers.first:
-                    store.save(step, optimizer, {**progress, 'unlogged': [*sums, counted], 'workers': workers.size})
+                    store.save(
+                        step, optimizer, {**progress, 'unlogged': [*sums, counted], 'workers': workers.size}
+                    )
                 workers.barrier('checkpoint')
             if stopping:
-                raise Terminated(f'{phase.name}: asked to stop at step {step}; its state is saved, go on with --resume')
+                raise Terminated(
+                    f'{phase.name}: asked to stop at step {step}; its state is saved, go on with --resume'
+                )
             began += time.perf_counter() - paused  # only training counts in tokens_per_second
     finally:
         stop.restore()

@@ -1,4 +1,7 @@
-"""Scores of predictions, in percent: classification, regression, and question answering as SQuAD's official scripts count it."""
+"""Scores of predictions, in percent: classification, regression, and question answering as SQuAD's official
+scripts count it.
+"""
+
 from __future__ import annotations
 
 import collections
@@ -11,7 +14,9 @@ import numpy as np
 from scipy import stats
 from sklearn import metrics
 
-Answers = Mapping[str, Sequence[str]]  # question id → the texts of its answers in the data; none if it has no answer
+Answers = Mapping[
+    str, Sequence[str]
+]  # question id → the texts of its answers in the data; none if it has no answer
 _PUNCTUATION = str.maketrans('', '', string.punctuation)
 _ARTICLE = re.compile(r'\b(a|an|the)\b')
 
@@ -22,6 +27,7 @@ def _correlation(measure: Callable) -> Callable[[np.ndarray, np.ndarray], float]
             warnings.simplefilter('ignore')  # constant predictions have no correlation; it counts as none
             found = measure(predictions, labels)[0]
         return 0.0 if np.isnan(found) else float(found)
+
     return score
 
 
@@ -49,12 +55,16 @@ def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> 
         If there is nothing to score.
     """
     if len(predictions) != len(labels) or not len(labels):
-        raise ValueError(f'{len(predictions)} predictions for {len(labels)} labels; there must be as many, and some')
+        raise ValueError(
+            f'{len(predictions)} predictions for {len(labels)} labels; there must be as many, and some'
+        )
     return {name: 100.0 * float(METRICS[name](predictions, labels)) for name in names}
 
 
 def normalised(text: str) -> str:
-    """An answer without capitals, ASCII punctuation, articles and spare whitespace (Rajpurkar et al., 2016, section 6.1)."""
+    """An answer without capitals, ASCII punctuation, articles and spare whitespace (Rajpurkar et al., 2016,
+    section 6.1).
+    """
     return ' '.join(_ARTICLE.sub(' ', text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -64,7 +74,9 @@ def exact_match(prediction: str, answer: str) -> bool:
 
 
 def token_f1(prediction: str, answer: str) -> float:
-    """The harmonic mean of precision and recall over the bags of normalised words; without words on a side, equality."""
+    """The harmonic mean of precision and recall over the bags of normalised words; without words on a side,
+    equality.
+    """
     found, wanted = normalised(prediction).split(), normalised(answer).split()
     if not found or not wanted:
         return float(found == wanted)
@@ -90,9 +102,15 @@ def squad_v1(answers: Answers, predictions: Mapping[str, str]) -> Dict[str, floa
     return {'exact_match': 100.0 * exact / len(answers), 'f1': 100.0 * f1 / len(answers)}
 
 
-def squad_v2(answers: Answers, predictions: Mapping[str, str], null_odds: Optional[Mapping[str, float]] = None, *,
-             threshold: float = 1.0) -> Dict[str, float]:
-    """What SQuAD 2.0's script gives, under its names: percents, counts, and the best thresholds if there are odds.
+def squad_v2(
+    answers: Answers,
+    predictions: Mapping[str, str],
+    null_odds: Optional[Mapping[str, float]] = None,
+    *,
+    threshold: float = 1.0,
+) -> Dict[str, float]:
+    """What SQuAD 2.0's script gives, under its names: percents, counts, and the best thresholds if there are
+    odds.
 
     Parameters
     ----------
@@ -111,7 +129,9 @@ def squad_v2(answers: Answers, predictions: Mapping[str, str], null_odds: Option
     for what, given in (('prediction', predictions), ('odds', null_odds)):
         missing = [] if given is None else [question for question in answers if question not in given]
         if missing:
-            raise ValueError(f'{len(missing)} of {len(answers)} questions have no {what}, the first is {missing[0]}')
+            raise ValueError(
+                f'{len(missing)} of {len(answers)} questions have no {what}, the first is {missing[0]}'
+            )
     exact, f1 = {}, {}
     for question, texts in answers.items():
         wanted = [text for text in texts if normalised(text)] or ['']
@@ -120,25 +140,36 @@ def squad_v2(answers: Answers, predictions: Mapping[str, str], null_odds: Option
     answerable = {question: bool(texts) for question, texts in answers.items()}
     measured = {}
     for name, raw in (('exact', exact), ('f1', f1)):
-        final = {question: float(not answerable[question]) if null_odds and null_odds[question] > threshold else value
-                 for question, value in raw.items()}
+        final = {
+            question: float(not answerable[question])
+            if null_odds and null_odds[question] > threshold
+            else value
+            for question, value in raw.items()
+        }
         for part, wanted in (('', (True, False)), ('HasAns_', (True,)), ('NoAns_', (False,))):
             values = [value for question, value in final.items() if answerable[question] in wanted]
             if values:
                 measured.update({part + name: 100.0 * sum(values) / len(values), part + 'total': len(values)})
     for name, raw in (('exact', exact), ('f1', f1)) if null_odds else ():
-        measured['best_' + name], measured[f'best_{name}_thresh'] = _best_threshold(raw, predictions, null_odds, answerable)
+        measured['best_' + name], measured[f'best_{name}_thresh'] = _best_threshold(
+            raw, predictions, null_odds, answerable
+        )
     return measured
 
 
-def _best_threshold(scores: Mapping[str, float], predictions: Mapping[str, str], null_odds: Mapping[str, float],
-                    answerable: Mapping[str, bool]) -> Tuple[float, float]:
+def _best_threshold(
+    scores: Mapping[str, float],
+    predictions: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    answerable: Mapping[str, bool],
+) -> Tuple[float, float]:
     """The highest score in percent that a threshold on the odds can give, and that threshold.
 
-    At first nothing is answered, so the questions without an answer are right. Then question after question is, the surest first:
-    it gains its score, or loses the point if it has no answer and was given one.
-    """
-    order: List[str] = sorted((question for question in null_odds if question in scores), key=null_odds.__getitem__)
+    At first nothing is answered, so the questions without an answer are right. Then question after question
+    is, the surest first: it gains its score, or loses the point if it has no answer and was given one."""
+    order: List[str] = sorted(
+        (question for question in null_odds if question in scores), key=null_odds.__getitem__
+    )
     current = best = float(sum(not has for has in answerable.values()))
     threshold = 0.0
     for question in order:

@@ -1,4 +1,5 @@
 """The pre-training network around the encoder, and its loss (optBERT, Figure 1 and equation (1))."""
+
 from __future__ import annotations
 
 from typing import Dict, Mapping, Optional, Type, Union
@@ -18,8 +19,9 @@ from .shrink import Parameters, check_parameters
 class VocabularyScores(nn.Dense):
     """The last layer of the MLM decoder.
 
-    Where the gradient of a weight is not asked for, MXNet 1.9.1 with oneDNN leaves that of the bias at zero. So a bias that is
-    trained while the weight is frozen comes in as a product of its own. What is trained is settled before the first pass.
+    Where the gradient of a weight is not asked for, MXNet 1.9.1 with oneDNN leaves that of the bias at zero.
+    So a bias that is trained while the weight is frozen comes in as a product of its own. What is trained is
+    settled before the first pass.
 
     Inputs:
         - **data** : shape (batch, masked, width)
@@ -41,9 +43,9 @@ class VocabularyScores(nn.Dense):
 class OptBERTModel(BERTModel):
     """GluonNLP's BERTModel around an `OptBERTEncoder`: embeddings, pooler, MLM decoder and NSP classifier.
 
-    Inputs and outputs are GluonNLP's; with the head of a task the only output is its scores, shape (batch, outputs), or
-    (batch, length, 2) for question answering. With gates, alpha_h also multiplies the pooled units where the NSP head reads
-    them and the LayerNorm of the MLM head.
+    Inputs and outputs are GluonNLP's; with the head of a task the only output is its scores, shape (batch,
+    outputs), or (batch, length, 2) for question answering. With gates, alpha_h also multiplies the pooled
+    units where the NSP head reads them and the LayerNorm of the MLM head.
 
     Parameters
     ----------
@@ -57,25 +59,57 @@ class OptBERTModel(BERTModel):
         Those of pre-training, or that of a task.
     """
 
-    def __init__(self, architecture: Architecture, *, dropout: float = 0.0, gated: Optional[Type[Gate]] = None,
-                 trainable: bool = True, precision: str = 'float32', use_pooler: bool = True, use_classifier: bool = True,
-                 use_decoder: bool = True, output_attention: bool = False, output_all_encodings: bool = False,
-                 output_stream: bool = False, head: Head = PRETRAINING, prefix=None, params=None):
+    def __init__(
+        self,
+        architecture: Architecture,
+        *,
+        dropout: float = 0.0,
+        gated: Optional[Type[Gate]] = None,
+        trainable: bool = True,
+        precision: str = 'float32',
+        use_pooler: bool = True,
+        use_classifier: bool = True,
+        use_decoder: bool = True,
+        output_attention: bool = False,
+        output_all_encodings: bool = False,
+        output_stream: bool = False,
+        head: Head = PRETRAINING,
+        prefix=None,
+        params=None,
+    ):
         self._architecture = architecture
         self._trainable = trainable
         self._precision = precision
-        encoder = OptBERTEncoder(architecture, dropout=dropout, gated=gated, trainable=trainable,
-                                 precision=precision, output_attention=output_attention,
-                                 output_all_encodings=output_all_encodings, output_stream=output_stream,
-                                 prefix=None if prefix is None else prefix + 'encoder_')
-        super().__init__(encoder, architecture.vocab_size, architecture.token_types, architecture.h,
-                         architecture.embedding_width, use_pooler=head.pooled if head.outputs else use_pooler,
-                         use_decoder=use_decoder and not head.outputs,
-                         use_classifier=use_classifier and not head.outputs, prefix=prefix, params=params)
+        encoder = OptBERTEncoder(
+            architecture,
+            dropout=dropout,
+            gated=gated,
+            trainable=trainable,
+            precision=precision,
+            output_attention=output_attention,
+            output_all_encodings=output_all_encodings,
+            output_stream=output_stream,
+            prefix=None if prefix is None else prefix + 'encoder_',
+        )
+        super().__init__(
+            encoder,
+            architecture.vocab_size,
+            architecture.token_types,
+            architecture.h,
+            architecture.embedding_width,
+            use_pooler=head.pooled if head.outputs else use_pooler,
+            use_decoder=use_decoder and not head.outputs,
+            use_classifier=use_classifier and not head.outputs,
+            prefix=prefix,
+            params=params,
+        )
         self._head, self._dropout = head, dropout
         with self.name_scope():
-            self.task = nn.Dense(head.outputs, in_units=architecture.h, flatten=False,
-                                 prefix='task_') if head.outputs else None
+            self.task = (
+                nn.Dense(head.outputs, in_units=architecture.h, flatten=False, prefix='task_')
+                if head.outputs
+                else None
+            )
             self.task_dropout = nn.Dropout(dropout)
 
     @property
@@ -114,18 +148,24 @@ class OptBERTModel(BERTModel):
             decoder.add(nn.Dense(width, in_units=units, flatten=False))
             decoder.add(nn.GELU())
             decoder.add(StreamLayerNorm(width, trainable=self._trainable))
-            decoder.add(VocabularyScores(vocab_size, in_units=width, flatten=False, params=embed.collect_params()))
+            decoder.add(
+                VocabularyScores(vocab_size, in_units=width, flatten=False, params=embed.collect_params())
+            )
         return decoder
 
     def hybrid_forward(self, F, inputs, token_types, valid_length=None, masked_positions=None):
         # pylint: disable=arguments-differ
         embedding = self.word_embed(inputs) + self.token_type_embed(token_types)
         alpha_h = self.encoder.stream_gate(F)
-        encoded, attention = self.encoder(F.transpose(embedding, axes=(1, 0, 2)), valid_length=valid_length,
-                                          alpha_h=alpha_h)
+        encoded, attention = self.encoder(
+            F.transpose(embedding, axes=(1, 0, 2)), valid_length=valid_length, alpha_h=alpha_h
+        )
         last = encoded[-1] if self.encoder._output_all_encodings else encoded  # (length, batch, h)
-        outputs = [[F.transpose(layer, axes=(1, 0, 2)) for layer in encoded]
-                   if self.encoder._output_all_encodings else F.transpose(encoded, axes=(1, 0, 2))]
+        outputs = [
+            [F.transpose(layer, axes=(1, 0, 2)) for layer in encoded]
+            if self.encoder._output_all_encodings
+            else F.transpose(encoded, axes=(1, 0, 2))
+        ]
         if self.task is not None and not self._head.pooled:
             return self.task(outputs[0])
         if attention:
@@ -137,19 +177,27 @@ class OptBERTModel(BERTModel):
                 return self.task(self.task_dropout(pooled) if self._dropout else pooled)
             outputs.append(pooled)
             if self._use_classifier:
-                outputs.append(self.classifier(pooled if alpha_h is None else F.broadcast_mul(
-                    pooled, F.reshape(alpha_h, shape=(1, -1)))))
+                outputs.append(
+                    self.classifier(
+                        pooled
+                        if alpha_h is None
+                        else F.broadcast_mul(pooled, F.reshape(alpha_h, shape=(1, -1)))
+                    )
+                )
         if self._use_decoder:
             outputs.append(self._decode_masked(F, last, masked_positions, alpha_h))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def _decode_masked(self, F, encoded, masked_positions, alpha_h):
         """Scores over the vocabulary at the masked positions, shape (batch, masked, vocab_size)."""
-        rows = F.broadcast_add(F.zeros_like(masked_positions), F.expand_dims(
-            F.contrib.arange_like(masked_positions, axis=0), axis=1))
+        rows = F.broadcast_add(
+            F.zeros_like(masked_positions),
+            F.expand_dims(F.contrib.arange_like(masked_positions, axis=0), axis=1),
+        )
         places = F.stack(F.reshape(masked_positions, shape=(-1,)), F.reshape(rows, shape=(-1,)), axis=0)
-        masked = F.reshape_like(F.gather_nd(encoded, places), masked_positions,
-                                lhs_begin=0, lhs_end=1, rhs_begin=0, rhs_end=2)
+        masked = F.reshape_like(
+            F.gather_nd(encoded, places), masked_positions, lhs_begin=0, lhs_end=1, rhs_begin=0, rhs_end=2
+        )
         transform, gelu, norm, scores = self.decoder
         gate = alpha_h if self._architecture.e is None else None
         return scores(norm(gelu(transform(masked)), gate))
@@ -179,11 +227,21 @@ class PretrainingLoss(HybridBlock):
         super().__init__(prefix=prefix, params=params)
         self._accuracy = accuracy
 
-    def hybrid_forward(self, F, next_sentence_scores, masked_scores, masked_ids, masked_weights,
-                       next_sentence_labels, instance_weights):  # pylint: disable=arguments-differ
+    def hybrid_forward(
+        self,
+        F,
+        next_sentence_scores,
+        masked_scores,
+        masked_ids,
+        masked_weights,
+        next_sentence_labels,
+        instance_weights,
+    ):  # pylint: disable=arguments-differ
         entropies, correct = [], []
-        for scores, labels, weights in ((masked_scores, masked_ids, masked_weights),
-                                        (next_sentence_scores, next_sentence_labels, instance_weights)):
+        for scores, labels, weights in (
+            (masked_scores, masked_ids, masked_weights),
+            (next_sentence_scores, next_sentence_labels, instance_weights),
+        ):
             entropies.append(-F.sum(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights))
             if self._accuracy:
                 correct.append(F.sum((F.argmax(scores, axis=-1) == labels) * weights))
@@ -193,7 +251,8 @@ class PretrainingLoss(HybridBlock):
 class TaskLoss(HybridBlock):
     """The loss of a task's head, summed over a worker's share of a batch (Devlin et al., 2018, section 4).
 
-    Cross entropy of the labels, or of the places of an answer's first and last token, half each; squared error of a regression.
+    Cross entropy of the labels, or of the places of an answer's first and last token, half each; squared
+    error of a regression.
 
     Parameters
     ----------
@@ -220,7 +279,9 @@ class TaskLoss(HybridBlock):
             return -F.sum(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights)
         places = F.reshape(F.contrib.arange_like(scores, axis=1), shape=(1, -1))
         padding = F.broadcast_greater_equal(places, F.reshape(valid_length, shape=(-1, 1)))  # (batch, length)
-        entropies = F.log_softmax(F.broadcast_add(scores, F.expand_dims(padding * MASKED_SCORE, axis=2)), axis=1)
+        entropies = F.log_softmax(
+            F.broadcast_add(scores, F.expand_dims(padding * MASKED_SCORE, axis=2)), axis=1
+        )
         both = F.pick(F.transpose(entropies, axes=(0, 2, 1)), labels, axis=2)  # (batch, 2)
         return -F.sum(F.mean(both, axis=1) * weights)
 
@@ -230,8 +291,11 @@ TIED = 'decoder.3.weight'  # a second name of word_embed.0.weight
 
 def named_parameters(model: OptBERTModel) -> Dict[str, mx.gluon.Parameter]:
     """The parameters of a network by their structural names, gates and tied names left out."""
-    return {name: parameter for name, parameter in model._collect_params_with_prefix().items()
-            if not name.endswith('.alpha') and name != TIED}
+    return {
+        name: parameter
+        for name, parameter in model._collect_params_with_prefix().items()
+        if not name.endswith('.alpha') and name != TIED
+    }
 
 
 def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
@@ -239,9 +303,19 @@ def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
     return {name: parameter.data().asnumpy() for name, parameter in named_parameters(model).items()}
 
 
-def build(architecture: Architecture, parameters: Optional[Parameters] = None, *, seed: int = 0, initial_std: float = 0.02,
-          dropout: float = 0.0, gated: Union[bool, Type[Gate]] = False, trainable: bool = True, head: Head = PRETRAINING,
-          ctx: Optional[mx.Context] = None, **options) -> OptBERTModel:
+def build(
+    architecture: Architecture,
+    parameters: Optional[Parameters] = None,
+    *,
+    seed: int = 0,
+    initial_std: float = 0.02,
+    dropout: float = 0.0,
+    gated: Union[bool, Type[Gate]] = False,
+    trainable: bool = True,
+    head: Head = PRETRAINING,
+    ctx: Optional[mx.Context] = None,
+    **options,
+) -> OptBERTModel:
     """A network with the given parameters, or with random ones, hybridized.
 
     Parameters

@@ -1,15 +1,20 @@
 """What the parameters of public BERT checkpoints are called here: plain data.
 
-A key is a name in the checkpoint, ``{i}`` the number of a layer in it; its value is the name here, and None says that the tensor
-is dropped on purpose. Several names may stand for one tensor; they have to hold the same numbers.
-"""
+A key is a name in the checkpoint, ``{i}`` the number of a layer in it; its value is the name here, and None
+says that the tensor is dropped on purpose. Several names may stand for one tensor; they have to hold the same
+numbers."""
+
 from __future__ import annotations
 
 import re
 from typing import Dict, FrozenSet, Optional, Tuple
 
 NameMap = Dict[str, Optional[str]]
-PREFIX = {'Hugging Face': 'bert.', 'TensorFlow': 'bert/', 'GluonNLP': 'bert.'}  # of the network's names, where there is a head
+PREFIX = {
+    'Hugging Face': 'bert.',
+    'TensorFlow': 'bert/',
+    'GluonNLP': 'bert.',
+}  # of the network's names, where there is a head
 
 _CELL = 'encoder.transformer_cells.{i}.'
 
@@ -54,8 +59,12 @@ HUGGING_FACE: NameMap = {
     'qa_outputs.bias': 'task.bias',
 }
 # Checkpoints of 2018 and 2019 name the two vectors of a LayerNorm as TensorFlow does.
-HUGGING_FACE.update({name.replace('LayerNorm.weight', 'LayerNorm.gamma').replace('LayerNorm.bias', 'LayerNorm.beta'): here
-                     for name, here in HUGGING_FACE.items()})
+HUGGING_FACE.update(
+    {
+        name.replace('LayerNorm.weight', 'LayerNorm.gamma').replace('LayerNorm.bias', 'LayerNorm.beta'): here
+        for name, here in HUGGING_FACE.items()
+    }
+)
 
 TENSORFLOW: NameMap = {
     'embeddings/word_embeddings': 'word_embed.0.weight',
@@ -95,18 +104,46 @@ TENSORFLOW: NameMap = {
     'global_step': None,
 }
 TRANSPOSED = '/kernel'  # how the name of a TensorFlow matrix ends that has its inputs along the rows
-OPTIMIZER_STATE = ('/adam_m', '/adam_v')  # how the names of what BERT's TensorFlow optimizer keeps end; dropped on purpose
+OPTIMIZER_STATE = (
+    '/adam_m',
+    '/adam_v',
+)  # how the names of what BERT's TensorFlow optimizer keeps end; dropped on purpose
 
-_GLUONNLP_LAYER = ('attention_cell.proj_query', 'attention_cell.proj_key', 'attention_cell.proj_value', 'proj', 'ffn.ffn_1',
-                   'ffn.ffn_2')
+_GLUONNLP_LAYER = (
+    'attention_cell.proj_query',
+    'attention_cell.proj_key',
+    'attention_cell.proj_value',
+    'proj',
+    'ffn.ffn_1',
+    'ffn.ffn_2',
+)
 # GluonNLP's names are the names here, 0.8 to 0.10 alike; its classes for tasks wrap the network.
 GLUONNLP: NameMap = {
-    **{name: name for name in (
-        'word_embed.0.weight', 'token_type_embed.0.weight', 'encoder.position_weight', 'encoder.layer_norm.gamma',
-        'encoder.layer_norm.beta', 'pooler.weight', 'pooler.bias', 'classifier.weight', 'classifier.bias', 'decoder.0.weight',
-        'decoder.0.bias', 'decoder.2.gamma', 'decoder.2.beta', 'decoder.3.bias')},
+    **{
+        name: name
+        for name in (
+            'word_embed.0.weight',
+            'token_type_embed.0.weight',
+            'encoder.position_weight',
+            'encoder.layer_norm.gamma',
+            'encoder.layer_norm.beta',
+            'pooler.weight',
+            'pooler.bias',
+            'classifier.weight',
+            'classifier.bias',
+            'decoder.0.weight',
+            'decoder.0.bias',
+            'decoder.2.gamma',
+            'decoder.2.beta',
+            'decoder.3.bias',
+        )
+    },
     **{_CELL + name + part: _CELL + name + part for name in _GLUONNLP_LAYER for part in ('.weight', '.bias')},
-    **{_CELL + name + part: _CELL + name + part for name in ('layer_norm', 'ffn.layer_norm') for part in ('.gamma', '.beta')},
+    **{
+        _CELL + name + part: _CELL + name + part
+        for name in ('layer_norm', 'ffn.layer_norm')
+        for part in ('.gamma', '.beta')
+    },
     'decoder.3.weight': 'word_embed.0.weight',  # tied
     'classifier.0.weight': 'task.weight',
     'classifier.0.bias': 'task.bias',
@@ -117,16 +154,20 @@ GLUONNLP: NameMap = {
 }
 
 MAPS = {'Hugging Face': HUGGING_FACE, 'TensorFlow': TENSORFLOW, 'GluonNLP': GLUONNLP}
-QUESTION_ANSWERING: FrozenSet[str] = frozenset({'qa_outputs.weight', 'cls/squad/output_weights', 'span_classifier.weight'})
+QUESTION_ANSWERING: FrozenSet[str] = frozenset(
+    {'qa_outputs.weight', 'cls/squad/output_weights', 'span_classifier.weight'}
+)
 _NUMBERED = re.compile(r'(encoder[./](?:layer[._]|transformer_cells\.))(0|[1-9][0-9]{0,3})([./].+)')
 
 
 def look_up(form: str, name: str) -> Tuple[bool, Optional[str]]:
-    """Whether a name is known in checkpoints of a form (a key of `MAPS`), and what it is called here, None if it is dropped."""
+    """Whether a name is known in checkpoints of a form (a key of `MAPS`), and what it is called here, None if
+    it is dropped.
+    """
     if form == 'TensorFlow' and name.endswith(OPTIMIZER_STATE):
         return True, None
     names = MAPS[form]
-    bare = name[len(PREFIX[form]):] if name.startswith(PREFIX[form]) else name
+    bare = name[len(PREFIX[form]) :] if name.startswith(PREFIX[form]) else name
     if bare in names:
         return True, names[bare]
     numbered = _NUMBERED.fullmatch(bare)

@@ -1,9 +1,9 @@
 """The network of an export as an ONNX file, written node by node from the architecture.
 
-MXNet's own exporter passes every number through a Python list, which takes minutes for BERT-base, and lists the weights among the
-inputs, where no reader folds them. Here they are raw bytes, the ids are int64, and operators stand as ONNX Runtime and OpenVINO
-recognise them for their fusions.
-"""
+MXNet's own exporter passes every number through a Python list, which takes minutes for BERT-base, and lists
+the weights among the inputs, where no reader folds them. Here they are raw bytes, the ids are int64, and
+operators stand as ONNX Runtime and OpenVINO recognise them for their fusions."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -65,18 +65,28 @@ class _Graph:
 
     def norm(self, data: str, name: str) -> str:
         """LayerNorm over the last axis."""
-        return self.node('LayerNormalization', data, self.parameter(name + '.gamma'), self.parameter(name + '.beta'), axis=-1,
-                         epsilon=LAYER_NORM_EPS)
+        return self.node(
+            'LayerNormalization',
+            data,
+            self.parameter(name + '.gamma'),
+            self.parameter(name + '.beta'),
+            axis=-1,
+            epsilon=LAYER_NORM_EPS,
+        )
 
     def gelu(self, data: str) -> str:
         """x (1 + erf(x / sqrt 2)) / 2."""
         erf = self.node('Erf', self.node('Div', data, self.constant(np.sqrt(2))))
-        return self.node('Mul', self.node('Mul', data, self.node('Add', erf, self.constant(1))), self.constant(0.5))
+        return self.node(
+            'Mul', self.node('Mul', data, self.node('Add', erf, self.constant(1))), self.constant(0.5)
+        )
 
     def embed(self) -> str:
         """(batch, length) ids to the stream, shape (batch, length, h)."""
         length = self.node('Slice', self.node('Shape', 'input_ids'), self.integers(1), self.integers(2))
-        positions = self.node('Slice', self.parameter('encoder.position_weight'), self.integers(0), length, self.integers(0))
+        positions = self.node(
+            'Slice', self.parameter('encoder.position_weight'), self.integers(0), length, self.integers(0)
+        )
         words = self.node('Gather', self.parameter('word_embed.0.weight'), 'input_ids')
         types = self.node('Gather', self.parameter('token_type_embed.0.weight'), 'token_types')
         stream = self.norm(self.node('Add', self.node('Add', words, types), positions), 'encoder.layer_norm')
@@ -90,27 +100,41 @@ class _Graph:
 
     def layer(self, stream: str, mask: str, dims: LayerDims, cell: str) -> str:
         """One layer; `mask` is added to the scores, shape (batch, 1, 1, length)."""
+
         def heads(name: str, width: int, axes: Sequence[int]) -> str:
             data = self.dense(stream, f'{cell}attention_cell.proj_{name}')
-            return self.node('Transpose', self.node('Reshape', data, self.integers(0, 0, dims.a, width)), perm=list(axes))
+            return self.node(
+                'Transpose', self.node('Reshape', data, self.integers(0, 0, dims.a, width)), perm=list(axes)
+            )
 
         scores = self.node('MatMul', heads('query', dims.k, (0, 2, 1, 3)), heads('key', dims.k, (0, 2, 3, 1)))
-        attention = self.node('Softmax', self.node('Add', scores, mask), axis=-1)  # (batch, a, length, length)
-        context = self.node('Transpose', self.node('MatMul', attention, heads('value', dims.v, (0, 2, 1, 3))),
-                            perm=[0, 2, 1, 3])
+        attention = self.node(
+            'Softmax', self.node('Add', scores, mask), axis=-1
+        )  # (batch, a, length, length)
+        context = self.node(
+            'Transpose',
+            self.node('MatMul', attention, heads('value', dims.v, (0, 2, 1, 3))),
+            perm=[0, 2, 1, 3],
+        )
         context = self.node('Reshape', context, self.integers(0, 0, dims.a * dims.v))
         stream = self.norm(self.node('Add', self.dense(context, cell + 'proj'), stream), cell + 'layer_norm')
         if dims.f:
             inner = self.gelu(self.dense(stream, cell + 'ffn.ffn_1'))
-            stream = self.norm(self.node('Add', self.dense(inner, cell + 'ffn.ffn_2'), stream), cell + 'ffn.layer_norm')
+            stream = self.norm(
+                self.node('Add', self.dense(inner, cell + 'ffn.ffn_2'), stream), cell + 'ffn.layer_norm'
+            )
         return stream
 
     def decode(self, encoded: str) -> None:
         """Scores over the vocabulary at the masked positions."""
-        masked = self.node('GatherND', encoded, self.node('Unsqueeze', 'masked_positions', self.integers(2)), batch_dims=1)
+        masked = self.node(
+            'GatherND', encoded, self.node('Unsqueeze', 'masked_positions', self.integers(2)), batch_dims=1
+        )
         inner = self.norm(self.gelu(self.dense(masked, 'decoder.0')), 'decoder.2')
         words = self.node('Transpose', self.parameter('word_embed.0.weight'), perm=[1, 0])
-        self.node('Add', self.node('MatMul', inner, words), self.parameter('decoder.3.bias'), output='masked_scores')
+        self.node(
+            'Add', self.node('MatMul', inner, words), self.parameter('decoder.3.bias'), output='masked_scores'
+        )
 
     def outputs(self, stream: str, valid: str, kind: str, head: Head) -> None:
         """What stands on the encoder, down to the outputs' names."""
@@ -128,7 +152,9 @@ class _Graph:
             self.decode(encoded)
 
 
-def onnx_model(architecture: Architecture, kind: str, head: Head, arrays: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+def onnx_model(
+    architecture: Architecture, kind: str, head: Head, arrays: Mapping[str, np.ndarray]
+) -> onnx.ModelProto:
     """The network in ONNX; batch and length are free, ids are int64.
 
     Parameters
@@ -154,9 +180,16 @@ def onnx_model(architecture: Architecture, kind: str, head: Head, arrays: Mappin
 
     inputs = [described(name, TensorProto.INT64, INPUTS[name]) for name in inputs_of(kind)]
     outputs = [described(name, TensorProto.FLOAT, shape) for name, shape in outputs_of(kind, head).items()]
-    whole = helper.make_graph(graph.nodes, 'gluon_optbert', inputs, outputs, list(graph.initializers.values()))
-    return helper.make_model(whole, opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION,
-                             producer_name='gluon_optbert', producer_version=__version__)
+    whole = helper.make_graph(
+        graph.nodes, 'gluon_optbert', inputs, outputs, list(graph.initializers.values())
+    )
+    return helper.make_model(
+        whole,
+        opset_imports=[helper.make_opsetid('', OPSET)],
+        ir_version=IR_VERSION,
+        producer_name='gluon_optbert',
+        producer_version=__version__,
+    )
 
 
 def write_onnx(path: Path, model: onnx.ModelProto) -> None:
@@ -168,6 +201,7 @@ def write_onnx(path: Path, model: onnx.ModelProto) -> None:
 def run_onnx(path: Path, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
     """The outputs by name that ONNX's reference implementation, slow and plain, computes from a file."""
     from onnx.reference import ReferenceEvaluator  # imports every operator, so only where it is wanted
+
     evaluator = ReferenceEvaluator(str(path))
     inputs = {name: np.asarray(feed[name], dtype=np.int64) for name in evaluator.input_names}
     return dict(zip(evaluator.output_names, evaluator.run(None, inputs)))

@@ -1,4 +1,5 @@
 """Learning-rate schedules, and optimizers whose state is saved as arrays."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -22,7 +23,10 @@ class TrainingDiverged(RunFailed):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up to `peak` over `warmup_steps`, then linear decay to zero at `steps`; constant without decay."""
+    """Linear warm-up to `peak` over `warmup_steps`, then linear decay to zero at `steps`; constant without
+    decay.
+    """
+
     peak: float
     steps: int
     warmup_steps: int = 0
@@ -38,13 +42,13 @@ class Schedule:
 
 
 class LossScale:
-    """What a loss is multiplied by, so that its gradients do not vanish in float16: halved when one overflows, else doubled
-    after `patience` steps (Micikevicius et al., 2018, section 3.2).
+    """What a loss is multiplied by, so that its gradients do not vanish in float16: halved when one
+    overflows, else doubled after `patience` steps (Micikevicius et al., 2018, section 3.2).
 
     The rule of MXNet's `contrib.amp`, whose own keeps its count to itself, where no checkpoint finds it.
     """
 
-    def __init__(self, start: float = 2.0 ** 16, patience: int = 2000):
+    def __init__(self, start: float = 2.0**16, patience: int = 2000):
         self.value, self._patience, self._sound = start, patience, 0
 
     def after(self, overflow: bool) -> None:
@@ -65,7 +69,9 @@ class LossScale:
 
 
 def _sum_of_squares(arrays: Sequence[mx.nd.NDArray]) -> float:
-    """Of all elements of some arrays; by inner products, for MXNet's multi_sum_sq is 1 % too small over ten million elements."""
+    """Of all elements of some arrays; by inner products, for MXNet's multi_sum_sq is 1 % too small over ten
+    million elements.
+    """
     products = [mx.nd.dot(flat, flat) for flat in (array.reshape((-1,)) for array in arrays)]
     return float(mx.nd.concat(*products, dim=0).asnumpy().astype(np.float64).sum())
 
@@ -90,15 +96,24 @@ class Optimizer:
         Of the gradients on their way between workers, one of `COMPRESSIONS`.
     """
 
-    def __init__(self, parameters: Mapping[str, gluon.Parameter], name: str, *, weight_decay: float = 0.0,
-                 clip_norm: Optional[float] = None, workers: Workers, scale: Optional[LossScale] = None,
-                 compression: str = 'none'):
+    def __init__(
+        self,
+        parameters: Mapping[str, gluon.Parameter],
+        name: str,
+        *,
+        weight_decay: float = 0.0,
+        clip_norm: Optional[float] = None,
+        workers: Workers,
+        scale: Optional[LossScale] = None,
+        compression: str = 'none',
+    ):
         self.parameters = dict(parameters)
         for key, parameter in self.parameters.items():
             if key.endswith(('bias', 'beta', 'gamma', 'alpha')):
                 parameter.wd_mult = 0.0
-        self._trainer = gluon.Trainer(list(self.parameters.values()), name, {'wd': weight_decay}, kvstore=None,
-                                      update_on_kvstore=False)
+        self._trainer = gluon.Trainer(
+            list(self.parameters.values()), name, {'wd': weight_decay}, kvstore=None, update_on_kvstore=False
+        )
         self._clip_norm, self._workers, self.scale = clip_norm, workers, scale
         self._compression = compression
 
@@ -122,26 +137,34 @@ class Optimizer:
         gradients = self.gradients()
         self._workers.average(gradients, name='gradient', compression=self._compression)
         norm = math.sqrt(_sum_of_squares(gradients))
-        norm = self._workers.sum([norm], name='norm')[0] / self._workers.size  # to the last bit the same on any processor
+        norm = (
+            self._workers.sum([norm], name='norm')[0] / self._workers.size
+        )  # to the last bit the same on any processor
         finite = math.isfinite(norm)
         if self.scale is not None:
             self.scale.after(overflow=not finite)
             if not finite and self.scale.value >= 1:
                 return norm
         if not finite:
-            raise TrainingDiverged(f'step {step}: the gradient is {norm}; the last checkpoint is from before; begin '
-                                   'again with a smaller learning rate, which --resume does not take')
+            raise TrainingDiverged(
+                f'step {step}: the gradient is {norm}; the last checkpoint is from before; begin '
+                'again with a smaller learning rate, which --resume does not take'
+            )
         self._trainer.set_learning_rate(learning_rate)
         excess = norm / self._clip_norm if self._clip_norm else 1.0
         self._trainer.update(max(1.0, excess))  # which divides the gradients by it as it reads them
         return norm
 
     def check(self, step: int) -> None:
-        """Raise TrainingDiverged if a parameter is not finite after a step, or so large that its square is not."""
+        """Raise TrainingDiverged if a parameter is not finite after a step, or so large that its square is
+        not.
+        """
         values = [parameter.data() for parameter in self.parameters.values()]
         if not math.isfinite(_sum_of_squares(values)):
-            raise TrainingDiverged(f'step {step}: the weights have grown beyond what float32 holds; the last checkpoint is from '
-                                   'before; begin again with a smaller learning rate, which --resume does not take')
+            raise TrainingDiverged(
+                f'step {step}: the weights have grown beyond what float32 holds; the last checkpoint is from '
+                'before; begin again with a smaller learning rate, which --resume does not take'
+            )
 
     def state(self) -> Dict[str, mx.nd.NDArray]:
         """The optimizer's arrays by parameter name and number."""
@@ -154,7 +177,9 @@ class Optimizer:
         return arrays
 
     def counters(self) -> List[float]:
-        """What `restore` needs beside the arrays where steps may be skipped: steps taken, and the state of the loss's scale."""
+        """What `restore` needs beside the arrays where steps may be skipped: steps taken, and the state of
+        the loss's scale.
+        """
         return [] if self.scale is None else [self._trainer._optimizer.num_update, *self.scale.state()]
 
     def restore(self, arrays: Mapping[str, np.ndarray], updates: int, counters: Sequence[float] = ()) -> None:

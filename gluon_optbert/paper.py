@@ -1,8 +1,9 @@
 """The published tables of optBERT as data: the architectures to build, the numbers to stand beside.
 
-The tables are the files ``paper/table_NN.json`` beside this module. They were taken from text that a PDF gave, which lost
-or scattered some cells; every file says, cell by cell, which ones were inferred, what stood there and why.
-"""
+The tables are the files ``paper/table_NN.json`` beside this module. They were taken from text that a PDF
+gave, which lost or scattered some cells; every file says, cell by cell, which ones were inferred, what stood
+there and why."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -31,6 +32,7 @@ class Column:
     metric : str, optional
         ``accuracy``, ``f1`` or ``em`` in percent, where it is a score.
     """
+
     name: str
     label: str
     task: Optional[str] = None
@@ -52,6 +54,7 @@ class Inference:
     reason : str
         Why the value is what it is.
     """
+
     row: int
     column: str
     printed: str
@@ -73,11 +76,13 @@ class PaperTable:
     rows : tuple of tuple
         One cell per column; None where the paper prints a dash.
     architectures : tuple of str or None
-        By row, the name that `architecture.resolve` knows its network by; None where its widths were not published.
+        By row, the name that `architecture.resolve` knows its network by; None where its widths were not
+        published.
     inferred : tuple of Inference
         Every other cell was read.
     notes : tuple of str
     """
+
     number: int
     source: str
     caption: str
@@ -102,7 +107,9 @@ class PaperTable:
         """
         names = [column.name for column in self.columns]
         if name not in names:
-            raise ValueError(f'Table {self.number} has no column {name!r}; its columns are {", ".join(names)}')
+            raise ValueError(
+                f'Table {self.number} has no column {name!r}; its columns are {", ".join(names)}'
+            )
         return tuple(row[names.index(name)] for row in self.rows)
 
     def inference(self, row: int, column: str) -> Optional[Inference]:
@@ -119,7 +126,9 @@ def load_table(number: int) -> PaperTable:
         If that table is not kept, or its file is not as it should be.
     """
     if number not in NUMBERS:
-        raise ValueError(f'there is no data for Table {number!r}; there is for {", ".join(map(str, NUMBERS))}')
+        raise ValueError(
+            f'there is no data for Table {number!r}; there is for {", ".join(map(str, NUMBERS))}'
+        )
     path = _DIRECTORY / f'table_{number:02d}.json'
     table = read_table(path)
     if table.number != number:
@@ -143,12 +152,23 @@ def read_table(path: Path) -> PaperTable:
     problems = _misfits(values)
     if problems:
         raise ValueError(f'{path}: ' + '; '.join(problems))
-    marks = tuple(Inference(row, column, one['printed'], one['reason'])
-                  for one in values['inferred'] for row in one['rows'] for column in one['columns'])
-    return PaperTable(number=values['number'], source=values['source'], caption=values['caption'],
-                      settings=values['settings'], columns=tuple(Column(**column) for column in values['columns']),
-                      rows=tuple(tuple(row) for row in values['rows']), architectures=tuple(values['architectures']),
-                      inferred=marks, notes=tuple(values['notes']))
+    marks = tuple(
+        Inference(row, column, one['printed'], one['reason'])
+        for one in values['inferred']
+        for row in one['rows']
+        for column in one['columns']
+    )
+    return PaperTable(
+        number=values['number'],
+        source=values['source'],
+        caption=values['caption'],
+        settings=values['settings'],
+        columns=tuple(Column(**column) for column in values['columns']),
+        rows=tuple(tuple(row) for row in values['rows']),
+        architectures=tuple(values['architectures']),
+        inferred=marks,
+        notes=tuple(values['notes']),
+    )
 
 
 def _fields(value: Any, kinds: Mapping[str, Any], what: str) -> List[str]:
@@ -157,25 +177,44 @@ def _fields(value: Any, kinds: Mapping[str, Any], what: str) -> List[str]:
         return [f'{what} is not an object']
     problems = [f'{what} lacks {name}' for name in kinds if name not in value]
     problems += [f'{what} has an unknown field {name}' for name in value if name not in kinds]
-    return problems + [f'{name} of {what} has the wrong type' for name, kind in kinds.items()
-                       if name in value and (not isinstance(value[name], kind) or isinstance(value[name], bool))]
+    return problems + [
+        f'{name} of {what} has the wrong type'
+        for name, kind in kinds.items()
+        if name in value and (not isinstance(value[name], kind) or isinstance(value[name], bool))
+    ]
 
 
 def _misfits(values: Any) -> List[str]:
     """What is wrong with the content of a table's file."""
-    problems = _fields(values, {'format': int, 'number': int, 'source': str, 'caption': str, 'settings': dict,
-                                'columns': list, 'rows': list, 'architectures': list, 'inferred': list,
-                                'notes': list}, 'the table')
+    problems = _fields(
+        values,
+        {
+            'format': int,
+            'number': int,
+            'source': str,
+            'caption': str,
+            'settings': dict,
+            'columns': list,
+            'rows': list,
+            'architectures': list,
+            'inferred': list,
+            'notes': list,
+        },
+        'the table',
+    )
     if problems:
         return problems
     if values['format'] != FORMAT:
         return [f'format {values["format"]}, this version reads {FORMAT}']
     absent = type(None)
     for i, column in enumerate(values['columns']):
-        problems += _fields(column, {'name': str, 'label': str, 'task': (str, absent), 'metric': (str, absent)},
-                            f'column {i}')
+        problems += _fields(
+            column, {'name': str, 'label': str, 'task': (str, absent), 'metric': (str, absent)}, f'column {i}'
+        )
     for i, one in enumerate(values['inferred']):
-        problems += _fields(one, {'rows': list, 'columns': list, 'printed': str, 'reason': str}, f'inference {i}')
+        problems += _fields(
+            one, {'rows': list, 'columns': list, 'printed': str, 'reason': str}, f'inference {i}'
+        )
     if problems:
         return problems
     names = [column['name'] for column in values['columns']]
@@ -195,9 +234,15 @@ def _misfits(values: Any) -> List[str]:
     if not all(isinstance(note, str) for note in values['notes']):
         problems.append('a note is not text')
     cells = [(row, column) for one in values['inferred'] for row in one['rows'] for column in one['columns']]
-    outside = [cell for cell in cells if type(cell[0]) is not int or not 0 <= cell[0] < len(values['rows'])
-               or cell[1] not in names]
-    problems += [f'an inference speaks of row {row!r}, column {column!r}, which is not there' for row, column in outside]
+    outside = [
+        cell
+        for cell in cells
+        if type(cell[0]) is not int or not 0 <= cell[0] < len(values['rows']) or cell[1] not in names
+    ]
+    problems += [
+        f'an inference speaks of row {row!r}, column {column!r}, which is not there'
+        for row, column in outside
+    ]
     if not outside and len(set(cells)) < len(cells):
         problems.append('two inferences speak of the same cell')
     return problems

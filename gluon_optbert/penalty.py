@@ -1,4 +1,5 @@
 """What pushes alpha to zero: the second term of equation (2) as l1, as l1 by proximal steps, and as l0."""
+
 from __future__ import annotations
 
 from typing import Dict, Mapping, Type, Union
@@ -10,7 +11,8 @@ from .gates import Gate, Gates, HardConcreteGate
 
 
 class L1Penalty:
-    """gamma times the sum over widths of beta times the l1 norm of alpha (optBERT, equation (2)), by subgradients.
+    """gamma times the sum over widths of beta times the l1 norm of alpha (optBERT, equation (2)), by
+    subgradients.
 
     Parameters
     ----------
@@ -27,7 +29,9 @@ class L1Penalty:
 
     def value(self, alphas: Mapping[str, np.ndarray]) -> float:
         """The penalty at alpha."""
-        return float(sum(self._weights[key] * np.abs(alpha).sum(dtype=np.float64) for key, alpha in alphas.items()))
+        return float(
+            sum(self._weights[key] * np.abs(alpha).sum(dtype=np.float64) for key, alpha in alphas.items())
+        )
 
     def add_gradient(self, gates: Gates) -> None:
         """Add the penalty's gradient to what `backward` left in the gates."""
@@ -40,11 +44,12 @@ class L1Penalty:
 
 
 class ProximalPenalty(L1Penalty):
-    """The same penalty by proximal gradient descent: after each step alpha is thresholded softly, and reaches zero.
+    """The same penalty by proximal gradient descent: after each step alpha is thresholded softly, and reaches
+    zero.
 
-    Parikh and Boyd (2014), Proximal Algorithms, section 6.5.2: alpha becomes sign(alpha) max(|alpha| - lr gamma beta, 0). It is
-    the proximal operator of plain gradient descent; behind an optimizer that scales gradients it is an approximation.
-    """
+    Parikh and Boyd (2014), Proximal Algorithms, section 6.5.2: alpha becomes sign(alpha) max(|alpha| - lr
+    gamma beta, 0). It is the proximal operator of plain gradient descent; behind an optimizer that scales
+    gradients it is an approximation."""
 
     def add_gradient(self, gates: Gates) -> None:
         """Nothing: the threshold takes the gradient's place."""
@@ -57,16 +62,22 @@ class ProximalPenalty(L1Penalty):
 
 
 class L0Penalty(L1Penalty):
-    """gamma times the sum of beta times the probability that a gate is open: hard-concrete gates, Louizos et al. (2018).
+    """gamma times the sum of beta times the probability that a gate is open: hard-concrete gates, Louizos et
+    al. (2018).
 
-    What is trained is the gate's log-odds; a step's alpha is drawn from it, and the trained alpha is its deterministic value.
-    """
+    What is trained is the gate's log-odds; a step's alpha is drawn from it, and the trained alpha is its
+    deterministic value."""
 
     gate = HardConcreteGate
+
     def value(self, alphas: Mapping[str, np.ndarray]) -> float:
         """The penalty at log-odds."""
-        return float(sum(self._weights[key] * HardConcreteGate.open_probability(odds).sum(dtype=np.float64)
-                         for key, odds in alphas.items()))
+        return float(
+            sum(
+                self._weights[key] * HardConcreteGate.open_probability(odds).sum(dtype=np.float64)
+                for key, odds in alphas.items()
+            )
+        )
 
     def add_gradient(self, gates: Gates) -> None:
         """Add the gradient of the open probabilities."""

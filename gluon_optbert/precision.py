@@ -1,8 +1,9 @@
 """Reduced precision in training: which products are taken in it, and what a processor needs for it.
 
-The matrix products of the encoder, forward and backward, take operands of the reduced type; MXNet's AMP operators cast them
-within the graph. Weights, gradients, LayerNorm, softmax, the heads, losses, alpha and the optimizer's state stay float32.
-"""
+The matrix products of the encoder, forward and backward, take operands of the reduced type; MXNet's AMP
+operators cast them within the graph. Weights, gradients, LayerNorm, softmax, the heads, losses, alpha and the
+optimizer's state stay float32."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -30,7 +31,9 @@ def raised(F, data: Tensor, precision: str) -> Tensor:
 
 def product(F, data: Tensor, weight: Tensor, bias: Tensor, *, units: int, precision: str) -> Tensor:
     """A matrix product and a bias over the last axis; data and result are `lowered`, weight and bias are not."""
-    return F.FullyConnected(data, lowered(F, weight, precision), lowered(F, bias, precision), num_hidden=units, flatten=False)
+    return F.FullyConnected(
+        data, lowered(F, weight, precision), lowered(F, bias, precision), num_hidden=units, flatten=False
+    )
 
 
 class Product(nn.Dense):
@@ -43,10 +46,24 @@ class Product(nn.Dense):
         - **outputs** : shape (..., units), to be `raised`
     """
 
-    def __init__(self, units: int, in_units: int, *, precision: str = 'float32', weight_initializer=None, prefix=None,
-                 params=None):
-        super().__init__(units, in_units=in_units, flatten=False, weight_initializer=weight_initializer, prefix=prefix,
-                         params=params)
+    def __init__(
+        self,
+        units: int,
+        in_units: int,
+        *,
+        precision: str = 'float32',
+        weight_initializer=None,
+        prefix=None,
+        params=None,
+    ):
+        super().__init__(
+            units,
+            in_units=in_units,
+            flatten=False,
+            weight_initializer=weight_initializer,
+            prefix=prefix,
+            params=params,
+        )
         self._precision = precision
 
     def _alias(self):
@@ -65,7 +82,10 @@ def need_bfloat16() -> None:
     """Raise ValueError if this processor is known to lack AVX-512, without which oneDNN has no bfloat16."""
     flags = _cpu_flags()
     if flags and 'avx512bw' not in flags:
-        raise ValueError('bfloat16: this processor lacks AVX-512 (avx512bw), which MXNet needs for it; take another precision')
+        raise ValueError(
+            'bfloat16: this processor lacks AVX-512 (avx512bw), which MXNet needs for it; take another '
+            'precision'
+        )
 
 
 def bfloat16_is_native() -> bool:
@@ -77,7 +97,10 @@ def bfloat16_is_native() -> bool:
 def check_precision(precision: str, ctx: mx.Context) -> None:
     """Raise ValueError unless a network can be trained there in that precision."""
     if precision == 'float16' and ctx.device_type != 'gpu':
-        raise ValueError('precision float16: MXNet multiplies it on a GPU only, and none is seen here; take bfloat16 or float32')
+        raise ValueError(
+            'precision float16: MXNet multiplies it on a GPU only, and none is seen here; take bfloat16 or '
+            'float32'
+        )
     if precision == 'bfloat16':
         if ctx.device_type == 'gpu':
             raise ValueError('precision bfloat16: MXNet multiplies it on a CPU only; take float16 or float32')

@@ -1,4 +1,5 @@
 """Sentences, pairs, or questions with their contexts to labels with probabilities, values, or answers."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -30,6 +31,7 @@ class Instance:
     label : str, optional
         What is right, where it is known.
     """
+
     first: str
     second: Optional[str] = None
     label: Optional[str] = None
@@ -38,6 +40,7 @@ class Instance:
 @dataclasses.dataclass(frozen=True)
 class Label:
     """A label and the probabilities of all."""
+
     label: str
     probabilities: Dict[str, float]
 
@@ -45,6 +48,7 @@ class Label:
 @dataclasses.dataclass(frozen=True)
 class Value:
     """What a regression gives."""
+
     value: float
 
 
@@ -52,7 +56,8 @@ Prediction = Union[Label, Value, Answer]
 
 
 def instance_of(line: str, *, labelled: bool = False, source: str = 'line') -> Instance:
-    """The instance on a line of text: a sentence, or two with a tab between; then another tab and the label if there is one.
+    """The instance on a line of text: a sentence, or two with a tab between; then another tab and the label
+    if there is one.
 
     Raises
     ------
@@ -62,8 +67,11 @@ def instance_of(line: str, *, labelled: bool = False, source: str = 'line') -> I
     columns = line.rstrip('\r\n').split('\t')
     label = columns.pop() if labelled and len(columns) > 1 else None
     if labelled and label is None or len(columns) > 2:
-        raise ValueError(f'{source}: {len(columns)} columns, wanted a sentence or two'
-                         + (' and a label' if labelled else '') + ', with tabs between them')
+        raise ValueError(
+            f'{source}: {len(columns)} columns, wanted a sentence or two'
+            + (' and a label' if labelled else '')
+            + ', with tabs between them'
+        )
     return Instance(columns[0], columns[1] if len(columns) == 2 else None, label)
 
 
@@ -81,8 +89,10 @@ def read_instances(path: Path, *, labelled: bool = False, most: Optional[int] = 
     try:
         with open(path, encoding='utf-8') as file:
             lines = ((i, line) for i, line in enumerate(file, 1) if line.strip())
-            found = [instance_of(line, labelled=labelled, source=f'{path}: line {i}')
-                     for i, line in itertools.islice(lines, most)]
+            found = [
+                instance_of(line, labelled=labelled, source=f'{path}: line {i}')
+                for i, line in itertools.islice(lines, most)
+            ]
     except UnicodeDecodeError as error:
         raise ValueError(f'{path}: not UTF-8 at byte {error.start}; convert it') from error
     if not found:
@@ -108,11 +118,17 @@ class Encoder:
         self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
 
     def features(self, instances: Sequence[Instance]) -> Features:
-        """What is read for sentences and pairs, one after the other; for questions, all windows of their contexts."""
+        """What is read for sentences and pairs, one after the other; for questions, all windows of their
+        contexts.
+        """
         if self._reading is not None:
             return self.windows(questions_of(instances)).features
-        return self._read([(instance.first,) if instance.second is None else (instance.first, instance.second)
-                           for instance in instances])
+        return self._read(
+            [
+                (instance.first,) if instance.second is None else (instance.first, instance.second)
+                for instance in instances
+            ]
+        )
 
     def windows(self, questions: Sequence[Question]) -> Windows:
         """What is read for questions."""
@@ -125,15 +141,21 @@ def questions_of(instances: Sequence[Instance]) -> List[Question]:
     for instance in instances:
         if instance.second is None:
             raise ValueError(f'question without a context: {instance.first!r:.60}')
-    return [Question(str(i), instance.first, str(instance.second), ()) for i, instance in enumerate(instances)]
+    return [
+        Question(str(i), instance.first, str(instance.second), ()) for i, instance in enumerate(instances)
+    ]
 
 
 def feed_of(batch: TaskBatch) -> Dict[str, np.ndarray]:
     """The inputs of a batch by name."""
-    return {name: getattr(batch, name).astype(np.float32) for name in ('input_ids', 'token_types', 'valid_length')}
+    return {
+        name: getattr(batch, name).astype(np.float32) for name in ('input_ids', 'token_types', 'valid_length')
+    }
 
 
-def feeds_of(found: Deployment, instances: Sequence[Instance], *, batch_size: int = 8) -> List[Dict[str, np.ndarray]]:
+def feeds_of(
+    found: Deployment, instances: Sequence[Instance], *, batch_size: int = 8
+) -> List[Dict[str, np.ndarray]]:
     """Instances as batches, the short ones together."""
     return [feed_of(batch) for batch in sorted_batches(Encoder(found).features(instances), batch_size)]
 
@@ -146,12 +168,14 @@ class Predictor:
     directory : Path
         Of an export that computes the scores of a task.
     null_threshold : float, optional
-        Of question answering, instead of the export's: how far the score of having no answer must be above that of the best one.
+        Of question answering, instead of the export's: how far the score of having no answer must be above
+        that of the best one.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        As `load_deployment`; if the export has no task, or a threshold is given to one that answers no questions.
+        As `load_deployment`; if the export has no task, or a threshold is given to one that answers no
+        questions.
 
     Examples
     --------
@@ -163,14 +187,18 @@ class Predictor:
         block, found = load_deployment(Path(directory))
         if null_threshold is not None:
             if found.reading is None:
-                raise ValueError(f'{directory}: a null threshold is for question answering, and this is an export of '
-                                 f'{found.head.kind if found.head.outputs else found.kind}')
-            found = dataclasses.replace(found, reading=dataclasses.replace(found.reading, null_threshold=null_threshold))
+                raise ValueError(
+                    f'{directory}: a null threshold is for question answering, and this is an export of '
+                    f'{found.head.kind if found.head.outputs else found.kind}'
+                )
+            found = dataclasses.replace(
+                found, reading=dataclasses.replace(found.reading, null_threshold=null_threshold)
+            )
         block.hybridize(static_alloc=True)  # not static_shape: lengths vary
         self._start(block, found)
 
     @classmethod
-    def of(cls, block: Callable, found: Deployment) -> 'Predictor':
+    def of(cls, block: Callable, found: Deployment) -> Predictor:
         """The predictor of a network in memory that takes ids, token types and lengths."""
         predictor = cls.__new__(cls)
         predictor._start(block, found)
@@ -178,11 +206,23 @@ class Predictor:
 
     def _start(self, block: Callable, found: Deployment) -> None:
         if found.kind != 'task':
-            raise ValueError(f'this is an export of {found.kind}, which has no labels; export a fine-tuned model')
-        self._block, self.head, self._reading, self._encoder = block, found.head, found.reading, Encoder(found)
+            raise ValueError(
+                f'this is an export of {found.kind}, which has no labels; export a fine-tuned model'
+            )
+        self._block, self.head, self._reading, self._encoder = (
+            block,
+            found.head,
+            found.reading,
+            Encoder(found),
+        )
 
-    def predict(self, instances: Iterable[Union[str, Tuple[str, str], Instance]], *, batch_size: int = 32,
-                ahead: int = 16) -> Iterator[Prediction]:
+    def predict(
+        self,
+        instances: Iterable[Union[str, Tuple[str, str], Instance]],
+        *,
+        batch_size: int = 32,
+        ahead: int = 16,
+    ) -> Iterator[Prediction]:
         """A `Label`, a `Value` or an `Answer` for each instance, in their order.
 
         Parameters
@@ -192,7 +232,8 @@ class Predictor:
         batch_size : int
             Sequences that are computed together.
         ahead : int
-            Batches' worth of instances that are read at once, so that sequences of like length are computed together.
+            Batches' worth of instances that are read at once, so that sequences of like length are computed
+            together.
         """
         instances = iter(instances)
         while True:
@@ -206,11 +247,13 @@ class Predictor:
         if reading is not None:
             questions = questions_of(instances)
             windows = self._encoder.windows(questions)
-            best, nulls = best_answers(questions, windows, self._scores(windows.features, batch_size), reading)
+            best, nulls = best_answers(
+                questions, windows, self._scores(windows.features, batch_size), reading
+            )
             return [given(answers, null, reading.null_threshold) for answers, null in zip(best, nulls)]
         scores = self._scores(self._encoder.features(instances), batch_size)
         if self.head.kind == 'regression':
-            return [Value(float(score)) for score, in scores]
+            return [Value(float(score)) for (score,) in scores]
         return [self._label(row) for row in scores]
 
     def _scores(self, features: Features, batch_size: int) -> np.ndarray:
@@ -222,7 +265,7 @@ class Predictor:
             if self._reading is None:
                 found[batch.rows] = scores
             else:
-                found[batch.rows, :scores.shape[1]] = scores
+                found[batch.rows, : scores.shape[1]] = scores
         return found
 
     def _label(self, scores: np.ndarray) -> Label:
@@ -238,7 +281,8 @@ def _as_instance(item: Union[str, Tuple[str, str], Instance]) -> Instance:
 
 
 def score(predictor: Predictor, labelled: Sequence[Instance]) -> float:
-    """How good predictions are: the share of right labels, or of answers that SQuAD counts as exact, or Pearson's correlation.
+    """How good predictions are: the share of right labels, or of answers that SQuAD counts as exact, or
+    Pearson's correlation.
 
     Raises
     ------
@@ -256,5 +300,7 @@ def score(predictor: Predictor, labelled: Sequence[Instance]) -> float:
         return float(np.mean([exact_match(answer.text, label) for answer, label in zip(found, wanted)]))
     unknown = sorted(set(wanted) - set(predictor.head.labels))
     if unknown:
-        raise ValueError(f'labelled file: {", ".join(unknown[:9])} not among the labels {", ".join(predictor.head.labels)}')
+        raise ValueError(
+            f'labelled file: {", ".join(unknown[:9])} not among the labels {", ".join(predictor.head.labels)}'
+        )
     return float(np.mean([prediction.label == label for prediction, label in zip(found, wanted)]))

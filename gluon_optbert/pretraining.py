@@ -1,4 +1,5 @@
 """Pre-training: shards in, a model directory out."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -15,12 +16,12 @@ from .distributed import COMPRESSIONS, Workers
 from .heads import PARTS, PRETRAINING, part_of
 from .loop import Phase, Reporter
 from .model import OptBERTModel, build, named_parameters, read_parameters
-from .recipe import check_same, option, save, to_dict
-from .shards import Shards
-from .staging import new_directory, refuse_existing
 from .optimization import OPTIMIZERS, LossScale, Optimizer, Schedule
 from .precision import TRAINING_PRECISIONS, check_precision
 from .provenance import ORIGIN, note_origin
+from .recipe import check_same, option, save, to_dict
+from .shards import Shards
+from .staging import new_directory, refuse_existing
 from .training import fit
 from .vocabulary import vocabulary_hash
 
@@ -28,16 +29,24 @@ from .vocabulary import vocabulary_hash
 @dataclasses.dataclass(frozen=True)
 class WeightRecipe:
     """What every run that trains weights has in common."""
+
     output: Path = option('where the result is written')
     batch_size: int = option('instances a step, over all workers', 256)
     accumulate: int = option('passes that a worker splits its share of a batch into', 1)
     optimizer: str = option('of the weights', 'bertadam', choices=OPTIMIZERS[:2])
     learning_rate: float = option('its peak', 1e-4)
     warmup: float = option('share of the steps in which the learning rate rises', 0.01)
-    precision: str = option("of the encoder's matrix products, all else stays float32; bfloat16 is for processors with AVX-512, "
-                            'float16 for GPUs, with a loss scale that adapts', 'float32', choices=TRAINING_PRECISIONS)
-    compression: str = option('of the gradients on their way between workers: fp16 sends half the bytes', 'none',
-                              choices=COMPRESSIONS)
+    precision: str = option(
+        "of the encoder's matrix products, all else stays float32; bfloat16 is for processors with AVX-512, "
+        'float16 for GPUs, with a loss scale that adapts',
+        'float32',
+        choices=TRAINING_PRECISIONS,
+    )
+    compression: str = option(
+        'of the gradients on their way between workers: fp16 sends half the bytes',
+        'none',
+        choices=COMPRESSIONS,
+    )
     weight_decay: float = option('of all weights but biases and LayerNorms', 0.01)
     clip_norm: float = option('largest 2-norm of the gradient', 1.0)
     dropout: float = option('of embeddings, attention probabilities and block outputs', 0.1)
@@ -67,16 +76,37 @@ class WeightRecipe:
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""
-        return Phase(name=name, steps=steps, **{**dict(
-            batch_size=self.batch_size, accumulate=self.accumulate, log_every=self.log_every,
-            checkpoint_every=self.checkpoint_every, keep=self.keep), **more})
+        return Phase(
+            name=name,
+            steps=steps,
+            **{
+                **dict(
+                    batch_size=self.batch_size,
+                    accumulate=self.accumulate,
+                    log_every=self.log_every,
+                    checkpoint_every=self.checkpoint_every,
+                    keep=self.keep,
+                ),
+                **more,
+            },
+        )
 
-    def weight_optimizer(self, model: OptBERTModel, workers: Workers,
-                         parameters: Optional[Mapping[str, gluon.Parameter]] = None) -> Optimizer:
+    def weight_optimizer(
+        self,
+        model: OptBERTModel,
+        workers: Workers,
+        parameters: Optional[Mapping[str, gluon.Parameter]] = None,
+    ) -> Optimizer:
         """The optimizer of all weights, or of the given ones."""
-        return Optimizer(named_parameters(model) if parameters is None else parameters, self.optimizer,
-                         weight_decay=self.weight_decay, clip_norm=self.clip_norm, workers=workers, scale=self.loss_scale(),
-                         compression=self.compression)
+        return Optimizer(
+            named_parameters(model) if parameters is None else parameters,
+            self.optimizer,
+            weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
+            workers=workers,
+            scale=self.loss_scale(),
+            compression=self.compression,
+        )
 
     def loss_scale(self) -> Optional[LossScale]:
         """What float16 wants the loss multiplied by."""
@@ -87,17 +117,22 @@ class WeightRecipe:
         return Schedule(self.learning_rate, steps, int(self.warmup * steps))
 
     def check_workers(self, workers: Workers) -> None:
-        """Raise ValueError unless the batch divides among workers and passes, and they can compute in the precision."""
+        """Raise ValueError unless the batch divides among workers and passes, and they can compute in the
+        precision.
+        """
         check_precision(self.precision, workers.context())
         parts = workers.size * self.accumulate
         if self.batch_size % parts:
-            raise ValueError(f'batch_size {self.batch_size} does not divide among {workers.size} workers with '
-                             f'{self.accumulate} passes each; choose a multiple of {parts}')
+            raise ValueError(
+                f'batch_size {self.batch_size} does not divide among {workers.size} workers with '
+                f'{self.accumulate} passes each; choose a multiple of {parts}'
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingRecipe(WeightRecipe):
     """What every run that trains weights by equation (1) has in common."""
+
     shards: Path = option('directory of shards that pretrain/make_shards.py made')
     seed: int = option('of weights, data order and dropout', 1)
     evaluate_every: int = option('steps between held-out evaluations; 0 for one at the end', 1000)
@@ -115,20 +150,35 @@ class TrainingRecipe(WeightRecipe):
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""
-        return super().phase(name, steps, **{**dict(
-            seed=self.seed, evaluate_every=self.evaluate_every, evaluation_limit=self.evaluation_limit), **more})
+        return super().phase(
+            name,
+            steps,
+            **{
+                **dict(
+                    seed=self.seed, evaluate_every=self.evaluate_every, evaluation_limit=self.evaluation_limit
+                ),
+                **more,
+            },
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainRecipe(TrainingRecipe):
     """A pre-training run."""
+
     architecture: str = option('its name (l4_h256_a4, bert_base), or a file, or JSON', 'bert_base')
     model: Optional[Path] = option('model directory to start from instead of random weights', None)
     steps: int = option('steps of training', 1000000)
-    initial_std: float = option('standard deviation of the random initial weights; small networks want more, about '
-                                '0.6 over the square root of h', 0.02)
-    train: str = option('every weight, or the heads that an imported checkpoint lacked with the rest frozen', 'all',
-                        choices=('all', 'heads'))
+    initial_std: float = option(
+        'standard deviation of the random initial weights; small networks want more, about '
+        '0.6 over the square root of h',
+        0.02,
+    )
+    train: str = option(
+        'every weight, or the heads that an imported checkpoint lacked with the rest frozen',
+        'all',
+        choices=('all', 'heads'),
+    )
 
     def problems(self) -> List[str]:
         """What is out of range."""
@@ -145,7 +195,10 @@ class PretrainRecipe(TrainingRecipe):
 def open_shards(recipe: TrainingRecipe, vocabulary=None) -> Dict[str, Shards]:
     """Both splits of the recipe's shards; ValueError if they were made with another vocabulary."""
     expected = None if vocabulary is None else vocabulary_hash(vocabulary)
-    return {split: Shards.open(recipe.shards, split=split, vocabulary_hash=expected) for split in ('train', 'heldout')}
+    return {
+        split: Shards.open(recipe.shards, split=split, vocabulary_hash=expected)
+        for split in ('train', 'heldout')
+    }
 
 
 def work_directory(output: Path) -> Path:
@@ -159,19 +212,32 @@ def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
         return None
     start = read_model(recipe.model)
     if start.head != PRETRAINING:
-        raise ValueError(f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of pre-training; '
-                         'start from the network that it was fine-tuned from')
+        raise ValueError(
+            f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of '
+            f'pre-training; '
+            'start from the network that it was fine-tuned from'
+        )
     if recipe.train == 'heads' and not start.progress.get('untrained'):
-        raise ValueError(f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave --train heads away')
+        raise ValueError(
+            f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave --train heads away'
+        )
     return start
 
 
-def _trained(model: OptBERTModel, recipe: PretrainRecipe, start: Optional[SavedModel]) -> Dict[str, gluon.Parameter]:
-    """The parameters that a run trains; all others are frozen, among them the embedding that the MLM head is tied to."""
+def _trained(
+    model: OptBERTModel, recipe: PretrainRecipe, start: Optional[SavedModel]
+) -> Dict[str, gluon.Parameter]:
+    """The parameters that a run trains; all others are frozen, among them the embedding that the MLM head is
+    tied to.
+    """
     parameters = named_parameters(model)
     if recipe.train == 'all' or start is None:
         return parameters
-    trained = {name: parameter for name, parameter in parameters.items() if part_of(name) in start.progress['untrained']}
+    trained = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if part_of(name) in start.progress['untrained']
+    }
     for name, parameter in parameters.items():
         if name not in trained:
             parameter.grad_req = 'null'
@@ -183,10 +249,12 @@ def trained_steps(progress: Mapping[str, Any]) -> int:
     return int(progress.get('step', 0)) + int(progress.get('earlier_steps', 0))
 
 
-def _progress(measured: Mapping[str, Any], recipe: PretrainRecipe, start: Optional[SavedModel]) -> Dict[str, Any]:
-    """What the finished model says of its training: ``step`` of this phase, and ``earlier_steps`` of the phases before, as in
-    BERT's pre-training with 128 and then with 512 tokens. Steps of the heads alone are not steps of pre-training.
-    """
+def _progress(
+    measured: Mapping[str, Any], recipe: PretrainRecipe, start: Optional[SavedModel]
+) -> Dict[str, Any]:
+    """What the finished model says of its training: ``step`` of this phase, and ``earlier_steps`` of the
+    phases before, as in BERT's pre-training with 128 and then with 512 tokens. Steps of the heads alone are
+    not steps of pre-training."""
     if recipe.train == 'all' or start is None:
         earlier = trained_steps(start.progress) if start else 0
         return {**measured, 'earlier_steps': earlier} if earlier else dict(measured)
@@ -228,11 +296,14 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
     vocabulary = shards['train'].vocabulary()
     architecture = start.architecture if start else resolve(recipe.architecture, vocab_size=len(vocabulary))
     if architecture.vocab_size != len(vocabulary):
-        raise ValueError(f'the architecture has {architecture.vocab_size} tokens, the shards\' vocabulary '
-                         f'{len(vocabulary)}')
+        raise ValueError(
+            f"the architecture has {architecture.vocab_size} tokens, the shards' vocabulary {len(vocabulary)}"
+        )
     if shards['train'].max_seq_length > architecture.max_length:
-        raise ValueError(f'shards have up to {shards["train"].max_seq_length} tokens, the architecture has '
-                         f'{architecture.max_length} positions')
+        raise ValueError(
+            f'shards have up to {shards["train"].max_seq_length} tokens, the architecture has '
+            f'{architecture.max_length} positions'
+        )
     workers.barrier('checked')
     if workers.first and not work.exists():
         with new_directory(work) as staged:
@@ -241,20 +312,37 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
         note_origin(work, workers=workers.size)
     workers.barrier('laid out')
 
-    model = build(architecture, start.parameters if start else None, seed=recipe.seed,
-                  initial_std=recipe.initial_std, dropout=recipe.dropout, precision=recipe.precision,
-                  ctx=workers.context())
+    model = build(
+        architecture,
+        start.parameters if start else None,
+        seed=recipe.seed,
+        initial_std=recipe.initial_std,
+        dropout=recipe.dropout,
+        precision=recipe.precision,
+        ctx=workers.context(),
+    )
     workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
     reporter = Reporter(work / 'metrics.jsonl', workers)
     size = ParameterCost().cost(architecture)
     optimizer = recipe.weight_optimizer(model, workers, _trained(model, recipe, start))
-    measured = fit(model, optimizer, recipe.schedule(recipe.steps),
-                   recipe.phase('pretraining', recipe.steps, notes={'parameters': size}), shards=shards['train'],
-                   heldout=shards['heldout'], workers=workers, reporter=reporter, states=work / 'states')
+    measured = fit(
+        model,
+        optimizer,
+        recipe.schedule(recipe.steps),
+        recipe.phase('pretraining', recipe.steps, notes={'parameters': size}),
+        shards=shards['train'],
+        heldout=shards['heldout'],
+        workers=workers,
+        reporter=reporter,
+        states=work / 'states',
+    )
     progress = _progress(measured, recipe, start)
     if workers.first:
-        write_model(recipe.output, SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress),
-                    extra={name: (work / name).read_bytes() for name in ('metrics.jsonl', ORIGIN)})
+        write_model(
+            recipe.output,
+            SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress),
+            extra={name: (work / name).read_bytes() for name in ('metrics.jsonl', ORIGIN)},
+        )
         shutil.rmtree(work)
     workers.barrier('written')
     return progress

@@ -1,9 +1,10 @@
 """Linear probes: what a linear classifier can read from each layer of a network that is not trained for it.
 
-A probe says little by itself. Beside it stand the share of the commonest label, the same probe on random weights, and for words
-the control task of Hewitt & Liang (2019), "Designing and Interpreting Probes with Control Tasks": labels drawn at random for
-every word type, which only memory can learn. Selectivity is the accuracy less that on the control task.
-"""
+A probe says little by itself. Beside it stand the share of the commonest label, the same probe on random
+weights, and for words the control task of Hewitt & Liang (2019), "Designing and Interpreting Probes with
+Control Tasks": labels drawn at random for every word type, which only memory can learn. Selectivity is the
+accuracy less that on the control task."""
+
 from __future__ import annotations
 
 import collections
@@ -42,6 +43,7 @@ class ProbeTask:
     control : np.ndarray of int, shape (n,), optional
         Labels of the control task.
     """
+
     name: str
     places: np.ndarray
     labels: np.ndarray
@@ -57,7 +59,10 @@ class ProbeTask:
 
 @dataclasses.dataclass(frozen=True)
 class ProbeResult:
-    """Accuracies of the probes of one task on one network: on the embedding, then on the output of every layer."""
+    """Accuracies of the probes of one task on one network: on the embedding, then on the output of every
+    layer.
+    """
+
     accuracy: Tuple[float, ...]
     control: Tuple[float, ...] = ()
 
@@ -68,7 +73,9 @@ class ProbeResult:
 
 
 def casing(words: Sequence[str]) -> Dict[str, str]:
-    """How words are written, by word: ``lower``, ``title`` or ``upper``; others, such as ``iPod``, and digits are left out."""
+    """How words are written, by word: ``lower``, ``title`` or ``upper``; others, such as ``iPod``, and digits
+    are left out.
+    """
     kinds = {}
     for word in words:
         if not word.isalpha():
@@ -83,10 +90,11 @@ def casing(words: Sequence[str]) -> Dict[str, str]:
 
 
 def frequency_bands(words: Sequence[str]) -> Dict[str, str]:
-    """Thirds of a text by how common its words are in it, by word; capitals do not count, nor does what is no word.
+    """Thirds of a text by how common its words are in it, by word; capitals do not count, nor does what is no
+    word.
 
-    The commonest word types that make up a third of the text are ``frequent``, the next third ``middling``, the rest ``rare``.
-    """
+    The commonest word types that make up a third of the text are ``frequent``, the next third ``middling``,
+    the rest ``rare``."""
     counts = collections.Counter(word.lower() for word in words if word.isalpha())
     total, before, bands = sum(counts.values()), 0, {}
     for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
@@ -95,13 +103,23 @@ def frequency_bands(words: Sequence[str]) -> Dict[str, str]:
     return {word: bands[word.lower()] for word in words if word.lower() in bands}
 
 
-def _task(name: str, places: np.ndarray, named: Sequence[str], *, sequences: int, generator: np.random.RandomState,
-          types: Optional[Sequence[str]] = None) -> Optional[ProbeTask]:
+def _task(
+    name: str,
+    places: np.ndarray,
+    named: Sequence[str],
+    *,
+    sequences: int,
+    generator: np.random.RandomState,
+    types: Optional[Sequence[str]] = None,
+) -> Optional[ProbeTask]:
     """The task of these labels; None if less than two of them are common enough to be learnt and measured."""
     counts = collections.Counter(named)
     classes = tuple(sorted(label for label, count in counts.items() if count >= LEAST))
     kept = np.array([label in classes for label in named], dtype=bool)
-    places, labels = places[kept], np.array([classes.index(label) for label in named if label in classes], dtype=int)
+    places, labels = (
+        places[kept],
+        np.array([classes.index(label) for label in named if label in classes], dtype=int),
+    )
     aside = generator.permutation(sequences) < max(1, round(TEST_SHARE * sequences))
     test = aside[places[:, 0]]
     if len(set(labels[~test])) < 2 or not test.any():
@@ -119,7 +137,7 @@ def _balanced(named: Sequence[Optional[str]], most: int, generator: np.random.Ra
     taken: List[int] = []
     for label in classes:
         having = [i for i, other in enumerate(named) if other == label]
-        taken += [having[i] for i in generator.permutation(len(having))[:most // len(classes)]]
+        taken += [having[i] for i in generator.permutation(len(having))[: most // len(classes)]]
     return sorted(taken)
 
 
@@ -146,19 +164,28 @@ def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> Dict[str,
         generator = np.random.RandomState(seed)
         label_of = labelling([word for *_, word in found])
         places = [found[i] for i in _balanced([label_of.get(word) for *_, word in found], words, generator)]
-        tasks[name] = _task(name, np.array([place[:2] for place in places], dtype=int).reshape(-1, 2),
-                            [label_of[word] for *_, word in places], sequences=len(sample), generator=generator,
-                            types=[word.lower() for *_, word in places])
+        tasks[name] = _task(
+            name,
+            np.array([place[:2] for place in places], dtype=int).reshape(-1, 2),
+            [label_of[word] for *_, word in places],
+            sequences=len(sample),
+            generator=generator,
+            types=[word.lower() for *_, word in places],
+        )
     return tasks
 
 
 def sentence_task(sample: Sample, *, name: str = 'label', seed: int = 0) -> Optional[ProbeTask]:
-    """The labels of the sequences, read from the mean over their tokens; None without two labels that are common enough."""
+    """The labels of the sequences, read from the mean over their tokens; None without two labels that are
+    common enough.
+    """
     places = np.array([(number, MEAN) for number in range(len(sample.labels))], dtype=int).reshape(-1, 2)
     return _task(name, places, sample.labels, sequences=len(sample), generator=np.random.RandomState(seed))
 
 
-def layer_features(network: OptBERTModel, sample: Sample, places: np.ndarray, *, batch_size: int = 16) -> List[np.ndarray]:
+def layer_features(
+    network: OptBERTModel, sample: Sample, places: np.ndarray, *, batch_size: int = 16
+) -> List[np.ndarray]:
     """The states of some places: the embedding, then the output of every layer.
 
     Parameters
@@ -170,8 +197,10 @@ def layer_features(network: OptBERTModel, sample: Sample, places: np.ndarray, *,
     -------
     list of np.ndarray, shape (n, h), float32
     """
-    features = [np.zeros((len(places), network.architecture.h), dtype=np.float32)
-                for _ in range(1 + len(network.architecture.layers))]
+    features = [
+        np.zeros((len(places), network.architecture.h), dtype=np.float32)
+        for _ in range(1 + len(network.architecture.layers))
+    ]
     for batch in sorted_batches(sample.features, batch_size):
         row_of = {number: row for row, number in enumerate(batch.rows)}
         wanted = np.flatnonzero(np.isin(places[:, 0], batch.rows))
@@ -192,17 +221,23 @@ def linear_accuracy(features: np.ndarray, labels: np.ndarray, test: np.ndarray) 
     return float(probe.score(features[test], labels[test]))
 
 
-def probe(network: OptBERTModel, sample: Sample, tasks: Mapping[str, ProbeTask], *,
-          batch_size: int = 16) -> Dict[str, ProbeResult]:
+def probe(
+    network: OptBERTModel, sample: Sample, tasks: Mapping[str, ProbeTask], *, batch_size: int = 16
+) -> Dict[str, ProbeResult]:
     """Probe every layer of a network for every task, in one pass over the sample."""
     if not tasks:
         return {}
     borders = np.cumsum([0, *(len(task.labels) for task in tasks.values())])
-    features = layer_features(network, sample, np.concatenate([task.places for task in tasks.values()]), batch_size=batch_size)
+    features = layer_features(
+        network, sample, np.concatenate([task.places for task in tasks.values()]), batch_size=batch_size
+    )
     results = {}
     for (name, task), start, end in zip(tasks.items(), borders, borders[1:]):
         rows = [feature[start:end] for feature in features]
         results[name] = ProbeResult(
             tuple(linear_accuracy(row, task.labels, task.test) for row in rows),
-            () if task.control is None else tuple(linear_accuracy(row, task.control, task.test) for row in rows))
+            ()
+            if task.control is None
+            else tuple(linear_accuracy(row, task.control, task.test) for row in rows),
+        )
     return results

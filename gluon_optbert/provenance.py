@@ -1,4 +1,5 @@
 """Where a measured number comes from: the commit, the versions and the machine of a run."""
+
 from __future__ import annotations
 
 import json
@@ -20,22 +21,39 @@ ORIGIN = 'origin.json'
 
 
 def commit() -> Optional[str]:
-    """The commit of the working tree that the package runs from, ending in ``+`` if it has changes; None if there is none."""
+    """The commit of the working tree that the package runs from, ending in ``+`` if it has changes; None if
+    there is none.
+    """
+
     def git(*words: str) -> str:
-        return subprocess.run(['git', *words], cwd=str(Path(__file__).resolve().parent), check=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, universal_newlines=True).stdout.strip()
+        return subprocess.run(
+            ['git', *words],
+            cwd=str(Path(__file__).resolve().parent),
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ).stdout.strip()
+
     try:
         if git('ls-files', Path(__file__).name) == '':
             return None  # installed below somebody else's repository
-        return git('rev-parse', 'HEAD') + ('+' if git('status', '--porcelain', '--untracked-files=no') else '')
+        return git('rev-parse', 'HEAD') + (
+            '+' if git('status', '--porcelain', '--untracked-files=no') else ''
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def versions() -> Dict[str, str]:
     """Of what a result depends on."""
-    return {'gluon_optbert': __version__, 'mxnet': mx.__version__, 'gluonnlp': gluonnlp.__version__, 'numpy': np.__version__,
-            'python': platform.python_version()}
+    return {
+        'gluon_optbert': __version__,
+        'mxnet': mx.__version__,
+        'gluonnlp': gluonnlp.__version__,
+        'numpy': np.__version__,
+        'python': platform.python_version(),
+    }
 
 
 def machine() -> Dict[str, Any]:
@@ -45,8 +63,12 @@ def machine() -> Dict[str, Any]:
     except OSError:
         lines = []
     models = [line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')]
-    return {'cpu': models[0] if models else platform.processor(), 'cores': physical_cores(),
-            'threads': os.environ.get('OMP_NUM_THREADS'), 'system': platform.platform()}
+    return {
+        'cpu': models[0] if models else platform.processor(),
+        'cores': physical_cores(),
+        'threads': os.environ.get('OMP_NUM_THREADS'),
+        'system': platform.platform(),
+    }
 
 
 def origin_here() -> Dict[str, Any]:
@@ -55,9 +77,8 @@ def origin_here() -> Dict[str, Any]:
 
 
 def note_origin(directory: Path, *, workers: int) -> None:
-    """Write into a run's directory what computes it: an entry of `ORIGIN` when it begins, and one more whenever it goes on with
-    another commit, version, machine, or number of workers.
-    """
+    """Write into a run's directory what computes it: an entry of `ORIGIN` when it begins, and one more
+    whenever it goes on with another commit, version, machine, or number of workers."""
     path = Path(directory) / ORIGIN
     entries: List[Any] = []
     try:

@@ -1,4 +1,5 @@
 """What a pruning run is asked for: its recipe, and which networks it can prune how far."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -22,29 +23,42 @@ UNRANKED = ('uniform', 'layers', 'blocks')  # they choose widths or layers, not 
 @dataclasses.dataclass(frozen=True)
 class PruneRecipe(TrainingRecipe):
     """A pruning run."""
+
     model: Path = option('model directory to prune')
-    target: float = option('share of the model\'s cost that is to be left', 0.6)
+    target: float = option("share of the model's cost that is to be left", 0.6)
     rounds: int = option('T, the rounds of training gates, cutting and recovering', 4)
-    targets: Tuple[float, ...] = option('a ladder, such as 0.9,0.8,0.7: the share that is left after each round, instead of '
-                                        'target and rounds', ())
+    targets: Tuple[float, ...] = option(
+        'a ladder, such as 0.9,0.8,0.7: the share that is left after each round, instead of '
+        'target and rounds',
+        (),
+    )
     prune: str = option('the widths that may lose units, of h a k v f', LETTERS)
-    method: str = option('what chooses the units: trained gates; or a baseline: chance, the size of the weights, one factor '
-                         'for all widths, whole layers, whole intermediate blocks at even distances, or heads by the importance '
-                         'of Michel et al. (2019)', 'alpha',
-                         choices=METHODS)
+    method: str = option(
+        'what chooses the units: trained gates; or a baseline: chance, the size of the weights, one factor '
+        'for all widths, whole layers, whole intermediate blocks at even distances, or heads by the '
+        'importance '
+        'of Michel et al. (2019)',
+        'alpha',
+        choices=METHODS,
+    )
     drop: str = option('which layers the method layers drops', 'last', choices=DROPS)
     multiple_of: int = option('widths h, k, v and f that lose units end at multiples of this', 1)
-    drop_blocks: bool = option('whether f may reach 0, which takes the whole intermediate block of a layer away', False)
+    drop_blocks: bool = option(
+        'whether f may reach 0, which takes the whole intermediate block of a layer away', False
+    )
     objective: str = option('what the cost counts', 'parameters', choices=OBJECTIVES)
     length: int = option('tokens of a sequence for the FLOPs objective', 128)
     latency_model: Optional[Path] = option('what tools/fit_latency.py wrote, for the latency objective', None)
     penalty: str = option('what pushes alpha to zero', 'l1', choices=tuple(PENALTIES))
     gamma: float = option('weight of the penalty on alpha', 1e-2)
-    alpha_steps: Optional[int] = option('steps of training the gates in a round; by default 1/1000 of the '
-                                        'pre-training steps', None)
+    alpha_steps: Optional[int] = option(
+        'steps of training the gates in a round; by default 1/1000 of the pre-training steps', None
+    )
     alpha_learning_rate: float = option('of the gates', 1e-2)
     alpha_optimizer: str = option('of the gates', 'adam', choices=('adam', 'sgd'))
-    recovery_steps: Optional[int] = option('steps of recovery in a round; by default 1/20 of the pre-training steps', None)
+    recovery_steps: Optional[int] = option(
+        'steps of recovery in a round; by default 1/20 of the pre-training steps', None
+    )
 
     def problems(self) -> List[str]:
         """What is out of range."""
@@ -59,12 +73,16 @@ class PruneRecipe(TrainingRecipe):
         if self.multiple_of > 1 and self.method in UNRANKED:
             found.append(f'multiple_of does not go with the method {self.method}')
         if self.drop_blocks and ('f' not in self.prune or self.method in UNRANKED):
-            found.append(f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}')
+            found.append(
+                f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}'
+            )
         for method, width in (('heads', 'a'), ('blocks', 'f')):
             if self.method == method and self.prune != width:
                 found.append(f'the method {method} goes with --prune {width}, found {self.prune!r}')
         if self.method == 'layers' and set(self.prune) != set(LETTERS):
-            found.append(f'the method layers takes whole layers; leave prune at {LETTERS}, found {self.prune!r}')
+            found.append(
+                f'the method layers takes whole layers; leave prune at {LETTERS}, found {self.prune!r}'
+            )
         if (self.objective == 'latency') != (self.latency_model is not None):
             found.append('the objective latency and latency_model go together')
         if self.rounds < 1:
@@ -85,7 +103,9 @@ class PruneRecipe(TrainingRecipe):
         """The share of the cost that is left after each round."""
         if self.targets:
             return list(self.targets)
-        return [1 - (1 - self.target) * number / self.rounds for number in range(1, self.rounds)] + [self.target]
+        return [1 - (1 - self.target) * number / self.rounds for number in range(1, self.rounds)] + [
+            self.target
+        ]
 
     def cost(self) -> CostModel:
         """What the budget counts."""
@@ -95,21 +115,31 @@ class PruneRecipe(TrainingRecipe):
         """Steps of a round's gate training and recovery; the paper's shares of the pre-training unless given."""
         trained = trained_steps(base.progress)
         if (self.alpha_steps is None or self.recovery_steps is None) and not trained:
-            raise ValueError('the model does not say how many steps it was pre-trained for; give --alpha-steps and '
-                             '--recovery-steps')
+            raise ValueError(
+                'the model does not say how many steps it was pre-trained for; give --alpha-steps and '
+                '--recovery-steps'
+            )
         return self.alpha_steps or max(1, trained // 1000), self.recovery_steps or max(1, trained // 20)
 
 
 def read_start(directory: Path) -> SavedModel:
-    """A model directory that can be pruned: with the heads of pre-training, trained, and without gates; else ValueError."""
+    """A model directory that can be pruned: with the heads of pre-training, trained, and without gates; else
+    ValueError.
+    """
     start = read_model(directory)
     if start.head != PRETRAINING:
-        raise ValueError(f'{directory} has the head of {start.head.task or start.head.kind} instead of those of pre-training; '
-                         'prune the network that it was fine-tuned from')
+        raise ValueError(
+            f'{directory} has the head of {start.head.task or start.head.kind} instead of those of '
+            f'pre-training; '
+            'prune the network that it was fine-tuned from'
+        )
     if start.progress.get('untrained'):
         lacking = ' and '.join(PARTS[part] for part in start.progress['untrained'])
-        raise ValueError(f'{directory} was imported without {lacking}, and what stands there is random; train it first, with '
-                         'pretrain/run_pretraining.py --train heads')
+        raise ValueError(
+            f'{directory} was imported without {lacking}, and what stands there is random; train it first, '
+            f'with '
+            'pretrain/run_pretraining.py --train heads'
+        )
     if start.alphas:
         raise ValueError(f'{directory} still has its gates; fold them with tools/export_model.py first')
     return start
@@ -118,14 +148,26 @@ def read_start(directory: Path) -> SavedModel:
 def unreachable(recipe: PruneRecipe, architecture: Architecture) -> Optional[str]:
     """Why a run cannot come down to the share that it is to leave of a network; None if it can."""
     cost, empty = recipe.cost(), recipe.drop_blocks or recipe.method == 'blocks'
-    least = {key: int(key[0] != 'f' or not empty) for key, width in architecture.widths().items()
-             if key[0] in recipe.prune and width}
-    smallest = architecture.with_widths(least) if recipe.method != 'layers' else dataclasses.replace(
-        architecture, layers=architecture.layers[:1])
+    least = {
+        key: int(key[0] != 'f' or not empty)
+        for key, width in architecture.widths().items()
+        if key[0] in recipe.prune and width
+    }
+    smallest = (
+        architecture.with_widths(least)
+        if recipe.method != 'layers'
+        else dataclasses.replace(architecture, layers=architecture.layers[:1])
+    )
     reachable, wanted = cost.cost(smallest) / cost.cost(architecture), recipe.shares()[-1]
     if reachable <= wanted:
         return None
-    how, left = ('dropping layers', 'one layer') if recipe.method == 'layers' else (
-        f'pruning {recipe.prune}', 'one unit of each width' + (' but f' if empty else ''))
-    return (f'target {wanted:.4g} cannot be reached by {how}: with {left} left, {reachable:.3f} of the {recipe.objective} '
-            'remain; ask for more, or prune more widths')
+    how, left = (
+        ('dropping layers', 'one layer')
+        if recipe.method == 'layers'
+        else (f'pruning {recipe.prune}', 'one unit of each width' + (' but f' if empty else ''))
+    )
+    return (
+        f'target {wanted:.4g} cannot be reached by {how}: with {left} left, {reachable:.3f} of the '
+        f'{recipe.objective} '
+        'remain; ask for more, or prune more widths'
+    )

@@ -1,13 +1,14 @@
 """Algorithm 1 of optBERT: train the gates, zero the smallest, fold, cut, recover, and again.
 
-    RUN_DIR/recipe.yaml  origin.json  metrics.jsonl  rounds.json  pruning.md
-    RUN_DIR/latency.json             predicted and measured, with the objective latency
-    RUN_DIR/round-0/model            the network that is pruned
-    RUN_DIR/round-N/alphas.npz       the trained gates
-    RUN_DIR/round-N/selection.json   which units stayed and went, at which alpha and price
-    RUN_DIR/round-N/shrunk           the model directory after the cut
-    RUN_DIR/round-N/model            and after recovery
+RUN_DIR/recipe.yaml  origin.json  metrics.jsonl  rounds.json  pruning.md
+RUN_DIR/latency.json             predicted and measured, with the objective latency
+RUN_DIR/round-0/model            the network that is pruned
+RUN_DIR/round-N/alphas.npz       the trained gates
+RUN_DIR/round-N/selection.json   which units stayed and went, at which alpha and price
+RUN_DIR/round-N/shrunk           the model directory after the cut
+RUN_DIR/round-N/model            and after recovery
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -45,6 +46,7 @@ from .training import evaluate, fit, gradients
 @dataclasses.dataclass
 class _Job:
     """What the rounds of a run share."""
+
     recipe: PruneRecipe
     workers: Workers
     shards: Mapping[str, Shards]
@@ -61,22 +63,33 @@ class _Job:
         return self.recipe.output / f'round-{number}'
 
     def evaluate(self, model: OptBERTModel) -> Dict[str, float]:
-        return evaluate(model, self.shards['heldout'], self.workers, batch_size=self.recipe.batch_size,
-                        limit=self.recipe.evaluation_limit)
+        return evaluate(
+            model,
+            self.shards['heldout'],
+            self.workers,
+            batch_size=self.recipe.batch_size,
+            limit=self.recipe.evaluation_limit,
+        )
 
     def build(self, saved: SavedModel, **options: Any) -> OptBERTModel:
-        return build(saved.architecture, saved.parameters, ctx=self.workers.context(),
-                     **{'dropout': self.recipe.dropout, 'precision': self.recipe.precision, **options})
+        return build(
+            saved.architecture,
+            saved.parameters,
+            ctx=self.workers.context(),
+            **{'dropout': self.recipe.dropout, 'precision': self.recipe.precision, **options},
+        )
 
 
-def train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]:
+def train_gates(
+    job: _Job, current: SavedModel, number: int
+) -> Tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]:
     """Train alpha by equation (2) with the weights frozen.
 
     Returns
     -------
     alphas : dict of width key to np.ndarray
-        What the weights are multiplied by. A unit that the penalty has put at exactly zero has an alpha of one: should the
-        budget let it stay, weights folded by zero could never recover.
+        What the weights are multiplied by. A unit that the penalty has put at exactly zero has an alpha of
+        one: should the budget let it stay, weights folded by zero could never recover.
     scores : dict of width key to np.ndarray
         What ranks the units: the trained values themselves.
     """
@@ -92,13 +105,32 @@ def train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Dict[str, 
         else:
             parameter.set_data(mx.nd.full(parameter.shape, kind.gate.FIXED))
     steps, recovery = job.steps
-    phase = recipe.phase('gates', steps, evaluate_every=0, first_batch=(number - 1) * (steps + recovery),
-                         notes={'round': number, 'parameters': ParameterCost().cost(current.architecture)})
-    optimizer = Optimizer({gate_name(key): parameter for key, parameter in gates.trained().items()},
-                          recipe.alpha_optimizer, workers=job.workers, scale=recipe.loss_scale(), compression=recipe.compression)
-    fit(model, optimizer, Schedule(recipe.alpha_learning_rate, steps, decay=False), phase, shards=job.shards['train'],
-        heldout=None, workers=job.workers, reporter=job.reporter, states=job.directory(number) / 'gate-states',
-        penalty=kind(recipe.gamma, beta(current.architecture, job.cost)))
+    phase = recipe.phase(
+        'gates',
+        steps,
+        evaluate_every=0,
+        first_batch=(number - 1) * (steps + recovery),
+        notes={'round': number, 'parameters': ParameterCost().cost(current.architecture)},
+    )
+    optimizer = Optimizer(
+        {gate_name(key): parameter for key, parameter in gates.trained().items()},
+        recipe.alpha_optimizer,
+        workers=job.workers,
+        scale=recipe.loss_scale(),
+        compression=recipe.compression,
+    )
+    fit(
+        model,
+        optimizer,
+        Schedule(recipe.alpha_learning_rate, steps, decay=False),
+        phase,
+        shards=job.shards['train'],
+        heldout=None,
+        workers=job.workers,
+        reporter=job.reporter,
+        states=job.directory(number) / 'gate-states',
+        penalty=kind(recipe.gamma, beta(current.architecture, job.cost)),
+    )
     trained = gates.values()
     values = {key: kind.gate.value(value) for key, value in trained.items()}
     scores = {key: np.exp(value) for key, value in trained.items()} if recipe.penalty == 'l0' else values
@@ -108,9 +140,9 @@ def train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Dict[str, 
 def head_importance(job: _Job, current: SavedModel, number: int) -> Dict[str, np.ndarray]:
     """Scores of the heads by Michel et al. (2019), "Are Sixteen Heads Really Better than One?", equation (2).
 
-    The expected magnitude of the loss's derivative towards a head's output gate, over as many batches as gates would be
-    trained for, normalised within each layer as there. A head's output is linear in its values, so the derivative is the
-    inner product of the value weights with their gradients.
+    The expected magnitude of the loss's derivative towards a head's output gate, over as many batches as
+    gates would be trained for, normalised within each layer as there. A head's output is linear in its
+    values, so the derivative is the inner product of the value weights with their gradients.
 
     Returns
     -------
@@ -118,20 +150,29 @@ def head_importance(job: _Job, current: SavedModel, number: int) -> Dict[str, np
         Ones for every width other than the heads.
     """
     model = job.build(current, precision='float32')
-    values = {name: parameter for name, parameter in named_parameters(model).items() if '.proj_value.' in name}
+    values = {
+        name: parameter for name, parameter in named_parameters(model).items() if '.proj_value.' in name
+    }
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'
     for parameter in values.values():
         parameter.grad_req = 'write'
     steps, recovery = job.steps
     phase = job.recipe.phase('importance', steps, first_batch=(number - 1) * (steps + recovery))
-    scores = {key: np.zeros(width) if key[0] == 'a' else np.ones(width)
-              for key, width in current.architecture.widths().items()}
+    scores = {
+        key: np.zeros(width) if key[0] == 'a' else np.ones(width)
+        for key, width in current.architecture.widths().items()
+    }
     for _ in gradients(model, values, phase, shards=job.shards['train'], workers=job.workers):
         for i, layer in enumerate(current.architecture.layers):
             prefix = f'encoder.transformer_cells.{i}.attention_cell.proj_value.'
-            slope = sum((values[prefix + part].data() * values[prefix + part].grad()).asnumpy().reshape(layer.a, -1).sum(1)
-                        for part in ('weight', 'bias'))
+            slope = sum(
+                (values[prefix + part].data() * values[prefix + part].grad())
+                .asnumpy()
+                .reshape(layer.a, -1)
+                .sum(1)
+                for part in ('weight', 'bias')
+            )
             scores[f'a{i}'] += np.abs(slope)
     for key, score in scores.items():
         if key[0] == 'a':
@@ -161,21 +202,41 @@ def _select(job: _Job, current: SavedModel, scores: Alphas, number: int) -> Sele
         return select_blocks(current.architecture, job.cost, target)
     if recipe.method == 'uniform':
         return select_uniform(scores, current.architecture, job.cost, target, prune=recipe.prune)
-    return select_units(scores, current.architecture, job.cost, target, prune=recipe.prune,
-                        multiple_of=recipe.multiple_of, drop_blocks=recipe.drop_blocks)
+    return select_units(
+        scores,
+        current.architecture,
+        job.cost,
+        target,
+        prune=recipe.prune,
+        multiple_of=recipe.multiple_of,
+        drop_blocks=recipe.drop_blocks,
+    )
 
 
 def _cut(job: _Job, current: SavedModel, number: int) -> None:
-    """Train the gates of a round, select, fold and cut; leaves alphas.npz, selection.json and the shrunk model."""
+    """Train the gates of a round, select, fold and cut; leaves alphas.npz, selection.json and the shrunk
+    model.
+    """
     recipe, directory = job.recipe, job.directory(number)
     before = job.evaluate(job.build(current))
     alphas, scores = _rank(job, current, number)
     selection = _select(job, current, scores, number)
-    story = explain(selection, scores, job.cost.prices(current.architecture), job.cost.cost(current.architecture), number)
+    story = explain(
+        selection, scores, job.cost.prices(current.architecture), job.cost.cost(current.architecture), number
+    )
     if recipe.multiple_of > 1:
-        plain = select_units(scores, current.architecture, job.cost, job.target(number), prune=recipe.prune,
-                             drop_blocks=recipe.drop_blocks)
-        story['multiple_of'] = {'units': recipe.multiple_of, 'cost_below_plain_selection': plain.cost - selection.cost}
+        plain = select_units(
+            scores,
+            current.architecture,
+            job.cost,
+            job.target(number),
+            prune=recipe.prune,
+            drop_blocks=recipe.drop_blocks,
+        )
+        story['multiple_of'] = {
+            'units': recipe.multiple_of,
+            'cost_below_plain_selection': plain.cost - selection.cost,
+        }
     job.workers.agree(json.dumps(story, sort_keys=True), what=f'the selection of round {number}')
     if job.workers.first:
         parameters, architecture = shrink(current.parameters, current.architecture, alphas, selection)
@@ -183,8 +244,16 @@ def _cut(job: _Job, current: SavedModel, number: int) -> None:
         np.savez(packed, **alphas)
         write_file(directory / 'alphas.npz', packed.getvalue())
         write_file(directory / 'selection.json', (json.dumps(story, indent=1) + '\n').encode())
-        write_model(directory / 'shrunk', SavedModel(architecture, parameters, current.vocabulary, to_dict(recipe),
-                                                     {'round': number, 'before': before}))
+        write_model(
+            directory / 'shrunk',
+            SavedModel(
+                architecture,
+                parameters,
+                current.vocabulary,
+                to_dict(recipe),
+                {'round': number, 'before': before},
+            ),
+        )
     job.workers.barrier(f'cut.{number}')
 
 
@@ -198,16 +267,35 @@ def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
     after_cut = job.evaluate(model)
     steps, recovery = job.steps
     size = ParameterCost().cost(shrunk.architecture)
-    phase = recipe.phase('recovery', recovery, first_batch=(number - 1) * (steps + recovery) + steps,
-                         notes={'round': number, 'parameters': size})
-    progress = fit(model, recipe.weight_optimizer(model, job.workers), recipe.schedule(recovery), phase,
-                   shards=job.shards['train'], heldout=job.shards['heldout'], workers=job.workers,
-                   reporter=job.reporter, states=directory / 'recovery-states')
+    phase = recipe.phase(
+        'recovery',
+        recovery,
+        first_batch=(number - 1) * (steps + recovery) + steps,
+        notes={'round': number, 'parameters': size},
+    )
+    progress = fit(
+        model,
+        recipe.weight_optimizer(model, job.workers),
+        recipe.schedule(recovery),
+        phase,
+        shards=job.shards['train'],
+        heldout=job.shards['heldout'],
+        workers=job.workers,
+        reporter=job.reporter,
+        states=directory / 'recovery-states',
+    )
     if job.workers.first:
-        write_model(directory / 'model', SavedModel(
-            shrunk.architecture, read_parameters(model), shrunk.vocabulary, to_dict(recipe),
-            {**progress, 'round': number, 'before': shrunk.progress['before'], 'after_cut': after_cut}),
-            extra={ORIGIN: (recipe.output / ORIGIN).read_bytes()})
+        write_model(
+            directory / 'model',
+            SavedModel(
+                shrunk.architecture,
+                read_parameters(model),
+                shrunk.vocabulary,
+                to_dict(recipe),
+                {**progress, 'round': number, 'before': shrunk.progress['before'], 'after_cut': after_cut},
+            ),
+            extra={ORIGIN: (recipe.output / ORIGIN).read_bytes()},
+        )
     job.workers.barrier(f'recovered.{number}')
     return read_model(directory / 'model')
 
@@ -257,11 +345,22 @@ def prune(recipe: PruneRecipe) -> List[Dict[str, Any]]:
     if workers.first and not (recipe.output / 'rounds.json').exists():
         note_origin(recipe.output, workers=workers.size)
     cost = recipe.cost()
-    job = _Job(recipe, workers, open_shards(recipe, current.vocabulary), cost, cost.cost(current.architecture),
-               recipe.steps(current), Reporter(recipe.output / 'metrics.jsonl', workers))
+    job = _Job(
+        recipe,
+        workers,
+        open_shards(recipe, current.vocabulary),
+        cost,
+        cost.cost(current.architecture),
+        recipe.steps(current),
+        Reporter(recipe.output / 'metrics.jsonl', workers),
+    )
     for number in range(1, len(recipe.shares()) + 1):
         directory = job.directory(number)
-        current = read_model(directory / 'model') if (directory / 'model').is_dir() else _round(job, current, number)
+        current = (
+            read_model(directory / 'model')
+            if (directory / 'model').is_dir()
+            else _round(job, current, number)
+        )
         if workers.first:
             for states in ('gate-states', 'recovery-states'):
                 shutil.rmtree(directory / states, ignore_errors=True)
@@ -270,8 +369,13 @@ def prune(recipe: PruneRecipe) -> List[Dict[str, Any]]:
         write_file(recipe.output / 'rounds.json', (json.dumps(rows, indent=1) + '\n').encode())
         latency = None
         if isinstance(cost, LatencyCost):
-            latency = check_predictions(cost, {name: Architecture.from_dict(row['architecture'], source='rounds.json')
-                                               for name, row in (('before', rows[0]), ('finished', rows[-1]))})
+            latency = check_predictions(
+                cost,
+                {
+                    name: Architecture.from_dict(row['architecture'], source='rounds.json')
+                    for name, row in (('before', rows[0]), ('finished', rows[-1]))
+                },
+            )
             write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
         write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency).encode())
     workers.barrier('finished')

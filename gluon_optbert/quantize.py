@@ -1,9 +1,11 @@
-"""An export's matrix products in eight bits: thresholds from the user's text, and MXNet's quantised operators.
+"""An export's matrix products in eight bits: thresholds from the user's text, and MXNet's quantised
+operators.
 
-The encoder's matrix products take int8 inputs and weights, one scale to a tensor, and add up in int32; embeddings, softmax,
-LayerNorm, the attention's products, the pooler and the heads stay float32. Where one product feeds another through GELU, nothing
-leaves eight bits between them. The passes over the graph are those of ``mxnet.contrib.quantization``.
-"""
+The encoder's matrix products take int8 inputs and weights, one scale to a tensor, and add up in int32;
+embeddings, softmax, LayerNorm, the attention's products, the pooler and the heads stay float32. Where one
+product feeds another through GELU, nothing leaves eight bits between them. The passes over the graph are
+those of ``mxnet.contrib.quantization``."""
+
 from __future__ import annotations
 
 import json
@@ -25,19 +27,35 @@ Thresholds = Mapping[str, Tuple[float, float]]
 
 
 def _graph(symbol: mx.sym.Symbol, names: Sequence[str]) -> Tuple[mx.sym.Symbol, mx.sym.Symbol, List[str]]:
-    """The graph with its products fused, the same quantised but not calibrated, and the outputs that need thresholds."""
+    """The graph with its products fused, the same quantised but not calibrated, and the outputs that need
+    thresholds.
+    """
     fused = symbol.get_backend_symbol(BACKEND)
     nodes = json.loads(fused.tojson())['nodes']
-    others = [node['name'] for node in nodes
-              if node['op'] == _PRODUCT and not is_low(nodes[node['inputs'][1][0]]['name'])]
+    others = [
+        node['name']
+        for node in nodes
+        if node['op'] == _PRODUCT and not is_low(nodes[node['inputs'][1][0]]['name'])
+    ]
     quantised, outputs = quantization._quantize_symbol(
-        fused, mx.cpu(), excluded_symbols=others, excluded_operators=_STAY, offline_params=list(names), quantized_dtype='int8',
-        quantize_mode='full', quantize_granularity='tensor-wise')
+        fused,
+        mx.cpu(),
+        excluded_symbols=others,
+        excluded_operators=_STAY,
+        offline_params=list(names),
+        quantized_dtype='int8',
+        quantize_mode='full',
+        quantize_granularity='tensor-wise',
+    )
     return fused, quantised, outputs
 
 
-def calibrate(symbol: mx.sym.Symbol, arrays: Mapping[str, np.ndarray], feeds: Sequence[Mapping[str, np.ndarray]],
-              method: str = 'naive') -> Dict[str, Tuple[float, float]]:
+def calibrate(
+    symbol: mx.sym.Symbol,
+    arrays: Mapping[str, np.ndarray],
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    method: str = 'naive',
+) -> Dict[str, Tuple[float, float]]:
     """The range of every tensor that is to be quantised, over batches of the user's text.
 
     Parameters
@@ -48,8 +66,8 @@ def calibrate(symbol: mx.sym.Symbol, arrays: Mapping[str, np.ndarray], feeds: Se
     feeds : sequence of mapping of input name to np.ndarray
         One batch each.
     method : str
-        ``naive``: the smallest and largest value. ``entropy``: a symmetric range inside it, with the least divergence of what
-        eight bits make of the values' distribution.
+        ``naive``: the smallest and largest value. ``entropy``: a symmetric range inside it, with the least
+        divergence of what eight bits make of the values' distribution.
 
     Returns
     -------
@@ -72,12 +90,17 @@ def calibrate(symbol: mx.sym.Symbol, arrays: Mapping[str, np.ndarray], feeds: Se
 
     def batches():
         for feed in feeds:
-            yield zip(outputs, (found.asnumpy() for found in block(*(mx.nd.array(feed[name]) for name in inputs))))
+            yield zip(
+                outputs, (found.asnumpy() for found in block(*(mx.nd.array(feed[name]) for name in inputs)))
+            )
 
-    ranges = {name: (math.inf, -math.inf) for name in outputs}
+    ranges = dict.fromkeys(outputs, (math.inf, -math.inf))
     for batch in batches():
         for name, values in batch:
-            ranges[name] = min(ranges[name][0], float(values.min())), max(ranges[name][1], float(values.max()))
+            ranges[name] = (
+                min(ranges[name][0], float(values.min())),
+                max(ranges[name][1], float(values.max())),
+            )
     wrong = [name for name, found in ranges.items() if not np.isfinite(found).all()]
     if wrong:
         raise ValueError(f'calibration: {", ".join(wrong)} not finite; the model is broken')
@@ -94,7 +117,9 @@ def calibrate(symbol: mx.sym.Symbol, arrays: Mapping[str, np.ndarray], feeds: Se
 def _least_divergence(counts: np.ndarray, largest: float) -> Tuple[float, float]:
     """The symmetric range that loses least of a histogram over [-largest, largest] in eight bits."""
     edges = np.linspace(-largest, largest, len(counts) + 1)
-    threshold, _ = mx.nd.contrib.calibrate_entropy(mx.nd.array(counts), mx.nd.array(edges), num_quantized_bins=255)
+    threshold, _ = mx.nd.contrib.calibrate_entropy(
+        mx.nd.array(counts), mx.nd.array(edges), num_quantized_bins=255
+    )
     threshold = float(threshold.asscalar())
     return -threshold, threshold
 
@@ -134,8 +159,11 @@ def int8_symbol(symbol: mx.sym.Symbol, names: Sequence[str], thresholds: Thresho
     return quantization._calibrate_quantized_sym(quantised, dict(thresholds)).get_backend_symbol(BACKEND)
 
 
-def int8_parameters(symbol: mx.sym.Symbol, arrays: Mapping[str, np.ndarray], thresholds: Thresholds) -> Dict[str, mx.nd.NDArray]:
+def int8_parameters(
+    symbol: mx.sym.Symbol, arrays: Mapping[str, np.ndarray], thresholds: Thresholds
+) -> Dict[str, mx.nd.NDArray]:
     """The arrays that the network in eight bits reads, with the ranges of its weights."""
-    found = quantization._quantize_params(symbol, {name: mx.nd.array(value) for name, value in arrays.items()},
-                                          dict(thresholds))
+    found = quantization._quantize_params(
+        symbol, {name: mx.nd.array(value) for name, value in arrays.items()}, dict(thresholds)
+    )
     return {name: found[name] for name in symbol.list_inputs() if name in found}

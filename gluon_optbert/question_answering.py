@@ -1,4 +1,5 @@
 """Fine-tuning on SQuAD."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -23,14 +24,19 @@ from .vocabulary import is_cased, make_aligner
 @dataclasses.dataclass(frozen=True)
 class SquadRecipe(FineTuneRecipe):
     """Fine-tuning on SQuAD."""
-    version: str = option('of the data set; in 2.0 a question may have no answer', '1.1', choices=('1.1', '2.0'))
+
+    version: str = option(
+        'of the data set; in 2.0 a question may have no answer', '1.1', choices=('1.1', '2.0')
+    )
     learning_rate: float = option('its peak', 5e-5)
     max_length: int = option('tokens of a window with its question', Reading.max_length)
     stride: int = option('tokens from the beginning of a window to that of the next', Reading.stride)
     max_question: int = option('tokens that a question is cut to', Reading.max_question)
     max_answer: int = option('tokens of an answer at most', Reading.max_answer)
     n_best: int = option('answers to keep of each question', Reading.n_best)
-    null_threshold: float = option('how far the score of no answer must be above that of the best one to win, in 2.0', 0.0)
+    null_threshold: float = option(
+        'how far the score of no answer must be above that of the best one to win, in 2.0', 0.0
+    )
 
     def problems(self) -> List[str]:
         """What is out of range."""
@@ -38,22 +44,35 @@ class SquadRecipe(FineTuneRecipe):
 
     def reading(self) -> Reading:
         """How questions are read and answers are chosen."""
-        return Reading(self.max_length, self.stride, self.max_question, self.max_answer, self.n_best,
-                       self.null_threshold if self.version == '2.0' else None)
+        return Reading(
+            self.max_length,
+            self.stride,
+            self.max_question,
+            self.max_answer,
+            self.n_best,
+            self.null_threshold if self.version == '2.0' else None,
+        )
 
 
 def read_parts(data: Optional[Path], version: str, workers: Workers) -> Dict[str, List[Question]]:
     """The questions of both parts, from a directory or as GluonNLP fetches them."""
     files = {part: f'{part}-v{version}.json' for part in ('train', 'dev')}
-    directory = data_directory(data, 'squad', list(files.values()),
-                               lambda name, root: SQuAD(name.split('-')[0], version, root=root), workers)
+    directory = data_directory(
+        data,
+        'squad',
+        list(files.values()),
+        lambda name, root: SQuAD(name.split('-')[0], version, root=root),
+        workers,
+    )
     questions = {part: read_questions(directory / file) for part, file in files.items()}
     if version == '1.1':
         for part, asked in questions.items():
             unanswered = [question.id for question in asked if not question.answers]
             if unanswered:
-                raise ValueError(f'{directory}: {len(unanswered)} questions of {part}-v1.1.json have no answer, the first '
-                                 f'is {unanswered[0]}; --version 2.0 takes such')
+                raise ValueError(
+                    f'{directory}: {len(unanswered)} questions of {part}-v1.1.json have no answer, the first '
+                    f'is {unanswered[0]}; --version 2.0 takes such'
+                )
     return questions
 
 
@@ -66,41 +85,73 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel) -> Exercise:
         If files are missing or not as they should be, or the network has too few positions.
     """
     if recipe.max_length > saved.architecture.max_length:
-        raise ValueError(f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} positions')
+        raise ValueError(
+            f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} '
+            f'positions'
+        )
     questions = read_parts(recipe.data, recipe.version, Workers())
-    questions = {'train': questions['train'][:recipe.limit], 'dev': questions['dev'][:recipe.evaluation_limit]}
+    questions = {
+        'train': questions['train'][: recipe.limit],
+        'dev': questions['dev'][: recipe.evaluation_limit],
+    }
     vocabulary, reading = saved.vocabulary, recipe.reading()
     align = make_aligner(vocabulary, cased=is_cased(vocabulary))
-    windows = {part: make_windows(asked, align, reading, cls_id=vocabulary[vocabulary.cls_token],
-                                  sep_id=vocabulary[vocabulary.sep_token], labelled=part == 'train')
-               for part, asked in questions.items()}
+    windows = {
+        part: make_windows(
+            asked,
+            align,
+            reading,
+            cls_id=vocabulary[vocabulary.cls_token],
+            sep_id=vocabulary[vocabulary.sep_token],
+            labelled=part == 'train',
+        )
+        for part, asked in questions.items()
+    }
     texts = {question.id: [text for text, _ in question.answers] for question in questions['dev']}
 
     def answers(scores: np.ndarray) -> Dict[str, Mapping[str, Any]]:
         best, nulls = best_answers(questions['dev'], windows['dev'], scores, reading)
-        return answer_files(questions['dev'], best, nulls if recipe.version == '2.0' else None, threshold=recipe.null_threshold)
+        return answer_files(
+            questions['dev'],
+            best,
+            nulls if recipe.version == '2.0' else None,
+            threshold=recipe.null_threshold,
+        )
 
     def files(scores: Mapping[str, np.ndarray]) -> Dict[str, bytes]:
-        return {name: (json.dumps(content) + '\n').encode() for name, content in answers(scores['dev']).items()}
-    return Exercise(name=f'SQuAD v{recipe.version}', head=Head('question_answering', (), f'SQuAD v{recipe.version}'),
-                    train=windows['train'].features, heldout={'dev': windows['dev'].features}, metric='f1',
-                    score=lambda _, scores: measure(texts, answers(scores)), test={}, files=files,
-                    samples={**{part: len(asked) for part, asked in questions.items()},
-                             **{f'{part}_windows': len(made.features) for part, made in windows.items()}})
+        return {
+            name: (json.dumps(content) + '\n').encode() for name, content in answers(scores['dev']).items()
+        }
+
+    return Exercise(
+        name=f'SQuAD v{recipe.version}',
+        head=Head('question_answering', (), f'SQuAD v{recipe.version}'),
+        train=windows['train'].features,
+        heldout={'dev': windows['dev'].features},
+        metric='f1',
+        score=lambda _, scores: measure(texts, answers(scores)),
+        test={},
+        files=files,
+        samples={
+            **{part: len(asked) for part, asked in questions.items()},
+            **{f'{part}_windows': len(made.features) for part, made in windows.items()},
+        },
+    )
 
 
 def measure(texts: Mapping[str, Sequence[str]], found: Mapping[str, Mapping[str, Any]]) -> Dict[str, float]:
     """The official scores of what `answer_files` gave.
 
-    In version 2.0 they are those of ``predictions.json``; the best thresholds are those for ``answers.json``, in which no answer
-    is withheld yet, with ``null_odds.json``.
-    """
+    In version 2.0 they are those of ``predictions.json``; the best thresholds are those for ``answers.json``,
+    in which no answer is withheld yet, with ``null_odds.json``."""
     if 'null_odds.json' not in found:
         return squad_v1(texts, found['predictions.json'])
     given = squad_v2(texts, found['predictions.json'])
     best = squad_v2(texts, found['answers.json'], found['null_odds.json'], threshold=float('inf'))
-    return {**{name: value for name, value in given.items() if not name.endswith('total')},
-            **{name: value for name, value in best.items() if name.startswith('best')}}
+    return {
+        **{name: value for name, value in given.items() if not name.endswith('total')},
+        **{name: value for name, value in best.items() if name.startswith('best')},
+    }
 
 
 def finetune_squad(recipe: SquadRecipe) -> Dict[str, Any]:

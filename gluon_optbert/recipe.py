@@ -1,4 +1,5 @@
 """A run as a dataclass: filled from YAML, then from flags, checked whole, saved with what it made."""
+
 from __future__ import annotations
 
 import argparse
@@ -34,8 +35,13 @@ class RecipeError(ValueError):
 REQUIRED = object()
 
 
-def option(help: str, default: Any = REQUIRED, *, choices: Optional[Sequence[Any]] = None,
-           metavar: Optional[str] = None) -> Any:
+def option(
+    help: str,
+    default: Any = REQUIRED,
+    *,
+    choices: Optional[Sequence[Any]] = None,
+    metavar: Optional[str] = None,
+) -> Any:
     """One field of a recipe.
 
     Parameters
@@ -50,8 +56,10 @@ def option(help: str, default: Any = REQUIRED, *, choices: Optional[Sequence[Any
         The placeholder in ``--help``.
     """
     required = default is REQUIRED  # the field itself has a default, so that recipes can extend each other
-    return dataclasses.field(default=None if required else default, metadata={
-        'help': help, 'choices': choices, 'metavar': metavar, 'required': required})
+    return dataclasses.field(
+        default=None if required else default,
+        metadata={'help': help, 'choices': choices, 'metavar': metavar, 'required': required},
+    )
 
 
 def _unwrapped(annotation: Any) -> Any:
@@ -124,7 +132,8 @@ def _kind(annotation: Any) -> str:
 def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe') -> R:
     """The recipe of type `cls` that `values` describe; every problem is reported at once.
 
-    A class may have a method ``problems(self) -> list of str`` that says what is contradictory about its fields.
+    A class may have a method ``problems(self) -> list of str`` that says what is contradictory about its
+    fields.
 
     Raises
     ------
@@ -137,7 +146,9 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe') -> R:
     for name, value in values.items():
         if name not in fields:
             near = difflib.get_close_matches(str(name), fields, n=1)
-            problems.append(f'{source}: unknown field {_shown(name)}' + (f', did you mean {near[0]!r}?' if near else ''))
+            problems.append(
+                f'{source}: unknown field {_shown(name)}' + (f', did you mean {near[0]!r}?' if near else '')
+            )
             continue
         try:
             filled[name] = _convert(value, hints[name])
@@ -148,11 +159,15 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe') -> R:
         chosen = filled[name] if isinstance(filled[name], tuple) else (filled[name],)
         for item in chosen:
             if choices and item is not None and item not in choices:
-                problems.append(f'{source}: {name} must be one of {", ".join(map(str, choices))}, found {_shown(item)}')
+                problems.append(
+                    f'{source}: {name} must be one of {", ".join(map(str, choices))}, found {_shown(item)}'
+                )
     for name, f in fields.items():
         if f.metadata['required'] and name not in values:
             problems.append(f'{source}: {flag(name)} is missing: {f.metadata["help"]}')
-    recipe = cls(**filled)  # with the defaults of fields that were wrong, to find what is wrong with the others
+    recipe = cls(
+        **filled
+    )  # with the defaults of fields that were wrong, to find what is wrong with the others
     problems += recipe.problems() if hasattr(recipe, 'problems') else []
     if problems:
         raise RecipeError(problems)
@@ -166,12 +181,14 @@ def flag(name: str) -> str:
 
 def to_dict(recipe: Any) -> Dict[str, Any]:
     """The recipe as plain YAML and JSON values, the inverse of `fill`."""
+
     def plain(value: Any) -> Any:
         if isinstance(value, Path):
             return str(value)
         if isinstance(value, tuple):
             return [plain(item) for item in value]
         return value
+
     return {f.name: plain(getattr(recipe, f.name)) for f in dataclasses.fields(recipe)}
 
 
@@ -189,7 +206,9 @@ def read_yaml(path: Path) -> Dict[str, Any]:
     except OSError as error:  # a name that is too long, for one
         raise FileNotFoundError(f'{str(path)[:200]}: no recipe file ({error.strerror})') from error
     if not found:
-        raise FileNotFoundError(f'{path if str(path).isprintable() else repr(str(path))}: no such recipe file')
+        raise FileNotFoundError(
+            f'{path if str(path).isprintable() else repr(str(path))}: no such recipe file'
+        )
     values = load_yaml(path.read_bytes(), source=str(path))
     if values is None:
         return {}
@@ -202,7 +221,9 @@ def load_yaml(content: bytes, *, source: str) -> Any:
     """The values in a YAML file; RecipeError if it is none."""
     try:
         return yaml.safe_load(content.decode('utf-8'))
-    except Exception as error:  # beside its own errors, PyYAML lets through what int, datetime, a dict or recursion raise
+    except (
+        Exception
+    ) as error:  # beside its own errors, PyYAML lets through what int, datetime, a dict or recursion raise
         reason = ' '.join(str(error).split('\n')[0][:200].split())
         raise RecipeError([f'{source}: not readable as YAML ({type(error).__name__}: {reason})']) from error
 
@@ -218,34 +239,47 @@ def save(recipe: Any, path: Path) -> None:
 
 
 def check_same(recipe: Any, path: Path, *, but: Sequence[str] = ('resume',)) -> None:
-    """Raise ValueError unless a run that is resumed has the settings that it was begun with, as `save` wrote them.
+    """Raise ValueError unless a run that is resumed has the settings that it was begun with, as `save` wrote
+    them.
 
     Fields named in `but` may differ.
     """
     begun = read_yaml(path)
-    changed = sorted(name for name, value in to_dict(recipe).items() if name not in but and begun.get(name) != value)
+    changed = sorted(
+        name for name, value in to_dict(recipe).items() if name not in but and begun.get(name) != value
+    )
     if changed:
-        raise ValueError(f'{Path(path).parent} was begun with other settings of {", ".join(changed)}; use the same, or '
-                         'another --output')
+        raise ValueError(
+            f'{Path(path).parent} was begun with other settings of {", ".join(changed)}; use the same, or '
+            'another --output'
+        )
 
 
-def parser_of(cls: Type[R], *, description: str, example: str,
-              positional: Optional[str] = None) -> argparse.ArgumentParser:
+def parser_of(
+    cls: Type[R], *, description: str, example: str, positional: Optional[str] = None
+) -> argparse.ArgumentParser:
     """The command line of a recipe; help and defaults come from its fields.
 
-    The first word is a recipe file, or the field named `positional` where a command has no recipe files; all words, if that is
-    a tuple.
-    """
-    parser = argparse.ArgumentParser(description=f'{description}\n\nexample:\n  {example}', formatter_class=_Help,
-                                     allow_abbrev=False)
+    The first word is a recipe file, or the field named `positional` where a command has no recipe files; all
+    words, if that is a tuple."""
+    parser = argparse.ArgumentParser(
+        description=f'{description}\n\nexample:\n  {example}', formatter_class=_Help, allow_abbrev=False
+    )
     if positional is None:
-        parser.add_argument('recipe', nargs='?', metavar='RECIPE', help='YAML file; flags override its fields')
+        parser.add_argument(
+            'recipe', nargs='?', metavar='RECIPE', help='YAML file; flags override its fields'
+        )
     hints = typing.get_type_hints(cls)
     for f in dataclasses.fields(cls):
         if f.name == positional:
             several = typing.get_origin(_unwrapped(hints[f.name])) is tuple
-            parser.add_argument(f.name, nargs='*' if several else '?', default=argparse.SUPPRESS, metavar=f.name.upper(),
-                                help=f.metadata['help'].replace('%', '%%'))
+            parser.add_argument(
+                f.name,
+                nargs='*' if several else '?',
+                default=argparse.SUPPRESS,
+                metavar=f.name.upper(),
+                help=f.metadata['help'].replace('%', '%%'),
+            )
             continue
         text = f.metadata['help'].replace('%', '%%')
         if f.metadata['choices']:
@@ -256,14 +290,25 @@ def parser_of(cls: Type[R], *, description: str, example: str,
             shown = ','.join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
             text += f' [default: {shown}]'
         is_flag = _unwrapped(hints[f.name]) is bool
-        parser.add_argument(flag(f.name), dest=f.name, default=argparse.SUPPRESS, help=text,
-                            metavar=f.metadata['metavar'] or f.name.upper(),
-                            **({'nargs': '?', 'const': True} if is_flag else {}))
+        parser.add_argument(
+            flag(f.name),
+            dest=f.name,
+            default=argparse.SUPPRESS,
+            help=text,
+            metavar=f.metadata['metavar'] or f.name.upper(),
+            **({'nargs': '?', 'const': True} if is_flag else {}),
+        )
     return parser
 
 
-def parse(cls: Type[R], argv: Optional[Sequence[str]] = None, *, description: str, example: str,
-          positional: Optional[str] = None) -> R:
+def parse(
+    cls: Type[R],
+    argv: Optional[Sequence[str]] = None,
+    *,
+    description: str,
+    example: str,
+    positional: Optional[str] = None,
+) -> R:
     """The recipe that a command line describes: its YAML file first, then its flags.
 
     Raises
@@ -271,7 +316,9 @@ def parse(cls: Type[R], argv: Optional[Sequence[str]] = None, *, description: st
     RecipeError, FileNotFoundError
         With every problem named.
     """
-    given = vars(parser_of(cls, description=description, example=example, positional=positional).parse_args(argv))
+    given = vars(
+        parser_of(cls, description=description, example=example, positional=positional).parse_args(argv)
+    )
     path = given.pop('recipe', None)
     values = read_yaml(Path(path)) if path else {}
     values.update(given)
@@ -279,7 +326,10 @@ def parse(cls: Type[R], argv: Optional[Sequence[str]] = None, *, description: st
 
 
 def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callable[..., int]:
-    """Turn `main(argv)` into a command: bad input is one line and exit status 2, a failed run one line and status 1."""
+    """Turn `main(argv)` into a command: bad input is one line and exit status 2, a failed run one line and
+    status 1.
+    """
+
     @functools.wraps(main)
     def run(argv: Optional[Sequence[str]] = None) -> int:
         try:
@@ -288,13 +338,22 @@ def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callabl
             return _complain(2, *error.problems)
         except RunFailed as error:
             return _complain(1, error)
-        except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError,
-                PermissionError) as error:
+        except (
+            ValueError,
+            FileNotFoundError,
+            FileExistsError,
+            NotADirectoryError,
+            IsADirectoryError,
+            PermissionError,
+        ) as error:
             return _complain(2, error)
-        except OSError as error:  # a full disk, a read-only one; but no name of a file is the fault of who gave it
+        except (
+            OSError
+        ) as error:  # a full disk, a read-only one; but no name of a file is the fault of who gave it
             return _complain(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1, error)
         except KeyboardInterrupt:
             return _complain(1, 'interrupted')
+
     return run
 
 

@@ -1,4 +1,5 @@
 """The tensors of safetensors files, one or several with an index."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -22,8 +23,10 @@ def read_safetensors(path: Path) -> Dict[str, np.ndarray]:
     if not path.is_file():
         raise FileNotFoundError(f'{path}: no such file')
     try:
-        return {name: array_of(entry['data'], entry['dtype'], tuple(entry['shape']))
-                for name, entry in safetensors.deserialize(path.read_bytes())}
+        return {
+            name: array_of(entry['data'], entry['dtype'], tuple(entry['shape']))
+            for name, entry in safetensors.deserialize(path.read_bytes())
+        }
     except (safetensors.SafetensorError, ValueError, OverflowError) as error:
         raise ValueError(f'{path}: not read as safetensors ({error})') from error
 
@@ -38,15 +41,20 @@ def read_sharded_safetensors(index: Path) -> Dict[str, np.ndarray]:
     """
     index = Path(index)
     places = read_json(index).get('weight_map')
-    if not isinstance(places, dict) or not places or not all(
-            isinstance(file, str) and Path(file).name == file for file in places.values()):
+    if (
+        not isinstance(places, dict)
+        or not places
+        or not all(isinstance(file, str) and Path(file).name == file for file in places.values())
+    ):
         raise ValueError(f'{index}: weight_map must give a file beside it for every tensor')
     arrays = {}
     for file in sorted(set(places.values())):
         found = read_safetensors(index.parent / file)
         wanted = {name for name, place in places.items() if place == file}
         if found.keys() != wanted:
-            raise ValueError(f'{index.parent / file}: its tensors are not those of {index.name}: '
-                             f'{", ".join(map(repr, sorted(found.keys() ^ wanted)))}')
+            raise ValueError(
+                f'{index.parent / file}: its tensors are not those of {index.name}: '
+                f'{", ".join(map(repr, sorted(found.keys() ^ wanted)))}'
+            )
         arrays.update(found)
     return arrays

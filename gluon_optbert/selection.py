@@ -1,4 +1,5 @@
 """Which units of every width survive a round, from the gates, the cost model and the target."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -29,6 +30,7 @@ class Selection:
     layers : tuple of int, optional
         The layers that stay, increasing; None for all. Widths of the others do not matter.
     """
+
     kept: Mapping[str, np.ndarray]
     cost: float
     target: float
@@ -43,15 +45,22 @@ class Selection:
 
     def to_dict(self) -> Dict[str, object]:
         """Plain JSON values; the inverse of `from_dict`."""
-        return {'cost': self.cost, 'target': self.target, 'layers': None if self.layers is None else list(self.layers),
-                'kept': {key: [int(i) for i in indices] for key, indices in self.kept.items()}}
+        return {
+            'cost': self.cost,
+            'target': self.target,
+            'layers': None if self.layers is None else list(self.layers),
+            'kept': {key: [int(i) for i in indices] for key, indices in self.kept.items()},
+        }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> 'Selection':
+    def from_dict(cls, values: Mapping[str, object]) -> Selection:
         """The inverse of `to_dict`."""
-        return cls(kept={key: np.asarray(indices, dtype=np.int64) for key, indices in values['kept'].items()},
-                   cost=float(values['cost']), target=float(values['target']),
-                   layers=None if values['layers'] is None else tuple(int(i) for i in values['layers']))
+        return cls(
+            kept={key: np.asarray(indices, dtype=np.int64) for key, indices in values['kept'].items()},
+            cost=float(values['cost']),
+            target=float(values['target']),
+            layers=None if values['layers'] is None else tuple(int(i) for i in values['layers']),
+        )
 
 
 def keep_all(architecture: Architecture, cost: CostModel) -> Selection:
@@ -60,13 +69,21 @@ def keep_all(architecture: Architecture, cost: CostModel) -> Selection:
     return Selection({key: np.arange(width) for key, width in architecture.widths().items()}, whole, whole)
 
 
-def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, target: float, *,
-                 prune: str = LETTERS, multiple_of: int = 1, drop_blocks: bool = False) -> Selection:
+def select_units(
+    scores: Alphas,
+    architecture: Architecture,
+    cost: CostModel,
+    target: float,
+    *,
+    prune: str = LETTERS,
+    multiple_of: int = 1,
+    drop_blocks: bool = False,
+) -> Selection:
     """Take the units with the smallest scores away until what is left costs no more than the target.
 
-    All widths are ranked together (Algorithm 1: "set the zeta smallest prunable parameters to zero"); equal scores go by
-    the order of the widths and of their units. The best unit of every width stays, and units are taken one by one, so
-    the cost ends at most one unit's price below the target.
+    All widths are ranked together (Algorithm 1: "set the zeta smallest prunable parameters to zero"); equal
+    scores go by the order of the widths and of their units. The best unit of every width stays, and units are
+    taken one by one, so the cost ends at most one unit's price below the target.
 
     Parameters
     ----------
@@ -79,8 +96,8 @@ def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, ta
     prune : str
         The letters of the widths that may lose units.
     multiple_of : int
-        Widths h, k, v and f that lose units end at multiples of this, or at one unit: units then go in groups, ranked by
-        their mean, and the cost ends at most one group's price below the target.
+        Widths h, k, v and f that lose units end at multiples of this, or at one unit: units then go in
+        groups, ranked by their mean, and the cost ends at most one group's price below the target.
     drop_blocks : bool
         Whether f may lose its best unit too, and with it the whole intermediate block, bias and LayerNorm.
 
@@ -93,11 +110,16 @@ def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, ta
     unknown = sorted(set(prune) - set(LETTERS))
     if unknown or not prune:
         raise ValueError(f'prune must be made of the letters {LETTERS}, found {prune!r}')
-    wrong = [f'{key} has shape {np.shape(scores[key]) if key in scores else "none"}, wanted ({width},)'
-             for key, width in widths.items()
-             if key[0] in prune and np.shape(scores.get(key, [] if width == 0 else None)) != (width,)]
-    wrong += [f'{key} is not finite' for key in widths
-              if key[0] in prune and key in scores and not np.all(np.isfinite(scores[key]))]
+    wrong = [
+        f'{key} has shape {np.shape(scores[key]) if key in scores else "none"}, wanted ({width},)'
+        for key, width in widths.items()
+        if key[0] in prune and np.shape(scores.get(key, [] if width == 0 else None)) != (width,)
+    ]
+    wrong += [
+        f'{key} is not finite'
+        for key in widths
+        if key[0] in prune and key in scores and not np.all(np.isfinite(scores[key]))
+    ]
     if wrong:
         raise ValueError('scores: ' + '; '.join(wrong))
     if math.isnan(target):
@@ -112,32 +134,41 @@ def select_units(scores: Alphas, architecture: Architecture, cost: CostModel, ta
     left = dict(widths)
 
     def cost_after(removed: int) -> float:
-        gone = np.bincount(owners[:ends[removed]], minlength=len(pruned))
+        gone = np.bincount(owners[: ends[removed]], minlength=len(pruned))
         left.update({key: widths[key] - int(n) for key, n in zip(pruned, gone)})
         return cost.cost(architecture.with_widths(left))
 
     if cost_after(len(groups)) > target:
-        raise ValueError(f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune}: one unit of each width '
-                         f'costs {cost_after(len(groups)):.6g} of {cost_after(0):.6g}; ask for more, or prune more widths')
+        raise ValueError(
+            f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune}: one unit of each width '
+            f'costs {cost_after(len(groups)):.6g} of {cost_after(0):.6g}; ask for more, or prune more widths'
+        )
     low, high = 0, len(groups)  # the least number of groups to remove lies in [low, high]
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if cost_after(middle) <= target else (middle + 1, high)
     kept = {key: np.arange(width) for key, width in widths.items()}
     for j, key in enumerate(pruned):
-        kept[key] = np.setdiff1d(kept[key], order[:ends[low]][owners[:ends[low]] == j])
+        kept[key] = np.setdiff1d(kept[key], order[: ends[low]][owners[: ends[low]] == j])
     return Selection(kept, cost_after(low), float(target))
 
 
-def _removal_order(scores: Alphas, keys: Sequence[str], least: Mapping[str, int],
-                   multiple_of: int) -> List[Tuple[int, np.ndarray]]:
-    """Groups of units (number of the width, indices) in the order in which they go; the least number of each never goes."""
+def _removal_order(
+    scores: Alphas, keys: Sequence[str], least: Mapping[str, int], multiple_of: int
+) -> List[Tuple[int, np.ndarray]]:
+    """Groups of units (number of the width, indices) in the order in which they go; the least number of each
+    never goes.
+    """
     groups, ranks = [], []
     for j, key in enumerate(keys):
         magnitude = np.abs(np.asarray(scores[key], dtype=np.float64))
         width, step = len(magnitude), 1 if key.startswith('a') else multiple_of
-        order = np.argsort(magnitude, kind='stable')  # of equal scores the first goes first, and the last is the best
-        order = np.concatenate([order[order != np.argmax(magnitude)], [np.argmax(magnitude)]]).astype(np.int64)
+        order = np.argsort(
+            magnitude, kind='stable'
+        )  # of equal scores the first goes first, and the last is the best
+        order = np.concatenate([order[order != np.argmax(magnitude)], [np.argmax(magnitude)]]).astype(
+            np.int64
+        )
         starts = [0] + [width - left for left in range((width - 1) // step * step, 0, -step)]
         last = 0.0  # rounding must not let the mean of better units be the smaller one
         for start, end in zip(starts, starts[1:] + [width - least[key]]):

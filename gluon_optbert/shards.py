@@ -1,7 +1,9 @@
-"""Shards on disk: masked and paired instances as npz files with GluonNLP's field names, and a manifest that vouches for them.
+"""Shards on disk: masked and paired instances as npz files with GluonNLP's field names, and a manifest that
+vouches for them.
 
-    manifest.json  vocab.txt  train-00000.npz …  heldout-00000.npz …
+manifest.json  vocab.txt  train-00000.npz …  heldout-00000.npz …
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -29,23 +31,33 @@ REMAKE = 'make the shards again with pretrain/make_shards.py'
 
 _SHARD_NAME = re.compile(r'(train|heldout)-[0-9]{5,9}\.npz')
 _HASH = re.compile(r'[0-9a-f]{64}')
-_LARGEST_MANIFEST = 2 ** 28  # bytes
-_LARGEST_SHARD = 2 ** 31  # bytes, unpacked
+_LARGEST_MANIFEST = 2**28  # bytes
+_LARGEST_SHARD = 2**31  # bytes, unpacked
 
 
 def record_dtype(max_seq_length: int, max_predictions: int, vocabulary_size: int) -> np.dtype:
-    """One instance: GluonNLP's fields, padded to L = `max_seq_length` and M = `max_predictions`, in few bytes."""
-    ids = np.uint16 if vocabulary_size <= 2 ** 16 else np.int32
-    places = np.uint16 if max_seq_length < 2 ** 16 else np.int32
-    return np.dtype([('input_ids', ids, (max_seq_length,)), ('segment_ids', np.uint8, (max_seq_length,)),
-                     ('valid_lengths', places), ('masked_lm_positions', places, (max_predictions,)),
-                     ('masked_lm_ids', ids, (max_predictions,)), ('masked_lm_weights', np.uint8, (max_predictions,)),
-                     ('next_sentence_labels', np.uint8)])
+    """One instance: GluonNLP's fields, padded to L = `max_seq_length` and M = `max_predictions`, in few
+    bytes.
+    """
+    ids = np.uint16 if vocabulary_size <= 2**16 else np.int32
+    places = np.uint16 if max_seq_length < 2**16 else np.int32
+    return np.dtype(
+        [
+            ('input_ids', ids, (max_seq_length,)),
+            ('segment_ids', np.uint8, (max_seq_length,)),
+            ('valid_lengths', places),
+            ('masked_lm_positions', places, (max_predictions,)),
+            ('masked_lm_ids', ids, (max_predictions,)),
+            ('masked_lm_weights', np.uint8, (max_predictions,)),
+            ('next_sentence_labels', np.uint8),
+        ]
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardFile:
     """One shard as the manifest lists it."""
+
     name: str
     instances: int
     bytes: int
@@ -72,15 +84,20 @@ def _npz_problem(members: Dict[str, zipfile.ZipInfo], instances: int, dtype: np.
         return f'has the fields {sorted(members)}, wanted {sorted(wanted)}'
     for name in dtype.names:
         method = members[f'{name}.npy'].compress_type
-        if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others' decoders raise errors of their own
+        if method not in (
+            zipfile.ZIP_STORED,
+            zipfile.ZIP_DEFLATED,
+        ):  # others' decoders raise errors of their own
             return f'{name} is packed by method {method}, wanted stored or deflated'
         size = members[f'{name}.npy'].file_size
-        if not 0 <= size - instances * dtype[name].itemsize <= 2 ** 12:  # the difference is the field's header
+        if not 0 <= size - instances * dtype[name].itemsize <= 2**12:  # the difference is the field's header
             return f'{name} takes {size} bytes, wanted {instances} rows of {dtype[name].itemsize}'
     return None
 
 
-def parse_shard(content: bytes, *, instances: int, dtype: np.dtype, vocabulary_size: int, source: str) -> Dict[str, np.ndarray]:
+def parse_shard(
+    content: bytes, *, instances: int, dtype: np.dtype, vocabulary_size: int, source: str
+) -> Dict[str, np.ndarray]:
     """The fields of a shard, every value of which a model can take.
 
     Raises
@@ -91,12 +108,17 @@ def parse_shard(content: bytes, *, instances: int, dtype: np.dtype, vocabulary_s
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as npz:
             names = [member.filename for member in npz.infolist()]
-            problem = 'names a field twice' if len(set(names)) < len(names) else _npz_problem(
-                {member.filename: member for member in npz.infolist()}, instances, dtype)
+            problem = (
+                'names a field twice'
+                if len(set(names)) < len(names)
+                else _npz_problem({member.filename: member for member in npz.infolist()}, instances, dtype)
+            )
             if problem:
                 raise ValueError(problem)
-            fields = {name: np.lib.format.read_array(io.BytesIO(npz.read(f'{name}.npy')), allow_pickle=False)
-                      for name in dtype.names}
+            fields = {
+                name: np.lib.format.read_array(io.BytesIO(npz.read(f'{name}.npy')), allow_pickle=False)
+                for name in dtype.names
+            }
         for name, values in fields.items():
             base, shape = dtype[name].base, (instances, *dtype[name].shape)
             if values.shape != shape or values.dtype != base:
@@ -104,8 +126,22 @@ def parse_shard(content: bytes, *, instances: int, dtype: np.dtype, vocabulary_s
         problem = _value_problem(fields, vocabulary_size)
         if problem:
             raise ValueError(problem)
-    except (ValueError, zipfile.BadZipFile, zlib.error, KeyError, EOFError, OSError, NotImplementedError, RuntimeError,
-            SyntaxError, TypeError, IndexError, OverflowError, MemoryError, tokenize.TokenError) as error:
+    except (
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+        KeyError,
+        EOFError,
+        OSError,
+        NotImplementedError,
+        RuntimeError,
+        SyntaxError,
+        TypeError,
+        IndexError,
+        OverflowError,
+        MemoryError,
+        tokenize.TokenError,
+    ) as error:
         raise ValueError(f'{source}: not a shard of this manifest ({error}); {REMAKE}') from error
     return fields
 
@@ -114,9 +150,15 @@ def _value_problem(fields: Dict[str, np.ndarray], vocabulary_size: int) -> Optio
     """What is out of range, if anything is."""
     length = fields['input_ids'].shape[1]
     valid = fields['valid_lengths'][:, np.newaxis].astype(np.int64)
-    limits = (('input_ids', 0, vocabulary_size - 1), ('masked_lm_ids', 0, vocabulary_size - 1), ('segment_ids', 0, 1),
-              ('masked_lm_weights', 0, 1), ('next_sentence_labels', 0, 1), ('valid_lengths', 1, length),
-              ('masked_lm_positions', 0, length - 1))
+    limits = (
+        ('input_ids', 0, vocabulary_size - 1),
+        ('masked_lm_ids', 0, vocabulary_size - 1),
+        ('segment_ids', 0, 1),
+        ('masked_lm_weights', 0, 1),
+        ('next_sentence_labels', 0, 1),
+        ('valid_lengths', 1, length),
+        ('masked_lm_positions', 0, length - 1),
+    )
     for name, low, high in limits:
         values = fields[name]
         if values.size and (values.min() < low or values.max() > high):
@@ -130,6 +172,7 @@ def _value_problem(fields: Dict[str, np.ndarray], vocabulary_size: int) -> Optio
 @dataclasses.dataclass(frozen=True)
 class Shards:
     """One split of a directory of shards, whose manifest was checked; see `Shards.open`."""
+
     directory: Path
     split: str
     max_seq_length: int
@@ -140,9 +183,16 @@ class Shards:
     manifest: Dict[str, Any]
 
     @classmethod
-    def open(cls, directory: Path, *, split: str = 'train', vocabulary_hash: Optional[str] = None,
-             verify: bool = False) -> Shards:
-        """The shards of `split`, their manifest and file sizes checked; what a file holds is checked whenever it is read.
+    def open(
+        cls,
+        directory: Path,
+        *,
+        split: str = 'train',
+        vocabulary_hash: Optional[str] = None,
+        verify: bool = False,
+    ) -> Shards:
+        """The shards of `split`, their manifest and file sizes checked; what a file holds is checked whenever
+        it is read.
 
         Parameters
         ----------
@@ -168,14 +218,27 @@ class Shards:
             raise ValueError(f'{directory / MANIFEST}: {"; ".join(problems)}; {REMAKE}')
         found = manifest['vocabulary']['sha256']
         if vocabulary_hash is not None and found != vocabulary_hash:
-            raise ValueError(f'{directory}: a shard made with another vocabulary (sha256 {found[:12]}…, the model has '
-                             f'{vocabulary_hash[:12]}…); make shards with the --vocab of the model')
+            raise ValueError(
+                f'{directory}: a shard made with another vocabulary (sha256 {found[:12]}…, the model has '
+                f'{vocabulary_hash[:12]}…); make shards with the --vocab of the model'
+            )
         if split not in manifest['splits']:
-            raise ValueError(f'{directory}: has no {split} shards, only {", ".join(manifest["splits"])}; held-out ones are '
-                             'made with --held-out above 0')
+            raise ValueError(
+                f'{directory}: has no {split} shards, only {", ".join(manifest["splits"])}; held-out ones '
+                f'are '
+                'made with --held-out above 0'
+            )
         files = tuple(ShardFile(**entry) for entry in manifest['splits'][split]['shards'])
-        shards = cls(directory, split, manifest['max_seq_length'], manifest['max_predictions'],
-                     manifest['vocabulary']['size'], found, files, manifest)
+        shards = cls(
+            directory,
+            split,
+            manifest['max_seq_length'],
+            manifest['max_predictions'],
+            manifest['vocabulary']['size'],
+            found,
+            files,
+            manifest,
+        )
         for number in range(len(files)):
             shards.read(number) if verify else shards._check_size(number)
         return shards
@@ -195,18 +258,24 @@ class Shards:
         """
         vocab = vocabulary.read_vocabulary(self.directory / VOCABULARY)
         if vocabulary.vocabulary_hash(vocab) != self.vocabulary_hash or len(vocab) != self.vocabulary_size:
-            raise ValueError(f'{self.directory / VOCABULARY}: is not the vocabulary of these shards; {REMAKE}')
+            raise ValueError(
+                f'{self.directory / VOCABULARY}: is not the vocabulary of these shards; {REMAKE}'
+            )
         return vocab
 
     def _check_size(self, number: int) -> Path:
         file = self.files[number]
         path = self.directory / file.name
         if not path.is_file():
-            raise FileNotFoundError(f'{path}: the manifest lists this shard and it is not there; restore it, or {REMAKE}')
+            raise FileNotFoundError(
+                f'{path}: the manifest lists this shard and it is not there; restore it, or {REMAKE}'
+            )
         size = path.stat().st_size
         if size != file.bytes:
-            raise ValueError(f'{path}: {size} bytes, the manifest says {file.bytes}: truncated or overwritten; '
-                             f'restore it, or {REMAKE}')
+            raise ValueError(
+                f'{path}: {size} bytes, the manifest says {file.bytes}: truncated or overwritten; '
+                f'restore it, or {REMAKE}'
+            )
         return path
 
     def read(self, number: int) -> Dict[str, np.ndarray]:
@@ -221,16 +290,23 @@ class Shards:
         path = self._check_size(number)
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise ValueError(f'{path}: corrupt, its sha256 is not the manifest\'s; restore it, or {REMAKE}')
+            raise ValueError(f"{path}: corrupt, its sha256 is not the manifest's; restore it, or {REMAKE}")
         dtype = record_dtype(self.max_seq_length, self.max_predictions, self.vocabulary_size)
-        return parse_shard(content, instances=file.instances, dtype=dtype, vocabulary_size=self.vocabulary_size,
-                           source=str(path))
+        return parse_shard(
+            content,
+            instances=file.instances,
+            dtype=dtype,
+            vocabulary_size=self.vocabulary_size,
+            source=str(path),
+        )
 
 
 def _read_manifest(directory: Path) -> Any:
     path = directory / MANIFEST
     if not directory.is_dir():
-        raise FileNotFoundError(f'{directory}: no such directory of shards; make one with pretrain/make_shards.py')
+        raise FileNotFoundError(
+            f'{directory}: no such directory of shards; make one with pretrain/make_shards.py'
+        )
     if not path.is_file():
         raise FileNotFoundError(f'{path}: not there, so this is no finished directory of shards; {REMAKE}')
     if path.stat().st_size > _LARGEST_MANIFEST:
@@ -241,7 +317,7 @@ def _read_manifest(directory: Path) -> Any:
         raise ValueError(f'{path}: not readable as JSON ({error}); {REMAKE}') from error
 
 
-def _is_count(value: Any, low: int, high: int = 2 ** 62) -> bool:
+def _is_count(value: Any, low: int, high: int = 2**62) -> bool:
     return type(value) is int and low <= value <= high  # a bool is no count
 
 
@@ -252,12 +328,16 @@ def _manifest_problems(manifest: Any) -> List[str]:
     if manifest.get('version') != VERSION:
         return [f'version {manifest.get("version")!r:.80}, this program reads {VERSION}']
     problems = []
-    if not _is_count(manifest.get('max_seq_length'), 4, 2 ** 20):
+    if not _is_count(manifest.get('max_seq_length'), 4, 2**20):
         problems.append(f'max_seq_length is {manifest.get("max_seq_length")!r:.80}')
-    if not _is_count(manifest.get('max_predictions'), 1, 2 ** 20):
+    if not _is_count(manifest.get('max_predictions'), 1, 2**20):
         problems.append(f'max_predictions is {manifest.get("max_predictions")!r:.80}')
     vocab = manifest.get('vocabulary')
-    if not isinstance(vocab, dict) or not _is_count(vocab.get('size'), 1, 2 ** 31 - 1) or not _is_hash(vocab.get('sha256')):
+    if (
+        not isinstance(vocab, dict)
+        or not _is_count(vocab.get('size'), 1, 2**31 - 1)
+        or not _is_hash(vocab.get('sha256'))
+    ):
         problems.append('vocabulary must have a size and a sha256')
     splits = manifest.get('splits')
     if problems or not isinstance(splits, dict) or not splits or not set(splits) <= set(SPLITS):
@@ -289,8 +369,11 @@ def _split_problem(split: str, entry: Any, row: int) -> Optional[str]:
         if name in seen:
             return f'{name} is listed twice'
         seen.add(name)
-        if not (_is_count(file['instances'], 1, _LARGEST_SHARD // row) and _is_count(file['bytes'], 1, 2 * _LARGEST_SHARD)
-                and _is_hash(file['sha256'])):
+        if not (
+            _is_count(file['instances'], 1, _LARGEST_SHARD // row)
+            and _is_count(file['bytes'], 1, 2 * _LARGEST_SHARD)
+            and _is_hash(file['sha256'])
+        ):
             return f'{name} needs instances, bytes and a sha256 that a shard can have'
     total = sum(file['instances'] for file in files)
     if entry.get('instances') != total:

@@ -3,15 +3,19 @@
 Where the gates stand, and so where each is folded (optBERT, Table 5, and what the table leaves open):
 
 - alpha_f multiplies D with its bias, and G: rows of ``ffn_1``, columns of ``ffn_2``.
-- alpha_k multiplies K and Q with their biases; alpha_v multiplies V with its bias, and P; alpha_a multiplies all four.
-- alpha_h multiplies what leaves every LayerNorm on the residual stream, which is what the columns of K, Q, V and D in Table 5
-  read, and with them the skip connections, the pooler and the MLM head. What P and G write into the stream is not scaled: the
-  next LayerNorm drops the units at zero from its moments and from its output, so cutting their rows changes nothing. The
-  embedding is not scaled either, as in equation (2). The pooled output is gated where the NSP head reads it, and the MLM
-  transform in its LayerNorm. A factorised embedding has its LayerNorm before its projection, which takes alpha_h up instead.
+- alpha_k multiplies K and Q with their biases; alpha_v multiplies V with its bias, and P; alpha_a multiplies
+  all four.
+- alpha_h multiplies what leaves every LayerNorm on the residual stream, which is what the columns of K, Q, V
+  and D in Table 5
+  read, and with them the skip connections, the pooler and the MLM head. What P and G write into the stream is
+  not scaled: the next LayerNorm drops the units at zero from its moments and from its output, so cutting
+  their rows changes nothing. The embedding is not scaled either, as in equation (2). The pooled output is
+  gated where the NSP head reads it, and the MLM transform in its LayerNorm. A factorised embedding has its
+  LayerNorm before its projection, which takes alpha_h up instead.
 - A layer that is left without filters loses its intermediate block, the bias of G and the LayerNorm included.
-- Attention divides by the square root of k. Taking keys away would change that scale, so the queries take up the ratio.
-"""
+- Attention divides by the square root of k. Taking keys away would change that scale, so the queries take up
+  the ratio."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -38,11 +42,18 @@ def check_parameters(parameters: Parameters, architecture: Architecture, head: H
     """
     wanted = network_shapes(architecture, head)
     problems = [f'missing {name} {shape}' for name, shape in wanted.items() if name not in parameters]
-    problems += [f'unknown {name!r:.80} {np.shape(parameters[name])}' for name in parameters if name not in wanted]
-    problems += [f'{name} has shape {np.shape(parameters[name])}, wanted {shape}' for name, shape in wanted.items()
-                 if name in parameters and np.shape(parameters[name]) != shape]
+    problems += [
+        f'unknown {name!r:.80} {np.shape(parameters[name])}' for name in parameters if name not in wanted
+    ]
+    problems += [
+        f'{name} has shape {np.shape(parameters[name])}, wanted {shape}'
+        for name, shape in wanted.items()
+        if name in parameters and np.shape(parameters[name]) != shape
+    ]
     if problems:
-        raise ValueError('parameters do not fit the architecture:' + ''.join(f'\n  {line}' for line in problems))
+        raise ValueError(
+            'parameters do not fit the architecture:' + ''.join(f'\n  {line}' for line in problems)
+        )
 
 
 def check_alphas(alphas: Alphas, architecture: Architecture) -> None:
@@ -54,8 +65,11 @@ def check_alphas(alphas: Alphas, architecture: Architecture) -> None:
         Listing every gate that is missing, unknown or of another length.
     """
     widths = architecture.widths()
-    wrong = [f'{key} {np.shape(alphas.get(key))}, wanted ({width},)' for key, width in widths.items()
-             if np.shape(alphas.get(key, [] if width == 0 else None)) != (width,)]
+    wrong = [
+        f'{key} {np.shape(alphas.get(key))}, wanted ({width},)'
+        for key, width in widths.items()
+        if np.shape(alphas.get(key, [] if width == 0 else None)) != (width,)
+    ]
     wrong += [f'unknown {key}' for key in alphas if key not in widths]
     if wrong:
         raise ValueError('gates do not fit the architecture: ' + '; '.join(wrong))
@@ -97,10 +111,14 @@ def fold(parameters: Parameters, architecture: Architecture, alphas: Alphas) -> 
     check_parameters(parameters, architecture)
     check_alphas(alphas, architecture)
     axes = parameter_axes(architecture)
-    return {name: _folded(name, np.asarray(parameters[name]), axes[name], architecture, alphas) for name in axes}
+    return {
+        name: _folded(name, np.asarray(parameters[name]), axes[name], architecture, alphas) for name in axes
+    }
 
 
-def _folded(name: str, value: np.ndarray, axes: Tuple[Axis, ...], architecture: Architecture, alphas: Alphas) -> np.ndarray:
+def _folded(
+    name: str, value: np.ndarray, axes: Tuple[Axis, ...], architecture: Architecture, alphas: Alphas
+) -> np.ndarray:
     """One parameter with its gates in it; itself if it has none."""
     for side in _gated_sides(name, architecture):
         shape = [1] * value.ndim
@@ -119,8 +137,9 @@ def _axis_indices(axis: Axis, architecture: Architecture, selection: Selection) 
     return indices
 
 
-def cut(parameters: Parameters, architecture: Architecture,
-        selection: Selection) -> Tuple[Dict[str, np.ndarray], Architecture]:
+def cut(
+    parameters: Parameters, architecture: Architecture, selection: Selection
+) -> Tuple[Dict[str, np.ndarray], Architecture]:
     """Take the rows and columns of unselected units out of every tensor.
 
     Returns
@@ -136,25 +155,40 @@ def cut(parameters: Parameters, architecture: Architecture,
         If parameters or selection do not fit the architecture.
     """
     check_parameters(parameters, architecture)
-    return _cut(lambda name: np.asarray(parameters[name]), architecture, selection), selection.architecture(architecture)
+    return _cut(lambda name: np.asarray(parameters[name]), architecture, selection), selection.architecture(
+        architecture
+    )
 
 
 def _check_selection(architecture: Architecture, selection: Selection) -> None:
-    """Raise ValueError unless the selection takes units of this architecture and leaves one of every width but f."""
+    """Raise ValueError unless the selection takes units of this architecture and leaves one of every width
+    but f.
+    """
     widths = architecture.widths()
-    wrong = [key for key, kept in selection.kept.items()
-             if key not in widths or np.any(np.diff(kept) <= 0) or (len(kept) == 0 and widths[key] > 0 and key[0] != 'f')
-             or (len(kept) and not 0 <= kept[0] <= kept[-1] < widths[key])]
+    wrong = [
+        key
+        for key, kept in selection.kept.items()
+        if key not in widths
+        or np.any(np.diff(kept) <= 0)
+        or (len(kept) == 0 and widths[key] > 0 and key[0] != 'f')
+        or (len(kept) and not 0 <= kept[0] <= kept[-1] < widths[key])
+    ]
     chosen = selection.layers if selection.layers is not None else ()
     if sorted(set(chosen)) != list(chosen) or any(not 0 <= i < len(architecture.layers) for i in chosen):
         wrong.append(f'layers {chosen}')
     if wrong:
-        raise ValueError('selection does not fit the architecture (increasing indices below the width, at least one but of f): '
-                         + ', '.join(wrong))
+        raise ValueError(
+            'selection does not fit the architecture (increasing indices below the width, at least one but '
+            'of f): ' + ', '.join(wrong)
+        )
 
 
-def _cut(value_of: Callable[[str], np.ndarray], architecture: Architecture, selection: Selection) -> Dict[str, np.ndarray]:
-    """What is left of every parameter; they are asked for one at a time, so that no second set of them is in memory."""
+def _cut(
+    value_of: Callable[[str], np.ndarray], architecture: Architecture, selection: Selection
+) -> Dict[str, np.ndarray]:
+    """What is left of every parameter; they are asked for one at a time, so that no second set of them is in
+    memory.
+    """
     _check_selection(architecture, selection)
     widths = architecture.widths()
     narrower = dataclasses.replace(selection, layers=None).architecture(architecture)
@@ -175,15 +209,16 @@ def _cut(value_of: Callable[[str], np.ndarray], architecture: Architecture, sele
             ratio = narrower.widths()[key] / widths[key]
             value = value if ratio == 1 else value * np.asarray(np.sqrt(ratio), dtype=value.dtype)
         if match:
-            name = f'{match.group(1)}{places[int(match.group(2))]}{name[match.end():]}'
+            name = f'{match.group(1)}{places[int(match.group(2))]}{name[match.end() :]}'
         left[name] = np.array(value, order='C')
     return left
 
 
-def shrink(parameters: Parameters, architecture: Architecture, alphas: Alphas,
-           selection: Selection) -> Tuple[Dict[str, np.ndarray], Architecture]:
-    """Fold alpha into the parameters and cut what is not selected: what the gated network with the unselected alpha at
-    zero computes, in smaller tensors.
+def shrink(
+    parameters: Parameters, architecture: Architecture, alphas: Alphas, selection: Selection
+) -> Tuple[Dict[str, np.ndarray], Architecture]:
+    """Fold alpha into the parameters and cut what is not selected: what the gated network with the unselected
+    alpha at zero computes, in smaller tensors.
 
     Raises
     ------
@@ -193,5 +228,8 @@ def shrink(parameters: Parameters, architecture: Architecture, alphas: Alphas,
     check_parameters(parameters, architecture)
     check_alphas(alphas, architecture)
     axes = parameter_axes(architecture)
-    return _cut(lambda name: _folded(name, np.asarray(parameters[name]), axes[name], architecture, alphas), architecture,
-                selection), selection.architecture(architecture)
+    return _cut(
+        lambda name: _folded(name, np.asarray(parameters[name]), axes[name], architecture, alphas),
+        architecture,
+        selection,
+    ), selection.architecture(architecture)

@@ -1,4 +1,7 @@
-"""Public BERT checkpoints as they lie on disk: the files of Hugging Face, of Google's TensorFlow BERT, and of GluonNLP."""
+"""Public BERT checkpoints as they lie on disk: the files of Hugging Face, of Google's TensorFlow BERT, and of
+GluonNLP.
+"""
+
 from __future__ import annotations
 
 import dataclasses
@@ -22,13 +25,28 @@ from .torch_reader import read_torch
 from .vocabulary import read_vocabulary, vocabulary_of
 
 # The fields of a configuration that are widths, and more than anything in use has.
-WIDTHS = {'vocab_size': 1 << 24, 'hidden_size': 1 << 14, 'num_hidden_layers': 1000, 'num_attention_heads': 1 << 12,
-          'intermediate_size': 1 << 17, 'max_position_embeddings': 1 << 20, 'type_vocab_size': 1 << 10}
+WIDTHS = {
+    'vocab_size': 1 << 24,
+    'hidden_size': 1 << 14,
+    'num_hidden_layers': 1000,
+    'num_attention_heads': 1 << 12,
+    'intermediate_size': 1 << 17,
+    'max_position_embeddings': 1 << 20,
+    'type_vocab_size': 1 << 10,
+}
 # What a configuration may say of the rest; a field that is not there has the first value.
-FIXED = {'model_type': ('bert',), 'hidden_act': ('gelu', 'gelu_python'), 'position_embedding_type': ('absolute',),
-         'is_decoder': (False,), 'add_cross_attention': (False,)}
+FIXED = {
+    'model_type': ('bert',),
+    'hidden_act': ('gelu', 'gelu_python'),
+    'position_embedding_type': ('absolute',),
+    'is_decoder': (False,),
+    'add_cross_attention': (False,),
+}
 LARGEST_EPS = 1e-5  # of LayerNorm; this package computes with `LAYER_NORM_EPS`
-UNREAD = ('BertForTokenClassification', 'BertForMultipleChoice')  # whose heads have the names of a sequence classification's
+UNREAD = (
+    'BertForTokenClassification',
+    'BertForMultipleChoice',
+)  # whose heads have the names of a sequence classification's
 ZOO = ('bert_12_768_12_', 'bert_24_1024_16_')  # how the names of GluonNLP's BERTs begin: layers, width, heads
 
 
@@ -50,6 +68,7 @@ class Source:
     notes : tuple of str
         What a person should know, a line each.
     """
+
     form: str
     architecture: Architecture
     vocabulary: BERTVocab
@@ -65,8 +84,8 @@ def read_source(source: str, *, vocabulary: Optional[Path] = None, heads: Option
     Parameters
     ----------
     source : str
-        A directory of Hugging Face or of Google's TensorFlow BERT, a ``bert_model.ckpt`` in one, a GluonNLP ``.params`` file, or
-        a name such as ``bert_12_768_12_book_corpus_wiki_en_uncased``.
+        A directory of Hugging Face or of Google's TensorFlow BERT, a ``bert_model.ckpt`` in one, a GluonNLP
+        ``.params`` file, or a name such as ``bert_12_768_12_book_corpus_wiki_en_uncased``.
     vocabulary : Path, optional
         By default the one that lies beside the weights.
     heads : int, optional
@@ -85,41 +104,70 @@ def read_source(source: str, *, vocabulary: Optional[Path] = None, heads: Option
     if path.is_dir():
         found = sorted(path.glob('*.index'))
         if len(found) != 1:
-            raise FileNotFoundError(f'{path}: no config.json, and {len(found)} TensorFlow checkpoints (NAME.index); give '
-                                    'a Hugging Face directory, or the path of one checkpoint without its .index')
+            raise FileNotFoundError(
+                f'{path}: no config.json, and {len(found)} TensorFlow checkpoints (NAME.index); give '
+                'a Hugging Face directory, or the path of one checkpoint without its .index'
+            )
         return read_google(found[0].with_suffix(''), vocabulary)
     if Path(f'{path}.index').is_file():
         return read_google(path, vocabulary)
     if path.is_file():
         if path.suffix != '.params':
-            raise ValueError(f'{path}: wanted a directory, a TensorFlow checkpoint or a GluonNLP .params file')
+            raise ValueError(
+                f'{path}: wanted a directory, a TensorFlow checkpoint or a GluonNLP .params file'
+            )
         return read_gluonnlp(path, vocabulary, heads)
     if source.startswith(ZOO):
         return read_zoo(source)
-    raise FileNotFoundError(f'{source}: no such file or directory, and no name in GluonNLP\'s model zoo, which begin with '
-                            f'{" or ".join(ZOO)}')
+    raise FileNotFoundError(
+        f"{source}: no such file or directory, and no name in GluonNLP's model zoo, which begin with "
+        f'{" or ".join(ZOO)}'
+    )
 
 
 def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architecture, Tuple[str, ...]]:
-    """The architecture that a BERT configuration describes, and what to say of it; ValueError with all that is wrong with it."""
-    problems = [f'{name} must be a whole number from 1 to {most}, found {config.get(name)!r:.80}' for name, most in WIDTHS.items()
-                if type(config.get(name)) is not int or not 1 <= config[name] <= most]
-    problems += [f'{name} must be {" or ".join(map(str, values))}, found {config[name]!r:.80}' for name, values in FIXED.items()
-                 if config.get(name, values[0]) not in values]
+    """The architecture that a BERT configuration describes, and what to say of it; ValueError with all that
+    is wrong with it.
+    """
+    problems = [
+        f'{name} must be a whole number from 1 to {most}, found {config.get(name)!r:.80}'
+        for name, most in WIDTHS.items()
+        if type(config.get(name)) is not int or not 1 <= config[name] <= most
+    ]
+    problems += [
+        f'{name} must be {" or ".join(map(str, values))}, found {config[name]!r:.80}'
+        for name, values in FIXED.items()
+        if config.get(name, values[0]) not in values
+    ]
     eps = config.get('layer_norm_eps', LAYER_NORM_EPS)
     if type(eps) not in (int, float) or not 0 <= eps <= LARGEST_EPS:
         problems.append(f'layer_norm_eps must be at most {LARGEST_EPS}, found {eps!r:.80}')
     if not problems and config['hidden_size'] % config['num_attention_heads']:
-        problems.append(f'num_attention_heads {config["num_attention_heads"]} does not divide hidden_size '
-                        f'{config["hidden_size"]}')
+        problems.append(
+            f'num_attention_heads {config["num_attention_heads"]} does not divide hidden_size '
+            f'{config["hidden_size"]}'
+        )
     if problems:
         raise ValueError(f'{source}: not a BERT that can be read: {"; ".join(problems)}')
-    architecture = dataclasses.replace(uniform(
-        layers=config['num_hidden_layers'], h=config['hidden_size'], a=config['num_attention_heads'],
-        f=config['intermediate_size'], vocab_size=config['vocab_size'], max_length=config['max_position_embeddings']),
-        token_types=config['type_vocab_size'])
-    notes = () if eps == LAYER_NORM_EPS else (
-        f'its LayerNorms add {eps} to the variance, those of this package {LAYER_NORM_EPS}: outputs differ a little',)
+    architecture = dataclasses.replace(
+        uniform(
+            layers=config['num_hidden_layers'],
+            h=config['hidden_size'],
+            a=config['num_attention_heads'],
+            f=config['intermediate_size'],
+            vocab_size=config['vocab_size'],
+            max_length=config['max_position_embeddings'],
+        ),
+        token_types=config['type_vocab_size'],
+    )
+    notes = (
+        ()
+        if eps == LAYER_NORM_EPS
+        else (
+            f'its LayerNorms add {eps} to the variance, those of this package {LAYER_NORM_EPS}: outputs '
+            f'differ a little',
+        )
+    )
     return architecture, notes
 
 
@@ -130,8 +178,11 @@ def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, An
         return PRETRAINING
     unread = [name for name in UNREAD if name in (config.get('architectures') or ())]
     if unread or len(found) > 1 or arrays[found[0]].ndim != 2:
-        raise ValueError(f'{source}: its head ({", ".join(unread or found)}) is none of those that are read: pre-training, '
-                         'sequence classification, regression and question answering')
+        raise ValueError(
+            f'{source}: its head ({", ".join(unread or found)}) is none of those that are read: '
+            f'pre-training, '
+            'sequence classification, regression and question answering'
+        )
     task = config.get('finetuning_task') or ''
     if any(found[0].endswith(name) for name in QUESTION_ANSWERING):
         return Head('question_answering', (), str(task))
@@ -141,17 +192,27 @@ def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, An
     if config.get('problem_type') == 'multi_label_classification':
         raise ValueError(f'{source}: a classification with several labels at a time is not read')
     named = config.get('id2label') or {str(i): str(i) for i in range(count)}
-    if not isinstance(named, dict) or sorted(named) != sorted(map(str, range(count))) or not all(
-            isinstance(label, str) for label in named.values()):
-        raise ValueError(f'{source}: id2label must have a word for each of the {count} rows of {found[0]}, found {named!r:.200}')
+    if (
+        not isinstance(named, dict)
+        or sorted(named) != sorted(map(str, range(count)))
+        or not all(isinstance(label, str) for label in named.values())
+    ):
+        raise ValueError(
+            f'{source}: id2label must have a word for each of the {count} rows of {found[0]}, found '
+            f'{named!r:.200}'
+        )
     return Head('classification', tuple(named[str(i)] for i in range(count)), str(task))
 
 
 def _beside(directory: Path, given: Optional[Path]) -> BERTVocab:
     path = given or directory / 'vocab.txt'
     if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such vocabulary; put the vocab.txt of the checkpoint there, or give --vocabulary')
-    return read_gluonnlp_vocabulary(path) if path.suffix in ('.vocab', '.json') else _read_text_vocabulary(path)
+        raise FileNotFoundError(
+            f'{path}: no such vocabulary; put the vocab.txt of the checkpoint there, or give --vocabulary'
+        )
+    return (
+        read_gluonnlp_vocabulary(path) if path.suffix in ('.vocab', '.json') else _read_text_vocabulary(path)
+    )
 
 
 def _read_text_vocabulary(path: Path) -> BERTVocab:
@@ -169,21 +230,32 @@ def read_gluonnlp_vocabulary(path: Path) -> BERTVocab:
     """
     values = read_json(path)
     tokens, numbers = values.get('idx_to_token'), values.get('token_to_idx')
-    if not isinstance(tokens, list) or not isinstance(numbers, dict) or not all(isinstance(token, str) for token in tokens) or (
-            numbers != {token: number for number, token in enumerate(tokens)}):
-        raise ValueError(f'{path}: wanted idx_to_token and token_to_idx that agree, as GluonNLP 0.7 and later write them')
+    if (
+        not isinstance(tokens, list)
+        or not isinstance(numbers, dict)
+        or not all(isinstance(token, str) for token in tokens)
+        or (numbers != {token: number for number, token in enumerate(tokens)})
+    ):
+        raise ValueError(
+            f'{path}: wanted idx_to_token and token_to_idx that agree, as GluonNLP 0.7 and later write them'
+        )
     if any('\n' in token or '\r' in token for token in tokens):
         raise ValueError(f'{path}: a token has a line break')
     return vocabulary_of(tokens, source=str(path))
 
 
 def read_hugging_face(directory: Path, vocabulary: Optional[Path] = None) -> Source:
-    """A Hugging Face directory: ``config.json``, ``vocab.txt`` and safetensors, in one file or several, or PyTorch's ``.bin``."""
+    """A Hugging Face directory: ``config.json``, ``vocab.txt`` and safetensors, in one file or several, or
+    PyTorch's ``.bin``.
+    """
     config = read_json(directory / 'config.json')
     architecture, notes = architecture_of(config, directory / 'config.json')
     words = _beside(directory, vocabulary)
-    readers = {'model.safetensors': read_safetensors, 'model.safetensors.index.json': read_sharded_safetensors,
-               'pytorch_model.bin': read_torch}
+    readers = {
+        'model.safetensors': read_safetensors,
+        'model.safetensors.index.json': read_sharded_safetensors,
+        'pytorch_model.bin': read_torch,
+    }
     present = [name for name in readers if (directory / name).is_file()]
     if not present:
         raise FileNotFoundError(f'{directory}: no weights; wanted one of {", ".join(readers)}')
@@ -199,11 +271,20 @@ def read_google(prefix: Path, vocabulary: Optional[Path] = None) -> Source:
     words = _beside(prefix.parent, vocabulary)
     skipped = tuple(name for name in read_index(prefix)[0] if look_up('TensorFlow', name) == (True, None))
     arrays = read_tensorflow(prefix, skip=frozenset(skipped).__contains__)
-    return Source('TensorFlow', architecture, words, head_of('TensorFlow', arrays, config, prefix), arrays, skipped, notes)
+    return Source(
+        'TensorFlow',
+        architecture,
+        words,
+        head_of('TensorFlow', arrays, config, prefix),
+        arrays,
+        skipped,
+        notes,
+    )
 
 
 def read_params(path: Path) -> Dict[str, np.ndarray]:
-    """The arrays of an MXNet parameter file; a leading ``arg:`` or ``aux:`` is no part of a name, bfloat16 becomes float32.
+    """The arrays of an MXNet parameter file; a leading ``arg:`` or ``aux:`` is no part of a name, bfloat16
+    becomes float32.
 
     Raises
     ------
@@ -226,15 +307,21 @@ def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional
     named = re.match(r'bert_[0-9]+_[0-9]+_([0-9]{1,4})(?![0-9])', path.name)
     heads = heads or (int(named.group(1)) if named else None)
     if not heads:
-        raise ValueError(f'{path}: neither its name (bert_12_768_12…) nor its arrays say how many attention heads it has; '
-                         'give --heads')
+        raise ValueError(
+            f'{path}: neither its name (bert_12_768_12…) nor its arrays say how many attention heads it has; '
+            'give --heads'
+        )
     found = [vocabulary] if vocabulary else sorted(path.parent.glob('*.vocab')) or [path.parent / 'vocab.txt']
     if len(found) > 1:
-        raise ValueError(f'{path.parent}: {len(found)} vocabularies ({", ".join(file.name for file in found)}); give '
-                         '--vocabulary')
+        raise ValueError(
+            f'{path.parent}: {len(found)} vocabularies ({", ".join(file.name for file in found)}); give '
+            '--vocabulary'
+        )
     words = _beside(path.parent, found[0])
     arrays = read_params(path)
-    return Source('GluonNLP', _measured(arrays, heads, path), words, head_of('GluonNLP', arrays, {}, path), arrays)
+    return Source(
+        'GluonNLP', _measured(arrays, heads, path), words, head_of('GluonNLP', arrays, {}, path), arrays
+    )
 
 
 def _measured(arrays: Mapping[str, np.ndarray], heads: int, path: Path) -> Architecture:
@@ -243,20 +330,32 @@ def _measured(arrays: Mapping[str, np.ndarray], heads: int, path: Path) -> Archi
     for name, array in arrays.items():
         shapes.setdefault(look_up('GluonNLP', name)[1] or '', array.shape)
     cell = 'encoder.transformer_cells.'
-    wanted = ('word_embed.0.weight', 'token_type_embed.0.weight', 'encoder.position_weight', cell + '0.ffn.ffn_1.weight')
+    wanted = (
+        'word_embed.0.weight',
+        'token_type_embed.0.weight',
+        'encoder.position_weight',
+        cell + '0.ffn.ffn_1.weight',
+    )
     missing = [name for name in wanted if len(shapes.get(name, ())) != 2 or 0 in shapes[name]]
     if missing:
         raise ValueError(f'{path}: not a BERT of GluonNLP 0.8 to 0.10: no matrix {", ".join(missing)}')
     (vocab_size, h), (token_types, _), (max_length, _), (f, _) = (shapes[name] for name in wanted)
-    layers: List[int] = sorted({int(name[len(cell):].split('.')[0]) for name in shapes if name.startswith(cell)})
+    layers: List[int] = sorted(
+        {int(name[len(cell) :].split('.')[0]) for name in shapes if name.startswith(cell)}
+    )
     if layers != list(range(len(layers))) or h % heads:
-        raise ValueError(f'{path}: layers {", ".join(map(str, layers))} of width {h} with {heads} heads make no BERT')
-    return dataclasses.replace(uniform(layers=len(layers), h=h, a=heads, f=f, vocab_size=vocab_size, max_length=max_length),
-                               token_types=token_types)
+        raise ValueError(
+            f'{path}: layers {", ".join(map(str, layers))} of width {h} with {heads} heads make no BERT'
+        )
+    return dataclasses.replace(
+        uniform(layers=len(layers), h=h, a=heads, f=f, vocab_size=vocab_size, max_length=max_length),
+        token_types=token_types,
+    )
 
 
 def read_zoo(name: str) -> Source:
-    """A BERT of GluonNLP's model zoo, fetched by GluonNLP into its own directory and checked against its SHA-1 there.
+    """A BERT of GluonNLP's model zoo, fetched by GluonNLP into its own directory and checked against its
+    SHA-1 there.
 
     Raises
     ------
@@ -266,20 +365,25 @@ def read_zoo(name: str) -> Source:
         If it cannot be fetched.
     """
     from gluonnlp.data.utils import _load_pretrained_vocab
-    from gluonnlp.model import bert  # noqa: F401  registers its models
+    from gluonnlp.model import bert
     from mxnet.gluon.model_zoo import model_store
 
-    known = sorted(model for model in model_store._model_sha1 if model.startswith(ZOO) and 'kobert' not in model)
+    known = sorted(
+        model for model in model_store._model_sha1 if model.startswith(ZOO) and 'kobert' not in model
+    )
     if name not in known:
-        raise ValueError(f'{name}: no such BERT in GluonNLP\'s model zoo; there are {", ".join(known)}')
+        raise ValueError(f"{name}: no such BERT in GluonNLP's model zoo; there are {', '.join(known)}")
     prefix = next(prefix for prefix in ZOO if name.startswith(prefix))
     root = bert.get_home_dir()
     try:
         path = Path(model_store.get_model_file(name, root=f'{root}/models'))
-        tokens = _load_pretrained_vocab(name[len(prefix):], f'{root}/models', BERTVocab).idx_to_token
+        tokens = _load_pretrained_vocab(name[len(prefix) :], f'{root}/models', BERTVocab).idx_to_token
     except Exception as error:  # whatever the network, the disk and a broken archive raise in two libraries
         reason = str(error).split('\n')[0]
-        raise RunFailed(f'{name}: could not be fetched ({type(error).__name__}: {reason}); give the .params file '
-                        'itself') from error
+        raise RunFailed(
+            f'{name}: could not be fetched ({type(error).__name__}: {reason}); give the .params file itself'
+        ) from error
     arrays, heads = read_params(path), int(prefix.split('_')[3])
-    return Source('GluonNLP', _measured(arrays, heads, path), vocabulary_of(tokens, source=name), PRETRAINING, arrays)
+    return Source(
+        'GluonNLP', _measured(arrays, heads, path), vocabulary_of(tokens, source=name), PRETRAINING, arrays
+    )

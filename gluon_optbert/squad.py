@@ -2,6 +2,7 @@
 
 A context that is too long is read in windows that overlap (Devlin et al., 2018, section 4.2 and its program).
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -9,7 +10,7 @@ import json
 import logging
 import math
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class Question:
     answers : tuple of (str, int)
         Each with its first character's place in the context.
     """
+
     id: str
     text: str
     context: str
@@ -42,7 +44,8 @@ class Windows:
     Parameters
     ----------
     features : Features
-        With the places of the answer's first and last token as labels where there are answers; [CLS] where the window has none.
+        With the places of the answer's first and last token as labels where there are answers; [CLS] where
+        the window has none.
     questions : np.ndarray of int, shape (windows,), increasing
         Numbers of the questions.
     firsts : np.ndarray of int, shape (windows,)
@@ -50,6 +53,7 @@ class Windows:
     places : list of (np.ndarray, np.ndarray)
         For each question, where in the context its tokens begin and end.
     """
+
     features: Features
     questions: np.ndarray
     firsts: np.ndarray
@@ -58,7 +62,8 @@ class Windows:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How questions are read, and which of the answers that the scores suggest is given; Devlin's program has these defaults.
+    """How questions are read, and which of the answers that the scores suggest is given; Devlin's program has
+    these defaults.
 
     Parameters
     ----------
@@ -73,8 +78,10 @@ class Reading:
     n_best : int
         Answers that are kept of each question.
     null_threshold : float, optional
-        How far the score of having no answer must be above that of the best one to win; None where every question has an answer.
+        How far the score of having no answer must be above that of the best one to win; None where every
+        question has an answer.
     """
+
     max_length: int = 384
     stride: int = 128
     max_question: int = 64
@@ -84,17 +91,24 @@ class Reading:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [f'{name} must be at least 1, found {getattr(self, name)}'
-                 for name in ('stride', 'max_question', 'max_answer', 'n_best') if getattr(self, name) < 1]
+        found = [
+            f'{name} must be at least 1, found {getattr(self, name)}'
+            for name in ('stride', 'max_question', 'max_answer', 'n_best')
+            if getattr(self, name) < 1
+        ]
         if self.max_length < self.max_question + 4:
-            found.append(f'max_length must be at least {self.max_question + 4}, four above max_question, found {self.max_length}')
+            found.append(
+                f'max_length must be at least {self.max_question + 4}, four above max_question, found '
+                f'{self.max_length}'
+            )
         if self.null_threshold is not None and not math.isfinite(self.null_threshold):
             found.append(f'null_threshold must be finite, found {self.null_threshold}')
         return found
 
     @classmethod
-    def of(cls, recipe: Mapping[str, Any], positions: int) -> 'Reading':
-        """That of the fine-tuning run whose recipe this is; of another recipe, the defaults as far as the positions allow.
+    def of(cls, recipe: Mapping[str, Any], positions: int) -> Reading:
+        """That of the fine-tuning run whose recipe this is; of another recipe, the defaults as far as the
+        positions allow.
 
         Raises
         ------
@@ -108,16 +122,21 @@ class Reading:
                 values['null_threshold'] = None
             return cls.from_dict(values, source='the recipe of the fine-tuning run')
         length = min(cls.max_length, positions)
-        return cls(length, max(1, min(cls.stride, length // 3)), max(1, min(cls.max_question, length // 2 - 2)))
+        return cls(
+            length, max(1, min(cls.stride, length // 3)), max(1, min(cls.max_question, length // 2 - 2))
+        )
 
     @classmethod
-    def from_dict(cls, values: Any, *, source: str = 'reading') -> 'Reading':
+    def from_dict(cls, values: Any, *, source: str = 'reading') -> Reading:
         """The inverse of `dataclasses.asdict`; raises ValueError if the values are something else."""
         names = [field.name for field in dataclasses.fields(cls)]
         threshold = values.get('null_threshold') if isinstance(values, Mapping) else None
-        if not isinstance(values, Mapping) or set(values) != set(names) or not all(
-                type(values[name]) is int for name in names if name != 'null_threshold') or not (
-                threshold is None or type(threshold) in (int, float)):
+        if (
+            not isinstance(values, Mapping)
+            or set(values) != set(names)
+            or not all(type(values[name]) is int for name in names if name != 'null_threshold')
+            or not (threshold is None or type(threshold) in (int, float))
+        ):
             raise ValueError(f'{source}: wanted {", ".join(names)} as numbers, found {values!r:.200}')
         made = cls(**values)
         if made.problems():
@@ -138,11 +157,21 @@ def read_questions(path: Path) -> List[Question]:
         raise FileNotFoundError(f'{path}: no such file')
     try:
         articles = json.loads(path.read_text(encoding='utf-8'))['data']
-        questions = [Question(str(asked['id']), str(asked['question']), str(paragraph['context']), tuple(
-            (str(answer['text']), int(answer['answer_start'])) for answer in asked.get('answers', ())))
-            for article in articles for paragraph in article['paragraphs'] for asked in paragraph['qas']]
+        questions = [
+            Question(
+                str(asked['id']),
+                str(asked['question']),
+                str(paragraph['context']),
+                tuple(
+                    (str(answer['text']), int(answer['answer_start'])) for answer in asked.get('answers', ())
+                ),
+            )
+            for article in articles
+            for paragraph in article['paragraphs']
+            for asked in paragraph['qas']
+        ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f'{path}: not in SQuAD\'s format ({type(error).__name__}: {error})') from error
+        raise ValueError(f"{path}: not in SQuAD's format ({type(error).__name__}: {error})") from error
     if not questions:
         raise ValueError(f'{path}: has no questions')
     seen: set = set()
@@ -153,8 +182,15 @@ def read_questions(path: Path) -> List[Question]:
     return questions
 
 
-def make_windows(questions: Sequence[Question], align: Aligner, reading: Reading, *, cls_id: int, sep_id: int,
-                 labelled: bool) -> Windows:
+def make_windows(
+    questions: Sequence[Question],
+    align: Aligner,
+    reading: Reading,
+    *,
+    cls_id: int,
+    sep_id: int,
+    labelled: bool,
+) -> Windows:
     """The windows of all questions, in their order.
 
     Parameters
@@ -165,8 +201,8 @@ def make_windows(questions: Sequence[Question], align: Aligner, reading: Reading
     reading : Reading
     cls_id, sep_id : int
     labelled : bool
-        Whether the first answer of each question is wanted; a question whose answer does not stand where it says is left out,
-        and its id is logged.
+        Whether the first answer of each question is wanted; a question whose answer does not stand where it
+        says is left out, and its id is logged.
     """
     instances: List[Tuple[List[int], int]] = []
     labels: List[Tuple[int, int]] = []
@@ -183,15 +219,17 @@ def make_windows(questions: Sequence[Question], align: Aligner, reading: Reading
         if labelled and question.answers and span is None:
             LOG.warning('%s: its answer does not stand in the context where it says; left out', question.id)
             continue
-        head = [cls_id, *align(question.text)[0][:reading.max_question], sep_id]
+        head = [cls_id, *align(question.text)[0][: reading.max_question], sep_id]
         room = reading.max_length - len(head) - 1
         for first in _window_starts(len(ids), room, reading.stride):
-            instances.append(([*head, *ids[first:first + room], sep_id], len(head)))
+            instances.append(([*head, *ids[first : first + room], sep_id], len(head)))
             numbers.append(number)
             firsts.append(first)
             if labelled:
                 inside = span is not None and first <= span[0] and span[1] < first + room
-                labels.append((span[0] - first + len(head), span[1] - first + len(head)) if inside else (0, 0))
+                labels.append(
+                    (span[0] - first + len(head), span[1] - first + len(head)) if inside else (0, 0)
+                )
     features = Features.of(instances, np.array(labels, np.int64).reshape(-1, 2) if labelled else None)
     return Windows(features, np.array(numbers), np.array(firsts), places)
 
@@ -211,7 +249,7 @@ def _token_span(question: Question, begins: np.ndarray, ends: np.ndarray) -> Opt
     if not question.answers:
         return None
     text, start = question.answers[0]
-    if question.context[start:start + len(text)] != text:
+    if question.context[start : start + len(text)] != text:
         return None
     first = int(np.searchsorted(ends, start, side='right'))
     last = int(np.searchsorted(begins, start + len(text), side='left')) - 1

@@ -1,4 +1,5 @@
 """Files and directories that are whole or absent: written under another name, renamed when they are complete."""
+
 from __future__ import annotations
 
 import contextlib
@@ -25,8 +26,8 @@ def refuse_existing(output: Path, *, remedy: str = 'remove it or give another --
 def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
     """A directory to write into, which becomes `output` at the end and vanishes if there is an error.
 
-    A killed run leaves a hidden directory beside `output`; the next run for the same output removes it. One that a living run
-    writes to is locked, and stays.
+    A killed run leaves a hidden directory beside `output`; the next run for the same output removes it. One
+    that a living run writes to is locked, and stays.
 
     Parameters
     ----------
@@ -92,7 +93,9 @@ def _escaped(name: str) -> str:
 
 
 def _lock(directory: Path):
-    """A locked descriptor of a directory, or None if another process has the lock or the file system has none."""
+    """A locked descriptor of a directory, or None if another process has the lock or the file system has
+    none.
+    """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

@@ -1,4 +1,5 @@
 """The state of a training run on disk: what a killed run goes on from."""
+
 from __future__ import annotations
 
 import json
@@ -41,11 +42,15 @@ class States:
             arrays.update(optimizer.state())
             counters = {'counters': optimizer.counters()} if optimizer.counters() else {}
             write_arrays(staged / 'state.params', arrays)
-            (staged / 'progress.json').write_text(json.dumps({**progress, 'step': step, **counters}) + '\n', encoding='utf-8')
+            (staged / 'progress.json').write_text(
+                json.dumps({**progress, 'step': step, **counters}) + '\n', encoding='utf-8'
+            )
             write_manifest(staged, form=STATE_FORMAT, version=STATE_VERSION)
         others = [other for other in self.steps() if other < step]
-        beyond = [other for other in self.steps() if other > step]  # damaged ones, or this would not have gone on from before
-        for old in others[:max(0, len(others) + 1 - self._keep)] + beyond:
+        beyond = [
+            other for other in self.steps() if other > step
+        ]  # damaged ones, or this would not have gone on from before
+        for old in others[: max(0, len(others) + 1 - self._keep)] + beyond:
             if old != progress.get('best_step'):
                 shutil.rmtree(self._path(old))
 
@@ -88,12 +93,21 @@ class States:
     def resume(self, optimizer: Optimizer, workers: Workers, *, what: str) -> Dict[str, Any]:
         """The progress of the newest checkpoint, whose state the optimizer has then; of step 0 without one.
 
-        Another number of workers than before is said: it adds up in another order, and with dropout it drops other units.
-        """
+        Another number of workers than before is said: it adds up in another order, and with dropout it drops
+        other units."""
         progress: Dict[str, Any] = self.load_newest(optimizer) or {'step': 0}
-        workers.agree(str(progress['step']), what=f'the step of {what} to go on from; they need one file system')
+        workers.agree(
+            str(progress['step']), what=f'the step of {what} to go on from; they need one file system'
+        )
         before = progress.pop('workers', workers.size)
         if before != workers.size and workers.first:
-            LOG.warning('%s goes on from step %d with %d worker(s) instead of %d: its end is not bit-identical, but equal within '
-                        'rounding where there is no dropout', what, progress['step'], workers.size, before)
+            LOG.warning(
+                '%s goes on from step %d with %d worker(s) instead of %d: its end is not bit-identical, but '
+                'equal within '
+                'rounding where there is no dropout',
+                what,
+                progress['step'],
+                workers.size,
+                before,
+            )
         return progress

@@ -1,4 +1,5 @@
 """How long a table will take: a few steps of everything are measured on the base, and multiplied out."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -39,6 +40,7 @@ class StepTimes:
     tuning : mapping of task to float
         Fine-tuning with one seed.
     """
+
     gates: float
     recovery: float
     evaluation: float
@@ -66,23 +68,42 @@ def step_seconds(objective: Objective, optimizer: Optimizer, phase: Phase) -> fl
 def _gate_seconds(made: Plan, workers: Workers) -> float:
     """A step of all gates."""
     recipe = made.pruning
-    model = build(made.base.architecture, made.base.parameters, dropout=recipe.dropout, precision=recipe.precision,
-                  ctx=workers.context(), gated=PENALTIES[recipe.penalty].gate)
+    model = build(
+        made.base.architecture,
+        made.base.parameters,
+        dropout=recipe.dropout,
+        precision=recipe.precision,
+        ctx=workers.context(),
+        gated=PENALTIES[recipe.penalty].gate,
+    )
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'
-    optimizer = Optimizer({gate_name(key): parameter for key, parameter in model.gates.parameters.items()},
-                          recipe.alpha_optimizer, workers=workers)
+    optimizer = Optimizer(
+        {gate_name(key): parameter for key, parameter in model.gates.parameters.items()},
+        recipe.alpha_optimizer,
+        workers=workers,
+    )
     shards = open_shards(recipe)['train']
-    return step_seconds(Pretraining(model, workers, shards), optimizer, recipe.phase('gates', UNTIMED + TIMED))
+    return step_seconds(
+        Pretraining(model, workers, shards), optimizer, recipe.phase('gates', UNTIMED + TIMED)
+    )
 
 
 def _recovery_seconds(made: Plan, workers: Workers) -> Tuple[float, float]:
     """A step of all weights, and a held-out evaluation."""
     recipe, shards = made.pruning, open_shards(made.pruning)
-    model = build(made.base.architecture, made.base.parameters, dropout=recipe.dropout, precision=recipe.precision,
-                  ctx=workers.context())
-    seconds = step_seconds(Pretraining(model, workers, shards['train']), recipe.weight_optimizer(model, workers),
-                           recipe.phase('recovery', UNTIMED + TIMED))
+    model = build(
+        made.base.architecture,
+        made.base.parameters,
+        dropout=recipe.dropout,
+        precision=recipe.precision,
+        ctx=workers.context(),
+    )
+    seconds = step_seconds(
+        Pretraining(model, workers, shards['train']),
+        recipe.weight_optimizer(model, workers),
+        recipe.phase('recovery', UNTIMED + TIMED),
+    )
     began = time.perf_counter()
     found = evaluate(model, shards['heldout'], workers, batch_size=recipe.batch_size, limit=recipe.batch_size)
     whole = min(recipe.evaluation_limit, shards['heldout'].instances)
@@ -93,22 +114,39 @@ def _tuning_seconds(made: Plan, row: Row, task: str, workers: Workers) -> float:
     """Fine-tuning on a task with one seed: its steps, its held-out sets after every epoch, and its test sets."""
     recipe = made.cell_recipe(row, task)
     exercise = _prepared(recipe, made)
-    model = build(made.base.architecture, start_parameters(made.base, exercise.head, seed=0), head=exercise.head,
-                  dropout=recipe.dropout, precision=recipe.precision, ctx=workers.context())
+    model = build(
+        made.base.architecture,
+        start_parameters(made.base, exercise.head, seed=0),
+        head=exercise.head,
+        dropout=recipe.dropout,
+        precision=recipe.precision,
+        ctx=workers.context(),
+    )
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
-    training = step_seconds(FineTuning(model, workers, exercise, recipe), recipe.weight_optimizer(model, workers),
-                            recipe.phase(task, steps))
+    training = step_seconds(
+        FineTuning(model, workers, exercise, recipe),
+        recipe.weight_optimizer(model, workers),
+        recipe.phase(task, steps),
+    )
     tested = {**exercise.heldout, **exercise.test}
-    tokens = sum(batch.input_ids.size * (recipe.epochs if name in exercise.heldout else 1) for name, features in tested.items()
-                 for batch in evaluation_batches(features, tokens=recipe.evaluation_tokens))
+    tokens = sum(
+        batch.input_ids.size * (recipe.epochs if name in exercise.heldout else 1)
+        for name, features in tested.items()
+        for batch in evaluation_batches(features, tokens=recipe.evaluation_tokens)
+    )
     batch = next(evaluation_batches(next(iter(exercise.heldout.values())), tokens=recipe.evaluation_tokens))
-    return steps * training + tokens * _forward_seconds(model, batch, workers) / batch.input_ids.size / workers.size
+    return (
+        steps * training
+        + tokens * _forward_seconds(model, batch, workers) / batch.input_ids.size / workers.size
+    )
 
 
 def _forward_seconds(model: OptBERTModel, batch: TaskBatch, workers: Workers) -> float:
     """The second forward pass of a batch; the first one lays out memory."""
-    feed = [mx.nd.array(getattr(batch, name), ctx=workers.context(), dtype='float32')
-            for name in ('input_ids', 'token_types', 'valid_length')]
+    feed = [
+        mx.nd.array(getattr(batch, name), ctx=workers.context(), dtype='float32')
+        for name in ('input_ids', 'token_types', 'valid_length')
+    ]
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
@@ -131,11 +169,17 @@ def measure(made: Plan) -> StepTimes:
     gates = _gate_seconds(made, workers) if any(row.maker.method == 'alpha' for row in open_rows) else 0.0
     recovery, evaluation = _recovery_seconds(made, workers) if open_rows else (0.0, 0.0)
     open_tasks = [task for task in made.tasks if any(not made.cell(row, task).exists() for row in rows)]
-    return StepTimes(gates, recovery, evaluation, {task: _tuning_seconds(made, rows[0], task, workers) for task in open_tasks})
+    return StepTimes(
+        gates,
+        recovery,
+        evaluation,
+        {task: _tuning_seconds(made, rows[0], task, workers) for task in open_tasks},
+    )
 
 
 def estimate(made: Plan, times: StepTimes) -> List[Dict[str, Any]]:
-    """Seconds by row, as the base would take them: what is cut is faster, and an interrupted run counts as whole.
+    """Seconds by row, as the base would take them: what is cut is faster, and an interrupted run counts as
+    whole.
 
     Returns
     -------
@@ -148,8 +192,19 @@ def estimate(made: Plan, times: StepTimes) -> List[Dict[str, Any]]:
         recovery = (made.pruning.recovery_steps or 0) * times.recovery
         evaluations = 3 if row.maker.kind == 'pruned' else 1  # before, after the cut, recovered
         making = 0.0 if made.row_done(row) else rounds * (alpha + recovery + evaluations * times.evaluation)
-        found.append({'row': row.name, 'how': row.maker.sentence(), 'making': making, 'tuning': {
-            task: 0.0 if made.cell(row, task).exists() else len(made.recipe.seeds) * times.tuning[task] for task in made.tasks}})
+        found.append(
+            {
+                'row': row.name,
+                'how': row.maker.sentence(),
+                'making': making,
+                'tuning': {
+                    task: 0.0
+                    if made.cell(row, task).exists()
+                    else len(made.recipe.seeds) * times.tuning[task]
+                    for task in made.tasks
+                },
+            }
+        )
     return found
 
 
@@ -157,15 +212,27 @@ def readable(made: Plan, times: StepTimes) -> str:
     """The estimate as a Markdown table, with what cannot be reached."""
     rows = estimate(made, times)
     heads = ['row', 'how it is made', 'made in', *made.tasks, 'in all']
-    lines = [f'Table {made.table.number}: {len(rows)} rows, {len(made.tasks)} tasks, {len(made.recipe.seeds)} seeds', '',
-             '| ' + ' | '.join(heads) + ' |', '| --- ' * len(heads) + '|']
+    lines = [
+        f'Table {made.table.number}: {len(rows)} rows, {len(made.tasks)} tasks, {len(made.recipe.seeds)} '
+        f'seeds',
+        '',
+        '| ' + ' | '.join(heads) + ' |',
+        '| --- ' * len(heads) + '|',
+    ]
     for row in rows:
         cells = [row['making'], *row['tuning'].values()]
-        lines.append('| ' + ' | '.join([row['row'], row['how'], *(duration(cell) for cell in (*cells, sum(cells)))]) + ' |')
+        lines.append(
+            '| '
+            + ' | '.join([row['row'], row['how'], *(duration(cell) for cell in (*cells, sum(cells)))])
+            + ' |'
+        )
     whole = sum(row['making'] + sum(row['tuning'].values()) for row in rows)
     lines += [''] + [f'not reachable: {row.name}: {row.unreachable}' for row in made.rows if row.unreachable]
-    measured = [f'{1e3 * seconds:.0f} ms a step of {what}' for what, seconds in (
-        ('gates', times.gates), ('recovery', times.recovery)) if seconds]
+    measured = [
+        f'{1e3 * seconds:.0f} ms a step of {what}'
+        for what, seconds in (('gates', times.gates), ('recovery', times.recovery))
+        if seconds
+    ]
     lines += [f'measured on the base: {", ".join(measured)}'] if measured else []
     lines += ['an interrupted run counts as whole', f'in all {duration(whole)}']
     return '\n'.join(lines)

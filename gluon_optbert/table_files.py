@@ -1,8 +1,8 @@
 """A results table as Markdown, CSV and LaTeX, from its plan and the result files that are there.
 
-Every score stands beside the published one, as mean and deviation over the seeds of fine-tuning. What has no result file says
-"not run", what the base is too small for "not reachable".
-"""
+Every score stands beside the published one, as mean and deviation over the seeds of fine-tuning. What has no
+result file says "not run", what the base is too small for "not reachable"."""
+
 from __future__ import annotations
 
 import csv
@@ -19,10 +19,25 @@ from .paper import Cell, Column, PaperTable, load_table
 from .table_runs import FORMAT
 from .tables import plain
 
-SCORES = {'accuracy': ('accuracy',), 'f1': ('f1',), 'em': ('exact_match', 'exact')}  # a column's metric, as results call it
+SCORES = {
+    'accuracy': ('accuracy',),
+    'f1': ('f1',),
+    'em': ('exact_match', 'exact'),
+}  # a column's metric, as results call it
 NOT_RUN, NOT_REACHABLE = 'not run', 'not reachable'
-CSV_HEADER = ('row', 'column', 'task', 'metric', 'state', 'mean', 'std', 'seeds', 'published', 'parameters',
-              'published_parameters_m')
+CSV_HEADER = (
+    'row',
+    'column',
+    'task',
+    'metric',
+    'state',
+    'mean',
+    'std',
+    'seeds',
+    'published',
+    'parameters',
+    'published_parameters_m',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +52,7 @@ class Entry:
         ``done``, `NOT_RUN` or `NOT_REACHABLE`.
     published : Cell
     """
+
     scores: Tuple[float, ...]
     state: str
     published: Cell
@@ -60,9 +76,9 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class ResultRow:
-    """A row: its cells by column, its parameters, here (None where nothing was run) and published (millions), and by task how
-    it was fine-tuned and in how many seconds.
-    """
+    """A row: its cells by column, its parameters, here (None where nothing was run) and published (millions),
+    and by task how it was fine-tuned and in how many seconds."""
+
     name: str
     entries: Mapping[str, Entry]
     parameters: Optional[int]
@@ -74,6 +90,7 @@ class ResultRow:
 @dataclasses.dataclass(frozen=True)
 class Results:
     """A table with its results, and what its plan says."""
+
     table: PaperTable
     columns: Tuple[Column, ...]
     rows: Tuple[ResultRow, ...]
@@ -112,40 +129,64 @@ def read_results(output: Path) -> Results:
     columns = tuple(column for column in table.columns if column.task or column.name == 'average')
     if len(plan['rows']) != len(table.rows):
         raise ValueError(f'{path}: has {len(plan["rows"])} rows, Table {table.number} {len(table.rows)}')
-    rows = tuple(_row(Path(output), columns, planned, record) for planned, record in zip(plan['rows'], table.records()))
+    rows = tuple(
+        _row(Path(output), columns, planned, record) for planned, record in zip(plan['rows'], table.records())
+    )
     return Results(table, columns, rows, plan)
 
 
-def _row(output: Path, columns: Sequence[Column], planned: Mapping[str, Any], record: Mapping[str, Cell]) -> ResultRow:
+def _row(
+    output: Path, columns: Sequence[Column], planned: Mapping[str, Any], record: Mapping[str, Cell]
+) -> ResultRow:
     absent = NOT_REACHABLE if planned['unreachable'] else NOT_RUN
     found: Dict[str, Dict[str, Any]] = {}
     for task in dict.fromkeys(column.task for column in columns if column.task):
         path = output / 'cells' / planned['slug'] / plain(task) / 'result.json'
         if path.is_file():
-            found[task] = _json(path, lambda values: values.get('format') == RESULT_FORMAT, 'a result of fine-tuning')
-    scores = {column.name: _scores(found[column.task], column) if column.task in found else () for column in columns}
-    counted = [scores[column.name] for column in columns if column.metric in ('f1', 'accuracy')]  # F1 of a pair
+            found[task] = _json(
+                path, lambda values: values.get('format') == RESULT_FORMAT, 'a result of fine-tuning'
+            )
+    scores = {
+        column.name: _scores(found[column.task], column) if column.task in found else () for column in columns
+    }
+    counted = [
+        scores[column.name] for column in columns if column.metric in ('f1', 'accuracy')
+    ]  # F1 of a pair
     if all(counted):
         scores['average'] = tuple(float(np.mean(one)) for one in zip(*counted))
-    entries = {column.name: Entry(scores[column.name], 'done' if scores[column.name] else absent, record[column.name])
-               for column in columns}
-    return ResultRow(planned['name'], entries, next((result['parameters'] for result in found.values()), None),
-                     record['parameters_m'], {task: _tuning(result) for task, result in found.items()},
-                     sum(run['seconds'] for result in found.values() for run in result['runs']))
+    entries = {
+        column.name: Entry(
+            scores[column.name], 'done' if scores[column.name] else absent, record[column.name]
+        )
+        for column in columns
+    }
+    return ResultRow(
+        planned['name'],
+        entries,
+        next((result['parameters'] for result in found.values()), None),
+        record['parameters_m'],
+        {task: _tuning(result) for task, result in found.items()},
+        sum(run['seconds'] for result in found.values() for run in result['runs']),
+    )
 
 
 def _tuning(result: Mapping[str, Any]) -> str:
     """The fine-tuning of a cell, in words."""
     recipe = result['recipe']
-    return (f'{result["samples"]["train"]:,} instances, {recipe["epochs"]} epochs, batches of {recipe["batch_size"]}, learning rate '
-            f'{recipe["learning_rate"]:g}, {recipe["precision"]}')
+    return (
+        f'{result["samples"]["train"]:,} instances, {recipe["epochs"]} epochs, batches of '
+        f'{recipe["batch_size"]}, learning rate '
+        f'{recipe["learning_rate"]:g}, {recipe["precision"]}'
+    )
 
 
 def _scores(result: Mapping[str, Any], column: Column) -> Tuple[float, ...]:
     """A column's score by seed, on the first held-out set."""
     first = str(result['metric']).split('/')[0]
     names = [f'{first}/{name}' for name in SCORES[str(column.metric)]]
-    return tuple(next(run['scores'][name] for name in names if name in run['scores']) for run in result['runs'])
+    return tuple(
+        next(run['scores'][name] for name in names if name in run['scores']) for run in result['runs']
+    )
 
 
 def table_lines(results: Results) -> List[List[str]]:
@@ -153,10 +194,18 @@ def table_lines(results: Results) -> List[List[str]]:
     lines = []
     for row in results.rows:
         size = '–' if row.parameters is None else f'{row.parameters / 1e6:.3g} M'
-        lines.append([row.name, 'here', size, *(row.entries[column.name].text() for column in results.columns)])
+        lines.append(
+            [row.name, 'here', size, *(row.entries[column.name].text() for column in results.columns)]
+        )
         published = (row.entries[column.name].published for column in results.columns)
-        lines.append(['', 'paper', f'{row.published_parameters_m} M',
-                      *('–' if cell is None else str(cell) for cell in published)])
+        lines.append(
+            [
+                '',
+                'paper',
+                f'{row.published_parameters_m} M',
+                *('–' if cell is None else str(cell) for cell in published),
+            ]
+        )
     return lines
 
 
@@ -168,25 +217,43 @@ def table_head(results: Results) -> List[str]:
 def notes(results: Results) -> List[str]:
     """What has to be known to read the table."""
     plan = results.plan
-    said = [f'Here: on a base of {plan["base_parameters"]:,} parameters; mean ± deviation of the sample over the seeds '
-            f'{", ".join(map(str, plan["seeds"]))} of fine-tuning, one network a row; scores in percent, on the held-out sets.',
-            'The average is of one score a task, F1 of SQuAD.',
-            f'Steps in each of {plan["rounds"]} rounds: {plan["alpha_steps"]} of gates, {plan["recovery_steps"]} of recovery; '
-            f'scale {plan["scale"]:g}.']
+    said = [
+        f'Here: on a base of {plan["base_parameters"]:,} parameters; mean ± deviation of the sample over the '
+        f'seeds '
+        f'{", ".join(map(str, plan["seeds"]))} of fine-tuning, one network a row; scores in percent, on the '
+        f'held-out sets.',
+        'The average is of one score a task, F1 of SQuAD.',
+        f'Steps in each of {plan["rounds"]} rounds: {plan["alpha_steps"]} of gates, {plan["recovery_steps"]} '
+        f'of recovery; '
+        f'scale {plan["scale"]:g}.',
+    ]
     tunings = dict.fromkeys((task, tuning) for row in results.rows for task, tuning in row.tuning.items())
     said += [f'Fine-tuned on {task}: {tuning}.' for task, tuning in tunings]
     if tunings:
         said.append(f'Fine-tuning took {sum(row.seconds for row in results.rows) / 60:.0f} minutes in all.')
-    said += [f'{row["name"]}: {row["how"]}' + ('' if row['share'] is None else f', {row["share"]:.1%} of the base') + (
-        f'; {NOT_REACHABLE}: {row["unreachable"]}' if row['unreachable'] else '') + '.' for row in plan['rows']]
+    said += [
+        f'{row["name"]}: {row["how"]}'
+        + ('' if row['share'] is None else f', {row["share"]:.1%} of the base')
+        + (f'; {NOT_REACHABLE}: {row["unreachable"]}' if row['unreachable'] else '')
+        + '.'
+        for row in plan['rows']
+    ]
     return said
 
 
 def markdown(results: Results) -> str:
     """The table for a page."""
     heads = table_head(results)
-    lines = [f'# Table {results.table.number}', '', results.table.caption, '', '| ' + ' | '.join(heads) + ' |',
-             '| --- ' * len(heads) + '|', *('| ' + ' | '.join(line) + ' |' for line in table_lines(results)), '']
+    lines = [
+        f'# Table {results.table.number}',
+        '',
+        results.table.caption,
+        '',
+        '| ' + ' | '.join(heads) + ' |',
+        '| --- ' * len(heads) + '|',
+        *('| ' + ' | '.join(line) + ' |' for line in table_lines(results)),
+        '',
+    ]
     return '\n'.join(lines + [f'- {note}' for note in notes(results)]) + '\n'
 
 
@@ -198,22 +265,57 @@ def sheet(results: Results) -> str:
     for row in results.rows:
         for column in results.columns:
             entry = row.entries[column.name]
-            writer.writerow([row.name, column.name, column.task, column.metric, entry.state, entry.mean, entry.std,
-                             len(entry.scores), entry.published, row.parameters, row.published_parameters_m])
+            writer.writerow(
+                [
+                    row.name,
+                    column.name,
+                    column.task,
+                    column.metric,
+                    entry.state,
+                    entry.mean,
+                    entry.std,
+                    len(entry.scores),
+                    entry.published,
+                    row.parameters,
+                    row.published_parameters_m,
+                ]
+            )
     return text.getvalue()
 
 
-_TEX = {'\\': r'\textbackslash{}', **{sign: '\\' + sign for sign in '&%$#_{}'}, '~': r'\textasciitilde{}',
-        '^': r'\textasciicircum{}', 'ℓ': r'$\ell$', '±': r'$\pm$', '–': '--', 'α': r'$\alpha$'}
+_TEX = {
+    '\\': r'\textbackslash{}',
+    **{sign: '\\' + sign for sign in '&%$#_{}'},
+    '~': r'\textasciitilde{}',
+    '^': r'\textasciicircum{}',
+    'ℓ': r'$\ell$',
+    '±': r'$\pm$',
+    '–': '--',
+    'α': r'$\alpha$',
+}
 
 
 def tex(results: Results) -> str:
     """The table for LaTeX, without packages."""
+
     def line(cells: Sequence[str]) -> str:
         return ' & '.join(''.join(_TEX.get(sign, sign) for sign in cell) for cell in cells) + r' \\'
+
     heads, body = table_head(results), [line(cells) for cells in table_lines(results)]
-    return '\n'.join([r'\begin{tabular}{ll' + 'r' * (len(heads) - 2) + '}', r'\hline', line(heads), r'\hline',
-                      *body, r'\hline', r'\end{tabular}']) + '\n'
+    return (
+        '\n'.join(
+            [
+                r'\begin{tabular}{ll' + 'r' * (len(heads) - 2) + '}',
+                r'\hline',
+                line(heads),
+                r'\hline',
+                *body,
+                r'\hline',
+                r'\end{tabular}',
+            ]
+        )
+        + '\n'
+    )
 
 
 def render(results: Results) -> Dict[str, str]:

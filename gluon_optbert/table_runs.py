@@ -1,12 +1,12 @@
 """Running a results table of the paper: its rows are pruned or built, then fine-tuned on every task.
 
-    OUTPUT/recipe.yaml  plan.json
-    OUTPUT/rows/ROW             the pruning run of a row, or the model directory of one that is trained from scratch
-    OUTPUT/cells/ROW/TASK       a fine-tuning run with all seeds
+    OUTPUT/recipe.yaml  plan.json OUTPUT/rows/ROW             the pruning run of a row, or the model directory
+    of one that is trained from scratch OUTPUT/cells/ROW/TASK       a fine-tuning run with all seeds
     OUTPUT/results/ROW          its result files
 
 What is finished is what is there: rows and cells are whole or absent, and go on where they were stopped.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -54,6 +54,7 @@ class Plan:
     pruning : PruneRecipe
         What the pruning runs have in common, with the steps of a round.
     """
+
     recipe: TableRecipe
     table: PaperTable
     base: SavedModel
@@ -73,56 +74,107 @@ class Plan:
 
     def model(self, row: Row) -> Path:
         """The model directory that a row is fine-tuned from."""
-        return {'base': Path(str(self.recipe.base)), 'built': self.directory(row),
-                'pruned': self.directory(row) / f'round-{len(self.pruning.shares())}' / 'model'}[row.maker.kind]
+        return {
+            'base': Path(str(self.recipe.base)),
+            'built': self.directory(row),
+            'pruned': self.directory(row) / f'round-{len(self.pruning.shares())}' / 'model',
+        }[row.maker.kind]
 
     def row_done(self, row: Row) -> bool:
         """Whether a row's network is there."""
-        return row.maker.kind == 'base' or (self.directory(row) / {
-            'pruned': 'rounds.json', 'built': 'manifest.json'}[row.maker.kind]).is_file()
+        return (
+            row.maker.kind == 'base'
+            or (
+                self.directory(row) / {'pruned': 'rounds.json', 'built': 'manifest.json'}[row.maker.kind]
+            ).is_file()
+        )
 
     def row_recipe(self, row: Row) -> TrainingRecipe:
         """The run that makes a row's network."""
         if row.maker.kind == 'pruned':
-            return fill(PruneRecipe, {**to_dict(self.pruning), 'output': str(self.directory(row)), 'method': row.maker.method,
-                                      'prune': row.maker.prune, 'target': row.share}, source=row.name)
+            return fill(
+                PruneRecipe,
+                {
+                    **to_dict(self.pruning),
+                    'output': str(self.directory(row)),
+                    'method': row.maker.method,
+                    'prune': row.maker.prune,
+                    'target': row.share,
+                },
+                source=row.name,
+            )
         assert row.architecture is not None and self.pruning.recovery_steps is not None
         shared = {field.name for field in dataclasses.fields(TrainingRecipe)}
-        return fill(PretrainRecipe, {
-            **{name: value for name, value in to_dict(self.pruning).items() if name in shared},
-            'output': str(self.directory(row)), 'architecture': json.dumps(row.architecture.to_dict()),
-            'steps': len(self.pruning.shares()) * self.pruning.recovery_steps,
-            'initial_std': round(0.6 / math.sqrt(row.architecture.h), 2)}, source=row.name)
+        return fill(
+            PretrainRecipe,
+            {
+                **{name: value for name, value in to_dict(self.pruning).items() if name in shared},
+                'output': str(self.directory(row)),
+                'architecture': json.dumps(row.architecture.to_dict()),
+                'steps': len(self.pruning.shares()) * self.pruning.recovery_steps,
+                'initial_std': round(0.6 / math.sqrt(row.architecture.h), 2),
+            },
+            source=row.name,
+        )
 
     def cell(self, row: Row, task: str) -> Path:
         """Where a row is fine-tuned on a task."""
         return self.recipe.output / 'cells' / row.slug / plain(task)
 
     def cell_recipe(self, row: Row, task: str) -> FineTuneRecipe:
-        """The fine-tuning of a row on a task, with sequences as long as the paper's where the base has the positions."""
+        """The fine-tuning of a row on a task, with sequences as long as the paper's where the base has the
+        positions.
+        """
         recipe, positions = self.recipe, self.base.architecture.max_length
-        values: Dict[str, Any] = {'model': str(self.model(row)), 'output': str(self.cell(row, task)), 'resume': True,
-                                  'results': str(recipe.output / 'results' / row.slug), 'seeds': list(recipe.seeds)}
+        values: Dict[str, Any] = {
+            'model': str(self.model(row)),
+            'output': str(self.cell(row, task)),
+            'resume': True,
+            'results': str(recipe.output / 'results' / row.slug),
+            'seeds': list(recipe.seeds),
+        }
         if recipe.epochs is not None:
             values['epochs'] = recipe.epochs
         if recipe.scale < 1:
             values['limit'] = math.ceil(recipe.scale * self.instances[task])
         if task in SQUAD:
             length = min(384, positions)
-            return _further(SquadRecipe, recipe.squad, {'max_length': length, 'stride': min(128, length // 3),
-                                                        'max_question': min(64, length // 3)},
-                            {**values, 'version': SQUAD[task], 'data': _text(recipe.data_squad)})
-        return _further(GlueRecipe, recipe.glue, {'max_length': min(128, positions)},
-                        {**values, 'task': task, 'data': _text(recipe.data_glue)})
+            return _further(
+                SquadRecipe,
+                recipe.squad,
+                {'max_length': length, 'stride': min(128, length // 3), 'max_question': min(64, length // 3)},
+                {**values, 'version': SQUAD[task], 'data': _text(recipe.data_squad)},
+            )
+        return _further(
+            GlueRecipe,
+            recipe.glue,
+            {'max_length': min(128, positions)},
+            {**values, 'task': task, 'data': _text(recipe.data_glue)},
+        )
 
     def to_dict(self) -> Dict[str, Any]:
         """What rendering has to know beside the results."""
-        return {'format': FORMAT, 'table': self.table.number, 'base': str(self.recipe.base),
-                'base_parameters': int(ParameterCost().cost(self.base.architecture)), 'rounds': len(self.pruning.shares()),
-                'alpha_steps': self.pruning.alpha_steps, 'recovery_steps': self.pruning.recovery_steps,
-                'scale': self.recipe.scale, 'seeds': list(self.recipe.seeds),
-                'rows': [{'name': row.name, 'slug': row.slug, 'how': row.maker.sentence(), 'share': row.share,
-                          'unreachable': row.unreachable} for row in self.rows]}
+        return {
+            'format': FORMAT,
+            'table': self.table.number,
+            'base': str(self.recipe.base),
+            'base_parameters': int(ParameterCost().cost(self.base.architecture)),
+            'rounds': len(self.pruning.shares()),
+            'alpha_steps': self.pruning.alpha_steps,
+            'recovery_steps': self.pruning.recovery_steps,
+            'scale': self.recipe.scale,
+            'seeds': list(self.recipe.seeds),
+            'rows': [
+                {
+                    'name': row.name,
+                    'slug': row.slug,
+                    'how': row.maker.sentence(),
+                    'share': row.share,
+                    'unreachable': row.unreachable,
+                }
+                for row in self.rows
+            ],
+        }
 
 
 def _text(path: Optional[Path]) -> Optional[str]:
@@ -131,7 +183,9 @@ def _text(path: Optional[Path]) -> Optional[str]:
 
 def _further(cls: Type[R], path: Optional[Path], defaults: Mapping[str, Any], values: Mapping[str, Any]) -> R:
     """A recipe of defaults, a user's file of further settings, and what the table decides."""
-    return fill(cls, {**defaults, **(read_yaml(path) if path else {}), **values}, source=str(path or cls.__name__))
+    return fill(
+        cls, {**defaults, **(read_yaml(path) if path else {}), **values}, source=str(path or cls.__name__)
+    )
 
 
 def _instances(recipe: TableRecipe, task: str) -> int:
@@ -148,9 +202,19 @@ def _instances(recipe: TableRecipe, task: str) -> int:
 
 def _pruning(recipe: TableRecipe, base: SavedModel) -> PruneRecipe:
     """What the pruning runs have in common; the steps are scaled."""
-    fixed = {'model': str(recipe.base), 'shards': str(recipe.shards), 'output': str(recipe.output), 'resume': True,
-             'objective': 'parameters', 'targets': []}
-    given = {name: getattr(recipe, name) for name in ('alpha_steps', 'recovery_steps') if getattr(recipe, name) is not None}
+    fixed = {
+        'model': str(recipe.base),
+        'shards': str(recipe.shards),
+        'output': str(recipe.output),
+        'resume': True,
+        'objective': 'parameters',
+        'targets': [],
+    }
+    given = {
+        name: getattr(recipe, name)
+        for name in ('alpha_steps', 'recovery_steps')
+        if getattr(recipe, name) is not None
+    }
     common = _further(PruneRecipe, recipe.pruning, {}, {**fixed, **given})
     gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.steps(base))
     return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
@@ -170,10 +234,19 @@ def plan(recipe: TableRecipe) -> Plan:
     tasks = tuple(task for task in task_names(table) if not asked or plain(task) in asked)
     pruning = _pruning(recipe, base)
     open_shards(pruning, base.vocabulary)
-    made = Plan(recipe, table, base, tuple(rows_of(table, base.architecture)), tasks,
-                {task: _instances(recipe, task) for task in tasks}, pruning)
+    made = Plan(
+        recipe,
+        table,
+        base,
+        tuple(rows_of(table, base.architecture)),
+        tasks,
+        {task: _instances(recipe, task) for task in tasks},
+        pruning,
+    )
     for row in made.chosen():
-        for run in ([] if row.maker.kind == 'base' else [made.row_recipe(row)]) + [made.cell_recipe(row, task) for task in tasks]:
+        for run in ([] if row.maker.kind == 'base' else [made.row_recipe(row)]) + [
+            made.cell_recipe(row, task) for task in tasks
+        ]:
             run.check_workers(Workers())
     return made
 
@@ -189,7 +262,9 @@ def _lay_out(made: Plan, workers: Workers) -> None:
         if workers.first:
             with new_directory(recipe.output) as staged:
                 save(recipe, staged / 'recipe.yaml')
-                (staged / 'plan.json').write_text(json.dumps(made.to_dict(), indent=1) + '\n', encoding='utf-8')
+                (staged / 'plan.json').write_text(
+                    json.dumps(made.to_dict(), indent=1) + '\n', encoding='utf-8'
+                )
     workers.barrier('table laid out')
 
 

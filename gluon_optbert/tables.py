@@ -1,7 +1,8 @@
 """The results tables of the paper as things to run: their recipe, and how each row is made of a base network.
 
-`MAKERS` says it row by row; `table_runs` runs them, `table_files` renders what came of it beside the published numbers.
-"""
+`MAKERS` says it row by row; `table_runs` runs them, `table_files` renders what came of it beside the
+published numbers."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -37,47 +38,73 @@ def task_names(table: PaperTable) -> List[str]:
 @dataclasses.dataclass(frozen=True)
 class TableRecipe:
     """A results table of the paper."""
+
     table: int = option('its number in the paper', choices=TABLES)
     output: Path = option('where everything is written')
     base: Optional[Path] = option('model directory that stands where BERT-base stands in the paper', None)
     shards: Optional[Path] = option('directory of shards that pretrain/make_shards.py made', None)
     rows: Tuple[str, ...] = option('rows to run, such as optbert-h,bert-l; all unless given', ())
-    tasks: Tuple[str, ...] = option('tasks to run, such as mrpc,squad-v1.1; all of the table unless given', ())
+    tasks: Tuple[str, ...] = option(
+        'tasks to run, such as mrpc,squad-v1.1; all of the table unless given', ()
+    )
     seeds: Tuple[int, ...] = option('of fine-tuning; mean and deviation are over them', (1, 2, 3))
     epochs: Optional[int] = option('passes over a training set; by default as --glue and --squad say', None)
-    data_glue: Optional[Path] = option('directory of GLUE in the official layout; without it GluonNLP fetches it', None)
-    data_squad: Optional[Path] = option('directory of SQuAD in the official layout; without it GluonNLP fetches it', None)
-    scale: float = option('factor, at most 1, on the steps of gates and of recovery and on the training instances of every task, '
-                          'rounded up; epochs stay', 1.0)
+    data_glue: Optional[Path] = option(
+        'directory of GLUE in the official layout; without it GluonNLP fetches it', None
+    )
+    data_squad: Optional[Path] = option(
+        'directory of SQuAD in the official layout; without it GluonNLP fetches it', None
+    )
+    scale: float = option(
+        'factor, at most 1, on the steps of gates and of recovery and on the training instances of every '
+        'task, '
+        'rounded up; epochs stay',
+        1.0,
+    )
     alpha_steps: Optional[int] = option('steps of training the gates in a round, before --scale', None)
     recovery_steps: Optional[int] = option('steps of recovery in a round, before --scale', None)
-    pruning: Optional[Path] = option('YAML file with further settings of pretrain/run_prune.py; method, widths and target are '
-                                     'the row\'s', None)
+    pruning: Optional[Path] = option(
+        "YAML file with further settings of pretrain/run_prune.py; method, widths and target are the row's",
+        None,
+    )
     glue: Optional[Path] = option('YAML file with further settings of finetune/run_glue.py', None)
     squad: Optional[Path] = option('YAML file with further settings of finetune/run_squad.py', None)
-    dry_run: bool = option('measure a few steps, say what would be run and how long it takes, and write nothing', False)
+    dry_run: bool = option(
+        'measure a few steps, say what would be run and how long it takes, and write nothing', False
+    )
     render: bool = option('only make the tables and plots of what is there anew', False)
     resume: bool = option('go on with an unfinished table', False)
 
     def problems(self) -> List[str]:
         """What is missing, unknown or out of range."""
-        found = [f'--{name} is missing' for name in ('base', 'shards') if getattr(self, name) is None and not self.render]
+        found = [
+            f'--{name} is missing'
+            for name in ('base', 'shards')
+            if getattr(self, name) is None and not self.render
+        ]
         if not 0 < self.scale <= 1:
             found.append(f'scale must be above 0 and at most 1, found {self.scale}')
         if self.render and self.dry_run:
             found.append('render and dry_run exclude each other')
         if self.table in TABLES:
             table = load_table(self.table)
-            for what, given, known in (('row', self.rows, row_names(table)), ('task', self.tasks, task_names(table))):
+            for what, given, known in (
+                ('row', self.rows, row_names(table)),
+                ('task', self.tasks, task_names(table)),
+            ):
                 names = [plain(name) for name in known]
-                found += [f'Table {self.table} has no {what} {name!r}; there are {", ".join(names)}' for name in given
-                          if plain(name) not in names]
+                found += [
+                    f'Table {self.table} has no {what} {name!r}; there are {", ".join(names)}'
+                    for name in given
+                    if plain(name) not in names
+                ]
         return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
     """What the paper says of a row."""
+
     name: str
     parameters_m: float
     architecture: Optional[str]
@@ -101,10 +128,17 @@ def in_proportion(base: Architecture, row: Published) -> Size:
     published, original = resolve(str(row.architecture)), bert_base()
     layers = int(len(base.layers) * len(published.layers) / len(original.layers) + 0.5)
     if not 0 < layers < len(base.layers):
-        raise ValueError(f'{len(published.layers)} of {len(original.layers)} layers are {layers} of the {len(base.layers)} here')
+        raise ValueError(
+            f'{len(published.layers)} of {len(original.layers)} layers are {layers} of the '
+            f'{len(base.layers)} here'
+        )
     ratio = published.layers[0].a / original.layers[0].a
-    return dataclasses.replace(base, layers=tuple(dataclasses.replace(layer, a=max(1, int(layer.a * ratio + 0.5)))
-                                                  for layer in base.layers[:layers]))
+    return dataclasses.replace(
+        base,
+        layers=tuple(
+            dataclasses.replace(layer, a=max(1, int(layer.a * ratio + 0.5))) for layer in base.layers[:layers]
+        ),
+    )
 
 
 def by_embedding(base: Architecture, row: Published) -> Size:
@@ -114,8 +148,11 @@ def by_embedding(base: Architecture, row: Published) -> Size:
         smaller = dataclasses.replace(base, e=width)
         if cost.cost(smaller) <= target:
             return smaller
-    raise ValueError(f'even an embedding of width 1 leaves {cost.cost(dataclasses.replace(base, e=1)):,.0f} parameters, and '
-                     f'{target:,.0f} are wanted')
+    raise ValueError(
+        f'even an embedding of width 1 leaves {cost.cost(dataclasses.replace(base, e=1)):,.0f} parameters, '
+        f'and '
+        f'{target:,.0f} are wanted'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,10 +164,12 @@ class Maker:
     kind : str
         ``base``, ``pruned``, or ``built``: trained from scratch for as many steps as a pruned row recovers.
     size : callable
-        The base and the published row → how large it gets, or the network itself; ValueError says why there is none.
+        The base and the published row → how large it gets, or the network itself; ValueError says why there
+        is none.
     method, prune : str
         Of `PruneRecipe`, where it is pruned.
     """
+
     kind: str
     size: Callable[[Architecture, Published], Size]
     method: str = ''
@@ -138,8 +177,11 @@ class Maker:
 
     def sentence(self) -> str:
         """For people."""
-        return {'base': 'the base as it is', 'built': 'trained from scratch for as many steps as a pruned row recovers',
-                'pruned': f'method {self.method} on {self.prune}, and recovered'}[self.kind]
+        return {
+            'base': 'the base as it is',
+            'built': 'trained from scratch for as many steps as a pruned row recovers',
+            'pruned': f'method {self.method} on {self.prune}, and recovered',
+        }[self.kind]
 
 
 MAKERS: Mapping[str, Maker] = {
@@ -175,6 +217,7 @@ class Row:
     unreachable : str, optional
         Why it cannot be had on this base.
     """
+
     name: str
     slug: str
     maker: Maker
@@ -199,7 +242,9 @@ def rows_of(table: PaperTable, base: Architecture) -> List[Row]:
             trial = PruneRecipe(method=maker.method, prune=maker.prune, target=share)
             rows.append(Row(name, slug, maker, share, unreachable=unreachable(trial, base)))
         else:
-            rows.append(Row(name, slug, maker, wanted / whole, size if isinstance(size, Architecture) else None))
+            rows.append(
+                Row(name, slug, maker, wanted / whole, size if isinstance(size, Architecture) else None)
+            )
     return rows
 
 

@@ -1,8 +1,10 @@
-"""The GLUE tasks as data: their files, fields, labels, metrics and heads, and a reader of the official layout.
+"""The GLUE tasks as data: their files, fields, labels, metrics and heads, and a reader of the official
+layout.
 
-A task is a file ``tasks/<name>.json`` beside this module, or one of the user's with the same keys. Paths in it are relative to
-the directory of all tasks. A column is found by the name in the header, because mirrors differ in which columns they carry.
-"""
+A task is a file ``tasks/<name>.json`` beside this module, or one of the user's with the same keys. Paths in
+it are relative to the directory of all tasks. A column is found by the name in the header, because mirrors
+differ in which columns they carry."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -35,7 +37,8 @@ class Task:
     label : str
         The column of the label.
     index : str
-        The column of the number that a submission gives a row of a test set; without that column rows are counted from 0.
+        The column of the number that a submission gives a row of a test set; without that column rows are
+        counted from 0.
     metrics : tuple of str
         Of `METRICS`; the first decides which epoch is best.
     train : str
@@ -45,10 +48,12 @@ class Task:
     headerless : tuple of str
         The columns where a file has no header; empty if it always has one.
     incomplete_rows : bool
-        Whether the official training file is known to have rows that are cut short; they are left out, and it is said how many.
+        Whether the official training file is known to have rows that are cut short; they are left out, and it
+        is said how many.
     gluonnlp : str
         The class of GluonNLP that fetches the files; empty if there is none.
     """
+
     name: str
     head: Head
     fields: Tuple[str, ...]
@@ -75,6 +80,7 @@ class Examples:
         Numbers of classes (int64), or values (float64); None of a test set.
     indices : tuple of str
     """
+
     texts: Tuple[Tuple[str, ...], ...]
     labels: Optional[np.ndarray]
     indices: Tuple[str, ...]
@@ -82,9 +88,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def first(self, count: Optional[int]) -> 'Examples':
+    def first(self, count: Optional[int]) -> Examples:
         """The first `count` rows; all of them if it is None."""
-        return Examples(self.texts[:count], None if self.labels is None else self.labels[:count], self.indices[:count])
+        return Examples(
+            self.texts[:count], None if self.labels is None else self.labels[:count], self.indices[:count]
+        )
 
 
 def _plain(name: str) -> str:
@@ -109,7 +117,10 @@ def find_task(name: Union[str, Path]) -> Task:
     for path in _DIRECTORY.glob('*.json'):
         if _plain(path.stem) == _plain(str(name)):
             return read_task(path)
-    raise ValueError(f'{str(name)!r} is no task; there are {", ".join(names())}, or give a JSON file like those of the package')
+    raise ValueError(
+        f'{str(name)!r} is no task; there are {", ".join(names())}, or give a JSON file like those of the '
+        f'package'
+    )
 
 
 def read_task(path: Path) -> Task:
@@ -127,27 +138,56 @@ def read_task(path: Path) -> Task:
         values = json.loads(path.read_text(encoding='utf-8'))
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{path}: not JSON ({error})') from error
-    kinds = {'format': int, 'name': str, 'head': str, 'labels': list, 'fields': list, 'label': str, 'index': str, 'metrics': list,
-             'train': str, 'dev': dict, 'test': dict, 'headerless': (list, type(None)), 'incomplete_rows': bool, 'gluonnlp': str}
+    kinds = {
+        'format': int,
+        'name': str,
+        'head': str,
+        'labels': list,
+        'fields': list,
+        'label': str,
+        'index': str,
+        'metrics': list,
+        'train': str,
+        'dev': dict,
+        'test': dict,
+        'headerless': (list, type(None)),
+        'incomplete_rows': bool,
+        'gluonnlp': str,
+    }
     if not isinstance(values, dict):
         raise ValueError(f'{path}: a task is a JSON object, found {type(values).__name__}')
-    wrong = [f'{key} is {"missing" if key not in values else "of the wrong kind"}' for key, kind in kinds.items()
-             if not isinstance(values.get(key, ...), kind)]
+    wrong = [
+        f'{key} is {"missing" if key not in values else "of the wrong kind"}'
+        for key, kind in kinds.items()
+        if not isinstance(values.get(key, ...), kind)
+    ]
     wrong += [f'{key!r:.80} is unknown' for key in values if key not in kinds]
     if not wrong:
-        wrong += [f'metric {name!r} is none of {", ".join(METRICS)}' for name in values['metrics'] if name not in METRICS]
-        wrong += [] if values['format'] == FORMAT else [f'format {values["format"]!r}, this version reads {FORMAT}']
+        wrong += [
+            f'metric {name!r} is none of {", ".join(METRICS)}'
+            for name in values['metrics']
+            if name not in METRICS
+        ]
+        wrong += (
+            []
+            if values['format'] == FORMAT
+            else [f'format {values["format"]!r}, this version reads {FORMAT}']
+        )
         wrong += [] if values['metrics'] and values['dev'] else ['it needs a metric and a dev set']
         wrong += [] if len(values['fields']) in (1, 2) else ['it needs one field or two']
     if wrong:
         raise ValueError(f'{path}: {"; ".join(wrong)}')
     lists = {key: tuple(values[key] or ()) for key in ('fields', 'metrics', 'headerless')}
-    same = {key: values[key] for key in ('name', 'label', 'index', 'train', 'dev', 'test', 'incomplete_rows', 'gluonnlp')}
+    same = {
+        key: values[key]
+        for key in ('name', 'label', 'index', 'train', 'dev', 'test', 'incomplete_rows', 'gluonnlp')
+    }
     return Task(head=Head(values['head'], tuple(values['labels']), values['name']), **same, **lists)
 
 
 def task_of_file(path: Path) -> Task:
-    """The classification that a tab-separated file with a header is: one column or two of text, the last one of labels.
+    """The classification that a tab-separated file with a header is: one column or two of text, the last one
+    of labels.
 
     Raises
     ------
@@ -156,15 +196,28 @@ def task_of_file(path: Path) -> Task:
     """
     header, *rows = read_lines(path)
     if len(header) not in (2, 3) or len(set(header)) < len(header):
-        raise ValueError(f'{path}: its first line has the columns {", ".join(map(repr, header))}; wanted one of text or two and '
-                         'one of labels, all named')
+        raise ValueError(
+            f'{path}: its first line has the columns {", ".join(map(repr, header))}; wanted one of text or '
+            f'two and '
+            'one of labels, all named'
+        )
     labels = tuple(sorted({row[-1] for row in rows if len(row) == len(header)}))
-    return Task(name=Path(path).stem, head=Head('classification', labels), fields=tuple(header[:-1]), label=header[-1], index='',
-                metrics=('accuracy',), train=Path(path).name, dev={}, test={})
+    return Task(
+        name=Path(path).stem,
+        head=Head('classification', labels),
+        fields=tuple(header[:-1]),
+        label=header[-1],
+        index='',
+        metrics=('accuracy',),
+        train=Path(path).name,
+        dev={},
+        test={},
+    )
 
 
 def read_lines(path: Path) -> List[List[str]]:
-    """The cells of every line of a tab-separated file; quotes are literal, and a byte order mark is none of the first cell.
+    """The cells of every line of a tab-separated file; quotes are literal, and a byte order mark is none of
+    the first cell.
 
     Raises
     ------
@@ -178,7 +231,9 @@ def read_lines(path: Path) -> List[List[str]]:
         text = path.read_bytes().decode('utf-8-sig')
     except UnicodeDecodeError as error:
         raise ValueError(f'{path}: not UTF-8 at byte {error.start}') from error
-    lines = text.replace('\r\n', '\n').split('\n')  # not splitlines: a sentence may hold a Unicode line separator
+    lines = text.replace('\r\n', '\n').split(
+        '\n'
+    )  # not splitlines: a sentence may hold a Unicode line separator
     return [line.split('\t') for line in lines]
 
 
@@ -188,7 +243,8 @@ def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file; if a column is missing, a row is too short or a label is unknown: the line is named.
+        If there is no such file; if a column is missing, a row is too short or a label is unknown: the line
+        is named.
     """
     rows = read_lines(path)
     wanted = [*task.fields, *([task.label] if labelled else [])]
@@ -202,7 +258,10 @@ def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
         elif row != ['']:
             cut += 1
             if not (task.incomplete_rows and labelled):
-                raise ValueError(f'{path}: line {line} has {len(row)} cells, and {len(columns)} are wanted: {", ".join(columns)}')
+                raise ValueError(
+                    f'{path}: line {line} has {len(row)} cells, and {len(columns)} are wanted: '
+                    f'{", ".join(columns)}'
+                )
     if cut:
         LOG.warning('%s: %d rows are cut short and left out', path, cut)
     if not complete:
@@ -223,7 +282,9 @@ def _columns(task: Task, path: Path, rows: Sequence[Sequence[str]], wanted: Sequ
         return found
     if task.headerless and len(found) == len(task.headerless):
         return list(task.headerless)
-    raise ValueError(f'{path}: no column {", ".join(map(repr, missing))}; its header is {", ".join(found) or "empty"}')
+    raise ValueError(
+        f'{path}: no column {", ".join(map(repr, missing))}; its header is {", ".join(found) or "empty"}'
+    )
 
 
 def _labels(task: Task, path: Path, cells: Sequence[Tuple[int, str]]) -> np.ndarray:
@@ -232,9 +293,13 @@ def _labels(task: Task, path: Path, cells: Sequence[Tuple[int, str]]) -> np.ndar
     try:
         values = [float(cell) if regression else numbers[cell] for _, cell in cells]
     except (KeyError, ValueError):
-        line, cell = next((line, cell) for line, cell in cells if not (_is_number(cell) if regression else cell in numbers))
-        raise ValueError(f'{path}: line {line} has the label {cell!r}, wanted '
-                         f'{"a number" if regression else " or ".join(task.head.labels)}') from None
+        line, cell = next(
+            (line, cell) for line, cell in cells if not (_is_number(cell) if regression else cell in numbers)
+        )
+        raise ValueError(
+            f'{path}: line {line} has the label {cell!r}, wanted '
+            f'{"a number" if regression else " or ".join(task.head.labels)}'
+        ) from None
     return np.array(values, dtype=np.float64 if regression else np.int64)
 
 
@@ -276,5 +341,8 @@ def submission(task: Task, indices: Sequence[str], scores: np.ndarray) -> bytes:
 
 def official_files(task: Task) -> List[str]:
     """The files of a task that GluonNLP has; what lies elsewhere, such as the diagnostic set, it does not."""
-    return [file for file in (task.train, *task.dev.values(), *task.test.values())
-            if Path(file).parent == Path(task.train).parent]
+    return [
+        file
+        for file in (task.train, *task.dev.values(), *task.test.values())
+        if Path(file).parent == Path(task.train).parent
+    ]

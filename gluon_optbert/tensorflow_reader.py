@@ -1,9 +1,10 @@
-"""The tensors of a TensorFlow checkpoint (the V2 form, ``NAME.index`` and ``NAME.data-00000-of-00001``), without TensorFlow.
+"""The tensors of a TensorFlow checkpoint (the V2 form, ``NAME.index`` and ``NAME.data-00000-of-00001``),
+without TensorFlow.
 
-The index is a LevelDB table: blocks of sorted keys with common beginnings left out, each with a CRC-32C, found through a last
-block and a footer. Its values are Protocol Buffers (TensorFlow's tensor_bundle.proto): the empty key has the header, every other
-the type, shape, place and CRC-32C of one tensor.
-"""
+The index is a LevelDB table: blocks of sorted keys with common beginnings left out, each with a CRC-32C,
+found through a last block and a footer. Its values are Protocol Buffers (TensorFlow's tensor_bundle.proto):
+the empty key has the header, every other the type, shape, place and CRC-32C of one tensor."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -17,7 +18,18 @@ from .crc32c import crc32c, masked
 from .foreign import array_of, read_small
 
 _FOOTER, _MAGIC = 48, 0xDB4775248B80FB57
-_ELEMENTS = {1: 'F32', 2: 'F64', 3: 'I32', 4: 'U8', 5: 'I16', 6: 'I8', 9: 'I64', 10: 'BOOL', 14: 'BF16', 19: 'F16'}  # DataType
+_ELEMENTS = {
+    1: 'F32',
+    2: 'F64',
+    3: 'I32',
+    4: 'U8',
+    5: 'I16',
+    6: 'I8',
+    9: 'I64',
+    10: 'BOOL',
+    14: 'BF16',
+    19: 'F16',
+}  # DataType
 _MALFORMED = (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error)
 Fields = Dict[int, List[Union[int, bytes]]]
 
@@ -25,6 +37,7 @@ Fields = Dict[int, List[Union[int, bytes]]]
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """Where a tensor is: the number of its data file and bytes there; what it is; its masked checksum."""
+
     kind: str
     shape: Tuple[int, ...]
     shard: int
@@ -58,7 +71,7 @@ def _message(data: bytes) -> Fields:
             size = {1: 8, 5: 4}.get(wire)
             if size is None:
                 size, place = _varint(data, place)
-            value, place = data[place:place + size], place + size
+            value, place = data[place : place + size], place + size
             if place > len(data):
                 raise ValueError('a field beyond the end of its message')
         else:
@@ -71,11 +84,13 @@ def _block(table: bytes, handle: bytes) -> Iterator[Tuple[bytes, bytes]]:
     """Keys and values of the block of a table that a handle (its offset and size) points to."""
     offset, place = _varint(handle, 0)
     size, _ = _varint(handle, place)
-    block, trailer = table[offset:offset + size], table[offset + size:offset + size + 5]
+    block, trailer = table[offset : offset + size], table[offset + size : offset + size + 5]
     if len(trailer) < 5 or masked(crc32c(block + trailer[:1])) != struct.unpack('<I', trailer[1:])[0]:
         raise ValueError(f'the block at {offset} is cut short or its checksum is wrong')
     if trailer[0]:
-        raise ValueError('its blocks are compressed, which TensorFlow\'s own are not; save the checkpoint anew')
+        raise ValueError(
+            "its blocks are compressed, which TensorFlow's own are not; save the checkpoint anew"
+        )
     end = len(block) - 4 - 4 * struct.unpack('<I', block[-4:])[0]
     place, key = 0, b''
     while place < end:
@@ -84,8 +99,8 @@ def _block(table: bytes, handle: bytes) -> Iterator[Tuple[bytes, bytes]]:
         length, place = _varint(block, place)
         if shared > len(key) or place + own + length > end:
             raise ValueError(f'an entry beyond the block at {offset}')
-        key = key[:shared] + block[place:place + own]
-        yield key, block[place + own:place + own + length]
+        key = key[:shared] + block[place : place + own]
+        yield key, block[place + own : place + own + length]
         place += own + length
 
 
@@ -94,7 +109,9 @@ def _entry(fields: Fields) -> Entry:
     kind = _ELEMENTS.get(fields.get(1, [0])[0])
     if kind is None or 7 in fields:
         raise ValueError('is of a type that is not read, or in slices')
-    sides = [_message(side).get(1, [0])[0] for shape in fields.get(2, []) for side in _message(shape).get(2, [])]
+    sides = [
+        _message(side).get(1, [0])[0] for shape in fields.get(2, []) for side in _message(shape).get(2, [])
+    ]
     shard, offset, size = (int(fields.get(number, [0])[0]) for number in (3, 4, 5))
     return Entry(kind, tuple(sides), shard, offset, size, struct.unpack('<I', fields[6][0])[0])
 
@@ -154,7 +171,9 @@ def read_tensorflow(prefix: Path, skip: Callable[[str], bool] = lambda name: Fal
     """
     entries, shards = read_index(prefix)
     entries = {name: entry for name, entry in entries.items() if not skip(name)}
-    files = {entry.shard: Path(f'{prefix}.data-{entry.shard:05d}-of-{shards:05d}') for entry in entries.values()}
+    files = {
+        entry.shard: Path(f'{prefix}.data-{entry.shard:05d}-of-{shards:05d}') for entry in entries.values()
+    }
     for path in files.values():
         if not path.is_file():
             raise FileNotFoundError(f'{path}: no such file; the checkpoint is incomplete')

@@ -1,4 +1,5 @@
 """Pre-training: weights by equation (1), gates by equation (2)."""
+
 from __future__ import annotations
 
 import math
@@ -20,19 +21,36 @@ from .shards import Shards
 
 def feed_of(batch: Batch, rows: slice, ctx: mx.Context) -> Dict[str, mx.nd.NDArray]:
     """Some rows of a batch as the network and its loss read them."""
-    return {name: mx.nd.array(getattr(batch, name)[rows], ctx=ctx, dtype='float32') for name in (
-        'input_ids', 'token_types', 'valid_length', 'masked_positions', 'masked_ids', 'masked_weights',
-        'next_sentence_labels', 'instance_weights')}
+    return {
+        name: mx.nd.array(getattr(batch, name)[rows], ctx=ctx, dtype='float32')
+        for name in (
+            'input_ids',
+            'token_types',
+            'valid_length',
+            'masked_positions',
+            'masked_ids',
+            'masked_weights',
+            'next_sentence_labels',
+            'instance_weights',
+        )
+    }
 
 
 def _losses(model: OptBERTModel, loss: PretrainingLoss, feed: Mapping[str, mx.nd.NDArray]):
     outputs = model(feed['input_ids'], feed['token_types'], feed['valid_length'], feed['masked_positions'])
-    return loss(outputs[-2], outputs[-1], feed['masked_ids'], feed['masked_weights'], feed['next_sentence_labels'],
-                feed['instance_weights'])
+    return loss(
+        outputs[-2],
+        outputs[-1],
+        feed['masked_ids'],
+        feed['masked_weights'],
+        feed['next_sentence_labels'],
+        feed['instance_weights'],
+    )
 
 
-def evaluate(model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int,
-             limit: Optional[int] = None) -> Dict[str, float]:
+def evaluate(
+    model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: Optional[int] = None
+) -> Dict[str, float]:
     """Held-out losses and accuracies, over all workers' shares together.
 
     Parameters
@@ -48,20 +66,31 @@ def evaluate(model: OptBERTModel, shards: Shards, workers: Workers, *, batch_siz
     Returns
     -------
     dict
-        ``mlm_loss`` (nats per masked token), ``mlm_accuracy``, ``nsp_loss``, ``nsp_accuracy`` and ``instances``.
+        ``mlm_loss`` (nats per masked token), ``mlm_accuracy``, ``nsp_loss``, ``nsp_accuracy`` and
+        ``instances``.
     """
     loss = PretrainingLoss(accuracy=True)
     loss.hybridize(static_alloc=True)
     sums = np.zeros(6)
-    for batch in evaluation_batches(shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit):
+    for batch in evaluation_batches(
+        shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit
+    ):
         with autograd.predict_mode():
             found = _losses(model, loss, feed_of(batch, slice(None), workers.context()))
-        sums += [*(float(value.asscalar()) for value in found), batch.masked_weights.sum(),
-                 batch.instance_weights.sum()]
+        sums += [
+            *(float(value.asscalar()) for value in found),
+            batch.masked_weights.sum(),
+            batch.instance_weights.sum(),
+        ]
     mlm, nsp, mlm_right, nsp_right, masked, instances = workers.sum(sums, name='evaluation')
     masked, instances = max(masked, 1.0), max(instances, 1.0)
-    return {'mlm_loss': mlm / masked, 'mlm_accuracy': mlm_right / masked, 'nsp_loss': nsp / instances,
-            'nsp_accuracy': nsp_right / instances, 'instances': int(instances)}
+    return {
+        'mlm_loss': mlm / masked,
+        'mlm_accuracy': mlm_right / masked,
+        'nsp_loss': nsp / instances,
+        'nsp_accuracy': nsp_right / instances,
+        'instances': int(instances),
+    }
 
 
 class Pretraining(Objective):
@@ -76,17 +105,26 @@ class Pretraining(Objective):
     heldout : Shards, optional
         To measure on.
     """
+
     losses = ('mlm', 'nsp')
 
-    def __init__(self, model: OptBERTModel, workers: Workers, shards: Shards, heldout: Optional[Shards] = None):
+    def __init__(
+        self, model: OptBERTModel, workers: Workers, shards: Shards, heldout: Optional[Shards] = None
+    ):
         super().__init__(model, workers)
         self._shards, self._heldout = shards, heldout
         self._loss = PretrainingLoss()
         self._loss.hybridize(static_alloc=True)
 
     def batches(self, phase: Phase, start: int) -> Generator[Batch, None, None]:
-        return stream(self._shards, batch_size=phase.batch_size, seed=phase.seed, start=start, rank=self.workers.rank,
-                      workers=self.workers.size)
+        return stream(
+            self._shards,
+            batch_size=phase.batch_size,
+            seed=phase.seed,
+            start=start,
+            rank=self.workers.rank,
+            workers=self.workers.size,
+        )
 
     def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
         return _losses(self.model, self._loss, feed_of(batch, rows, self.workers.context()))
@@ -97,7 +135,9 @@ class Pretraining(Objective):
     def evaluate(self, phase: Phase) -> Optional[Dict[str, float]]:
         if self._heldout is None:
             return None
-        return evaluate(self.model, self._heldout, self.workers, batch_size=phase.batch_size, limit=phase.evaluation_limit)
+        return evaluate(
+            self.model, self._heldout, self.workers, batch_size=phase.batch_size, limit=phase.evaluation_limit
+        )
 
     def remember(self, progress: Dict[str, Any], measured: Mapping[str, float], step: int) -> None:
         progress.update(measured)
@@ -105,9 +145,19 @@ class Pretraining(Objective):
             progress.update(best_mlm_loss=measured['mlm_loss'], best_step=step)
 
 
-def fit(model: OptBERTModel, optimizer: Optimizer, schedule: Callable[[int], float], phase: Phase, *, shards: Shards,
-        heldout: Optional[Shards], workers: Workers, reporter: Reporter, states: Path,
-        penalty: Optional[Penalty] = None) -> Dict[str, Any]:
+def fit(
+    model: OptBERTModel,
+    optimizer: Optimizer,
+    schedule: Callable[[int], float],
+    phase: Phase,
+    *,
+    shards: Shards,
+    heldout: Optional[Shards],
+    workers: Workers,
+    reporter: Reporter,
+    states: Path,
+    penalty: Optional[Penalty] = None,
+) -> Dict[str, Any]:
     """Pre-train what the optimizer holds; `descend` says how.
 
     Returns
@@ -115,13 +165,27 @@ def fit(model: OptBERTModel, optimizer: Optimizer, schedule: Callable[[int], flo
     dict
         ``step``, and the last evaluation's values if there was one.
     """
-    return descend(Pretraining(model, workers, shards, heldout), optimizer, schedule, phase, reporter=reporter, states=states,
-                   penalty=penalty)
+    return descend(
+        Pretraining(model, workers, shards, heldout),
+        optimizer,
+        schedule,
+        phase,
+        reporter=reporter,
+        states=states,
+        penalty=penalty,
+    )
 
 
-def gradients(model: OptBERTModel, parameters: Mapping[str, gluon.Parameter], phase: Phase, *, shards: Shards,
-              workers: Workers) -> Iterator[int]:
-    """Leave the gradients of one batch after the other in some parameters, averaged over the workers; nothing is trained.
+def gradients(
+    model: OptBERTModel,
+    parameters: Mapping[str, gluon.Parameter],
+    phase: Phase,
+    *,
+    shards: Shards,
+    workers: Workers,
+) -> Iterator[int]:
+    """Leave the gradients of one batch after the other in some parameters, averaged over the workers; nothing
+    is trained.
 
     Yields
     ------

@@ -1,4 +1,7 @@
-"""Whether a pruning run is what it says: the gated network with its alpha truncated, the shrunk one, and its export agree."""
+"""Whether a pruning run is what it says: the gated network with its alpha truncated, the shrunk one, and its
+export agree.
+"""
+
 from __future__ import annotations
 
 import dataclasses
@@ -27,6 +30,7 @@ NAMES = list(INPUTS)
 @dataclasses.dataclass(frozen=True)
 class VerifyRecipe:
     """A check of a pruning run."""
+
     run: Path = option('run directory that pretrain/run_prune.py made')
     shards: Optional[Path] = option('shards to take held-out batches from; by default those of the run', None)
     batches: int = option('held-out batches to compare on', 2)
@@ -34,8 +38,11 @@ class VerifyRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        return [f'{name} must be at least 1, found {getattr(self, name)}' for name in ('batches', 'batch_size')
-                if getattr(self, name) < 1]
+        return [
+            f'{name} must be at least 1, found {getattr(self, name)}'
+            for name in ('batches', 'batch_size')
+            if getattr(self, name) < 1
+        ]
 
 
 def read_alphas(path: Path) -> Dict[str, np.ndarray]:
@@ -75,9 +82,15 @@ def _differences(gated: Any, shrunk: Any, feeds: List[Dict[str, np.ndarray]], ke
     return worst
 
 
-def gated_against_shrunk(before: SavedModel, alphas: Alphas, selection: Selection,
-                         feeds: List[Dict[str, np.ndarray]], shrunk: Optional[SavedModel] = None) -> float:
-    """The largest relative difference between the gated network, unselected alpha at zero, and the shrunk one.
+def gated_against_shrunk(
+    before: SavedModel,
+    alphas: Alphas,
+    selection: Selection,
+    feeds: List[Dict[str, np.ndarray]],
+    shrunk: Optional[SavedModel] = None,
+) -> float:
+    """The largest relative difference between the gated network, unselected alpha at zero, and the shrunk
+    one.
 
     Parameters
     ----------
@@ -92,15 +105,22 @@ def gated_against_shrunk(before: SavedModel, alphas: Alphas, selection: Selectio
         parameters, architecture = shrunk.parameters, shrunk.architecture
     gated = build(before.architecture, before.parameters, gated=True, trainable=False)
     gated.gates.set(truncate(alphas, selection))
-    gated.encoder.drop_blocks([i for i, layer in enumerate(before.architecture.layers)
-                               if layer.f and not len(selection.kept[f'f{i}'])])
+    gated.encoder.drop_blocks(
+        [
+            i
+            for i, layer in enumerate(before.architecture.layers)
+            if layer.f and not len(selection.kept[f'f{i}'])
+        ]
+    )
     if selection.layers is not None:
         gated.encoder.keep_layers(selection.layers)
     return _differences(gated, build(architecture, parameters, trainable=False), feeds, selection.kept['h'])
 
 
 def _only(letter: str, selection: Selection, everything: Selection) -> Selection:
-    kept = {key: selection.kept[key] if key[0] == letter else indices for key, indices in everything.kept.items()}
+    kept = {
+        key: selection.kept[key] if key[0] == letter else indices for key, indices in everything.kept.items()
+    }
     return Selection(kept, selection.cost, selection.target)
 
 
@@ -110,8 +130,8 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     Returns
     -------
     list of dict
-        Per round the largest relative differences: of ``h a k v f`` alone and ``all`` together between gated and shrunk
-        network, and of ``export`` between the shrunk network and its export.
+        Per round the largest relative differences: of ``h a k v f`` alone and ``all`` together between gated
+        and shrunk network, and of ``export`` between the shrunk network and its export.
 
     Raises
     ------
@@ -125,7 +145,10 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     while (recipe.run / f'round-{number}' / 'shrunk').is_dir():
         before = read_model(recipe.run / f'round-{number - 1}' / 'model')
         directory = recipe.run / f'round-{number}'
-        alphas, selection = read_alphas(directory / 'alphas.npz'), read_selection(directory / 'selection.json')
+        alphas, selection = (
+            read_alphas(directory / 'alphas.npz'),
+            read_selection(directory / 'selection.json'),
+        )
         shrunk, feeds = read_model(directory / 'shrunk'), _feeds(recipe, before)
         everything = keep_all(before.architecture, ParameterCost())
         row: Dict[str, Any] = {'round': number}
@@ -135,21 +158,28 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         with tempfile.TemporaryDirectory() as place:
             export(shrunk, Path(place) / 'export', head='pretraining')
             network = build(shrunk.architecture, shrunk.parameters, trainable=False)
-            row['export'] = _differences(network, import_symbol(Path(place) / 'export', NAMES), feeds,
-                                         np.arange(shrunk.architecture.h))
+            row['export'] = _differences(
+                network, import_symbol(Path(place) / 'export', NAMES), feeds, np.arange(shrunk.architecture.h)
+            )
         rows.append(row)
         number += 1
     if not rows:
         raise FileNotFoundError(f'{recipe.run}: no finished round to verify; it has no round-1/shrunk')
     if not all(value <= TOLERANCE for row in rows for name, value in row.items() if name != 'round'):
-        raise NotEqual(f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest activation\n{table(rows)}')
+        raise NotEqual(
+            f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest activation\n{table(rows)}'
+        )
     return rows
 
 
 def table(rows: List[Dict[str, Any]]) -> str:
     """The rows of `verify` as Markdown."""
     names = [name for name in rows[0] if name != 'round']
-    lines = ['| round | ' + ' | '.join(f'{name} alone' if len(name) == 1 else name for name in names) + ' |',
-             '| --- ' * (len(names) + 1) + '|']
-    lines += [f'| {row["round"]} | ' + ' | '.join(f'{row[name]:.1e}' for name in names) + ' |' for row in rows]
+    lines = [
+        '| round | ' + ' | '.join(f'{name} alone' if len(name) == 1 else name for name in names) + ' |',
+        '| --- ' * (len(names) + 1) + '|',
+    ]
+    lines += [
+        f'| {row["round"]} | ' + ' | '.join(f'{row[name]:.1e}' for name in names) + ' |' for row in rows
+    ]
     return '\n'.join(lines)

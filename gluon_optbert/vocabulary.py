@@ -1,4 +1,5 @@
 """A WordPiece vocabulary: one token per line on disk, GluonNLP's `BERTVocab` in memory."""
+
 from __future__ import annotations
 
 import collections
@@ -16,7 +17,7 @@ from gluonnlp.vocab import BERTVocab
 SPECIAL_TOKENS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 CONTINUATION = '##'
 _LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokenizer
-_WORD_CACHE = 2 ** 17  # entries
+_WORD_CACHE = 2**17  # entries
 _ASCII_WORDS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')
 
 
@@ -35,13 +36,17 @@ def vocabulary_of(tokens: Sequence[str], *, source: str = 'vocabulary') -> BERTV
         if not token.strip():
             raise ValueError(f'{source}: line {i + 1} is blank; remove it, or the indices after it are wrong')
         if token in token_to_idx:
-            raise ValueError(f'{source}: {token!r} is on line {token_to_idx[token] + 1} and on line {i + 1}; '
-                             'a token has one line')
+            raise ValueError(
+                f'{source}: {token!r} is on line {token_to_idx[token] + 1} and on line {i + 1}; '
+                'a token has one line'
+            )
         token_to_idx[token] = i
     missing = [token for token in SPECIAL_TOKENS if token not in token_to_idx]
     if missing:
-        raise ValueError(f'{source}: {" ".join(missing)} missing; pre-training needs {" ".join(SPECIAL_TOKENS)}, '
-                         'so take a BERT WordPiece vocabulary, or add them as lines')
+        raise ValueError(
+            f'{source}: {" ".join(missing)} missing; pre-training needs {" ".join(SPECIAL_TOKENS)}, '
+            'so take a BERT WordPiece vocabulary, or add them as lines'
+        )
     return BERTVocab(counter=dict.fromkeys(tokens, 1), token_to_idx=token_to_idx)
 
 
@@ -59,7 +64,9 @@ def read_vocabulary(path: Path) -> BERTVocab:
     try:
         text = path.read_bytes().decode('utf-8')
     except UnicodeDecodeError as error:
-        raise ValueError(f'{path}: not UTF-8 at byte {error.start}; convert it, or give the right file') from error
+        raise ValueError(
+            f'{path}: not UTF-8 at byte {error.start}; convert it, or give the right file'
+        ) from error
     lines = text.replace('\r\n', '\n').split('\n')  # not splitlines: a token may be a Unicode line separator
     if lines[-1] == '':
         lines.pop()
@@ -82,9 +89,14 @@ def vocabulary_hash(vocab: BERTVocab) -> str:
 
 
 def is_cased(vocab: BERTVocab) -> bool:
-    """Whether a vocabulary has capitals, the special tokens aside, so that text must not be lower-cased for it."""
-    return any(token != token.lower() for token in vocab.idx_to_token if token not in SPECIAL_TOKENS
-               and not (token.startswith('[') and token.endswith(']')))
+    """Whether a vocabulary has capitals, the special tokens aside, so that text must not be lower-cased for
+    it.
+    """
+    return any(
+        token != token.lower()
+        for token in vocab.idx_to_token
+        if token not in SPECIAL_TOKENS and not (token.startswith('[') and token.endswith(']'))
+    )
 
 
 def make_tokenizer(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], List[int]]:
@@ -108,15 +120,19 @@ def make_tokenizer(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], 
         for word in words:
             ids += word_ids(word)
         return ids
+
     return tokenize
 
 
-def make_aligner(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], Tuple[List[int], List[int], List[int]]]:
-    """A function text → token ids, and where in the text each token begins and ends; the ids are the tokenizer's.
+def make_aligner(
+    vocab: BERTVocab, *, cased: bool = False
+) -> Callable[[str], Tuple[List[int], List[int], List[int]]]:
+    """A function text → token ids, and where in the text each token begins and ends; the ids are the
+    tokenizer's.
 
-    ``text[begin:end]`` is what a token stands for, with the accents that the tokenizer drops. Both positions never decrease. A
-    character of which several tokens are made, such as a Hangul syllable, belongs to each of them; [UNK] has its whole word.
-    """
+    ``text[begin:end]`` is what a token stands for, with the accents that the tokenizer drops. Both positions
+    never decrease. A character of which several tokens are made, such as a Hangul syllable, belongs to each
+    of them; [UNK] has its whole word."""
     split_any, pieces_of = _splitters(vocab, cased)
     token_to_idx = vocab.token_to_idx
 
@@ -139,10 +155,13 @@ def make_aligner(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], Tu
                 lasts.append(ends[place + length - 1])
                 place += length
         return ids, firsts, lasts
+
     return align
 
 
-def _splitters(vocab: BERTVocab, cased: bool) -> Tuple[Callable[[str], List[str]], Callable[[str], List[str]]]:
+def _splitters(
+    vocab: BERTVocab, cased: bool
+) -> Tuple[Callable[[str], List[str]], Callable[[str], List[str]]]:
     """GluonNLP's two steps: text to words, word to pieces."""
     tokenizer = BERTTokenizer(vocab, lower=not cased, max_input_chars_per_word=_LONGEST_WORD)
     return tokenizer.basic_tokenizer.tokenize, tokenizer.wordpiece_tokenizer.tokenize
@@ -151,13 +170,15 @@ def _splitters(vocab: BERTVocab, cased: bool) -> Tuple[Callable[[str], List[str]
 def _origins(text: str, cased: bool) -> Tuple[List[int], List[int]]:
     """Where every character of the tokenizer's words comes from: begins and ends in the text.
 
-    The tokenizer drops control characters, folds case, decomposes and drops non-spacing marks. Character by character that gives
-    as many characters as on the whole text: what looks at neighbours (the final sigma, the order of marks) changes no count.
-    """
+    The tokenizer drops control characters, folds case, decomposes and drops non-spacing marks. Character by
+    character that gives as many characters as on the whole text: what looks at neighbours (the final sigma,
+    the order of marks) changes no count."""
     begins: List[int] = []
     ends: List[int] = []
     if text.isascii():
-        begins = [i for i, character in enumerate(text) if not character.isspace() and character.isprintable()]
+        begins = [
+            i for i, character in enumerate(text) if not character.isspace() and character.isprintable()
+        ]
         return begins, [i + 1 for i in begins]
     for i, character in enumerate(text):
         if character == '\ufffd' or (unicodedata.category(character) in ('Cc', 'Cf')) or character.isspace():
@@ -172,8 +193,11 @@ def _origins(text: str, cased: bool) -> Tuple[List[int], List[int]]:
     return begins, ends
 
 
-def train_wordpiece(texts: Iterable[str], size: int, *, cased: bool = False, min_frequency: int = 2) -> BERTVocab:
-    """A WordPiece vocabulary of at most `size` tokens learnt from `texts`; the same texts give the same vocabulary.
+def train_wordpiece(
+    texts: Iterable[str], size: int, *, cased: bool = False, min_frequency: int = 2
+) -> BERTVocab:
+    """A WordPiece vocabulary of at most `size` tokens learnt from `texts`; the same texts give the same
+    vocabulary.
 
     The special tokens come first, then the characters. A merge needs `min_frequency` occurrences.
 
@@ -192,17 +216,25 @@ def train_wordpiece(texts: Iterable[str], size: int, *, cased: bool = False, min
         raise ValueError('no text to learn a vocabulary from')
     alphabet = _alphabet(counts, most=(size - len(SPECIAL_TOKENS)) // 4)
     if not alphabet:
-        raise ValueError(f'a vocabulary of {size} tokens holds no characters beside {" ".join(SPECIAL_TOKENS)}; '
-                         'ask for some hundreds at least')
-    # The library numbers the continuation characters in an order that differs between runs, and ties between merges
-    # go by number, so both are given to it as tokens whose numbers are known.
+        raise ValueError(
+            f'a vocabulary of {size} tokens holds no characters beside {" ".join(SPECIAL_TOKENS)}; '
+            'ask for some hundreds at least'
+        )
+    # The library numbers the continuation characters in an order that differs between runs, and ties between
+    # merges go by number, so both are given to it as tokens whose numbers are known.
     first = [*SPECIAL_TOKENS, *alphabet, *(CONTINUATION + character for character in alphabet)]
     known = set(alphabet)
     tokenizer = Tokenizer(models.WordPiece(unk_token='[UNK]', max_input_chars_per_word=_LONGEST_WORD))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.WordPieceTrainer(vocab_size=size, min_frequency=min_frequency, show_progress=False,
-                                        special_tokens=first, initial_alphabet=[], limit_alphabet=len(alphabet),
-                                        continuing_subword_prefix=CONTINUATION)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=min_frequency,
+        show_progress=False,
+        special_tokens=first,
+        initial_alphabet=[],
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix=CONTINUATION,
+    )
     spelt = {word: count for word, count in counts.items() if known.issuperset(word)}
     tokenizer.train_from_iterator(_repeated(spelt), trainer)
     learnt = tokenizer.get_vocab()
@@ -216,7 +248,7 @@ def _alphabet(counts: collections.Counter, *, most: int) -> List[str]:
         for character in word:
             characters[character] += count
     commonest = sorted(characters, key=lambda character: (-characters[character], character))
-    return sorted(commonest[:max(most, 0)])
+    return sorted(commonest[: max(most, 0)])
 
 
 def _repeated(counts: dict, line: int = 1000) -> Iterator[str]:

@@ -1,4 +1,5 @@
 """Turn raw text into shards for pre-training."""
+
 from __future__ import annotations
 
 import sys
@@ -26,18 +27,29 @@ class _Progress:
         now = time.monotonic()
         if self.bar.disable and now - self.shown >= 10:
             self.shown = now
-            print(f'{done / 1e6:.1f} of {total / 1e6:.1f} M characters | {now - self.began:.0f} s', flush=True)
+            print(
+                f'{done / 1e6:.1f} of {total / 1e6:.1f} M characters | {now - self.began:.0f} s', flush=True
+            )
 
 
 def _report(summary: ShardSummary) -> None:
     for split, instances in summary.instances.items():
-        print(f'{split}: {summary.documents[split]:,} documents, {summary.tokens[split]:,} tokens, {instances:,} instances '
-              f'in {summary.shards[split]} shard(s)')
+        print(
+            f'{split}: {summary.documents[split]:,} documents, {summary.tokens[split]:,} tokens, '
+            f'{instances:,} instances '
+            f'in {summary.shards[split]} shard(s)'
+        )
     tokens = sum(summary.tokens.values())
-    print(f'{tokens / summary.seconds / 1e3:.1f}k tok/s | {summary.seconds:.1f} s with {summary.workers} worker(s) | peak '
-          f'memory {summary.peak_memory_bytes / 2 ** 20:.0f} MiB, all processes')
+    print(
+        f'{tokens / summary.seconds / 1e3:.1f}k tok/s | {summary.seconds:.1f} s with {summary.workers} '
+        f'worker(s) | peak '
+        f'memory {summary.peak_memory_bytes / 2**20:.0f} MiB, all processes'
+    )
     print(f'wrote {summary.output} ({summary.bytes / 1e6:.1f} MB)')
-    print(f'next: python pretrain/run_pretraining.py pretrain/recipes/small.yaml --shards {summary.output} --output MODEL_DIR')
+    print(
+        f'next: python pretrain/run_pretraining.py pretrain/recipes/small.yaml --shards {summary.output} '
+        f'--output MODEL_DIR'
+    )
 
 
 @command

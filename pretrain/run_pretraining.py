@@ -1,12 +1,15 @@
 """Pre-train a BERT of any widths on shards."""
+
 import sys
 
 from gluon_optbert.distributed import Workers
 from gluon_optbert.pretraining import PretrainRecipe, pretrain
 from gluon_optbert.recipe import command, parse
 
-EXAMPLE = ('horovodrun -np 2 python pretrain/run_pretraining.py pretrain/recipes/small.yaml '
-           '--shards shards --output models/small')
+EXAMPLE = (
+    'horovodrun -np 2 python pretrain/run_pretraining.py pretrain/recipes/small.yaml '
+    '--shards shards --output models/small'
+)
 
 
 @command
@@ -15,8 +18,10 @@ def main(argv=None):
     recipe = parse(PretrainRecipe, argv, description=__doc__, example=EXAMPLE)
     pretrain(recipe)
     if Workers().first:
-        print(f'wrote {recipe.output}\nnext: python pretrain/run_prune.py pretrain/recipes/small_prune.yaml '
-              f'--model {recipe.output} --shards {recipe.shards} --output runs/pruned')
+        print(
+            f'wrote {recipe.output}\nnext: python pretrain/run_prune.py pretrain/recipes/small_prune.yaml '
+            f'--model {recipe.output} --shards {recipe.shards} --output runs/pruned'
+        )
 
 
 if __name__ == '__main__':

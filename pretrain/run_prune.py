@@ -1,4 +1,5 @@
 """Prune a pre-trained BERT by Algorithm 1 of optBERT."""
+
 import sys
 
 from gluon_optbert.distributed import Workers
@@ -6,8 +7,10 @@ from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.pruning import prune
 from gluon_optbert.recipe import command, parse
 
-EXAMPLE = ('horovodrun -np 2 python pretrain/run_prune.py pretrain/recipes/small_prune.yaml '
-           '--model models/small --shards shards --target 0.6 --rounds 4 --output runs/pruned')
+EXAMPLE = (
+    'horovodrun -np 2 python pretrain/run_prune.py pretrain/recipes/small_prune.yaml '
+    '--model models/small --shards shards --target 0.6 --rounds 4 --output runs/pruned'
+)
 
 
 @command

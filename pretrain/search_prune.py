@@ -1,9 +1,10 @@
 """Search gamma, the learning rate of alpha and the number of alpha steps with Optuna.
 
-Each trial is a pruning run in OUTPUT/trial-N; the held-out MLM loss of its last round is minimised. Trials that are not the best
-keep their metrics, gates and selections, and lose their model directories. An interrupted search goes on with --resume and takes
-its interrupted trial up where that stopped; several processes may share one search through --resume, or through --storage.
-"""
+Each trial is a pruning run in OUTPUT/trial-N; the held-out MLM loss of its last round is minimised. Trials
+that are not the best keep their metrics, gates and selections, and lose their model directories. An
+interrupted search goes on with --resume and takes its interrupted trial up where that stopped; several
+processes may share one search through --resume, or through --storage."""
+
 from __future__ import annotations
 
 import contextlib
@@ -32,8 +33,10 @@ from gluon_optbert.pruning import prune
 from gluon_optbert.recipe import RunFailed, check_same, command, option, parse, save
 from gluon_optbert.staging import new_directory, refuse_existing, write_file
 
-EXAMPLE = ('python pretrain/search_prune.py pretrain/recipes/small_prune.yaml --model models/small --shards shards '
-           '--trials 20 --output runs/search')
+EXAMPLE = (
+    'python pretrain/search_prune.py pretrain/recipes/small_prune.yaml --model models/small --shards shards '
+    '--trials 20 --output runs/search'
+)
 SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')
 RESULTS = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy', 'parameters', 'directory')
 PLOTS = ('optimization_history', 'slice', 'parallel_coordinate', 'param_importances')
@@ -42,12 +45,20 @@ PLOTS = ('optimization_history', 'slice', 'parallel_coordinate', 'param_importan
 @dataclasses.dataclass(frozen=True)
 class SearchRecipe(PruneRecipe):
     """A search; the recipe's own gamma, alpha_learning_rate and alpha_steps are its first trial."""
+
     trials: int = option('trials in all, whichever process runs them', 20)
-    storage: Optional[str] = option('Optuna storage, such as a database URL, that several processes share; by default an SQLite '
-                                    'file in the output', None)
+    storage: Optional[str] = option(
+        'Optuna storage, such as a database URL, that several processes share; by default an SQLite '
+        'file in the output',
+        None,
+    )
     study: str = option('name of the study in the storage', 'prune')
-    gamma_range: Tuple[float, ...] = option('smallest and largest gamma, drawn on a logarithmic scale', (1e-4, 1.0))
-    alpha_learning_rate_range: Tuple[float, ...] = option('of the gates, drawn on a logarithmic scale', (1e-3, 1e-1))
+    gamma_range: Tuple[float, ...] = option(
+        'smallest and largest gamma, drawn on a logarithmic scale', (1e-4, 1.0)
+    )
+    alpha_learning_rate_range: Tuple[float, ...] = option(
+        'of the gates, drawn on a logarithmic scale', (1e-3, 1e-1)
+    )
     alpha_steps_range: Tuple[int, ...] = option('steps of training the gates in a round', (10, 200))
 
     def problems(self) -> List[str]:
@@ -60,12 +71,17 @@ class SearchRecipe(PruneRecipe):
         for name in SEARCHED:
             span = getattr(self, f'{name}_range')
             if len(span) != 2 or not 0 < span[0] <= span[1]:
-                found.append(f'{name}_range must be two numbers above 0 that do not decrease, found {", ".join(map(str, span))}')
+                found.append(
+                    f'{name}_range must be two numbers above 0 that do not decrease, found '
+                    f'{", ".join(map(str, span))}'
+                )
         return found
 
     def trial(self, number: int, values: Dict[str, Any]) -> PruneRecipe:
         """The pruning run of a trial."""
-        own = {name: getattr(self, name) for name in (field.name for field in dataclasses.fields(PruneRecipe))}
+        own = {
+            name: getattr(self, name) for name in (field.name for field in dataclasses.fields(PruneRecipe))
+        }
         directory = self.output / f'trial-{number:04d}'
         return PruneRecipe(**{**own, **values, 'output': directory, 'resume': directory.exists()})
 
@@ -90,15 +106,23 @@ class Search:
         if workers.first:
             optuna.logging.set_verbosity(optuna.logging.WARNING)
             storage = recipe.storage or f'sqlite:///{recipe.output.resolve()}/study.db'
-            self.study = optuna.create_study(storage=storage, study_name=recipe.study, direction='minimize',
-                                             load_if_exists=True)
+            self.study = optuna.create_study(
+                storage=storage, study_name=recipe.study, direction='minimize', load_if_exists=True
+            )
 
     def _first(self) -> Dict[str, Any]:
         """The recipe's own values, as far as they lie in their ranges."""
         steps = self.recipe.steps(read_model(self.recipe.model))[0]
-        own = {'gamma': self.recipe.gamma, 'alpha_learning_rate': self.recipe.alpha_learning_rate, 'alpha_steps': steps}
-        return {name: value for name, value in own.items()
-                if getattr(self.recipe, f'{name}_range')[0] <= value <= getattr(self.recipe, f'{name}_range')[1]}
+        own = {
+            'gamma': self.recipe.gamma,
+            'alpha_learning_rate': self.recipe.alpha_learning_rate,
+            'alpha_steps': steps,
+        }
+        return {
+            name: value
+            for name, value in own.items()
+            if getattr(self.recipe, f'{name}_range')[0] <= value <= getattr(self.recipe, f'{name}_range')[1]
+        }
 
     def _ask(self) -> Optional[Tuple[int, Dict[str, Any]]]:
         """A trial to run on rank 0: one whose process has died here, or a new one; None if there are enough."""
@@ -114,12 +138,16 @@ class Search:
                 return None
             if not trials:
                 self.study.enqueue_trial(self._first())
-            seed = self.recipe.seed + len(trials)  # one for each trial: a process that joins must not draw the same again
+            seed = self.recipe.seed + len(
+                trials
+            )  # one for each trial: a process that joins must not draw the same again
             self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
             trial = self.study.ask()
-            for name, suggest, scale in (('gamma', trial.suggest_float, {'log': True}),
-                                         ('alpha_learning_rate', trial.suggest_float, {'log': True}),
-                                         ('alpha_steps', trial.suggest_int, {})):
+            for name, suggest, scale in (
+                ('gamma', trial.suggest_float, {'log': True}),
+                ('alpha_learning_rate', trial.suggest_float, {'log': True}),
+                ('alpha_steps', trial.suggest_int, {}),
+            ):
                 suggest(name, *getattr(self.recipe, f'{name}_range'), **scale)
             trial.set_user_attr('directory', str(self.recipe.trial(trial.number, {}).output.resolve()))
             self._hold(trial.number)
@@ -135,11 +163,16 @@ class Search:
         """The next trial of this job, the same on every rank."""
         number, values = (self._ask() if self.workers.first else None) or (-1, dict.fromkeys(SEARCHED, 0))
         mine = self.workers.first
-        shared = self.workers.sum([value if mine else 0.0 for value in (number, *(values[name] for name in SEARCHED))],
-                                  name='trial')
+        shared = self.workers.sum(
+            [value if mine else 0.0 for value in (number, *(values[name] for name in SEARCHED))], name='trial'
+        )
         if shared[0] < 0:
             return None
-        return int(shared[0]), {'gamma': shared[1], 'alpha_learning_rate': shared[2], 'alpha_steps': int(shared[3])}
+        return int(shared[0]), {
+            'gamma': shared[1],
+            'alpha_learning_rate': shared[2],
+            'alpha_steps': int(shared[3]),
+        }
 
     def tell(self, row: Optional[Dict[str, Any]]) -> None:
         """Record what the trial came to; None if its training diverged."""
@@ -158,24 +191,48 @@ class Search:
         """Remove the model directories of every finished trial of this output that is not the best."""
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             directory = Path(trial.user_attrs['directory'])
-            if trial.number != self.study.best_trial.number and directory.parent == self.recipe.output.resolve():
+            if (
+                trial.number != self.study.best_trial.number
+                and directory.parent == self.recipe.output.resolve()
+            ):
                 for name in ('model', 'shrunk'):
                     for found in directory.glob(f'round-*/{name}'):
                         shutil.rmtree(found, ignore_errors=True)
 
     def report(self) -> str:
         """Write trials.csv, trials.md and Optuna's plots; the table."""
-        trials = sorted(self.study.get_trials(deepcopy=False), key=lambda trial: (trial.value is None, trial.value or 0))
+        trials = sorted(
+            self.study.get_trials(deepcopy=False), key=lambda trial: (trial.value is None, trial.value or 0)
+        )
         names = ('trial', 'state', *SEARCHED, *RESULTS)
-        rows = [[trial.number, trial.state.name.lower(), *(trial.params.get(name) for name in SEARCHED), trial.value,
-                 *(trial.user_attrs.get(name) for name in RESULTS[1:])] for trial in trials]
+        rows = [
+            [
+                trial.number,
+                trial.state.name.lower(),
+                *(trial.params.get(name) for name in SEARCHED),
+                trial.value,
+                *(trial.user_attrs.get(name) for name in RESULTS[1:]),
+            ]
+            for trial in trials
+        ]
         sheet = io.StringIO()
         csv.writer(sheet, lineterminator='\n').writerows([names, *rows])
         write_file(self.recipe.output / 'trials.csv', sheet.getvalue().encode())
-        table = '\n'.join(['| ' + ' | '.join(names[:-1]) + ' |', '| --- ' * (len(names) - 1) + '|'] + [
-            '| ' + ' | '.join('' if cell is None else f'{cell:.4g}' if isinstance(cell, float) else str(cell)
-                              for cell in row[:-1])
-            + ' |' for row in rows]) + '\n'
+        table = (
+            '\n'.join(
+                ['| ' + ' | '.join(names[:-1]) + ' |', '| --- ' * (len(names) - 1) + '|']
+                + [
+                    '| '
+                    + ' | '.join(
+                        '' if cell is None else f'{cell:.4g}' if isinstance(cell, float) else str(cell)
+                        for cell in row[:-1]
+                    )
+                    + ' |'
+                    for row in rows
+                ]
+            )
+            + '\n'
+        )
         write_file(self.recipe.output / 'trials.md', table.encode())
         complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
         if len({trial.value for trial in complete}) > 1:
@@ -234,9 +291,12 @@ def main(argv=None):
         if not any(trial.state == TrialState.COMPLETE for trial in search.study.get_trials(deepcopy=False)):
             raise RunFailed(f'{recipe.output}: no trial came to an end; choose smaller learning rates')
         best = search.study.best_trial
-        print(f'best: trial {best.number} in {best.user_attrs["directory"]}\nwrote {recipe.output}: trials.csv, trials.md, '
-              f'Optuna\'s plots\nnext: python pretrain/run_prune.py … ' + ' '.join(
-                  f'--{name.replace("_", "-")} {best.params[name]:.4g}' for name in SEARCHED))
+        print(
+            f'best: trial {best.number} in {best.user_attrs["directory"]}\nwrote {recipe.output}: '
+            f'trials.csv, trials.md, '
+            f"Optuna's plots\nnext: python pretrain/run_prune.py … "
+            + ' '.join(f'--{name.replace("_", "-")} {best.params[name]:.4g}' for name in SEARCHED)
+        )
 
 
 if __name__ == '__main__':

@@ -1,17 +1,19 @@
 """What several test files share: one set of shards and one model directory, made once and only read."""
+
 import sys
 
 import pytest
 from hypothesis import settings
-
-from gluon_optbert.pruning import prune
-from gluon_optbert.shards import Shards
 from pruned import recipe_for
 from tiny import ROOT, write_saved_model, write_shards
 
+from gluon_optbert.pruning import prune
+from gluon_optbert.shards import Shards
+
 sys.path.append(str(ROOT / 'tools'))  # where a command finds the modules that it shares with others
 
-# The same examples in every run, so that a failure is one everywhere; --hypothesis-profile=explore draws new ones.
+# The same examples in every run, so that a failure is one everywhere; --hypothesis-profile=explore draws new
+# ones.
 settings.register_profile('fixed', deadline=None, derandomize=True)
 settings.register_profile('explore', deadline=None, max_examples=300)
 settings.load_profile('fixed')

@@ -1,9 +1,9 @@
 """Hostile input as properties: whatever is read, the answer is a right result or a clear error.
 
-Each property builds one case and hands it to the code in `guarded`, which fails on any error but those that a command turns
-into a line, on a file opened outside of the case's directory, on a started program, and on a pickle. `test_fuzzing` runs some
-dozens of cases of each, `tools/fuzz.py` thousands.
-"""
+Each property builds one case and hands it to the code in `guarded`, which fails on any error but those that a
+command turns into a line, on a file opened outside of the case's directory, on a started program, and on a
+pickle. `test_fuzzing` runs some dozens of cases of each, `tools/fuzz.py` thousands."""
+
 from __future__ import annotations
 
 import contextlib
@@ -23,6 +23,7 @@ import numpy as np
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import LENGTH, PREDICTIONS, TOKENS, network, write_saved_model, write_shards
 
 from gluon_optbert import shards as format_
 from gluon_optbert.architecture import Architecture, resolve
@@ -33,10 +34,16 @@ from gluon_optbert.pretraining import PretrainRecipe
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.recipe import RecipeError, fill, parse, read_yaml
 from gluon_optbert.shards import Shards
-from tiny import LENGTH, PREDICTIONS, TOKENS, network, write_saved_model, write_shards
 
 RECIPES = (ShardRecipe, PretrainRecipe, PruneRecipe)
-FORBIDDEN = ('pickle.find_class', 'os.system', 'subprocess.Popen', 'os.exec', 'os.posix_spawn', 'socket.connect')
+FORBIDDEN = (
+    'pickle.find_class',
+    'os.system',
+    'subprocess.Popen',
+    'os.exec',
+    'os.posix_spawn',
+    'socket.connect',
+)
 LONGEST_MESSAGE = 20_000  # characters; every problem of a recipe is said, but none at length
 
 
@@ -55,7 +62,9 @@ class Audit:
             self.forbidden.append(event)
         elif event == 'open' and isinstance(arguments[0], (str, bytes)):
             path = os.path.realpath(os.fsdecode(arguments[0]))
-            if not path.startswith((str(self.inside), sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))):
+            if not path.startswith(
+                (str(self.inside), sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
+            ):
                 self.forbidden.append(f'opened {path}')
 
 
@@ -64,7 +73,9 @@ AUDIT = Audit()
 
 @contextlib.contextmanager
 def guarded(directory: Path) -> Iterator[None]:
-    """Lets pass the errors that a command says in one line, if they are clear; nothing else may happen outside `directory`."""
+    """Lets pass the errors that a command says in one line, if they are clear; nothing else may happen
+    outside `directory`.
+    """
     AUDIT.inside, AUDIT.forbidden = directory.resolve(), []
     try:
         yield
@@ -93,12 +104,21 @@ class Place:
             yield Path(shutil.copytree(Path(self._base.name) / 'good', Path(case) / 'case'))
 
 
-MODEL, SHARDS, EMPTY = Place(lambda path: write_saved_model(path)), Place(lambda path: write_shards(path)), Place(Path.mkdir)
+MODEL, SHARDS, EMPTY = (
+    Place(lambda path: write_saved_model(path)),
+    Place(lambda path: write_shards(path)),
+    Place(Path.mkdir),
+)
 
-numbers = st.integers() | st.sampled_from([0, -1, 2 ** 31, 2 ** 63, 10 ** 30]) | st.floats()
-words = st.text(max_size=20) | st.sampled_from(['', '\0', '../vocab.txt', '/etc/passwd', 'x' * 5000, '\ud800', 'train-00000.npz'])
-json_values = st.recursive(st.none() | st.booleans() | numbers | words,
-                           lambda inner: st.lists(inner, max_size=4) | st.dictionaries(words, inner, max_size=4), max_leaves=10)
+numbers = st.integers() | st.sampled_from([0, -1, 2**31, 2**63, 10**30]) | st.floats()
+words = st.text(max_size=20) | st.sampled_from(
+    ['', '\0', '../vocab.txt', '/etc/passwd', 'x' * 5000, '\ud800', 'train-00000.npz']
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | words,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=10,
+)
 
 
 @st.composite
@@ -106,7 +126,10 @@ def mutated_json(draw, good: Any) -> str:
     """JSON text: a good value with some of its parts replaced, removed or added; or any value, or any text."""
     kind = draw(st.integers(0, 9))
     if kind == 0:
-        return draw(st.text() | st.sampled_from(['', '[' * 100_000, '{"a":' * 100_000, '9' * 10_000, 'NaN', '\ufeff{}']))
+        return draw(
+            st.text()
+            | st.sampled_from(['', '[' * 100_000, '{"a":' * 100_000, '9' * 10_000, 'NaN', '\ufeff{}'])
+        )
     if kind == 1:
         return json.dumps(draw(json_values))
     value = json.loads(json.dumps(good))
@@ -143,13 +166,15 @@ def mutated_bytes(draw, good: bytes) -> bytes:
         if kind == 0:
             del content[place:]
         elif kind == 1:
-            del content[place:place + draw(st.integers(1, 64))]
+            del content[place : place + draw(st.integers(1, 64))]
         elif kind == 2:
             content[place:place] = draw(st.binary(min_size=1, max_size=16))
         else:
-            replacement = draw(st.sampled_from([b'\0', b'\xff', b'\x7f', b'\xff' * 8, b'\0' * 8])
-                               | st.binary(min_size=1, max_size=4))
-            content[place:place + len(replacement)] = replacement
+            replacement = draw(
+                st.sampled_from([b'\0', b'\xff', b'\x7f', b'\xff' * 8, b'\0' * 8])
+                | st.binary(min_size=1, max_size=4)
+            )
+            content[place : place + len(replacement)] = replacement
     return bytes(content)
 
 
@@ -160,12 +185,48 @@ def _bomb(levels: int = 12) -> str:
     return '\n'.join([*lines, f'seed: *a{levels - 1}', f'model: *a{levels - 1}'])
 
 
-yaml_texts = (st.text() | st.binary() | st.builds(lambda name, tag, text: f'{name}: !!{tag} {text}\n', st.sampled_from(
-    ['seed', 'model', 'targets']), st.sampled_from(['int', 'float', 'bool', 'null', 'timestamp', 'binary', 'set', 'omap', 'pairs',
-                                                    'merge', 'python/name:os.system', 'python/object/apply:os.system']),
-    st.sampled_from(['', 'x', '[ls]', '{}', '2020-99-99', '0b', '1:99', '~'])) | st.sampled_from(
-        [_bomb(), '[' * 5_000, '{a: ' * 5_000, 'seed: 2020-99-99', 'a: *b', 'a: &a [*a]', '? [1]\n: 2', '%YAML 9.9\n---\na: 1',
-         'seed: 0x', 'seed: 1_000', 'a: "\\ud800"', '\ufeffseed: 1', 'seed: ' + '9' * 10_000]))
+yaml_texts = (
+    st.text()
+    | st.binary()
+    | st.builds(
+        lambda name, tag, text: f'{name}: !!{tag} {text}\n',
+        st.sampled_from(['seed', 'model', 'targets']),
+        st.sampled_from(
+            [
+                'int',
+                'float',
+                'bool',
+                'null',
+                'timestamp',
+                'binary',
+                'set',
+                'omap',
+                'pairs',
+                'merge',
+                'python/name:os.system',
+                'python/object/apply:os.system',
+            ]
+        ),
+        st.sampled_from(['', 'x', '[ls]', '{}', '2020-99-99', '0b', '1:99', '~']),
+    )
+    | st.sampled_from(
+        [
+            _bomb(),
+            '[' * 5_000,
+            '{a: ' * 5_000,
+            'seed: 2020-99-99',
+            'a: *b',
+            'a: &a [*a]',
+            '? [1]\n: 2',
+            '%YAML 9.9\n---\na: 1',
+            'seed: 0x',
+            'seed: 1_000',
+            'a: "\\ud800"',
+            '\ufeffseed: 1',
+            'seed: ' + '9' * 10_000,
+        ]
+    )
+)
 
 
 @given(cls=st.sampled_from(RECIPES), data=st.data())
@@ -176,8 +237,11 @@ def recipe_of_any_values(cls, data):
         fill(cls, values)
 
 
-@given(cls=st.sampled_from(RECIPES), text=yaml_texts | st.dictionaries(words, json_values, max_size=6).map(
-    lambda values: yaml.safe_dump(values)))
+@given(
+    cls=st.sampled_from(RECIPES),
+    text=yaml_texts
+    | st.dictionaries(words, json_values, max_size=6).map(lambda values: yaml.safe_dump(values)),
+)
 def recipe_file_of_any_text(cls, text):
     with EMPTY.copy() as directory:
         path = directory / 'recipe.yaml'
@@ -190,12 +254,15 @@ def recipe_file_of_any_text(cls, text):
 def any_command_line(cls, data):
     flags = st.sampled_from(['--' + field.name.replace('_', '-') for field in dataclasses.fields(cls)])
     words_ = data.draw(st.lists(flags | words | st.builds('{}={}'.format, flags, words), max_size=8))
-    with EMPTY.copy() as directory, contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        with guarded(directory):
-            try:
-                parse(cls, [word for word in words_ if not word.startswith('/')], description='Any.', example='any')
-            except SystemExit as end:
-                assert end.code in (0, 2)
+    with EMPTY.copy() as directory, contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(
+        io.StringIO()
+    ), guarded(directory):
+        try:
+            parse(
+                cls, [word for word in words_ if not word.startswith('/')], description='Any.', example='any'
+            )
+        except SystemExit as end:
+            assert end.code in (0, 2)
 
 
 @given(text=mutated_json(network().to_dict()))
@@ -207,13 +274,33 @@ def architecture_file_of_any_text(text):
             assert Architecture.from_json(found.to_json()) == found
 
 
-forms = st.sampled_from(['bert_{}', 'l{}_h{}_a{}', 'l{}_h{}_a{}_k{}_v{}_f{}_e{}', 'undivided_every_{}', 'undivided_keep_{}_{}',
-                         'optbert_{}m', 'uniform_{}m', 'albert_e{}', 'l{}_h{}_a{}_undivided_keep_{}'])
+forms = st.sampled_from(
+    [
+        'bert_{}',
+        'l{}_h{}_a{}',
+        'l{}_h{}_a{}_k{}_v{}_f{}_e{}',
+        'undivided_every_{}',
+        'undivided_keep_{}_{}',
+        'optbert_{}m',
+        'uniform_{}m',
+        'albert_e{}',
+        'l{}_h{}_a{}_undivided_keep_{}',
+    ]
+)
 
 
-@given(name=st.builds(lambda form, values: form.format(*values), forms, st.lists(
-    st.integers(0, 20) | st.sampled_from(['', '-1', '9' * 9, '9' * 30, '٣', '1e9', '0x1', ' 1']), min_size=7,
-    max_size=7)) | words)
+@given(
+    name=st.builds(
+        lambda form, values: form.format(*values),
+        forms,
+        st.lists(
+            st.integers(0, 20) | st.sampled_from(['', '-1', '9' * 9, '9' * 30, '٣', '1e9', '0x1', ' 1']),
+            min_size=7,
+            max_size=7,
+        ),
+    )
+    | words
+)
 def architecture_of_any_name(name):
     with guarded(Path('/nowhere')):
         if not os.path.exists(name.replace('\0', '').encode('utf-8', 'replace')):
@@ -224,7 +311,9 @@ def architecture_of_any_name(name):
 def manifest_of_shards(data):
     with SHARDS.copy() as directory:
         path = directory / format_.MANIFEST
-        path.write_text(data.draw(mutated_json(json.loads(path.read_text()))), encoding='utf-8', errors='surrogatepass')
+        path.write_text(
+            data.draw(mutated_json(json.loads(path.read_text()))), encoding='utf-8', errors='surrogatepass'
+        )
         with guarded(directory):
             for split in format_.SPLITS:
                 Shards.open(directory, split=split, verify=True).vocabulary()
@@ -244,7 +333,10 @@ def member(draw, good: np.ndarray) -> bytes:
     if kind == 0:
         np.save(packed, np.array([Payload()] * draw(st.integers(1, 4)), object), allow_pickle=True)
     elif kind == 1:
-        np.save(packed, good.astype(draw(st.sampled_from(['float32', 'int64', 'uint8', 'S3', '>u2', 'complex64']))))
+        np.save(
+            packed,
+            good.astype(draw(st.sampled_from(['float32', 'int64', 'uint8', 'S3', '>u2', 'complex64']))),
+        )
     elif kind == 2:
         np.save(packed, good.reshape(draw(st.sampled_from([(-1,), (1, -1), (-1, 1)]))))
     else:
@@ -252,7 +344,9 @@ def member(draw, good: np.ndarray) -> bytes:
         if kind == 3:
             return draw(mutated_bytes(packed.getvalue()))
         if kind == 4:
-            return packed.getvalue().replace(b'(4,', b'(' + draw(st.sampled_from([b'9' * 12, b'-1', b'()', b'4L'])) + b',')
+            return packed.getvalue().replace(
+                b'(4,', b'(' + draw(st.sampled_from([b'9' * 12, b'-1', b'()', b'4L'])) + b','
+            )
     return packed.getvalue()
 
 
@@ -271,17 +365,30 @@ def npz_of_shards(data):
                 plain, values = io.BytesIO(), np.ascontiguousarray(records[name])
                 np.save(plain, values)
                 npz.writestr(f'{name}.npy', data.draw(member(values)) if name in bad else plain.getvalue())
-            for name in data.draw(st.lists(st.sampled_from(['../../out', '/out.npy', 'input_ids.npy', 'x\0.npy']), max_size=1)):
+            for name in data.draw(
+                st.lists(st.sampled_from(['../../out', '/out.npy', 'input_ids.npy', 'x\0.npy']), max_size=1)
+            ):
                 npz.writestr(zipfile.ZipInfo(name), bytes(data.draw(st.sampled_from([0, 10, 20_000_000]))))
         content = packed.getvalue()
         content = data.draw(mutated_bytes(content)) if data.draw(st.booleans()) else content
         (directory / 'train-00000.npz').write_bytes(content)
-        manifest['splits']['train'] = {'instances': 4, 'shards': [{
-            'name': 'train-00000.npz', 'instances': 4, 'bytes': len(content), 'sha256': hashlib.sha256(content).hexdigest()}]}
+        manifest['splits']['train'] = {
+            'instances': 4,
+            'shards': [
+                {
+                    'name': 'train-00000.npz',
+                    'instances': 4,
+                    'bytes': len(content),
+                    'sha256': hashlib.sha256(content).hexdigest(),
+                }
+            ],
+        }
         (directory / format_.MANIFEST).write_text(json.dumps(manifest))
         with guarded(directory):
             fields = Shards.open(directory).read(0)
-            assert {name: values.shape[0] for name, values in fields.items()} == dict.fromkeys(records.dtype.names, 4)
+            assert {name: values.shape[0] for name, values in fields.items()} == dict.fromkeys(
+                records.dtype.names, 4
+            )
         assert not Path('pickled').exists()
 
 
@@ -289,7 +396,14 @@ def npz_of_shards(data):
 def parameter_file(data):
     with EMPTY.copy() as directory:
         path = directory / 'model.params'
-        write_arrays(path, {'a': np.ones((2, 3), np.float32), 'b': np.zeros(0, np.int64), 'ü': np.ones((1, 1, 4), np.float16)})
+        write_arrays(
+            path,
+            {
+                'a': np.ones((2, 3), np.float32),
+                'b': np.zeros(0, np.int64),
+                'ü': np.ones((1, 1, 4), np.float16),
+            },
+        )
         path.write_bytes(data.draw(mutated_bytes(path.read_bytes()) | st.binary()))
         with guarded(directory):
             assert sum(array.nbytes for array in read_arrays(path).values()) <= path.stat().st_size
@@ -303,9 +417,13 @@ def encoded(text: Any) -> bytes:
 PARTS: Dict[str, Callable[[bytes], Any]] = {
     'architecture.json': lambda good: mutated_json(json.loads(good)).map(encoded),
     'progress.json': lambda good: mutated_json(json.loads(good)).map(encoded),
-    'head.json': lambda good: mutated_json({'kind': 'classification', 'labels': ['a', 'b'], 'task': 'T'}).map(encoded),
+    'head.json': lambda good: mutated_json({'kind': 'classification', 'labels': ['a', 'b'], 'task': 'T'}).map(
+        encoded
+    ),
     'recipe.yaml': lambda good: yaml_texts.map(encoded),
-    'vocab.txt': mutated_bytes, 'model.params': mutated_bytes}
+    'vocab.txt': mutated_bytes,
+    'model.params': mutated_bytes,
+}
 
 
 @given(name=st.sampled_from(sorted(PARTS)), vouched=st.booleans(), data=st.data())
@@ -326,14 +444,25 @@ def model_directory(name, vouched, data):
 def manifest_of_a_model_directory(data):
     with MODEL.copy() as directory:
         path = directory / 'manifest.json'
-        path.write_text(data.draw(mutated_json(json.loads(path.read_text()))), encoding='utf-8', errors='surrogatepass')
+        path.write_text(
+            data.draw(mutated_json(json.loads(path.read_text()))), encoding='utf-8', errors='surrogatepass'
+        )
         with guarded(directory):
             read_model(directory)
 
 
-PROPERTIES = (recipe_of_any_values, recipe_file_of_any_text, any_command_line, architecture_file_of_any_text,
-              architecture_of_any_name, manifest_of_shards, npz_of_shards, parameter_file, model_directory,
-              manifest_of_a_model_directory)
+PROPERTIES = (
+    recipe_of_any_values,
+    recipe_file_of_any_text,
+    any_command_line,
+    architecture_file_of_any_text,
+    architecture_of_any_name,
+    manifest_of_shards,
+    npz_of_shards,
+    parameter_file,
+    model_directory,
+    manifest_of_a_model_directory,
+)
 
 
 def try_out(prop: Any, options: settings) -> Tuple[int, Optional[Exception]]:
@@ -343,6 +472,7 @@ def try_out(prop: Any, options: settings) -> Tuple[int, Optional[Exception]]:
     def counting(*args: Any, **kwargs: Any) -> None:
         cases[0] += 1
         inner(*args, **kwargs)
+
     prop.hypothesis.inner_test = counting
     try:
         options(prop)()

@@ -1,21 +1,37 @@
 """Small pruning runs, and what their directories hold."""
+
 import json
 
 import numpy as np
+from tiny import contents
 
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.recipe import fill
 from gluon_optbert.selection import Selection
-from tiny import contents
 
 MODEL = {'architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt'}
 TIMES = ('tokens_per_second', 'data_wait')
 
 
 def values_for(made_of, start, output, **more):
-    return {'shards': str(made_of), 'model': str(start), 'output': str(output), 'target': 0.6, 'rounds': 2, 'batch_size': 8,
-            'alpha_steps': 3, 'alpha_learning_rate': 0.05, 'gamma': 0.01, 'recovery_steps': 4, 'learning_rate': 0.002,
-            'warmup': 0.3, 'log_every': 2, 'evaluate_every': 0, 'checkpoint_every': 2, **more}
+    return {
+        'shards': str(made_of),
+        'model': str(start),
+        'output': str(output),
+        'target': 0.6,
+        'rounds': 2,
+        'batch_size': 8,
+        'alpha_steps': 3,
+        'alpha_learning_rate': 0.05,
+        'gamma': 0.01,
+        'recovery_steps': 4,
+        'learning_rate': 0.002,
+        'warmup': 0.3,
+        'log_every': 2,
+        'evaluate_every': 0,
+        'checkpoint_every': 2,
+        **more,
+    }
 
 
 def recipe_for(*args, **more):
@@ -38,6 +54,9 @@ def records(directory):
 
 def results(directory):
     """What has to be the same bits in two runs: everything but recipes, which name their output, and times."""
-    found = {name: digest for name, digest in contents(directory).items()
-             if not name.endswith(('recipe.yaml', 'manifest.json', 'metrics.jsonl'))}
+    found = {
+        name: digest
+        for name, digest in contents(directory).items()
+        if not name.endswith(('recipe.yaml', 'manifest.json', 'metrics.jsonl'))
+    }
     return found, records(directory)

@@ -1,12 +1,22 @@
 """Linear CKA is what its definition says, and the states that it compares are those of the tokens."""
+
 import dataclasses
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import LENGTH, TOKENS, network, random_alphas, saved_model, vocabulary, write_shards
 
-from gluon_optbert.analysis import (LinearCKA, compare, network_of, random_network, read_sample, sample_of_texts, stream)
+from gluon_optbert.analysis import (
+    LinearCKA,
+    compare,
+    network_of,
+    random_network,
+    read_sample,
+    sample_of_texts,
+    stream,
+)
 from gluon_optbert.architecture import parameter_axes
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.deploy import without_gates
@@ -14,11 +24,15 @@ from gluon_optbert.features import sorted_batches
 from gluon_optbert.heads import Head, network_shapes
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.vocabulary import vocabulary_of
-from tiny import LENGTH, TOKENS, network, random_alphas, random_parameters, saved_model, vocabulary, write_shards
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), (1, 2, 3, 4), h=6)
 PIECES = vocabulary_of([*TOKENS, *(f'##{token}' for token in TOKENS if token.isalpha())])
-TEXTS = [['the quick brown fox jumps'], ['over', 'the lazy dog.'], ['a b c'], ['sphinx of black quartz', 'judge my vow']] * 8
+TEXTS = [
+    ['the quick brown fox jumps'],
+    ['over', 'the lazy dog.'],
+    ['a b c'],
+    ['sphinx of black quartz', 'judge my vow'],
+] * 8
 
 
 def by_definition(x, y):
@@ -32,7 +46,7 @@ def cka(first, second, size=7):
     """Of two lists of states, in minibatches."""
     found = LinearCKA()
     for start in range(0, len(first[0]), size):
-        found.add(*([state[start:start + size] for state in states] for states in (first, second)))
+        found.add(*([state[start : start + size] for state in states] for states in (first, second)))
     return found.value()
 
 
@@ -52,8 +66,13 @@ def test_minibatches_add_up_to_the_definition(seed, count, p, q, size):
 
 
 def test_every_state_is_compared_with_every_other():
-    first, second = [drawn((50, width), width) for width in (2, 5)], [drawn((50, width), 10 + width) for width in (3, 1, 4)]
-    np.testing.assert_allclose(cka(first, second), [[by_definition(x, y) for y in second] for x in first], rtol=1e-8)
+    first, second = (
+        [drawn((50, width), width) for width in (2, 5)],
+        [drawn((50, width), 10 + width) for width in (3, 1, 4)],
+    )
+    np.testing.assert_allclose(
+        cka(first, second), [[by_definition(x, y) for y in second] for x in first], rtol=1e-8
+    )
 
 
 def test_similarity_survives_rotation_scale_and_shift_and_nothing_else():
@@ -97,8 +116,12 @@ def test_network_of_other_hidden_order_is_the_same():
         for side, axis in enumerate(axes):
             if axis == ('h',):
                 parameters[name] = parameters[name].take(order, axis=side)
-    found = compare(network_of(saved), network_of(dataclasses.replace(saved, parameters=parameters)), sample())
-    assert np.diag(found.attention) == pytest.approx(1, abs=1e-5) and np.diag(found.layers) == pytest.approx(1, abs=1e-5)
+    found = compare(
+        network_of(saved), network_of(dataclasses.replace(saved, parameters=parameters)), sample()
+    )
+    assert np.diag(found.attention) == pytest.approx(1, abs=1e-5) and np.diag(found.layers) == pytest.approx(
+        1, abs=1e-5
+    )
 
 
 def test_networks_of_other_widths_and_depths_are_compared():
@@ -115,14 +138,21 @@ def test_random_weights_are_less_alike_than_the_network_itself():
 
 def test_layer_without_intermediate_block_ends_where_attention_does():
     states = stream(network_of(saved_model(UNEVEN)), next(sorted_batches(sample().features, 4)))
-    assert len(states) == 7 and np.array_equal(states[3], states[4]) and not np.array_equal(states[1], states[2])
+    assert (
+        len(states) == 7 and np.array_equal(states[3], states[4]) and not np.array_equal(states[1], states[2])
+    )
 
 
 def test_states_do_not_depend_on_the_batch():
     one, found = network_of(saved_model(UNEVEN)), []
     for size in (1, 5):
-        rows = {number: state[:valid] for batch in sorted_batches(sample().features, size)
-                for number, valid, state in zip(batch.rows, batch.valid_length.astype(int), stream(one, batch)[-1])}
+        rows = {
+            number: state[:valid]
+            for batch in sorted_batches(sample().features, size)
+            for number, valid, state in zip(
+                batch.rows, batch.valid_length.astype(int), stream(one, batch)[-1]
+            )
+        }
         found.append([rows[number] for number in range(len(TEXTS))])
     for alone, together in zip(*found):
         np.testing.assert_allclose(alone, together, atol=1e-5)  # float32, other padding
@@ -133,8 +163,15 @@ def test_gates_are_folded_and_heads_do_not_matter():
     task = Head('question_answering')
     folded = without_gates(gated)
     parameters = {**folded.parameters, **read_parameters(build(folded.architecture, head=task))}
-    tuned = SavedModel(folded.architecture, {name: folded.parameters.get(name, parameters[name])
-                                             for name in network_shapes(folded.architecture, task)}, vocabulary(), head=task)
+    tuned = SavedModel(
+        folded.architecture,
+        {
+            name: folded.parameters.get(name, parameters[name])
+            for name in network_shapes(folded.architecture, task)
+        },
+        vocabulary(),
+        head=task,
+    )
     found = compare(network_of(gated), network_of(tuned), sample())
     assert np.diag(found.layers) == pytest.approx(1)
 
@@ -163,13 +200,23 @@ def test_labelled_file_has_sentences_and_labels(tmp_path):
     assert found.labels == ('yes', 'no') and [len(ids) for ids in found.ids] == [4, 3]  # 'ab' is unknown
     (tmp_path / 'pairs.tsv').write_text('one\tother\tlabel\na\tb\t0\nc\td\t1\n', encoding='utf-8')
     found = read_sample(tmp_path / 'pairs.tsv', vocabulary(), limit=1, seed=0)
-    assert len(found.labels) == 1 and found.features.seconds.tolist() == [3] and found.features.lengths.tolist() == [5]
+    assert (
+        len(found.labels) == 1
+        and found.features.seconds.tolist() == [3]
+        and found.features.lengths.tolist() == [5]
+    )
 
 
-@pytest.mark.parametrize('name, content, says', [
-    ('a.txt', b'\xff\xfe\x00', 'not UTF-8'), ('a.txt', b'\n \n', 'no text'),
-    ('a.tsv', b'a\tb\tc\td\n', "first line has the columns 'a', 'b', 'c', 'd'"),
-    ('a.tsv', b's\tlabel\na\tyes\nb\nc\tno\n', 'line 3 has 1 cells'), ('a.tsv', b's\tlabel\na\tyes\n', 'two different labels')])
+@pytest.mark.parametrize(
+    'name, content, says',
+    [
+        ('a.txt', b'\xff\xfe\x00', 'not UTF-8'),
+        ('a.txt', b'\n \n', 'no text'),
+        ('a.tsv', b'a\tb\tc\td\n', "first line has the columns 'a', 'b', 'c', 'd'"),
+        ('a.tsv', b's\tlabel\na\tyes\nb\nc\tno\n', 'line 3 has 1 cells'),
+        ('a.tsv', b's\tlabel\na\tyes\n', 'two different labels'),
+    ],
+)
 def test_other_files_are_refused(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=says):

@@ -1,18 +1,34 @@
 """Architectures: their JSON, their widths, and the tensors that follow from them."""
+
 import dataclasses
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from gluon_optbert.architecture import Architecture, LayerDims, bert_base, parameter_axes, parameter_shapes, resolve, uniform
 from tiny import network
+
+from gluon_optbert.architecture import (
+    Architecture,
+    LayerDims,
+    bert_base,
+    parameter_axes,
+    parameter_shapes,
+    resolve,
+    uniform,
+)
 
 WIDTH = st.integers(1, 9)
 LAYERS = st.lists(st.builds(LayerDims, a=WIDTH, k=WIDTH, v=WIDTH, f=st.integers(0, 9)), max_size=4)
-ARCHITECTURES = st.builds(Architecture, h=WIDTH, layers=LAYERS.map(tuple), vocab_size=WIDTH, e=st.none() | WIDTH,
-                          max_length=WIDTH, token_types=WIDTH)
+ARCHITECTURES = st.builds(
+    Architecture,
+    h=WIDTH,
+    layers=LAYERS.map(tuple),
+    vocab_size=WIDTH,
+    e=st.none() | WIDTH,
+    max_length=WIDTH,
+    token_types=WIDTH,
+)
 
 
 @given(ARCHITECTURES)
@@ -74,10 +90,19 @@ def test_every_bad_width_is_named_at_once():
     assert 'f of layer 1' not in str(error.value)
 
 
-@pytest.mark.parametrize('change, named', [
-    ({'h': None}, 'h must'), ({'format': 2}, 'format 2'), ({'heads': 3}, "unknown 'heads'"),
-    ({'a\nb' * 99: 3}, r"unknown 'a\\nba.{1,80}$"), ({'format': 'x' * 99}, "format 'x{79}, this"), ({'layers': 4}, 'layers'),
-    ({'layers': [{'a': 1, 'k': 1, 'v': 1}]}, 'every layer'), ({'layers': [{'a': 1, 'k': 1, 'v': 1, 'f': '8'}]}, 'f of layer 0')])
+@pytest.mark.parametrize(
+    'change, named',
+    [
+        ({'h': None}, 'h must'),
+        ({'format': 2}, 'format 2'),
+        ({'heads': 3}, "unknown 'heads'"),
+        ({'a\nb' * 99: 3}, r"unknown 'a\\nba.{1,80}$"),
+        ({'format': 'x' * 99}, "format 'x{79}, this"),
+        ({'layers': 4}, 'layers'),
+        ({'layers': [{'a': 1, 'k': 1, 'v': 1}]}, 'every layer'),
+        ({'layers': [{'a': 1, 'k': 1, 'v': 1, 'f': '8'}]}, 'f of layer 0'),
+    ],
+)
 def test_json_that_is_no_architecture_is_refused(change, named):
     with pytest.raises(ValueError, match=named) as error:
         Architecture.from_dict({**network().to_dict(), **change}, source='here.json')

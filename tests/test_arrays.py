@@ -1,4 +1,5 @@
 """Parameter files: the bytes of MXNet's own, and nothing that a damaged one states is believed."""
+
 import random
 
 import mxnet as mx
@@ -7,8 +8,12 @@ import pytest
 
 from gluon_optbert.arrays import read_arrays, write_arrays
 
-ARRAYS = {'weight': np.arange(12, dtype=np.float32).reshape(3, 4), 'none': np.zeros((0, 3), np.float32),
-          'ü': np.array([-7], np.int64), 'half': np.ones((1, 2, 1), np.float16)}
+ARRAYS = {
+    'weight': np.arange(12, dtype=np.float32).reshape(3, 4),
+    'none': np.zeros((0, 3), np.float32),
+    'ü': np.array([-7], np.int64),
+    'half': np.ones((1, 2, 1), np.float16),
+}
 
 
 @pytest.fixture
@@ -19,15 +24,23 @@ def path(tmp_path):
 @pytest.mark.parametrize('dtype', ['float32', 'float64', 'float16', 'uint8', 'int32', 'int8', 'int64'])
 @pytest.mark.parametrize('shape', [(1,), (2, 3), (1, 2, 3, 4)])
 def test_bytes_are_those_of_mxnet_and_read_back(path, tmp_path, dtype, shape):
-    arrays = {name: np.random.RandomState(seed).uniform(0, 100, shape).astype(dtype)
-              for seed, name in enumerate(('a', 'b.c', ''))}
+    arrays = {
+        name: np.random.RandomState(seed).uniform(0, 100, shape).astype(dtype)
+        for seed, name in enumerate(('a', 'b.c', ''))
+    }
     write_arrays(path, arrays)
-    mx.nd.save(str(tmp_path / 'theirs'), {name: mx.nd.array(value, dtype=dtype) for name, value in arrays.items()})
+    mx.nd.save(
+        str(tmp_path / 'theirs'), {name: mx.nd.array(value, dtype=dtype) for name, value in arrays.items()}
+    )
     assert path.read_bytes() == (tmp_path / 'theirs').read_bytes()
     found = read_arrays(path)
     assert list(found) == list(arrays)
     for name, value in arrays.items():
-        assert found[name].dtype == value.dtype and found[name].flags.writeable and np.array_equal(found[name], value)
+        assert (
+            found[name].dtype == value.dtype
+            and found[name].flags.writeable
+            and np.array_equal(found[name], value)
+        )
 
 
 def test_columns_are_written_as_rows(path):

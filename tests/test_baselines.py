@@ -1,16 +1,24 @@
 """What optBERT is compared with: the same budget, spent in other ways."""
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import network, outputs_of, random_inputs, random_parameters
 
 from gluon_optbert.architecture import bert_base, parameter_axes, resolve
-from gluon_optbert.baselines import layers_to_keep, magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
+from gluon_optbert.baselines import (
+    layers_to_keep,
+    magnitude_scores,
+    random_scores,
+    select_blocks,
+    select_layers,
+    select_uniform,
+)
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.model import build
 from gluon_optbert.selection import Selection, keep_all, select_units
 from gluon_optbert.shrink import cut
-from tiny import network, outputs_of, random_inputs, random_parameters
 
 COST = ParameterCost()
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9), h=12)
@@ -22,8 +30,10 @@ def test_uniform_widths_differ_from_one_factor_by_rounding_only(share):
     target = share * COST.cost(architecture)
     selection = select_uniform(random_scores(architecture, 1), architecture, COST, target, prune='hakvf')
     assert selection.cost == COST.cost(selection.architecture(architecture)) <= target
-    factors = [(len(selection.kept[key]) / width, (len(selection.kept[key]) + 1) / width)
-               for key, width in architecture.widths().items()]
+    factors = [
+        (len(selection.kept[key]) / width, (len(selection.kept[key]) + 1) / width)
+        for key, width in architecture.widths().items()
+    ]
     assert max(low for low, _ in factors) <= min(high for _, high in factors) + 1e-9
 
 
@@ -74,7 +84,9 @@ def test_dropping_layers_is_leaving_them_out():
     assert model.encoder.architecture == smaller
     inputs = random_inputs(architecture)
     found, wanted = outputs_of(build(smaller, left), inputs), outputs_of(model, inputs)
-    assert all(np.allclose(found[name], wanted[name], atol=1e-6) for name in wanted)  # float32, sums in one order
+    assert all(
+        np.allclose(found[name], wanted[name], atol=1e-6) for name in wanted
+    )  # float32, sums in one order
 
 
 def test_layers_that_are_not_there_are_refused():
@@ -94,16 +106,31 @@ def test_magnitude_is_the_root_mean_square_of_what_leaves_with_a_unit(architectu
         assert scores[key].shape == (width,)
         if width > 1:
             without = dict(everything.kept, **{key: np.delete(np.arange(width), 1)})
-            parts = {name: value for name, value in parameters.items()
-                     if any(key in axis for axis in parameter_axes(architecture)[name])}
-            ones = {name: np.square(value) if name in parts else np.zeros_like(value) for name, value in parameters.items()}
-            left, _ = cut({name: value for name, value in ones.items()}, architecture, Selection(without, 0.0, 0.0))
-            scale = {name: width / (width - 1) if key.startswith('k') and '.proj_query.' in name else 1 for name in left}
-            gone = sum(ones[name].sum(dtype=np.float64) - left[name].sum(dtype=np.float64) * scale[name] ** 0.5
-                       for name in parts)
-            count = sum(value.size // width for name, value in parts.items() if 'pooler.weight' != name)
+            parts = {
+                name: value
+                for name, value in parameters.items()
+                if any(key in axis for axis in parameter_axes(architecture)[name])
+            }
+            ones = {
+                name: np.square(value) if name in parts else np.zeros_like(value)
+                for name, value in parameters.items()
+            }
+            left, _ = cut(
+                {name: value for name, value in ones.items()}, architecture, Selection(without, 0.0, 0.0)
+            )
+            scale = {
+                name: width / (width - 1) if key.startswith('k') and '.proj_query.' in name else 1
+                for name in left
+            }
+            gone = sum(
+                ones[name].sum(dtype=np.float64) - left[name].sum(dtype=np.float64) * scale[name] ** 0.5
+                for name in parts
+            )
+            count = sum(value.size // width for name, value in parts.items() if name != 'pooler.weight')
             count += 2 * architecture.h if key == 'h' else 0
-            if key != 'h':  # h stands on both sides of the pooler and the MLM transform, where it counts twice
+            if (
+                key != 'h'
+            ):  # h stands on both sides of the pooler and the MLM transform, where it counts twice
                 assert scores[key][1] == pytest.approx(np.sqrt(gone / count), rel=1e-4)
 
 

@@ -1,4 +1,5 @@
 """Batches: their order, their division among ranks, and what a consumer may do."""
+
 from __future__ import annotations
 
 import itertools
@@ -8,7 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gluon_optbert.batches import Batch, Shards, evaluation_batches, stream
 from gluon_optbert.shards import MANIFEST, record_dtype, write_shard
@@ -32,10 +34,15 @@ def make_shards_directory(directory, sizes):
     directory.mkdir()
     files = []
     for number, (start, size) in enumerate(zip(np.cumsum([0, *sizes]), sizes)):
-        files.append(vars(write_shard(directory / f'train-{number:05d}.npz', records[start:start + size])))
-    manifest = {'format': 'gluon_optbert shards', 'version': 1, 'max_seq_length': LENGTH, 'max_predictions': PREDICTIONS,
-                'vocabulary': {'size': len(VOCAB), 'sha256': vocabulary_hash(VOCAB)},
-                'splits': {'train': {'instances': count, 'shards': files}}}
+        files.append(vars(write_shard(directory / f'train-{number:05d}.npz', records[start : start + size])))
+    manifest = {
+        'format': 'gluon_optbert shards',
+        'version': 1,
+        'max_seq_length': LENGTH,
+        'max_predictions': PREDICTIONS,
+        'vocabulary': {'size': len(VOCAB), 'sha256': vocabulary_hash(VOCAB)},
+        'splits': {'train': {'instances': count, 'shards': files}},
+    }
     (directory / MANIFEST).write_text(json.dumps(manifest))
     write_vocabulary(VOCAB, directory / 'vocab.txt')
     return records
@@ -55,45 +62,65 @@ def shards(directory):
 
 def numbers(batches):
     """The instances of weight one, in their order."""
-    return [int(number) for batch in batches for number, weight in zip(batch.input_ids[:, 1], batch.instance_weights) if weight]
+    return [
+        int(number)
+        for batch in batches
+        for number, weight in zip(batch.input_ids[:, 1], batch.instance_weights)
+        if weight
+    ]
 
 
 def equal(one: Batch, other: Batch) -> bool:
-    return all(np.array_equal(vars(one)[name], vars(other)[name]) and np.asarray(vars(one)[name]).dtype ==
-               np.asarray(vars(other)[name]).dtype for name in vars(one))
+    return all(
+        np.array_equal(vars(one)[name], vars(other)[name])
+        and np.asarray(vars(one)[name]).dtype == np.asarray(vars(other)[name]).dtype
+        for name in vars(one)
+    )
 
 
 def joined(parts):
     """The global batch of the ranks' parts."""
-    return {name: np.concatenate([vars(part)[name] for part in parts]) for name, value in vars(parts[0]).items()
-            if isinstance(value, np.ndarray)}
+    return {
+        name: np.concatenate([vars(part)[name] for part in parts])
+        for name, value in vars(parts[0]).items()
+        if isinstance(value, np.ndarray)
+    }
 
 
 @pytest.mark.parametrize('workers, batch_size', [(1, 1), (1, 7), (2, 4), (3, 9), (4, 4), (4, 40)])
 def test_every_instance_once_per_epoch_for_any_worker_count(shards, workers, batch_size):
-    ranks = [list(stream(shards, batch_size=batch_size, seed=5, epochs=1, rank=rank, workers=workers)) for rank in range(workers)]
+    ranks = [
+        list(stream(shards, batch_size=batch_size, seed=5, epochs=1, rank=rank, workers=workers))
+        for rank in range(workers)
+    ]
     assert sorted(number for batches in ranks for number in numbers(batches)) == list(range(37))
     assert {len(batches) for batches in ranks} == {-(-37 // batch_size)}
     whole = list(stream(shards, batch_size=batch_size, seed=5, epochs=1))
     for parts, batch in zip(zip(*ranks), whole):
         for name, values in joined(parts).items():
             np.testing.assert_array_equal(values, vars(batch)[name])
-        assert all(part.masked_total == batch.masked_total and part.input_ids.shape[1] == batch.input_ids.shape[1]
-                   for part in parts)
+        assert all(
+            part.masked_total == batch.masked_total and part.input_ids.shape[1] == batch.input_ids.shape[1]
+            for part in parts
+        )
 
 
 @settings(max_examples=60, deadline=None)
-@given(batch_size=st.integers(1, 30), start=st.integers(0, 12), seed=st.integers(0, 2 ** 32 - 1))
+@given(batch_size=st.integers(1, 30), start=st.integers(0, 12), seed=st.integers(0, 2**32 - 1))
 def test_resumed_stream_equals_uninterrupted(directory, batch_size, start, seed):
     shards = Shards.open(directory)
     taken = list(itertools.islice(stream(shards, batch_size=batch_size, seed=seed), start + 4))
     resumed = list(itertools.islice(stream(shards, batch_size=batch_size, seed=seed, start=start), 4))
-    assert all(map(equal, taken[start:], resumed)) and [batch.index for batch in resumed] == list(range(start, start + 4))
+    assert all(map(equal, taken[start:], resumed)) and [batch.index for batch in resumed] == list(
+        range(start, start + 4)
+    )
 
 
 def test_resuming_reads_no_shard_that_was_consumed(shards, monkeypatch):
     read = []
-    monkeypatch.setattr(Shards, 'read', lambda self, number, honest=Shards.read: read.append(number) or honest(self, number))
+    monkeypatch.setattr(
+        Shards, 'read', lambda self, number, honest=Shards.read: read.append(number) or honest(self, number)
+    )
     for _ in itertools.islice(stream(shards, batch_size=1, seed=0, start=37 * 1000 + 36, epochs=1001), 1):
         pass
     assert len(read) == 1
@@ -102,7 +129,8 @@ def test_resuming_reads_no_shard_that_was_consumed(shards, monkeypatch):
 def test_epochs_and_seeds_differ_in_order_and_not_in_content(shards):
     def epochs(seed):
         taken = numbers(stream(shards, batch_size=10, seed=seed, epochs=3))
-        return [taken[at:at + 37] for at in range(0, 111, 37)]
+        return [taken[at : at + 37] for at in range(0, 111, 37)]
+
     orders = [*epochs(1), *epochs(2)]
     assert all(sorted(order) == list(range(37)) for order in orders)
     assert len(set(map(tuple, orders))) == 6
@@ -121,7 +149,11 @@ def test_a_batch_is_what_the_shards_hold(tmp_path):
         np.testing.assert_array_equal(batch.masked_ids, rows['masked_lm_ids'])
         np.testing.assert_array_equal(batch.masked_weights, rows['masked_lm_weights'])
         np.testing.assert_array_equal(batch.next_sentence_labels, rows['next_sentence_labels'])
-        assert (batch.masked_total, batch.instance_total, batch.token_total) == (8, 4, rows['valid_lengths'].sum())
+        assert (batch.masked_total, batch.instance_total, batch.token_total) == (
+            8,
+            4,
+            rows['valid_lengths'].sum(),
+        )
 
 
 def test_lengths_are_multiples_and_never_beyond_the_longest(shards):
@@ -136,7 +168,10 @@ def test_lengths_are_multiples_and_never_beyond_the_longest(shards):
 @pytest.mark.parametrize('limit', [None, 0, 5, 13, 1000])
 def test_evaluation_sees_each_instance_once_in_order(shards, workers, limit):
     wanted = list(range(37))[:limit]
-    ranks = [list(evaluation_batches(shards, batch_size=8, rank=rank, workers=workers, limit=limit)) for rank in range(workers)]
+    ranks = [
+        list(evaluation_batches(shards, batch_size=8, rank=rank, workers=workers, limit=limit))
+        for rank in range(workers)
+    ]
     assert sorted(number for batches in ranks for number in numbers(batches)) == wanted
     assert numbers(itertools.chain.from_iterable(zip(*ranks))) == wanted
     for batch in itertools.chain(*ranks):
@@ -144,14 +179,22 @@ def test_evaluation_sees_each_instance_once_in_order(shards, workers, limit):
         padded = batch.instance_weights == 0
         assert not batch.masked_weights[padded].any() and (batch.valid_length[padded] >= 5).all()
     assert sum(batch.instance_total for batch in ranks[0]) == len(wanted)
-    assert sum(batch.masked_weights.sum() for batches in ranks for batch in batches) == sum(b.masked_total for b in ranks[0])
+    assert sum(batch.masked_weights.sum() for batches in ranks for batch in batches) == sum(
+        b.masked_total for b in ranks[0]
+    )
 
 
-@pytest.mark.parametrize('arguments, said', [
-    (dict(batch_size=6, workers=4), 'take 4 or 8'), (dict(batch_size=0), 'does not divide'),
-    (dict(batch_size=4, rank=2, workers=2), 'rank'),
-    (dict(batch_size=4, seed=-1), 'seed'), (dict(batch_size=4, start=-1), 'start'),
-    (dict(batch_size=4, read_ahead=0), 'read_ahead')])
+@pytest.mark.parametrize(
+    'arguments, said',
+    [
+        (dict(batch_size=6, workers=4), 'take 4 or 8'),
+        (dict(batch_size=0), 'does not divide'),
+        (dict(batch_size=4, rank=2, workers=2), 'rank'),
+        (dict(batch_size=4, seed=-1), 'seed'),
+        (dict(batch_size=4, start=-1), 'start'),
+        (dict(batch_size=4, read_ahead=0), 'read_ahead'),
+    ],
+)
 def test_arguments_that_do_not_fit_are_refused_at_once(shards, arguments, said):
     with pytest.raises(ValueError, match=said):
         stream(shards, **{'seed': 0, **arguments})
@@ -187,13 +230,16 @@ def test_the_reading_thread_ends_with_its_consumer(shards):
 
 def test_at_most_two_shards_are_in_memory(shards, monkeypatch):
     read = []
-    monkeypatch.setattr(Shards, 'read', lambda self, number, honest=Shards.read: read.append(number) or honest(self, number))
+    monkeypatch.setattr(
+        Shards, 'read', lambda self, number, honest=Shards.read: read.append(number) or honest(self, number)
+    )
     batches = stream(shards, batch_size=1, seed=1, read_ahead=2)
     consumed = 0
     for batch in itertools.islice(batches, 37):
         time.sleep(0.001)
         consumed += 1
         order = [shards.files[number].instances for number in read]
-        # what was read, but for the last shard, holds no more than was consumed, is ready, or is just being handed over
+        # what was read, but for the last shard, holds no more than was consumed, is ready, or is just being
+        # handed over
         assert sum(order[:-1]) <= consumed + 2 + 1
     batches.close()

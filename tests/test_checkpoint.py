@@ -1,4 +1,5 @@
 """Model directories: whole, strict, and absent rather than half-written."""
+
 import json
 import os
 import random
@@ -12,15 +13,35 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from gluon_optbert.checkpoint import (FORMAT, VERSION, SavedModel, check_manifest, gate_name, read_arrays, read_model,
-                                      write_manifest, write_model)
-from gluon_optbert.model import build
-from gluon_optbert.staging import new_directory, refuse_existing, write_file
 from test_encoder import EVEN, gluonnlp_model
 from test_shrink import UNEVEN
-from tiny import (ROOT, contents, environment, network, outputs_of, random_alphas, random_inputs, random_parameters, saved_model,
-                  vocabulary, write_saved_model)
+from tiny import (
+    ROOT,
+    contents,
+    environment,
+    network,
+    outputs_of,
+    random_alphas,
+    random_inputs,
+    random_parameters,
+    saved_model,
+    vocabulary,
+    write_saved_model,
+)
+
+from gluon_optbert.checkpoint import (
+    FORMAT,
+    VERSION,
+    SavedModel,
+    check_manifest,
+    gate_name,
+    read_arrays,
+    read_model,
+    write_manifest,
+    write_model,
+)
+from gluon_optbert.model import build
+from gluon_optbert.staging import new_directory, refuse_existing, write_file
 
 FILES = ('architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt')
 
@@ -37,8 +58,13 @@ def assert_equal(one, other):
 
 @pytest.mark.parametrize('architecture', [network(), UNEVEN, network((1, 1, 1, 0), h=4, e=2)])
 def test_model_directory_round_trip_is_lossless(tmp_path, architecture):
-    model = SavedModel(architecture, random_parameters(architecture), vocabulary(), {'steps': 3, 'lr': 1e-5, 'note': None},
-                       {'step': 7, 'mlm_loss': 0.1 + 0.2})
+    model = SavedModel(
+        architecture,
+        random_parameters(architecture),
+        vocabulary(),
+        {'steps': 3, 'lr': 1e-5, 'note': None},
+        {'step': 7, 'mlm_loss': 0.1 + 0.2},
+    )
     write_model(tmp_path / 'model', model)
     assert_equal(read_model(tmp_path / 'model'), model)
     assert sorted(os.listdir(tmp_path / 'model')) == sorted(FILES)
@@ -96,7 +122,9 @@ def test_deleted_file_is_named(damaged, name):
 @pytest.mark.parametrize('name', FILES)
 def test_truncated_file_is_named_wherever_it_is_cut(damaged, name):
     whole = (damaged / name).read_bytes()
-    cuts = {0, 1, len(whole) // 2, len(whole) - 2} | set(random.Random(1).sample(range(len(whole) - 1), min(20, len(whole) - 1)))
+    cuts = {0, 1, len(whole) // 2, len(whole) - 2} | set(
+        random.Random(1).sample(range(len(whole) - 1), min(20, len(whole) - 1))
+    )
     for cut in cuts:
         (damaged / name).write_bytes(whole[:cut])
         with pytest.raises(ValueError, match=name):
@@ -132,14 +160,26 @@ def test_flipped_bit_of_the_manifest_is_found_or_changes_nothing(damaged):
             assert_equal(found, wanted)
             written = json.loads(path.read_text())
             assert {name: written.get(name) for name in ('format', 'version', 'files')} == {
-                name: json.loads(bytes(whole[:place]) + bytes([whole[place] ^ bit]) + bytes(whole[place + 1:]))[name]
-                for name in ('format', 'version', 'files')}
+                name: json.loads(
+                    bytes(whole[:place]) + bytes([whole[place] ^ bit]) + bytes(whole[place + 1 :])
+                )[name]
+                for name in ('format', 'version', 'files')
+            }
         whole[place] ^= bit
 
 
-@given(content=st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-                            lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(
-                                ['format', 'version', 'files', 'a.txt', 'bytes', 'sha256']), inner), max_leaves=8))
+@given(
+    content=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(['format', 'version', 'files', 'a.txt', 'bytes', 'sha256']), inner
+            )
+        ),
+        max_leaves=8,
+    )
+)
 @settings(max_examples=60)
 def test_manifest_of_any_json_is_a_value_error(tmp_path_factory, content):
     directory = tmp_path_factory.getbasetemp() / 'any-json'
@@ -171,10 +211,20 @@ def vouch(directory):
     write_manifest(directory, form=FORMAT, version=VERSION)
 
 
-@pytest.mark.parametrize('name, content', [
-    ('architecture.json', b'{}'), ('architecture.json', b'\xff'), ('architecture.json', UNEVEN.to_json().encode()),
-    ('model.params', b''), ('model.params', b'what'), ('progress.json', b'{'), ('recipe.yaml', b'a: [\n'),
-    ('vocab.txt', b'[PAD]\n'), ('vocab.txt', b'\xff\xfe')])
+@pytest.mark.parametrize(
+    'name, content',
+    [
+        ('architecture.json', b'{}'),
+        ('architecture.json', b'\xff'),
+        ('architecture.json', UNEVEN.to_json().encode()),
+        ('model.params', b''),
+        ('model.params', b'what'),
+        ('progress.json', b'{'),
+        ('recipe.yaml', b'a: [\n'),
+        ('vocab.txt', b'[PAD]\n'),
+        ('vocab.txt', b'\xff\xfe'),
+    ],
+)
 def test_parts_that_do_not_fit_are_refused_even_if_the_manifest_vouches(damaged, name, content):
     (damaged / name).write_bytes(content)
     vouch(damaged)
@@ -251,30 +301,27 @@ def test_gates_that_do_not_fit_are_not_written(tmp_path):
 
 @pytest.mark.parametrize('error', [RuntimeError, KeyboardInterrupt, SystemExit])
 def test_directory_that_raises_leaves_nothing(tmp_path, error):
-    with pytest.raises(error):
-        with new_directory(tmp_path / 'deep' / 'new') as staged:
-            (staged / 'part').write_text('half')
-            assert not (tmp_path / 'deep' / 'new').exists()
-            raise error
+    with pytest.raises(error), new_directory(tmp_path / 'deep' / 'new') as staged:
+        (staged / 'part').write_text('half')
+        assert not (tmp_path / 'deep' / 'new').exists()
+        raise error
     assert os.listdir(tmp_path / 'deep') == []
 
 
 def test_directory_that_raises_leaves_the_old_one(tmp_path):
     write_saved_model(tmp_path / 'model')
     before = contents(tmp_path)
-    with pytest.raises(RuntimeError):
-        with new_directory(tmp_path / 'model', replace=True) as staged:
-            (staged / 'part').write_text('half')
-            raise RuntimeError
+    with pytest.raises(RuntimeError), new_directory(tmp_path / 'model', replace=True) as staged:
+        (staged / 'part').write_text('half')
+        raise RuntimeError
     assert contents(tmp_path) == before
 
 
 def test_directory_that_came_up_meanwhile_is_not_overwritten(tmp_path):
-    with pytest.raises(FileExistsError):
-        with new_directory(tmp_path / 'new') as staged:
-            (staged / 'part').write_text('ours')
-            (tmp_path / 'new').mkdir()
-            (tmp_path / 'new' / 'theirs').write_text('theirs')
+    with pytest.raises(FileExistsError), new_directory(tmp_path / 'new') as staged:
+        (staged / 'part').write_text('ours')
+        (tmp_path / 'new').mkdir()
+        (tmp_path / 'new' / 'theirs').write_text('theirs')
     assert contents(tmp_path).keys() == {'new/theirs'}
 
 
@@ -283,6 +330,7 @@ def test_file_holds_the_old_bytes_or_the_new_ones(tmp_path, monkeypatch):
 
     def no_space(descriptor):
         raise OSError(28, 'no space left')
+
     monkeypatch.setattr(os, 'fsync', no_space)
     with pytest.raises(OSError):
         write_file(tmp_path / 'sub' / 'file', b'new')
@@ -292,27 +340,31 @@ def test_file_holds_the_old_bytes_or_the_new_ones(tmp_path, monkeypatch):
     assert (tmp_path / 'sub' / 'file').read_bytes() == b'new'
 
 
-KILLED = '''
+KILLED = """
 import os, pathlib, signal
 from gluon_optbert import staging
 from gluon_optbert.staging import new_directory, write_file
 output = pathlib.Path({output!r})
 {body}
-'''
+"""
 
 
 def kill_while(body, output):
     """Run `body` in a process that kills itself in it."""
-    done = subprocess.run([sys.executable, '-c', KILLED.format(output=str(output), body=body)], env=environment(),
-                          cwd=str(ROOT))
+    done = subprocess.run(
+        [sys.executable, '-c', KILLED.format(output=str(output), body=body)], env=environment(), cwd=str(ROOT)
+    )
     assert done.returncode == -signal.SIGKILL
 
 
 def test_killed_process_leaves_no_directory_and_the_next_one_clears_up(tmp_path):
     output = tmp_path / 'run[1]*'  # not a pattern
-    kill_while('with new_directory(output) as staged:\n'
-               '    (staged / "part").write_text("half")\n'
-               '    os.kill(os.getpid(), signal.SIGKILL)', output)
+    kill_while(
+        'with new_directory(output) as staged:\n'
+        '    (staged / "part").write_text("half")\n'
+        '    os.kill(os.getpid(), signal.SIGKILL)',
+        output,
+    )
     assert not output.exists()
     assert len(list(tmp_path.iterdir())) == 1
     with new_directory(output) as staged:
@@ -323,16 +375,21 @@ def test_killed_process_leaves_no_directory_and_the_next_one_clears_up(tmp_path)
 def test_process_killed_before_the_renaming_leaves_the_old_directory(tmp_path):
     write_saved_model(tmp_path / 'model')
     before = contents(tmp_path / 'model')
-    kill_while('with new_directory(output, replace=True) as staged:\n'
-               '    (staged / "part").write_text("half")\n'
-               '    staging.shutil.rmtree = lambda *_: os.kill(os.getpid(), signal.SIGKILL)', tmp_path / 'model')
+    kill_while(
+        'with new_directory(output, replace=True) as staged:\n'
+        '    (staged / "part").write_text("half")\n'
+        '    staging.shutil.rmtree = lambda *_: os.kill(os.getpid(), signal.SIGKILL)',
+        tmp_path / 'model',
+    )
     assert contents(tmp_path / 'model') == before
 
 
 def test_killed_process_leaves_the_old_file_and_the_next_one_clears_up(tmp_path):
     write_file(tmp_path / 'file', b'old')
-    kill_while('staging.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\nwrite_file(output, b"new")',
-               tmp_path / 'file')
+    kill_while(
+        'staging.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\nwrite_file(output, b"new")',
+        tmp_path / 'file',
+    )
     assert (tmp_path / 'file').read_bytes() == b'old'
     write_file(tmp_path / 'file', b'newer')
     assert (tmp_path / 'file').read_bytes() == b'newer'
@@ -340,12 +397,11 @@ def test_killed_process_leaves_the_old_file_and_the_next_one_clears_up(tmp_path)
 
 
 def test_what_a_living_process_writes_is_left_alone(tmp_path):
-    with pytest.raises(FileExistsError):
-        with new_directory(tmp_path / 'new') as slow:
-            (slow / 'part').write_text('half')
-            with new_directory(tmp_path / 'new') as fast:
-                (fast / 'whole').write_text('all')
-            assert (slow / 'part').exists()
+    with pytest.raises(FileExistsError), new_directory(tmp_path / 'new') as slow:
+        (slow / 'part').write_text('half')
+        with new_directory(tmp_path / 'new') as fast:
+            (fast / 'whole').write_text('all')
+        assert (slow / 'part').exists()
     assert contents(tmp_path).keys() == {'new/whole'}
 
 

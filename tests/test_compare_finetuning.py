@@ -1,17 +1,22 @@
-"""The comparison with Transformers: both sides see the same batches, what is there is not made again, and the sums are right."""
+"""The comparison with Transformers: both sides see the same batches, what is there is not made again, and the
+sums are right.
+"""
+
 import itertools
 import json
 import os
 import subprocess
 import sys
 
+import compare_finetuning
 import numpy as np
 import pytest
-
-import compare_finetuning
 from checkpoints import named, write_hugging_face
 from compare_finetuning import CompareRecipe, job, main, run_here
 from finetuned import recipe_for, write_glue
+from side_by_side import summarise, table
+from tiny import ROOT, network, write_saved_model
+
 from gluon_optbert import finetuning
 from gluon_optbert.checkpoint import read_model, write_model
 from gluon_optbert.features import training_batches
@@ -22,13 +27,11 @@ from gluon_optbert.model import named_parameters
 from gluon_optbert.optimization import Optimizer
 from gluon_optbert.recipe import fill
 from gluon_optbert.sources import read_hugging_face
-from side_by_side import summarise, table
-from tiny import ROOT, network, write_saved_model
 
 sys.path.append(str(ROOT / 'tools' / 'peers'))  # where the peers find what they share
-from task_feed import batches  # noqa: E402
+from task_feed import batches
 
-FAKE = '''import json, os, sys
+FAKE = """import json, os, sys
 import numpy as np
 script, checkpoint, job, scores, settings = sys.argv[1:]
 settings = json.loads(settings)
@@ -44,9 +47,11 @@ for epoch in (1, 2):
 np.savez(scores, **{{f'{{epoch}}/{{name}}': np.eye(2)[(np.arange(size) + epoch) % 2] for name, size in sizes.items()
                     for epoch in (1, 2)}})
 print(json.dumps({{'seconds': 9.0}}))
-'''
-needs_transformers = pytest.mark.skipif('TRANSFORMERS_PYTHON' not in os.environ,
-                                        reason='TRANSFORMERS_PYTHON names no interpreter with Transformers')
+"""
+needs_transformers = pytest.mark.skipif(
+    'TRANSFORMERS_PYTHON' not in os.environ,
+    reason='TRANSFORMERS_PYTHON names no interpreter with Transformers',
+)
 
 
 @pytest.fixture(scope='module')
@@ -62,22 +67,40 @@ def start(tmp_path_factory):
 @pytest.fixture
 def peer(tmp_path):
     """An interpreter that runs a peer that answers at once: scores 0, 1, 0, 1 … and then 1, 0, 1, 0 …"""
-    (tmp_path / 'fake.py').write_text(FAKE.format(calls=str(tmp_path / 'calls'), failing=str(tmp_path / 'failing')))
+    (tmp_path / 'fake.py').write_text(
+        FAKE.format(calls=str(tmp_path / 'calls'), failing=str(tmp_path / 'failing'))
+    )
     (tmp_path / 'python').write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path / "fake.py"} "$@"\n')
     (tmp_path / 'python').chmod(0o755)
     return tmp_path / 'python'
 
 
 def values_for(start, interpreter, result, **more):
-    return {'task': 'SST-2', 'model': start / 'model', 'checkpoint': start / 'hf', 'data': start / 'glue',
-            'peer': interpreter, 'output': result, 'max_length': 16, 'epochs': 2, 'batch_size': 8,
-            'learning_rate': 0.01, 'seeds': '1', **more}
+    return {
+        'task': 'SST-2',
+        'model': start / 'model',
+        'checkpoint': start / 'hf',
+        'data': start / 'glue',
+        'peer': interpreter,
+        'output': result,
+        'max_length': 16,
+        'epochs': 2,
+        'batch_size': 8,
+        'learning_rate': 0.01,
+        'seeds': '1',
+        **more,
+    }
 
 
 def compare(*arguments, **more):
     """The exit status of the command."""
-    return main([word for name, value in values_for(*arguments, **more).items()
-                 for word in ('--' + name.replace('_', '-'), str(value))])
+    return main(
+        [
+            word
+            for name, value in values_for(*arguments, **more).items()
+            for word in ('--' + name.replace('_', '-'), str(value))
+        ]
+    )
 
 
 def made(path):
@@ -86,15 +109,21 @@ def made(path):
 
 def prepared(start, **more):
     """The recipe, the model and the task of `compare`."""
-    values = {name: value if isinstance(value, (int, float)) else str(value)
-              for name, value in values_for(start, 'python', 'out.json', **more).items()}
+    values = {
+        name: value if isinstance(value, (int, float)) else str(value)
+        for name, value in values_for(start, 'python', 'out.json', **more).items()
+    }
     recipe, saved = fill(CompareRecipe, values), read_model(start / 'model')
     return recipe, saved, prepare_glue(recipe.own(), saved)
 
 
 def test_peer_is_handed_the_batches_and_learning_rates_of_a_run_here(start, monkeypatch):
     trained, evaluated, rates = [], [], []
-    honest = {'losses': compare_finetuning.Timed.loss_sums, 'batches': finetuning.evaluation_batches, 'update': Optimizer.update}
+    honest = {
+        'losses': compare_finetuning.Timed.loss_sums,
+        'batches': finetuning.evaluation_batches,
+        'update': Optimizer.update,
+    }
 
     def loss_sums(self, batch, rows):
         trained.append(batch)
@@ -108,6 +137,7 @@ def test_peer_is_handed_the_batches_and_learning_rates_of_a_run_here(start, monk
     def update(self, learning_rate, **options):
         rates.append(learning_rate)
         return honest['update'](self, learning_rate, **options)
+
     monkeypatch.setattr(compare_finetuning.Timed, 'loss_sums', loss_sums)
     monkeypatch.setattr(finetuning, 'evaluation_batches', evaluation_batches)
     monkeypatch.setattr(Optimizer, 'update', update)
@@ -116,7 +146,7 @@ def test_peer_is_handed_the_batches_and_learning_rates_of_a_run_here(start, monk
     handed = job(recipe, 1, exercise)
     assert len(trained) == 2 * 6 and len(evaluated) >= 2 * 2 and handed['learning_rates'].tolist() == rates
     assert not any('labels' in name for name in handed if name.startswith('heldout'))
-    for part, seen in (('train', trained), ('heldout/dev', evaluated[:len(evaluated) // 2])):
+    for part, seen in (('train', trained), ('heldout/dev', evaluated[: len(evaluated) // 2])):
         found = list(batches(handed, part))
         assert len(found) == len(seen)
         for there, here in zip(found, seen):
@@ -128,7 +158,9 @@ def test_peer_is_handed_the_batches_and_learning_rates_of_a_run_here(start, monk
             assert (np.diff(there['attention_mask'], axis=1) <= 0).all()  # padding is at the end
             assert part != 'train' or (there['labels'] == here.labels[real]).all()
     middle = list(batches(handed, 'train', 6, 8))
-    assert [batch['rows'].tolist() for batch in middle] == [batch.rows[batch.weights > 0].tolist() for batch in trained[6:8]]
+    assert [batch['rows'].tolist() for batch in middle] == [
+        batch.rows[batch.weights > 0].tolist() for batch in trained[6:8]
+    ]
 
 
 def test_peer_is_handed_every_instance_once_an_epoch_in_random_order_where_asked(start):
@@ -136,7 +168,10 @@ def test_peer_is_handed_every_instance_once_an_epoch_in_random_order_where_asked
     handed = job(recipe, 1, exercise)
     found, size = list(batches(handed, 'train')), len(exercise.train)
     steps = -(-size // recipe.batch_size)
-    epochs = [np.concatenate([batch['rows'] for batch in found[i * steps:(i + 1) * steps]]) for i in range(recipe.epochs)]
+    epochs = [
+        np.concatenate([batch['rows'] for batch in found[i * steps : (i + 1) * steps]])
+        for i in range(recipe.epochs)
+    ]
     assert len(found) == steps * recipe.epochs == len(handed['learning_rates'])
     assert all(sorted(rows) == list(range(size)) for rows in epochs) and (epochs[0] != epochs[1]).any()
     assert all(batch['attention_mask'].any(axis=0).all() for batch in found)  # no padding beyond the longest
@@ -148,13 +183,22 @@ def test_peer_is_handed_every_instance_once_an_epoch_in_random_order_where_asked
 def test_run_here_is_a_run_of_run_glue(start, tmp_path):
     recipe, saved, exercise = prepared(start)
     found = run_here(recipe, 3, saved, exercise)
-    wanted = finetune_glue(recipe_for(start / 'model', start / 'glue', tmp_path, seeds=[3], log_every=1))['runs'][0]['epochs']
+    wanted = finetune_glue(recipe_for(start / 'model', start / 'glue', tmp_path, seeds=[3], log_every=1))[
+        'runs'
+    ][0]['epochs']
     assert [epoch['scores'] for epoch in found['epochs']] == [epoch['scores'] for epoch in wanted]
-    logged = [json.loads(line) for line in (tmp_path / 'run' / 'seed-3' / 'metrics.jsonl').read_text().splitlines()]
+    logged = [
+        json.loads(line) for line in (tmp_path / 'run' / 'seed-3' / 'metrics.jsonl').read_text().splitlines()
+    ]
     losses = [record['loss'] for record in logged if 'loss' in record]  # means of the batches
-    sizes = [batch.instance_total for batch in itertools.islice(training_batches(exercise.train, batch_size=8, seed=3), 12)]
+    sizes = [
+        batch.instance_total
+        for batch in itertools.islice(training_batches(exercise.train, batch_size=8, seed=3), 12)
+    ]
     assert [epoch['loss'] for epoch in found['epochs']] == [
-        pytest.approx(np.dot(losses[first:first + 6], sizes[first:first + 6]) / 41, rel=1e-6) for first in (0, 6)]
+        pytest.approx(np.dot(losses[first : first + 6], sizes[first : first + 6]) / 41, rel=1e-6)
+        for first in (0, 6)
+    ]
     spent = sum(epoch['training_seconds'] + epoch['evaluation_seconds'] for epoch in found['epochs'])
     assert 0 < spent < found['seconds'] and all(epoch['evaluation_seconds'] > 0 for epoch in found['epochs'])
 
@@ -165,12 +209,23 @@ def test_sides_take_turns_and_are_scored_alike(start, peer, tmp_path, capsys):
     assert made(tmp_path / 'out.json') == [(1, 'here'), (1, 'peer'), (2, 'peer'), (2, 'here')]
     labels, there = read_labels(start), result['runs'][1]
     assert [epoch['scores']['dev/accuracy'] for epoch in there['epochs']] == [
-        pytest.approx(100 * np.mean((np.arange(len(labels)) + epoch) % 2 == labels)) for epoch in (1, 2)]
+        pytest.approx(100 * np.mean((np.arange(len(labels)) + epoch) % 2 == labels)) for epoch in (1, 2)
+    ]
     assert there['kept_epoch'] == 2 and there['scores'] == there['epochs'][1]['scores']
-    assert there['seconds'] == {'training': 4.0, 'evaluation': 1.0, 'total': 9.0} and there['versions'] == {'torch': 'none'}
-    assert result['samples'] == {'train': 41, 'dev': 13, 'SST-2.tsv': 7} and result['summary']['seeds'] == [1, 2]
-    assert result['machine']['threads'] == os.environ['OMP_NUM_THREADS'] and result['recipe']['learning_rate'] == 0.01
-    assert (tmp_path / 'calls').read_text() == ''.join(f'{seed} {os.environ["OMP_NUM_THREADS"]} False\n' for seed in (1, 2))
+    assert there['seconds'] == {'training': 4.0, 'evaluation': 1.0, 'total': 9.0} and there['versions'] == {
+        'torch': 'none'
+    }
+    assert result['samples'] == {'train': 41, 'dev': 13, 'SST-2.tsv': 7} and result['summary']['seeds'] == [
+        1,
+        2,
+    ]
+    assert (
+        result['machine']['threads'] == os.environ['OMP_NUM_THREADS']
+        and result['recipe']['learning_rate'] == 0.01
+    )
+    assert (tmp_path / 'calls').read_text() == ''.join(
+        f'{seed} {os.environ["OMP_NUM_THREADS"]} False\n' for seed in (1, 2)
+    )
     printed = capsys.readouterr().out
     assert table(result) in printed and f'wrote {tmp_path / "out.json"}' in printed
 
@@ -186,7 +241,10 @@ def test_best_epoch_counts_where_it_is_selected(start, peer, tmp_path):
     assert compare(start, peer, tmp_path / 'out.json', select='best') == 0
     runs = json.loads((tmp_path / 'out.json').read_text())['runs']
     assert runs[1]['kept_epoch'] == best
-    assert all(run['scores']['dev/accuracy'] == max(epoch['scores']['dev/accuracy'] for epoch in run['epochs']) for run in runs)
+    assert all(
+        run['scores']['dev/accuracy'] == max(epoch['scores']['dev/accuracy'] for epoch in run['epochs'])
+        for run in runs
+    )
 
 
 def test_resume_makes_only_what_is_missing(start, peer, tmp_path, capsys, monkeypatch):
@@ -209,34 +267,52 @@ def test_resume_makes_only_what_is_missing(start, peer, tmp_path, capsys, monkey
 
 
 def runs_of(here, there, seconds=((10.0, 20.0),) * 3):
-    return [{'seed': seed, 'side': side, 'scores': {'dev/f1': score}, 'seconds': {'training': time}}
-            for seed, (scores, times) in enumerate(zip(zip(here, there), seconds), 1)
-            for side, score, time in zip(('here', 'peer'), scores, times)]
+    return [
+        {'seed': seed, 'side': side, 'scores': {'dev/f1': score}, 'seconds': {'training': time}}
+        for seed, (scores, times) in enumerate(zip(zip(here, there), seconds), 1)
+        for side, score, time in zip(('here', 'peer'), scores, times)
+    ]
 
 
 def test_summary_and_table_by_hand():
     runs = runs_of([80.0, 82.0, 87.0], [79.0, 80.0, 84.0], ((10.0, 20.0), (12.0, 20.0), (8.0, 35.0)))
-    runs.append({'seed': 4, 'side': 'here', 'scores': {'dev/f1': 0.0}, 'seconds': {'training': 1.0}})  # the peer's is not there
+    runs.append(
+        {'seed': 4, 'side': 'here', 'scores': {'dev/f1': 0.0}, 'seconds': {'training': 1.0}}
+    )  # the peer's is not there
     summary = summarise(runs)
     assert summary['seeds'] == [1, 2, 3]
-    assert summary['scores']['dev/f1'] == {'here': {'mean': 83.0, 'std': pytest.approx(13 ** 0.5)},
-                                           'peer': {'mean': 81.0, 'std': pytest.approx(7 ** 0.5)}, 'difference': 2.0}
+    assert summary['scores']['dev/f1'] == {
+        'here': {'mean': 83.0, 'std': pytest.approx(13**0.5)},
+        'peer': {'mean': 81.0, 'std': pytest.approx(7**0.5)},
+        'difference': 2.0,
+    }
     assert summary['seconds']['training']['ratio'] == pytest.approx(10 / 25)
     lines = table({'runs': runs, 'summary': summary}).splitlines()
     assert lines[3] == '| dev/f1 | 2 | 82.00 | 80.00 | +2.00 |'
     assert lines[5] == '| dev/f1 | mean | 83.00 ± 3.61 | 81.00 ± 2.65 | +2.00 |'
-    assert lines[-2:] == ['| training | 3 | 8.0 | 35.0 | 0.229 |', '| training | mean | 10.0 ± 2.0 | 25.0 ± 8.7 | 0.400 |']
+    assert lines[-2:] == [
+        '| training | 3 | 8.0 | 35.0 | 0.229 |',
+        '| training | mean | 10.0 ± 2.0 | 25.0 ± 8.7 | 0.400 |',
+    ]
 
 
 def test_one_seed_has_no_deviation_and_half_a_seed_no_summary():
     assert summarise(runs_of([80.0], [79.0]))['scores']['dev/f1']['here'] == {'mean': 80.0, 'std': None}
     half = runs_of([80.0], [79.0])[:1]
-    assert summarise(half) == {} and table({'runs': half, 'summary': {}}) == 'no seed has been run on both sides'
+    assert (
+        summarise(half) == {} and table({'runs': half, 'summary': {}}) == 'no seed has been run on both sides'
+    )
 
 
-@pytest.mark.parametrize('more, named_in_it', [
-    ({'peer': 'nowhere'}, 'nowhere: no such interpreter'), ({'epochs': 0}, 'epochs must be at least 1'),
-    ({'task': 'RTE'}, 'RTE/train.tsv: no such file'), ({'checkpoint': 'nowhere'}, 'nowhere')])
+@pytest.mark.parametrize(
+    'more, named_in_it',
+    [
+        ({'peer': 'nowhere'}, 'nowhere: no such interpreter'),
+        ({'epochs': 0}, 'epochs must be at least 1'),
+        ({'task': 'RTE'}, 'RTE/train.tsv: no such file'),
+        ({'checkpoint': 'nowhere'}, 'nowhere'),
+    ],
+)
 def test_bad_input_is_one_line_and_nothing_is_written(start, peer, tmp_path, capsys, more, named_in_it):
     before = sorted(os.listdir(tmp_path))
     assert compare(start, peer, tmp_path / 'out.json', **more) == 2
@@ -263,12 +339,21 @@ def test_comparison_is_neither_overwritten_nor_gone_on_with_otherwise(start, pee
 
 
 def with_head(base):
-    """A checkpoint that has the head of the task already, its import, and the task, so that both sides begin alike."""
+    """A checkpoint that has the head of the task already, its import, and the task, so that both sides begin
+    alike.
+    """
     shapes, random = network_shapes(network(), Head('classification', ('0', '1'))), np.random.RandomState(5)
-    parameters = {name: (random.standard_normal(shape) * 0.4 + name.endswith('gamma')).astype('f')
-                  for name, shape in shapes.items()}
-    write_hugging_face(base / 'hf', named('Hugging Face', parameters), architectures=['BertForSequenceClassification'],
-                       id2label={'0': '0', '1': '1'}, label2id={'0': 0, '1': 1})
+    parameters = {
+        name: (random.standard_normal(shape) * 0.4 + name.endswith('gamma')).astype('f')
+        for name, shape in shapes.items()
+    }
+    write_hugging_face(
+        base / 'hf',
+        named('Hugging Face', parameters),
+        architectures=['BertForSequenceClassification'],
+        id2label={'0': '0', '1': '1'},
+        label2id={'0': 0, '1': 1},
+    )
     write_model(base / 'model', convert(read_hugging_face(base / 'hf')).model)
     task = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'sst-2.json').read_text())
     (base / 'task.json').write_text(json.dumps({**task, 'name': ''}))
@@ -280,8 +365,17 @@ def with_head(base):
 def test_untrained_sides_have_the_same_losses_and_scores(tmp_path):
     """A learning rate that moves nothing, and no dropout; float32 adds up in another order there."""
     start = with_head(tmp_path)
-    assert compare(start, os.environ['TRANSFORMERS_PYTHON'], tmp_path / 'out.json', task=start / 'task.json', dropout=0.0,
-                   learning_rate=1e-12) == 0
+    assert (
+        compare(
+            start,
+            os.environ['TRANSFORMERS_PYTHON'],
+            tmp_path / 'out.json',
+            task=start / 'task.json',
+            dropout=0.0,
+            learning_rate=1e-12,
+        )
+        == 0
+    )
     here, there = json.loads((tmp_path / 'out.json').read_text())['runs']
     assert here['scores'] == there['scores']
     for ours, theirs in zip(here['epochs'], there['epochs']):
@@ -290,14 +384,36 @@ def test_untrained_sides_have_the_same_losses_and_scores(tmp_path):
 
 @needs_transformers
 def test_peer_trains_as_a_run_here_with_its_optimizer_does(tmp_path, monkeypatch):
-    """MXNet's Adam corrects the bias of the moments, as PyTorch's does; 24 steps of float32 in another order drift apart."""
-    monkeypatch.setattr(GlueRecipe, 'weight_optimizer', lambda recipe, model, workers: Optimizer(
-        named_parameters(model), 'adam', clip_norm=recipe.clip_norm, workers=workers))
+    """MXNet's Adam corrects the bias of the moments, as PyTorch's does; 24 steps of float32 in another order
+    drift apart.
+    """
+    monkeypatch.setattr(
+        GlueRecipe,
+        'weight_optimizer',
+        lambda recipe, model, workers: Optimizer(
+            named_parameters(model), 'adam', clip_norm=recipe.clip_norm, workers=workers
+        ),
+    )
     monkeypatch.setattr(compare_finetuning, 'EPSILON', 1e-8)  # that of MXNet's Adam
     start = with_head(tmp_path)
-    assert compare(start, os.environ['TRANSFORMERS_PYTHON'], tmp_path / 'out.json', task=start / 'task.json', dropout=0.0,
-                   weight_decay=0.0, epochs=4, learning_rate=0.005, clip_norm=0.5) == 0
-    here, there = ([epoch['loss'] for epoch in run['epochs']] for run in json.loads((tmp_path / 'out.json').read_text())['runs'])
+    assert (
+        compare(
+            start,
+            os.environ['TRANSFORMERS_PYTHON'],
+            tmp_path / 'out.json',
+            task=start / 'task.json',
+            dropout=0.0,
+            weight_decay=0.0,
+            epochs=4,
+            learning_rate=0.005,
+            clip_norm=0.5,
+        )
+        == 0
+    )
+    here, there = (
+        [epoch['loss'] for epoch in run['epochs']]
+        for run in json.loads((tmp_path / 'out.json').read_text())['runs']
+    )
     assert there == pytest.approx(here, rel=1e-3) and here[-1] < 0.9 * here[0]
 
 
@@ -311,8 +427,18 @@ settings = {'dropout': 0.1, 'outputs': 2, 'problem': 'single_label_classificatio
 optimizer = peer.optimizer_of(peer.load(sys.argv[2], settings), settings)
 print(json.dumps([[group['weight_decay'], sum(one.numel() for one in group['params'])] for group in optimizer.param_groups]))
 """
-    done = subprocess.run([os.environ['TRANSFORMERS_PYTHON'], '-c', program, ROOT / 'tools' / 'peers', start / 'hf'], check=True,
-                          stdout=subprocess.PIPE, universal_newlines=True)
-    sizes = {name: int(np.prod(shape)) for name, shape in network_shapes(network(), Head('classification', ('0', '1'))).items()}
+    done = subprocess.run(
+        [os.environ['TRANSFORMERS_PYTHON'], '-c', program, ROOT / 'tools' / 'peers', start / 'hf'],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    sizes = {
+        name: int(np.prod(shape))
+        for name, shape in network_shapes(network(), Head('classification', ('0', '1'))).items()
+    }
     undecayed = sum(size for name, size in sizes.items() if name.endswith(('bias', 'gamma', 'beta')))
-    assert sorted(json.loads(done.stdout.splitlines()[-1])) == [[0.0, undecayed], [0.01, sum(sizes.values()) - undecayed]]
+    assert sorted(json.loads(done.stdout.splitlines()[-1])) == [
+        [0.0, undecayed],
+        [0.01, sum(sizes.values()) - undecayed],
+    ]

@@ -1,4 +1,5 @@
 """From raw text to a directory of shards."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -17,8 +18,8 @@ import pytest
 from gluon_optbert import corpus
 from gluon_optbert.batches import Shards
 from gluon_optbert.corpus import ShardRecipe, make_shards
-from gluon_optbert.staging import new_directory
 from gluon_optbert.recipe import RecipeError, RunFailed, fill
+from gluon_optbert.staging import new_directory
 from gluon_optbert.vocabulary import vocabulary_of, write_vocabulary
 
 ROOT = Path(__file__).parents[1]
@@ -31,18 +32,41 @@ def make_input(directory, documents=40, *, seed=0):
     directory.mkdir(parents=True)
     texts = []
     for i in range(documents):
-        lines = [f'd{i} s{j} {" ".join(chance.choices(WORDS, k=chance.randint(3, 12)))} .' for j in range(chance.randint(4, 20))]
+        lines = [
+            f'd{i} s{j} {" ".join(chance.choices(WORDS, k=chance.randint(3, 12)))} .'
+            for j in range(chance.randint(4, 20))
+        ]
         texts.append('\n'.join(lines))
-    (directory / 'one.txt').write_text('\n\n'.join(texts[:documents // 2]))
-    (directory / 'two.txt').write_text('\n\n'.join(texts[documents // 2:]))
-    tokens = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '.', *WORDS, *(f'd{i}' for i in range(documents)),
-              *(f's{j}' for j in range(20))]
+    (directory / 'one.txt').write_text('\n\n'.join(texts[: documents // 2]))
+    (directory / 'two.txt').write_text('\n\n'.join(texts[documents // 2 :]))
+    tokens = [
+        '[PAD]',
+        '[UNK]',
+        '[CLS]',
+        '[SEP]',
+        '[MASK]',
+        '.',
+        *WORDS,
+        *(f'd{i}' for i in range(documents)),
+        *(f's{j}' for j in range(20)),
+    ]
     write_vocabulary(vocabulary_of(tokens), directory.parent / 'vocab.txt')
 
 
 def recipe_of(root, output='shards', **changes):
-    values = dict(input=str(root / 'text'), vocab=root / 'vocab.txt', output=root / output, layout='sentences', max_seq_length=48,
-                  dupe_factor=2, held_out=0.1, instances_per_shard=50, chunk_characters=3000, seed=3, workers=1)
+    values = dict(
+        input=str(root / 'text'),
+        vocab=root / 'vocab.txt',
+        output=root / output,
+        layout='sentences',
+        max_seq_length=48,
+        dupe_factor=2,
+        held_out=0.1,
+        instances_per_shard=50,
+        chunk_characters=3000,
+        seed=3,
+        workers=1,
+    )
     return fill(ShardRecipe, {**values, **changes})
 
 
@@ -66,7 +90,7 @@ def texts_of(directory, split):
             ids = fields['input_ids'][row].astype(int)
             given = fields['masked_lm_weights'][row] > 0
             ids[fields['masked_lm_positions'][row][given]] = fields['masked_lm_ids'][row][given]
-            text = ' '.join(vocab.to_tokens(ids[:fields['valid_lengths'][row]].tolist()))
+            text = ' '.join(vocab.to_tokens(ids[: fields['valid_lengths'][row]].tolist()))
             found.append((text, int(fields['next_sentence_labels'][row])))
     return found
 
@@ -91,13 +115,20 @@ def test_another_seed_gives_other_bytes(root):
 def test_the_manifest_counts_what_is_there(root):
     summary = make_shards(recipe_of(root))
     manifest = json.loads((root / 'shards' / 'manifest.json').read_text())
-    assert set(os.listdir(root / 'shards')) == {'manifest.json', 'vocab.txt', *(
-        file['name'] for split in manifest['splits'].values() for file in split['shards'])}
-    sentences = sum(len(path.read_text().replace('\n\n', '\n').split('\n')) for path in (root / 'text').iterdir())
+    assert set(os.listdir(root / 'shards')) == {
+        'manifest.json',
+        'vocab.txt',
+        *(file['name'] for split in manifest['splits'].values() for file in split['shards']),
+    }
+    sentences = sum(
+        len(path.read_text().replace('\n\n', '\n').split('\n')) for path in (root / 'text').iterdir()
+    )
     assert sum(split['documents'] for split in manifest['splits'].values()) == 40
     assert sum(split['sentences'] for split in manifest['splits'].values()) == sentences
     words = sum(len(path.read_text().split()) for path in (root / 'text').iterdir())
-    assert sum(split['tokens'] for split in manifest['splits'].values()) == words == sum(summary.tokens.values())
+    assert (
+        sum(split['tokens'] for split in manifest['splits'].values()) == words == sum(summary.tokens.values())
+    )
     assert manifest['recipe']['seed'] == 3 and manifest['max_predictions'] == 8
     sizes = [file['instances'] for file in manifest['splits']['train']['shards']]
     assert max(sizes) <= 50 and max(sizes) - min(sizes) <= 1
@@ -138,11 +169,13 @@ def test_neighbours_in_the_text_are_strewn_over_the_shards(root):
     at = 0
     texts = texts_of(root / 'shards', 'train')
     for file in shards.files:
-        assert len(set().union(*(owners(text) for text, _ in texts[at:at + file.instances]))) > 25  # of 36
+        assert len(set().union(*(owners(text) for text, _ in texts[at : at + file.instances]))) > 25  # of 36
         at += file.instances
 
 
-@pytest.mark.parametrize('documents, held_out, said', [(3, 0.1, '3 document.*--held-out 0'), (1, 0.0, '1 document')])
+@pytest.mark.parametrize(
+    'documents, held_out, said', [(3, 0.1, '3 document.*--held-out 0'), (1, 0.0, '1 document')]
+)
 def test_too_few_documents_are_refused_with_the_way_out(tmp_path, documents, held_out, said):
     make_input(tmp_path / 'text', documents)
     with pytest.raises(ValueError, match=said):
@@ -209,9 +242,21 @@ def test_an_error_leaves_nothing(root):
 
 
 def command(root, *more):
-    return [sys.executable, str(ROOT / 'pretrain' / 'make_shards.py'), '--input', str(root / 'text'), '--vocab',
-            str(root / 'vocab.txt'), '--output', str(root / 'shards'), '--layout', 'sentences', '--chunk-characters', '500',
-             *more]
+    return [
+        sys.executable,
+        str(ROOT / 'pretrain' / 'make_shards.py'),
+        '--input',
+        str(root / 'text'),
+        '--vocab',
+        str(root / 'vocab.txt'),
+        '--output',
+        str(root / 'shards'),
+        '--layout',
+        'sentences',
+        '--chunk-characters',
+        '500',
+        *more,
+    ]
 
 
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
@@ -226,13 +271,21 @@ def alive(pid):
 
 
 def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(root):
-    process = subprocess.Popen(command(root, '--dupe-factor', '400', '--workers', '2'), env=ENVIRONMENT, cwd=root,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command(root, '--dupe-factor', '400', '--workers', '2'),
+        env=ENVIRONMENT,
+        cwd=root,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     deadline = time.monotonic() + 60
     while not list(root.glob('.shards.partial-*/train.buckets/*')):  # workers are at it
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
-    workers = [int(pid) for pid in subprocess.run(['pgrep', '-P', str(process.pid)], capture_output=True).stdout.split()]
+    workers = [
+        int(pid)
+        for pid in subprocess.run(['pgrep', '-P', str(process.pid)], capture_output=True).stdout.split()
+    ]
     process.kill()
     process.wait()
     deadline = time.monotonic() + 30
@@ -240,8 +293,13 @@ def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(roo
         assert time.monotonic() < deadline, workers
         time.sleep(0.02)
     assert workers and len(list(root.glob('.shards.partial-*'))) == 1 and not (root / 'shards').exists()
-    done = subprocess.run(command(root, '--dupe-factor', '1', '--workers', '1'), env=ENVIRONMENT, cwd=root, capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        command(root, '--dupe-factor', '1', '--workers', '1'),
+        env=ENVIRONMENT,
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert 'next: python pretrain/run_pretraining.py' in done.stdout.splitlines()[-1]
     assert sorted(os.listdir(root)) == ['shards', 'text', 'vocab.txt']
@@ -256,10 +314,17 @@ def main():
     return module.main
 
 
-@pytest.mark.parametrize('change, said', [
-    (['--vocab', 'none.txt'], 'none.txt: no such vocabulary'), (['--held-out', '7'], 'held_out 7.0: must be from 0 to 0.5'),
-    (['--input', 'nowhere'], 'nowhere: no such file'), (['--output', 'text'], 'text: exists'), (['--wrkers', '1'], 'wrkers'),
-    (['--workers', 'many'], 'workers must be a whole number')])
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        (['--vocab', 'none.txt'], 'none.txt: no such vocabulary'),
+        (['--held-out', '7'], 'held_out 7.0: must be from 0 to 0.5'),
+        (['--input', 'nowhere'], 'nowhere: no such file'),
+        (['--output', 'text'], 'text: exists'),
+        (['--wrkers', '1'], 'wrkers'),
+        (['--workers', 'many'], 'workers must be a whole number'),
+    ],
+)
 def test_bad_input_is_one_line_and_status_2(root, main, monkeypatch, capsys, change, said):
     monkeypatch.chdir(root)
     try:
@@ -273,10 +338,9 @@ def test_bad_input_is_one_line_and_status_2(root, main, monkeypatch, capsys, cha
 
 def test_two_runs_for_one_output_do_not_disturb_each_other(tmp_path):
     output = tmp_path / 'out'
-    with pytest.raises(FileExistsError):
-        with new_directory(output) as one:
-            (one / 'x').write_text('one')
-            with new_directory(output) as other:
-                assert one.exists()  # locked, so not taken for a dead run's
-                (other / 'x').write_text('other')
+    with pytest.raises(FileExistsError), new_directory(output) as one:
+        (one / 'x').write_text('one')
+        with new_directory(output) as other:
+            assert one.exists()  # locked, so not taken for a dead run's
+            (other / 'x').write_text('other')
     assert bytes_of(output) == {'x': b'other'} and os.listdir(tmp_path) == ['out']

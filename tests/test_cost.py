@@ -1,4 +1,5 @@
 """The cost model against the arrays, the symbol graph and the published numbers."""
+
 import json
 import math
 from decimal import ROUND_DOWN, Decimal
@@ -7,13 +8,13 @@ import mxnet as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_architecture import ARCHITECTURES
+from tiny import network
 
 from gluon_optbert.architecture import bert_base
 from gluon_optbert.cost import FlopsCost, ParameterCost, beta, cost_model, count_flops, count_parameters
 from gluon_optbert.encoder import OptBERTEncoder
 from gluon_optbert.model import build, read_parameters
-from test_architecture import ARCHITECTURES
-from tiny import network
 
 UNEVEN = network((3, 2, 5, 7), (1, 4, 1, 0), (2, 1, 3, 16), h=6)
 
@@ -23,7 +24,11 @@ def test_parameters_by_formula_equal_those_of_the_arrays(architecture):
     arrays = read_parameters(build(architecture))
     counts = count_parameters(architecture)
     assert sum(counts.values()) == sum(array.size for array in arrays.values())
-    bert = [array.size for name, array in arrays.items() if not name.startswith(('pooler', 'classifier', 'decoder'))]
+    bert = [
+        array.size
+        for name, array in arrays.items()
+        if not name.startswith(('pooler', 'classifier', 'decoder'))
+    ]
     assert ParameterCost().cost(architecture) == sum(bert)
     assert counts['feed_forward'] == sum(array.size for name, array in arrays.items() if '.ffn.' in name)
     assert counts['pooler'] == sum(array.size for name, array in arrays.items() if name.startswith('pooler'))
@@ -40,6 +45,7 @@ def flops_of_graph(architecture, length):
 
     def shape(i):
         return shapes[nodes[i]['name'] if nodes[i]['op'] == 'null' else nodes[i]['name'] + '_output']
+
     total = 0
     for i, node in enumerate(nodes):
         if node['op'] == 'FullyConnected':
@@ -62,7 +68,9 @@ def test_bert_of_fewer_layers_has_its_published_size(layers, millions):
     assert f'{ParameterCost().cost(bert_base(layers)) / 1e6:.2f}' == millions
 
 
-@pytest.mark.parametrize('h, millions', [(544, '77.15'), (466, '66.10'), (390, '55.33'), (304, '43.14'), (234, '33.22')])
+@pytest.mark.parametrize(
+    'h, millions', [(544, '77.15'), (466, '66.10'), (390, '55.33'), (304, '43.14'), (234, '33.22')]
+)
 def test_narrow_bert_has_its_published_size(h, millions):
     """optBERT, Table 10."""
     assert f'{ParameterCost().cost(bert_base().with_widths({"h": h})) / 1e6:.2f}' == millions
@@ -78,7 +86,12 @@ def test_beta_follows_from_parameter_cost():
     """optBERT, section 5: one head of BERT-base is 4 * 64 * 768 weights and 192 biases."""
     weights = beta(bert_base(), ParameterCost())
     assert {letter: two_digits(weights[letter if letter == 'h' else letter + '0']) for letter in 'ahkvf'} == {
-        'a': 1, 'h': Decimal('0.73'), 'k': Decimal('0.093'), 'v': Decimal('0.093'), 'f': Decimal('0.0078')}
+        'a': 1,
+        'h': Decimal('0.73'),
+        'k': Decimal('0.093'),
+        'v': Decimal('0.093'),
+        'f': Decimal('0.0078'),
+    }
     assert ParameterCost().prices(bert_base())['a0'] == 4 * 64 * 768 + 3 * 64
     assert weights['a0'] == weights['a11'] == 1
 
@@ -93,8 +106,9 @@ def test_price_is_what_the_next_unit_saves(cost, architecture):
             saved = cost.whole(architecture) - cost.whole(architecture.with_widths({key: width - 1}))
             assert prices[key] == saved
         else:
-            assert prices[key] == (0 if width == 0 else cost.whole(architecture.with_widths({key: 2}))
-                                   - cost.whole(architecture))
+            assert prices[key] == (
+                0 if width == 0 else cost.whole(architecture.with_widths({key: 2})) - cost.whole(architecture)
+            )
 
 
 @given(ARCHITECTURES, st.integers(1, 64))

@@ -1,18 +1,21 @@
-"""What befalls long runs, done to one: full and read-only disks, shards that vanish or rot, weights that overflow, clocks."""
+"""What befalls long runs, done to one: full and read-only disks, shards that vanish or rot, weights that
+overflow, clocks.
+"""
+
 import os
 import shutil
 import subprocess
 
 import pytest
 import yaml
+from test_pretraining import recipe_for, records, values_for
+from tiny import ROOT, contents, run, saved_model, write_shards
 
 from gluon_optbert.checkpoint import check_manifest
 from gluon_optbert.deploy import export
 from gluon_optbert.optimization import Optimizer, TrainingDiverged
 from gluon_optbert.pretraining import pretrain
 from gluon_optbert.states import STATE_FORMAT, STATE_VERSION
-from test_pretraining import recipe_for, records, values_for
-from tiny import ROOT, contents, run, saved_model, write_shards
 
 SIZE = 400_000  # bytes of the small disk; a checkpoint of the tiny network takes 35,000
 
@@ -22,8 +25,15 @@ def disk(tmp_path):
     """A file system of its own, in memory, of SIZE bytes."""
     place = tmp_path / 'disk'
     place.mkdir()
-    mounted = shutil.which('mount') and subprocess.run(['mount', '-t', 'tmpfs', '-o', f'size={SIZE}', 'none', str(place)],
-                                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    mounted = (
+        shutil.which('mount')
+        and subprocess.run(
+            ['mount', '-t', 'tmpfs', '-o', f'size={SIZE}', 'none', str(place)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ).returncode
+        == 0
+    )
     if not mounted:
         pytest.skip('mounting a small file system is not permitted here')
     yield place
@@ -62,7 +72,9 @@ def assert_same_end(output, finished):
 
 
 @pytest.mark.parametrize('left', [2_000, 60_000, 100_000], ids=lambda left: f'{left // 1000} kB left')
-def test_full_disk_ends_the_run_in_one_line_and_with_room_it_goes_on(finished, shards_directory, disk, tmp_path, left):
+def test_full_disk_ends_the_run_in_one_line_and_with_room_it_goes_on(
+    finished, shards_directory, disk, tmp_path, left
+):
     filler = fill_up(disk, left=left)
     done = command(tmp_path, shards_directory, disk / 'model')
     assert done.returncode == 1
@@ -104,6 +116,7 @@ def acting(monkeypatch, action, at):
         if step == at:
             action()
         return update(self, *args, step=step, **kwargs)
+
     monkeypatch.setattr(Optimizer, 'update', acted)
 
 
@@ -121,8 +134,12 @@ def truncate(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize('damage, said', [(vanish, 'it is not there'), (rot, 'corrupt'), (truncate, 'truncated')])
-def test_damaged_shard_is_named_in_mid_run_and_with_it_back_the_run_goes_on(finished, tmp_path, monkeypatch, damage, said):
+@pytest.mark.parametrize(
+    'damage, said', [(vanish, 'it is not there'), (rot, 'corrupt'), (truncate, 'truncated')]
+)
+def test_damaged_shard_is_named_in_mid_run_and_with_it_back_the_run_goes_on(
+    finished, tmp_path, monkeypatch, damage, said
+):
     shards = write_shards(tmp_path / 'shards')
     whole = (shards / 'train-00001.npz').read_bytes()
     acting(monkeypatch, lambda: damage(shards / 'train-00001.npz'), at=5)
@@ -137,28 +154,36 @@ def test_damaged_shard_is_named_in_mid_run_and_with_it_back_the_run_goes_on(fini
 
 def test_weights_that_overflow_in_the_last_step_are_not_written(shards_directory, tmp_path):
     with pytest.raises(TrainingDiverged, match='step 1: the weights have grown beyond'):
-        pretrain(recipe_for(shards_directory, tmp_path / 'model', steps=1, learning_rate=1e38, weight_decay=0, warmup=0))
+        pretrain(
+            recipe_for(
+                shards_directory, tmp_path / 'model', steps=1, learning_rate=1e38, weight_decay=0, warmup=0
+            )
+        )
     assert not (tmp_path / 'model').exists()
 
 
 def test_weights_that_overflow_are_no_checkpoint(shards_directory, tmp_path):
     with pytest.raises(TrainingDiverged, match='step 1: the weights have grown beyond'):
-        pretrain(recipe_for(shards_directory, tmp_path / 'model', checkpoint_every=1, learning_rate=1e38, warmup=0))
+        pretrain(
+            recipe_for(shards_directory, tmp_path / 'model', checkpoint_every=1, learning_rate=1e38, warmup=0)
+        )
     assert not (tmp_path / 'model.training' / 'states').exists()
 
 
-SET_BACK = '''
+SET_BACK = """
 import itertools, sys, time
 began, ticks = time.time(), itertools.count()
 time.time = lambda: began - 3600.0 * next(ticks)  # an hour back whenever somebody looks
 sys.path.insert(0, 'pretrain')
 import run_pretraining
 sys.exit(run_pretraining.main(sys.argv[1:]))
-'''
+"""
 
 
 def test_clock_that_is_set_back_changes_nothing(finished, shards_directory, tmp_path):
-    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values_for(shards_directory, tmp_path / 'model', steps=24)))
+    (tmp_path / 'recipe.yaml').write_text(
+        yaml.safe_dump(values_for(shards_directory, tmp_path / 'model', steps=24))
+    )
     done = run('-W', 'ignore', '-c', SET_BACK, tmp_path / 'recipe.yaml')
     assert done.returncode == 0, done.stderr
     assert_same_end(tmp_path / 'model', finished)

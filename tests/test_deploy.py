@@ -1,21 +1,29 @@
 """Exports: what plain MXNet loads from them, for any shape, uneven widths and gated models too."""
+
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from tiny import contents, network, random_alphas, random_parameters, run, saved_model, vocabulary
 
 from gluon_optbert import deploy
 from gluon_optbert.checkpoint import SavedModel, read_model, write_model
-from gluon_optbert.deploy import NotEqual, export, load_deployment, random_feed, relative_difference, without_gates
+from gluon_optbert.deploy import (
+    NotEqual,
+    export,
+    load_deployment,
+    random_feed,
+    relative_difference,
+    without_gates,
+)
 from gluon_optbert.heads import Head
 from gluon_optbert.model import build, read_parameters
-from tiny import contents, network, random_alphas, random_parameters, run, saved_model, vocabulary
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
 
-PLAIN_MXNET = '''
+PLAIN_MXNET = """
 import sys
 import numpy as np, mxnet as mx
 folder, names = sys.argv[1], ['input_ids', 'token_types', 'valid_length', 'masked_positions']
@@ -24,17 +32,25 @@ block = mx.gluon.SymbolBlock.imports(folder + '/model-symbol.json', names, folde
 outputs = block(*(mx.nd.array(feed[name]) for name in names))
 np.savez(sys.argv[3], *(output.asnumpy() for output in outputs))
 assert not any(name.startswith(('gluon_optbert', 'gluonnlp')) for name in sys.modules)
-'''
+"""
 
 
-@pytest.mark.parametrize('architecture', [network(), UNEVEN, network((2, 3, 5, 7), e=5)],
-                         ids=['even', 'uneven', 'factorised'])
+@pytest.mark.parametrize(
+    'architecture', [network(), UNEVEN, network((2, 3, 5, 7), e=5)], ids=['even', 'uneven', 'factorised']
+)
 def test_a_program_without_this_package_gets_the_same_numbers(tmp_path, architecture):
     saved = saved_model(architecture)
     export(saved, tmp_path / 'deploy', head='pretraining')
     feed = random_feed(architecture, batch=4, length=11, seed=3)
     np.savez(tmp_path / 'feed.npz', **feed)
-    words = [sys.executable, '-c', PLAIN_MXNET, tmp_path / 'deploy', tmp_path / 'feed.npz', tmp_path / 'out.npz']
+    words = [
+        sys.executable,
+        '-c',
+        PLAIN_MXNET,
+        tmp_path / 'deploy',
+        tmp_path / 'feed.npz',
+        tmp_path / 'out.npz',
+    ]
     subprocess.run(list(map(str, words)), check=True, cwd=str(tmp_path), timeout=120)
     found = np.load(tmp_path / 'out.npz')
     model = build(architecture, saved.parameters)
@@ -62,7 +78,9 @@ def test_a_gated_model_is_folded_and_cut_on_the_way_out(tmp_path):
         alphas[key][gone] = 0.0
     saved = saved_model(architecture, alphas=alphas)
     write_model(tmp_path / 'gated', saved)
-    result = run('tools/export_model.py', tmp_path / 'gated', '--output', tmp_path / 'deploy', '--head', 'pretraining')
+    result = run(
+        'tools/export_model.py', tmp_path / 'gated', '--output', tmp_path / 'deploy', '--head', 'pretraining'
+    )
     assert result.returncode == 0, result.stderr
     block, deployment = load_deployment(tmp_path / 'deploy')
     gated = build(architecture, saved.parameters, gated=True)
@@ -89,6 +107,7 @@ def test_an_export_that_computes_something_else_is_not_written(tmp_path, monkeyp
         for parameter in block.collect_params().values():
             parameter.set_data(parameter.data() * 1.001)
         return block
+
     monkeypatch.setattr(deploy, 'import_symbol', other)
     with pytest.raises(NotEqual, match='nothing was written'):
         export(saved_model(), tmp_path / 'deploy')
@@ -112,7 +131,12 @@ def test_equal_models_give_equal_exports(tmp_path):
 def test_the_manifest_vouches_for_every_file(tmp_path):
     export(saved_model(), tmp_path / 'deploy')
     manifest = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())
-    assert set(manifest['files']) == {'model-symbol.json', 'model-0000.params', 'architecture.json', 'vocab.txt'}
+    assert set(manifest['files']) == {
+        'model-symbol.json',
+        'model-0000.params',
+        'architecture.json',
+        'vocab.txt',
+    }
     for name in manifest['files']:
         path = tmp_path / 'deploy' / name
         good = path.read_bytes()
@@ -134,9 +158,14 @@ def test_unused_heads_are_left_out_of_the_file(tmp_path):
     saved = saved_model()
     export(saved, tmp_path / 'encoder')
     export(saved, tmp_path / 'pretraining', head='pretraining')
-    sizes = {head: (tmp_path / head / 'model-0000.params').stat().st_size for head in ('encoder', 'pretraining')}
-    heads = sum(value.nbytes for name, value in random_parameters(network()).items()
-                if name.startswith(('decoder', 'classifier')))
+    sizes = {
+        head: (tmp_path / head / 'model-0000.params').stat().st_size for head in ('encoder', 'pretraining')
+    }
+    heads = sum(
+        value.nbytes
+        for name, value in random_parameters(network()).items()
+        if name.startswith(('decoder', 'classifier'))
+    )
     assert sizes['pretraining'] - sizes['encoder'] >= heads
 
 
@@ -148,22 +177,48 @@ def task_model(directory, head):
 
 
 @pytest.mark.parametrize('precision', ['float32', 'int8', 'bfloat16'])
-@pytest.mark.parametrize('head', [Head('classification', ('no', 'yes')), Head('question_answering')], ids=lambda head: head.kind)
+@pytest.mark.parametrize(
+    'head', [Head('classification', ('no', 'yes')), Head('question_answering')], ids=lambda head: head.kind
+)
 def test_plain_mxnet_loads_the_scores_of_a_task_in_every_precision(tmp_path, head, precision):
     (tmp_path / 'text').write_text('a b c\td e f\nhi j\tx y.\n')
     words = ['--calibrate', tmp_path / 'text'] if precision == 'int8' else []
-    result = run('tools/export_model.py', task_model(tmp_path / 'model', head), '--output', tmp_path / 'deploy', '--precision',
-                 precision, *words)
+    result = run(
+        'tools/export_model.py',
+        task_model(tmp_path / 'model', head),
+        '--output',
+        tmp_path / 'deploy',
+        '--precision',
+        precision,
+        *words,
+    )
     assert result.returncode == 0, result.stderr
     feed = random_feed(UNEVEN, batch=4, length=11, seed=3)
     np.savez(tmp_path / 'feed.npz', **feed)
-    program = PLAIN_MXNET.replace(", 'masked_positions'", '').replace('*(output.asnumpy() for output in outputs)',
-                                                                      'outputs.asnumpy()')
-    subprocess.run(list(map(str, [sys.executable, '-c', program, tmp_path / 'deploy', tmp_path / 'feed.npz',
-                                  tmp_path / 'out.npz'])), check=True, cwd=str(tmp_path), timeout=120)
+    program = PLAIN_MXNET.replace(", 'masked_positions'", '').replace(
+        '*(output.asnumpy() for output in outputs)', 'outputs.asnumpy()'
+    )
+    subprocess.run(
+        list(
+            map(
+                str,
+                [
+                    sys.executable,
+                    '-c',
+                    program,
+                    tmp_path / 'deploy',
+                    tmp_path / 'feed.npz',
+                    tmp_path / 'out.npz',
+                ],
+            )
+        ),
+        check=True,
+        cwd=str(tmp_path),
+        timeout=120,
+    )
     found, names = np.load(tmp_path / 'out.npz')['arr_0'], list(deploy.INPUTS)[:3]
     np.testing.assert_array_equal(found, deploy.run(load_deployment(tmp_path / 'deploy')[0], feed, names)[0])
-    wanted, = deploy.run(build(UNEVEN, read_model(tmp_path / 'model').parameters, head=head), feed, names)
+    (wanted,) = deploy.run(build(UNEVEN, read_model(tmp_path / 'model').parameters, head=head), feed, names)
     difference = relative_difference(found, wanted)
     assert (difference <= deploy.TOLERANCE) == (precision == 'float32')  # or nothing was reduced
     assert difference < 1
@@ -171,8 +226,16 @@ def test_plain_mxnet_loads_the_scores_of_a_task_in_every_precision(tmp_path, hea
 
 def test_labelled_text_measures_what_a_precision_costs(tmp_path):
     (tmp_path / 'text').write_text('a b c\tyes\nhi j\tno\n')
-    result = run('tools/export_model.py', task_model(tmp_path / 'model', Head('classification', ('no', 'yes'))), '--output',
-                 tmp_path / 'deploy', '--precision', 'bfloat16', '--labelled', tmp_path / 'text')
+    result = run(
+        'tools/export_model.py',
+        task_model(tmp_path / 'model', Head('classification', ('no', 'yes'))),
+        '--output',
+        tmp_path / 'deploy',
+        '--precision',
+        'bfloat16',
+        '--labelled',
+        tmp_path / 'text',
+    )
     assert result.returncode == 0 and '2 labelled lines: ' in result.stdout, result.stderr
     measured = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['measured']
     assert {measured['score'], measured['float32_score']} <= {0.0, 0.5, 1.0}
@@ -180,15 +243,30 @@ def test_labelled_text_measures_what_a_precision_costs(tmp_path):
 
 def test_onnx_on_request(tmp_path):
     write_model(tmp_path / 'model', saved_model(UNEVEN))
-    result = run('tools/export_model.py', tmp_path / 'model', '--output', tmp_path / 'deploy', '--onnx', '--head', 'pretraining')
+    result = run(
+        'tools/export_model.py',
+        tmp_path / 'model',
+        '--output',
+        tmp_path / 'deploy',
+        '--onnx',
+        '--head',
+        'pretraining',
+    )
     assert result.returncode == 0 and 'in ONNX' in result.stdout, result.stderr
     assert 'model.onnx' in json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['files']
     load_deployment(tmp_path / 'deploy')
 
 
-@pytest.mark.parametrize('words, message', [
-    (['--precision', 'int8'], '--calibrate'), (['--calibrate', 'text'], '--calibrate'), (['--precision', 'int4'], 'precision'),
-    (['--onnx', '--precision', 'bfloat16'], '--onnx'), (['--head', 'task'], 'encoder or pretraining')])
+@pytest.mark.parametrize(
+    'words, message',
+    [
+        (['--precision', 'int8'], '--calibrate'),
+        (['--calibrate', 'text'], '--calibrate'),
+        (['--precision', 'int4'], 'precision'),
+        (['--onnx', '--precision', 'bfloat16'], '--onnx'),
+        (['--head', 'task'], 'encoder or pretraining'),
+    ],
+)
 def test_contradictory_flags_are_one_line(tmp_path, words, message):
     write_model(tmp_path / 'model', saved_model())
     result = run('tools/export_model.py', tmp_path / 'model', '--output', tmp_path / 'deploy', *words)

@@ -1,4 +1,5 @@
 """Deployment directories that are damaged, too large or hostile: one clear error, and MXNet sees none of it."""
+
 import json
 import shutil
 import struct
@@ -7,13 +8,13 @@ import mxnet as mx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny import network, run, saved_model
 
 from gluon_optbert import deployment
 from gluon_optbert.checkpoint import write_manifest
 from gluon_optbert.deploy import export
 from gluon_optbert.deployment import FORMAT, VERSION, load_deployment, read_deployment
 from gluon_optbert.predictor import Instance
-from tiny import network, run, saved_model
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
 FILES = ['model-symbol.json', 'model-0000.params', 'architecture.json', 'vocab.txt', 'manifest.json']
@@ -38,8 +39,10 @@ def copied(good, tmp_path):
 def nothing_is_loaded(request, monkeypatch):
     """Whatever is refused here was never given to MXNet."""
     if 'copied' in request.fixturenames or 'fuzzed' in request.node.name:
+
         def refuse(*_, **__):
             raise AssertionError('a bad file reached MXNet')
+
         monkeypatch.setattr(deployment, 'import_symbol', refuse)
         monkeypatch.setattr(mx.sym, 'load', refuse)
         monkeypatch.setattr(mx.nd, 'load', refuse)
@@ -48,7 +51,11 @@ def nothing_is_loaded(request, monkeypatch):
 def vouched(directory, **changes):
     """Write the manifest anew, as an attacker would, so that every checksum fits."""
     manifest = json.loads((directory / 'manifest.json').read_text())
-    more = {name: value for name, value in manifest.items() if name not in ('format', 'version', 'gluon_optbert', 'files')}
+    more = {
+        name: value
+        for name, value in manifest.items()
+        if name not in ('format', 'version', 'gluon_optbert', 'files')
+    }
     write_manifest(directory, form=FORMAT, version=VERSION, **{**more, **changes})
 
 
@@ -59,8 +66,12 @@ def test_every_precision_loads(good):
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(name=st.sampled_from(FILES), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7),
-       how=st.sampled_from(['flip', 'cut', 'append']))
+@given(
+    name=st.sampled_from(FILES),
+    place=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+    how=st.sampled_from(['flip', 'cut', 'append']),
+)
 def test_fuzzed_files_are_one_clear_error(good, tmp_path_factory, name, place, bit, how):
     directory = tmp_path_factory.mktemp('fuzzed') / 'copy'
     shutil.copytree(good, directory)
@@ -90,7 +101,7 @@ def another_graph(directory):
 def wrong_shape(directory):
     path = directory / 'model-0000.params'
     content = bytearray(path.read_bytes())
-    content[24 + 12:24 + 20] = struct.pack('<q', 1 << 40)  # the first side of the first array
+    content[24 + 12 : 24 + 20] = struct.pack('<q', 1 << 40)  # the first side of the first array
     path.write_bytes(content)
 
 
@@ -116,9 +127,18 @@ def more_layers(directory):
     path.write_text(path.read_text().replace(row, ',\n'.join([row] * 20000)))
 
 
-@pytest.mark.parametrize('spoil, message', [
-    (rewritten_symbol, 'not the network'), (another_graph, 'not the network'), (wrong_shape, 'word_embed|weight'),
-    (wrong_count, 'number of arrays'), (other_names, 'the name'), (wider_architecture, 'vocabulary'), (more_layers, 'too small')])
+@pytest.mark.parametrize(
+    'spoil, message',
+    [
+        (rewritten_symbol, 'not the network'),
+        (another_graph, 'not the network'),
+        (wrong_shape, 'word_embed|weight'),
+        (wrong_count, 'number of arrays'),
+        (other_names, 'the name'),
+        (wider_architecture, 'vocabulary'),
+        (more_layers, 'too small'),
+    ],
+)
 def test_hostile_files_with_good_checksums_are_refused(copied, spoil, message):
     spoil(copied)
     vouched(copied)
@@ -126,9 +146,18 @@ def test_hostile_files_with_good_checksums_are_refused(copied, spoil, message):
         load_deployment(copied)
 
 
-@pytest.mark.parametrize('changes', [
-    {'computes': 'task'}, {'computes': 'everything'}, {'precision': 'int4'}, {'precision': ['int8']}, {'head': None},
-    {'head': {'kind': 'classification', 'labels': ['a', 'b'], 'task': ''}}, {'computes': 'pretraining'}])
+@pytest.mark.parametrize(
+    'changes',
+    [
+        {'computes': 'task'},
+        {'computes': 'everything'},
+        {'precision': 'int4'},
+        {'precision': ['int8']},
+        {'head': None},
+        {'head': {'kind': 'classification', 'labels': ['a', 'b'], 'task': ''}},
+        {'computes': 'pretraining'},
+    ],
+)
 def test_manifests_that_say_something_else_are_refused(copied, changes):
     vouched(copied, **changes)
     with pytest.raises(ValueError, match=str(copied)):
@@ -159,5 +188,6 @@ def test_the_command_says_it_in_one_line(copied):
 
 def test_casing_follows_from_the_vocabulary():
     from gluon_optbert.vocabulary import SPECIAL_TOKENS, is_cased, vocabulary_of
+
     assert not is_cased(vocabulary_of([*SPECIAL_TOKENS, '[unused0]', '[SPECIAL]', 'a', '##b']))
     assert is_cased(vocabulary_of([*SPECIAL_TOKENS, 'a', 'A']))

@@ -1,4 +1,5 @@
 """Workers: a job of one needs no Horovod, and a job of two does what a job of one does."""
+
 import importlib.util
 import json
 import os
@@ -12,13 +13,6 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-
-from gluon_optbert import pretraining
-from gluon_optbert.checkpoint import read_model
-from gluon_optbert.distributed import Workers
-from gluon_optbert.pretraining import PretrainRecipe, pretrain
-from gluon_optbert.pruning import prune
-from gluon_optbert.recipe import fill
 from pruned import alphas_of, records, selection_of
 from pruned import recipe_for as pruning_recipe
 from pruned import values_for as pruning_values
@@ -26,16 +20,26 @@ from test_pretraining import recipe_for as pretraining_recipe
 from test_pretraining import values_for as pretraining_values
 from tiny import ROOT, environment
 
+from gluon_optbert import pretraining
+from gluon_optbert.checkpoint import read_model
+from gluon_optbert.distributed import Workers
+from gluon_optbert.pretraining import PretrainRecipe, pretrain
+from gluon_optbert.pruning import prune
+from gluon_optbert.recipe import fill
+
 HOROVODRUN = Path(sys.executable).with_name('horovodrun')
-needs_horovod = pytest.mark.skipif(importlib.util.find_spec('horovod') is None or not HOROVODRUN.exists(),
-                                   reason='Horovod is not installed here; make install builds it')
-# Sums over two shares of a batch are taken in another order; a few steps of Adam later float32 agrees this well.
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec('horovod') is None or not HOROVODRUN.exists(),
+    reason='Horovod is not installed here; make install builds it',
+)
+# Sums over two shares of a batch are taken in another order; a few steps of Adam later float32 agrees this
+# well.
 TOLERANCE = 1e-5
 EXACT = {'dropout': 0.0}
 WORKERS = {'one': 1, 'two': 2, 'four': 4}
 several = pytest.mark.parametrize('name', list(WORKERS)[1:])
 
-SEVERAL = '''
+SEVERAL = """
 import json, sys
 import mxnet as mx
 from gluon_optbert.distributed import Workers
@@ -68,21 +72,25 @@ pretraining, compressed, pruning = (json.loads(argument) for argument in sys.arg
 pretrain(fill(PretrainRecipe, pretraining))
 pretrain(fill(PretrainRecipe, compressed))
 prune(fill(PruneRecipe, pruning))
-'''
+"""
 
 
 def horovodrun(*arguments, workers=2, timeout=180, by='--gloo'):
     root = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'} if by == '--mpi' else {}
-    return subprocess.run([str(HOROVODRUN), by, '-np', str(workers), sys.executable, '-W', 'ignore', *map(str, arguments)],
-                          cwd=str(ROOT), env=environment(**root), timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          universal_newlines=True)
+    return subprocess.run(
+        [str(HOROVODRUN), by, '-np', str(workers), sys.executable, '-W', 'ignore', *map(str, arguments)],
+        cwd=str(ROOT),
+        env=environment(**root),
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.fixture(scope='module')
 def bases(shards_directory, tmp_path_factory):
-    """The same pre-training and pruning by one process, by two workers and by four, each below a directory of its own, and what
-    is pruned.
-    """
+    """The same pre-training and pruning by one process, by two workers and by four, each below a directory of
+    its own, and what is pruned."""
     base = tmp_path_factory.mktemp('workers')
     for name in WORKERS:
         (base / name).mkdir()
@@ -91,9 +99,19 @@ def bases(shards_directory, tmp_path_factory):
     shutil.copytree(base / 'one' / 'model', base / 'start')  # both prune the same network
     prune(pruning_recipe(shards_directory, base / 'start', base / 'one' / 'run', **EXACT))
     for name, size in list(WORKERS.items())[1:]:
-        done = horovodrun('-c', SEVERAL, size, json.dumps(pretraining_values(shards_directory, base / name / 'model', **more)),
-                          json.dumps(pretraining_values(shards_directory, base / (name + '-compressed'), compression='fp16', **more)),
-                          json.dumps(pruning_values(shards_directory, base / 'start', base / name / 'run', **EXACT)), workers=size)
+        done = horovodrun(
+            '-c',
+            SEVERAL,
+            size,
+            json.dumps(pretraining_values(shards_directory, base / name / 'model', **more)),
+            json.dumps(
+                pretraining_values(
+                    shards_directory, base / (name + '-compressed'), compression='fp16', **more
+                )
+            ),
+            json.dumps(pruning_values(shards_directory, base / 'start', base / name / 'run', **EXACT)),
+            workers=size,
+        )
         assert done.returncode == 0, done.stderr
     return {name: base / name for name in (*WORKERS, 'start')}
 
@@ -124,8 +142,10 @@ def assert_close_records(one, two):
     assert len(one) == len(two)
     for found, wanted in zip(two, one):
         assert found.keys() == wanted.keys()
-        assert found == {name: pytest.approx(value, rel=TOLERANCE) if isinstance(value, float) else value
-                         for name, value in wanted.items()}
+        assert found == {
+            name: pytest.approx(value, rel=TOLERANCE) if isinstance(value, float) else value
+            for name, value in wanted.items()
+        }
 
 
 @needs_horovod
@@ -139,9 +159,13 @@ def test_workers_pre_train_as_one(bases, name):
 @needs_horovod
 @several
 def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases, name):
-    found, wanted = (read_model(place) for place in (bases[name].parent / (name + '-compressed'), bases[name] / 'model'))
+    found, wanted = (
+        read_model(place) for place in (bases[name].parent / (name + '-compressed'), bases[name] / 'model')
+    )
     assert any((value != wanted.parameters[name]).any() for name, value in found.parameters.items())
-    assert found.progress['mlm_loss'] == pytest.approx(wanted.progress['mlm_loss'], rel=1e-2)  # float16 keeps eleven bits
+    assert found.progress['mlm_loss'] == pytest.approx(
+        wanted.progress['mlm_loss'], rel=1e-2
+    )  # float16 keeps eleven bits
     assert {value.dtype for value in found.parameters.values()} == {np.dtype(np.float32)}
 
 
@@ -152,17 +176,25 @@ def test_workers_prune_as_one(bases, name):
     assert_close_records(records(one / 'run'), records(two / 'run'))
     for number in (1, 2):
         directories = [base / 'run' / f'round-{number}' for base in (one, two)]
-        kept = [{key: list(indices) for key, indices in selection_of(directory).kept.items()} for directory in directories]
+        kept = [
+            {key: list(indices) for key, indices in selection_of(directory).kept.items()}
+            for directory in directories
+        ]
         assert kept[0] == kept[1]
         for key, alpha in alphas_of(directories[0]).items():
             np.testing.assert_allclose(alphas_of(directories[1])[key], alpha, rtol=1e-4)
-        assert read_model(directories[0] / 'model').architecture == read_model(directories[1] / 'model').architecture
+        assert (
+            read_model(directories[0] / 'model').architecture
+            == read_model(directories[1] / 'model').architecture
+        )
 
 
 @needs_horovod
 @several
 def test_workers_leave_what_one_leaves(bases, name):
-    one, two = ({str(path.relative_to(bases[which])) for path in bases[which].rglob('*')} for which in ('one', name))
+    one, two = (
+        {str(path.relative_to(bases[which])) for path in bases[which].rglob('*')} for which in ('one', name)
+    )
     assert one == two
 
 
@@ -170,32 +202,49 @@ def has_mpi():
     if importlib.util.find_spec('horovod') is None or not shutil.which('mpirun'):
         return False
     from horovod.mxnet import mpi_built
+
     return mpi_built()
 
 
 @pytest.mark.skipif(not has_mpi(), reason='Horovod has no MPI here; make install MPI=1 builds it')
 def test_mpi_leaves_the_bits_of_gloo(bases, shards_directory, tmp_path):
     more = {'accumulate': 2, **EXACT}
-    done = horovodrun('-c', SEVERAL, 2, json.dumps(pretraining_values(shards_directory, tmp_path / 'model', **more)),
-                      json.dumps(pretraining_values(shards_directory, tmp_path / 'compressed', compression='fp16', **more)),
-                      json.dumps(pruning_values(shards_directory, bases['start'], tmp_path / 'run', **EXACT)), by='--mpi')
+    done = horovodrun(
+        '-c',
+        SEVERAL,
+        2,
+        json.dumps(pretraining_values(shards_directory, tmp_path / 'model', **more)),
+        json.dumps(pretraining_values(shards_directory, tmp_path / 'compressed', compression='fp16', **more)),
+        json.dumps(pruning_values(shards_directory, bases['start'], tmp_path / 'run', **EXACT)),
+        by='--mpi',
+    )
     assert done.returncode == 0, done.stderr
     for name in ('model', 'run/round-2/model'):
-        assert (tmp_path / name / 'model.params').read_bytes() == (bases['two'] / name / 'model.params').read_bytes()
+        assert (tmp_path / name / 'model.params').read_bytes() == (
+            bases['two'] / name / 'model.params'
+        ).read_bytes()
     assert records(tmp_path / 'run') == records(bases['two'] / 'run')
 
 
 @needs_horovod
 def test_bad_input_ends_both_workers_with_one_line(shards_directory, tmp_path):
-    done = horovodrun(ROOT / 'pretrain' / 'run_prune.py', '--shards', shards_directory, '--model', tmp_path / 'none',
-                      '--output', tmp_path / 'run', timeout=60)
+    done = horovodrun(
+        ROOT / 'pretrain' / 'run_prune.py',
+        '--shards',
+        shards_directory,
+        '--model',
+        tmp_path / 'none',
+        '--output',
+        tmp_path / 'run',
+        timeout=60,
+    )
     assert done.returncode != 0 and 'Exit code: 2' in done.stderr  # the traceback there is horovodrun's own
     said = [line for line in done.stderr.splitlines() if line.startswith('[') and 'Terminated' not in line]
     assert said == [f'[0]<stderr>:error: {tmp_path}/none: no such directory']
     assert os.listdir(tmp_path) == []
 
 
-FALLEN = '''
+FALLEN = """
 import json, os, signal, sys
 from pathlib import Path
 from gluon_optbert import training
@@ -217,16 +266,20 @@ def falling(self, *args, **kwargs):
 
 training.Optimizer.update = falling
 pretrain(fill(PretrainRecipe, json.loads(sys.argv[1])))
-'''
+"""
 
 
 def assert_close_models(one, two):
     for name, value in read_model(one).parameters.items():
-        np.testing.assert_allclose(read_model(two).parameters[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            read_model(two).parameters[name], value, rtol=1e-3, atol=1e-5, err_msg=name
+        )
 
 
 @needs_horovod
-def test_fallen_worker_takes_the_other_along_and_one_goes_on_to_the_same_end(one_and_two, shards_directory, tmp_path, caplog):
+def test_fallen_worker_takes_the_other_along_and_one_goes_on_to_the_same_end(
+    one_and_two, shards_directory, tmp_path, caplog
+):
     values = pretraining_values(shards_directory, tmp_path / 'model', accumulate=2, **EXACT)
     done = horovodrun('-c', FALLEN, json.dumps(values), tmp_path, timeout=60)
     assert done.returncode != 0
@@ -244,9 +297,12 @@ class Interrupted(Exception):
 
 
 @needs_horovod
-def test_run_that_one_began_goes_on_with_two_to_the_same_end(one_and_two, shards_directory, tmp_path, monkeypatch):
+def test_run_that_one_began_goes_on_with_two_to_the_same_end(
+    one_and_two, shards_directory, tmp_path, monkeypatch
+):
     def interrupt(*_, **__):
         raise Interrupted
+
     values = pretraining_values(shards_directory, tmp_path / 'model', accumulate=2, **EXACT)
     monkeypatch.setattr(pretraining, 'write_model', interrupt)
     with pytest.raises(Interrupted):
@@ -254,7 +310,13 @@ def test_run_that_one_began_goes_on_with_two_to_the_same_end(one_and_two, shards
     (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values))
     done = horovodrun(ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml', '--resume')
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count('goes on from step 4 with 2 worker(s) instead of 1: its end is not bit-identical') == 1
-    assert [entry['workers'] for entry in json.loads((tmp_path / 'model' / 'origin.json').read_text())] == [1, 2]
+    assert (
+        done.stderr.count('goes on from step 4 with 2 worker(s) instead of 1: its end is not bit-identical')
+        == 1
+    )
+    assert [entry['workers'] for entry in json.loads((tmp_path / 'model' / 'origin.json').read_text())] == [
+        1,
+        2,
+    ]
     assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
     assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')

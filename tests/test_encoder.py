@@ -1,4 +1,7 @@
-"""The encoder and the pre-training network around it: GluonNLP's numbers where it has the widths, and one graph for all."""
+"""The encoder and the pre-training network around it: GluonNLP's numbers where it has the widths, and one
+graph for all.
+"""
+
 import dataclasses
 
 import gluonnlp
@@ -9,13 +12,13 @@ from gluonnlp.model.bert import BERTEncoder, BERTModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd
+from test_shrink import NETWORKS, SEEDS, TOLERANCE, UNEVEN
+from tiny import network, outputs_of, random_alphas, random_inputs, random_parameters, relative_difference
 
 from gluon_optbert.architecture import parameter_shapes, uniform
 from gluon_optbert.encoder import OptBERTEncoder
 from gluon_optbert.heads import network_shapes
 from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, load, named_parameters, read_parameters
-from test_shrink import NETWORKS, SEEDS, TOLERANCE, UNEVEN
-from tiny import network, outputs_of, random_alphas, random_inputs, random_parameters, relative_difference
 
 EVEN = uniform(layers=2, h=8, a=2, vocab_size=32, max_length=16)
 
@@ -23,10 +26,22 @@ EVEN = uniform(layers=2, h=8, a=2, vocab_size=32, max_length=16)
 def gluonnlp_model(architecture=EVEN, **options):
     """GluonNLP's own BERTModel of the same widths."""
     layer = architecture.layers[0]
-    encoder = BERTEncoder(units=architecture.h, hidden_size=layer.f, num_layers=len(architecture.layers),
-                          num_heads=layer.a, max_length=architecture.max_length, dropout=0.0, **options)
-    return BERTModel(encoder, vocab_size=architecture.vocab_size, token_type_vocab_size=2, units=architecture.h,
-                     embed_size=architecture.h)
+    encoder = BERTEncoder(
+        units=architecture.h,
+        hidden_size=layer.f,
+        num_layers=len(architecture.layers),
+        num_heads=layer.a,
+        max_length=architecture.max_length,
+        dropout=0.0,
+        **options,
+    )
+    return BERTModel(
+        encoder,
+        vocab_size=architecture.vocab_size,
+        token_type_vocab_size=2,
+        units=architecture.h,
+        embed_size=architecture.h,
+    )
 
 
 @pytest.fixture
@@ -81,14 +96,16 @@ def gradients(model, inputs):
             weights = mx.nd.array(np.random.RandomState(i).standard_normal(output.shape))
             loss = loss + (output * weights).sum()
     loss.backward()
-    return {name: parameter.grad().asnumpy() for name, parameter in model._collect_params_with_prefix().items()
-            if parameter.grad_req != 'null'}
+    return {
+        name: parameter.grad().asnumpy()
+        for name, parameter in model._collect_params_with_prefix().items()
+        if parameter.grad_req != 'null'
+    }
 
 
 def gradient_difference(found, wanted):
-    """The largest difference over the largest value of any gradient: some, such as that of a key's bias, are zero but for
-    rounding.
-    """
+    """The largest difference over the largest value of any gradient: some, such as that of a key's bias, are
+    zero but for rounding."""
     assert found.keys() == wanted.keys()
     largest = max(np.abs(value).max() for value in wanted.values())
     return max(np.abs(found[name] - wanted[name]).max() for name in wanted) / largest
@@ -100,11 +117,19 @@ def test_gradients_equal_gluonnlp(pair):
     assert all(np.abs(value).max() > 0 for value in ours.values())
 
 
-@pytest.mark.parametrize('options', [{'output_all_encodings': True}, {'output_attention': True},
-                                     {'output_all_encodings': True, 'output_attention': True}])
+@pytest.mark.parametrize(
+    'options',
+    [
+        {'output_all_encodings': True},
+        {'output_attention': True},
+        {'output_all_encodings': True, 'output_attention': True},
+    ],
+)
 def test_encoder_returns_what_gluonnlp_returns(options):
     ours = OptBERTEncoder(EVEN, **options)
-    theirs = BERTEncoder(units=8, hidden_size=32, num_layers=2, num_heads=2, max_length=16, dropout=0.0, **options)
+    theirs = BERTEncoder(
+        units=8, hidden_size=32, num_layers=2, num_heads=2, max_length=16, dropout=0.0, **options
+    )
     ours.initialize(mx.init.Normal(0.3))
     theirs.initialize()
     data, valid = mx.nd.random.normal(shape=(6, 3, 8)), mx.nd.array([6, 3, 1])
@@ -114,7 +139,9 @@ def test_encoder_returns_what_gluonnlp_returns(options):
     (encoded, attention), (wanted, wanted_attention) = ours(data, None, valid), theirs(data, None, valid)
     if 'output_all_encodings' not in options:
         encoded, wanted = [encoded], [wanted]
-    wanted_attention = [array for arrays in wanted_attention for array in arrays]  # GluonNLP wraps each in a list
+    wanted_attention = [
+        array for arrays in wanted_attention for array in arrays
+    ]  # GluonNLP wraps each in a list
     assert len(encoded) == len(wanted) and len(attention) == len(wanted_attention)
     for one, other in zip([*encoded, *attention], [*wanted, *wanted_attention]):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-4, atol=1e-5)
@@ -124,25 +151,32 @@ def test_encoder_returns_what_gluonnlp_returns(options):
 @pytest.mark.parametrize('lengths', [True, False], ids=['lengths', 'no lengths'])
 def test_stream_is_what_enters_each_block_and_what_comes_out(architecture, lengths):
     """Every state is that of a network cut there: no layer after it, and no intermediate block in its own."""
-    parameters, inputs = random_parameters(architecture), random_inputs(architecture)[:2 + lengths]
+    parameters, inputs = random_parameters(architecture), random_inputs(architecture)[: 2 + lengths]
     stream = build(architecture, parameters, output_stream=True, use_decoder=False)(*inputs)[0]
     assert len(stream) == 1 + 2 * len(architecture.layers)
     for number, state in enumerate(stream):
-        layers = list(architecture.layers[:-(-number // 2)])
+        layers = list(architecture.layers[: -(-number // 2)])
         if number % 2:
             layers[-1] = dataclasses.replace(layers[-1], f=0)
         short = dataclasses.replace(architecture, layers=layers)
         names = network_shapes(short)
         wanted = build(short, {name: parameters[name] for name in names}, use_decoder=False)(*inputs)[0]
-        np.testing.assert_allclose(state.asnumpy(), wanted.asnumpy(), rtol=1e-5, atol=1e-6)  # float32, sums of eight
+        np.testing.assert_allclose(
+            state.asnumpy(), wanted.asnumpy(), rtol=1e-5, atol=1e-6
+        )  # float32, sums of eight
 
 
 @given(NETWORKS, SEEDS, st.booleans())
 @settings(max_examples=15)
 def test_hybridized_equals_eager(architecture, seed, gated):
     model = build(architecture, random_parameters(architecture, seed), gated=gated)
-    model.gates.set({key: model_alpha for key, model_alpha in random_alphas(architecture, seed).items()
-                     if key in model.gates.parameters})
+    model.gates.set(
+        {
+            key: model_alpha
+            for key, model_alpha in random_alphas(architecture, seed).items()
+            if key in model.gates.parameters
+        }
+    )
     inputs = random_inputs(architecture, seed=seed)
     hybridized = outputs_of(model, inputs)
     model.hybridize(False)
@@ -162,8 +196,10 @@ def test_trainable_network_computes_the_same(gated):
 @pytest.mark.parametrize('architecture', [EVEN, UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)])
 def test_open_gates_change_nothing(architecture):
     inputs = random_inputs(architecture)
-    gated, plain = (outputs_of(build(architecture, random_parameters(architecture), gated=gated), inputs)
-                    for gated in (True, False))
+    gated, plain = (
+        outputs_of(build(architecture, random_parameters(architecture), gated=gated), inputs)
+        for gated in (True, False)
+    )
     assert relative_difference(gated, plain) <= TOLERANCE
 
 
@@ -184,7 +220,7 @@ def test_one_network_takes_any_batch_and_length(batch, length):
     model(*random_inputs(UNEVEN))
     inputs = random_inputs(UNEVEN, batch=batch, length=length)
     together = outputs_of(model, inputs)
-    alone = [outputs_of(model, [value[i:i + 1] for value in inputs]) for i in range(batch)]
+    alone = [outputs_of(model, [value[i : i + 1] for value in inputs]) for i in range(batch)]
     joined = {name: np.concatenate([outputs[name] for outputs in alone]) for name in together}
     assert relative_difference(joined, together) <= TOLERANCE
 
@@ -192,7 +228,8 @@ def test_one_network_takes_any_batch_and_length(batch, length):
 def test_gates_are_as_long_as_their_widths_and_named_by_them():
     gates = build(UNEVEN, gated=True).gates
     assert {key: parameter.shape for key, parameter in gates.parameters.items()} == {
-        key: (width,) for key, width in UNEVEN.widths().items() if width}
+        key: (width,) for key, width in UNEVEN.widths().items() if width
+    }
     assert all((alpha == 1).all() and alpha.dtype == np.float32 for alpha in gates.values().values())
     assert build(UNEVEN).gates.parameters == {}
 
@@ -239,8 +276,13 @@ def test_network_without_heads_leaves_their_parameters_out():
     model = build(UNEVEN, random_parameters(UNEVEN), use_decoder=False, use_classifier=False)
     encoded, pooled = model(*random_inputs(UNEVEN)[:3])
     wanted = outputs_of(build(UNEVEN, random_parameters(UNEVEN)), random_inputs(UNEVEN))
-    assert relative_difference({'encoded': encoded.asnumpy(), 'pooled': pooled.asnumpy()},
-                               {name: wanted[name] for name in ('encoded', 'pooled')}) <= TOLERANCE
+    assert (
+        relative_difference(
+            {'encoded': encoded.asnumpy(), 'pooled': pooled.asnumpy()},
+            {name: wanted[name] for name in ('encoded', 'pooled')},
+        )
+        <= TOLERANCE
+    )
 
 
 def test_dropout_follows_mxnets_seed_and_rests_in_prediction():
@@ -259,16 +301,19 @@ def test_dropout_follows_mxnets_seed_and_rests_in_prediction():
 def scalar_loss(model, inputs):
     masked_ids, weights = mx.nd.array([[5, 6], [7, 8], [9, 10]]), mx.nd.array([[1, 1], [1, 0], [1, 1]])
     _, _, next_sentence, masked = model(*inputs)
-    mlm, nsp = PretrainingLoss()(next_sentence, masked, masked_ids, weights, mx.nd.array([0, 1, 1]), mx.nd.array([1, 1, 1]))
+    mlm, nsp = PretrainingLoss()(
+        next_sentence, masked, masked_ids, weights, mx.nd.array([0, 1, 1]), mx.nd.array([1, 1, 1])
+    )
     return mlm / 5 + nsp / 3
 
 
 @pytest.mark.parametrize('letter', 'hakvf')
-@pytest.mark.parametrize('architecture', [network(), network((2, 3, 4, 8), (1, 2, 2, 3), e=4)], ids=['plain', 'factorised'])
+@pytest.mark.parametrize(
+    'architecture', [network(), network((2, 3, 4, 8), (1, 2, 2, 3), e=4)], ids=['plain', 'factorised']
+)
 def test_gradient_of_alpha_equals_a_finite_difference(architecture, letter):
-    """Central differences of 1e-2 in float32: the loss is good to 1e-7 of about 5, the quotient to 1e-4 and the step's own
-    error; the direction is random, so one number stands for the whole gradient.
-    """
+    """Central differences of 1e-2 in float32: the loss is good to 1e-7 of about 5, the quotient to 1e-4 and
+    the step's own error; the direction is random, so one number stands for the whole gradient."""
     inputs = random_inputs(architecture)
     parameters = {name: value * np.float32(0.5) for name, value in random_parameters(architecture).items()}
     model = build(architecture, parameters, gated=True)
@@ -321,7 +366,11 @@ def test_gradients_of_the_mlm_head_do_not_depend_on_the_embedding_being_frozen()
     found = []
     for frozen in (False, True):
         model = build(UNEVEN, random_parameters(UNEVEN))
-        heads = {name: parameter for name, parameter in named_parameters(model).items() if name.startswith('decoder')}
+        heads = {
+            name: parameter
+            for name, parameter in named_parameters(model).items()
+            if name.startswith('decoder')
+        }
         for name, parameter in named_parameters(model).items():
             parameter.grad_req = 'null' if frozen and name not in heads else 'write'
         with autograd.record():
@@ -332,11 +381,16 @@ def test_gradients_of_the_mlm_head_do_not_depend_on_the_embedding_being_frozen()
 
 
 def test_loss_sums_what_its_weights_count():
-    scores, labels = mx.nd.array(np.random.RandomState(0).standard_normal((2, 2, 5))), mx.nd.array([[1, 2], [3, 4]])
+    scores, labels = (
+        mx.nd.array(np.random.RandomState(0).standard_normal((2, 2, 5))),
+        mx.nd.array([[1, 2], [3, 4]]),
+    )
     weights = mx.nd.array([[1, 0], [1, 1]])
     pairs, truth, counted = mx.nd.array([[1, 2], [3, 1]]), mx.nd.array([1, 1]), mx.nd.array([1, 0])
-    mlm, nsp, right, pairs_right = (float(value.asscalar()) for value in PretrainingLoss(accuracy=True)(
-        pairs, scores, labels, weights, truth, counted))
+    mlm, nsp, right, pairs_right = (
+        float(value.asscalar())
+        for value in PretrainingLoss(accuracy=True)(pairs, scores, labels, weights, truth, counted)
+    )
     log = scores.log_softmax(axis=-1).asnumpy()
     assert mlm == pytest.approx(-(log[0, 0, 1] + log[1, 0, 3] + log[1, 1, 4]), rel=1e-6)
     assert nsp == pytest.approx(np.log(1 + np.exp(-1.0)), rel=1e-5)  # oneDNN's logarithm is good to 6e-6 here
@@ -347,7 +401,10 @@ def test_loss_sums_what_its_weights_count():
 def test_load_leaves_out_what_the_network_has_no_room_for():
     model = build(UNEVEN, use_decoder=False)
     load(model, random_parameters(UNEVEN))
-    assert all(np.array_equal(value, random_parameters(UNEVEN)[name]) for name, value in read_parameters(model).items())
+    assert all(
+        np.array_equal(value, random_parameters(UNEVEN)[name])
+        for name, value in read_parameters(model).items()
+    )
 
 
 def test_encoder_is_gluonnlps():

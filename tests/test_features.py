@@ -1,4 +1,5 @@
 """Features and their batches: every instance once, of like lengths, the same for any number of ranks."""
+
 import itertools
 
 import numpy as np
@@ -14,7 +15,9 @@ CLS, SEP = 2, 3
 def features(count=37, *, longest=30, seed=0):
     """Instances that begin with their number."""
     random = np.random.RandomState(seed)
-    instances = [([i, *range(100, 100 + random.randint(1, longest))], 1 + random.randint(0, 2)) for i in range(count)]
+    instances = [
+        ([i, *range(100, 100 + random.randint(1, longest))], 1 + random.randint(0, 2)) for i in range(count)
+    ]
     return Features.of(instances, np.arange(count) % 3)
 
 
@@ -46,12 +49,18 @@ def test_every_instance_comes_once_an_epoch_with_its_own_values(workers):
     for epoch in (0, 1):
         seen = []
         for rank in range(workers):
-            batches = training_batches(made, batch_size=8, seed=1, start=epoch * count, rank=rank, workers=workers)
+            batches = training_batches(
+                made, batch_size=8, seed=1, start=epoch * count, rank=rank, workers=workers
+            )
             for batch in take(batches, count):
                 assert len(batch.rows) == 8 // workers
                 for i, row in enumerate(batch.rows):
                     length = int(batch.valid_length[i])
-                    assert batch.input_ids[i, 0] == row and batch.labels[i] == row % 3 and length == made.lengths[row]
+                    assert (
+                        batch.input_ids[i, 0] == row
+                        and batch.labels[i] == row % 3
+                        and length == made.lengths[row]
+                    )
                     assert not batch.input_ids[i, length:].any() and not batch.token_types[i, length:].any()
                     assert batch.token_types[i].sum() == length - made.seconds[row]
                 seen += batch.rows[batch.weights > 0].tolist()
@@ -61,11 +70,17 @@ def test_every_instance_comes_once_an_epoch_with_its_own_values(workers):
 def test_ranks_share_one_order():
     made = features()
     whole = take(training_batches(made, batch_size=8, seed=1), 11)
-    parts = [take(training_batches(made, batch_size=8, seed=1, rank=rank, workers=2), 11) for rank in range(2)]
+    parts = [
+        take(training_batches(made, batch_size=8, seed=1, rank=rank, workers=2), 11) for rank in range(2)
+    ]
     for batch, *shares in zip(whole, *parts):
         assert sorted(batch.rows) == sorted(np.concatenate([share.rows for share in shares]))
-        assert all(share.instance_total == batch.instance_total and share.input_ids.shape[1] == batch.input_ids.shape[1]
-                   and share.token_total == batch.token_total for share in shares)
+        assert all(
+            share.instance_total == batch.instance_total
+            and share.input_ids.shape[1] == batch.input_ids.shape[1]
+            and share.token_total == batch.token_total
+            for share in shares
+        )
 
 
 def test_stream_goes_on_anywhere():
@@ -78,7 +93,10 @@ def test_stream_goes_on_anywhere():
 
 def test_order_follows_from_seed_and_epoch():
     made = features()
-    orders = [take(training_batches(made, batch_size=8, seed=seed, start=start), 5) for seed, start in ((1, 0), (2, 0), (1, 5))]
+    orders = [
+        take(training_batches(made, batch_size=8, seed=seed, start=start), 5)
+        for seed, start in ((1, 0), (2, 0), (1, 5))
+    ]
     assert len({tuple(np.concatenate([batch.rows for batch in order])) for order in orders}) == 3
 
 
@@ -86,8 +104,11 @@ def test_batches_hold_like_lengths():
     made = features(800, longest=100)
     padded = sum(batch.input_ids.size for batch in take(training_batches(made, batch_size=16, seed=1), 50))
     assert padded < 1.2 * len(made.ids)
-    assert {batch.input_ids.shape[1] % 8 for batch in take(training_batches(made, batch_size=16, seed=1), 50)
-            if batch.input_ids.shape[1] < made.lengths.max()} == {0}
+    assert {
+        batch.input_ids.shape[1] % 8
+        for batch in take(training_batches(made, batch_size=16, seed=1), 50)
+        if batch.input_ids.shape[1] < made.lengths.max()
+    } == {0}
 
 
 def test_batch_is_never_longer_than_the_longest_instance():
@@ -95,9 +116,13 @@ def test_batch_is_never_longer_than_the_longest_instance():
     assert max(batch.input_ids.shape[1] for batch in evaluation_batches(made, tokens=99)) == 13
 
 
-@pytest.mark.parametrize('tokens, workers', [(1, 1), (64, 1), (64, 3), (10 ** 6, 2)])
+@pytest.mark.parametrize('tokens, workers', [(1, 1), (64, 1), (64, 3), (10**6, 2)])
 def test_evaluation_takes_every_instance_once_within_its_tokens(tokens, workers):
     made = features()
-    batches = [batch for rank in range(workers) for batch in evaluation_batches(made, tokens=tokens, rank=rank, workers=workers)]
+    batches = [
+        batch
+        for rank in range(workers)
+        for batch in evaluation_batches(made, tokens=tokens, rank=rank, workers=workers)
+    ]
     assert sorted(row for batch in batches for row in batch.rows) == list(range(37))
     assert all(batch.input_ids.size <= tokens or len(batch.rows) == 1 for batch in batches)

@@ -1,28 +1,93 @@
-"""The floors of the package: what a module may import, and that it loads where there is no Horovod, GPU or network."""
+"""The floors of the package: what a module may import, and that it loads where there is no Horovod, GPU or
+network.
+"""
+
 import ast
 import importlib.util
 
 import pytest
-
 from tiny import ROOT, run
 
 PACKAGE = ROOT / 'gluon_optbert'
-# A module imports from lower floors, and on its own floor from those before it. A new module needs a place here.
+# A module imports from lower floors, and on its own floor from those before it. A new module needs a place
+# here.
 FLOORS = [
-    ['threads', '__init__', 'liveness', 'staging', 'recipe', 'architecture', 'paper', 'cost', 'named', 'heads', 'name_maps'],
+    [
+        'threads',
+        '__init__',
+        'liveness',
+        'staging',
+        'recipe',
+        'architecture',
+        'paper',
+        'cost',
+        'named',
+        'heads',
+        'name_maps',
+    ],
     ['arrays', 'selection', 'shrink', 'baselines', 'foreign', 'crc32c'],
     ['precision', 'gates', 'penalty', 'encoder', 'model', 'inference'],
-    ['vocabulary', 'metrics', 'tasks', 'features', 'squad', 'answers', 'documents', 'shards', 'instances', 'batches', 'buckets',
-     'corpus', 'checkpoint', 'distributed', 'optimization', 'provenance', 'torch_reader', 'safetensors_reader', 'tensorflow_reader'],
-    ['states', 'loop', 'training', 'pretraining', 'quantize', 'onnx_export', 'deployment', 'predictor', 'deploy', 'latency',
-     'prune_recipe', 'prune_report', 'pruning', 'verification', 'sources', 'importers', 'finetuning', 'glue',
-     'question_answering', 'analysis', 'probing', 'tables', 'table_runs', 'step_times', 'table_files'],
+    [
+        'vocabulary',
+        'metrics',
+        'tasks',
+        'features',
+        'squad',
+        'answers',
+        'documents',
+        'shards',
+        'instances',
+        'batches',
+        'buckets',
+        'corpus',
+        'checkpoint',
+        'distributed',
+        'optimization',
+        'provenance',
+        'torch_reader',
+        'safetensors_reader',
+        'tensorflow_reader',
+    ],
+    [
+        'states',
+        'loop',
+        'training',
+        'pretraining',
+        'quantize',
+        'onnx_export',
+        'deployment',
+        'predictor',
+        'deploy',
+        'latency',
+        'prune_recipe',
+        'prune_report',
+        'pruning',
+        'verification',
+        'sources',
+        'importers',
+        'finetuning',
+        'glue',
+        'question_answering',
+        'analysis',
+        'probing',
+        'tables',
+        'table_runs',
+        'step_times',
+        'table_files',
+    ],
 ]
-LATE = {('architecture', 'named')}  # inside a function: names are looked up in the module that is built on this one
+LATE = {
+    ('architecture', 'named')
+}  # inside a function: names are looked up in the module that is built on this one
 ORDER = [name for floor in FLOORS for name in floor]
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
-LIBRARIES = [{'yaml', 'psutil'}, {'numpy'}, {'mxnet', 'gluonnlp'},
-             {'tqdm', 'blingfire', 'sacremoses', 'tokenizers', 'horovod', 'scipy', 'sklearn', 'safetensors', 'onnx'}, set()]
+LIBRARIES = [
+    {'yaml', 'psutil'},
+    {'numpy'},
+    {'mxnet', 'gluonnlp'},
+    {'tqdm', 'blingfire', 'sacremoses', 'tokenizers', 'horovod', 'scipy', 'sklearn', 'safetensors', 'onnx'},
+    set(),
+]
 MODULES = sorted(path.stem for path in PACKAGE.glob('*.py'))
 
 
@@ -61,9 +126,9 @@ def test_every_module_has_a_floor():
 @pytest.mark.parametrize('name', MODULES)
 def test_module_imports_from_below(name):
     own, others = imports(name)
-    below = ORDER[:ORDER.index(name)] if name in ORDER else []
+    below = ORDER[: ORDER.index(name)] if name in ORDER else []
     assert [other for other in sorted(own) if other not in below and (name, other) not in LATE] == []
-    allowed = set().union(*LIBRARIES[:FLOOR.get(name, len(FLOORS)) + 1])
+    allowed = set().union(*LIBRARIES[: FLOOR.get(name, len(FLOORS)) + 1])
     assert [other for other in sorted(others - allowed) if not in_standard_library(other)] == []
 
 
@@ -88,17 +153,27 @@ def test_only_distributed_imports_horovod():
 def test_only_distributed_asks_for_gpus():
     def asks(name):
         tree = ast.parse((PACKAGE / f'{name}.py').read_text(encoding='utf-8'))
-        return any(isinstance(node, ast.Attribute) and node.attr in ('gpu', 'num_gpus') for node in ast.walk(tree))
+        return any(
+            isinstance(node, ast.Attribute) and node.attr in ('gpu', 'num_gpus') for node in ast.walk(tree)
+        )
+
     assert [name for name in MODULES if asks(name)] == ['distributed']
 
 
 def import_without(blocked, modules):
-    """What importing the modules says and ends with, in a process that has no network and lacks the blocked packages."""
-    program = '\n'.join(['import socket, sys', 'def refuse(*_, **__): raise OSError("no network")',
-                         'socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse',
-                         *(f'sys.modules[{name!r}] = None' for name in blocked),
-                         *(f'import gluon_optbert.{name}' for name in modules if name != '__init__'),
-                         'import gluon_optbert'])
+    """What importing the modules says and ends with, in a process that has no network and lacks the blocked
+    packages.
+    """
+    program = '\n'.join(
+        [
+            'import socket, sys',
+            'def refuse(*_, **__): raise OSError("no network")',
+            'socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse',
+            *(f'sys.modules[{name!r}] = None' for name in blocked),
+            *(f'import gluon_optbert.{name}' for name in modules if name != '__init__'),
+            'import gluon_optbert',
+        ]
+    )
     return run('-W', 'ignore', '-c', program)
 
 
@@ -116,5 +191,3 @@ def test_everything_loads_without_horovod_and_network():
 def test_scripts_are_not_imported_by_the_package():
     for name in MODULES:
         assert imports(name)[1].isdisjoint({'pretrain', 'finetune', 'tools', 'tests'})
-
-

@@ -1,4 +1,7 @@
-"""Some dozens of hostile cases for every reader; `tools/fuzz.py` runs more of the same. And what the guard of a case notices."""
+"""Some dozens of hostile cases for every reader; `tools/fuzz.py` runs more of the same. And what the guard of
+a case notices.
+"""
+
 import pickle
 import subprocess
 import traceback
@@ -6,14 +9,20 @@ from collections import OrderedDict
 from pathlib import Path
 
 import pytest
+from fuzzing import PROPERTIES, guarded, try_out
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fuzzing import PROPERTIES, guarded, try_out
 from gluon_optbert.recipe import RecipeError
 
 CASES = 40
-OPTIONS = settings(max_examples=CASES, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+OPTIONS = settings(
+    max_examples=CASES,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @pytest.mark.parametrize('prop', PROPERTIES, ids=lambda prop: prop.__name__)
@@ -27,7 +36,9 @@ def fail(error):
     raise error
 
 
-@pytest.mark.parametrize('error', [ValueError('too long'), RecipeError(['one', 'other']), FileNotFoundError('x: no such file')])
+@pytest.mark.parametrize(
+    'error', [ValueError('too long'), RecipeError(['one', 'other']), FileNotFoundError('x: no such file')]
+)
 def test_guard_lets_clear_errors_pass(tmp_path, error):
     passed = []
     with guarded(tmp_path):
@@ -36,28 +47,35 @@ def test_guard_lets_clear_errors_pass(tmp_path, error):
     assert passed == [error]
 
 
-@pytest.mark.parametrize('act', [
-    lambda: fail(ValueError('')), lambda: fail(ValueError('one\ntwo')), lambda: fail(ValueError('x' * 30_000)),
-    lambda: b'\xff'.decode(), lambda: Path('/proc/self/status').read_text(), lambda: subprocess.run(['true']),
-    lambda: pickle.loads(pickle.dumps(OrderedDict())),
-], ids=['empty', 'two lines', 'endless', 'of another type', 'read elsewhere', 'program', 'pickle'])
+@pytest.mark.parametrize(
+    'act',
+    [
+        lambda: fail(ValueError('')),
+        lambda: fail(ValueError('one\ntwo')),
+        lambda: fail(ValueError('x' * 30_000)),
+        lambda: b'\xff'.decode(),
+        lambda: Path('/proc/self/status').read_text(),
+        lambda: subprocess.run(['true']),
+        lambda: pickle.loads(pickle.dumps(OrderedDict())),
+    ],
+    ids=['empty', 'two lines', 'endless', 'of another type', 'read elsewhere', 'program', 'pickle'],
+)
 def test_guard_notices(tmp_path, act):
-    with pytest.raises(AssertionError):
-        with guarded(tmp_path):
-            act()
+    with pytest.raises(AssertionError), guarded(tmp_path):
+        act()
 
 
 @pytest.mark.parametrize('error', [KeyError('x'), OSError('x'), RecursionError('x')])
 def test_guard_lets_no_other_error_pass(tmp_path, error):
-    with pytest.raises(type(error)):
-        with guarded(tmp_path):
-            fail(error)
+    with pytest.raises(type(error)), guarded(tmp_path):
+        fail(error)
 
 
 def test_case_that_fails_is_told():
     @given(number=st.integers(0, 100))
     def small(number):
         assert number < 10
+
     cases, error = try_out(small, OPTIONS)
     assert isinstance(error, AssertionError) and cases >= 1
     assert try_out(given(number=st.integers(0, 9))(small.hypothesis.inner_test), OPTIONS)[1] is None

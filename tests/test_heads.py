@@ -1,22 +1,29 @@
 """The heads of tasks: shapes, scores, and the way to disk and back."""
+
 import json
 
 import numpy as np
 import pytest
+from tiny import network, random_inputs, vocabulary
 
 from gluon_optbert.checkpoint import SavedModel, read_model, write_model
 from gluon_optbert.heads import PRETRAINING, Head, network_shapes
 from gluon_optbert.model import build, read_parameters
-from tiny import network, random_inputs, vocabulary
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), h=6)
-HEADS = [Head('classification', ('no', 'yes', 'maybe'), 'MNLI'), Head('regression', (), 'STS-B'), Head('question_answering')]
+HEADS = [
+    Head('classification', ('no', 'yes', 'maybe'), 'MNLI'),
+    Head('regression', (), 'STS-B'),
+    Head('question_answering'),
+]
 
 
 @pytest.mark.parametrize('head', HEADS, ids=lambda head: head.kind)
 def test_network_has_the_shapes_of_its_head(head):
     model = build(UNEVEN, head=head)
-    assert {name: value.shape for name, value in read_parameters(model).items()} == network_shapes(UNEVEN, head)
+    assert {name: value.shape for name, value in read_parameters(model).items()} == network_shapes(
+        UNEVEN, head
+    )
 
 
 @pytest.mark.parametrize('head, shape', zip(HEADS, [(3, 3), (3, 1), (3, 6, 2)]))
@@ -29,7 +36,10 @@ def test_only_output_is_the_scores(head, shape):
 def test_scores_are_a_dense_layer_on_the_pooled_output(head):
     model = build(UNEVEN, head=head, initial_std=0.3)
     parameters = read_parameters(model)
-    whole = {**read_parameters(build(UNEVEN)), **{name: value for name, value in parameters.items() if 'task' not in name}}
+    whole = {
+        **read_parameters(build(UNEVEN)),
+        **{name: value for name, value in parameters.items() if 'task' not in name},
+    }
     inputs = random_inputs(UNEVEN)
     pooled = build(UNEVEN, whole)(*inputs)[1].asnumpy()
     wanted = pooled @ parameters['task.weight'].T + parameters['task.bias']
@@ -53,18 +63,32 @@ def test_pretraining_head_is_not_written(tmp_path):
 
 def test_parameters_of_another_head_are_refused(tmp_path):
     with pytest.raises(ValueError, match='missing task.weight'):
-        write_model(tmp_path / 'model', SavedModel(UNEVEN, read_parameters(build(UNEVEN)), vocabulary(), head=HEADS[0]))
+        write_model(
+            tmp_path / 'model',
+            SavedModel(UNEVEN, read_parameters(build(UNEVEN)), vocabulary(), head=HEADS[0]),
+        )
 
 
-@pytest.mark.parametrize('arguments', [('sentence',), ('classification', ('one',)), ('classification', ('a', 'a')),
-                                       ('regression', ('a', 'b'))])
+@pytest.mark.parametrize(
+    'arguments',
+    [('sentence',), ('classification', ('one',)), ('classification', ('a', 'a')), ('regression', ('a', 'b'))],
+)
 def test_contradictory_heads_are_refused(arguments):
     with pytest.raises(ValueError, match='^head: '):
         Head(*arguments)
 
 
-@pytest.mark.parametrize('values', [None, [], {}, {'kind': 'regression'}, {'kind': 'regression', 'labels': 'ab', 'task': ''},
-                                    {'kind': 'classification', 'labels': [1, 2], 'task': ''}])
+@pytest.mark.parametrize(
+    'values',
+    [
+        None,
+        [],
+        {},
+        {'kind': 'regression'},
+        {'kind': 'regression', 'labels': 'ab', 'task': ''},
+        {'kind': 'classification', 'labels': [1, 2], 'task': ''},
+    ],
+)
 def test_what_is_no_head_is_refused(values):
     with pytest.raises(ValueError, match='head'):
         Head.from_dict(json.loads(json.dumps(values)))

@@ -1,12 +1,15 @@
-"""Twelve files, each damaged in hundreds of ways: each time it is a clear error, or still a network; none ends the process."""
+"""Twelve files, each damaged in hundreds of ways: each time it is a clear error, or still a network; none
+ends the process.
+"""
+
 import random
 import struct
 import time
 
 import numpy as np
 import pytest
-
 from checkpoints import write_gluonnlp, write_google, write_hugging_face
+
 from gluon_optbert.importers import convert
 from gluon_optbert.shrink import check_parameters
 from gluon_optbert.sources import read_source
@@ -14,11 +17,18 @@ from gluon_optbert.sources import read_source
 TIMES = 400  # damages of each file
 SOURCES = {
     'safetensors': (write_hugging_face, {}, ('config.json', 'vocab.txt', 'model.safetensors')),
-    'sharded safetensors': (write_hugging_face, {'files': 'model.safetensors.index.json'},
-                            ('model.safetensors.index.json', 'model-00001-of-00002.safetensors')),
+    'sharded safetensors': (
+        write_hugging_face,
+        {'files': 'model.safetensors.index.json'},
+        ('model.safetensors.index.json', 'model-00001-of-00002.safetensors'),
+    ),
     'bin': (write_hugging_face, {'files': 'pytorch_model.bin'}, ('pytorch_model.bin',)),
     'old bin': (write_hugging_face, {'files': 'old pytorch_model.bin'}, ('pytorch_model.bin',)),
-    'TensorFlow': (write_google, {}, ('bert_config.json', 'bert_model.ckpt.index', 'bert_model.ckpt.data-00000-of-00001')),
+    'TensorFlow': (
+        write_google,
+        {},
+        ('bert_config.json', 'bert_model.ckpt.index', 'bert_model.ckpt.data-00000-of-00001'),
+    ),
     'GluonNLP': (write_gluonnlp, {}, ('bert_2_8_2_tiny.params', 'tiny.vocab')),
 }
 FILES = [(source, name) for source, (_, _, names) in SOURCES.items() for name in names]
@@ -38,15 +48,15 @@ def damaged(data, generator):
     if kind == 1:
         changed[place] ^= 1 << generator.randrange(8)
     elif kind == 2:
-        changed[place:place + 8] = struct.pack('<Q', generator.choice((2 ** 64 - 1, 2 ** 63, 2 ** 40, 2 ** 31, 0)))
+        changed[place : place + 8] = struct.pack('<Q', generator.choice((2**64 - 1, 2**63, 2**40, 2**31, 0)))
     elif kind == 3:
-        changed[place:place + 4] = bytes(generator.randrange(256) for _ in range(4))
+        changed[place : place + 4] = bytes(generator.randrange(256) for _ in range(4))
     elif kind == 4:
-        del changed[place:min(other, place + 64)]
+        del changed[place : min(other, place + 64)]
     elif kind == 5:
-        changed[place:place] = data[place:min(other, place + 64)]
+        changed[place:place] = data[place : min(other, place + 64)]
     elif kind == 6:
-        changed[place:min(other, place + 16)] = bytes(min(other, place + 16) - place)
+        changed[place : min(other, place + 16)] = bytes(min(other, place + 16) - place)
     else:
         for _ in range(20):
             changed[generator.randrange(len(data))] = generator.randrange(256)

@@ -1,24 +1,41 @@
 """The network of an export computes what the trained network computes, from fewer operators."""
+
 import collections
 import json
 
 import mxnet as mx
 import numpy as np
 import pytest
+from tiny import network
 
 from gluon_optbert import deploy
 from gluon_optbert.heads import PRETRAINING, Head
-from gluon_optbert.inference import (INPUTS, inference_parameters, inference_shapes, inference_symbol, inputs_of,
-                                     is_low, outputs_of, widened)
+from gluon_optbert.inference import (
+    INPUTS,
+    inference_parameters,
+    inference_shapes,
+    inference_symbol,
+    inputs_of,
+    is_low,
+    outputs_of,
+    widened,
+)
 from gluon_optbert.model import build, read_parameters
-from tiny import network
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
-ARCHITECTURES = {'even': network(), 'uneven': UNEVEN, 'factorised': network((2, 3, 5, 7), e=5),
-                 'rows of 4,096 bytes': network((2, 3, 512, 1024))}
-CASES = {'encoder': ('encoder', PRETRAINING), 'pretraining': ('pretraining', PRETRAINING),
-         'classification': ('task', Head('classification', ('no', 'yes', 'maybe'))), 'regression': ('task', Head('regression')),
-         'question answering': ('task', Head('question_answering'))}
+ARCHITECTURES = {
+    'even': network(),
+    'uneven': UNEVEN,
+    'factorised': network((2, 3, 5, 7), e=5),
+    'rows of 4,096 bytes': network((2, 3, 512, 1024)),
+}
+CASES = {
+    'encoder': ('encoder', PRETRAINING),
+    'pretraining': ('pretraining', PRETRAINING),
+    'classification': ('task', Head('classification', ('no', 'yes', 'maybe'))),
+    'regression': ('task', Head('regression')),
+    'question answering': ('task', Head('question_answering')),
+}
 
 
 def of_arrays(symbol, arrays, names):
@@ -34,8 +51,10 @@ def of_arrays(symbol, arrays, names):
 def test_inference_network_equals_the_trained_one(widths, case):
     architecture, (kind, head) = ARCHITECTURES[widths], CASES[case]
     model = build(architecture, head=head, initial_std=0.3, trainable=False)
-    arrays = widened(inference_parameters(read_parameters(model), architecture, kind, head),
-                     inference_shapes(architecture, kind, head))
+    arrays = widened(
+        inference_parameters(read_parameters(model), architecture, kind, head),
+        inference_shapes(architecture, kind, head),
+    )
     block = of_arrays(inference_symbol(architecture, kind, head), arrays, inputs_of(kind))
     for batch, length in ((3, 9), (1, 2)):
         feed = deploy.random_feed(architecture, batch=batch, length=length)
@@ -53,7 +72,9 @@ def test_symbol_reads_the_parameters_that_are_listed(case):
 
 
 def test_equal_arguments_give_equal_json():
-    one, two = (inference_symbol(UNEVEN, 'pretraining', PRETRAINING, precision='bfloat16').tojson() for _ in range(2))
+    one, two = (
+        inference_symbol(UNEVEN, 'pretraining', PRETRAINING, precision='bfloat16').tojson() for _ in range(2)
+    )
     assert one == two
 
 
@@ -63,18 +84,34 @@ def test_attention_scale_stands_in_the_queries():
     arrays = inference_parameters(trained, UNEVEN, 'encoder', PRETRAINING)
     for i, layer in enumerate(UNEVEN.layers):
         name = f'encoder.transformer_cells.{i}.attention_cell.proj_query.weight'
-        np.testing.assert_allclose(arrays[name], trained[name] / np.sqrt(layer.k), rtol=1e-6)  # a float32 product
+        np.testing.assert_allclose(
+            arrays[name], trained[name] / np.sqrt(layer.k), rtol=1e-6
+        )  # a float32 product
 
 
 def test_a_layer_has_no_operator_that_does_nothing():
-    nodes = [json.loads(inference_symbol(network(*[(2, 4, 4, 16)] * count), 'encoder', PRETRAINING).tojson())['nodes']
-             for count in (1, 2)]
+    nodes = [
+        json.loads(inference_symbol(network(*[(2, 4, 4, 16)] * count), 'encoder', PRETRAINING).tojson())[
+            'nodes'
+        ]
+        for count in (1, 2)
+    ]
     one, two = (collections.Counter(node['op'] for node in found if node['op'] != 'null') for found in nodes)
-    assert two - one == {'FullyConnected': 6, 'Reshape': 8, 'transpose': 4, 'batch_dot': 2, 'elemwise_add': 3, 'softmax': 1,
-                         'LayerNorm': 2, 'LeakyReLU': 1}
+    assert two - one == {
+        'FullyConnected': 6,
+        'Reshape': 8,
+        'transpose': 4,
+        'batch_dot': 2,
+        'elemwise_add': 3,
+        'softmax': 1,
+        'LayerNorm': 2,
+        'LeakyReLU': 1,
+    }
 
 
 def test_low_precision_is_for_the_encoders_products_alone():
     low = [name for name in inference_shapes(UNEVEN, 'pretraining', PRETRAINING) if is_low(name)]
-    assert len(low) == 2 * (3 * 4 + 2 * 2)  # weights and biases of Q, K, V and P, and of D and G where there are some
+    assert len(low) == 2 * (
+        3 * 4 + 2 * 2
+    )  # weights and biases of Q, K, V and P, and of D and G where there are some
     assert all(name.startswith('encoder.transformer_cells.') for name in low)

@@ -1,9 +1,11 @@
 """Instances: pairs, lengths, masks."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gluon_optbert.instances import InstanceSpec, Tokens, make_instances, segment_pairs
 
@@ -11,8 +13,17 @@ CLS, SEP, MASK, FIRST = 1, 2, 3, 10  # ids below FIRST are in no text
 
 
 def spec_of(length=32, predictions=5, *, vocabulary_size=5000, whole_words=False, short_share=0.1):
-    return InstanceSpec(max_seq_length=length, max_predictions=predictions, masked_share=0.15, short_share=short_share,
-                        whole_words=whole_words, cls_id=CLS, sep_id=SEP, mask_id=MASK, vocabulary_size=vocabulary_size)
+    return InstanceSpec(
+        max_seq_length=length,
+        max_predictions=predictions,
+        masked_share=0.15,
+        short_share=short_share,
+        whole_words=whole_words,
+        cls_id=CLS,
+        sep_id=SEP,
+        mask_id=MASK,
+        vocabulary_size=vocabulary_size,
+    )
 
 
 def instances_of(documents, spec, seed=0, continues=None):
@@ -25,9 +36,9 @@ def unmasked(record):
     ids = record['input_ids'].astype(np.int64)
     given = record['masked_lm_weights'] > 0
     ids[record['masked_lm_positions'][given]] = record['masked_lm_ids'][given]
-    ids = ids[:record['valid_lengths']]
+    ids = ids[: record['valid_lengths']]
     middle = int(np.argmax(ids == SEP))
-    return ids, ids[1:middle], ids[middle + 1:-1]
+    return ids, ids[1:middle], ids[middle + 1 : -1]
 
 
 def numbered_documents(generator, count, sentences=12):
@@ -43,11 +54,13 @@ def numbered_documents(generator, count, sentences=12):
     return documents, token
 
 
-documents_strategy = st.lists(st.lists(st.lists(st.integers(FIRST, 4999), max_size=40), max_size=8), min_size=1, max_size=5)
+documents_strategy = st.lists(
+    st.lists(st.lists(st.integers(FIRST, 4999), max_size=40), max_size=8), min_size=1, max_size=5
+)
 
 
 @settings(max_examples=200, deadline=None)
-@given(documents_strategy, st.integers(8, 48), st.integers(1, 8), st.booleans(), st.integers(0, 2 ** 32 - 1))
+@given(documents_strategy, st.integers(8, 48), st.integers(1, 8), st.booleans(), st.integers(0, 2**32 - 1))
 def test_every_instance_is_well_formed(documents, length, predictions, whole_words, seed):
     spec = spec_of(length, predictions, whole_words=whole_words)
     continues = np.arange(spec.vocabulary_size) % 3 == 0
@@ -90,7 +103,7 @@ def test_consecutive_pairs_cover_every_document_once():
     documents, _ = numbered_documents(np.random.RandomState(1), 40)
     tokens = Tokens.of(documents)
     covered = []
-    for a0, a1, b0, b1, is_random in segment_pairs(tokens, room=10 ** 6, short_share=0.0, seed=3):
+    for a0, a1, b0, b1, is_random in segment_pairs(tokens, room=10**6, short_share=0.0, seed=3):
         covered += tokens.ids[a0:a1].tolist() + ([] if is_random else tokens.ids[b0:b1].tolist())
     assert covered == tokens.ids.tolist()
 
@@ -107,14 +120,18 @@ def test_masking_rates():
     documents = [[generator.randint(FIRST, 30000, size=25).tolist() for _ in range(60)] for _ in range(40)]
     records = instances_of(documents, spec)
     given = records['masked_lm_weights'] > 0
-    now = np.take_along_axis(records['input_ids'], records['masked_lm_positions'].astype(np.int64), axis=1)[given]
+    now = np.take_along_axis(records['input_ids'], records['masked_lm_positions'].astype(np.int64), axis=1)[
+        given
+    ]
     was = records['masked_lm_ids'][given]
     count = len(was)
-    sigma = 0.5 / count ** 0.5  # of a share, at most; five of them pass by chance once in two million runs
+    sigma = 0.5 / count**0.5  # of a share, at most; five of them pass by chance once in two million runs
     assert count > 7000
     assert abs(np.mean(now == MASK) - 0.8) < 5 * sigma
     assert abs(np.mean(now == was) - 0.1) < 5 * sigma
-    assert abs(count / records['valid_lengths'].sum() - 0.15) < 0.005  # rounding to whole tokens, and at most 20
+    assert (
+        abs(count / records['valid_lengths'].sum() - 0.15) < 0.005
+    )  # rounding to whole tokens, and at most 20
     places = np.concatenate([np.arange(1, n - 1) / n for n in records['valid_lengths']])
     chosen = (records['masked_lm_positions'] / records['valid_lengths'][:, np.newaxis])[given]
     assert abs(chosen.mean() - places.mean()) < 0.02  # no preferred place
@@ -122,7 +139,10 @@ def test_masking_rates():
 
 def test_short_sequences_have_their_share():
     documents = [[[FIRST] * 4 for _ in range(3000)] for _ in range(3)]
-    lengths = {share: instances_of(documents, spec_of(64, 10, short_share=share))['valid_lengths'] for share in (0.0, 0.1)}
+    lengths = {
+        share: instances_of(documents, spec_of(64, 10, short_share=share))['valid_lengths']
+        for share in (0.0, 0.1)
+    }
     assert np.mean(lengths[0.0] < 60) < 0.02
     assert 0.05 < np.mean(lengths[0.1] < 60) < 0.2  # a tenth; short ones are more of the same text
 
@@ -136,7 +156,9 @@ def test_whole_words_are_masked_whole():
     for record in instances_of(documents, spec, continues=continues):
         ids, first, _ = unmasked(record)
         starts = ~continues[ids]
-        starts[[0, 1, len(first) + 1, len(first) + 2, len(ids) - 1]] = True  # [CLS], [SEP] and what follows them
+        starts[[0, 1, len(first) + 1, len(first) + 2, len(ids) - 1]] = (
+            True  # [CLS], [SEP] and what follows them
+        )
         word = np.cumsum(starts)
         hidden = np.zeros(len(ids), bool)
         hidden[record['masked_lm_positions'][record['masked_lm_weights'] > 0]] = True

@@ -1,17 +1,18 @@
 """The latency model: what it is fitted to comes out again, and a budget in milliseconds is kept."""
+
 import json
 
 import numpy as np
 import pytest
+from tiny import network, run
 
 from gluon_optbert.architecture import Architecture
+from gluon_optbert.baselines import random_scores
 from gluon_optbert.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.latency import LatencyRecipe, fit_latency, random_architecture
-from gluon_optbert.baselines import random_scores
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.pruning import prune
 from gluon_optbert.selection import select_units
-from tiny import network, run
 
 TRUE = dict(zip(LATENCY_FEATURES, (0.3, 0.05, 0.02, 1e-4, 2e-3, 1e-5, 3e-5, 1e-5, 4e-7, 3e-7, 2e-7)))
 
@@ -45,7 +46,7 @@ def test_the_error_is_that_of_networks_that_were_not_fitted(tmp_path):
 def test_a_budget_in_milliseconds_is_kept():
     cost = LatencyCost(TRUE, 1, 16)
     architecture = network((4, 8, 8, 64), (4, 8, 8, 64), h=32)
-    fixed = cost.cost(architecture.with_widths({key: 1 for key in architecture.widths()}))
+    fixed = cost.cost(architecture.with_widths(dict.fromkeys(architecture.widths(), 1)))
     target = fixed + 0.5 * (cost.cost(architecture) - fixed)
     selection = select_units(random_scores(architecture, 1), architecture, cost, target)
     assert target - max(cost.prices(architecture).values()) <= selection.cost <= target
@@ -68,8 +69,18 @@ def test_another_file_is_refused(tmp_path, spoil):
 
 
 def test_the_command_measures_and_does_not_overwrite(tmp_path):
-    words = ['tools/fit_latency.py', tmp_path / 'latency.json', '--networks', 22, '--repeats', 1, '--length', 8,
-             '--largest-h', 16]
+    words = [
+        'tools/fit_latency.py',
+        tmp_path / 'latency.json',
+        '--networks',
+        22,
+        '--repeats',
+        1,
+        '--length',
+        8,
+        '--largest-h',
+        16,
+    ]
     result = run(*words)
     assert result.returncode == 0 and 'relative error on 11 networks' in result.stdout, result.stderr
     assert LatencyCost.read(tmp_path / 'latency.json').length == 8
@@ -78,12 +89,31 @@ def test_the_command_measures_and_does_not_overwrite(tmp_path):
 
 def test_finished_run_compares_predicted_with_measured_latency(tmp_path, shards_directory, model_directory):
     path = tmp_path / 'latency.json'
-    path.write_text(json.dumps({'batch': 1, 'length': 8, 'coefficients': dict.fromkeys(LATENCY_FEATURES, 0.01)}))
-    rows = prune(PruneRecipe(model=model_directory, shards=shards_directory, output=tmp_path / 'run', target=0.6, rounds=1,
-                             objective='latency', latency_model=path, batch_size=8, alpha_steps=1, recovery_steps=1,
-                             evaluation_limit=8, checkpoint_every=0))
+    path.write_text(
+        json.dumps({'batch': 1, 'length': 8, 'coefficients': dict.fromkeys(LATENCY_FEATURES, 0.01)})
+    )
+    rows = prune(
+        PruneRecipe(
+            model=model_directory,
+            shards=shards_directory,
+            output=tmp_path / 'run',
+            target=0.6,
+            rounds=1,
+            objective='latency',
+            latency_model=path,
+            batch_size=8,
+            alpha_steps=1,
+            recovery_steps=1,
+            evaluation_limit=8,
+            checkpoint_every=0,
+        )
+    )
     found = json.loads((tmp_path / 'run' / 'latency.json').read_text())
     finished = Architecture.from_dict(rows[-1]['architecture'])
-    assert found['finished']['predicted_ms'] == LatencyCost.read(path).cost(finished) <= 0.6 * found['before']['predicted_ms']
+    assert (
+        found['finished']['predicted_ms']
+        == LatencyCost.read(path).cost(finished)
+        <= 0.6 * found['before']['predicted_ms']
+    )
     assert all(value['measured_ms'] > 0 for value in found.values())
     assert f'{found["finished"]["measured_ms"]:.2f} ms' in (tmp_path / 'run' / 'pruning.md').read_text()

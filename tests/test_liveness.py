@@ -1,4 +1,5 @@
 """A worker that dies, stops or hangs ends the job, which names it and can be resumed."""
+
 import http.server
 import importlib.util
 import json
@@ -12,18 +13,20 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from gluon_optbert.liveness import PATIENCE, PATIENCE_SECONDS, SCOPE, Watch, patience
-from gluon_optbert.pretraining import pretrain
 from test_pretraining import recipe_for, values_for
 from tiny import ROOT, environment
 
+from gluon_optbert.liveness import PATIENCE, PATIENCE_SECONDS, SCOPE, Watch, patience
+from gluon_optbert.pretraining import pretrain
+
 HOROVODRUN = Path(sys.executable).with_name('horovodrun')
-needs_horovod = pytest.mark.skipif(importlib.util.find_spec('horovod') is None or not HOROVODRUN.exists(),
-                                   reason='Horovod is not installed here; make install builds it')
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec('horovod') is None or not HOROVODRUN.exists(),
+    reason='Horovod is not installed here; make install builds it',
+)
 
 # Pre-training in which something happens to a rank before its fourth step.
-STRICKEN = '''
+STRICKEN = """
 import json, os, signal, sys, time
 from pathlib import Path
 from gluon_optbert import training
@@ -46,19 +49,44 @@ def striking(self, *args, **kwargs):
 
 training.Optimizer.update = striking
 sys.exit(command(lambda argv: pretrain(fill(PretrainRecipe, json.loads(sys.argv[1]))) and None)())
-'''
+"""
 
 
 def strike(shards_directory, place, rank, what):
-    """A job of two workers in which `what` happens to a rank: its processes, its lines of error, the seconds that it lived on."""
+    """A job of two workers in which `what` happens to a rank: its processes, its lines of error, the seconds
+    that it lived on.
+    """
     values = values_for(shards_directory, place / 'model', evaluate_every=0)
-    done = subprocess.run([str(HOROVODRUN), '--gloo', '-np', '2', sys.executable, '-W', 'ignore', '-c', STRICKEN,
-                           json.dumps(values), str(place), str(rank), what], cwd=str(ROOT), env=environment(**{PATIENCE: '6'}),
-                          timeout=120, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+    done = subprocess.run(
+        [
+            str(HOROVODRUN),
+            '--gloo',
+            '-np',
+            '2',
+            sys.executable,
+            '-W',
+            'ignore',
+            '-c',
+            STRICKEN,
+            json.dumps(values),
+            str(place),
+            str(rank),
+            what,
+        ],
+        cwd=str(ROOT),
+        env=environment(**{PATIENCE: '6'}),
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     seconds = time.time() - (place / 'struck').stat().st_mtime
     assert done.returncode != 0
     processes = [int((place / f'pid-{rank}').read_text()) for rank in (0, 1)]
-    return processes, [line for line in done.stderr.splitlines() if 'error: ' in line or 'Process name: ' in line], seconds
+    return (
+        processes,
+        [line for line in done.stderr.splitlines() if 'error: ' in line or 'Process name: ' in line],
+        seconds,
+    )
 
 
 def living(process):
@@ -67,24 +95,35 @@ def living(process):
 
 
 @needs_horovod
-@pytest.mark.parametrize('rank, what, said', [
-    pytest.param(0, 'os.kill(os.getpid(), signal.SIGKILL)', 'has died', id='killed'),
-    pytest.param(1, 'os.kill(os.getpid(), signal.SIGSTOP)', 'has not been heard of for', id='stopped'),
-    pytest.param(1, 'time.sleep(1000)', 'in the operation gradient', id='hanging')])
+@pytest.mark.parametrize(
+    'rank, what, said',
+    [
+        pytest.param(0, 'os.kill(os.getpid(), signal.SIGKILL)', 'has died', id='killed'),
+        pytest.param(1, 'os.kill(os.getpid(), signal.SIGSTOP)', 'has not been heard of for', id='stopped'),
+        pytest.param(1, 'time.sleep(1000)', 'in the operation gradient', id='hanging'),
+    ],
+)
 def test_lost_worker_ends_the_job_which_names_it_and_resumes(shards_directory, tmp_path, rank, what, said):
     processes, errors, seconds = strike(shards_directory, tmp_path, rank, what)
-    named = any(f'rank {rank} (host localhost, process {processes[rank]})' in line and said in line for line in errors)
+    named = any(
+        f'rank {rank} (host localhost, process {processes[rank]})' in line and said in line for line in errors
+    )
     killed_first = said == 'has died' and any(f'Process name: {rank}' in line for line in errors)
-    assert named or killed_first, errors  # horovodrun names a dead worker too, and may end the others before they speak
+    assert named or killed_first, (
+        errors
+    )  # horovodrun names a dead worker too, and may end the others before they speak
     assert all('--resume' in line for line in errors if 'error: ' in line)
     assert not any(map(living, processes))
     assert seconds < 60
     assert not (tmp_path / 'model').exists()
-    assert pretrain(recipe_for(shards_directory, tmp_path / 'model', evaluate_every=0, resume=True))['step'] == 6
+    assert (
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', evaluate_every=0, resume=True))['step'] == 6
+    )
 
 
 class Store(http.server.BaseHTTPRequestHandler):
     """A key-value store as horovodrun's."""
+
     lines: dict = {}
 
     def do_PUT(self):
@@ -126,7 +165,9 @@ def test_job_that_lives_has_nothing_said_of_it(watches):
 
 
 def test_silent_worker_is_named(watches):
-    assert f'rank 1 (host {socket.gethostname()}, process {os.getpid()}) has not been heard of for' in lost(watches[0], after=31)
+    assert f'rank 1 (host {socket.gethostname()}, process {os.getpid()}) has not been heard of for' in lost(
+        watches[0], after=31
+    )
     assert 'rank 0 (' in lost(watches[1], after=31)
 
 
@@ -148,7 +189,11 @@ def test_worker_whose_process_is_gone_has_died(watches):
     ended = subprocess.Popen(['true'])
     ended.wait()
     watches[0]._peers[1].said = {**watches[0]._peers[1].said, 'process': ended.pid}
-    assert lost(watches[0]) == watches[0].explain() == f'rank 1 (host {socket.gethostname()}, process {ended.pid}) has died'
+    assert (
+        lost(watches[0])
+        == watches[0].explain()
+        == f'rank 1 (host {socket.gethostname()}, process {ended.pid}) has died'
+    )
 
 
 def test_worker_that_cannot_reach_horovodrun_ends(watches):
@@ -157,6 +202,7 @@ def test_worker_that_cannot_reach_horovodrun_ends(watches):
 
 class Silent(Store):
     """A store that takes three lines, and then the connection but no more: a network that swallows packets."""
+
     taken = 0
 
     def do_PUT(self):
@@ -172,12 +218,25 @@ def test_worker_whose_words_are_swallowed_ends():
     with http.server.ThreadingHTTPServer(('127.0.0.1', 0), Silent) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        program = (f'import time\nfrom gluon_optbert.liveness import Watch\nWatch(1, 2, "127.0.0.1:{server.server_port}").start()\n'
-                   'time.sleep(40)')
-        done = subprocess.run([sys.executable, '-c', program], cwd=str(ROOT), env=environment(**{PATIENCE: '11'}), timeout=60,
-                              stderr=subprocess.PIPE, universal_newlines=True)
+        program = (
+            f'import time\nfrom gluon_optbert.liveness import Watch\nWatch(1, 2, '
+            f'"127.0.0.1:{server.server_port}").start()\n'
+            'time.sleep(40)'
+        )
+        done = subprocess.run(
+            [sys.executable, '-c', program],
+            cwd=str(ROOT),
+            env=environment(**{PATIENCE: '11'}),
+            timeout=60,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         server.shutdown()
-    assert done.returncode == 1 and 'rank 1 (host' in done.stderr and 'cannot reach horovodrun at 127.0.0.1' in done.stderr
+    assert (
+        done.returncode == 1
+        and 'rank 1 (host' in done.stderr
+        and 'cannot reach horovodrun at 127.0.0.1' in done.stderr
+    )
 
 
 def test_worker_that_does_not_come_to_an_operation_is_named(watches):

@@ -1,4 +1,5 @@
 """Metrics: against the libraries' values by hand, and SQuAD's against the published definition."""
+
 import math
 
 import numpy as np
@@ -8,18 +9,24 @@ from hypothesis import strategies as st
 
 from gluon_optbert.metrics import METRICS, exact_match, normalised, score, squad_v1, squad_v2, token_f1
 
-WORDS = st.lists(st.sampled_from(['a', 'the', 'cat', 'Cat!', 'sat', '', ',', 'on  mats']), max_size=6).map(' '.join)
+WORDS = st.lists(st.sampled_from(['a', 'the', 'cat', 'Cat!', 'sat', '', ',', 'on  mats']), max_size=6).map(
+    ' '.join
+)
 
 
-@pytest.mark.parametrize('name, predictions, labels, wanted', [
-    ('accuracy', [1, 0, 1, 1], [1, 0, 0, 1], 75),
-    ('f1', [1, 0, 1, 1], [1, 0, 0, 1], 80),  # precision 2/3, recall 1
-    ('f1', [0, 0], [1, 1], 0),
-    ('matthews', [1, 0, 1, 1], [1, 0, 0, 1], 100 * 2 / math.sqrt(12)),  # tp 2, tn 1, fp 1, fn 0
-    ('matthews', [1, 1], [1, 0], 0),
-    ('spearman', [0.1, 0.2, 9.0, 0.4], [1, 2, 3, 4], 80),
-    ('pearson', [0, 1, 2, 3], [1, 3, 5, 7], 100),
-    ('spearman', [1, 1, 1], [1, 2, 3], 0)])
+@pytest.mark.parametrize(
+    'name, predictions, labels, wanted',
+    [
+        ('accuracy', [1, 0, 1, 1], [1, 0, 0, 1], 75),
+        ('f1', [1, 0, 1, 1], [1, 0, 0, 1], 80),  # precision 2/3, recall 1
+        ('f1', [0, 0], [1, 1], 0),
+        ('matthews', [1, 0, 1, 1], [1, 0, 0, 1], 100 * 2 / math.sqrt(12)),  # tp 2, tn 1, fp 1, fn 0
+        ('matthews', [1, 1], [1, 0], 0),
+        ('spearman', [0.1, 0.2, 9.0, 0.4], [1, 2, 3, 4], 80),
+        ('pearson', [0, 1, 2, 3], [1, 3, 5, 7], 100),
+        ('spearman', [1, 1, 1], [1, 2, 3], 0),
+    ],
+)
 def test_metric_by_hand(name, predictions, labels, wanted):
     assert score([name], np.array(predictions), np.array(labels)) == {name: pytest.approx(wanted)}
 
@@ -31,18 +38,38 @@ def test_all_metrics_come_together_and_nothing_scores_nothing():
             score(['accuracy'], np.array(predictions), np.array(labels))
 
 
-@pytest.mark.parametrize('text, wanted', [
-    ('The  Cat, a hat!', 'cat hat'), ('A.N. Other', 'other'), ('theatre', 'theatre'), ('the-end', 'theend'),
-    ('an\tapple\n', 'apple'),
-    ('U.S.', 'us'), ('«été»', '«été»'), ('The', ''), ('10,000', '10000')])
+@pytest.mark.parametrize(
+    'text, wanted',
+    [
+        ('The  Cat, a hat!', 'cat hat'),
+        ('A.N. Other', 'other'),
+        ('theatre', 'theatre'),
+        ('the-end', 'theend'),
+        ('an\tapple\n', 'apple'),
+        ('U.S.', 'us'),
+        ('«été»', '«été»'),
+        ('The', ''),
+        ('10,000', '10000'),
+    ],
+)
 def test_normalised_answers_lose_capitals_punctuation_articles_and_spaces(text, wanted):
     """A.N. loses its dots first and is the article an; quotes beyond ASCII stay."""
     assert normalised(text) == wanted
 
 
-@pytest.mark.parametrize('prediction, answer, wanted', [
-    ('the cat sat', 'cat', 2 / 3), ('cat', 'a cat!', 1.0), ('dog', 'cat', 0.0), ('cat cat dog', 'cat dog dog', 2 / 3),
-    ('', '', 1.0), ('', 'cat', 0.0), ('the', 'a', 1.0), ('cat', 'the', 0.0)])
+@pytest.mark.parametrize(
+    'prediction, answer, wanted',
+    [
+        ('the cat sat', 'cat', 2 / 3),
+        ('cat', 'a cat!', 1.0),
+        ('dog', 'cat', 0.0),
+        ('cat cat dog', 'cat dog dog', 2 / 3),
+        ('', '', 1.0),
+        ('', 'cat', 0.0),
+        ('the', 'a', 1.0),
+        ('cat', 'the', 0.0),
+    ],
+)
 def test_f1_by_hand(prediction, answer, wanted):
     assert token_f1(prediction, answer) == pytest.approx(wanted, abs=1e-15)
 
@@ -74,8 +101,17 @@ PREDICTIONS = {'h1': 'cat', 'h2': 'big dog', 'n1': '', 'n2': 'hat'}
 def test_version_2_by_hand():
     found = squad_v2(ANSWERS, PREDICTIONS)
     cat = 2 / 3
-    assert found == {'exact': 50.0, 'f1': 100 * (cat + 1 + 1) / 4, 'total': 4, 'HasAns_exact': 50.0,
-                     'HasAns_f1': 100 * (cat + 1) / 2, 'HasAns_total': 2, 'NoAns_exact': 50.0, 'NoAns_f1': 50.0, 'NoAns_total': 2}
+    assert found == {
+        'exact': 50.0,
+        'f1': 100 * (cat + 1 + 1) / 4,
+        'total': 4,
+        'HasAns_exact': 50.0,
+        'HasAns_f1': 100 * (cat + 1) / 2,
+        'HasAns_total': 2,
+        'NoAns_exact': 50.0,
+        'NoAns_f1': 50.0,
+        'NoAns_total': 2,
+    }
 
 
 def test_odds_above_the_threshold_withhold_the_answer():
@@ -91,24 +127,38 @@ def test_best_thresholds_by_hand():
     assert found['exact'] == squad_v2(ANSWERS, PREDICTIONS)['exact']
 
 
-@given(st.dictionaries(st.integers(-9, 9), st.tuples(st.lists(st.sampled_from(['cat', 'red cat', 'the']), max_size=2),
-                                                     st.sampled_from(['', 'cat', 'red hat'])), min_size=1))
+@given(
+    st.dictionaries(
+        st.integers(-9, 9),
+        st.tuples(
+            st.lists(st.sampled_from(['cat', 'red cat', 'the']), max_size=2),
+            st.sampled_from(['', 'cat', 'red hat']),
+        ),
+        min_size=1,
+    )
+)
 def test_best_threshold_is_the_best_of_all(cases):
     """The odds are the keys, all different: between equal ones the search may stop, and a threshold may not."""
     answers, predictions = ({str(key): value[i] for key, value in cases.items()} for i in (0, 1))
     odds = {str(key): float(key) for key in cases}
     found = squad_v2(answers, predictions, odds, threshold=math.inf)
     for name in ('exact', 'f1'):
-        tried = {threshold: squad_v2(answers, predictions, odds, threshold=threshold)[name]
-                 for threshold in (-10.0, *odds.values())}
+        tried = {
+            threshold: squad_v2(answers, predictions, odds, threshold=threshold)[name]
+            for threshold in (-10.0, *odds.values())
+        }
         assert found['best_' + name] == pytest.approx(max(tried.values()))
         if found['best_' + name] > tried[-10.0]:
             assert tried[found[f'best_{name}_thresh']] == pytest.approx(max(tried.values()))
 
 
-@pytest.mark.parametrize('predictions, odds, what', [
-    ({'h1': 'x'}, None, '3 of 4 questions have no prediction, the first is h2'),
-    (PREDICTIONS, {'h1': 0.0, 'h2': 0.0, 'n2': 1.0}, '1 of 4 questions have no odds')])
+@pytest.mark.parametrize(
+    'predictions, odds, what',
+    [
+        ({'h1': 'x'}, None, '3 of 4 questions have no prediction, the first is h2'),
+        (PREDICTIONS, {'h1': 0.0, 'h2': 0.0, 'n2': 1.0}, '1 of 4 questions have no odds'),
+    ],
+)
 def test_version_2_wants_every_question(predictions, odds, what):
     with pytest.raises(ValueError, match=what):
         squad_v2(ANSWERS, predictions, odds)

@@ -1,4 +1,5 @@
 """The ONNX file: what it computes, as ONNX's reference implementation and ONNX Runtime run it."""
+
 import os
 import subprocess
 from pathlib import Path
@@ -6,21 +7,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from test_inference import ARCHITECTURES, CASES
 
 from gluon_optbert import deploy
 from gluon_optbert.inference import INPUTS, inference_parameters, inputs_of, outputs_of
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.onnx_export import onnx_model, run_onnx, write_onnx
-from test_inference import ARCHITECTURES, CASES
 
-RUNTIME = '''
+RUNTIME = """
 import sys
 import numpy as np, onnxruntime
 feed = np.load(sys.argv[2])
 session = onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])
 outputs = session.run(None, {given.name: feed[given.name].astype('int64') for given in session.get_inputs()})
 np.savez(sys.argv[3], *outputs)
-'''
+"""
 
 
 def written(path, widths, case, seed=0):
@@ -42,7 +43,9 @@ def test_onnx_equals_the_trained_network(tmp_path, widths, case):
         found = run_onnx(tmp_path / 'model.onnx', feed)
         wanted = deploy.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
         assert list(found) == list(outputs_of(kind, head))
-        assert all(deploy.relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(found.values(), wanted))
+        assert all(
+            deploy.relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(found.values(), wanted)
+        )
 
 
 def test_initializers_are_constants_and_shapes_are_free(tmp_path):
@@ -65,7 +68,9 @@ def test_same_network_gives_the_same_bytes(tmp_path):
 
 @pytest.mark.parametrize('case', CASES)
 def test_onnx_runtime_gets_the_same_numbers(tmp_path, case):
-    """ONNX Runtime needs a newer NumPy than MXNet, so it runs in an environment of its own: PEER_ONNXRUNTIME=its/bin/python."""
+    """ONNX Runtime needs a newer NumPy than MXNet, so it runs in an environment of its own:
+    PEER_ONNXRUNTIME=its/bin/python.
+    """
     python = os.environ.get('PEER_ONNXRUNTIME')
     if not python or not Path(python).exists():
         pytest.skip('PEER_ONNXRUNTIME does not name a Python with onnxruntime')

@@ -1,4 +1,5 @@
 """Pages are whole, say what they are given and nothing else, and fetch nothing."""
+
 import re
 from html.parser import HTMLParser
 
@@ -7,8 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page import Chapter, Html, page, picture, shown, table, tag, values
 
-HOSTILE = ['<script>alert(1)</script>', '"><img src=x onerror=alert(1)>', "' onmouseover='alert(1)", '</style><b>', '&lt;b&gt;',
-           '-->', '\x00\x1b\ud800', 'https://example.org/x.js', '$\\frac{1}{', '{{7*7}}', ']]>', 'a' * 300]
+HOSTILE = [
+    '<script>alert(1)</script>',
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    '</style><b>',
+    '&lt;b&gt;',
+    '-->',
+    '\x00\x1b\ud800',
+    'https://example.org/x.js',
+    '$\\frac{1}{',
+    '{{7*7}}',
+    ']]>',
+    'a' * 300,
+]
 VOID = {'meta', 'img'}
 
 
@@ -55,18 +68,59 @@ def check_page(content):
 @pytest.mark.parametrize('text', HOSTILE)
 def test_what_comes_from_files_is_text_wherever_it_stands(text):
     nested = {text: {text: [{text: text, 'b': [text]}, {'c': text}]}, 'list': [text, [text]]}
-    content = page(text, [Chapter(text, ((text, values(nested)), ('table', table([text], [[text]])),
-                                         ('picture', picture(b'x', 'png', text))))], note=text)
+    content = page(
+        text,
+        [
+            Chapter(
+                text,
+                (
+                    (text, values(nested)),
+                    ('table', table([text], [[text]])),
+                    ('picture', picture(b'x', 'png', text)),
+                ),
+            )
+        ],
+        note=text,
+    )
     read = check_page(content)
-    assert set(read.tags) <= {'html', 'head', 'meta', 'title', 'style', 'body', 'h1', 'h2', 'h3', 'nav', 'div', 'span', 'a', 'b',
-                              'table', 'thead', 'tbody', 'tr', 'th', 'td', 'figure', 'img', 'footer', 'details', 'summary', 'pre'}
+    assert set(read.tags) <= {
+        'html',
+        'head',
+        'meta',
+        'title',
+        'style',
+        'body',
+        'h1',
+        'h2',
+        'h3',
+        'nav',
+        'div',
+        'span',
+        'a',
+        'b',
+        'table',
+        'thead',
+        'tbody',
+        'tr',
+        'th',
+        'td',
+        'figure',
+        'img',
+        'footer',
+        'details',
+        'summary',
+        'pre',
+    }
     visible = text.replace('\x00\x1b\ud800', '\ufffd\ufffd?')
     assert sum(visible in part for part in read.text) >= 8
     assert [value for name, key, value in read.attributes if key == 'alt'] == [visible]
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-                    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
 
 
 @given(JSON)
@@ -82,12 +136,23 @@ def test_deep_values_do_not_end_the_program():
 
 
 def test_policy_of_the_page_forbids_what_is_not_in_it():
-    policy, = re.findall('Content-Security-Policy" content="([^"]*)"', page('title', []))
+    (policy,) = re.findall('Content-Security-Policy" content="([^"]*)"', page('title', []))
     assert policy.startswith('default-src &#x27;none&#x27;; img-src data:')
 
 
-@pytest.mark.parametrize('value, wanted', [(None, ''), (True, 'true'), (1234567, '1,234,567'), (0.123456, '0.1235'),
-                                           (16543.21, '16,543'), (float('nan'), 'nan'), (1e30, '1e+30'), ('x', 'x')])
+@pytest.mark.parametrize(
+    'value, wanted',
+    [
+        (None, ''),
+        (True, 'true'),
+        (1234567, '1,234,567'),
+        (0.123456, '0.1235'),
+        (16543.21, '16,543'),
+        (float('nan'), 'nan'),
+        (1e30, '1e+30'),
+        ('x', 'x'),
+    ],
+)
 def test_values_are_readable(value, wanted):
     assert shown(value) == wanted
 

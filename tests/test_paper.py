@@ -1,4 +1,5 @@
 """The published tables: whole, marked where they were inferred, and as consistent as the paper is."""
+
 import json
 from decimal import Decimal
 from pathlib import Path
@@ -39,7 +40,12 @@ def test_f1_is_the_higher_number_of_a_pair(number):
     for row in load_table(number).records():
         assert row['squad1_f1'] > row['squad1_em'] and row['squad2_f1'] > row['squad2_em']
     metrics = {column.name: column.metric for column in load_table(number).columns}
-    assert (metrics['squad1_f1'], metrics['squad1_em'], metrics['mnli'], metrics['average']) == ('f1', 'em', 'accuracy', None)
+    assert (metrics['squad1_f1'], metrics['squad1_em'], metrics['mnli'], metrics['average']) == (
+        'f1',
+        'em',
+        'accuracy',
+        None,
+    )
 
 
 def test_published_averages_are_means_of_their_rows_but_for_one():
@@ -48,7 +54,9 @@ def test_published_averages_are_means_of_their_rows_but_for_one():
         for row in load_table(number).records():
             if row['average'] is not None:
                 mean = sum(Decimal(str(row[task])) for task in TASKS) / 6
-                if abs(mean - Decimal(str(row['average']))) > Decimal('0.05'):  # half of the last digit printed
+                if abs(mean - Decimal(str(row['average']))) > Decimal(
+                    '0.05'
+                ):  # half of the last digit printed
                     wrong[number, row['model']] = (row['average'], round(mean, 1))
     assert wrong == {(15, 'BERT-all uniform'): (71.7, Decimal('77.7'))}
 
@@ -66,7 +74,13 @@ def test_results_of_bert_base_are_the_same_wherever_they_stand():
 
 
 def test_dashes_are_null():
-    assert [rows(6)['ALBERT-e'][name] for name in ('mnli', 'mrpc', 'sst2', 'rte', 'average')] == [82.9, None, 91.5, None, None]
+    assert [rows(6)['ALBERT-e'][name] for name in ('mnli', 'mrpc', 'sst2', 'rte', 'average')] == [
+        82.9,
+        None,
+        91.5,
+        None,
+        None,
+    ]
 
 
 def test_scattered_row_of_table_8_is_optbert_f_and_marked():
@@ -77,44 +91,61 @@ def test_scattered_row_of_table_8_is_optbert_f_and_marked():
 
 
 def test_marks_name_the_lost_cells_of_the_layer_tables():
-    assert {(one.row, one.column) for one in load_table(7).inferred} == {(i, x) for i in range(12) for x in 'ak'}
+    assert {(one.row, one.column) for one in load_table(7).inferred} == {
+        (i, x) for i in range(12) for x in 'ak'
+    }
     assert load_table(12).inference(0, 'v').printed == '64 54'
 
 
 @pytest.mark.parametrize('number, size', [(7, 88), (12, 99)])
 def test_layer_tables_span_the_ranges_of_table_10(number, size):
-    table, ranges = load_table(number), next(row for row in load_table(10).records() if row['parameters_m'] == size)
+    table, ranges = (
+        load_table(number),
+        next(row for row in load_table(10).records() if row['parameters_m'] == size),
+    )
     assert (table.settings['h'], len(table.rows)) == (ranges['h'], ranges['layers'])
     for letter in 'fakv':
-        assert (min(table.column(letter)), max(table.column(letter))) == (ranges[letter + '_min'], ranges[letter + '_max'])
+        assert (min(table.column(letter)), max(table.column(letter))) == (
+            ranges[letter + '_min'],
+            ranges[letter + '_max'],
+        )
 
 
 def test_88m_is_nowhere_wider_than_99m():
     for letter in 'fakv':
-        assert all(small <= large for small, large in zip(load_table(7).column(letter), load_table(12).column(letter)))
+        assert all(
+            small <= large
+            for small, large in zip(load_table(7).column(letter), load_table(12).column(letter))
+        )
 
 
 def test_unknown_table_and_column_are_named_with_what_there_is():
-    with pytest.raises(ValueError, match="Table 2; there is for 1, 6, 7"):
+    with pytest.raises(ValueError, match='Table 2; there is for 1, 6, 7'):
         load_table(2)
     with pytest.raises(ValueError, match="no column 'mlni'; its columns are model, "):
         load_table(6).column('mlni')
 
 
-@pytest.mark.parametrize('change, says', [
-    (lambda t: t.pop('caption'), 'the table lacks caption'),
-    (lambda t: t.update(colour='red'), 'unknown field colour'),
-    (lambda t: t.update(format=2), 'format 2, this version reads 1'),
-    (lambda t: t['rows'][1].pop(), 'row 1 is not a list of 11 cells'),
-    (lambda t: t['rows'][1].__setitem__(2, [88.4, 80.9]), 'row 1 has a cell'),
-    (lambda t: t['columns'][3].update(name='squad1_f1'), 'two columns have the same name'),
-    (lambda t: t['columns'][0].pop('label'), 'column 0 lacks label'),
-    (lambda t: t['inferred'][0].update(rows=[8]), "row 8, column 'mrpc', which is not there"),
-    (lambda t: t['inferred'].append(t['inferred'][0]), 'two inferences speak of the same cell'),
-    (lambda t: t['architectures'].pop(), 'architectures are not one for each row'),
-    (lambda t: t.update(settings={'h': 'wide'}), 'a setting is not a whole number')])
+@pytest.mark.parametrize(
+    'change, says',
+    [
+        (lambda t: t.pop('caption'), 'the table lacks caption'),
+        (lambda t: t.update(colour='red'), 'unknown field colour'),
+        (lambda t: t.update(format=2), 'format 2, this version reads 1'),
+        (lambda t: t['rows'][1].pop(), 'row 1 is not a list of 11 cells'),
+        (lambda t: t['rows'][1].__setitem__(2, [88.4, 80.9]), 'row 1 has a cell'),
+        (lambda t: t['columns'][3].update(name='squad1_f1'), 'two columns have the same name'),
+        (lambda t: t['columns'][0].pop('label'), 'column 0 lacks label'),
+        (lambda t: t['inferred'][0].update(rows=[8]), "row 8, column 'mrpc', which is not there"),
+        (lambda t: t['inferred'].append(t['inferred'][0]), 'two inferences speak of the same cell'),
+        (lambda t: t['architectures'].pop(), 'architectures are not one for each row'),
+        (lambda t: t.update(settings={'h': 'wide'}), 'a setting is not a whole number'),
+    ],
+)
 def test_table_that_does_not_fit_is_refused(tmp_path, change, says):
-    values = json.loads(Path(paper.__file__).with_name('paper').joinpath('table_06.json').read_text(encoding='utf-8'))
+    values = json.loads(
+        Path(paper.__file__).with_name('paper').joinpath('table_06.json').read_text(encoding='utf-8')
+    )
     change(values)
     (tmp_path / 'table.json').write_text(json.dumps(values), encoding='utf-8')
     with pytest.raises(ValueError, match=says):

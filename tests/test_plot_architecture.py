@@ -1,4 +1,5 @@
 """What the plots show is what the runs and the paper say."""
+
 import json
 import xml.etree.ElementTree
 from pathlib import Path
@@ -18,10 +19,22 @@ SMALL = Architecture(h=3, layers=(LayerDims(1, 2, 1, 5), LayerDims(2, 1, 2, 7)),
 def write_run(path, *, trained=True, evaluated=True):
     """The files of a run of one round, as far as they are drawn."""
     losses = [{'mlm_loss': loss, 'instances': 64} if evaluated else {} for loss in (2.0, 3.0, 2.5)]
-    rows = [{'round': 0, 'parameters': int(ParameterCost().cost(BASE)), 'architecture': BASE.to_dict(), 'after_cut': None,
-             'recovered': losses[0]},
-            {'round': 1, 'parameters': int(ParameterCost().cost(SMALL)), 'architecture': SMALL.to_dict(),
-             'after_cut': losses[1], 'recovered': losses[2]}]
+    rows = [
+        {
+            'round': 0,
+            'parameters': int(ParameterCost().cost(BASE)),
+            'architecture': BASE.to_dict(),
+            'after_cut': None,
+            'recovered': losses[0],
+        },
+        {
+            'round': 1,
+            'parameters': int(ParameterCost().cost(SMALL)),
+            'architecture': SMALL.to_dict(),
+            'after_cut': losses[1],
+            'recovered': losses[2],
+        },
+    ]
     (path / 'round-1').mkdir(parents=True)
     (path / 'rounds.json').write_text(json.dumps(rows))
     kept = {key: list(range(width)) for key, width in SMALL.widths().items()}
@@ -38,23 +51,38 @@ def run(tmp_path):
 
 
 def drawn(figure):
-    return {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines if not line.get_label().startswith('_')}
+    return {
+        line.get_label(): list(line.get_ydata())
+        for line in figure.axes[0].lines
+        if not line.get_label().startswith('_')
+    }
 
 
 def test_everything_is_written_as_png_and_svg(run, tmp_path, capsys):
     assert tool.main([str(run), '--paper', '--output', str(tmp_path / 'plots')]) == 0
     written = {path.name: path.read_bytes() for path in (tmp_path / 'plots').iterdir()}
-    names = [f'{who}_{letter}' for who in ('paper', 'pruned') for letter in 'fakv'] + ['pruned_alphas', 'loss_by_size']
-    assert set(written) == {f'{name}.{kind}' for name in names for kind in ('png', 'svg')} | {'loss_by_size.md'}
+    names = [f'{who}_{letter}' for who in ('paper', 'pruned') for letter in 'fakv'] + [
+        'pruned_alphas',
+        'loss_by_size',
+    ]
+    assert set(written) == {f'{name}.{kind}' for name in names for kind in ('png', 'svg')} | {
+        'loss_by_size.md'
+    }
     del written['loss_by_size.md']
     for name, data in written.items():
-        assert data.startswith(b'\x89PNG') if name.endswith('png') else xml.etree.ElementTree.fromstring(data) is not None
+        assert (
+            data.startswith(b'\x89PNG')
+            if name.endswith('png')
+            else xml.etree.ElementTree.fromstring(data) is not None
+        )
     assert 'wrote 20 files' in capsys.readouterr().out
 
 
 def test_same_run_gives_the_same_bytes(run, tmp_path):
-    written = [tool.save(tool.draw_losses([tool.read_run(run, 'pruned')]), tmp_path / attempt, 'losses')
-               for attempt in ('first', 'second')]
+    written = [
+        tool.save(tool.draw_losses([tool.read_run(run, 'pruned')]), tmp_path / attempt, 'losses')
+        for attempt in ('first', 'second')
+    ]
     for first, second in zip(*written):
         assert first != second and first.read_bytes() == second.read_bytes()
 
@@ -69,15 +97,21 @@ def test_lines_are_the_widths_of_every_round(run, letter):
 
 def test_paper_lines_are_tables_12_and_7_and_inferred_widths_are_hollow():
     figure = tool.draw_widths('v', tool.paper_networks(), 'title')
-    assert drawn(figure) == {'BERT-base, 108M': [64] * 12, 'optBERT-all, 99M': list(load_table(12).column('v')),
-                             'optBERT-all, 88M': list(load_table(7).column('v'))}
-    hollow = [list(zip(line.get_xdata(), line.get_ydata())) for line in figure.axes[0].lines
-              if str(line.get_markerfacecolor()) == 'white']
+    assert drawn(figure) == {
+        'BERT-base, 108M': [64] * 12,
+        'optBERT-all, 99M': list(load_table(12).column('v')),
+        'optBERT-all, 88M': list(load_table(7).column('v')),
+    }
+    hollow = [
+        list(zip(line.get_xdata(), line.get_ydata()))
+        for line in figure.axes[0].lines
+        if str(line.get_markerfacecolor()) == 'white'
+    ]
     assert hollow == [[(1, 54)], []]
 
 
 def test_gates_are_divided_as_the_selection_says(run):
-    (number, letters), = tool.read_gates(tool.read_run(run, 'pruned'))
+    ((number, letters),) = tool.read_gates(tool.read_run(run, 'pruned'))
     counts = {letter: tuple(map(len, pair)) for letter, pair in letters.items()}
     assert (number, counts) == (1, {'h': (3, 1), 'a': (3, 1), 'k': (3, 1), 'v': (3, 1), 'f': (12, 4)})
 
@@ -90,15 +124,25 @@ def test_bars_count_every_unit_once(run):
 
 def test_losses_are_those_after_the_cut_and_after_recovery(run):
     sizes = [ParameterCost().cost(network) / 1e6 for network in (BASE, SMALL)]
-    recovered, cut, joined = [list(zip(line.get_xdata(), line.get_ydata()))
-                              for line in tool.draw_losses([tool.read_run(run, 'pruned')]).axes[0].lines]
-    assert recovered == [(sizes[0], 2.0), (sizes[1], 2.5)] and cut == [(sizes[1], 3.0)] and joined == [*cut, recovered[1]]
+    recovered, cut, joined = [
+        list(zip(line.get_xdata(), line.get_ydata()))
+        for line in tool.draw_losses([tool.read_run(run, 'pruned')]).axes[0].lines
+    ]
+    assert (
+        recovered == [(sizes[0], 2.0), (sizes[1], 2.5)]
+        and cut == [(sizes[1], 3.0)]
+        and joined == [*cut, recovered[1]]
+    )
 
 
 def test_table_has_every_network_with_its_losses(run):
     _, _, first, second = tool.loss_table([tool.read_run(run, 'pruned')]).splitlines()
     size = ParameterCost().cost(SMALL) / ParameterCost().cost(BASE)
-    assert first.split(' | ')[2:5] == ['100.0%', '', '2.000'] and second.split(' | ')[2:5] == [f'{size:.1%}', '3.000', '2.500']
+    assert first.split(' | ')[2:5] == ['100.0%', '', '2.000'] and second.split(' | ')[2:5] == [
+        f'{size:.1%}',
+        '3.000',
+        '2.500',
+    ]
 
 
 def test_first_network_has_the_loss_that_was_measured_like_the_others(run):
@@ -124,12 +168,16 @@ def test_runs_of_the_same_name_are_told_apart():
         tool.labels_of([Path('/a'), Path('/a/')])
 
 
-@pytest.mark.parametrize('spoil, says', [
-    (lambda run: (run / 'rounds.json').unlink(), 'when it is finished'),
-    (lambda run: (run / 'rounds.json').write_text('['), 'not JSON'),
-    (lambda run: (run / 'rounds.json').write_text('[{"round": 0}]'), 'wanted a list of rounds'),
-    (lambda run: (run / 'round-1' / 'alphas.npz').write_text('x'), 'alphas.npz'),
-    (lambda run: (run / 'round-1' / 'selection.json').write_text('{"kept": {}}'), 'not those of a cut')])
+@pytest.mark.parametrize(
+    'spoil, says',
+    [
+        (lambda run: (run / 'rounds.json').unlink(), 'when it is finished'),
+        (lambda run: (run / 'rounds.json').write_text('['), 'not JSON'),
+        (lambda run: (run / 'rounds.json').write_text('[{"round": 0}]'), 'wanted a list of rounds'),
+        (lambda run: (run / 'round-1' / 'alphas.npz').write_text('x'), 'alphas.npz'),
+        (lambda run: (run / 'round-1' / 'selection.json').write_text('{"kept": {}}'), 'not those of a cut'),
+    ],
+)
 def test_damaged_run_is_one_line_and_status_2(run, tmp_path, capsys, spoil, says):
     spoil(run)
     assert tool.main([str(run), '--output', str(tmp_path / 'plots')]) == 2

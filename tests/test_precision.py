@@ -1,23 +1,30 @@
 """Reduced precision in training: how near its losses and gradients are to float32's, and where it is refused."""
+
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
+from tiny import network, random_inputs, random_parameters, run, write_shards
 
 from gluon_optbert import precision as precision_module
 from gluon_optbert.model import PretrainingLoss, build, named_parameters
 from gluon_optbert.precision import bfloat16_is_native, check_precision, need_bfloat16
-from tiny import network, random_inputs, random_parameters, run, write_shards
 
-NARROW = 2.0 ** -8  # half a unit in the last of bfloat16's eight bits is 2^-9; a product rounds either operand
-NETWORKS = {'equal layers': network(), 'uneven layers': network((2, 3, 5, 7), (1, 4, 2, 0)), 'factorised': network(e=4),
-            'wide': network((4, 16, 16, 128), (4, 16, 16, 128), h=64)}
+NARROW = 2.0**-8  # half a unit in the last of bfloat16's eight bits is 2^-9; a product rounds either operand
+NETWORKS = {
+    'equal layers': network(),
+    'uneven layers': network((2, 3, 5, 7), (1, 4, 2, 0)),
+    'factorised': network(e=4),
+    'wide': network((4, 16, 16, 128), (4, 16, 16, 128), h=64),
+}
 
 
 def weights_of(architecture):
     """Weights of the size that trained ones have: with larger ones softmax makes cliffs of small differences."""
-    return {name: value if name.endswith('gamma') else value * np.float32(1.5 * architecture.h ** -0.5)
-            for name, value in random_parameters(architecture).items()}
+    return {
+        name: value if name.endswith('gamma') else value * np.float32(1.5 * architecture.h**-0.5)
+        for name, value in random_parameters(architecture).items()
+    }
 
 
 def loss_and_gradients(architecture, precision, *, gated=False):
@@ -31,8 +38,14 @@ def loss_and_gradients(architecture, precision, *, gated=False):
     loss = PretrainingLoss()
     with autograd.record():
         *_, next_sentence, masked = model(*random_inputs(architecture, batch=4))
-        mlm, nsp = loss(next_sentence, masked, mx.nd.array([[5, 6], [7, 8], [9, 10], [11, 12]]), mx.nd.ones((4, 2)),
-                        mx.nd.array([0, 1, 0, 1]), mx.nd.ones(4))
+        mlm, nsp = loss(
+            next_sentence,
+            masked,
+            mx.nd.array([[5, 6], [7, 8], [9, 10], [11, 12]]),
+            mx.nd.ones((4, 2)),
+            mx.nd.array([0, 1, 0, 1]),
+            mx.nd.ones(4),
+        )
         total = mlm / 8 + nsp / 4
     total.backward()
     assert {parameter.grad().dtype for parameter in trained.values()} == {np.float32}
@@ -42,13 +55,19 @@ def loss_and_gradients(architecture, precision, *, gated=False):
 @pytest.mark.parametrize('gated', [False, True], ids=['weights', 'gates'])
 @pytest.mark.parametrize('architecture', NETWORKS.values(), ids=NETWORKS)
 def test_bfloat16_losses_and_gradients_are_near_those_of_float32(architecture, gated):
-    (loss, wanted), (low_loss, found) = (loss_and_gradients(architecture, name, gated=gated)
-                                         for name in ('float32', 'bfloat16'))
+    (loss, wanted), (low_loss, found) = (
+        loss_and_gradients(architecture, name, gated=gated) for name in ('float32', 'bfloat16')
+    )
     assert loss != low_loss  # it is another precision
     assert low_loss == pytest.approx(loss, rel=NARROW)
     whole = np.sqrt(sum(np.sum(np.square(value)) for value in wanted.values()))
-    for name, value in wanted.items():  # six roundings in a row on the way down two layers; tiny gradients count as noise
-        assert np.linalg.norm(found[name] - value) <= 6 * NARROW * max(np.linalg.norm(value), 1e-3 * whole), name
+    for (
+        name,
+        value,
+    ) in wanted.items():  # six roundings in a row on the way down two layers; tiny gradients count as noise
+        assert np.linalg.norm(found[name] - value) <= 6 * NARROW * max(np.linalg.norm(value), 1e-3 * whole), (
+            name
+        )
 
 
 def test_a_processor_without_avx512_is_told_so(monkeypatch):
@@ -72,7 +91,16 @@ def test_precisions_are_refused_where_mxnet_does_not_multiply_in_them():
 
 def test_float16_without_a_gpu_is_one_line(tmp_path):
     write_shards(tmp_path / 'shards')
-    result = run('pretrain/run_pretraining.py', '--shards', tmp_path / 'shards', '--output', tmp_path / 'model', '--steps', 1,
-                 '--precision', 'float16')
+    result = run(
+        'pretrain/run_pretraining.py',
+        '--shards',
+        tmp_path / 'shards',
+        '--output',
+        tmp_path / 'model',
+        '--steps',
+        1,
+        '--precision',
+        'float16',
+    )
     assert result.returncode == 2 and result.stderr.count('\n') == 1 and 'GPU' in result.stderr
     assert not (tmp_path / 'model').exists()

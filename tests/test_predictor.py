@@ -1,22 +1,26 @@
 """Predictions: text in, labels, values or answers out, whatever the batches."""
+
 import json
 import math
 
 import numpy as np
 import pytest
+from tiny import network, run, saved_model, vocabulary
 
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.deploy import Predictor, export
 from gluon_optbert.deployment import Deployment
+from gluon_optbert.features import sorted_batches
 from gluon_optbert.heads import Head
 from gluon_optbert.model import build, read_parameters
-from gluon_optbert.features import sorted_batches
 from gluon_optbert.predictor import Encoder, Instance, feed_of, instance_of, read_instances, score
-from tiny import network, run, saved_model, vocabulary
 
 ARCHITECTURE = network((2, 3, 5, 7), (1, 4, 2, 0))
-HEADS = {'classification': Head('classification', ('no', 'yes')), 'regression': Head('regression'),
-         'question_answering': Head('question_answering')}
+HEADS = {
+    'classification': Head('classification', ('no', 'yes')),
+    'regression': Head('regression'),
+    'question_answering': Head('question_answering'),
+}
 TEXTS = ['a b c', ('d e f. g', 'h i'), 'j', 'k l m n o p q r s t u v w x y z a b c', ('x y', '')]
 PAIRS = [('a b', 'c d e f. g h. i j k l m n o p q r s t u v w x y z'), ('c', 'a b.'), ('d', '')]
 
@@ -34,7 +38,8 @@ def directories(tmp_path_factory):
 def plain(prediction):
     """The numbers of a prediction."""
     return [value for value in vars(prediction).values() if isinstance(value, float)] or list(
-        prediction.probabilities.values())
+        prediction.probabilities.values()
+    )
 
 
 @pytest.mark.parametrize('kind', HEADS)
@@ -46,17 +51,22 @@ def test_batches_and_order_do_not_matter(directories, kind):
         found = list(predictor.predict(iter(items * 2), batch_size=batch_size, ahead=ahead))
         assert len(found) == 2 * len(items)
         for one, other in zip(found, wanted * 2):
-            np.testing.assert_allclose(plain(one), plain(other), rtol=1e-4, atol=1e-6)  # float32, other paddings
+            np.testing.assert_allclose(
+                plain(one), plain(other), rtol=1e-4, atol=1e-6
+            )  # float32, other paddings
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores(directories):
     import mxnet as mx
+
     predictor = Predictor(directories / 'classification')
     feed = feed_of(next(sorted_batches(predictor._encoder.features([Instance('a b', 'c')]), 1)))
     scores = predictor._block(*map(mx.nd.array, feed.values())).asnumpy()[0].astype(float)
     found = next(predictor.predict([('a b', 'c')]))
     assert list(found.probabilities) == ['no', 'yes'] and math.isclose(sum(found.probabilities.values()), 1)
-    np.testing.assert_allclose(list(found.probabilities.values()), np.exp(scores) / np.exp(scores).sum(), rtol=1e-5)
+    np.testing.assert_allclose(
+        list(found.probabilities.values()), np.exp(scores) / np.exp(scores).sum(), rtol=1e-5
+    )
     assert found.label == ['no', 'yes'][int(scores.argmax())]
 
 
@@ -67,6 +77,7 @@ def test_instances_are_read_as_they_are_needed(directories):
         while True:
             taken.append('a b')
             yield 'a b'
+
     results = Predictor(directories / 'regression').predict(endless(), batch_size=2, ahead=3)
     next(results)
     assert len(taken) == 6
@@ -74,23 +85,35 @@ def test_instances_are_read_as_they_are_needed(directories):
 
 def test_sentences_fill_the_positions_that_the_network_has():
     encoder = Encoder(Deployment(ARCHITECTURE, vocabulary(), HEADS['classification'], 'task'))
-    made = encoder.features([Instance(' '.join('a' * 30)), Instance(' '.join('a' * 30), ' '.join('b' * 30)), Instance('a', 'b')])
+    made = encoder.features(
+        [Instance(' '.join('a' * 30)), Instance(' '.join('a' * 30), ' '.join('b' * 30)), Instance('a', 'b')]
+    )
     assert made.lengths.tolist() == [ARCHITECTURE.max_length] * 2 + [5]
 
 
 def test_answers_are_passages_of_the_context(directories):
     for (_, context), found in zip(PAIRS, Predictor(directories / 'question_answering').predict(PAIRS)):
-        assert context[found.start:found.end] == found.text
+        assert context[found.start : found.end] == found.text
         assert bool(found.text) == bool(context) and math.isfinite(found.score)
 
 
 def test_null_threshold_is_for_questions(directories):
     with pytest.raises(ValueError, match='this is an export of classification'):
         Predictor(directories / 'classification', null_threshold=0.0)
-    result = run('tools/predict.py', directories / 'question_answering', '--null-threshold', '-1000', input='a b\tc d e\n')
+    result = run(
+        'tools/predict.py',
+        directories / 'question_answering',
+        '--null-threshold',
+        '-1000',
+        input='a b\tc d e\n',
+    )
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
-    assert set(found) == {'text', 'score', 'start', 'end', 'probability'} and found['text'] == '' and found['probability'] < 1
+    assert (
+        set(found) == {'text', 'score', 'start', 'end', 'probability'}
+        and found['text'] == ''
+        and found['probability'] < 1
+    )
 
 
 def test_questions_need_a_context(directories):
@@ -104,9 +127,16 @@ def test_exports_without_labels_are_refused(tmp_path):
         Predictor(tmp_path / 'encoder')
 
 
-@pytest.mark.parametrize('line, labelled, wanted', [
-    ('a b\n', False, Instance('a b')), ('a\tb\r\n', False, Instance('a', 'b')), ('', False, Instance('')),
-    ('a\tyes', True, Instance('a', None, 'yes')), ('a\tb\tno\n', True, Instance('a', 'b', 'no'))])
+@pytest.mark.parametrize(
+    'line, labelled, wanted',
+    [
+        ('a b\n', False, Instance('a b')),
+        ('a\tb\r\n', False, Instance('a', 'b')),
+        ('', False, Instance('')),
+        ('a\tyes', True, Instance('a', None, 'yes')),
+        ('a\tb\tno\n', True, Instance('a', 'b', 'no')),
+    ],
+)
 def test_lines_are_instances(line, labelled, wanted):
     assert instance_of(line, labelled=labelled) == wanted
 
@@ -132,18 +162,34 @@ def test_score_counts_what_is_right(directories):
     labelled = [Instance(*([text] if isinstance(text, str) else text)) for text in TEXTS[:4]]
     wrong = {'no': 'yes', 'yes': 'no'}
     assert score(classify, [Instance(i.first, i.second, label) for i, label in zip(labelled, right)]) == 1
-    assert score(classify, [Instance(i.first, i.second, wrong[label] if place else label)
-                            for place, (i, label) in enumerate(zip(labelled, right))]) == 0.25
+    assert (
+        score(
+            classify,
+            [
+                Instance(i.first, i.second, wrong[label] if place else label)
+                for place, (i, label) in enumerate(zip(labelled, right))
+            ],
+        )
+        == 0.25
+    )
     with pytest.raises(ValueError, match='perhaps'):
         score(classify, [Instance('a', None, 'perhaps')])
     regress = Predictor(directories / 'regression')
     values = [found.value for found in regress.predict(labelled)]
-    assert score(regress, [Instance(i.first, i.second, str(2 * value + 1)) for i, value in zip(labelled, values)]) > 0.9999
+    assert (
+        score(
+            regress, [Instance(i.first, i.second, str(2 * value + 1)) for i, value in zip(labelled, values)]
+        )
+        > 0.9999
+    )
 
 
 def test_command_answers_every_line(directories, tmp_path):
     (tmp_path / 'text').write_text('a b\nc\td e\n\nf.\n')
-    for options, more in ((['--input', tmp_path / 'text'], {}), ([], {'input': (tmp_path / 'text').read_text()})):
+    for options, more in (
+        (['--input', tmp_path / 'text'], {}),
+        ([], {'input': (tmp_path / 'text').read_text()}),
+    ):
         result = run('tools/predict.py', directories / 'classification', *options, **more)
         assert result.returncode == 0, result.stderr
         lines = [json.loads(line) for line in result.stdout.splitlines()]

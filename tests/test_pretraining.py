@@ -1,4 +1,5 @@
 """Pre-training runs: what they write, what they refuse, and that they go on after an interruption."""
+
 import json
 import os
 import signal
@@ -9,25 +10,45 @@ import time
 import numpy as np
 import pytest
 import yaml
+from tiny import (
+    ROOT,
+    contents,
+    environment,
+    network,
+    run,
+    saved_model,
+    vocabulary,
+    write_saved_model,
+    write_shards,
+)
 
 from gluon_optbert import pretraining
 from gluon_optbert.architecture import Architecture
 from gluon_optbert.checkpoint import SavedModel, read_model, write_model
 from gluon_optbert.heads import Head, part_of
 from gluon_optbert.model import build, read_parameters
+from gluon_optbert.optimization import TrainingDiverged
 from gluon_optbert.pretraining import PretrainRecipe, pretrain, work_directory
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.recipe import RecipeError, fill
-from gluon_optbert.optimization import TrainingDiverged
-from tiny import (ROOT, contents, environment, network, run, saved_model, vocabulary, write_saved_model,
-                  write_shards)
 
 TIMES = ('tokens_per_second', 'data_wait')
 
 
 def values_for(made_of, output, **more):
-    return {'shards': str(made_of), 'output': str(output), 'architecture': network().to_json(), 'steps': 6, 'batch_size': 8,
-            'learning_rate': 0.005, 'warmup': 0.2, 'log_every': 2, 'evaluate_every': 3, 'checkpoint_every': 2, **more}
+    return {
+        'shards': str(made_of),
+        'output': str(output),
+        'architecture': network().to_json(),
+        'steps': 6,
+        'batch_size': 8,
+        'learning_rate': 0.005,
+        'warmup': 0.2,
+        'log_every': 2,
+        'evaluate_every': 3,
+        'checkpoint_every': 2,
+        **more,
+    }
 
 
 def recipe_for(*args, **more):
@@ -49,8 +70,16 @@ def finished(shards_directory, tmp_path_factory):
 def test_run_leaves_a_model_directory_and_nothing_beside_it(finished):
     output, measured = finished
     assert os.listdir(output.parent) == ['model']
-    assert set(os.listdir(output)) == {'architecture.json', 'manifest.json', 'metrics.jsonl', 'model.params', 'origin.json',
-                                       'progress.json', 'recipe.yaml', 'vocab.txt'}
+    assert set(os.listdir(output)) == {
+        'architecture.json',
+        'manifest.json',
+        'metrics.jsonl',
+        'model.params',
+        'origin.json',
+        'progress.json',
+        'recipe.yaml',
+        'vocab.txt',
+    }
     saved = read_model(output)
     assert saved.architecture == network() and saved.progress == measured and saved.progress['step'] == 6
     assert fill(PretrainRecipe, saved.recipe).steps == 6
@@ -69,15 +98,22 @@ def test_same_recipe_gives_the_same_network(finished, shards_directory, tmp_path
     one, other = read_model(finished[0]), read_model(tmp_path / 'again')
     assert all(np.array_equal(value, other.parameters[name]) for name, value in one.parameters.items())
     pretrain(recipe_for(shards_directory, tmp_path / 'other', seed=2))
-    assert any((value != other.parameters[name]).any() for name, value in read_model(tmp_path / 'other').parameters.items())
+    assert any(
+        (value != other.parameters[name]).any()
+        for name, value in read_model(tmp_path / 'other').parameters.items()
+    )
 
 
-def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float32(finished, shards_directory, tmp_path):
+def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float32(
+    finished, shards_directory, tmp_path
+):
     measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', precision='bfloat16'))
     found, wanted = (read_model(path).parameters for path in (tmp_path / 'model', finished[0]))
     assert {value.dtype for value in found.values()} == {np.dtype(np.float32)}
     assert any((value != wanted[name]).any() for name, value in found.items())
-    assert measured['mlm_loss'] == pytest.approx(finished[1]['mlm_loss'], rel=0.02)  # after six steps, rounded to eight bits
+    assert measured['mlm_loss'] == pytest.approx(
+        finished[1]['mlm_loss'], rel=0.02
+    )  # after six steps, rounded to eight bits
 
 
 def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, tmp_path):
@@ -87,8 +123,14 @@ def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, 
     third = read_model(tmp_path / 'third')
     assert third.progress['earlier_steps'] == 10
     recipe = fill(PruneRecipe, {'shards': 'shards', 'model': 'third', 'output': 'pruned'})
-    assert recipe.steps(SavedModel(third.architecture, third.parameters, third.vocabulary,
-                                   progress={'step': 1000, 'earlier_steps': 9000})) == (10, 500)
+    assert recipe.steps(
+        SavedModel(
+            third.architecture,
+            third.parameters,
+            third.vocabulary,
+            progress={'step': 1000, 'earlier_steps': 9000},
+        )
+    ) == (10, 500)
 
 
 def untrained_model(directory, *parts):
@@ -117,7 +159,9 @@ def test_resumed_training_of_heads_equals_the_uninterrupted_one(shards_directory
             if step == 5:
                 raise Interrupted
             return schedule(self, steps)(step)
+
         return rate
+
     monkeypatch.setattr(PretrainRecipe, 'schedule', stopping)
     with pytest.raises(Interrupted):
         pretrain(recipe_for(shards_directory, tmp_path / 'model', model=start, train='heads'))
@@ -171,7 +215,9 @@ def test_resumed_run_equals_the_uninterrupted_one(finished, shards_directory, tm
             if step == 4:
                 raise Interrupted
             return schedule(self, steps)(step)
+
         return rate
+
     monkeypatch.setattr(PretrainRecipe, 'schedule', stopping)
     with pytest.raises(Interrupted):
         pretrain(recipe_for(shards_directory, output))
@@ -187,12 +233,15 @@ def test_resumed_run_equals_the_uninterrupted_one(finished, shards_directory, tm
     assert os.listdir(tmp_path) == ['model']
 
 
-def test_run_that_ended_before_it_cleared_up_resumes_to_nothing_to_do(finished, shards_directory, tmp_path, monkeypatch):
+def test_run_that_ended_before_it_cleared_up_resumes_to_nothing_to_do(
+    finished, shards_directory, tmp_path, monkeypatch
+):
     output = tmp_path / 'model'
 
     def killed(path, *_, **__):
         if str(path).endswith('.training'):
             raise Interrupted
+
     monkeypatch.setattr(pretraining.shutil, 'rmtree', killed)
     with pytest.raises(Interrupted):
         pretrain(recipe_for(shards_directory, output))
@@ -227,11 +276,17 @@ def test_terminated_command_saves_its_state_and_goes_on(finished, shards_directo
     """The real command, stopped by SIGTERM while it trains."""
     output = tmp_path / 'model'
     recipe = tmp_path / 'recipe.yaml'
-    recipe.write_text(yaml.safe_dump(values_for(shards_directory, output, steps=4000, log_every=1, evaluate_every=0,
-                                                checkpoint_every=0)))
+    recipe.write_text(
+        yaml.safe_dump(
+            values_for(
+                shards_directory, output, steps=4000, log_every=1, evaluate_every=0, checkpoint_every=0
+            )
+        )
+    )
     command = [sys.executable, '-W', 'ignore', str(ROOT / 'pretrain' / 'run_pretraining.py'), str(recipe)]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE,
-                               universal_newlines=True)
+    process = subprocess.Popen(
+        command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True
+    )
     metrics, deadline = work_directory(output) / 'metrics.jsonl', time.monotonic() + 60
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -239,18 +294,28 @@ def test_terminated_command_saves_its_state_and_goes_on(finished, shards_directo
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert [line.split(' at step')[0] for line in said.splitlines() if line.startswith('error')] == [
-        'error: pretraining: asked to stop']
+        'error: pretraining: asked to stop'
+    ]
     assert 'Traceback' not in said and not output.exists()
     [state] = (work_directory(output) / 'states').iterdir()
     assert json.loads((state / 'progress.json').read_text())['step'] >= 1
 
 
-
-@pytest.mark.parametrize('change, named', [
-    ({'steps': 0}, 'steps must be at least 1'), ({'batch_size': 0}, 'batch_size'), ({'accumulate': 0}, 'accumulate'),
-    ({'warmup': 1.0}, 'warmup'), ({'dropout': -0.1}, 'dropout'), ({'learning_rate': 0}, 'learning_rate'),
-    ({'clip_norm': -1}, 'clip_norm'), ({'weight_decay': -1}, 'weight_decay'), ({'seed': -1}, 'seed'),
-    ({'optimizer': 'adamw'}, 'optimizer must be one of bertadam, lamb')])
+@pytest.mark.parametrize(
+    'change, named',
+    [
+        ({'steps': 0}, 'steps must be at least 1'),
+        ({'batch_size': 0}, 'batch_size'),
+        ({'accumulate': 0}, 'accumulate'),
+        ({'warmup': 1.0}, 'warmup'),
+        ({'dropout': -0.1}, 'dropout'),
+        ({'learning_rate': 0}, 'learning_rate'),
+        ({'clip_norm': -1}, 'clip_norm'),
+        ({'weight_decay': -1}, 'weight_decay'),
+        ({'seed': -1}, 'seed'),
+        ({'optimizer': 'adamw'}, 'optimizer must be one of bertadam, lamb'),
+    ],
+)
 def test_recipe_out_of_range_is_refused_by_name(tmp_path, change, named):
     with pytest.raises(RecipeError, match=named):
         recipe_for(tmp_path / 'shards', tmp_path / 'model', **change)
@@ -262,13 +327,25 @@ def test_all_that_is_out_of_range_is_said_at_once(tmp_path):
     assert len(error.value.problems) == 4
 
 
-@pytest.mark.parametrize('change, error, named', [
-    ({'shards': 'nowhere'}, FileNotFoundError, 'nowhere'),
-    ({'architecture': 'bert_huge'}, ValueError, 'bert_huge'),
-    ({'architecture': network(vocab_size=9).to_json()}, ValueError, "9 tokens, the shards' vocabulary 32"),
-    ({'architecture': network(max_length=15).to_json()}, ValueError, 'up to 16 tokens, the architecture has 15 positions'),
-    ({'model': 'nowhere'}, FileNotFoundError, 'nowhere'),
-    ({'batch_size': 9, 'accumulate': 2}, ValueError, 'batch_size 9 does not divide')])
+@pytest.mark.parametrize(
+    'change, error, named',
+    [
+        ({'shards': 'nowhere'}, FileNotFoundError, 'nowhere'),
+        ({'architecture': 'bert_huge'}, ValueError, 'bert_huge'),
+        (
+            {'architecture': network(vocab_size=9).to_json()},
+            ValueError,
+            "9 tokens, the shards' vocabulary 32",
+        ),
+        (
+            {'architecture': network(max_length=15).to_json()},
+            ValueError,
+            'up to 16 tokens, the architecture has 15 positions',
+        ),
+        ({'model': 'nowhere'}, FileNotFoundError, 'nowhere'),
+        ({'batch_size': 9, 'accumulate': 2}, ValueError, 'batch_size 9 does not divide'),
+    ],
+)
 def test_bad_input_is_refused_before_anything_is_written(shards_directory, tmp_path, change, error, named):
     with pytest.raises(error, match=named):
         pretrain(recipe_for(shards_directory, tmp_path / 'model', **change))
@@ -296,13 +373,26 @@ def test_shards_without_a_held_out_split_are_refused(tmp_path):
 
 def test_diverged_run_keeps_its_last_checkpoint(shards_directory, tmp_path):
     with pytest.raises(TrainingDiverged, match='step [0-9]+'):
-        pretrain(recipe_for(shards_directory, tmp_path / 'model', steps=50, learning_rate=1e30, clip_norm=1e30, warmup=0))
+        pretrain(
+            recipe_for(
+                shards_directory, tmp_path / 'model', steps=50, learning_rate=1e30, clip_norm=1e30, warmup=0
+            )
+        )
     assert not (tmp_path / 'model').exists()
 
 
 def test_command_says_bad_input_in_one_line_with_status_2(shards_directory, tmp_path):
-    done = run('-W', 'ignore', ROOT / 'pretrain' / 'run_pretraining.py', '--shards', shards_directory, '--output',
-               tmp_path / 'model', '--architecture', 'bert_huge')
+    done = run(
+        '-W',
+        'ignore',
+        ROOT / 'pretrain' / 'run_pretraining.py',
+        '--shards',
+        shards_directory,
+        '--output',
+        tmp_path / 'model',
+        '--architecture',
+        'bert_huge',
+    )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: 'bert_huge' is neither")
     assert list(tmp_path.iterdir()) == []

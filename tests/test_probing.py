@@ -1,22 +1,40 @@
-"""Probes find what is there, do not find what is not, and are measured on sequences that they were not trained on."""
+"""Probes find what is there, do not find what is not, and are measured on sequences that they were not
+trained on.
+"""
+
 import numpy as np
 import pytest
+from tiny import LENGTH, network, saved_model, vocabulary
 
 from gluon_optbert.analysis import network_of, random_network, sample_of_texts, stream
 from gluon_optbert.features import sorted_batches
-from gluon_optbert.probing import (MEAN, ProbeTask, casing, frequency_bands, layer_features, linear_accuracy, probe,
-                                   sentence_task, word_tasks)
-from tiny import LENGTH, network, saved_model, vocabulary
+from gluon_optbert.probing import (
+    MEAN,
+    ProbeTask,
+    casing,
+    frequency_bands,
+    layer_features,
+    linear_accuracy,
+    probe,
+    sentence_task,
+    word_tasks,
+)
 
 ARCHITECTURE = network((2, 4, 4, 16), (2, 4, 4, 0))
 
 
 def sample(count=200, seed=0):
-    """Letters as words: a, b, c often, the others seldom; A and B begin sentences; the label says whether there is a z."""
+    """Letters as words: a, b, c often, the others seldom; A and B begin sentences; the label says whether
+    there is a z.
+    """
     generator = np.random.RandomState(seed)
     texts, labels = [], []
     for _ in range(count):
-        words = [*generator.choice(list('ab')).upper(), *generator.choice(list('abc'), 4), *generator.choice(list('defghij'), 3)]
+        words = [
+            *generator.choice(list('ab')).upper(),
+            *generator.choice(list('abc'), 4),
+            *generator.choice(list('defghij'), 3),
+        ]
         labels.append('with' if generator.randint(2) else 'without')
         texts.append([' '.join(words + (['z'] * 2 if labels[-1] == 'with' else ['y'] * 2))])
     return sample_of_texts(texts, vocabulary(), length=LENGTH, labels=labels)
@@ -24,12 +42,23 @@ def sample(count=200, seed=0):
 
 def test_casing_is_that_of_whole_words():
     words = ['the', 'The', 'I', 'NATO', 'iPod', '1990', 'naïve', "'", 'Éire']
-    assert casing(words) == {'the': 'lower', 'The': 'title', 'I': 'title', 'NATO': 'upper', 'naïve': 'lower', 'Éire': 'title'}
+    assert casing(words) == {
+        'the': 'lower',
+        'The': 'title',
+        'I': 'title',
+        'NATO': 'upper',
+        'naïve': 'lower',
+        'Éire': 'title',
+    }
 
 
 def test_frequency_bands_are_thirds_of_the_text():
     words = ['a'] * 4 + ['B', 'b', 'b', '.', '.'] + ['c', 'd', 'e', 'f', 'g']
-    assert frequency_bands(words) == {'a': 'frequent', **dict.fromkeys('Bbc', 'middling'), **dict.fromkeys('defg', 'rare')}
+    assert frequency_bands(words) == {
+        'a': 'frequent',
+        **dict.fromkeys('Bbc', 'middling'),
+        **dict.fromkeys('defg', 'rare'),
+    }
 
 
 def test_features_are_the_states_of_the_places():
@@ -37,10 +66,18 @@ def test_features_are_the_states_of_the_places():
     places = np.array([[3, 1], [0, 4], [7, MEAN], [3, MEAN]])
     features = layer_features(one, text, places, batch_size=2)
     assert [feature.shape for feature in features] == [(4, 8)] * 3
-    states = {number: [state[row, :valid] for state in stream(one, batch)[::2]] for batch in sorted_batches(text.features, 4)
-              for row, (number, valid) in enumerate(zip(batch.rows, batch.valid_length.astype(int)))}
+    states = {
+        number: [state[row, :valid] for state in stream(one, batch)[::2]]
+        for batch in sorted_batches(text.features, 4)
+        for row, (number, valid) in enumerate(zip(batch.rows, batch.valid_length.astype(int)))
+    }
     for layer, feature in enumerate(features):
-        wanted = [states[3][layer][1], states[0][layer][4], states[7][layer].mean(axis=0), states[3][layer].mean(axis=0)]
+        wanted = [
+            states[3][layer][1],
+            states[0][layer][4],
+            states[7][layer].mean(axis=0),
+            states[3][layer].mean(axis=0),
+        ]
         np.testing.assert_allclose(feature, wanted, atol=1e-5)  # float32, another batch
 
 
@@ -60,7 +97,11 @@ def test_probes_are_measured_on_other_sequences():
 def test_control_labels_belong_to_the_word_type():
     text = sample()
     for task in word_tasks(text).values():
-        written = {(number, position): word.lower() for number, row in enumerate(text.words) for position, word in row}
+        written = {
+            (number, position): word.lower()
+            for number, row in enumerate(text.words)
+            for position, word in row
+        }
         by_type = {}
         for place, label in zip(task.places, task.control):
             by_type.setdefault(written[tuple(place)], set()).add(label)

@@ -1,17 +1,28 @@
 """The profile of an export names its operators and adds up to the time of a pass."""
+
 import json
 
 import pytest
-
-from gluon_optbert.deploy import export
 from tiny import run, saved_model
 
+from gluon_optbert.deploy import export
 
-@pytest.mark.parametrize('precision, product', [('float32', 'FullyConnected'), ('bfloat16', 'FullyConnected')])
+
+@pytest.mark.parametrize(
+    'precision, product', [('float32', 'FullyConnected'), ('bfloat16', 'FullyConnected')]
+)
 def test_operators_add_up_to_a_pass(tmp_path, precision, product):
     export(saved_model(), tmp_path / 'deploy', precision=precision)
-    result = run('tools/profile_export.py', tmp_path / 'deploy', '--length', '8', '--repeats', '3', '--output',
-                 tmp_path / 'found.json')
+    result = run(
+        'tools/profile_export.py',
+        tmp_path / 'deploy',
+        '--length',
+        '8',
+        '--repeats',
+        '3',
+        '--output',
+        tmp_path / 'found.json',
+    )
     assert result.returncode == 0, result.stderr
     found = json.loads((tmp_path / 'found.json').read_text())
     times = {name: row['ms'] for name, row in found['operators'].items()}

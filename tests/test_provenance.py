@@ -1,4 +1,5 @@
 """Where a number comes from: what a run notes of what computes it."""
+
 import json
 
 import pytest

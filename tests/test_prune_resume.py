@@ -1,4 +1,5 @@
 """A pruning run that was killed, at any moment, ends with the same bits, and what is finished is left alone."""
+
 import json
 import os
 import random
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pruned import recipe_for, results, values_for
+from tiny import ROOT, contents, environment, run
 
 from gluon_optbert import pruning
 from gluon_optbert.pruning import prune
-from pruned import recipe_for, results, values_for
-from tiny import ROOT, contents, environment, run
 
 
 def test_existing_output_is_refused_and_untouched(pruned_run, shards_directory, model_directory):
@@ -52,11 +53,13 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize('at', ['gate-states', 'recovery-states'])
-def test_run_that_ended_before_it_cleared_up_leaves_no_checkpoints(pruned_run, shards_directory, model_directory, tmp_path,
-                                                                 monkeypatch, at):
+def test_run_that_ended_before_it_cleared_up_leaves_no_checkpoints(
+    pruned_run, shards_directory, model_directory, tmp_path, monkeypatch, at
+):
     def killed(path, *_, **__):
         if Path(path).name == at:
             raise Interrupted
+
     monkeypatch.setattr(pruning.shutil, 'rmtree', killed)
     with pytest.raises(Interrupted):
         prune(recipe_for(shards_directory, model_directory, tmp_path / 'run'))
@@ -66,9 +69,9 @@ def test_run_that_ended_before_it_cleared_up_leaves_no_checkpoints(pruned_run, s
     assert results(tmp_path / 'run') == results(pruned_run[0])
 
 
-# A process that has loaded everything and computed nothing forks one run after another; each is killed before the n-th
-# time that it renames, flushes or removes something or takes a step, or not at all.
-ATTEMPTS = '''
+# A process that has loaded everything and computed nothing forks one run after another; each is killed before
+# the n-th time that it renames, flushes or removes something or takes a step, or not at all.
+ATTEMPTS = """
 import json, os, shutil, signal, sys
 from pathlib import Path
 from gluon_optbert import training
@@ -108,7 +111,7 @@ for line in sys.stdin:
     status = os.waitpid(child, 0)[1]
     print(json.dumps([status, int(os.read(reading, 20) or 0)]), flush=True)
     os.close(reading)
-'''
+"""
 
 
 class Attempts:
@@ -116,9 +119,14 @@ class Attempts:
 
     def __init__(self, values):
         self._said = tempfile.TemporaryFile('w+')  # not a pipe, which would be full some day
-        self._process = subprocess.Popen([sys.executable, '-W', 'ignore', '-c', ATTEMPTS, json.dumps(values)],
-                                         env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=self._said, universal_newlines=True)
+        self._process = subprocess.Popen(
+            [sys.executable, '-W', 'ignore', '-c', ATTEMPTS, json.dumps(values)],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            universal_newlines=True,
+        )
 
     def __call__(self, *, resume, killed_at=0):
         """How the run ended (as `os.wait` says) and how many moments it had."""
@@ -133,7 +141,9 @@ class Attempts:
         return self._said.read()
 
 
-def test_run_killed_at_random_moments_ends_with_the_same_bits(pruned_run, shards_directory, model_directory, tmp_path):
+def test_run_killed_at_random_moments_ends_with_the_same_bits(
+    pruned_run, shards_directory, model_directory, tmp_path
+):
     attempt = Attempts(values_for(shards_directory, model_directory, tmp_path / 'run'))
     generator, kills = random.Random(4), 0
     while kills < 25:
@@ -158,10 +168,16 @@ def test_killed_command_resumes_to_the_same_bits(pruned_run, shards_directory, m
     recipe.write_text(yaml.safe_dump(values_for(shards_directory, model_directory, output)))
     command = ['-W', 'ignore', ROOT / 'pretrain' / 'run_prune.py', recipe, '--resume']
     for _ in range(5):  # on a busy machine it may be done before it is killed
-        process = subprocess.Popen([sys.executable, *map(str, command)], env=environment(), stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         while process.poll() is None:
-            if (output / 'metrics.jsonl').exists() and '"recovery", "round": 1' in (output / 'metrics.jsonl').read_text():
+            if (output / 'metrics.jsonl').exists() and '"recovery", "round": 1' in (
+                output / 'metrics.jsonl'
+            ).read_text():
                 process.kill()
             time.sleep(0.002)
         if process.returncode == -signal.SIGKILL:
@@ -175,8 +191,17 @@ def test_killed_command_resumes_to_the_same_bits(pruned_run, shards_directory, m
 
 
 def test_command_says_bad_input_in_one_line_with_status_2(shards_directory, tmp_path):
-    done = run('-W', 'ignore', ROOT / 'pretrain' / 'run_prune.py', '--shards', shards_directory, '--model', tmp_path / 'none',
-               '--output', tmp_path / 'run')
+    done = run(
+        '-W',
+        'ignore',
+        ROOT / 'pretrain' / 'run_prune.py',
+        '--shards',
+        shards_directory,
+        '--model',
+        tmp_path / 'none',
+        '--output',
+        tmp_path / 'run',
+    )
     assert done.returncode == 2
     assert done.stderr.splitlines() == [f'error: {tmp_path}/none: no such directory']
     assert list(tmp_path.iterdir()) == []

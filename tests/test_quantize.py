@@ -1,17 +1,24 @@
 """Eight bits: what is quantised, from which ranges, and how near it stays."""
+
 import json
 
 import mxnet as mx
 import numpy as np
 import pytest
+from test_inference import of_arrays
+from tiny import network
 
 from gluon_optbert import deploy
 from gluon_optbert.heads import PRETRAINING
 from gluon_optbert.inference import inference_parameters, inference_symbol, inputs_of
 from gluon_optbert.model import build, read_parameters
-from gluon_optbert.quantize import _least_divergence, calibrate, check_thresholds, int8_parameters, int8_symbol
-from test_inference import of_arrays
-from tiny import network
+from gluon_optbert.quantize import (
+    _least_divergence,
+    calibrate,
+    check_thresholds,
+    int8_parameters,
+    int8_symbol,
+)
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
 NAMES = inputs_of('encoder')
@@ -23,7 +30,10 @@ def quantised(request):
     model = build(UNEVEN, initial_std=0.3, trainable=False)
     arrays = inference_parameters(read_parameters(model), UNEVEN, 'encoder', PRETRAINING)
     symbol = inference_symbol(UNEVEN, 'encoder', PRETRAINING, precision='int8')
-    feeds = [{name: deploy.random_feed(UNEVEN, batch=4, length=12, seed=seed)[name] for name in NAMES} for seed in range(3)]
+    feeds = [
+        {name: deploy.random_feed(UNEVEN, batch=4, length=12, seed=seed)[name] for name in NAMES}
+        for seed in range(3)
+    ]
     ranges = calibrate(symbol, arrays, feeds, request.param)
     return symbol, arrays, feeds, ranges, int8_symbol(symbol, list(arrays), ranges)
 
@@ -31,14 +41,20 @@ def quantised(request):
 def test_int8_stays_near_float32_at_any_shape(quantised, tmp_path):
     symbol, arrays, feeds, ranges, low = quantised
     low.save(str(tmp_path / 'low.json'))
-    mx.nd.save(str(tmp_path / 'low.params'), {'arg:' + name: value
-                                              for name, value in int8_parameters(low, arrays, ranges).items()})
+    mx.nd.save(
+        str(tmp_path / 'low.params'),
+        {'arg:' + name: value for name, value in int8_parameters(low, arrays, ranges).items()},
+    )
     block = mx.gluon.SymbolBlock.imports(str(tmp_path / 'low.json'), NAMES, str(tmp_path / 'low.params'))
     block.hybridize(static_alloc=True)
     whole = of_arrays(symbol, arrays, NAMES)
-    for feed in (*feeds, deploy.random_feed(UNEVEN, batch=2, length=7), deploy.random_feed(UNEVEN, batch=1, length=16)):
+    for feed in (
+        *feeds,
+        deploy.random_feed(UNEVEN, batch=2, length=7),
+        deploy.random_feed(UNEVEN, batch=1, length=16),
+    ):
         found, wanted = (deploy.run(network, feed, NAMES)[0] for network in (block, whole))
-        rms = np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted ** 2))
+        rms = np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2))
         assert 1e-6 < rms < 0.1  # eight bits a tensor, three layers; not zero, or nothing was quantised
 
 
@@ -47,7 +63,9 @@ def test_every_product_of_the_encoder_is_quantised_and_no_other(quantised):
     products = [node for node in nodes if node['op'] == '_sg_mkldnn_fully_connected']
     low = [node for node in products if node.get('attrs', {}).get('quantized') == 'True']
     assert len(low) == 3 * 4 + 2 * 2 and len(products) == len(low) + 1  # the pooler
-    assert not any(node['op'] in ('_contrib_dequantize', '_contrib_requantize', 'FullyConnected') for node in nodes)
+    assert not any(
+        node['op'] in ('_contrib_dequantize', '_contrib_requantize', 'FullyConnected') for node in nodes
+    )
 
 
 def test_weights_are_bytes(quantised):
@@ -55,8 +73,10 @@ def test_weights_are_bytes(quantised):
     found = int8_parameters(low, arrays, ranges)
     name = 'encoder.transformer_cells.0.proj.weight_quantize'
     assert found[name].dtype == np.int8
-    scale = np.abs(arrays[name[:-len('_quantize')]]).max() / 127
-    np.testing.assert_allclose(found[name].asnumpy() * scale, arrays[name[:-len('_quantize')]], atol=scale * 0.51)  # rounded
+    scale = np.abs(arrays[name[: -len('_quantize')]]).max() / 127
+    np.testing.assert_allclose(
+        found[name].asnumpy() * scale, arrays[name[: -len('_quantize')]], atol=scale * 0.51
+    )  # rounded
 
 
 def test_ranges_of_another_network_are_refused(quantised):
@@ -82,7 +102,9 @@ def test_no_text_and_broken_models_are_refused():
         calibrate(symbol, arrays, [{name: feed[name] for name in NAMES}])
 
 
-@pytest.mark.parametrize('values', [None, [], {}, {'a': 1}, {'a': [1]}, {'a': [2, 1]}, {'a': [0, float('nan')]}, {'a': ['x', 1]}])
+@pytest.mark.parametrize(
+    'values', [None, [], {}, {'a': 1}, {'a': [1]}, {'a': [2, 1]}, {'a': [0, float('nan')]}, {'a': ['x', 1]}]
+)
 def test_what_are_no_ranges_is_refused(values):
     with pytest.raises(ValueError, match='manifest'):
         check_thresholds(values, source='manifest')

@@ -1,4 +1,5 @@
 """The README: its commands exist, its flags are read, its Python runs."""
+
 import re
 import shlex
 import shutil
@@ -8,13 +9,10 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from tiny import ROOT, network, random_parameters, run, vocabulary
 
-import gluon_optbert.corpus
-import gluon_optbert.pretraining
-import gluon_optbert.pruning
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.deploy import export
-from tiny import ROOT, network, random_parameters, run, vocabulary
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
 
@@ -34,7 +32,7 @@ def test_commands_name_scripts_recipes_and_flags_that_exist(line):
     assert all((ROOT / word).is_file() for word in words if word.endswith('.yaml'))
     helped = run(script, '--help')
     assert helped.returncode == 0, helped.stderr
-    flags = [word for word in words[words.index(script):] if word.startswith('--')]
+    flags = [word for word in words[words.index(script) :] if word.startswith('--')]
     assert all(flag in helped.stdout for flag in flags)
 
 
@@ -55,18 +53,41 @@ def test_the_python_example_runs_on_an_export(tmp_path, monkeypatch):
 def test_the_c_example_computes_what_python_computes(tmp_path):
     if not shutil.which('gcc'):
         pytest.skip('no gcc')
-    code = re.search(r'```c\n(.*?)```', README, flags=re.DOTALL).group(1).replace('2, 45, 67, 3', '2, 5, 7, 3')
+    code = (
+        re.search(r'```c\n(.*?)```', README, flags=re.DOTALL).group(1).replace('2, 45, 67, 3', '2, 5, 7, 3')
+    )
     architecture = network(vocab_size=len(vocabulary()))
     export(SavedModel(architecture, random_parameters(architecture), vocabulary()), tmp_path / 'deploy')
     (tmp_path / 'predict.c').write_text(code)
     package = Path(mx.__file__).parent
-    subprocess.run(['gcc', '-Wall', '-Werror', 'predict.c', '-o', 'predict', f'-I{package / "include"}', f'-L{package}',
-                    '-lmxnet', f'-Wl,-rpath,{package}'], cwd=str(tmp_path), check=True, timeout=120)
-    printed = subprocess.run(['./predict'], cwd=str(tmp_path), check=True, timeout=120, stdout=subprocess.PIPE).stdout
-    block = mx.gluon.SymbolBlock.imports(str(tmp_path / 'deploy' / 'model-symbol.json'),
-                                         ['input_ids', 'token_types', 'valid_length'],
-                                         str(tmp_path / 'deploy' / 'model-0000.params'))
-    wanted = block(mx.nd.array([[2, 5, 7, 3]]), mx.nd.zeros((1, 4)), mx.nd.array([4]))[0].asnumpy().reshape(-1)
+    subprocess.run(
+        [
+            'gcc',
+            '-Wall',
+            '-Werror',
+            'predict.c',
+            '-o',
+            'predict',
+            f'-I{package / "include"}',
+            f'-L{package}',
+            '-lmxnet',
+            f'-Wl,-rpath,{package}',
+        ],
+        cwd=str(tmp_path),
+        check=True,
+        timeout=120,
+    )
+    printed = subprocess.run(
+        ['./predict'], cwd=str(tmp_path), check=True, timeout=120, stdout=subprocess.PIPE
+    ).stdout
+    block = mx.gluon.SymbolBlock.imports(
+        str(tmp_path / 'deploy' / 'model-symbol.json'),
+        ['input_ids', 'token_types', 'valid_length'],
+        str(tmp_path / 'deploy' / 'model-0000.params'),
+    )
+    wanted = (
+        block(mx.nd.array([[2, 5, 7, 3]]), mx.nd.zeros((1, 4)), mx.nd.array([4]))[0].asnumpy().reshape(-1)
+    )
     found = np.array([float(line) for line in printed.split()])
     np.testing.assert_allclose(found, wanted, atol=1e-5)  # float32; the C API fuses operators
 

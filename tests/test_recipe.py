@@ -1,4 +1,5 @@
 """Recipes: filled from YAML and flags, checked whole, saved and read back."""
+
 import dataclasses
 from pathlib import Path
 from typing import Optional, Tuple
@@ -7,17 +8,28 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import ROOT, run
 
 from gluon_optbert.pretraining import PretrainRecipe
 from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.recipe import (RecipeError, RunFailed, command, fill, flag, option, parse, parser_of, read_yaml,
-                                  to_dict)
-from tiny import ROOT, run
+from gluon_optbert.recipe import (
+    RecipeError,
+    RunFailed,
+    command,
+    fill,
+    flag,
+    option,
+    parse,
+    parser_of,
+    read_yaml,
+    to_dict,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bread:
     """A recipe with a field of every kind."""
+
     flour: Path = option('where the flour is')
     loaves: int = option('how many, at 100 % each', 2, metavar='N')
     salt: float = option('grams', 9.5)
@@ -34,6 +46,7 @@ class Bread:
 @dataclasses.dataclass(frozen=True)
 class Rolls(Bread):
     """A recipe that extends another, with a required field after optional ones."""
+
     tin: Path = option('to bake in')
 
 
@@ -44,14 +57,31 @@ def test_defaults_stand_where_nothing_is_given():
 
 def test_all_problems_are_reported_at_once():
     with pytest.raises(RecipeError) as error:
-        fill(Bread, {'loafs': 3, 'salt': 'much', 'sieve': 'perhaps', 'kind': 'spelt', 'loaves': 2.5, 'hours': True,
-                     'sizes': [1, 'x']}, source='bread.yaml')
+        fill(
+            Bread,
+            {
+                'loafs': 3,
+                'salt': 'much',
+                'sieve': 'perhaps',
+                'kind': 'spelt',
+                'loaves': 2.5,
+                'hours': True,
+                'sizes': [1, 'x'],
+            },
+            source='bread.yaml',
+        )
     problems = error.value.problems
     assert len(problems) == 8
-    for named in ("unknown field 'loafs', did you mean 'loaves'?", '--flour is missing: where the flour is',
-                  "salt must be a number, found 'much'", "sieve must be true or false, found 'perhaps'",
-                  "kind must be one of rye, wheat, found 'spelt'", 'loaves must be a whole number, found 2.5',
-                  'hours must be a whole number, found True', "sizes must be a list, each a number, found [1, 'x']"):
+    for named in (
+        "unknown field 'loafs', did you mean 'loaves'?",
+        '--flour is missing: where the flour is',
+        "salt must be a number, found 'much'",
+        "sieve must be true or false, found 'perhaps'",
+        "kind must be one of rye, wheat, found 'spelt'",
+        'loaves must be a whole number, found 2.5',
+        'hours must be a whole number, found True',
+        "sizes must be a list, each a number, found [1, 'x']",
+    ):
         assert sum(named in problem for problem in problems) == 1
         assert all('bread.yaml' in problem for problem in problems)
 
@@ -61,8 +91,10 @@ def test_contradictions_are_reported_when_every_field_is_sound():
         fill(Bread, {'flour': 'mill', 'salt': -1})
 
 
-@pytest.mark.parametrize('value', [float('nan'), float('inf'), 'nan', '-inf', [], {}, None, True, '1,5',
-                                   pytest.param(10 ** 400, id='huge')])
+@pytest.mark.parametrize(
+    'value',
+    [float('nan'), float('inf'), 'nan', '-inf', [], {}, None, True, '1,5', pytest.param(10**400, id='huge')],
+)
 def test_value_that_is_no_number_is_refused(value):
     with pytest.raises(RecipeError, match='salt must be a number'):
         fill(Bread, {'flour': 'mill', 'salt': value})
@@ -86,11 +118,19 @@ def test_required_fields_may_follow_optional_ones():
     assert fill(Rolls, {'flour': 'a', 'tin': 'b'}).tin == Path('b')
 
 
-@given(st.builds(Bread, flour=st.sampled_from([Path('a'), Path('b/c d')]), loaves=st.integers(),
-                 salt=st.floats(min_value=0, allow_nan=False, allow_infinity=False), sieve=st.booleans(),
-                 kind=st.sampled_from(['rye', 'wheat']), hours=st.none() | st.integers(),
-                 seeds=st.lists(st.sampled_from(['poppy', 'yes', '12', ''])).map(tuple),
-                 sizes=st.lists(st.floats(allow_nan=False, allow_infinity=False)).map(tuple)))
+@given(
+    st.builds(
+        Bread,
+        flour=st.sampled_from([Path('a'), Path('b/c d')]),
+        loaves=st.integers(),
+        salt=st.floats(min_value=0, allow_nan=False, allow_infinity=False),
+        sieve=st.booleans(),
+        kind=st.sampled_from(['rye', 'wheat']),
+        hours=st.none() | st.integers(),
+        seeds=st.lists(st.sampled_from(['poppy', 'yes', '12', ''])).map(tuple),
+        sizes=st.lists(st.floats(allow_nan=False, allow_infinity=False)).map(tuple),
+    )
+)
 def test_saved_recipe_reads_back_equal(recipe):
     assert fill(Bread, to_dict(recipe)) == recipe
     assert fill(Bread, yaml.safe_load(yaml.safe_dump(to_dict(recipe)))) == recipe
@@ -117,8 +157,9 @@ def test_problems_of_yaml_and_flags_come_together(tmp_path):
     assert len(error.value.problems) == 4
 
 
-@pytest.mark.parametrize('text', ['- flour\n', 'flour: [\n', 'just words\n', '3: 4\n', '\x00',
-                                  'a: !!python/object:os.system {}\n'])
+@pytest.mark.parametrize(
+    'text', ['- flour\n', 'flour: [\n', 'just words\n', '3: 4\n', '\x00', 'a: !!python/object:os.system {}\n']
+)
 def test_file_that_is_no_recipe_is_refused_by_name(tmp_path, text):
     path = tmp_path / 'bread.yaml'
     path.write_text(text)
@@ -161,7 +202,11 @@ def test_help_shows_the_example_and_every_field_with_its_default(cls):
     for field in dataclasses.fields(cls):
         assert flag(field.name) in text
         assert ' '.join(field.metadata['help'].split()) in text
-        if not field.metadata['required'] and field.default not in (None, ()) and not isinstance(field.default, tuple):
+        if (
+            not field.metadata['required']
+            and field.default not in (None, ())
+            and not isinstance(field.default, tuple)
+        ):
             assert f'[default: {field.default}]' in text
 
 
@@ -170,14 +215,26 @@ def test_help_shows_the_example_before_the_options():
     assert text.index('python bake.py') < text.index('where the flour is')
 
 
-@pytest.mark.parametrize('error, status', [
-    (RecipeError(['one', 'two']), 2), (ValueError('one'), 2), (FileNotFoundError('one'), 2), (FileExistsError('one'), 2),
-    (PermissionError('one'), 2), (OSError(36, 'one'), 2), (OSError(40, 'one'), 2), (RunFailed('one'), 1), (OSError(28, 'one'), 1),
-    (KeyboardInterrupt(), 1)])
+@pytest.mark.parametrize(
+    'error, status',
+    [
+        (RecipeError(['one', 'two']), 2),
+        (ValueError('one'), 2),
+        (FileNotFoundError('one'), 2),
+        (FileExistsError('one'), 2),
+        (PermissionError('one'), 2),
+        (OSError(36, 'one'), 2),
+        (OSError(40, 'one'), 2),
+        (RunFailed('one'), 1),
+        (OSError(28, 'one'), 1),
+        (KeyboardInterrupt(), 1),
+    ],
+)
 def test_command_turns_errors_into_lines_and_a_status(error, status, capsys):
     @command
     def main(argv=None):
         raise error
+
     assert main([]) == status
     said = capsys.readouterr().err.splitlines()
     assert len(said) == (2 if isinstance(error, RecipeError) else 1)
@@ -188,6 +245,7 @@ def test_command_lets_a_bug_through():
     @command
     def main(argv=None):
         raise KeyError('ours')
+
     with pytest.raises(KeyError):
         main([])
 
@@ -203,7 +261,9 @@ def recipe_files():
     return [(path, PruneRecipe if 'prune' in path.stem else PretrainRecipe) for path in found]
 
 
-@pytest.mark.parametrize('path, cls', recipe_files(), ids=lambda value: getattr(value, 'stem', getattr(value, '__name__', '')))
+@pytest.mark.parametrize(
+    'path, cls', recipe_files(), ids=lambda value: getattr(value, 'stem', getattr(value, '__name__', ''))
+)
 def test_recipe_file_fills_its_dataclass(path, cls):
     values = read_yaml(path)
     needed = {field.name: 'somewhere' for field in dataclasses.fields(cls) if field.metadata['required']}
@@ -228,14 +288,21 @@ def test_abbreviated_flags_are_refused():
 
 def test_wrong_fields_and_contradictions_are_reported_together():
     with pytest.raises(RecipeError) as caught:
-        fill(PretrainRecipe, {'shards': 'here', 'output': 'there', 'stepz': 5, 'batch_size': 'many', 'warmup': 3})
+        fill(
+            PretrainRecipe,
+            {'shards': 'here', 'output': 'there', 'stepz': 5, 'batch_size': 'many', 'warmup': 3},
+        )
     assert len(caught.value.problems) == 3
-    assert all(any(name in problem for problem in caught.value.problems) for name in ('stepz', 'batch_size', 'warmup'))
+    assert all(
+        any(name in problem for problem in caught.value.problems)
+        for name in ('stepz', 'batch_size', 'warmup')
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Basket:
     """A recipe that is filled from all the words of its command line."""
+
     loaves: Tuple[Path, ...] = option('what goes in')
     covered: bool = option('with a cloth', False)
 

@@ -1,4 +1,5 @@
 """pretrain/search_prune.py: it searches, says what it found, and goes on where it was killed."""
+
 import csv
 import os
 import signal
@@ -9,16 +10,46 @@ import time
 import optuna
 import pytest
 from optuna.trial import TrialState
-
 from tiny import ROOT, environment, run
 
-RANGES = ['--gamma-range', '0.001,0.1', '--alpha-learning-rate-range', '0.001,0.1', '--alpha-steps-range', '1,4']
+RANGES = [
+    '--gamma-range',
+    '0.001,0.1',
+    '--alpha-learning-rate-range',
+    '0.001,0.1',
+    '--alpha-steps-range',
+    '1,4',
+]
 
 
 def words(shards, model, output, *more):
-    return ['pretrain/search_prune.py', '--model', model, '--shards', shards, '--output', output, '--target', '0.7', '--rounds',
-            '1', '--batch-size', '8', '--alpha-steps', '2', '--gamma', '0.02', '--recovery-steps', '2', '--evaluation-limit', '8',
-            '--checkpoint-every', '1', *RANGES, *more]
+    return [
+        'pretrain/search_prune.py',
+        '--model',
+        model,
+        '--shards',
+        shards,
+        '--output',
+        output,
+        '--target',
+        '0.7',
+        '--rounds',
+        '1',
+        '--batch-size',
+        '8',
+        '--alpha-steps',
+        '2',
+        '--gamma',
+        '0.02',
+        '--recovery-steps',
+        '2',
+        '--evaluation-limit',
+        '8',
+        '--checkpoint-every',
+        '1',
+        *RANGES,
+        *more,
+    ]
 
 
 def trials_of(output):
@@ -51,7 +82,11 @@ def test_best_trial_comes_first_and_keeps_its_model(finished):
 
 def test_own_values_of_the_recipe_are_the_first_trial_and_the_others_stay_in_their_ranges(finished):
     first, *others = sorted(trials_of(finished[0]), key=lambda row: int(row['trial']))
-    assert (float(first['gamma']), float(first['alpha_learning_rate']), int(first['alpha_steps'])) == (0.02, 0.01, 2)
+    assert (float(first['gamma']), float(first['alpha_learning_rate']), int(first['alpha_steps'])) == (
+        0.02,
+        0.01,
+        2,
+    )
     for row in others:
         assert 0.001 <= float(row['gamma']) <= 0.1 and 0.001 <= float(row['alpha_learning_rate']) <= 0.1
         assert 1 <= int(row['alpha_steps']) <= 4
@@ -75,8 +110,13 @@ def test_finished_search_takes_more_trials(finished, shards_directory, model_dir
 def test_killed_search_takes_its_trial_up_again(tmp_path, shards_directory, model_directory):
     output = tmp_path / 'search'
     given = words(shards_directory, model_directory, output, '--trials', '2', '--recovery-steps', '60')
-    process = subprocess.Popen([sys.executable, *map(str, given)], cwd=str(ROOT), env=environment(), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, *map(str, given)],
+        cwd=str(ROOT),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     deadline = time.time() + 60
     while not list(output.glob('trial-0000/round-1/recovery-states/step-*')) and time.time() < deadline:
         time.sleep(0.02)
@@ -89,9 +129,15 @@ def test_killed_search_takes_its_trial_up_again(tmp_path, shards_directory, mode
     assert '"step": 60' in (output / 'trial-0000' / 'metrics.jsonl').read_text()
 
 
-@pytest.mark.parametrize('change, named', [
-    (['--method', 'random'], 'only the method alpha'), (['--trials', '0'], 'trials must be at least 1'),
-    (['--gamma-range', '1'], 'gamma_range'), (['--alpha-steps-range', '9,3'], 'alpha_steps_range')])
+@pytest.mark.parametrize(
+    'change, named',
+    [
+        (['--method', 'random'], 'only the method alpha'),
+        (['--trials', '0'], 'trials must be at least 1'),
+        (['--gamma-range', '1'], 'gamma_range'),
+        (['--alpha-steps-range', '9,3'], 'alpha_steps_range'),
+    ],
+)
 def test_contradictory_search_is_refused(tmp_path, shards_directory, model_directory, change, named):
     result = run(*words(shards_directory, model_directory, tmp_path / 'search', *change))
     assert result.returncode == 2 and named in result.stderr and not (tmp_path / 'search').exists()

@@ -1,16 +1,17 @@
 """Which units go: the target, the limits, the order."""
+
 import json
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_architecture import ARCHITECTURES
+from tiny import network, random_alphas
 
 from gluon_optbert.baselines import random_scores
 from gluon_optbert.cost import FlopsCost, ParameterCost
 from gluon_optbert.selection import LETTERS, Selection, keep_all, select_units, truncate
-from test_architecture import ARCHITECTURES
-from tiny import network, random_alphas
 
 COSTS = st.sampled_from([ParameterCost(), FlopsCost(3)])
 PRUNED = st.sets(st.sampled_from(LETTERS), min_size=1).map(lambda letters: ''.join(sorted(letters)))
@@ -22,7 +23,7 @@ def reachable_range(architecture, cost, prune):
     return cost.cost(architecture.with_widths(least)), cost.cost(architecture)
 
 
-@given(ARCHITECTURES, COSTS, PRUNED, st.integers(0, 2 ** 31), st.floats(0, 1.1))
+@given(ARCHITECTURES, COSTS, PRUNED, st.integers(0, 2**31), st.floats(0, 1.1))
 def test_selection_lands_at_most_one_unit_below_the_target(architecture, cost, prune, seed, share):
     least, whole = reachable_range(architecture, cost, prune)
     target = least + share * (whole - least)
@@ -33,12 +34,15 @@ def test_selection_lands_at_most_one_unit_below_the_target(architecture, cost, p
     if left == architecture:
         return
     # the unit that went last is the best of those that went, and with it the target would be missed
-    gone = {key: np.setdiff1d(np.arange(width), selection.kept[key]) for key, width in architecture.widths().items()}
+    gone = {
+        key: np.setdiff1d(np.arange(width), selection.kept[key])
+        for key, width in architecture.widths().items()
+    }
     last = max((scores[key][i], key) for key, indices in gone.items() for i in indices)[1]
     assert cost.cost(left.with_widths({last: left.widths()[last] + 1})) > target
 
 
-@given(ARCHITECTURES, COSTS, PRUNED, st.integers(0, 2 ** 31), st.floats(0, 1))
+@given(ARCHITECTURES, COSTS, PRUNED, st.integers(0, 2**31), st.floats(0, 1))
 def test_selection_empties_no_width_and_keeps_the_others_whole(architecture, cost, prune, seed, share):
     least, whole = reachable_range(architecture, cost, prune)
     scores = random_scores(architecture, seed)
@@ -53,24 +57,36 @@ def test_selection_empties_no_width_and_keeps_the_others_whole(architecture, cos
             assert not len(gone) or scores[key][gone].max() <= scores[key][kept].min()
 
 
-@given(ARCHITECTURES, st.integers(0, 2 ** 31), st.integers(1, 4))
+@given(ARCHITECTURES, st.integers(0, 2**31), st.integers(1, 4))
 def test_only_f_is_emptied_and_only_where_asked(architecture, seed, multiple_of):
     scores = random_scores(architecture, seed)
-    emptied = architecture.with_widths({key: int(key[0] != 'f') for key, width in architecture.widths().items() if width})
-    selection = select_units(scores, architecture, ParameterCost(), ParameterCost().cost(emptied), multiple_of=multiple_of,
-                             drop_blocks=True)
+    emptied = architecture.with_widths(
+        {key: int(key[0] != 'f') for key, width in architecture.widths().items() if width}
+    )
+    selection = select_units(
+        scores,
+        architecture,
+        ParameterCost(),
+        ParameterCost().cost(emptied),
+        multiple_of=multiple_of,
+        drop_blocks=True,
+    )
     assert selection.architecture(architecture) == emptied
     if any(layer.f for layer in architecture.layers):
         with pytest.raises(ValueError, match='cannot be reached'):
-            select_units(scores, architecture, ParameterCost(), ParameterCost().cost(emptied), multiple_of=multiple_of)
+            select_units(
+                scores, architecture, ParameterCost(), ParameterCost().cost(emptied), multiple_of=multiple_of
+            )
 
 
-@given(ARCHITECTURES, COSTS, st.integers(0, 2 ** 31), st.floats(0, 1), st.floats(0, 1))
+@given(ARCHITECTURES, COSTS, st.integers(0, 2**31), st.floats(0, 1), st.floats(0, 1))
 def test_smaller_target_takes_a_superset_away(architecture, cost, seed, one, other):
     least, whole = reachable_range(architecture, cost, LETTERS)
     scores = random_scores(architecture, seed)
-    small, large = (select_units(scores, architecture, cost, least + share * (whole - least))
-                    for share in sorted((one, other)))
+    small, large = (
+        select_units(scores, architecture, cost, least + share * (whole - least))
+        for share in sorted((one, other))
+    )
     assert small.cost <= large.cost
     for key in architecture.widths():
         assert set(small.kept[key]) <= set(large.kept[key])
@@ -80,7 +96,9 @@ def test_smaller_target_takes_a_superset_away(architecture, cost, seed, one, oth
 def test_widths_that_lose_units_end_at_multiples(architecture, multiple_of, share):
     least, whole = reachable_range(architecture, ParameterCost(), LETTERS)
     scores = random_scores(architecture, 1)
-    selection = select_units(scores, architecture, ParameterCost(), least + share * (whole - least), multiple_of=multiple_of)
+    selection = select_units(
+        scores, architecture, ParameterCost(), least + share * (whole - least), multiple_of=multiple_of
+    )
     assert selection.cost <= selection.target
     for key, width in architecture.widths().items():
         left = len(selection.kept[key])
@@ -104,7 +122,9 @@ def test_magnitude_counts_and_not_the_sign():
     alphas = random_alphas(architecture)
     target = 0.5 * ParameterCost().cost(architecture)
     signed = select_units(alphas, architecture, ParameterCost(), target)
-    unsigned = select_units({key: np.abs(alpha) for key, alpha in alphas.items()}, architecture, ParameterCost(), target)
+    unsigned = select_units(
+        {key: np.abs(alpha) for key, alpha in alphas.items()}, architecture, ParameterCost(), target
+    )
     assert signed.to_dict() == unsigned.to_dict()
 
 
@@ -113,11 +133,18 @@ def test_the_smallest_units_of_all_widths_go_first():
     scores = {key: 1 + np.arange(width) / 100 for key, width in architecture.widths().items()}
     scores['v1'][2], scores['f0'][7], scores['h'][3] = 0.1, 0.2, 0.3
     whole = ParameterCost().cost(architecture)
-    for count, expected in ((1, {'v1': [2]}), (2, {'v1': [2], 'f0': [7]}), (3, {'v1': [2], 'f0': [7], 'h': [3]})):
+    for count, expected in (
+        (1, {'v1': [2]}),
+        (2, {'v1': [2], 'f0': [7]}),
+        (3, {'v1': [2], 'f0': [7], 'h': [3]}),
+    ):
         left = architecture.with_widths({key: architecture.widths()[key] - 1 for key in expected})
         selection = select_units(scores, architecture, ParameterCost(), ParameterCost().cost(left))
-        gone = {key: list(np.setdiff1d(np.arange(width), selection.kept[key]))
-                for key, width in architecture.widths().items() if len(selection.kept[key]) < width}
+        gone = {
+            key: list(np.setdiff1d(np.arange(width), selection.kept[key]))
+            for key, width in architecture.widths().items()
+            if len(selection.kept[key]) < width
+        }
         assert gone == expected and len(gone) == count and selection.cost < whole
 
 
@@ -126,7 +153,9 @@ def test_equal_scores_go_by_the_order_of_widths_and_units():
     ones = {key: np.ones(width) for key, width in architecture.widths().items()}
     selection = select_units(ones, architecture, ParameterCost(), ParameterCost().cost(architecture) - 1)
     assert list(selection.kept['h']) == [0, *range(2, 8)]  # the best unit, of equals the first, stays
-    assert all(len(selection.kept[key]) == width for key, width in architecture.widths().items() if key != 'h')
+    assert all(
+        len(selection.kept[key]) == width for key, width in architecture.widths().items() if key != 'h'
+    )
 
 
 def test_target_above_the_cost_keeps_everything():
@@ -135,7 +164,9 @@ def test_target_above_the_cost_keeps_everything():
     scores = random_scores(architecture, 1)
     for target in (cost.cost(architecture), 2 * cost.cost(architecture)):
         kept = select_units(scores, architecture, cost, target).kept
-        assert {key: list(indices) for key, indices in kept.items()} == keep_all(architecture, cost).to_dict()['kept']
+        assert {key: list(indices) for key, indices in kept.items()} == keep_all(
+            architecture, cost
+        ).to_dict()['kept']
 
 
 def test_unreachable_target_is_named_with_what_can_be_reached():
@@ -163,7 +194,12 @@ def test_scores_that_do_not_fit_are_all_named():
     scores['v0'][0] = np.inf
     with pytest.raises(ValueError) as error:
         select_units(scores, architecture, ParameterCost(), 1e9)
-    for named in ('f0 has shape (15,), wanted (16,)', 'k1 has shape none', 'h is not finite', 'v0 is not finite'):
+    for named in (
+        'f0 has shape (15,), wanted (16,)',
+        'k1 has shape none',
+        'h is not finite',
+        'v0 is not finite',
+    ):
         assert named in str(error.value)
 
 
@@ -181,10 +217,12 @@ def test_letters_that_are_no_widths_are_refused(prune):
         select_units(random_scores(network(), 1), network(), ParameterCost(), 1e9, prune=prune)
 
 
-@given(ARCHITECTURES, st.integers(0, 2 ** 31))
+@given(ARCHITECTURES, st.integers(0, 2**31))
 def test_selection_survives_json(architecture, seed):
     least, whole = reachable_range(architecture, ParameterCost(), LETTERS)
-    selection = select_units(random_scores(architecture, seed), architecture, ParameterCost(), (least + whole) / 2)
+    selection = select_units(
+        random_scores(architecture, seed), architecture, ParameterCost(), (least + whole) / 2
+    )
     again = Selection.from_dict(json.loads(json.dumps(selection.to_dict())))
     assert again.to_dict() == selection.to_dict()
     assert again.architecture(architecture) == selection.architecture(architecture)

@@ -1,4 +1,7 @@
-"""What setup.py promises, what the machine is told it lacks, and that an installation is made once and mended."""
+"""What setup.py promises, what the machine is told it lacks, and that an installation is made once and
+mended.
+"""
+
 import fcntl
 import importlib.metadata
 import importlib.util
@@ -23,7 +26,11 @@ def canonical(name):
 
 
 def constraints():
-    lines = [line for line in (ROOT / 'constraints.txt').read_text().splitlines() if line and not line.startswith('#')]
+    lines = [
+        line
+        for line in (ROOT / 'constraints.txt').read_text().splitlines()
+        if line and not line.startswith('#')
+    ]
     return [tuple(line.split('==')) for line in lines]
 
 
@@ -31,6 +38,7 @@ def constraints():
 def declared():
     """What setup.py hands to setuptools, without running a command."""
     from setuptools import distutils
+
     before = os.getcwd()
     os.chdir(ROOT)
     try:
@@ -63,17 +71,27 @@ def add_python(directory, name, version):
     """An interpreter that takes itself for `version`."""
     told = 'import platform, sys; platform.python_version = lambda: "{}"; sys.version_info = {}; exec(sys.argv[1])'
     numbers = tuple(map(int, version.split('.')))
-    (directory / name).write_text("#!/bin/sh\nexec {} -c '{}' \"$2\"\n".format(BASE_PYTHON, told.format(version, numbers)))
+    (directory / name).write_text(
+        f'#!/bin/sh\nexec {BASE_PYTHON} -c \'{told.format(version, numbers)}\' "$2"\n'
+    )
     (directory / name).chmod(0o755)
 
 
 def run(*command, path, **variables):
-    return subprocess.run([str(part) for part in command], env={'PATH': str(path), **variables}, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
+    return subprocess.run(
+        [str(part) for part in command],
+        env={'PATH': str(path), **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def everything_in(directory):
-    return {path: path.lstat().st_mtime_ns for path in directory.rglob('*') if '__pycache__' not in path.parts}
+    return {
+        path: path.lstat().st_mtime_ns for path in directory.rglob('*') if '__pycache__' not in path.parts
+    }
 
 
 # What is declared
@@ -86,7 +104,9 @@ def test_every_constraint_is_exact_and_given_once():
 
 
 def test_every_requirement_is_a_constraint(declared):
-    requirements = declared.install_requires + [line for lines in declared.extras_require.values() for line in lines]
+    requirements = declared.install_requires + [
+        line for lines in declared.extras_require.values() for line in lines
+    ]
     assert {tuple(line.split('==')) for line in requirements} <= set(constraints())
 
 
@@ -97,18 +117,29 @@ def test_mxnet_comes_from_one_extra_only(declared):
     assert brings_mxnet(declared.install_requires) == []
     brought = {extra: brings_mxnet(lines) for extra, lines in declared.extras_require.items()}
     assert {extra: lines for extra, lines in brought.items() if lines} == {
-        'cpu': ['mxnet==1.9.1'], 'cu112': ['mxnet-cu112==1.9.1']}
+        'cpu': ['mxnet==1.9.1'],
+        'cu112': ['mxnet-cu112==1.9.1'],
+    }
 
 
 def test_every_installed_package_has_its_pinned_version():
     installed = {canonical(d.metadata['Name']): d.version for d in importlib.metadata.distributions()}
     pinned = {canonical(name): version for name, version in constraints()}
-    assert {name: version for name, version in installed.items() if pinned.get(name, version) != version} == {}
+    assert {
+        name: version for name, version in installed.items() if pinned.get(name, version) != version
+    } == {}
 
 
 def test_every_installed_pin_admits_every_promised_python(declared):
     promised = SpecifierSet(declared.python_requires)
-    assert [promised.contains(version) for version in ['3.7.17', *PYTHONS, '3.12.0']] == [False, True, True, True, True, False]
+    assert [promised.contains(version) for version in ['3.7.17', *PYTHONS, '3.12.0']] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
     pinned = {canonical(name) for name, _ in constraints()}
     for distribution in importlib.metadata.distributions():
         if canonical(distribution.metadata['Name']) in pinned:
@@ -126,7 +157,7 @@ def test_unsuitable_python_is_one_line(tree, commands, version, chosen):
     before = everything_in(tree)
     done = run('sh', tree / 'tools/setup/choose_python.sh', chosen, path=commands)
     assert (done.returncode, done.stdout) == (2, '')
-    says = r'error: python3 is CPython {}, but .* 3\.8 to 3\.11 .*PYTHON=python3\.11\n'.format(re.escape(version))
+    says = rf'error: python3 is CPython {re.escape(version)}, but .* 3\.8 to 3\.11 .*PYTHON=python3\.11\n'
     assert re.fullmatch(says, done.stderr)
     assert everything_in(tree) == before
 
@@ -148,7 +179,7 @@ def test_newest_suitable_python_stands_in_for_an_unsuitable_python3(tree, comman
 
 def test_path_printed_is_the_interpreter_below_an_environment(tree, commands):
     done = run('sh', tree / 'tools/setup/choose_python.sh', sys.executable, path=commands)
-    assert (done.stdout, done.stderr) == ('{}\n'.format(BASE_PYTHON), '')
+    assert (done.stdout, done.stderr) == (f'{BASE_PYTHON}\n', '')
 
 
 def test_make_stops_where_there_is_no_suitable_python(tree, commands):
@@ -158,29 +189,43 @@ def test_make_stops_where_there_is_no_suitable_python(tree, commands):
     assert not (tree / '.venv').exists()
 
 
-@pytest.mark.parametrize('cannot, says', [
-    ('<string_view>', r'no working C\+\+17 compiler \(compiler\): install g\+\+ 7 or newer, or set CXX'),
-    ('<stdlib.h>', r'the C compiler compiler does not work: install gcc, or set CC'),
-    ('<Python.h>', r'.* comes without its C headers: install python3\.\d+-dev, or run make PYTHON=\.\.\. with another'),
-])
+@pytest.mark.parametrize(
+    'cannot, says',
+    [
+        ('<string_view>', r'no working C\+\+17 compiler \(compiler\): install g\+\+ 7 or newer, or set CXX'),
+        ('<stdlib.h>', r'the C compiler compiler does not work: install gcc, or set CC'),
+        (
+            '<Python.h>',
+            r'.* comes without its C headers: install python3\.\d+-dev, or run make PYTHON=\.\.\. with another',
+        ),
+    ],
+)
 def test_what_the_compiler_cannot_do_is_one_line(tree, commands, cannot, says):
     (commands / 'make').symlink_to(shutil.which('make'))
-    (commands / 'compiler').write_text('#!/bin/sh\nread -r line\ncase $line in *"{}"*) exit 1 ;; esac\n'.format(cannot))
+    (commands / 'compiler').write_text(
+        f'#!/bin/sh\nread -r line\ncase $line in *"{cannot}"*) exit 1 ;; esac\n'
+    )
     (commands / 'compiler').chmod(0o755)
     before = everything_in(tree)
     done = run(BASE_PYTHON, tree / 'tools/setup/install.py', path=commands, CC='compiler', CXX='compiler')
     assert (done.returncode, done.stdout) == (2, '')
-    assert re.fullmatch('error: {}\n'.format(says), done.stderr)
+    assert re.fullmatch(f'error: {says}\n', done.stderr)
     assert everything_in(tree) == before
 
 
 def test_python_without_venv_is_one_line(tree, commands, tmp_path):
     (tmp_path / 'ensurepip.py').write_text('raise ImportError')
     (commands / 'make').symlink_to(shutil.which('make'))
-    done = run(BASE_PYTHON, tree / 'tools/setup/install.py', path='{}:{}'.format(commands, os.environ['PATH']),
-               PYTHONPATH=str(tmp_path))
+    done = run(
+        BASE_PYTHON,
+        tree / 'tools/setup/install.py',
+        path='{}:{}'.format(commands, os.environ['PATH']),
+        PYTHONPATH=str(tmp_path),
+    )
     assert (done.returncode, done.stdout) == (2, '')
-    assert re.fullmatch(r'error: .* has no venv module: install python3\.\d+-venv, or run make PYTHON=.*\n', done.stderr)
+    assert re.fullmatch(
+        r'error: .* has no venv module: install python3\.\d+-venv, or run make PYTHON=.*\n', done.stderr
+    )
 
 
 def test_each_missing_thing_has_a_line(tree, commands):
@@ -188,8 +233,10 @@ def test_each_missing_thing_has_a_line(tree, commands):
     done = run(BASE_PYTHON, spaced / 'tools/setup/install.py', path=commands)
     assert done.returncode == 2
     assert [re.sub(' in /.*', '', line).split(',')[0] for line in done.stderr.splitlines()] == [
-        'error: the build of Horovod cannot take the space', 'error: there is no make',
-        'error: no working C++17 compiler (c++']
+        'error: the build of Horovod cannot take the space',
+        'error: there is no make',
+        'error: no working C++17 compiler (c++',
+    ]
 
 
 # What is installed once, and mended
@@ -209,7 +256,7 @@ def add_distribution(script, name):
         return
     (site / (name + '.dist-info')).mkdir()
     (site / (name + '.py')).write_text('installed')
-    (site / (name + '.dist-info') / 'RECORD').write_text('{0}.py,sha256=0,9\n{0}.dist-info/RECORD,,\n'.format(name))
+    (site / (name + '.dist-info') / 'RECORD').write_text(f'{name}.py,sha256=0,9\n{name}.dist-info/RECORD,,\n')
 
 
 class Pretended:
@@ -261,21 +308,28 @@ def test_second_call_does_nothing(installed, tree):
 ALL = ['environment', 'packages', 'horovod', 'check']
 
 
-@pytest.mark.parametrize('damage, left', [
-    (lambda s: shutil.rmtree(s.VENV), ALL),
-    (lambda s: s.PYTHON.unlink(), ALL),
-    (lambda s: s.RECORD.write_text('{"identity"'), ALL),
-    (lambda s: s.RECORD.unlink(), ALL),
-    (lambda s: (s.site_packages() / 'pip-25.0.1.dist-info/RECORD').unlink(), ALL),
-    (lambda s: shutil.rmtree(s.site_packages()), ALL),
-    (lambda s: (s.site_packages() / 'numpy-1.23.5.py').unlink(), ['packages', 'check']),
-    (lambda s: (s.site_packages() / 'numpy-1.23.5.py').write_text(''), ['packages', 'check']),
-    (lambda s: shutil.rmtree(s.site_packages() / 'numpy-1.23.5.dist-info'), ['packages', 'check']),
-    (lambda s: (s.site_packages() / 'horovod-0.28.1.dist-info/RECORD').unlink(), ['horovod', 'check']),
-    (lambda s: s.CONSTRAINTS.write_text(s.CONSTRAINTS.read_text() + '# newer\n'), ['packages', 'check']),
-    (lambda s: s.CONSTRAINTS.write_text(s.CONSTRAINTS.read_text().replace('numpy==1.23.5', 'numpy==1.23.4')),
-     ['packages', 'horovod', 'check']),
-])
+@pytest.mark.parametrize(
+    'damage, left',
+    [
+        (lambda s: shutil.rmtree(s.VENV), ALL),
+        (lambda s: s.PYTHON.unlink(), ALL),
+        (lambda s: s.RECORD.write_text('{"identity"'), ALL),
+        (lambda s: s.RECORD.unlink(), ALL),
+        (lambda s: (s.site_packages() / 'pip-25.0.1.dist-info/RECORD').unlink(), ALL),
+        (lambda s: shutil.rmtree(s.site_packages()), ALL),
+        (lambda s: (s.site_packages() / 'numpy-1.23.5.py').unlink(), ['packages', 'check']),
+        (lambda s: (s.site_packages() / 'numpy-1.23.5.py').write_text(''), ['packages', 'check']),
+        (lambda s: shutil.rmtree(s.site_packages() / 'numpy-1.23.5.dist-info'), ['packages', 'check']),
+        (lambda s: (s.site_packages() / 'horovod-0.28.1.dist-info/RECORD').unlink(), ['horovod', 'check']),
+        (lambda s: s.CONSTRAINTS.write_text(s.CONSTRAINTS.read_text() + '# newer\n'), ['packages', 'check']),
+        (
+            lambda s: s.CONSTRAINTS.write_text(
+                s.CONSTRAINTS.read_text().replace('numpy==1.23.5', 'numpy==1.23.4')
+            ),
+            ['packages', 'horovod', 'check'],
+        ),
+    ],
+)
 def test_damage_is_seen_and_mended(installed, damage, left):
     damage(installed)
     assert names(installed.steps_left()) == left
@@ -286,7 +340,10 @@ def test_damage_is_seen_and_mended(installed, damage, left):
 def test_mpi_is_built_when_asked_for_and_then_kept(installed, monkeypatch):
     assert 'HOROVOD_WITHOUT_MPI' in installed.horovod_build()
     monkeypatch.setenv('MPI', '1')
-    assert names(installed.steps_left()) == ['horovod', 'check'] and 'HOROVOD_WITH_MPI' in installed.horovod_build()
+    assert (
+        names(installed.steps_left()) == ['horovod', 'check']
+        and 'HOROVOD_WITH_MPI' in installed.horovod_build()
+    )
     assert installed.main([]) == 0
     monkeypatch.delenv('MPI')
     assert installed.steps_left() == [] and 'HOROVOD_WITH_MPI' in installed.horovod_build()
@@ -299,7 +356,9 @@ def test_mpi_without_its_compiler_is_one_line(tree, monkeypatch):
     monkeypatch.setenv('MPI', '1')
     monkeypatch.setattr(script.shutil, 'which', lambda name: None if name == 'mpicc' else '/bin/' + name)
     assert [line for line in script.missing_here() if 'MPI' in line] == [
-        'MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or run make clean and leave MPI=1 away']
+        'MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or run make clean and leave '
+        'MPI=1 away'
+    ]
 
 
 def test_environment_copied_elsewhere_is_made_anew(installed, tree):
@@ -346,8 +405,11 @@ def test_failed_download_leaves_what_was_there(installed, monkeypatch):
 def test_second_installation_waits_for_the_first(tree):
     with open(tree / 'constraints.txt') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        second = subprocess.Popen([str(BASE_PYTHON), str(tree / 'tools/setup/install.py'), '--dry-run'],
-                                  stdout=subprocess.PIPE, universal_newlines=True)
+        second = subprocess.Popen(
+            [str(BASE_PYTHON), str(tree / 'tools/setup/install.py'), '--dry-run'],
+            stdout=subprocess.PIPE,
+            universal_newlines=True,
+        )
         assert 'waiting' in second.stdout.readline()
         assert second.poll() is None
     assert second.communicate(timeout=60)[0].split() == ALL

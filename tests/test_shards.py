@@ -1,4 +1,5 @@
 """Shards on disk: what is refused, and how."""
+
 from __future__ import annotations
 
 import hashlib
@@ -32,8 +33,15 @@ def make_records(count, *, length=16, predictions=3, seed=0):
 
 def write_manifest(directory, files, *, split='train', **changes):
     entry = {'instances': sum(file['instances'] for file in files), 'shards': files}
-    manifest = {'format': format_.FORMAT, 'version': format_.VERSION, 'max_seq_length': 16, 'max_predictions': 3,
-                'vocabulary': {'size': len(VOCAB), 'sha256': vocabulary_hash(VOCAB)}, 'splits': {split: entry}, **changes}
+    manifest = {
+        'format': format_.FORMAT,
+        'version': format_.VERSION,
+        'max_seq_length': 16,
+        'max_predictions': 3,
+        'vocabulary': {'size': len(VOCAB), 'sha256': vocabulary_hash(VOCAB)},
+        'splits': {split: entry},
+        **changes,
+    }
     (directory / format_.MANIFEST).write_text(json.dumps(manifest))
 
 
@@ -42,7 +50,7 @@ def make_directory(directory, sizes=(7, 5)):
     directory.mkdir()
     records, files, done = make_records(sum(sizes)), [], 0
     for number, size in enumerate(sizes):
-        written = write_shard(directory / f'train-{number:05d}.npz', records[done:done + size])
+        written = write_shard(directory / f'train-{number:05d}.npz', records[done : done + size])
         files.append(dict(vars(written)))
         done += size
     write_manifest(directory, files)
@@ -71,8 +79,15 @@ def test_records_read_back(tmp_path):
 
 def test_a_shard_needs_no_pickle_and_has_gluonnlps_fields(directory):
     with np.load(directory / 'train-00000.npz', allow_pickle=False) as npz:
-        assert set(npz) == {'input_ids', 'segment_ids', 'valid_lengths', 'masked_lm_positions', 'masked_lm_ids',
-                            'masked_lm_weights', 'next_sentence_labels'}
+        assert set(npz) == {
+            'input_ids',
+            'segment_ids',
+            'valid_lengths',
+            'masked_lm_positions',
+            'masked_lm_ids',
+            'masked_lm_weights',
+            'next_sentence_labels',
+        }
         assert all(npz[name].dtype.kind == 'u' for name in npz)
 
 
@@ -114,11 +129,20 @@ def test_a_truncated_shard_is_found_when_opened_and_a_flipped_one_when_read(dire
         Shards.open(directory)
 
 
-@pytest.mark.parametrize('changes, said', [
-    ({'format': 'else'}, 'not a manifest'), ({'version': 2}, 'version 2'), ({'max_seq_length': True}, 'max_seq_length'),
-    ({'max_predictions': 'x' * 30_000}, 'max_predictions is .x{79};'), ({'max_predictions': -1}, 'max_predictions'),
-    ({'vocabulary': {'size': 100}}, 'sha256'), ({'splits': {}}, 'splits'),
-    ({'splits': {'train': {'instances': 0, 'shards': []}}}, 'lists no shards'), ({'splits': {'other': {}}}, 'splits')])
+@pytest.mark.parametrize(
+    'changes, said',
+    [
+        ({'format': 'else'}, 'not a manifest'),
+        ({'version': 2}, 'version 2'),
+        ({'max_seq_length': True}, 'max_seq_length'),
+        ({'max_predictions': 'x' * 30_000}, 'max_predictions is .x{79};'),
+        ({'max_predictions': -1}, 'max_predictions'),
+        ({'vocabulary': {'size': 100}}, 'sha256'),
+        ({'splits': {}}, 'splits'),
+        ({'splits': {'train': {'instances': 0, 'shards': []}}}, 'lists no shards'),
+        ({'splits': {'other': {}}}, 'splits'),
+    ],
+)
 def test_a_manifest_that_does_not_fit_is_refused(directory, changes, said):
     path = directory / format_.MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -126,8 +150,21 @@ def test_a_manifest_that_does_not_fit_is_refused(directory, changes, said):
         Shards.open(directory)
 
 
-@pytest.mark.parametrize('name', ['../train-00000.npz', '/etc/passwd', 'train-00000.npz/../../x', 'heldout-00000.npz',
-                                  'train-1.npz', 'train-00000.npz\n', '', None, 7, 'train-٠٠٠٠٠.npz'])
+@pytest.mark.parametrize(
+    'name',
+    [
+        '../train-00000.npz',
+        '/etc/passwd',
+        'train-00000.npz/../../x',
+        'heldout-00000.npz',
+        'train-1.npz',
+        'train-00000.npz\n',
+        '',
+        None,
+        7,
+        'train-٠٠٠٠٠.npz',
+    ],
+)
 def test_a_name_that_leads_elsewhere_is_refused(directory, name):
     manifest = json.loads((directory / format_.MANIFEST).read_text())
     manifest['splits']['train']['shards'][0]['name'] = name
@@ -143,10 +180,19 @@ def test_a_manifest_that_is_no_json_is_refused(directory, text):
         Shards.open(directory)
 
 
-@pytest.mark.parametrize('field, value, said', [
-    ('input_ids', 100, 'input_ids'), ('masked_lm_ids', 100, 'masked_lm_ids'), ('segment_ids', 2, 'segment_ids'),
-    ('valid_lengths', 17, 'valid_lengths'), ('valid_lengths', 0, 'valid_lengths'), ('masked_lm_positions', 16, 'positions'),
-    ('masked_lm_positions', 15, 'beyond the valid length'), ('next_sentence_labels', 2, 'labels')])
+@pytest.mark.parametrize(
+    'field, value, said',
+    [
+        ('input_ids', 100, 'input_ids'),
+        ('masked_lm_ids', 100, 'masked_lm_ids'),
+        ('segment_ids', 2, 'segment_ids'),
+        ('valid_lengths', 17, 'valid_lengths'),
+        ('valid_lengths', 0, 'valid_lengths'),
+        ('masked_lm_positions', 16, 'positions'),
+        ('masked_lm_positions', 15, 'beyond the valid length'),
+        ('next_sentence_labels', 2, 'labels'),
+    ],
+)
 def test_values_out_of_range_are_refused_though_the_checksum_fits(tmp_path, field, value, said):
     records = make_records(4)
     records['valid_lengths'] = 8
@@ -159,8 +205,17 @@ def test_values_out_of_range_are_refused_though_the_checksum_fits(tmp_path, fiel
 def signed(directory, content, instances=4):
     """A manifest that vouches for whatever `content` is."""
     (directory / 'train-00000.npz').write_bytes(content)
-    write_manifest(directory, [{'name': 'train-00000.npz', 'instances': instances, 'bytes': len(content),
-                                'sha256': hashlib.sha256(content).hexdigest()}])
+    write_manifest(
+        directory,
+        [
+            {
+                'name': 'train-00000.npz',
+                'instances': instances,
+                'bytes': len(content),
+                'sha256': hashlib.sha256(content).hexdigest(),
+            }
+        ],
+    )
 
 
 def test_hundreds_of_damaged_but_signed_shards_are_refused_or_read_right(tmp_path):
@@ -176,12 +231,12 @@ def test_hundreds_of_damaged_but_signed_shards_are_refused_or_read_right(tmp_pat
             if change == 0:
                 content[at] = chance.randrange(256)
             elif change == 1:
-                del content[at:at + chance.randint(1, 200)]
+                del content[at : at + chance.randint(1, 200)]
             else:
                 content[at:at] = chance.getrandbits(8 * 9).to_bytes(9, 'little')
         signed(tmp_path, bytes(content))
         try:
-            fields, = read_all(tmp_path)
+            (fields,) = read_all(tmp_path)
         except ValueError as error:
             assert 'train-00000.npz' in str(error)
             refused += 1
@@ -211,7 +266,12 @@ def test_pickles_and_bombs_are_refused_unopened(tmp_path):
     read_all(tmp_path)
     bomb = npz_of(zipfile.ZIP_DEFLATED, **{**fields, 'input_ids': bytes(50_000_000)})
     pickle = npz_of(**{**fields, 'next_sentence_labels': npy_of(np.array([0, 1, None, 'x'], object))})
-    huge = npz_of(**{**fields, 'valid_lengths': npy_of(records['valid_lengths']).replace(b'(4,)', b'(4' + b'0' * 12 + b',)')})
+    huge = npz_of(
+        **{
+            **fields,
+            'valid_lengths': npy_of(records['valid_lengths']).replace(b'(4,)', b'(4' + b'0' * 12 + b',)'),
+        }
+    )
     other = npz_of(**{**fields, 'extra': b''})
     packed = npz_of(zipfile.ZIP_LZMA, **fields)
     for content in (bomb, pickle, huge, other, packed, npz_of(), b'', b'PK'):
@@ -223,7 +283,19 @@ def test_pickles_and_bombs_are_refused_unopened(tmp_path):
 def test_hundreds_of_damaged_manifests_are_refused_or_read_right(directory):
     good = (directory / format_.MANIFEST).read_text()
     chance = random.Random(1)
-    values = ['null', '-1', '1e99', '"x"', '[]', '{}', 'true', '99999999999999999999', '0', 'NaN', '"\\u0000"']
+    values = [
+        'null',
+        '-1',
+        '1e99',
+        '"x"',
+        '[]',
+        '{}',
+        'true',
+        '99999999999999999999',
+        '0',
+        'NaN',
+        '"\\u0000"',
+    ]
     for _ in range(500):
         tokens = good.replace(',', ' , ').replace(':', ' : ').replace('}', ' } ').replace(']', ' ] ').split()
         for _ in range(chance.randint(1, 3)):

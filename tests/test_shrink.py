@@ -1,10 +1,21 @@
 """Folding and cutting: gated = folded, and gated with zeros = shrunk, for any network and any widths."""
+
 import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import (
+    TOKENS,
+    network,
+    outputs_of,
+    random_alphas,
+    random_inputs,
+    random_parameters,
+    random_selection,
+    relative_difference,
+)
 
 from gluon_optbert.architecture import Architecture, LayerDims, parameter_shapes
 from gluon_optbert.checkpoint import SavedModel
@@ -13,18 +24,27 @@ from gluon_optbert.model import build
 from gluon_optbert.selection import Selection, truncate
 from gluon_optbert.shrink import check_parameters, cut, fold, shrink
 from gluon_optbert.vocabulary import vocabulary_of
-from tiny import (TOKENS, network, outputs_of, random_alphas, random_inputs, random_parameters, random_selection,
-                  relative_difference)
 
-# Relative to the largest value of an output: what two layers leave of float32's 1e-7 when sums are taken in another order.
+# Relative to the largest value of an output: what two layers leave of float32's 1e-7 when sums are taken in
+# another order.
 TOLERANCE = 1e-5
 UNEVEN = network((3, 2, 5, 7), (1, 4, 1, 0), (2, 1, 3, 16), h=6)
 NETWORKS = st.builds(
-    Architecture, h=st.integers(2, 9), e=st.none() | st.integers(2, 6), vocab_size=st.just(11), max_length=st.just(8),
-    layers=st.lists(st.builds(LayerDims, a=st.integers(1, 3), k=st.integers(1, 4), v=st.integers(1, 4),
-                              f=st.integers(0, 6)), min_size=1, max_size=3).map(tuple))
+    Architecture,
+    h=st.integers(2, 9),
+    e=st.none() | st.integers(2, 6),
+    vocab_size=st.just(11),
+    max_length=st.just(8),
+    layers=st.lists(
+        st.builds(
+            LayerDims, a=st.integers(1, 3), k=st.integers(1, 4), v=st.integers(1, 4), f=st.integers(0, 6)
+        ),
+        min_size=1,
+        max_size=3,
+    ).map(tuple),
+)
 LETTERS = st.sets(st.sampled_from('hakvf'), min_size=1).map(lambda letters: ''.join(sorted(letters)))
-SEEDS = st.integers(0, 2 ** 31 - 10)
+SEEDS = st.integers(0, 2**31 - 10)
 
 
 def gated_outputs(architecture, parameters, alphas, inputs, *, selection=None, trainable=True, hybrid=True):
@@ -32,19 +52,25 @@ def gated_outputs(architecture, parameters, alphas, inputs, *, selection=None, t
     model.hybridize(hybrid)
     model.gates.set({key: alpha for key, alpha in alphas.items() if len(alpha)})
     if selection is not None:
-        model.encoder.drop_blocks([i for i, layer in enumerate(selection.architecture(architecture).layers) if not layer.f])
+        model.encoder.drop_blocks(
+            [i for i, layer in enumerate(selection.architecture(architecture).layers) if not layer.f]
+        )
     return outputs_of(model, inputs)
 
 
 def without(outputs, selection):
     """Outputs of a network that still has the units that went, without them."""
-    return {name: value[..., selection.kept['h']] if name in ('encoded', 'pooled') else value
-            for name, value in outputs.items()}
+    return {
+        name: value[..., selection.kept['h']] if name in ('encoded', 'pooled') else value
+        for name, value in outputs.items()
+    }
 
 
 def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inputs, **options):
     """Returns the smaller parameters and architecture."""
-    gated = gated_outputs(architecture, parameters, truncate(alphas, selection), inputs, selection=selection, **options)
+    gated = gated_outputs(
+        architecture, parameters, truncate(alphas, selection), inputs, selection=selection, **options
+    )
     smaller, left = shrink(parameters, architecture, alphas, selection)
     assert {name: value.shape for name, value in smaller.items()} == parameter_shapes(left)
     shrunk = outputs_of(build(left, smaller), inputs)
@@ -55,7 +81,10 @@ def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inpu
 @given(NETWORKS, LETTERS, SEEDS)
 @settings(max_examples=25)
 def test_gated_network_equals_folded_network(architecture, letters, seed):
-    parameters, alphas = random_parameters(architecture, seed), random_alphas(architecture, seed + 1, letters=letters)
+    parameters, alphas = (
+        random_parameters(architecture, seed),
+        random_alphas(architecture, seed + 1, letters=letters),
+    )
     inputs = random_inputs(architecture, seed=seed)
     gated = gated_outputs(architecture, parameters, alphas, inputs)
     folded = outputs_of(build(architecture, fold(parameters, architecture, alphas)), inputs)
@@ -68,8 +97,15 @@ def test_gated_network_with_zeros_equals_shrunk_network(architecture, letters, s
     parameters = random_parameters(architecture, seed)
     alphas = random_alphas(architecture, seed + 1, letters=letters)
     selection = random_selection(architecture, seed + 2, letters=letters)
-    assert_gated_equals_shrunk(architecture, parameters, alphas, selection, random_inputs(architecture, seed=seed),
-                               trainable=trainable, hybrid=hybrid)
+    assert_gated_equals_shrunk(
+        architecture,
+        parameters,
+        alphas,
+        selection,
+        random_inputs(architecture, seed=seed),
+        trainable=trainable,
+        hybrid=hybrid,
+    )
 
 
 @pytest.mark.parametrize('trainable', [True, False])
@@ -77,29 +113,49 @@ def test_layer_left_without_filters_loses_its_block(trainable):
     architecture = network((2, 3, 4, 8), (1, 2, 2, 5))
     selection = random_selection(architecture, 3)
     selection.kept['f0'] = np.zeros(0, dtype=int)
-    smaller, left = assert_gated_equals_shrunk(architecture, random_parameters(architecture), random_alphas(architecture),
-                                               selection, random_inputs(architecture), trainable=trainable)
+    smaller, left = assert_gated_equals_shrunk(
+        architecture,
+        random_parameters(architecture),
+        random_alphas(architecture),
+        selection,
+        random_inputs(architecture),
+        trainable=trainable,
+    )
     assert left.layers[0].f == 0 and not any('cells.0.ffn' in name for name in smaller)
 
 
-@pytest.mark.parametrize('architecture', [network(), UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)],
-                         ids=['even', 'uneven', 'factorised'])
+@pytest.mark.parametrize(
+    'architecture',
+    [network(), UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)],
+    ids=['even', 'uneven', 'factorised'],
+)
 @pytest.mark.parametrize('letters', ['h', 'a', 'k', 'v', 'f', 'hakvf'])
 def test_gated_equals_shrunk_for_each_width_alone_and_all_together(architecture, letters):
     selection = random_selection(architecture, 5, letters=letters)
     assert any(len(selection.kept[key]) < width for key, width in architecture.widths().items())
-    assert_gated_equals_shrunk(architecture, random_parameters(architecture), random_alphas(architecture, letters=letters),
-                               selection, random_inputs(architecture))
+    assert_gated_equals_shrunk(
+        architecture,
+        random_parameters(architecture),
+        random_alphas(architecture, letters=letters),
+        selection,
+        random_inputs(architecture),
+    )
 
 
-@pytest.mark.parametrize('start', [UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), h=10, e=4)], ids=['uneven', 'factorised'])
+@pytest.mark.parametrize(
+    'start', [UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), h=10, e=4)], ids=['uneven', 'factorised']
+)
 def test_gated_equals_shrunk_round_after_round(start):
     architecture, parameters = start, random_parameters(start)
     for number in range(3):
         selection = random_selection(architecture, number)
         parameters, architecture = assert_gated_equals_shrunk(
-            architecture, parameters, random_alphas(architecture, number), selection,
-            random_inputs(architecture, seed=number))
+            architecture,
+            parameters,
+            random_alphas(architecture, number),
+            selection,
+            random_inputs(architecture, seed=number),
+        )
     assert architecture != start
 
 
@@ -124,7 +180,9 @@ def test_two_rounds_equal_one_of_the_product_of_their_alphas():
 def test_ones_fold_to_the_same_bits():
     ones = {key: np.ones(width, np.float32) for key, width in UNEVEN.widths().items()}
     parameters = random_parameters(UNEVEN)
-    assert all(np.array_equal(value, parameters[name]) for name, value in fold(parameters, UNEVEN, ones).items())
+    assert all(
+        np.array_equal(value, parameters[name]) for name, value in fold(parameters, UNEVEN, ones).items()
+    )
 
 
 def test_keeping_everything_cuts_nothing():
@@ -185,7 +243,11 @@ def test_every_parameter_that_does_not_fit_is_named():
     parameters['decoder.3.bias'] = np.ones(5)
     with pytest.raises(ValueError) as error:
         check_parameters(parameters, network())
-    for named in ('missing pooler.bias (8,)', "unknown 'pooler.gate' (3,)", 'decoder.3.bias has shape (5,), wanted'):
+    for named in (
+        'missing pooler.bias (8,)',
+        "unknown 'pooler.gate' (3,)",
+        'decoder.3.bias has shape (5,), wanted',
+    ):
         assert named in str(error.value)
 
 
@@ -202,7 +264,9 @@ def test_layer_without_filters_needs_no_gate_for_them():
     architecture = network((2, 4, 4, 0), (2, 4, 4, 16))
     alphas = random_alphas(architecture)
     del alphas['f0']
-    assert set(fold(random_parameters(architecture), architecture, alphas)) == set(parameter_shapes(architecture))
+    assert set(fold(random_parameters(architecture), architecture, alphas)) == set(
+        parameter_shapes(architecture)
+    )
 
 
 @pytest.mark.parametrize('kept', [[], [1, 0], [0, 0], [8], [-1, 2]])
@@ -220,13 +284,22 @@ def test_selection_of_an_unknown_width_is_named():
 
 @given(NETWORKS, LETTERS, SEEDS, st.integers(1, 2))
 @settings(max_examples=12)
-def test_gated_network_equals_the_export_after_several_rounds(tmp_path_factory, architecture, letters, seed, rounds):
+def test_gated_network_equals_the_export_after_several_rounds(
+    tmp_path_factory, architecture, letters, seed, rounds
+):
     parameters, inputs = random_parameters(architecture, seed), random_inputs(architecture, seed=seed)
     for number in range(rounds):
         before, selection = architecture, random_selection(architecture, seed + number, letters=letters)
-        gated = gated_outputs(architecture, parameters, truncate(random_alphas(architecture, seed, letters=letters), selection),
-                              inputs, selection=selection)
-        parameters, architecture = shrink(parameters, before, random_alphas(before, seed, letters=letters), selection)
+        gated = gated_outputs(
+            architecture,
+            parameters,
+            truncate(random_alphas(architecture, seed, letters=letters), selection),
+            inputs,
+            selection=selection,
+        )
+        parameters, architecture = shrink(
+            parameters, before, random_alphas(before, seed, letters=letters), selection
+        )
     place = tmp_path_factory.mktemp('export') / 'deploy'
     export(SavedModel(architecture, parameters, vocabulary_of(TOKENS[:11])), place, head='pretraining')
     exported = outputs_of(import_symbol(place, list(INPUTS)), inputs)
@@ -242,4 +315,6 @@ def test_shrinking_holds_no_second_set_of_the_parameters():
     smaller, _ = shrink(parameters, architecture, alphas, Selection(kept, 0.0, 0.0))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < sum(value.nbytes for value in smaller.values()) + 5 * max(value.nbytes for value in parameters.values())
+    assert peak < sum(value.nbytes for value in smaller.values()) + 5 * max(
+        value.nbytes for value in parameters.values()
+    )

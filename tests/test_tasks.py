@@ -1,4 +1,5 @@
 """Tasks as data: every file is one, and the official layout is read as it is, with its oddities."""
+
 import json
 import logging
 from pathlib import Path
@@ -6,10 +7,10 @@ from pathlib import Path
 import gluonnlp
 import numpy as np
 import pytest
+from tiny import ROOT
 
 from gluon_optbert.metrics import METRICS
 from gluon_optbert.tasks import Examples, find_task, names, read_examples, read_sets, read_task, submission
-from tiny import ROOT
 
 GLUE = Path(__file__).parents[2] / 'shared' / 'data' / 'glue'
 needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
@@ -31,7 +32,10 @@ def test_task_file_is_whole(path):
     task = read_task(path)
     assert task.head.task == task.name and set(task.metrics) <= set(METRICS)
     assert hasattr(gluonnlp.data, task.gluonnlp)
-    assert all(Path(name).suffix == '.tsv' for name in (task.train, *task.dev.values(), *task.test, *task.test.values()))
+    assert all(
+        Path(name).suffix == '.tsv'
+        for name in (task.train, *task.dev.values(), *task.test, *task.test.values())
+    )
 
 
 def test_label_orders_are_the_canonical_ones():
@@ -57,9 +61,17 @@ def test_users_own_task_file_is_read(tmp_path):
     assert find_task(path).head.labels == ('x', 'y', 'z') and find_task(str(path)).name == 'Mine'
 
 
-@pytest.mark.parametrize('change, said', [({'format': 2}, 'format 2'), ({'metrics': ['bleu']}, "metric 'bleu' is none of"),
-                                          ({'fields': []}, 'one field or two'), ({'labels': 'ab'}, 'labels is of the wrong kind'),
-                                          ({'extra': 1}, "'extra' is unknown"), ({'dev': {}}, 'a metric and a dev set')])
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        ({'format': 2}, 'format 2'),
+        ({'metrics': ['bleu']}, "metric 'bleu' is none of"),
+        ({'fields': []}, 'one field or two'),
+        ({'labels': 'ab'}, 'labels is of the wrong kind'),
+        ({'extra': 1}, "'extra' is unknown"),
+        ({'dev': {}}, 'a metric and a dev set'),
+    ],
+)
 def test_task_file_that_is_wrong_is_refused(tmp_path, change, said):
     values = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'rte.json').read_text())
     with pytest.raises(ValueError, match=said):
@@ -113,13 +125,25 @@ def test_rows_cut_short_are_left_out_only_where_they_are_known(tmp_path, caplog)
         read_examples(find_task('RTE'), path)
 
 
-@pytest.mark.parametrize('name, text, said', [
-    ('RTE', 'index\tsentence1\tlabel\n', "no column 'sentence2'; its header is index, sentence1, label"),
-    ('RTE', '', 'its header is empty'), ('RTE', b'\xff\xfe', 'not UTF-8 at byte 0'),
-    ('RTE', 'sentence1\tsentence2\tlabel\n', 'has no rows'),
-    ('RTE', 'sentence1\tsentence2\tlabel\na\tb\tentailment\na\tb\tmaybe\n',
-     "line 3 has the label 'maybe', wanted entailment or not_"),
-    ('STS-B', 'sentence1\tsentence2\tscore\na\tb\thigh\n', "line 2 has the label 'high', wanted a number")])
+@pytest.mark.parametrize(
+    'name, text, said',
+    [
+        ('RTE', 'index\tsentence1\tlabel\n', "no column 'sentence2'; its header is index, sentence1, label"),
+        ('RTE', '', 'its header is empty'),
+        ('RTE', b'\xff\xfe', 'not UTF-8 at byte 0'),
+        ('RTE', 'sentence1\tsentence2\tlabel\n', 'has no rows'),
+        (
+            'RTE',
+            'sentence1\tsentence2\tlabel\na\tb\tentailment\na\tb\tmaybe\n',
+            "line 3 has the label 'maybe', wanted entailment or not_",
+        ),
+        (
+            'STS-B',
+            'sentence1\tsentence2\tscore\na\tb\thigh\n',
+            "line 2 has the label 'high', wanted a number",
+        ),
+    ],
+)
 def test_file_that_is_not_as_it_should_be_is_refused_by_name(tmp_path, name, text, said):
     with pytest.raises(ValueError, match=f'data.tsv: .*{said}'):
         read_examples(find_task(name), write(tmp_path / 'data.tsv', text))
@@ -128,29 +152,46 @@ def test_file_that_is_not_as_it_should_be_is_refused_by_name(tmp_path, name, tex
 def test_sets_that_are_not_there_are_left_out_and_named(tmp_path, caplog):
     write(tmp_path / 'MNLI' / 'dev_matched.tsv', 'sentence1\tsentence2\tgold_label\na\tb\tneutral\n')
     with caplog.at_level(logging.INFO):
-        assert list(read_sets(find_task('MNLI'), tmp_path, find_task('MNLI').dev, labelled=True)) == ['dev_matched']
+        assert list(read_sets(find_task('MNLI'), tmp_path, find_task('MNLI').dev, labelled=True)) == [
+            'dev_matched'
+        ]
     assert 'dev_mismatched.tsv' in caplog.text
 
 
 def test_first_rows():
     examples = Examples((('a',), ('b',), ('c',)), np.array([1, 0, 1]), ('0', '1', '2'))
-    assert examples.first(2).texts == (('a',), ('b',)) and len(examples.first(2).labels) == 2 and len(examples.first(None)) == 3
+    assert (
+        examples.first(2).texts == (('a',), ('b',))
+        and len(examples.first(2).labels) == 2
+        and len(examples.first(None)) == 3
+    )
 
 
 def test_submission_has_the_labels_of_the_task():
     scores = np.array([[0.1, 3.0, 0.2], [5.0, 1.0, 2.0]])
-    assert submission(find_task('MNLI'), ('0', '1'), scores) == b'index\tprediction\n0\tentailment\n1\tcontradiction\n'
+    assert (
+        submission(find_task('MNLI'), ('0', '1'), scores)
+        == b'index\tprediction\n0\tentailment\n1\tcontradiction\n'
+    )
     assert submission(find_task('STS-B'), ('4',), np.array([[2.34567]])) == b'index\tprediction\n4\t2.346\n'
 
 
 @needs_glue
-@pytest.mark.parametrize('name, train, dev, test', [
-    ('SST-2', 67349, {'dev': 872}, {'SST-2.tsv': 1821}), ('MRPC', 3668, {'dev': 408}, {'MRPC.tsv': 1725}),
-    ('RTE', 2490, {'dev': 277}, {'RTE.tsv': 3000}), ('MNLI', 20100, {'dev_matched': 9815}, {})])
+@pytest.mark.parametrize(
+    'name, train, dev, test',
+    [
+        ('SST-2', 67349, {'dev': 872}, {'SST-2.tsv': 1821}),
+        ('MRPC', 3668, {'dev': 408}, {'MRPC.tsv': 1725}),
+        ('RTE', 2490, {'dev': 277}, {'RTE.tsv': 3000}),
+        ('MNLI', 20100, {'dev_matched': 9815}, {}),
+    ],
+)
 def test_real_files_have_their_rows(name, train, dev, test):
     task = find_task(name)
     assert len(read_examples(task, GLUE / task.train)) == train
     found = read_sets(task, GLUE, task.dev, labelled=True)
     assert {key: len(examples) for key, examples in found.items()} == dev
     assert all(set(examples.labels) == set(range(len(task.head.labels))) for examples in found.values())
-    assert {key: len(examples) for key, examples in read_sets(task, GLUE, task.test, labelled=False).items()} == test
+    assert {
+        key: len(examples) for key, examples in read_sets(task, GLUE, task.test, labelled=False).items()
+    } == test

@@ -1,4 +1,5 @@
 """How many threads a process takes: its share of the cores, unless the user said otherwise."""
+
 import os
 
 import pytest
@@ -6,11 +7,18 @@ import pytest
 from gluon_optbert import threads
 
 
-@pytest.mark.parametrize('given, wanted', [
-    ({}, '6'), ({'HOROVOD_LOCAL_SIZE': '2'}, '3'), ({'OMPI_COMM_WORLD_LOCAL_SIZE': '3'}, '2'),
-    ({'HOROVOD_LOCAL_SIZE': '12'}, '1'), ({'HOROVOD_LOCAL_SIZE': 'two'}, '6'), ({'HOROVOD_LOCAL_SIZE': '0'}, '6'),
-    ({'HOROVOD_LOCAL_SIZE': '2', 'OMP_NUM_THREADS': '5'}, '5'),
-])
+@pytest.mark.parametrize(
+    'given, wanted',
+    [
+        ({}, '6'),
+        ({'HOROVOD_LOCAL_SIZE': '2'}, '3'),
+        ({'OMPI_COMM_WORLD_LOCAL_SIZE': '3'}, '2'),
+        ({'HOROVOD_LOCAL_SIZE': '12'}, '1'),
+        ({'HOROVOD_LOCAL_SIZE': 'two'}, '6'),
+        ({'HOROVOD_LOCAL_SIZE': '0'}, '6'),
+        ({'HOROVOD_LOCAL_SIZE': '2', 'OMP_NUM_THREADS': '5'}, '5'),
+    ],
+)
 def test_workers_of_a_host_share_its_cores(monkeypatch, given, wanted):
     monkeypatch.setattr(threads, 'physical_cores', lambda: 6)
     monkeypatch.setattr(os, 'environ', dict(given))

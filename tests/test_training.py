@@ -1,4 +1,5 @@
 """The training loop: passes, checkpoints, interruptions, and what ends a run."""
+
 import dataclasses
 import json
 import logging
@@ -10,6 +11,8 @@ import time
 import mxnet as mx
 import numpy as np
 import pytest
+from tiny import contents, write_shards
+from trained import Interrupted, Run, acting, assert_same_bits, interrupt
 
 from gluon_optbert.distributed import Workers
 from gluon_optbert.loop import Phase, Reporter, Terminated
@@ -18,8 +21,6 @@ from gluon_optbert.optimization import Optimizer, Schedule, TrainingDiverged
 from gluon_optbert.shards import Shards
 from gluon_optbert.states import States
 from gluon_optbert.training import evaluate
-from tiny import contents, write_shards
-from trained import Interrupted, Run, acting, assert_same_bits, interrupt
 
 
 @pytest.mark.parametrize('precision', ['float32', 'bfloat16'])
@@ -48,7 +49,12 @@ def test_two_passes_equal_one(shards, tmp_path):
     for accumulate in (1, 2, 4):
         run = Run(shards, tmp_path / str(accumulate), dropout=0.0, optimizer='sgd')
         run.fit(Phase(name='training', steps=4, batch_size=8, accumulate=accumulate, seed=3, log_every=1))
-        found.append((run.values(), [[record[name] for name in ('mlm', 'nsp', 'gradient_norm')] for record in run.records()]))
+        found.append(
+            (
+                run.values(),
+                [[record[name] for name in ('mlm', 'nsp', 'gradient_norm')] for record in run.records()],
+            )
+        )
     for values, losses in found[1:]:
         np.testing.assert_allclose(losses, found[0][1], rtol=1e-5)
         for name, value in values.items():
@@ -60,7 +66,10 @@ def test_two_passes_in_bfloat16_leave_the_sum_of_their_gradients(shards, tmp_pat
     found = []
     for accumulate in (1, 4):
         run = Run(shards, tmp_path / str(accumulate), dropout=0.0, optimizer='sgd', precision='bfloat16')
-        run.fit(Phase(name='training', steps=1, batch_size=8, accumulate=accumulate, seed=3), schedule=Schedule(0.0, 1))
+        run.fit(
+            Phase(name='training', steps=1, batch_size=8, accumulate=accumulate, seed=3),
+            schedule=Schedule(0.0, 1),
+        )
         found.append({name: parameter.grad().asnumpy() for name, parameter in run.trained.items()})
     whole = np.sqrt(sum(np.sum(np.square(value)) for value in found[0].values()))
     for name, value in found[0].items():
@@ -73,7 +82,9 @@ def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path):
     third.fit(Phase(name='training', steps=6, batch_size=8, seed=3, log_every=3))
     for name in ('mlm', 'nsp'):
         singles = [record[name] for record in every.records()]
-        assert [record[name] for record in third.records()] == pytest.approx([np.mean(singles[:3]), np.mean(singles[3:])])
+        assert [record[name] for record in third.records()] == pytest.approx(
+            [np.mean(singles[:3]), np.mean(singles[3:])]
+        )
     assert [record['step'] for record in third.records()] == [3, 6]
     assert_same_bits(every.values(), third.values())
 
@@ -83,14 +94,24 @@ def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path):
 @pytest.mark.parametrize('precision', ['float32', 'bfloat16'])
 def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, gated, precision):
     """With dropout, an evaluation, and records that run over the checkpoint."""
-    phase = Phase(name='training', steps=7, batch_size=8, accumulate=1 if gated else 2, seed=3, log_every=3,
-                  checkpoint_every=2, evaluate_every=3)
+    phase = Phase(
+        name='training',
+        steps=7,
+        batch_size=8,
+        accumulate=1 if gated else 2,
+        seed=3,
+        log_every=3,
+        checkpoint_every=2,
+        evaluate_every=3,
+    )
     schedule = Schedule(0.01, 7, 2)
     options = dict(gated=gated, optimizer=optimizer, precision=precision)
     whole = Run(shards, tmp_path / 'whole', **options)
     measured = whole.fit(phase, schedule=schedule, heldout=True)
     with pytest.raises(Interrupted):
-        Run(shards, tmp_path / 'parts', **options).fit(phase, schedule=acting(interrupt, 5, schedule), heldout=True)
+        Run(shards, tmp_path / 'parts', **options).fit(
+            phase, schedule=acting(interrupt, 5, schedule), heldout=True
+        )
     again = Run(shards, tmp_path / 'parts', **options)
     assert States(tmp_path / 'parts' / 'states', 2).steps() == [2, 4]
     assert again.fit(phase, schedule=schedule, heldout=True) == measured
@@ -98,7 +119,9 @@ def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, g
     assert again.records() == whole.records()
     assert {array.dtype for array in again.optimizer.state().values()} <= {np.float32}
     start = Run(shards, tmp_path / 'start', gated=gated).values()
-    assert all(np.abs(value - start[name]).max() > 0 for name, value in whole.values().items() if 'key' not in name)
+    assert all(
+        np.abs(value - start[name]).max() > 0 for name, value in whole.values().items() if 'key' not in name
+    )
 
 
 def test_interrupted_at_every_step_it_ends_the_same(shards, tmp_path):
@@ -107,8 +130,9 @@ def test_interrupted_at_every_step_it_ends_the_same(shards, tmp_path):
     whole.fit(phase)
     for step in range(1, 6):
         with pytest.raises(Interrupted):
-            Run(shards, tmp_path / 'parts', seed=step).fit(phase, schedule=acting(interrupt, step)) if step > 1 else Run(
-                shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, step))
+            Run(shards, tmp_path / 'parts', seed=step).fit(
+                phase, schedule=acting(interrupt, step)
+            ) if step > 1 else Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, step))
     again = Run(shards, tmp_path / 'parts', seed=9)  # other weights: what counts is in the checkpoint
     again.fit(phase)
     assert_same_bits(again.values(), whole.values())
@@ -120,16 +144,25 @@ def test_clock_that_jumps_and_files_of_any_age_change_nothing(shards, tmp_path, 
     whole = Run(shards, tmp_path / 'whole')
     whole.fit(phase)
     chance = random.Random(0)
-    monkeypatch.setattr(time, 'time', lambda: chance.uniform(-1e9, 4e9))  # from 1938 to 2096, whenever it is asked
+    monkeypatch.setattr(
+        time, 'time', lambda: chance.uniform(-1e9, 4e9)
+    )  # from 1938 to 2096, whenever it is asked
     with pytest.raises(Interrupted):
         Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, 5))
     states = States(tmp_path / 'parts' / 'states', 3)
     for age, step in enumerate(states.steps()):  # the newest looks oldest
-        for path in (states.directory / f'step-{step:08d}', *(states.directory / f'step-{step:08d}').iterdir()):
+        for path in (
+            states.directory / f'step-{step:08d}',
+            *(states.directory / f'step-{step:08d}').iterdir(),
+        ):
             os.utime(path, (4e9 - 1e8 * age,) * 2)
     loaded = []
     restore = States._restore
-    monkeypatch.setattr(States, '_restore', lambda self, step, optimizer: loaded.append(step) or restore(self, step, optimizer))
+    monkeypatch.setattr(
+        States,
+        '_restore',
+        lambda self, step, optimizer: loaded.append(step) or restore(self, step, optimizer),
+    )
     again = Run(shards, tmp_path / 'parts')
     again.fit(phase)
     assert loaded == [5]
@@ -196,7 +229,9 @@ def test_cleaning_leaves_the_only_good_checkpoint(shards, tmp_path):
     for step in (4, 6):
         (states.directory / f'step-{step:08d}' / 'state.params').write_bytes(b'rot')
     with pytest.raises(Terminated, match='at step 3'):
-        Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), 2))
+        Run(shards, tmp_path / 'parts').fit(
+            phase, schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), 2)
+        )
     assert states.steps() == [2, 3]
     again = Run(shards, tmp_path / 'parts')
     again.fit(phase)
@@ -216,6 +251,7 @@ def test_checkpoint_is_whole_or_absent(shards, tmp_path, monkeypatch):
 
     def no_space(*_):
         raise OSError(28, 'no space left')
+
     monkeypatch.setattr(os, 'fsync', no_space)
     with pytest.raises(OSError):
         States(tmp_path / 'states', 2).save(2, run.optimizer, {})
@@ -231,6 +267,7 @@ def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp
         values = weight.data().asnumpy()
         values[0, 0] = value
         weight.set_data(mx.nd.array(values))
+
     phase = Phase(name='training', steps=6, batch_size=8, log_every=1, checkpoint_every=2)
     with pytest.raises(TrainingDiverged, match='step 4: the gradient is nan'):
         run.fit(phase, schedule=acting(spoil, 2))
@@ -245,8 +282,9 @@ def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, s
     measured = whole.fit(heldout=True)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated, match=f'training: asked to stop at step {step}; .* --resume'):
-        Run(shards, tmp_path / 'parts').fit(schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), step - 1),
-                                            heldout=True)
+        Run(shards, tmp_path / 'parts').fit(
+            schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), step - 1), heldout=True
+        )
     assert signal.getsignal(signal.SIGTERM) is before
     assert States(tmp_path / 'parts' / 'states', 2).steps() == [step]
     again = Run(shards, tmp_path / 'parts')
@@ -257,8 +295,12 @@ def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, s
 
 def test_records_of_other_phases_survive_a_rewind_and_broken_lines_do_not(tmp_path):
     path = tmp_path / 'metrics.jsonl'
-    lines = [{'phase': 'gates', 'round': 1, 'step': 9}, {'phase': 'training', 'round': 1, 'step': 9},
-             {'phase': 'training', 'round': 2, 'step': 1}, {'phase': 'training', 'round': 2, 'step': 2}]
+    lines = [
+        {'phase': 'gates', 'round': 1, 'step': 9},
+        {'phase': 'training', 'round': 1, 'step': 9},
+        {'phase': 'training', 'round': 2, 'step': 1},
+        {'phase': 'training', 'round': 2, 'step': 2},
+    ]
     path.write_text(''.join(json.dumps(line) + '\n' for line in lines) + '{"phase": "train')
     Reporter(path, Workers()).rewind(Phase(name='training', steps=5, batch_size=1, notes={'round': 2}), 1)
     assert [json.loads(line) for line in path.read_text().splitlines()] == lines[:3]

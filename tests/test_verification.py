@@ -1,25 +1,39 @@
 """tools/verify.py: it passes what is equal, and fails loudly at what is not."""
+
 import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import run
 
 from gluon_optbert.checkpoint import read_model, write_model
 from gluon_optbert.deploy import TOLERANCE, NotEqual
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.pruning import prune
 from gluon_optbert.verification import VerifyRecipe, read_alphas, read_selection, table, verify
-from tiny import run
 
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory, shards_directory, model_directory):
     """A run of two rounds."""
     output = tmp_path_factory.mktemp('verify') / 'run'
-    prune(PruneRecipe(model=model_directory, shards=shards_directory, output=output, target=0.7, rounds=2, batch_size=8,
-                      alpha_steps=2, recovery_steps=2, evaluation_limit=8, checkpoint_every=0, gamma=0.1))
+    prune(
+        PruneRecipe(
+            model=model_directory,
+            shards=shards_directory,
+            output=output,
+            target=0.7,
+            rounds=2,
+            batch_size=8,
+            alpha_steps=2,
+            recovery_steps=2,
+            evaluation_limit=8,
+            checkpoint_every=0,
+            gamma=0.1,
+        )
+    )
     return output
 
 
@@ -35,21 +49,48 @@ def test_every_round_and_every_width_is_within_the_tolerance(finished):
     assert '| 2 |' in table(rows)
 
 
-@pytest.mark.parametrize('method, more', [('layers', {'target': 0.8, 'drop': 'first'}), ('uniform', {}), ('magnitude', {}),
-                                          ('heads', {'prune': 'a', 'target': 0.9}), ('blocks', {'prune': 'f', 'target': 0.9}),
-                                          ('alpha', {'penalty': 'proximal'}),
-                                          ('alpha', {'penalty': 'l0'}), ('alpha', {'multiple_of': 4}),
-                                          ('alpha', {'prune': 'f', 'drop_blocks': True, 'target': 0.66})])
+@pytest.mark.parametrize(
+    'method, more',
+    [
+        ('layers', {'target': 0.8, 'drop': 'first'}),
+        ('uniform', {}),
+        ('magnitude', {}),
+        ('heads', {'prune': 'a', 'target': 0.9}),
+        ('blocks', {'prune': 'f', 'target': 0.9}),
+        ('alpha', {'penalty': 'proximal'}),
+        ('alpha', {'penalty': 'l0'}),
+        ('alpha', {'multiple_of': 4}),
+        ('alpha', {'prune': 'f', 'drop_blocks': True, 'target': 0.66}),
+    ],
+)
 def test_runs_of_every_method_verify(tmp_path, shards_directory, model_directory, method, more):
-    prune(PruneRecipe(**{**dict(model=model_directory, shards=shards_directory, output=tmp_path / 'run', target=0.7, rounds=1,
-                                batch_size=8, alpha_steps=2, recovery_steps=2, evaluation_limit=8, checkpoint_every=0,
-                                method=method), **more}))
-    row, = verify(recipe_of(tmp_path / 'run', batches=1))
+    prune(
+        PruneRecipe(
+            **{
+                **dict(
+                    model=model_directory,
+                    shards=shards_directory,
+                    output=tmp_path / 'run',
+                    target=0.7,
+                    rounds=1,
+                    batch_size=8,
+                    alpha_steps=2,
+                    recovery_steps=2,
+                    evaluation_limit=8,
+                    checkpoint_every=0,
+                    method=method,
+                ),
+                **more,
+            }
+        )
+    )
+    (row,) = verify(recipe_of(tmp_path / 'run', batches=1))
     assert row['all'] <= TOLERANCE
 
 
 def copy_of(finished, place) -> Path:
     import shutil
+
     shutil.copytree(finished, place)
     return place
 
@@ -59,7 +100,9 @@ def test_a_weight_that_was_changed_is_found(finished, tmp_path):
     shrunk = read_model(output / 'round-2' / 'shrunk')
     name = 'encoder.transformer_cells.1.attention_cell.proj_value.weight'
     parameters = {**shrunk.parameters, name: shrunk.parameters[name] * np.float32(1.001)}
-    write_model(output / 'round-2' / 'shrunk', dataclasses.replace(shrunk, parameters=parameters), replace=True)
+    write_model(
+        output / 'round-2' / 'shrunk', dataclasses.replace(shrunk, parameters=parameters), replace=True
+    )
     with pytest.raises(NotEqual, match=r'\| 2 \|'):
         verify(recipe_of(output))
 
@@ -100,4 +143,6 @@ def test_selection_file_tells_what_went_and_why(finished):
     for key, width in widths.items():
         gone = [index for index, _ in story['removed_unit_and_alpha'][key]]
         assert sorted([*gone, *selection.kept[key]]) == list(range(width))
-        assert all(abs(alphas[key][index] - alpha) < 1e-6 for index, alpha in story['removed_unit_and_alpha'][key])
+        assert all(
+            abs(alphas[key][index] - alpha) < 1e-6 for index, alpha in story['removed_unit_and_alpha'][key]
+        )

@@ -1,4 +1,5 @@
 """Vocabularies: their files, their tokens' order, and the tokenizer."""
+
 from __future__ import annotations
 
 import os
@@ -9,15 +10,41 @@ from pathlib import Path
 
 import pytest
 from gluonnlp.data import BERTTokenizer
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gluon_optbert.vocabulary import (SPECIAL_TOKENS, make_aligner, make_tokenizer, read_vocabulary, train_wordpiece,
-                                      vocabulary_hash, vocabulary_of, write_vocabulary)
+from gluon_optbert.vocabulary import (
+    SPECIAL_TOKENS,
+    make_aligner,
+    make_tokenizer,
+    read_vocabulary,
+    train_wordpiece,
+    vocabulary_hash,
+    vocabulary_of,
+    write_vocabulary,
+)
 
 DATA = Path(__file__).parents[2] / 'shared' / 'data'
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'
-TOKENS = ['[PAD]', 'un', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *LETTERS, *('##' + letter for letter in LETTERS), '##able',
-          'A', 'B', '!', "'", '0', '1', '##1', '東']
+TOKENS = [
+    '[PAD]',
+    'un',
+    '[UNK]',
+    '[CLS]',
+    '[SEP]',
+    '[MASK]',
+    *LETTERS,
+    *('##' + letter for letter in LETTERS),
+    '##able',
+    'A',
+    'B',
+    '!',
+    "'",
+    '0',
+    '1',
+    '##1',
+    '東',
+]
 VOCAB = vocabulary_of(TOKENS)
 
 
@@ -38,9 +65,17 @@ def test_the_hash_sees_the_order():
     assert vocabulary_hash(vocabulary_of(TOKENS[::-1])) != vocabulary_hash(VOCAB)
 
 
-@pytest.mark.parametrize('content, said', [
-    (b'', 'empty'), ('\n'.join(TOKENS[:5]).encode(), r'\[MASK\] missing'), ('\n'.join([*TOKENS, 'a']).encode(), 'on line'),
-    ('\n'.join([*TOKENS, '', 'zz']).encode(), 'blank'), (b'[PAD]\n\xff\xfe', 'not UTF-8 at byte 6'), (b'abc', 'missing')])
+@pytest.mark.parametrize(
+    'content, said',
+    [
+        (b'', 'empty'),
+        ('\n'.join(TOKENS[:5]).encode(), r'\[MASK\] missing'),
+        ('\n'.join([*TOKENS, 'a']).encode(), 'on line'),
+        ('\n'.join([*TOKENS, '', 'zz']).encode(), 'blank'),
+        (b'[PAD]\n\xff\xfe', 'not UTF-8 at byte 6'),
+        (b'abc', 'missing'),
+    ],
+)
 def test_a_bad_vocabulary_is_refused_by_name(tmp_path, content, said):
     path = tmp_path / 'bad.txt'
     path.write_bytes(content)
@@ -56,7 +91,7 @@ def test_a_missing_vocabulary_is_refused(tmp_path):
 
 @pytest.mark.parametrize('cased', [False, True])
 @settings(max_examples=300, deadline=None)
-@given(st.text(max_size=60) | st.text(alphabet='abAB un01 !\'\t\n\x0b_\x7f\u00e9\u6771', max_size=60))
+@given(st.text(max_size=60) | st.text(alphabet="abAB un01 !'\t\n\x0b_\x7f\u00e9\u6771", max_size=60))
 def test_the_tokenizer_equals_that_of_gluonnlp(cased, text):
     reference = BERTTokenizer(VOCAB, lower=not cased)
     assert make_tokenizer(VOCAB, cased=cased)(text) == VOCAB[reference(text)]
@@ -72,8 +107,13 @@ def test_the_tokenizer_equals_that_of_gluonnlp_on_real_text():
         assert tokenize(line) == vocab[reference(line)]
 
 
-ODD = st.text(st.one_of(
-    st.sampled_from('aB1!東é ΣİςßﬁŐ한\u0301\u0323\u302e\u200d\u00ad\u2028\ufffd\x00\t\n\x85'), st.characters()), max_size=30)
+ODD = st.text(
+    st.one_of(
+        st.sampled_from('aB1!東é ΣİςßﬁŐ한\u0301\u0323\u302e\u200d\u00ad\u2028\ufffd\x00\t\n\x85'),
+        st.characters(),
+    ),
+    max_size=30,
+)
 
 
 @given(ODD, st.booleans())
@@ -85,8 +125,10 @@ def test_aligned_tokens_are_the_tokenizers_and_have_places_in_order(text, cased)
     assert begins == sorted(begins) and ends == sorted(ends)
 
 
-@given(st.lists(st.sampled_from(['unable', 'Éa', 'a\u0301b', '!', '東', 'x1', 'ΑΣ']), max_size=8),
-       st.sampled_from([' ', '  ', '\n', '\u00a0']))
+@given(
+    st.lists(st.sampled_from(['unable', 'Éa', 'a\u0301b', '!', '東', 'x1', 'ΑΣ']), max_size=8),
+    st.sampled_from([' ', '  ', '\n', '\u00a0']),
+)
 def test_every_word_is_cut_out_of_the_text_as_it_stands(words, space):
     text = space.join(words)
     align = make_aligner(VOCAB)
@@ -94,7 +136,7 @@ def test_every_word_is_cut_out_of_the_text_as_it_stands(words, space):
     place = token = 0
     for word in words:
         count, place = len(align(word)[0]), text.index(word, place)
-        assert text[begins[token]:ends[token + count - 1]] == word
+        assert text[begins[token] : ends[token + count - 1]] == word
         token, place = token + count, place + len(word)
     assert token == len(begins)
 
@@ -103,8 +145,11 @@ def test_tokens_are_parts_of_their_words():
     text = 'Unable, unÁble\u0301!'
     ids, begins, ends = make_aligner(VOCAB)(text)
     assert [(VOCAB.idx_to_token[i], text[begin:end]) for i, begin, end in zip(ids, begins, ends)][:3] == [
-        ('un', 'Un'), ('##able', 'able'), ('[UNK]', ',')]
-    assert text[begins[-2]:ends[-2]] == 'Áble\u0301' and text[begins[-1]:] == '!'
+        ('un', 'Un'),
+        ('##able', 'able'),
+        ('[UNK]', ','),
+    ]
+    assert text[begins[-2] : ends[-2]] == 'Áble\u0301' and text[begins[-1] :] == '!'
 
 
 def test_a_learnt_vocabulary_has_the_special_tokens_first_and_spells_everything():
@@ -117,15 +162,29 @@ def test_a_learnt_vocabulary_has_the_special_tokens_first_and_spells_everything(
 
 
 def test_a_vocabulary_is_learnt_the_same_in_every_process():
-    program = ('import pydoc_data.topics as t; from gluon_optbert.vocabulary import *; '
-               'print(vocabulary_hash(train_wordpiece(t.topics.values(), 900)))')
+    program = (
+        'import pydoc_data.topics as t; from gluon_optbert.vocabulary import *; '
+        'print(vocabulary_hash(train_wordpiece(t.topics.values(), 900)))'
+    )
     root = str(Path(__file__).parents[1])
-    hashes = {subprocess.run([sys.executable, '-c', program], check=True, capture_output=True, cwd=root,
-                             env={**os.environ, 'PYTHONHASHSEED': seed}).stdout for seed in ('1', '2')}
-    assert hashes == {f'{vocabulary_hash(train_wordpiece(pydoc_data.topics.topics.values(), 900))}\n'.encode()}
+    hashes = {
+        subprocess.run(
+            [sys.executable, '-c', program],
+            check=True,
+            capture_output=True,
+            cwd=root,
+            env={**os.environ, 'PYTHONHASHSEED': seed},
+        ).stdout
+        for seed in ('1', '2')
+    }
+    assert hashes == {
+        f'{vocabulary_hash(train_wordpiece(pydoc_data.topics.topics.values(), 900))}\n'.encode()
+    }
 
 
-@pytest.mark.parametrize('texts, size, said', [([], 100, 'no text'), (['some text'], 6, 'holds no characters')])
+@pytest.mark.parametrize(
+    'texts, size, said', [([], 100, 'no text'), (['some text'], 6, 'holds no characters')]
+)
 def test_what_no_vocabulary_can_be_learnt_from_is_refused(texts, size, said):
     with pytest.raises(ValueError, match=said):
         train_wordpiece(texts, size)

@@ -1,5 +1,8 @@
 """A small training run whose parts tests vary."""
+
 import numpy as np
+from pruned import records
+from tiny import network, saved_model
 
 from gluon_optbert.cost import ParameterCost, beta
 from gluon_optbert.distributed import Workers
@@ -8,8 +11,6 @@ from gluon_optbert.model import build, named_parameters
 from gluon_optbert.optimization import Optimizer, Schedule
 from gluon_optbert.penalty import L1Penalty
 from gluon_optbert.training import fit
-from pruned import records
-from tiny import network, saved_model
 
 PHASE = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1)
 
@@ -21,13 +22,24 @@ class Interrupted(Exception):
 class Run:
     """A network, its optimizer and a directory; `fit` with the arguments that tests vary."""
 
-    def __init__(self, shards, directory, *, gated=False, dropout=0.1, optimizer='bertadam', seed=0, precision='float32',
-                 **options):
+    def __init__(
+        self,
+        shards,
+        directory,
+        *,
+        gated=False,
+        dropout=0.1,
+        optimizer='bertadam',
+        seed=0,
+        precision='float32',
+        **options,
+    ):
         self.shards, self.directory = shards, directory
         self.workers = Workers()
         directory.mkdir(parents=True, exist_ok=True)
-        self.model = build(network(), saved_model(seed=seed).parameters, dropout=dropout, gated=gated,
-                           precision=precision)
+        self.model = build(
+            network(), saved_model(seed=seed).parameters, dropout=dropout, gated=gated, precision=precision
+        )
         self.trained, self.penalty = named_parameters(self.model), None
         if gated:
             for parameter in self.trained.values():
@@ -37,9 +49,18 @@ class Run:
         self.optimizer = Optimizer(self.trained, optimizer, workers=self.workers, **options)
 
     def fit(self, phase=PHASE, *, schedule=None, heldout=False):
-        return fit(self.model, self.optimizer, schedule or Schedule(0.01, phase.steps, 2), phase, shards=self.shards['train'],
-                   heldout=self.shards['heldout'] if heldout else None, workers=self.workers, penalty=self.penalty,
-                   reporter=Reporter(self.directory / 'metrics.jsonl', self.workers), states=self.directory / 'states')
+        return fit(
+            self.model,
+            self.optimizer,
+            schedule or Schedule(0.01, phase.steps, 2),
+            phase,
+            shards=self.shards['train'],
+            heldout=self.shards['heldout'] if heldout else None,
+            workers=self.workers,
+            penalty=self.penalty,
+            reporter=Reporter(self.directory / 'metrics.jsonl', self.workers),
+            states=self.directory / 'states',
+        )
 
     def values(self):
         return {name: parameter.data().asnumpy() for name, parameter in self.trained.items()}
@@ -56,10 +77,12 @@ def assert_same_bits(one, other):
 
 def acting(action, at, schedule=Schedule(0.01, 6, 2)):
     """A schedule that does something when it is asked for a step, which is after that step's gradient."""
+
     def rate(step):
         if step == at:
             action()
         return schedule(step)
+
     return rate
 
 

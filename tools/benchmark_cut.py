@@ -1,8 +1,9 @@
-"""Time the end of a pruning round, and what it takes in memory: select units, fold the gates, cut the tensors, write the model.
+"""Time the end of a pruning round, and what it takes in memory: select units, fold the gates, cut the
+tensors, write the model.
 
-The weights and the gates are random ones. Memory is that of the parameters and the most that Python and NumPy held beside them,
-over that of the parameters; it is taken in a round that is not timed.
-"""
+The weights and the gates are random ones. Memory is that of the parameters and the most that Python and NumPy
+held beside them, over that of the parameters; it is taken in a round that is not timed."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -32,33 +33,44 @@ from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
 @dataclasses.dataclass(frozen=True)
 class CutRecipe:
     """What is timed."""
+
     architecture: str = option('its name, or a file, or JSON', 'bert_base')
     target: float = option('share of the parameters that is left', 0.6)
     repeats: int = option('rounds that are timed; the median counts', 3)
-    place: Optional[Path] = option('directory to write the models in; by default where temporary files are', None)
+    place: Optional[Path] = option(
+        'directory to write the models in; by default where temporary files are', None
+    )
     output: Optional[Path] = option('JSON file to write', None)
 
     def problems(self) -> List[str]:
         """What is out of range."""
         found = [] if self.repeats >= 1 else [f'repeats must be at least 1, found {self.repeats}']
-        return found + ([] if 0 < self.target < 1 else [f'target must lie between 0 and 1, found {self.target}'])
+        return found + (
+            [] if 0 < self.target < 1 else [f'target must lie between 0 and 1, found {self.target}']
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Material:
     """What a round ends with before anything is cut."""
+
     architecture: Architecture
     parameters: Dict[str, np.ndarray]
     alphas: Dict[str, np.ndarray]
     vocabulary: BERTVocab
 
     @classmethod
-    def random(cls, architecture: Architecture) -> 'Material':
+    def random(cls, architecture: Architecture) -> Material:
         """Of the shapes of an architecture."""
         random = np.random.RandomState(0)
-        parameters = {name: random.standard_normal(shape).astype(np.float32)
-                      for name, shape in network_shapes(architecture, PRETRAINING).items()}
-        alphas = {key: random.uniform(0.1, 1.0, width).astype(np.float32) for key, width in architecture.widths().items()}
+        parameters = {
+            name: random.standard_normal(shape).astype(np.float32)
+            for name, shape in network_shapes(architecture, PRETRAINING).items()
+        }
+        alphas = {
+            key: random.uniform(0.1, 1.0, width).astype(np.float32)
+            for key, width in architecture.widths().items()
+        }
         words = (f'w{i}' for i in range(architecture.vocab_size - len(SPECIAL_TOKENS)))
         return cls(architecture, parameters, alphas, vocabulary_of([*SPECIAL_TOKENS, *words]))
 
@@ -72,10 +84,22 @@ def end_of_round(given: Material, target: float, directory: Path) -> Dict[str, f
         made = action()
         found[name] = time.perf_counter() - began
         return made
-    selection = timed('select', lambda: select_units(given.alphas, given.architecture, cost,
-                                                     target * cost.cost(given.architecture), prune=LETTERS))
-    smaller, narrower = timed('fold and cut', lambda: shrink(given.parameters, given.architecture, given.alphas, selection))
-    timed('write', lambda: write_model(directory, SavedModel(narrower, smaller, given.vocabulary, {}, {'step': 1}), replace=True))
+
+    selection = timed(
+        'select',
+        lambda: select_units(
+            given.alphas, given.architecture, cost, target * cost.cost(given.architecture), prune=LETTERS
+        ),
+    )
+    smaller, narrower = timed(
+        'fold and cut', lambda: shrink(given.parameters, given.architecture, given.alphas, selection)
+    )
+    timed(
+        'write',
+        lambda: write_model(
+            directory, SavedModel(narrower, smaller, given.vocabulary, {}, {'step': 1}), replace=True
+        ),
+    )
     return {**found, 'all': sum(found.values())}
 
 
@@ -92,8 +116,13 @@ def memory_of(given: Material, target: float, directory: Path) -> float:
 @command
 def main(argv=None):
     """Time the rounds and print the table."""
-    recipe = parse(CutRecipe, argv, description=__doc__, positional='architecture',
-                   example='python tools/benchmark_cut.py bert_base --target 0.9')
+    recipe = parse(
+        CutRecipe,
+        argv,
+        description=__doc__,
+        positional='architecture',
+        example='python tools/benchmark_cut.py bert_base --target 0.9',
+    )
     architecture = resolve(recipe.architecture)
     given = Material.random(architecture)
     with tempfile.TemporaryDirectory(dir=recipe.place) as place:
@@ -105,9 +134,22 @@ def main(argv=None):
         print(f'| {name} | {np.median(values):.2f} s | {min(values):.2f} s | {max(values):.2f} s |')
     print(f'\nat most {memory:.2f} times the memory of the parameters')
     if recipe.output:
-        write_file(recipe.output, (json.dumps({
-            'recipe': to_dict(recipe), 'parameters': int(ParameterCost().cost(architecture)), 'seconds': rounds, 'memory': memory,
-            **origin_here()}, indent=1) + '\n').encode())
+        write_file(
+            recipe.output,
+            (
+                json.dumps(
+                    {
+                        'recipe': to_dict(recipe),
+                        'parameters': int(ParameterCost().cost(architecture)),
+                        'seconds': rounds,
+                        'memory': memory,
+                        **origin_here(),
+                    },
+                    indent=1,
+                )
+                + '\n'
+            ).encode(),
+        )
         print(f'wrote {recipe.output}')
 
 

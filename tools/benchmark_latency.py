@@ -1,14 +1,17 @@
-"""Time exported networks, and those of others beside them: taken in turn, at equal threads, each in a process of its own.
+"""Time exported networks, and those of others beside them: taken in turn, at equal threads, each in a process
+of its own.
 
-A network is a deployment directory, or the name of an architecture, which is exported with random weights. The peers compute the
-network of the first, which has to be in float32, with its weights: onnxruntime and openvino from its model.onnx, torch
-(Transformers) and gluonnlp from its parameters if its layers are those of a plain BERT. A network is first compared with the
-first, so that what is timed computes the same. Their environments are made by
+A network is a deployment directory, or the name of an architecture, which is exported with random weights.
+The peers compute the network of the first, which has to be in float32, with its weights: onnxruntime and
+openvino from its model.onnx, torch (Transformers) and gluonnlp from its parameters if its layers are those of
+a plain BERT. A network is first compared with the first, so that what is timed computes the same. Their
+environments are made by
 
     python tools/peers/install.py peers
 
 Only one process computes at a time; nothing else should run meanwhile.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -20,13 +23,14 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 import mxnet as mx
 import numpy as np
 from figures import FORMATS, MARKERS, OKABE_ITO, STYLE
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
 
+import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture import Architecture, resolve
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.cost import ParameterCost, count_flops
@@ -39,26 +43,46 @@ from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.staging import refuse_existing, write_file
 from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
-from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
 
-PEERS = {'onnxruntime': ('onnx', 'onnxruntime_session.py'), 'openvino': ('onnx', 'openvino_model.py'),
-         'torch': ('torch', 'torch_bert.py'), 'gluonnlp': (None, 'gluonnlp_bert.py')}  # environment and worker
-SAME = {'float32': 1e-3, 'int8': 1.0, 'bfloat16': 0.2}  # the largest difference at which it is still the same network
+PEERS = {
+    'onnxruntime': ('onnx', 'onnxruntime_session.py'),
+    'openvino': ('onnx', 'openvino_model.py'),
+    'torch': ('torch', 'torch_bert.py'),
+    'gluonnlp': (None, 'gluonnlp_bert.py'),
+}  # environment and worker
+SAME = {
+    'float32': 1e-3,
+    'int8': 1.0,
+    'bfloat16': 0.2,
+}  # the largest difference at which it is still the same network
 _CELL, _LAYER = 'encoder.transformer_cells.', 'encoder.layer.'
-_BERT = (('word_embed.0.', 'embeddings.word_embeddings.'), ('token_type_embed.0.', 'embeddings.token_type_embeddings.'),
-         ('encoder.position_weight', 'embeddings.position_embeddings.weight'), ('encoder.layer_norm.', 'embeddings.LayerNorm.'),
-         ('attention_cell.proj_', 'attention.self.'), ('.ffn.ffn_1.', '.intermediate.dense.'),
-         ('.ffn.ffn_2.', '.output.dense.'), ('.ffn.layer_norm.', '.output.LayerNorm.'), ('.proj.', '.attention.output.dense.'),
-         ('.layer_norm.', '.attention.output.LayerNorm.'), ('pooler.', 'pooler.dense.'), (_CELL, _LAYER), ('.gamma', '.weight'),
-         ('.beta', '.bias'))  # in this order
+_BERT = (
+    ('word_embed.0.', 'embeddings.word_embeddings.'),
+    ('token_type_embed.0.', 'embeddings.token_type_embeddings.'),
+    ('encoder.position_weight', 'embeddings.position_embeddings.weight'),
+    ('encoder.layer_norm.', 'embeddings.LayerNorm.'),
+    ('attention_cell.proj_', 'attention.self.'),
+    ('.ffn.ffn_1.', '.intermediate.dense.'),
+    ('.ffn.ffn_2.', '.output.dense.'),
+    ('.ffn.layer_norm.', '.output.LayerNorm.'),
+    ('.proj.', '.attention.output.dense.'),
+    ('.layer_norm.', '.attention.output.LayerNorm.'),
+    ('pooler.', 'pooler.dense.'),
+    (_CELL, _LAYER),
+    ('.gamma', '.weight'),
+    ('.beta', '.bias'),
+)  # in this order
 
 
 @dataclasses.dataclass(frozen=True)
 class LatencyBenchmarkRecipe:
     """What is timed."""
+
     deployments: Tuple[Path, ...] = option('deployment directories or names of architectures, one or more')
     against: Tuple[str, ...] = option('peers to time the first of them in', (), choices=tuple(PEERS))
-    peers: Path = option("directory of the peers' environments, made by tools/peers/install.py", Path('peers'))
+    peers: Path = option(
+        "directory of the peers' environments, made by tools/peers/install.py", Path('peers')
+    )
     batches: Tuple[int, ...] = option('numbers of sequences', (1, 8))
     lengths: Tuple[int, ...] = option('tokens of a sequence', (128,))
     threads: Optional[int] = option('threads of each; by default the physical cores', None)
@@ -69,7 +93,11 @@ class LatencyBenchmarkRecipe:
     def problems(self) -> List[str]:
         """What is out of range."""
         values = (*self.batches, *self.lengths, self.repeats, self.threads or 1)
-        found = [] if min(values, default=0) >= 1 else ['batches, lengths, threads and repeats must be at least 1']
+        found = (
+            []
+            if min(values, default=0) >= 1
+            else ['batches, lengths, threads and repeats must be at least 1']
+        )
         return found + ([] if self.deployments else ['give a deployment directory'])
 
 
@@ -77,7 +105,9 @@ def random_export(name: str, output: Path, *, onnx: bool) -> Path:
     """A float32 export of an architecture given by name, with random weights."""
     architecture = resolve(name)
     words = [*SPECIAL_TOKENS, *(f'word{i}' for i in range(architecture.vocab_size - len(SPECIAL_TOKENS)))]
-    saved = SavedModel(architecture, read_parameters(build(architecture, trainable=False)), vocabulary_of(words))
+    saved = SavedModel(
+        architecture, read_parameters(build(architecture, trainable=False)), vocabulary_of(words)
+    )
     export(saved, output, onnx=onnx)
     return output
 
@@ -88,12 +118,19 @@ def megabytes(*paths: Path) -> float:
 
 
 def trained_weights(directory: Path, found: Deployment) -> Dict[str, np.ndarray]:
-    """The weights of a float32 export by GluonNLP's names: no filters added, the attention's scale out of the queries again."""
+    """The weights of a float32 export by GluonNLP's names: no filters added, the attention's scale out of the
+    queries again.
+    """
     shapes = network_shapes(found.architecture)
-    arrays = {name[len('arg:'):]: value.asnumpy() for name, value in mx.nd.load(str(directory / PARAMETERS)).items()}
+    arrays = {
+        name[len('arg:') :]: value.asnumpy()
+        for name, value in mx.nd.load(str(directory / PARAMETERS)).items()
+    }
     scale = found.architecture.layers[0].k ** 0.5
-    return {name: value[tuple(map(slice, shapes[name]))] * (scale if '.proj_query.' in name else 1)
-            for name, value in arrays.items()}
+    return {
+        name: value[tuple(map(slice, shapes[name]))] * (scale if '.proj_query.' in name else 1)
+        for name, value in arrays.items()
+    }
 
 
 def transformers_name(name: str) -> str:
@@ -103,7 +140,9 @@ def transformers_name(name: str) -> str:
     return name
 
 
-def start_peer(peer: str, recipe: LatencyBenchmarkRecipe, first: Path, found: Deployment, threads: int, place: Path) -> Worker:
+def start_peer(
+    peer: str, recipe: LatencyBenchmarkRecipe, first: Path, found: Deployment, threads: int, place: Path
+) -> Worker:
     """The process of a peer, with the weights of the first directory."""
     environment, script = PEERS[peer]
     python = peer_python(recipe.peers, environment)
@@ -112,15 +151,26 @@ def start_peer(peer: str, recipe: LatencyBenchmarkRecipe, first: Path, found: De
     if environment == 'onnx':
         if not (first / ONNX).is_file():
             raise FileNotFoundError(f'{first / ONNX}: {peer} reads it; export with --onnx')
-        return Worker(peer, [*words, (first / ONNX).absolute(), threads, vocab_size], threads=threads,
-                      size_mb=megabytes(first / ONNX))
+        return Worker(
+            peer,
+            [*words, (first / ONNX).absolute(), threads, vocab_size],
+            threads=threads,
+            size_mb=megabytes(first / ONNX),
+        )
     if found.kind != 'encoder':
         raise ValueError(f'{first}: {peer} computes exports of an encoder only, this is one of {found.kind}')
     theirs, gluon = uniform_config(found.architecture)
     arrays, path = trained_weights(first, found), place / f'{peer}.npz'
-    np.savez(path, **{transformers_name(name) if peer == 'torch' else name: value for name, value in arrays.items()})
-    return Worker(peer, [*words, path, threads, vocab_size, json.dumps(theirs if peer == 'torch' else gluon)], threads=threads,
-                  size_mb=megabytes(path))
+    np.savez(
+        path,
+        **{transformers_name(name) if peer == 'torch' else name: value for name, value in arrays.items()},
+    )
+    return Worker(
+        peer,
+        [*words, path, threads, vocab_size, json.dumps(theirs if peer == 'torch' else gluon)],
+        threads=threads,
+        size_mb=megabytes(path),
+    )
 
 
 def check_same(workers: Sequence[Worker], found: Deployment, place: Path) -> Dict[str, float]:
@@ -131,7 +181,10 @@ def check_same(workers: Sequence[Worker], found: Deployment, place: Path) -> Dic
     RunFailed
         If it is so large that another network must be computed.
     """
-    np.savez(place / 'feed.npz', **random_feed(found.architecture, batch=3, length=min(24, found.architecture.max_length)))
+    np.savez(
+        place / 'feed.npz',
+        **random_feed(found.architecture, batch=3, length=min(24, found.architecture.max_length)),
+    )
     differences, wanted = {}, None
     for i, worker in enumerate(workers):
         worker.ask(feed=str(place / 'feed.npz'), outputs=str(place / f'{i}.npz'))
@@ -142,11 +195,15 @@ def check_same(workers: Sequence[Worker], found: Deployment, place: Path) -> Dic
         elif len(arrays) == len(wanted) and all(a.shape == b.shape for a, b in zip(arrays, wanted)):
             differences[worker.name] = max(relative_difference(a, b) for a, b in zip(arrays, wanted))
             if worker.name in PEERS and not differences[worker.name] <= SAME[worker.precision]:
-                raise RunFailed(f'{worker.name} computes another network: off by {differences[worker.name]:.1e}')
+                raise RunFailed(
+                    f'{worker.name} computes another network: off by {differences[worker.name]:.1e}'
+                )
     return differences
 
 
-def measure(workers: Sequence[Worker], shapes: Sequence[Tuple[int, int]], repeats: int) -> Dict[str, Dict[str, Any]]:
+def measure(
+    workers: Sequence[Worker], shapes: Sequence[Tuple[int, int]], repeats: int
+) -> Dict[str, Dict[str, Any]]:
     """Milliseconds at each shape, the workers taken in turn after two passes that do not count."""
     found: Dict[str, Dict[str, Any]] = {worker.name: {} for worker in workers}
     for batch, length in shapes:
@@ -158,7 +215,12 @@ def measure(workers: Sequence[Worker], shapes: Sequence[Tuple[int, int]], repeat
                 time.sleep(PAUSE)
         for name, values in times.items():
             low, median, high = np.percentile(values, [10, 50, 90])
-            found[name][f'{batch}x{length}'] = {'median_ms': median, 'p10_ms': low, 'p90_ms': high, 'min_ms': min(values)}
+            found[name][f'{batch}x{length}'] = {
+                'median_ms': median,
+                'p10_ms': low,
+                'p90_ms': high,
+                'min_ms': min(values),
+            }
     return found
 
 
@@ -170,16 +232,23 @@ def gflops(architecture: Architecture, shape: str) -> float:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as Markdown, a line for each network and shape."""
-    lines = ['| network | precision | parameters | on disk | peak memory | shape | GFLOP | median | 10 % – 90 % | GFLOP/s '
-             '| time of the first | FLOPs of the first |', '| --- ' * 12 + '|']
+    lines = [
+        '| network | precision | parameters | on disk | peak memory | shape | GFLOP | median | 10 % – 90 % | '
+        'GFLOP/s '
+        '| time of the first | FLOPs of the first |',
+        '| --- ' * 12 + '|',
+    ]
     for row in rows:
         for shape, times in row['shapes'].items():
             work = row['gflop'][shape]
-            lines.append(f'| {row["name"]} | {row["precision"]} | {row["parameters"] / 1e6:.2f} M | {row["size_mb"]:.1f} MB '
-                         f'| {row["peak_mb"]:.0f} MB | {shape} | {work:.2f} | {times["median_ms"]:.2f} ms '
-                         f'| {times["p10_ms"]:.2f} – {times["p90_ms"]:.2f} ms | {1e3 * work / times["median_ms"]:.0f} '
-                         f'| {times["median_ms"] / rows[0]["shapes"][shape]["median_ms"]:.3f} '
-                         f'| {work / rows[0]["gflop"][shape]:.3f} |')
+            lines.append(
+                f'| {row["name"]} | {row["precision"]} | {row["parameters"] / 1e6:.2f} M | '
+                f'{row["size_mb"]:.1f} MB '
+                f'| {row["peak_mb"]:.0f} MB | {shape} | {work:.2f} | {times["median_ms"]:.2f} ms '
+                f'| {times["p10_ms"]:.2f} – {times["p90_ms"]:.2f} ms | {1e3 * work / times["median_ms"]:.0f} '
+                f'| {times["median_ms"] / rows[0]["shapes"][shape]["median_ms"]:.3f} '
+                f'| {work / rows[0]["gflop"][shape]:.3f} |'
+            )
     return '\n'.join(lines)
 
 
@@ -193,9 +262,23 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             for i, row in enumerate(rows):
                 times = row['shapes'][shape]
                 spread = [[times['median_ms'] - times['p10_ms']], [times['p90_ms'] - times['median_ms']]]
-                panel.errorbar(row['size_mb'], times['median_ms'], yerr=spread, capsize=3, label=row['name'], linestyle='none',
-                               color=OKABE_ITO[i % len(OKABE_ITO)], marker=MARKERS[i % len(MARKERS)])
-            panel.set(title=f'{shape} tokens', xlabel='size on disk (MB)', ylabel='latency (ms)', xlim=(0, None), ylim=(0, None))
+                panel.errorbar(
+                    row['size_mb'],
+                    times['median_ms'],
+                    yerr=spread,
+                    capsize=3,
+                    label=row['name'],
+                    linestyle='none',
+                    color=OKABE_ITO[i % len(OKABE_ITO)],
+                    marker=MARKERS[i % len(MARKERS)],
+                )
+            panel.set(
+                title=f'{shape} tokens',
+                xlabel='size on disk (MB)',
+                ylabel='latency (ms)',
+                xlim=(0, None),
+                ylim=(0, None),
+            )
         figure.legend(*panels[0].get_legend_handles_labels(), loc='outside right center')
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=FORMATS['png']['dpi'])
@@ -204,9 +287,13 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 @command
 def main(argv=None):
     """Start the workers, time them, print the table."""
-    recipe = parse(LatencyBenchmarkRecipe, argv, description=__doc__,
-                   positional='deployments',
-                   example='python tools/benchmark_latency.py deploy deploy-int8 --against onnxruntime --batches 1,8')
+    recipe = parse(
+        LatencyBenchmarkRecipe,
+        argv,
+        description=__doc__,
+        positional='deployments',
+        example='python tools/benchmark_latency.py deploy deploy-int8 --against onnxruntime --batches 1,8',
+    )
     for path in (recipe.output, recipe.output and recipe.output.with_suffix('.md'), recipe.plot):
         if path is not None:
             refuse_existing(path)
@@ -220,7 +307,11 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
     onnx = any(PEERS[peer][0] == 'onnx' for peer in recipe.against)
     directories = []
     for i, name in enumerate(names):
-        directories.append(Path(name) if os.path.isdir(name) else random_export(name, place / f'export-{i}', onnx=onnx and not i))
+        directories.append(
+            Path(name)
+            if os.path.isdir(name)
+            else random_export(name, place / f'export-{i}', onnx=onnx and not i)
+        )
     found = [read_deployment(directory) for directory in directories]
     if found[0].precision != 'float32':
         raise ValueError(f'{recipe.deployments[0]}: the first directory has to be an export in float32')
@@ -230,27 +321,59 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
     workers: List[Worker] = []
     try:
         for name, directory, one in zip(names, directories, found):
-            workers.append(Worker(name, [sys.executable, SCRIPTS / 'symbol.py', directory.absolute(), threads], threads=threads,
-                                  precision=one.precision, size_mb=megabytes(directory / SYMBOL, directory / PARAMETERS)))
+            workers.append(
+                Worker(
+                    name,
+                    [sys.executable, SCRIPTS / 'symbol.py', directory.absolute(), threads],
+                    threads=threads,
+                    precision=one.precision,
+                    size_mb=megabytes(directory / SYMBOL, directory / PARAMETERS),
+                )
+            )
         for peer in recipe.against:
             workers.append(start_peer(peer, recipe, directories[0], found[0], threads, place))
         differences = check_same(workers, found[0], place)
-        times = measure(workers, [(batch, length) for batch in recipe.batches for length in recipe.lengths], recipe.repeats)
+        times = measure(
+            workers,
+            [(batch, length) for batch in recipe.batches for length in recipe.lengths],
+            recipe.repeats,
+        )
     finally:
         for worker in workers:
             worker.close()
     architectures = [one.architecture for one in found] + [found[0].architecture] * len(recipe.against)
-    rows = [{'name': worker.name, 'precision': worker.precision, 'parameters': int(ParameterCost().cost(architecture)),
-             'size_mb': worker.size_mb, 'peak_mb': worker.peak_mb, 'versions': worker.versions, 'shapes': times[worker.name],
-             'gflop': {shape: gflops(architecture, shape) for shape in times[worker.name]},
-             'difference_from_first': differences.get(worker.name)} for worker, architecture in zip(workers, architectures)]
-    text = (f'{table(rows)}\n\n{threads} threads, {recipe.repeats} passes of each, taken in turn; parameters of embeddings and '
-            'encoder')
+    rows = [
+        {
+            'name': worker.name,
+            'precision': worker.precision,
+            'parameters': int(ParameterCost().cost(architecture)),
+            'size_mb': worker.size_mb,
+            'peak_mb': worker.peak_mb,
+            'versions': worker.versions,
+            'shapes': times[worker.name],
+            'gflop': {shape: gflops(architecture, shape) for shape in times[worker.name]},
+            'difference_from_first': differences.get(worker.name),
+        }
+        for worker, architecture in zip(workers, architectures)
+    ]
+    text = (
+        f'{table(rows)}\n\n{threads} threads, {recipe.repeats} passes of each, taken in turn; parameters of '
+        f'embeddings and '
+        'encoder'
+    )
     print(text)
     if recipe.output:
         write_file(recipe.output.with_suffix('.md'), (text + '\n').encode())
-        write_file(recipe.output, (json.dumps({
-            'recipe': to_dict(recipe), 'networks': rows, 'threads': threads, **origin_here()}, indent=1) + '\n').encode())
+        write_file(
+            recipe.output,
+            (
+                json.dumps(
+                    {'recipe': to_dict(recipe), 'networks': rows, 'threads': threads, **origin_here()},
+                    indent=1,
+                )
+                + '\n'
+            ).encode(),
+        )
         print(f'wrote {recipe.output} and its table as .md')
     if recipe.plot:
         draw(rows, recipe.plot)

@@ -1,8 +1,9 @@
 """Time pre-training by one worker with several threads and by several workers with one thread each, in turn.
 
-Every run is `pretrain/run_pretraining.py` as a user starts it, with the same shards, seed and batch over all workers; what counts is
-`tokens_per_second` of its metrics without the first interval. Nothing else should run meanwhile.
-"""
+Every run is `pretrain/run_pretraining.py` as a user starts it, with the same shards, seed and batch over all
+workers; what counts is `tokens_per_second` of its metrics without the first interval. Nothing else should run
+meanwhile."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -29,10 +30,12 @@ CONFIGURATION = re.compile(r'([1-9]\d?)x([1-9]\d?)')
 @dataclasses.dataclass(frozen=True)
 class ScalingRecipe:
     """What is timed."""
+
     shards: Path = option('directory of shards')
     architecture: str = option("its name: l6_h384_a12 has MiniLM's widths, bert_base BERT's", 'l6_h384_a12')
-    configurations: Tuple[str, ...] = option('workers x threads of each; the first is what the others are compared with',
-                                             ('1x2', '2x1', '4x1'))
+    configurations: Tuple[str, ...] = option(
+        'workers x threads of each; the first is what the others are compared with', ('1x2', '2x1', '4x1')
+    )
     batch_size: int = option('sequences a step, over all workers', 256)
     accumulate: int = option('passes that a worker splits its share of a batch into', 1)
     interval: int = option('steps of an interval', 1)
@@ -42,13 +45,23 @@ class ScalingRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [f'{name} must be at least 1, found {getattr(self, name)}'
-                 for name in ('batch_size', 'accumulate', 'interval', 'intervals', 'repeats') if getattr(self, name) < 1]
-        found += [f'configurations are like 2x1, workers x threads, found {text!r}' for text in self.configurations
-                  if not CONFIGURATION.fullmatch(text)]
+        found = [
+            f'{name} must be at least 1, found {getattr(self, name)}'
+            for name in ('batch_size', 'accumulate', 'interval', 'intervals', 'repeats')
+            if getattr(self, name) < 1
+        ]
+        found += [
+            f'configurations are like 2x1, workers x threads, found {text!r}'
+            for text in self.configurations
+            if not CONFIGURATION.fullmatch(text)
+        ]
         if not found:
-            found += [f'batch_size {self.batch_size} does not divide among {text.split("x")[0]} workers with {self.accumulate} passes'
-                      for text in self.configurations if self.batch_size % (int(text.split('x')[0]) * self.accumulate)]
+            found += [
+                f'batch_size {self.batch_size} does not divide among {text.split("x")[0]} workers with '
+                f'{self.accumulate} passes'
+                for text in self.configurations
+                if self.batch_size % (int(text.split('x')[0]) * self.accumulate)
+            ]
         return found
 
 
@@ -62,17 +75,47 @@ def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> List[float
     """
     workers, threads = configuration.split('x')
     steps = recipe.interval * (1 + recipe.intervals)
-    words = [sys.executable, '-W', 'ignore', str(ROOT / 'pretrain' / 'run_pretraining.py'), '--architecture', recipe.architecture,
-             '--shards', str(recipe.shards), '--output', str(place), '--batch-size', str(recipe.batch_size), '--accumulate',
-             str(recipe.accumulate), '--steps', str(steps), '--log-every', str(recipe.interval), '--evaluate-every', '0',
-             '--evaluation-limit', '1', '--checkpoint-every', '0']
+    words = [
+        sys.executable,
+        '-W',
+        'ignore',
+        str(ROOT / 'pretrain' / 'run_pretraining.py'),
+        '--architecture',
+        recipe.architecture,
+        '--shards',
+        str(recipe.shards),
+        '--output',
+        str(place),
+        '--batch-size',
+        str(recipe.batch_size),
+        '--accumulate',
+        str(recipe.accumulate),
+        '--steps',
+        str(steps),
+        '--log-every',
+        str(recipe.interval),
+        '--evaluate-every',
+        '0',
+        '--evaluation-limit',
+        '1',
+        '--checkpoint-every',
+        '0',
+    ]
     if workers != '1':
         words = [str(Path(sys.executable).with_name('horovodrun')), '--gloo', '-np', workers, *words]
-    done = subprocess.run(words, env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': threads}, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    done = subprocess.run(
+        words,
+        env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': threads},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode:
         raise RunFailed(f'{configuration} failed:\n  ' + '\n  '.join(done.stdout.splitlines()[-9:]))
-    records = [json.loads(line) for line in (place / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()]
+    records = [
+        json.loads(line) for line in (place / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()
+    ]
     return [record['tokens_per_second'] for record in records if 'tokens_per_second' in record][1:]
 
 
@@ -84,26 +127,45 @@ def table(found: Dict[str, List[List[float]]]) -> Tuple[List[str], Dict[str, Any
     found : dict of configuration to the intervals of each of its runs, in the order they were taken
     """
     first = next(iter(found))
-    medians = {name: statistics.median(value for run in runs for value in run) for name, runs in found.items()}
-    ratios = {name: [statistics.median(run) / statistics.median(base) for run, base in zip(runs, found[first])]
-              for name, runs in found.items()}
-    lines = ['| workers x threads | tokens/s | lowest and highest run | ratio to the first | of each turn | wanted | |',
-             '| --- | --- | --- | --- | --- | --- | --- |']
+    medians = {
+        name: statistics.median(value for run in runs for value in run) for name, runs in found.items()
+    }
+    ratios = {
+        name: [statistics.median(run) / statistics.median(base) for run, base in zip(runs, found[first])]
+        for name, runs in found.items()
+    }
+    lines = [
+        '| workers x threads | tokens/s | lowest and highest run | ratio to the first | of each turn | '
+        'wanted | |',
+        '| --- | --- | --- | --- | --- | --- | --- |',
+    ]
     for name, runs in found.items():
         workers, threads = map(int, name.split('x'))
         each = sorted(statistics.median(run) for run in runs)
         wanted = f'{WANTED[name]:.2f}' if name in WANTED and first == '1x2' else ''
         more = f'more threads than {physical_cores()} cores' if workers * threads > physical_cores() else ''
-        lines.append(f'| {name} | {medians[name]:,.0f} | {each[0]:,.0f}–{each[-1]:,.0f} | {medians[name] / medians[first]:.3f} | '
-                     f'{" ".join(f"{ratio:.3f}" for ratio in ratios[name])} | {wanted} | {more} |')
-    return lines, {'medians': medians, 'ratios': {name: medians[name] / medians[first] for name in found}, 'ratios_by_turn': ratios}
+        lines.append(
+            f'| {name} | {medians[name]:,.0f} | {each[0]:,.0f}–{each[-1]:,.0f} | '
+            f'{medians[name] / medians[first]:.3f} | '
+            f'{" ".join(f"{ratio:.3f}" for ratio in ratios[name])} | {wanted} | {more} |'
+        )
+    return lines, {
+        'medians': medians,
+        'ratios': {name: medians[name] / medians[first] for name in found},
+        'ratios_by_turn': ratios,
+    }
 
 
 @command
 def main(argv=None):
     """Take the runs in turn and print the table."""
-    recipe = parse(ScalingRecipe, argv, description=__doc__, positional='architecture',
-                   example='python tools/benchmark_scaling.py bert_base --shards shards --output results/scaling.json')
+    recipe = parse(
+        ScalingRecipe,
+        argv,
+        description=__doc__,
+        positional='architecture',
+        example='python tools/benchmark_scaling.py bert_base --shards shards --output results/scaling.json',
+    )
     if recipe.output:
         refuse_existing(recipe.output)
     origin = origin_here()
@@ -112,12 +174,23 @@ def main(argv=None):
         for turn in range(recipe.repeats):
             for name in recipe.configurations:
                 found[name].append(speeds(recipe, name, Path(base) / f'{name}-{turn}'))
-                print(f'turn {turn + 1}, {name}: {" ".join(f"{value:,.0f}" for value in found[name][-1])} tokens/s', flush=True)
+                print(
+                    f'turn {turn + 1}, {name}: {" ".join(f"{value:,.0f}" for value in found[name][-1])} '
+                    f'tokens/s',
+                    flush=True,
+                )
     lines, values = table(found)
     print('\n' + '\n'.join(lines))
     if recipe.output:
-        write_file(recipe.output, (json.dumps({'recipe': to_dict(recipe), 'tokens_per_second': found, **values, **origin},
-                                              indent=1) + '\n').encode())
+        write_file(
+            recipe.output,
+            (
+                json.dumps(
+                    {'recipe': to_dict(recipe), 'tokens_per_second': found, **values, **origin}, indent=1
+                )
+                + '\n'
+            ).encode(),
+        )
         print(f'wrote {recipe.output}')
 
 

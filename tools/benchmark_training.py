@@ -1,14 +1,17 @@
-"""Time training steps side by side: GluonNLP's BERTModel, this package's in either precision, and the gates' with frozen weights.
+"""Time training steps side by side: GluonNLP's BERTModel, this package's in either precision, and the gates'
+with frozen weights.
 
-The steps are taken in turn, at equal threads and shapes, so that the ratios hold on a machine whose speed drifts. With --against
-also those of whole programs, each in a process of its own: Transformers on PyTorch (eager, float32, AdamW, the same threads), and
-GluonNLP as it is installed, with the threads that MXNet then takes. The environment of PyTorch is made by
+The steps are taken in turn, at equal threads and shapes, so that the ratios hold on a machine whose speed
+drifts. With --against also those of whole programs, each in a process of its own: Transformers on PyTorch
+(eager, float32, AdamW, the same threads), and GluonNLP as it is installed, with the threads that MXNet then
+takes. The environment of PyTorch is made by
 
     python tools/peers/install.py peers --only torch
 
-Only one process computes at a time; nothing else should run meanwhile. Each step keeps a network with its optimizer's state: 3 to 4 GB
-of BERT-base's, so that --steps takes a few of them where memory does not hold all.
-"""
+Only one process computes at a time; nothing else should run meanwhile. Each step keeps a network with its
+optimizer's state: 3 to 4 GB of BERT-base's, so that --steps takes a few of them where memory does not hold
+all."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,78 +22,114 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 import mxnet as mx
 import numpy as np
 from gluonnlp.model.bert import BERTEncoder, BERTModel
 from mxnet import autograd, gluon
+from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
 
+import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture import Architecture, resolve
 from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, named_parameters
 from gluon_optbert.precision import bfloat16_is_native
 from gluon_optbert.provenance import origin_here
 from gluon_optbert.recipe import command, option, parse, to_dict
 from gluon_optbert.staging import write_file
-from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
 
-STEPS = {'gluonnlp': 'GluonNLP step', 'ungated': 'ungated step', 'alpha': 'alpha step', 'bfloat16': 'bfloat16 step',
-         'bfloat16-alpha': 'bfloat16 alpha step'}
+STEPS = {
+    'gluonnlp': 'GluonNLP step',
+    'ungated': 'ungated step',
+    'alpha': 'alpha step',
+    'bfloat16': 'bfloat16 step',
+    'bfloat16-alpha': 'bfloat16 alpha step',
+}
 FORWARDS = {'gluonnlp': 'GluonNLP forward', 'ungated': 'ungated forward', 'alpha': 'gated forward'}
 PEERS = {'torch': 'Transformers step', 'gluonnlp': 'GluonNLP step as installed'}
-AT_MOST = (('ungated step', 'GluonNLP step', 0.90), ('alpha step', 'ungated step', 0.70),
-           ('ungated forward', 'GluonNLP forward', None), ('gated forward', 'ungated forward', 1.05),
-           ('bfloat16 alpha step', 'bfloat16 step', None))
-AT_LEAST = (('ungated step', 'bfloat16 step', 1.3), ('Transformers step', 'ungated step', 1.6),
-            ('GluonNLP step as installed', 'ungated step', 2.0))
+AT_MOST = (
+    ('ungated step', 'GluonNLP step', 0.90),
+    ('alpha step', 'ungated step', 0.70),
+    ('ungated forward', 'GluonNLP forward', None),
+    ('gated forward', 'ungated forward', 1.05),
+    ('bfloat16 alpha step', 'bfloat16 step', None),
+)
+AT_LEAST = (
+    ('ungated step', 'bfloat16 step', 1.3),
+    ('Transformers step', 'ungated step', 1.6),
+    ('GluonNLP step as installed', 'ungated step', 2.0),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkRecipe:
     """What is timed."""
+
     architecture: str = option('a uniform one, which GluonNLP can build too', 'bert_base')
     batch_size: int = option('sequences', 8)
     length: int = option('tokens of a sequence', 128)
     masked: int = option('masked tokens of a sequence', 20)
     repeats: int = option('timed steps of each kind', 7)
     dropout: float = option('as in training', 0.1)
-    steps: Tuple[str, ...] = option('what is timed in this process, where the processor can', tuple(STEPS), choices=tuple(STEPS))
+    steps: Tuple[str, ...] = option(
+        'what is timed in this process, where the processor can', tuple(STEPS), choices=tuple(STEPS)
+    )
     against: Tuple[str, ...] = option('whole programs to time as well', (), choices=tuple(PEERS))
-    peers: Path = option("directory of the peers' environments, made by tools/peers/install.py", Path('peers'))
+    peers: Path = option(
+        "directory of the peers' environments, made by tools/peers/install.py", Path('peers')
+    )
     output: Optional[Path] = option('JSON file to write', None)
 
     def problems(self) -> List[str]:
         """What is out of range."""
         counts = {name: getattr(self, name) for name in ('batch_size', 'length', 'masked', 'repeats')}
         found = [f'{name} must be at least 1, found {count}' for name, count in counts.items() if count < 1]
-        return found + ([f'masked {self.masked} is more than length {self.length}'] if self.masked > self.length else [])
+        return found + (
+            [f'masked {self.masked} is more than length {self.length}'] if self.masked > self.length else []
+        )
 
 
 def feed_of(recipe: BenchmarkRecipe, architecture: Architecture) -> Dict[str, mx.nd.NDArray]:
     """One random batch without padding."""
     random, shape = np.random.RandomState(0), (recipe.batch_size, recipe.length)
     few = (recipe.batch_size, recipe.masked)
-    arrays = {'input_ids': random.randint(0, architecture.vocab_size, shape), 'token_types': random.randint(0, 2, shape),
-              'valid_length': np.full(recipe.batch_size, recipe.length), 'masked_positions':
-              random.randint(0, recipe.length, few), 'masked_ids': random.randint(0, architecture.vocab_size, few),
-              'masked_weights': np.ones(few), 'labels': random.randint(0, 2, recipe.batch_size),
-              'instance_weights': np.ones(recipe.batch_size)}
+    arrays = {
+        'input_ids': random.randint(0, architecture.vocab_size, shape),
+        'token_types': random.randint(0, 2, shape),
+        'valid_length': np.full(recipe.batch_size, recipe.length),
+        'masked_positions': random.randint(0, recipe.length, few),
+        'masked_ids': random.randint(0, architecture.vocab_size, few),
+        'masked_weights': np.ones(few),
+        'labels': random.randint(0, 2, recipe.batch_size),
+        'instance_weights': np.ones(recipe.batch_size),
+    }
     return {name: mx.nd.array(array, dtype='float32') for name, array in arrays.items()}
 
 
 def gluonnlp_model(architecture: Architecture, dropout: float) -> BERTModel:
     """GluonNLP's own network of the same widths."""
     dims = architecture.layers[0]
-    encoder = BERTEncoder(num_layers=len(architecture.layers), units=architecture.h, hidden_size=dims.f,
-                          max_length=architecture.max_length, num_heads=dims.a, dropout=dropout)
-    model = BERTModel(encoder, vocab_size=architecture.vocab_size, token_type_vocab_size=2, units=architecture.h,
-                      embed_size=architecture.h)
+    encoder = BERTEncoder(
+        num_layers=len(architecture.layers),
+        units=architecture.h,
+        hidden_size=dims.f,
+        max_length=architecture.max_length,
+        num_heads=dims.a,
+        dropout=dropout,
+    )
+    model = BERTModel(
+        encoder,
+        vocab_size=architecture.vocab_size,
+        token_type_vocab_size=2,
+        units=architecture.h,
+        embed_size=architecture.h,
+    )
     model.initialize(mx.init.Normal(0.02))
     model.hybridize(static_alloc=True)
     return model
 
 
-def stepper(model: Any, trained: Mapping[str, gluon.Parameter], optimizer: str,
-            feed: Mapping[str, mx.nd.NDArray]) -> Callable[[], None]:
+def stepper(
+    model: Any, trained: Mapping[str, gluon.Parameter], optimizer: str, feed: Mapping[str, mx.nd.NDArray]
+) -> Callable[[], None]:
     """One whole training step: forward, backward, update."""
     loss = PretrainingLoss()
     loss.hybridize(static_alloc=True)
@@ -99,21 +138,32 @@ def stepper(model: Any, trained: Mapping[str, gluon.Parameter], optimizer: str,
 
     def step() -> None:
         with autograd.record():
-            outputs = model(feed['input_ids'], feed['token_types'], feed['valid_length'], feed['masked_positions'])
-            mlm, nsp = loss(outputs[-2], outputs[-1], feed['masked_ids'], feed['masked_weights'], feed['labels'],
-                            feed['instance_weights'])
+            outputs = model(
+                feed['input_ids'], feed['token_types'], feed['valid_length'], feed['masked_positions']
+            )
+            mlm, nsp = loss(
+                outputs[-2],
+                outputs[-1],
+                feed['masked_ids'],
+                feed['masked_weights'],
+                feed['labels'],
+                feed['instance_weights'],
+            )
             total = mlm / masked + nsp / instances
         total.backward()
         trainer.step(1)
         mx.nd.waitall()
+
     return step
 
 
 def forward(model: Any, feed: Mapping[str, mx.nd.NDArray]) -> Callable[[], None]:
     """One forward pass, as evaluation makes it."""
+
     def step() -> None:
         model(feed['input_ids'], feed['token_types'], feed['valid_length'], feed['masked_positions'])
         mx.nd.waitall()
+
     return step
 
 
@@ -156,37 +206,47 @@ def start_peer(peer: str, recipe: BenchmarkRecipe, architecture: Architecture) -
         words = [sys.executable, SCRIPTS / 'gluonnlp_training.py', architecture.vocab_size, config]
         return Worker(PEERS[peer], words, threads=None)
     threads = int(os.environ['OMP_NUM_THREADS'])
-    config = json.dumps({**theirs, 'hidden_dropout_prob': recipe.dropout, 'attention_probs_dropout_prob': recipe.dropout})
+    config = json.dumps(
+        {**theirs, 'hidden_dropout_prob': recipe.dropout, 'attention_probs_dropout_prob': recipe.dropout}
+    )
     words = [peer_python(recipe.peers, 'torch'), SCRIPTS / 'torch_training.py', threads, config]
     return Worker(PEERS[peer], words, threads=threads)
 
 
 def timed(step: Callable[[], None]) -> Callable[[], float]:
     """A step of this process that gives its milliseconds."""
+
     def run() -> float:
         began = time.perf_counter()
         step()
         return 1e3 * (time.perf_counter() - began)
+
     return run
 
 
 def asked(worker: Worker, recipe: BenchmarkRecipe) -> Callable[[], float]:
     """A step of another process that gives its milliseconds."""
+
     def run() -> float:
         answer = worker.ask(batch=recipe.batch_size, length=recipe.length, masked=recipe.masked, runs=1)
         return answer['ms'][0]
+
     return run
 
 
 def interleaved(steps: Mapping[str, Callable[[], float]], repeats: int) -> Dict[str, Dict[str, float]]:
-    """Milliseconds of each step, taken in turn after two rounds that do not count: minimum, median and maximum."""
+    """Milliseconds of each step, taken in turn after two rounds that do not count: minimum, median and
+    maximum.
+    """
     times: Dict[str, List[float]] = {name: [] for name in steps}
     for attempt in range(repeats + 2):
         for name, step in steps.items():
             times[name] += [step()] if attempt >= 2 else [step()][:0]
             time.sleep(PAUSE)
-    return {name: {'min': min(values), 'median': float(np.median(values)), 'max': max(values)}
-            for name, values in times.items()}
+    return {
+        name: {'min': min(values), 'median': float(np.median(values)), 'max': max(values)}
+        for name, values in times.items()
+    }
 
 
 def ratios_of(times: Mapping[str, Mapping[str, float]]) -> Dict[str, Tuple[float, str]]:
@@ -195,16 +255,21 @@ def ratios_of(times: Mapping[str, Mapping[str, float]]) -> Dict[str, Tuple[float
     for pairs, words in ((AT_MOST, 'at most'), (AT_LEAST, 'at least')):
         for one, other, wanted in pairs:
             if one in times and other in times:
-                found[f'{one} / {other}'] = (times[one]['median'] / times[other]['median'],
-                                             '' if wanted is None else f'{words} {wanted:.2f}')
+                found[f'{one} / {other}'] = (
+                    times[one]['median'] / times[other]['median'],
+                    '' if wanted is None else f'{words} {wanted:.2f}',
+                )
     return found
 
 
 def table(times: Mapping[str, Mapping[str, float]], tokens: int) -> str:
     """Times and ratios as Markdown."""
     lines = ['| | minimum | median | maximum | tokens/s |', '| --- ' * 5 + '|']
-    lines += [f'| {name} | {found["min"]:.0f} ms | {found["median"]:.0f} ms | {found["max"]:.0f} ms '
-              f'| {1e3 * tokens / found["median"]:.0f} |' for name, found in times.items()]
+    lines += [
+        f'| {name} | {found["min"]:.0f} ms | {found["median"]:.0f} ms | {found["max"]:.0f} ms '
+        f'| {1e3 * tokens / found["median"]:.0f} |'
+        for name, found in times.items()
+    ]
     lines += ['', '| ratio of medians | measured | wanted |', '| --- | --- | --- |']
     lines += [f'| {name} | {ratio:.3f} | {wanted} |' for name, (ratio, wanted) in ratios_of(times).items()]
     return '\n'.join(lines)
@@ -213,11 +278,18 @@ def table(times: Mapping[str, Mapping[str, float]], tokens: int) -> str:
 @command
 def main(argv=None):
     """Time the steps and print the table."""
-    recipe = parse(BenchmarkRecipe, argv, description=__doc__, positional='architecture',
-                   example='python tools/benchmark_training.py bert_base --against torch,gluonnlp --peers peers')
+    recipe = parse(
+        BenchmarkRecipe,
+        argv,
+        description=__doc__,
+        positional='architecture',
+        example='python tools/benchmark_training.py bert_base --against torch,gluonnlp --peers peers',
+    )
     architecture = resolve(recipe.architecture)
     if len(set(architecture.layers)) > 1:
-        raise ValueError(f'{recipe.architecture}: GluonNLP builds equal layers only; choose a uniform architecture')
+        raise ValueError(
+            f'{recipe.architecture}: GluonNLP builds equal layers only; choose a uniform architecture'
+        )
     workers: List[Worker] = []
     try:
         for peer in recipe.against:
@@ -233,13 +305,31 @@ def main(argv=None):
     tokens = recipe.batch_size * recipe.length
     print(table(times, tokens))
     threads = int(os.environ['OMP_NUM_THREADS'])
-    print(f'\n{recipe.batch_size}x{recipe.length} tokens, {threads} threads, {recipe.repeats} repeats, taken in turn')
+    print(
+        f'\n{recipe.batch_size}x{recipe.length} tokens, {threads} threads, {recipe.repeats} repeats, taken '
+        f'in turn'
+    )
     if recipe.output:
-        write_file(recipe.output, (json.dumps({
-            'recipe': to_dict(recipe), 'milliseconds': times, 'tokens_per_second': {
-                name: 1e3 * tokens / found['median'] for name, found in times.items()},
-            'ratios': {name: ratio for name, (ratio, _) in ratios_of(times).items()}, 'threads': threads,
-            'peers': {worker.name: worker.versions for worker in workers}, **origin_here()}, indent=1) + '\n').encode())
+        write_file(
+            recipe.output,
+            (
+                json.dumps(
+                    {
+                        'recipe': to_dict(recipe),
+                        'milliseconds': times,
+                        'tokens_per_second': {
+                            name: 1e3 * tokens / found['median'] for name, found in times.items()
+                        },
+                        'ratios': {name: ratio for name, (ratio, _) in ratios_of(times).items()},
+                        'threads': threads,
+                        'peers': {worker.name: worker.versions for worker in workers},
+                        **origin_here(),
+                    },
+                    indent=1,
+                )
+                + '\n'
+            ).encode(),
+        )
         print(f'wrote {recipe.output}')
 
 

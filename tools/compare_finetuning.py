@@ -1,17 +1,20 @@
-"""Fine-tune one checkpoint here and with Transformers on PyTorch, and set scores and seconds beside each other.
+"""Fine-tune one checkpoint here and with Transformers on PyTorch, and set scores and seconds beside each
+other.
 
-Both have the same tokens, learning rates, weight decay, clipping, rate of dropout and threads (OMP_NUM_THREADS; by default the
-physical cores), and are scored by the same code. New heads and dropout are drawn on each side, and the optimizers are its own:
-GluonNLP's BERTAdam, which does not correct the bias of its moments, and AdamW. PyTorch is in float32; --precision is of this side.
-With --peer-batches same both have the same batches with the same padding; with shuffled, Transformers has them as its own examples
-make them: in random order, padded to the longest of each batch, where this package puts instances of like lengths together. The
-batches of held-out sets are the same in either case. The sides take turns at going first. PyTorch stays in an environment of its
-own:
+Both have the same tokens, learning rates, weight decay, clipping, rate of dropout and threads
+(OMP_NUM_THREADS; by default the physical cores), and are scored by the same code. New heads and dropout are
+drawn on each side, and the optimizers are its own: GluonNLP's BERTAdam, which does not correct the bias of
+its moments, and AdamW. PyTorch is in float32; --precision is of this side. With --peer-batches same both have
+the same batches with the same padding; with shuffled, Transformers has them as its own examples make them: in
+random order, padded to the longest of each batch, where this package puts instances of like lengths together.
+The batches of held-out sets are the same in either case. The sides take turns at going first. PyTorch stays
+in an environment of its own:
 
     python tools/peers/install.py peers --only torch
 
-The result is written after every run, so that a killed comparison goes on with --resume. Nothing else should run meanwhile.
-"""
+The result is written after every run, so that a killed comparison goes on with --resume. Nothing else should
+run meanwhile."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -26,10 +29,11 @@ import typing
 from pathlib import Path
 from typing import Any, Dict, Generator, List, Mapping, Optional, Sequence, Tuple
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 import mxnet as mx
 import numpy as np
+from side_by_side import SIDES, summarise, table
 
+import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.checkpoint import SavedModel, read_model, sha256
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.distributed import Workers
@@ -45,25 +49,64 @@ from gluon_optbert.provenance import commit, machine, versions
 from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.sources import read_hugging_face
 from gluon_optbert.staging import refuse_existing, write_file
-from side_by_side import SIDES, summarise, table
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning comparison', 1
-EXAMPLE = ('python tools/compare_finetuning.py finetune/recipes/glue.yaml --task MRPC --model models/base '
-           '--checkpoint downloads/bert-base-uncased --data glue --peer peers/torch/bin/python --seeds 1,2,3 '
-           '--output results/compare_mrpc.json')
+EXAMPLE = (
+    'python tools/compare_finetuning.py finetune/recipes/glue.yaml --task MRPC --model models/base '
+    '--checkpoint downloads/bert-base-uncased --data glue --peer peers/torch/bin/python --seeds 1,2,3 '
+    '--output results/compare_mrpc.json'
+)
 PEER = Path(__file__).resolve().parent / 'peers' / 'torch_finetuning.py'
 EPSILON = 1e-6  # of Adam, BERTAdam's default
-_AS_THERE = ('task', 'model', 'data', 'seeds', 'epochs', 'batch_size', 'evaluation_tokens', 'learning_rate', 'warmup',
-             'weight_decay', 'clip_norm', 'dropout', 'precision', 'max_length', 'limit', 'evaluation_limit', 'select', 'log_every')
-_LATER = ('output', 'peer', 'seeds', 'resume', 'log_every')  # what may differ when a comparison is gone on with
-_FIELDS, _HINTS = {field.name: field for field in dataclasses.fields(GlueRecipe)}, typing.get_type_hints(GlueRecipe)
-_Shared = dataclasses.make_dataclass('_Shared', [(name, _HINTS[name], dataclasses.field(
-    default=_FIELDS[name].default, metadata=_FIELDS[name].metadata)) for name in _AS_THERE], frozen=True)
+_AS_THERE = (
+    'task',
+    'model',
+    'data',
+    'seeds',
+    'epochs',
+    'batch_size',
+    'evaluation_tokens',
+    'learning_rate',
+    'warmup',
+    'weight_decay',
+    'clip_norm',
+    'dropout',
+    'precision',
+    'max_length',
+    'limit',
+    'evaluation_limit',
+    'select',
+    'log_every',
+)
+_LATER = (
+    'output',
+    'peer',
+    'seeds',
+    'resume',
+    'log_every',
+)  # what may differ when a comparison is gone on with
+_FIELDS, _HINTS = (
+    {field.name: field for field in dataclasses.fields(GlueRecipe)},
+    typing.get_type_hints(GlueRecipe),
+)
+_Shared = dataclasses.make_dataclass(
+    '_Shared',
+    [
+        (
+            name,
+            _HINTS[name],
+            dataclasses.field(default=_FIELDS[name].default, metadata=_FIELDS[name].metadata),
+        )
+        for name in _AS_THERE
+    ],
+    frozen=True,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class CompareRecipe(_Shared):
     """Fine-tuning on one task of GLUE, twice."""
+
     checkpoint: Path = option('Hugging Face directory that the model directory was imported from')
     peer: Path = option('Python interpreter of an environment with torch and transformers')
     peer_batches: str = option('those that Transformers trains on', 'same', choices=('same', 'shuffled'))
@@ -72,7 +115,9 @@ class CompareRecipe(_Shared):
 
     def own(self) -> GlueRecipe:
         """The recipe of the runs here; nothing is written between their steps."""
-        return GlueRecipe(**{**{name: getattr(self, name) for name in _AS_THERE}, 'select': 'last', 'checkpoint_every': 0})
+        return GlueRecipe(
+            **{**{name: getattr(self, name) for name in _AS_THERE}, 'select': 'last', 'checkpoint_every': 0}
+        )
 
     def problems(self) -> List[str]:
         """What is out of range."""
@@ -109,27 +154,47 @@ class Timed(FineTuning):
         measured = super().evaluate(phase)
         loss = sum(float(value.asscalar()) for value in self._losses) / len(self._exercise.train)
         ended = time.perf_counter()
-        self.epochs.append({'loss': loss, 'training_seconds': trained - self._since, 'evaluation_seconds': ended - trained})
+        self.epochs.append(
+            {'loss': loss, 'training_seconds': trained - self._since, 'evaluation_seconds': ended - trained}
+        )
         self._losses, self._since = [], ended
         return measured
 
 
 def run_here(recipe: CompareRecipe, seed: int, saved: SavedModel, exercise: Exercise) -> Dict[str, Any]:
-    """Fine-tune with this package: ``epochs`` with their scores, ``versions`` and ``seconds`` from loading on."""
+    """Fine-tune with this package: ``epochs`` with their scores, ``versions`` and ``seconds`` from loading
+    on.
+    """
     began, own, workers = time.perf_counter(), recipe.own(), Workers()
-    model = build(saved.architecture, start_parameters(saved, exercise.head, seed=seed), head=exercise.head, dropout=own.dropout,
-                  precision=own.precision, ctx=workers.context())
+    model = build(
+        saved.architecture,
+        start_parameters(saved, exercise.head, seed=seed),
+        head=exercise.head,
+        dropout=own.dropout,
+        precision=own.precision,
+        ctx=workers.context(),
+    )
     objective = Timed(model, workers, exercise, own)
     per_epoch = steps_per_epoch(exercise.train, own.batch_size)
-    phase = own.phase(exercise.name, own.epochs * per_epoch, seed=seed, evaluate_every=per_epoch, notes={'seed': seed})
+    phase = own.phase(
+        exercise.name, own.epochs * per_epoch, seed=seed, evaluate_every=per_epoch, notes={'seed': seed}
+    )
     with tempfile.TemporaryDirectory() as place:
         try:
-            progress = descend(objective, own.weight_optimizer(model, workers), own.schedule(phase.steps), phase,
-                               reporter=Reporter(Path(place, 'metrics.jsonl'), workers), states=Path(place, 'states'))
+            progress = descend(
+                objective,
+                own.weight_optimizer(model, workers),
+                own.schedule(phase.steps),
+                phase,
+                reporter=Reporter(Path(place, 'metrics.jsonl'), workers),
+                states=Path(place, 'states'),
+            )
         except Terminated:
             raise RunFailed(f'asked to stop; --resume begins again with seed {seed}') from None
-    epochs = [{'epoch': epoch['epoch'], **times, 'scores': epoch['scores']}
-              for epoch, times in zip(progress['epochs'], objective.epochs)]
+    epochs = [
+        {'epoch': epoch['epoch'], **times, 'scores': epoch['scores']}
+        for epoch, times in zip(progress['epochs'], objective.epochs)
+    ]
     return {'epochs': epochs, 'versions': versions(), 'seconds': time.perf_counter() - began}
 
 
@@ -140,38 +205,67 @@ def _layout(batches: typing.Iterable[TaskBatch]) -> List[Tuple[np.ndarray, int]]
 
 def _shuffled(features: Features, recipe: CompareRecipe, seed: int) -> List[Tuple[np.ndarray, int]]:
     """`_layout` of all epochs in random order."""
-    orders = [np.random.RandomState([seed, epoch]).permutation(len(features)) for epoch in range(recipe.epochs)]
-    return [(rows, int(features.lengths[rows].max())) for order in orders
-            for rows in np.split(order, range(recipe.batch_size, len(order), recipe.batch_size))]
+    orders = [
+        np.random.RandomState([seed, epoch]).permutation(len(features)) for epoch in range(recipe.epochs)
+    ]
+    return [
+        (rows, int(features.lengths[rows].max()))
+        for order in orders
+        for rows in np.split(order, range(recipe.batch_size, len(order), recipe.batch_size))
+    ]
 
 
 def _part(features: Features, layout: List[Tuple[np.ndarray, int]]) -> Dict[str, np.ndarray]:
     """Instances, and the batches that they come in."""
     rows, widths = zip(*layout)
-    return {'ids': features.ids, 'starts': features.starts, 'seconds': features.seconds, 'rows': np.concatenate(rows),
-            'row_starts': np.cumsum([0, *map(len, rows)]), 'widths': np.array(widths)}
+    return {
+        'ids': features.ids,
+        'starts': features.starts,
+        'seconds': features.seconds,
+        'rows': np.concatenate(rows),
+        'row_starts': np.cumsum([0, *map(len, rows)]),
+        'widths': np.array(widths),
+    }
 
 
 def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, np.ndarray]:
-    """What the peer is handed: instances with the batches of a run here, as `tools/peers/task_feed.py` says, and
-    ``learning_rates``, step by step. It gets no labels of held-out sets.
-    """
+    """What the peer is handed: instances with the batches of a run here, as `tools/peers/task_feed.py` says,
+    and ``learning_rates``, step by step. It gets no labels of held-out sets."""
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
     schedule = recipe.own().schedule(steps)
-    layout = _shuffled(exercise.train, recipe, seed) if recipe.peer_batches == 'shuffled' else _layout(itertools.islice(
-        training_batches(exercise.train, batch_size=recipe.batch_size, seed=seed), steps))
+    layout = (
+        _shuffled(exercise.train, recipe, seed)
+        if recipe.peer_batches == 'shuffled'
+        else _layout(
+            itertools.islice(training_batches(exercise.train, batch_size=recipe.batch_size, seed=seed), steps)
+        )
+    )
     parts = {'train': _part(exercise.train, layout)}
-    parts.update((f'heldout/{name}', _part(features, _layout(evaluation_batches(features, tokens=recipe.evaluation_tokens))))
-                 for name, features in exercise.heldout.items())
+    parts.update(
+        (
+            f'heldout/{name}',
+            _part(features, _layout(evaluation_batches(features, tokens=recipe.evaluation_tokens))),
+        )
+        for name, features in exercise.heldout.items()
+    )
     arrays = {f'{part}/{name}': array for part, found in parts.items() for name, array in found.items()}
     kind = np.float32 if exercise.head.kind == 'regression' else np.int64
-    return {**arrays, 'train/labels': np.asarray(exercise.train.labels).astype(kind),
-            'learning_rates': np.array([schedule(step) for step in range(steps)])}
+    return {
+        **arrays,
+        'train/labels': np.asarray(exercise.train.labels).astype(kind),
+        'learning_rates': np.array([schedule(step) for step in range(steps)]),
+    }
 
 
 def _environment() -> Dict[str, str]:
-    """That of the peer: equal threads, but it waits with them as it likes, for GOMP_SPINCOUNT is set to suit MXNet."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON') and name != 'GOMP_SPINCOUNT'}
+    """That of the peer: equal threads, but it waits with them as it likes, for GOMP_SPINCOUNT is set to suit
+    MXNet.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith('PYTHON') and name != 'GOMP_SPINCOUNT'
+    }
     return {**kept, 'HF_HUB_OFFLINE': '1'}
 
 
@@ -183,16 +277,30 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, 
     RunFailed
         With the last line that the peer said.
     """
-    settings = {'seed': seed, 'epochs': recipe.epochs, 'outputs': exercise.head.outputs, 'dropout': recipe.dropout,
-                'problem': 'regression' if exercise.head.kind == 'regression' else 'single_label_classification',
-                'weight_decay': recipe.weight_decay, 'clip_norm': recipe.clip_norm, 'epsilon': EPSILON,
-                'heldout': list(exercise.heldout)}
-    with tempfile.TemporaryDirectory() as place, open(Path(place, 'errors'), 'w+', encoding='utf-8', errors='replace') as errors:
+    settings = {
+        'seed': seed,
+        'epochs': recipe.epochs,
+        'outputs': exercise.head.outputs,
+        'dropout': recipe.dropout,
+        'problem': 'regression' if exercise.head.kind == 'regression' else 'single_label_classification',
+        'weight_decay': recipe.weight_decay,
+        'clip_norm': recipe.clip_norm,
+        'epsilon': EPSILON,
+        'heldout': list(exercise.heldout),
+    }
+    with tempfile.TemporaryDirectory() as place, open(
+        Path(place, 'errors'), 'w+', encoding='utf-8', errors='replace'
+    ) as errors:
         given, scores = Path(place, 'job.npz'), Path(place, 'scores.npz')
         np.savez(given, **job(recipe, seed, exercise))
         words = [recipe.peer, PEER, recipe.checkpoint, given, scores, json.dumps(settings)]
-        process = subprocess.Popen(list(map(str, words)), env=_environment(), stdout=subprocess.PIPE, stderr=errors,
-                                   universal_newlines=True)
+        process = subprocess.Popen(
+            list(map(str, words)),
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            universal_newlines=True,
+        )
         answers: List[Dict[str, Any]] = []
         try:
             for line in process.stdout or ():
@@ -205,38 +313,65 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, 
             process.wait()
         if status or not answers or 'seconds' not in answers[-1]:
             errors.seek(0)
-            raise RunFailed(f'{recipe.peer} failed: {(errors.read().strip() or "nothing was said").splitlines()[-1]}')
+            raise RunFailed(
+                f'{recipe.peer} failed: {(errors.read().strip() or "nothing was said").splitlines()[-1]}'
+            )
         with np.load(scores, allow_pickle=False) as arrays:
             for answer in answers[1:-1]:
-                answer['scores'] = {f'{name}/{metric}': value for name in exercise.heldout for metric, value in exercise.score(
-                    name, arrays[f'{answer["epoch"]}/{name}']).items()}
+                answer['scores'] = {
+                    f'{name}/{metric}': value
+                    for name in exercise.heldout
+                    for metric, value in exercise.score(name, arrays[f'{answer["epoch"]}/{name}']).items()
+                }
     return {'epochs': answers[1:-1], 'versions': answers[0]['ready'], 'seconds': answers[-1]['seconds']}
 
 
 def _spoken(exercise: Exercise, seed: int, epoch: Mapping[str, Any]) -> str:
-    return (f'{exercise.name} {SIDES["peer"]} | seed {seed} | epoch {epoch["epoch"]} | loss {epoch["loss"]:.3f} | training '
-            f'{epoch["training_seconds"]:.0f} s | evaluation {epoch["evaluation_seconds"]:.0f} s')
+    return (
+        f'{exercise.name} {SIDES["peer"]} | seed {seed} | epoch {epoch["epoch"]} | loss {epoch["loss"]:.3f} '
+        f'| training '
+        f'{epoch["training_seconds"]:.0f} s | evaluation {epoch["evaluation_seconds"]:.0f} s'
+    )
 
 
-def record(recipe: CompareRecipe, seed: int, side: str, found: Mapping[str, Any], metric: str) -> Dict[str, Any]:
+def record(
+    recipe: CompareRecipe, seed: int, side: str, found: Mapping[str, Any], metric: str
+) -> Dict[str, Any]:
     """A run as the result has it: with the scores of the epoch that counts, and its seconds added up."""
     epochs = found['epochs']
     kept = max(epochs, key=lambda epoch: epoch['scores'][metric]) if recipe.select == 'best' else epochs[-1]
     seconds = {name: sum(epoch[f'{name}_seconds'] for epoch in epochs) for name in ('training', 'evaluation')}
-    return {'seed': seed, 'side': side, 'epochs': epochs, 'kept_epoch': kept['epoch'], 'scores': kept['scores'],
-            'seconds': {**seconds, 'total': found['seconds']}, 'versions': found['versions'], 'commit': commit()}
+    return {
+        'seed': seed,
+        'side': side,
+        'epochs': epochs,
+        'kept_epoch': kept['epoch'],
+        'scores': kept['scores'],
+        'seconds': {**seconds, 'total': found['seconds']},
+        'versions': found['versions'],
+        'commit': commit(),
+    }
 
 
 def check_checkpoint(recipe: CompareRecipe, saved: SavedModel) -> None:
-    """Raise ValueError unless the model directory holds the weights of the checkpoint; the heads of pre-training aside."""
+    """Raise ValueError unless the model directory holds the weights of the checkpoint; the heads of
+    pre-training aside.
+    """
     source = convert(read_hugging_face(recipe.checkpoint)).model
     aside = {'mlm', 'nsp', *source.progress.get('untrained', [])}
-    others = [name for name, value in source.parameters.items()
-              if part_of(name) not in aside and not np.array_equal(saved.parameters.get(name), value)]
+    others = [
+        name
+        for name, value in source.parameters.items()
+        if part_of(name) not in aside and not np.array_equal(saved.parameters.get(name), value)
+    ]
     if others or saved.alphas is not None or saved.head != source.head:
-        raise ValueError(f'{recipe.model} is not what {recipe.checkpoint} is imported as: '
-                         f'{len(others)} parameters differ, such as {others[0]}' if others else
-                         f'{recipe.model} is not what {recipe.checkpoint} is imported as: it has gates or another head')
+        raise ValueError(
+            f'{recipe.model} is not what {recipe.checkpoint} is imported as: '
+            f'{len(others)} parameters differ, such as {others[0]}'
+            if others
+            else f'{recipe.model} is not what {recipe.checkpoint} is imported as: it has gates or another '
+            f'head'
+        )
 
 
 def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -> Dict[str, Any]:
@@ -247,10 +382,20 @@ def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -
     ValueError
         If that one had other settings, data or weights, or another processor or number of threads.
     """
-    new = {'format': FORMAT, 'version': VERSION, 'task': exercise.name,
-           'metric': f'{next(iter(exercise.heldout))}/{exercise.metric}', 'unit': 'percent', 'samples': dict(exercise.samples),
-           'model_sha256': sha256(recipe.model / 'model.params'), 'parameters': int(ParameterCost().cost(saved.architecture)),
-           'recipe': to_dict(recipe), 'machine': machine(), 'runs': [], 'summary': {}}
+    new = {
+        'format': FORMAT,
+        'version': VERSION,
+        'task': exercise.name,
+        'metric': f'{next(iter(exercise.heldout))}/{exercise.metric}',
+        'unit': 'percent',
+        'samples': dict(exercise.samples),
+        'model_sha256': sha256(recipe.model / 'model.params'),
+        'parameters': int(ParameterCost().cost(saved.architecture)),
+        'recipe': to_dict(recipe),
+        'machine': machine(),
+        'runs': [],
+        'summary': {},
+    }
     if not (recipe.resume and recipe.output.exists()):
         return new
     old = json.loads(recipe.output.read_text(encoding='utf-8'))
@@ -258,11 +403,18 @@ def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -
         raise ValueError(f'{recipe.output}: not a comparison of this version; give another --output')
     begun = {**old, **old['recipe'], **old['machine']}
     wanted = {**new, **new['recipe'], **new['machine']}
-    changed = [name for name, value in wanted.items() if begun.get(name) != value and name not in (
-        *_LATER, 'recipe', 'machine', 'system', 'runs', 'summary')]
+    changed = [
+        name
+        for name, value in wanted.items()
+        if begun.get(name) != value
+        and name not in (*_LATER, 'recipe', 'machine', 'system', 'runs', 'summary')
+    ]
     if changed:
-        raise ValueError(f'{recipe.output} was begun with other values of {", ".join(sorted(changed))}; use the same, or another '
-                         '--output')
+        raise ValueError(
+            f'{recipe.output} was begun with other values of {", ".join(sorted(changed))}; use the same, or '
+            f'another '
+            '--output'
+        )
     return {**new, 'runs': old['runs'], 'summary': old['summary']}
 
 
@@ -273,9 +425,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if not recipe.resume:
         refuse_existing(recipe.output, remedy='go on with --resume, remove it, or give another --output')
     if not recipe.peer.is_file():
-        raise FileNotFoundError(f'{recipe.peer}: no such interpreter; python tools/peers/install.py peers --only torch makes one')
+        raise FileNotFoundError(
+            f'{recipe.peer}: no such interpreter; python tools/peers/install.py peers --only torch makes one'
+        )
     if Workers().size > 1 or Workers().context() != mx.cpu():
-        raise ValueError('the comparison is of one process on the CPU; start it without horovodrun, and hide GPUs')
+        raise ValueError(
+            'the comparison is of one process on the CPU; start it without horovodrun, and hide GPUs'
+        )
     check_precision(recipe.precision, Workers().context())
     saved = read_model(recipe.model)
     check_checkpoint(recipe, saved)
@@ -284,16 +440,24 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     result = start_result(recipe, saved, exercise)
     done = {(run['seed'], run['side']) for run in result['runs']}
     for number, seed in enumerate(recipe.seeds):
-        for side in list(SIDES)[::-1 if number % 2 else 1]:
+        for side in list(SIDES)[:: -1 if number % 2 else 1]:
             if (seed, side) in done:
                 continue
-            found = run_here(recipe, seed, saved, exercise) if side == 'here' else run_peer(recipe, seed, exercise)
+            found = (
+                run_here(recipe, seed, saved, exercise)
+                if side == 'here'
+                else run_peer(recipe, seed, exercise)
+            )
             result['runs'].append(record(recipe, seed, side, found, result['metric']))
             result['summary'] = summarise(result['runs'])
             write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
-    print(f'{table(result)}\n\n{exercise.name}, {exercise.samples["train"]} instances to train on, epochs: {recipe.epochs}, '
-          f'{recipe.precision} here, batches there: {recipe.peer_batches}, threads: {result["machine"]["threads"]}\n'
-          f'wrote {recipe.output}')
+    print(
+        f'{table(result)}\n\n{exercise.name}, {exercise.samples["train"]} instances to train on, epochs: '
+        f'{recipe.epochs}, '
+        f'{recipe.precision} here, batches there: {recipe.peer_batches}, threads: '
+        f'{result["machine"]["threads"]}\n'
+        f'wrote {recipe.output}'
+    )
 
 
 if __name__ == '__main__':

@@ -1,8 +1,8 @@
 """Compare what two networks have learnt: linear CKA layer by layer, and linear probes of every layer.
 
-Beside the two stand networks of their widths with random weights: these too know one token from another, so similarity and
-accuracy count as learnt only where they are above theirs.
-"""
+Beside the two stand networks of their widths with random weights: these too know one token from another, so
+similarity and accuracy count as learnt only where they are above theirs."""
+
 from __future__ import annotations
 
 import csv
@@ -31,29 +31,45 @@ from gluon_optbert.recipe import command, option, parse, save, to_dict
 from gluon_optbert.staging import new_directory, refuse_existing
 from gluon_optbert.vocabulary import vocabulary_hash
 
-EXAMPLE = 'python tools/compare_models.py models/small runs/pruned/round-4/model --data shards --output comparison'
+EXAMPLE = (
+    'python tools/compare_models.py models/small runs/pruned/round-4/model --data shards --output comparison'
+)
 KINDS = {'attention': 'behind the attention blocks', 'layers': 'behind the layers'}
 
 
 @dataclasses.dataclass(frozen=True)
 class CompareRecipe:
     """What is compared, and on what."""
-    models: Tuple[Path, ...] = option('two model directories; the same one twice shows how alike its layers are')
-    data: Path = option('shards, whose held-out instances are taken with their [MASK] tokens; a text with a sequence in each '
-                        'line; a .tsv with a header: one or two sentences and a label; or with --task a file of that task, or '
-                        'the directory of all, of which the training file is taken')
+
+    models: Tuple[Path, ...] = option(
+        'two model directories; the same one twice shows how alike its layers are'
+    )
+    data: Path = option(
+        'shards, whose held-out instances are taken with their [MASK] tokens; a text with a sequence in each '
+        'line; a .tsv with a header: one or two sentences and a label; or with --task a file of that task, '
+        'or '
+        'the directory of all, of which the training file is taken'
+    )
     output: Path = option('directory to write')
-    instances: int = option('the most sequences; their tokens should be many more than the units of a layer', 512)
+    instances: int = option(
+        'the most sequences; their tokens should be many more than the units of a layer', 512
+    )
     length: int = option('the most tokens of a sequence of a file', 128)
     batch_size: int = option('sequences at a time', 16)
     probes: bool = option('whether to train probes', True)
     words: int = option('the most words of a probing task', 4000)
-    task: Optional[str] = option('whose labels are probed: SST-2, MNLI … or a JSON file as for finetune/run_glue.py', None)
+    task: Optional[str] = option(
+        'whose labels are probed: SST-2, MNLI … or a JSON file as for finetune/run_glue.py', None
+    )
     seed: int = option('of what is drawn by chance: lines, words, control labels, random weights', 0)
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [] if self.models is None or len(self.models) == 2 else [f'wanted two models, found {len(self.models)}']
+        found = (
+            []
+            if self.models is None or len(self.models) == 2
+            else [f'wanted two models, found {len(self.models)}']
+        )
         for name, least in (('instances', 2), ('length', 8), ('batch_size', 1), ('words', 100), ('seed', 0)):
             if getattr(self, name) < least:
                 found.append(f'{name} must be at least {least}, found {getattr(self, name)}')
@@ -75,6 +91,7 @@ class Comparison:
         None where the text does not allow one.
     probes : dict of network to dict of task to ProbeResult
     """
+
     labels: Tuple[str, ...]
     sample: Sample
     similarities: Mapping[str, Similarity]
@@ -82,40 +99,72 @@ class Comparison:
     probes: Mapping[str, Mapping[str, ProbeResult]]
 
 
-def measure(recipe: CompareRecipe, models: Sequence[SavedModel], labels: Sequence[str], sample: Sample) -> Comparison:
+def measure(
+    recipe: CompareRecipe, models: Sequence[SavedModel], labels: Sequence[str], sample: Sample
+) -> Comparison:
     """CKA and probes of both networks and of random ones."""
     first, second = (network_of(model) for model in models)
-    chance = [random_network(network.architecture, recipe.seed + i) for i, network in enumerate((first, second))]
+    chance = [
+        random_network(network.architecture, recipe.seed + i) for i, network in enumerate((first, second))
+    ]
     size = {'batch_size': recipe.batch_size}
-    similarities = {labels[1]: compare(first, second, sample, **size),
-                    f'{labels[1]}, random weights': compare(first, chance[1], sample, **size)}
+    similarities = {
+        labels[1]: compare(first, second, sample, **size),
+        f'{labels[1]}, random weights': compare(first, chance[1], sample, **size),
+    }
     tasks: Dict[str, Optional[ProbeTask]] = {}
     if recipe.probes:
         tasks.update(word_tasks(sample, words=recipe.words, seed=recipe.seed))
         if sample.labels:
             tasks['label'] = sentence_task(sample, seed=recipe.seed)
-    networks: Dict[str, OptBERTModel] = {labels[0]: first, f'{labels[0]}, random weights': chance[0], labels[1]: second,
-                                         f'{labels[1]}, random weights': chance[1]}
+    networks: Dict[str, OptBERTModel] = {
+        labels[0]: first,
+        f'{labels[0]}, random weights': chance[0],
+        labels[1]: second,
+        f'{labels[1]}, random weights': chance[1],
+    }
     possible = {name: task for name, task in tasks.items() if task is not None}
-    probes = {name: probe(network, sample, possible, **size) for name, network in networks.items()} if possible else {}
+    probes = (
+        {name: probe(network, sample, possible, **size) for name, network in networks.items()}
+        if possible
+        else {}
+    )
     return Comparison(tuple(labels), sample, similarities, tasks, probes)
 
 
 def draw_similarity(found: Mapping[str, np.ndarray], first: str, *, embedding: bool, title: str) -> Figure:
-    """Heat maps of CKA, from 0 to 1 in all of them: rows are layers of the first network, columns those of the others."""
+    """Heat maps of CKA, from 0 to 1 in all of them: rows are layers of the first network, columns those of
+    the others.
+    """
     rows, columns = next(iter(found.values())).shape
     figure = Figure(figsize=(1.8 + len(found) * max(2.6, 0.46 * columns), max(2.9, 1.3 + 0.4 * rows)))
     grid = figure.subplots(1, len(found), squeeze=False)[0]
-    names = [['emb.' if embedding and i == 0 else str(i + (not embedding)) for i in range(count)] for count in (rows, columns)]
+    names = [
+        ['emb.' if embedding and i == 0 else str(i + (not embedding)) for i in range(count)]
+        for count in (rows, columns)
+    ]
     for axes, (other, matrix) in zip(grid, found.items()):
         image = axes.imshow(matrix, vmin=0, vmax=1, cmap='viridis', origin='lower', aspect='auto')
         axes.grid(False)
         axes.set_title(plain(other), fontsize=9)
-        axes.set(xticks=range(columns), xticklabels=names[1], yticks=range(rows), yticklabels=names[0], xlabel='layer')
+        axes.set(
+            xticks=range(columns),
+            xticklabels=names[1],
+            yticks=range(rows),
+            yticklabels=names[0],
+            xlabel='layer',
+        )
         if max(matrix.shape) <= 13:
             for (row, column), value in np.ndenumerate(matrix):
-                axes.text(column, row, '–' if np.isnan(value) else f'{value:.2f}', ha='center', va='center', fontsize=7,
-                          color='black' if value > 0.6 else 'white')
+                axes.text(
+                    column,
+                    row,
+                    '–' if np.isnan(value) else f'{value:.2f}',
+                    ha='center',
+                    va='center',
+                    fontsize=7,
+                    color='black' if value > 0.6 else 'white',
+                )
     grid[0].set_ylabel(f'layer of {plain(first)}')
     figure.colorbar(image, ax=grid, label='linear CKA', shrink=0.9)
     figure.suptitle(title, x=0.01, ha='left', fontsize=11)
@@ -130,14 +179,33 @@ def draw_probes(comparison: Comparison, name: str) -> Figure:
         result, chance = results[name], i % 2 == 1
         colour = OKABE_ITO[i // 2]
         numbers = range(len(result.accuracy))
-        axes.plot(numbers, result.accuracy, color=colour, linestyle=':' if chance else '-', marker=MARKERS[i // 2],
-                  markerfacecolor='white' if chance else colour, label=plain(network))
+        axes.plot(
+            numbers,
+            result.accuracy,
+            color=colour,
+            linestyle=':' if chance else '-',
+            marker=MARKERS[i // 2],
+            markerfacecolor='white' if chance else colour,
+            label=plain(network),
+        )
         if result.control and not chance:
-            axes.plot(numbers, result.control, color=colour, linestyle='--', linewidth=1, label=plain(f'{network}, control task'))
+            axes.plot(
+                numbers,
+                result.control,
+                color=colour,
+                linestyle='--',
+                linewidth=1,
+                label=plain(f'{network}, control task'),
+            )
     task = comparison.tasks[name]
-    axes.axhline(task.majority, color='#555555', linewidth=1, linestyle='-.', label='always the commonest label')
-    axes.set(title=f'Linear probes: {plain(name)} ({", ".join(map(plain, task.classes))})', xlabel='layer; 0 is the embedding',
-             ylabel='accuracy')
+    axes.axhline(
+        task.majority, color='#555555', linewidth=1, linestyle='-.', label='always the commonest label'
+    )
+    axes.set(
+        title=f'Linear probes: {plain(name)} ({", ".join(map(plain, task.classes))})',
+        xlabel='layer; 0 is the embedding',
+        ylabel='accuracy',
+    )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.16), ncol=2, fontsize=8)
     return figure
@@ -148,8 +216,11 @@ def figures_of(comparison: Comparison) -> Dict[str, Figure]:
     figures = {}
     for kind, where in KINDS.items():
         figures[f'cka_{kind}'] = draw_similarity(
-            {name: getattr(found, kind) for name, found in comparison.similarities.items()}, comparison.labels[0],
-            embedding=kind == 'layers', title=f'Linear CKA of the states {where}, {plain(comparison.labels[0])} with')
+            {name: getattr(found, kind) for name, found in comparison.similarities.items()},
+            comparison.labels[0],
+            embedding=kind == 'layers',
+            title=f'Linear CKA of the states {where}, {plain(comparison.labels[0])} with',
+        )
     for name, task in comparison.tasks.items():
         if task is not None:
             figures['probe_' + name.replace(' ', '_')] = draw_probes(comparison, name)
@@ -163,8 +234,16 @@ def probe_rows(comparison: Comparison) -> List[Dict[str, Any]]:
         for task, result in results.items():
             for layer, accuracy in enumerate(result.accuracy):
                 control = result.control[layer] if result.control else None
-                rows.append({'task': task, 'network': network, 'layer': layer, 'accuracy': accuracy, 'control_accuracy': control,
-                             'selectivity': result.selectivity[layer] if result.control else None})
+                rows.append(
+                    {
+                        'task': task,
+                        'network': network,
+                        'layer': layer,
+                        'accuracy': accuracy,
+                        'control_accuracy': control,
+                        'selectivity': result.selectivity[layer] if result.control else None,
+                    }
+                )
     return rows
 
 
@@ -172,55 +251,113 @@ def probe_table(comparison: Comparison, task: str) -> Html:
     """Accuracies and selectivities of one task, a column for each layer."""
     found = {network: results[task] for network, results in comparison.probes.items()}
     deepest = max(len(result.accuracy) for result in found.values())
-    rows = [[network, measure, *series] for network, result in found.items()
-            for measure, series in (('accuracy', result.accuracy), ('selectivity', result.selectivity)) if series]
-    return table(['network', 'on held-out sequences', 'embedding', *(f'layer {i}' for i in range(1, deepest))],
-                 [row + [None] * (deepest + 2 - len(row)) for row in rows])
+    rows = [
+        [network, measure, *series]
+        for network, result in found.items()
+        for measure, series in (('accuracy', result.accuracy), ('selectivity', result.selectivity))
+        if series
+    ]
+    return table(
+        ['network', 'on held-out sequences', 'embedding', *(f'layer {i}' for i in range(1, deepest))],
+        [row + [None] * (deepest + 2 - len(row)) for row in rows],
+    )
 
 
 def numbers(comparison: Comparison, recipe: CompareRecipe) -> Dict[str, Any]:
     """All of it as JSON values; a similarity that is not defined is null."""
+
     def cells(matrix: np.ndarray) -> List[List[Optional[float]]]:
         return [[None if np.isnan(value) else float(value) for value in row] for row in matrix]
-    return {'recipe': to_dict(recipe), 'model_sha256': [sha256(path / 'model.params') for path in recipe.models],
-            **origin_here(), 'sequences': len(comparison.sample),
-            'tokens': next(iter(comparison.similarities.values())).tokens,
-            'cka': {name: {kind: cells(getattr(found, kind)) for kind in KINDS}
-                    for name, found in comparison.similarities.items()},
-            'tasks': {name: None if task is None else {
-                'classes': list(task.classes), 'train': int((~task.test).sum()), 'test': int(task.test.sum()),
-                'majority': task.majority} for name, task in comparison.tasks.items()},
-            'probes': probe_rows(comparison)}
+
+    return {
+        'recipe': to_dict(recipe),
+        'model_sha256': [sha256(path / 'model.params') for path in recipe.models],
+        **origin_here(),
+        'sequences': len(comparison.sample),
+        'tokens': next(iter(comparison.similarities.values())).tokens,
+        'cka': {
+            name: {kind: cells(getattr(found, kind)) for kind in KINDS}
+            for name, found in comparison.similarities.items()
+        },
+        'tasks': {
+            name: None
+            if task is None
+            else {
+                'classes': list(task.classes),
+                'train': int((~task.test).sum()),
+                'test': int(task.test.sum()),
+                'majority': task.majority,
+            }
+            for name, task in comparison.tasks.items()
+        },
+        'probes': probe_rows(comparison),
+    }
 
 
 def summary(comparison: Comparison, models: Sequence[SavedModel]) -> Html:
     """The two networks, and the text."""
-    rows = [[label, ParameterCost().cost(model.architecture) / 1e6, model.architecture.h, len(model.architecture.layers),
-             sum(not layer.f for layer in model.architecture.layers)] for label, model in zip(comparison.labels, models)]
+    rows = [
+        [
+            label,
+            ParameterCost().cost(model.architecture) / 1e6,
+            model.architecture.h,
+            len(model.architecture.layers),
+            sum(not layer.f for layer in model.architecture.layers),
+        ]
+        for label, model in zip(comparison.labels, models)
+    ]
     tokens = next(iter(comparison.similarities.values())).tokens
     widest = max(model.architecture.h for model in models)
-    few = f' That is less than ten times the {widest} units: the similarities are too high.' if tokens < 10 * widest else ''
-    return joined([table(['network', 'parameters, M', 'h', 'layers', 'without intermediate block'], rows),
-                   tag('p', f'{len(comparison.sample):,} sequences, {tokens:,} tokens.{few}')])
+    few = (
+        f' That is less than ten times the {widest} units: the similarities are too high.'
+        if tokens < 10 * widest
+        else ''
+    )
+    return joined(
+        [
+            table(['network', 'parameters, M', 'h', 'layers', 'without intermediate block'], rows),
+            tag('p', f'{len(comparison.sample):,} sequences, {tokens:,} tokens.{few}'),
+        ]
+    )
 
 
-def chapters_of(comparison: Comparison, models: Sequence[SavedModel], recipe: CompareRecipe,
-                pictures: Mapping[str, bytes]) -> List[Chapter]:
+def chapters_of(
+    comparison: Comparison, models: Sequence[SavedModel], recipe: CompareRecipe, pictures: Mapping[str, bytes]
+) -> List[Chapter]:
     """The page, part by part, with pictures in SVG."""
     charts = {name: picture(content, 'svg', name) for name, content in pictures.items()}
-    note = ('1 means the same but for a rotation and a scale. Networks of random weights know one token from another, so they '
-            'are not at 0; what was learnt in common is what exceeds them. The states are those of the residual stream, over all '
-            'tokens.')
-    sections = [('Networks', summary(comparison, models)),
-                ('Similarity', joined([tag('p', note, class_='note'), *(charts[f'cka_{kind}'] for kind in KINDS)]))]
+    note = (
+        '1 means the same but for a rotation and a scale. Networks of random weights know one token from '
+        'another, so they '
+        'are not at 0; what was learnt in common is what exceeds them. The states are those of the residual '
+        'stream, over all '
+        'tokens.'
+    )
+    sections = [
+        ('Networks', summary(comparison, models)),
+        ('Similarity', joined([tag('p', note, class_='note'), *(charts[f'cka_{kind}'] for kind in KINDS)])),
+    ]
     for name, task in comparison.tasks.items():
         if task is None:
             sections.append((f'Probes: {name}', tag('p', 'The text has not enough of two labels.')))
             continue
-        facts = (f'{(~task.test).sum():,} places to learn from, {task.test.sum():,} in other sequences to measure on; the '
-                 f'commonest label has {task.majority:.1%} of these.')
-        sections.append((f'Probes: {name}', joined([tag('p', facts), charts['probe_' + name.replace(' ', '_')],
-                                                    probe_table(comparison, name)])))
+        facts = (
+            f'{(~task.test).sum():,} places to learn from, {task.test.sum():,} in other sequences to measure '
+            f'on; the '
+            f'commonest label has {task.majority:.1%} of these.'
+        )
+        sections.append(
+            (
+                f'Probes: {name}',
+                joined(
+                    [
+                        tag('p', facts),
+                        charts['probe_' + name.replace(' ', '_')],
+                        probe_table(comparison, name),
+                    ]
+                ),
+            )
+        )
     return [Chapter('Comparison', (*sections, ('Recipe', values(to_dict(recipe)))))]
 
 
@@ -236,22 +373,41 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 def write(comparison: Comparison, models: Sequence[SavedModel], recipe: CompareRecipe) -> None:
     """The directory of a comparison, whole or not at all."""
     with matplotlib.rc_context(STYLE), new_directory(recipe.output) as staged:
-        pictures = {f'{name}.{kind}': drawn(figure, name, kind) for name, figure in figures_of(comparison).items()
-                    for kind in ('png', 'svg')}
+        pictures = {
+            f'{name}.{kind}': drawn(figure, name, kind)
+            for name, figure in figures_of(comparison).items()
+            for kind in ('png', 'svg')
+        }
         for name, content in pictures.items():
             (staged / name).write_bytes(content)
         for kind in KINDS:
             shift = int(kind == 'attention')  # the other states begin with the embedding
-            (staged / f'cka_{kind}.csv').write_bytes(as_csv([
-                {'second': name, 'layer_of_first': i + shift, 'layer_of_second': j + shift, 'cka': value}
-                for name, found in comparison.similarities.items() for (i, j), value in np.ndenumerate(getattr(found, kind))]))
+            (staged / f'cka_{kind}.csv').write_bytes(
+                as_csv(
+                    [
+                        {
+                            'second': name,
+                            'layer_of_first': i + shift,
+                            'layer_of_second': j + shift,
+                            'cka': value,
+                        }
+                        for name, found in comparison.similarities.items()
+                        for (i, j), value in np.ndenumerate(getattr(found, kind))
+                    ]
+                )
+            )
         if comparison.probes:
             (staged / 'probes.csv').write_bytes(as_csv(probe_rows(comparison)))
-        (staged / 'comparison.json').write_text(json.dumps(numbers(comparison, recipe), indent=1) + '\n', encoding='utf-8')
+        (staged / 'comparison.json').write_text(
+            json.dumps(numbers(comparison, recipe), indent=1) + '\n', encoding='utf-8'
+        )
         save(recipe, staged / 'recipe.yaml')
         vectors = {name[:-4]: content for name, content in pictures.items() if name.endswith('.svg')}
-        content = page(f'{comparison.labels[0]} and {comparison.labels[1]}', chapters_of(comparison, models, recipe, vectors),
-                       note=f'Made by gluon_optbert {__version__}.')
+        content = page(
+            f'{comparison.labels[0]} and {comparison.labels[1]}',
+            chapters_of(comparison, models, recipe, vectors),
+            note=f'Made by gluon_optbert {__version__}.',
+        )
         (staged / 'report.html').write_bytes(content.encode('utf-8'))
 
 
@@ -261,20 +417,39 @@ def main(argv=None):
     recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE, positional='models')
     refuse_existing(recipe.output)
     paths = [path.resolve() for path in recipe.models]
-    labels = labels_of(paths) if paths[0] != paths[1] else [*labels_of(paths[:1]), *(f'{name} again' for name in labels_of(paths[:1]))]
+    labels = (
+        labels_of(paths)
+        if paths[0] != paths[1]
+        else [*labels_of(paths[:1]), *(f'{name} again' for name in labels_of(paths[:1]))]
+    )
     models = [read_model(path) for path in recipe.models]
     if len({vocabulary_hash(model.vocabulary) for model in models}) > 1:
-        raise ValueError(f'{recipe.models[0]} and {recipe.models[1]} have different vocabularies; compare networks of the same')
+        raise ValueError(
+            f'{recipe.models[0]} and {recipe.models[1]} have different vocabularies; compare networks of the '
+            f'same'
+        )
     longest = min(model.architecture.max_length for model in models)
-    sample = read_sample(recipe.data, models[0].vocabulary, limit=recipe.instances, length=min(recipe.length, longest),
-                         task=recipe.task, seed=recipe.seed)
+    sample = read_sample(
+        recipe.data,
+        models[0].vocabulary,
+        limit=recipe.instances,
+        length=min(recipe.length, longest),
+        task=recipe.task,
+        seed=recipe.seed,
+    )
     if sample.features.lengths.max() > longest:
-        raise ValueError(f'{recipe.data}: sequences of up to {sample.features.lengths.max()} tokens, the models take {longest}')
+        raise ValueError(
+            f'{recipe.data}: sequences of up to {sample.features.lengths.max()} tokens, the models take '
+            f'{longest}'
+        )
     comparison = measure(recipe, models, labels, sample)
     write(comparison, models, recipe)
     for name, found in comparison.similarities.items():
-        print(f'CKA of {labels[0]} with {name}: {found.layers[-1, -1]:.3f} behind the last layers, {found.attention[-1, -1]:.3f} '
-              'behind their attention blocks')
+        print(
+            f'CKA of {labels[0]} with {name}: {found.layers[-1, -1]:.3f} behind the last layers, '
+            f'{found.attention[-1, -1]:.3f} '
+            'behind their attention blocks'
+        )
     print(f'wrote {recipe.output}: report.html, comparison.json, heat maps and tables')
 
 

@@ -4,6 +4,7 @@ PyTorch stays out of this environment: it is run by the interpreter of another o
 
     python3 -m venv peer && peer/bin/pip install torch transformers
 """
+
 import dataclasses
 import json
 import os
@@ -13,10 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 import mxnet as mx
 import numpy as np
 
+import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.importers import convert
 from gluon_optbert.model import OptBERTModel, build, load
@@ -24,18 +25,25 @@ from gluon_optbert.recipe import RunFailed, command, option, parse
 from gluon_optbert.sources import read_hugging_face
 from gluon_optbert.vocabulary import make_tokenizer
 
-EXAMPLE = ('python tools/compare_with_transformers.py downloads/bert-base-uncased --peer peer/bin/python '
-           '--sentences sentences.txt')
+EXAMPLE = (
+    'python tools/compare_with_transformers.py downloads/bert-base-uncased --peer peer/bin/python '
+    '--sentences sentences.txt'
+)
 SCORED = 8  # tokens of a sentence whose MLM scores are compared, as in the peer
 PEER = Path(__file__).with_name('peer_transformers.py')
-NETWORKS = {'pretraining': 'BertForPreTraining', 'question_answering': 'BertForQuestionAnswering',
-            'classification': 'BertForSequenceClassification', 'regression': 'BertForSequenceClassification'}
+NETWORKS = {
+    'pretraining': 'BertForPreTraining',
+    'question_answering': 'BertForQuestionAnswering',
+    'classification': 'BertForSequenceClassification',
+    'regression': 'BertForSequenceClassification',
+}
 Arrays = Dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class CompareRecipe:
     """What to compare, on which sentences."""
+
     source: Path = option('Hugging Face directory')
     peer: Path = option('Python interpreter of an environment with torch and transformers')
     sentences: Path = option('text to compare on, one sentence a line')
@@ -46,30 +54,44 @@ class CompareRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        return [f'{name} must be at least {least}, found {getattr(self, name)}'
-                for name, least in (('count', 1), ('length', 3), ('tolerance', 0)) if getattr(self, name) < least]
+        return [
+            f'{name} must be at least {least}, found {getattr(self, name)}'
+            for name, least in (('count', 1), ('length', 3), ('tolerance', 0))
+            if getattr(self, name) < least
+        ]
 
 
 def encode(sentences: Sequence[str], saved: SavedModel, recipe: CompareRecipe) -> Arrays:
     """Ids with [CLS] and [SEP], token types and mask, each of shape (sentences, length)."""
     words, tokenize = saved.vocabulary, make_tokenizer(saved.vocabulary, cased=recipe.cased)
     most = min(recipe.length, saved.architecture.max_length)
-    rows = [[words['[CLS]'], *tokenize(sentence)[:most - 2], words['[SEP]']] for sentence in sentences]
+    rows = [[words['[CLS]'], *tokenize(sentence)[: most - 2], words['[SEP]']] for sentence in sentences]
     ids = np.full((len(rows), max(map(len, rows))), words['[PAD]'])
     mask = np.zeros_like(ids)
     for i, row in enumerate(rows):
-        ids[i, :len(row)], mask[i, :len(row)] = row, 1
+        ids[i, : len(row)], mask[i, : len(row)] = row, 1
     return {'input_ids': ids, 'token_type_ids': np.zeros_like(ids), 'attention_mask': mask}
 
 
 def activations(saved: SavedModel, feed: Arrays) -> Arrays:
-    """Every activation of the network here, by the names that the peer gives them; none that hangs on random weights."""
-    inputs = [mx.nd.array(values, dtype='float32') for values in (
-        feed['input_ids'], feed['token_type_ids'], feed['attention_mask'].sum(1))]
+    """Every activation of the network here, by the names that the peer gives them; none that hangs on random
+    weights.
+    """
+    inputs = [
+        mx.nd.array(values, dtype='float32')
+        for values in (feed['input_ids'], feed['token_type_ids'], feed['attention_mask'].sum(1))
+    ]
     untrained = saved.progress.get('untrained', [])
     pooled = 'pooler.weight' in saved.parameters and 'pooler' not in untrained
-    network = OptBERTModel(saved.architecture, trainable=False, output_attention=True, output_all_encodings=True,
-                           use_pooler=pooled, use_decoder=False, use_classifier=False)
+    network = OptBERTModel(
+        saved.architecture,
+        trainable=False,
+        output_attention=True,
+        output_all_encodings=True,
+        use_pooler=pooled,
+        use_decoder=False,
+        use_classifier=False,
+    )
     network.initialize(mx.init.Zero())
     load(network, saved.parameters)
     encoded, attention, *rest = network(*inputs)
@@ -77,17 +99,24 @@ def activations(saved: SavedModel, feed: Arrays) -> Arrays:
     found.update((f'attention of layer {i}', value) for i, value in enumerate(attention))
     found.update(zip(['pooled'], rest))
     if saved.head.outputs:
-        found['task scores'] = build(saved.architecture, saved.parameters, head=saved.head, trainable=False)(*inputs)
+        found['task scores'] = build(saved.architecture, saved.parameters, head=saved.head, trainable=False)(
+            *inputs
+        )
     else:
-        first = mx.nd.array(np.tile(np.arange(min(SCORED, feed['input_ids'].shape[1])), (len(feed['input_ids']), 1)))
-        _, _, next_sentence, masked = build(saved.architecture, saved.parameters, trainable=False)(*inputs, first)
+        first = mx.nd.array(
+            np.tile(np.arange(min(SCORED, feed['input_ids'].shape[1])), (len(feed['input_ids']), 1))
+        )
+        _, _, next_sentence, masked = build(saved.architecture, saved.parameters, trainable=False)(
+            *inputs, first
+        )
         scores = (('MLM scores', masked, {'mlm'}), ('NSP scores', next_sentence, {'pooler', 'nsp'}))
         found.update({name: value for name, value, parts in scores if not parts & set(untrained)})
     return {name: value.asnumpy() for name, value in found.items()}
 
 
-def peer_activations(recipe: CompareRecipe, saved: SavedModel, feed: Arrays,
-                     sentences: Sequence[str]) -> Tuple[Arrays, Dict[str, Any]]:
+def peer_activations(
+    recipe: CompareRecipe, saved: SavedModel, feed: Arrays, sentences: Sequence[str]
+) -> Tuple[Arrays, Dict[str, Any]]:
     """The same of Transformers, and what it says of itself.
 
     Raises
@@ -100,23 +129,31 @@ def peer_activations(recipe: CompareRecipe, saved: SavedModel, feed: Arrays,
         np.savez(inputs, sentences=np.array(sentences), **feed)
         environment = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON')}
         command_line = [recipe.peer, PEER, recipe.source, NETWORKS[saved.head.kind], inputs, outputs]
-        done = subprocess.run([str(word) for word in command_line], env={**environment, 'HF_HUB_OFFLINE': '1'},
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+        done = subprocess.run(
+            [str(word) for word in command_line],
+            env={**environment, 'HF_HUB_OFFLINE': '1'},
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
-            raise RunFailed(f'{recipe.peer} failed: {(done.stderr.strip() or "nothing was said").splitlines()[-1]}')
+            raise RunFailed(
+                f'{recipe.peer} failed: {(done.stderr.strip() or "nothing was said").splitlines()[-1]}'
+            )
         with np.load(outputs, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}, json.loads(done.stdout.splitlines()[-1])
 
 
 def differences(found: Arrays, wanted: Arrays, mask: np.ndarray) -> List[Tuple[str, float, float]]:
-    """Name, largest difference and largest value of every activation that both have, at the tokens that are no padding."""
+    """Name, largest difference and largest value of every activation that both have, at the tokens that are
+    no padding.
+    """
     rows = []
     for name, here in found.items():
         there = wanted[name]
         if name.startswith('attention'):  # (batch, heads, length, length), one distribution a row
             here, there = (values.transpose(0, 2, 1, 3) for values in (here, there))
         if here.ndim > 2:
-            tokens = mask[:, :here.shape[1]].astype(bool)
+            tokens = mask[:, : here.shape[1]].astype(bool)
             here, there = here[tokens], there[tokens]
         rows.append((name, float(np.abs(here - there).max()), float(np.abs(there).max())))
     return rows
@@ -129,15 +166,18 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if not recipe.sentences.is_file():
         raise FileNotFoundError(f'{recipe.sentences}: no such file')
     lines = recipe.sentences.read_text(encoding='utf-8', errors='replace').splitlines()
-    sentences = [line.strip() for line in lines if line.strip()][:recipe.count]
+    sentences = [line.strip() for line in lines if line.strip()][: recipe.count]
     if not sentences:
         raise ValueError(f'{recipe.sentences}: no sentences')
     saved = convert(read_hugging_face(recipe.source)).model
     feed = encode(sentences, saved, recipe)
     wanted, peer = peer_activations(recipe, saved, feed, sentences)
     rows = differences(activations(saved, feed), wanted, feed['attention_mask'])
-    print(f'{len(sentences)} sentences, {int(feed["attention_mask"].sum())} tokens; Transformers {peer["transformers"]} on '
-          f'PyTorch {peer["torch"]}; {peer["same_ids"]} sentences have the same ids there\n')
+    print(
+        f'{len(sentences)} sentences, {int(feed["attention_mask"].sum())} tokens; Transformers '
+        f'{peer["transformers"]} on '
+        f'PyTorch {peer["torch"]}; {peer["same_ids"]} sentences have the same ids there\n'
+    )
     print('| activation | largest difference | largest value |\n| --- | --- | --- |')
     print('\n'.join(f'| {name} | {difference:.1e} | {value:.3g} |' for name, difference, value in rows))
     worst = max(rows, key=lambda row: row[1])

@@ -1,4 +1,5 @@
 """The measurements of a run, step by step: ``metrics.jsonl`` as data and as curves."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -13,13 +14,18 @@ from matplotlib.ticker import MaxNLocator
 
 GATES = 'gates'  # the phase that trains alpha
 TRAINED, HELD_OUT, GATED = OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[4]
-PANELS = (('mlm', 'mlm_loss', 'MLM loss\n(nats per masked token)'), ('nsp', 'nsp_loss', 'NSP loss\n(nats per instance)'),
-          ('penalty', None, 'penalty'), ('learning_rate', None, 'learning rate'))
+PANELS = (
+    ('mlm', 'mlm_loss', 'MLM loss\n(nats per masked token)'),
+    ('nsp', 'nsp_loss', 'NSP loss\n(nats per instance)'),
+    ('penalty', None, 'penalty'),
+    ('learning_rate', None, 'learning rate'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
     """The records of one phase of one round, and the steps of the run before it."""
+
     phase: str
     round: Any
     start: int
@@ -32,8 +38,11 @@ class Segment:
 
     def series(self, name: str) -> Tuple[List[float], List[float]]:
         """Steps of the run and values, where there is one."""
-        found = [(self.start + record['step'], record[name]) for record in self.records
-                 if isinstance(record.get(name), (int, float))]
+        found = [
+            (self.start + record['step'], record[name])
+            for record in self.records
+            if isinstance(record.get(name), (int, float))
+        ]
         return [step for step, _ in found], [value for _, value in found]
 
 
@@ -54,8 +63,14 @@ def read_metrics(path: Path) -> List[Dict[str, Any]]:
             if number == len(lines):
                 break
             raise ValueError(f'{path}: line {number} is not JSON ({error})') from error
-        if not isinstance(record, dict) or not isinstance(record.get('phase'), str) or type(record.get('step')) is not int:
-            raise ValueError(f'{path}: line {number} has no phase and step, so this is not the metrics of a run')
+        if (
+            not isinstance(record, dict)
+            or not isinstance(record.get('phase'), str)
+            or type(record.get('step')) is not int
+        ):
+            raise ValueError(
+                f'{path}: line {number} has no phase and step, so this is not the metrics of a run'
+            )
         records.append(record)
     return records
 
@@ -73,7 +88,9 @@ def segments_of(records: Sequence[Mapping[str, Any]]) -> List[Segment]:
 
 
 def draw_curves(segments: Sequence[Segment], label: str) -> Figure:
-    """Losses, penalty and learning rate over the steps of a run, its phases in a row; shaded where alpha is trained."""
+    """Losses, penalty and learning rate over the steps of a run, its phases in a row; shaded where alpha is
+    trained.
+    """
     names = {name for segment in segments for record in segment.records for name in record}
     panels = [panel for panel in PANELS if names & set(panel[:2])]
     figure = Figure(figsize=(8.4, 0.9 + 1.9 * len(panels)))
@@ -89,8 +106,15 @@ def draw_curves(segments: Sequence[Segment], label: str) -> Figure:
                 steps, values = segment.series(name) if name else ([], [])
                 few = name == held_out or len(steps) < 40
                 if steps:
-                    axes.plot(steps, values, linewidth=1.4, marker='o' if few else None, markersize=4, color=colour,
-                              label='_' if shown in seen else shown)
+                    axes.plot(
+                        steps,
+                        values,
+                        linewidth=1.4,
+                        marker='o' if few else None,
+                        markersize=4,
+                        color=colour,
+                        label='_' if shown in seen else shown,
+                    )
                     seen.add(shown)
         axes.set_ylabel(title)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
@@ -99,9 +123,18 @@ def draw_curves(segments: Sequence[Segment], label: str) -> Figure:
         if first.round != second.round:
             for axes in grid:
                 axes.axvline(second.start, color='#555555', linestyle=':', linewidth=1)
-    for segment in {segment.round: segment for segment in reversed(segments) if segment.round is not None}.values():
-        grid[0].annotate(plain(f'round {segment.round}'), (segment.start, 1), xycoords=('data', 'axes fraction'), fontsize=8,
-                         xytext=(3, -9), textcoords='offset points', color='#555555')
+    for segment in {
+        segment.round: segment for segment in reversed(segments) if segment.round is not None
+    }.values():
+        grid[0].annotate(
+            plain(f'round {segment.round}'),
+            (segment.start, 1),
+            xycoords=('data', 'axes fraction'),
+            fontsize=8,
+            xytext=(3, -9),
+            textcoords='offset points',
+            color='#555555',
+        )
     grid[-1].set_xlabel('steps')
     named = {name: handle for axes in grid for handle, name in zip(*axes.get_legend_handles_labels())}
     figure.legend(list(named.values()), list(named), loc='outside upper right', ncol=3)
@@ -110,10 +143,14 @@ def draw_curves(segments: Sequence[Segment], label: str) -> Figure:
 
 
 def speed(segments: Sequence[Segment]) -> List[List[Any]]:
-    """Phase, round, steps, median tokens a second, median share of the time spent waiting for data; a row for each phase."""
+    """Phase, round, steps, median tokens a second, median share of the time spent waiting for data; a row for
+    each phase.
+    """
     rows = []
     for segment in segments:
-        medians = [float(np.median(values)) if values else None
-                   for values in (segment.series(name)[1] for name in ('tokens_per_second', 'data_wait'))]
+        medians = [
+            float(np.median(values)) if values else None
+            for values in (segment.series(name)[1] for name in ('tokens_per_second', 'data_wait'))
+        ]
         rows.append([segment.phase, segment.round, segment.end - segment.start, *medians])
     return rows

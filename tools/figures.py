@@ -1,4 +1,5 @@
 """What all figures share: style, colours, names of what is drawn, and the way into a file."""
+
 from __future__ import annotations
 
 import io
@@ -14,11 +15,28 @@ from matplotlib.figure import Figure
 
 from gluon_optbert.staging import write_file
 
-OKABE_ITO = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')  # told apart by the colour-blind
+OKABE_ITO = (
+    '#0072B2',
+    '#D55E00',
+    '#009E73',
+    '#CC79A7',
+    '#E69F00',
+    '#56B4E9',
+    '#000000',
+)  # told apart by the colour-blind
 MARKERS = 'osD^vPX*'
-STYLE = {'font.size': 10, 'axes.titlesize': 11, 'axes.titlelocation': 'left', 'axes.spines.top': False,
-         'axes.spines.right': False, 'axes.grid': True, 'grid.color': '#e4e4e4', 'axes.axisbelow': True,
-         'legend.frameon': False, 'figure.constrained_layout.use': True}
+STYLE = {
+    'font.size': 10,
+    'axes.titlesize': 11,
+    'axes.titlelocation': 'left',
+    'axes.spines.top': False,
+    'axes.spines.right': False,
+    'axes.grid': True,
+    'grid.color': '#e4e4e4',
+    'axes.axisbelow': True,
+    'legend.frameon': False,
+    'figure.constrained_layout.use': True,
+}
 FORMATS = {'png': {'dpi': 160, 'metadata': {'Software': None}}, 'svg': {'metadata': {'Date': None}}}
 _IN_A_RUN = re.compile(r'model|shrunk|round-\d+|seed-\d+')  # directories that every run has
 LONGEST = 60  # characters of a name in a figure
@@ -31,7 +49,8 @@ def in_millions(parameters: float) -> str:
 
 
 def labels_of(paths: Sequence[Path]) -> List[str]:
-    """The last part of every path, and as many parts before it as tell the paths apart and name the run of a network.
+    """The last part of every path, and as many parts before it as tell the paths apart and name the run of a
+    network.
 
     Raises
     ------
@@ -44,7 +63,7 @@ def labels_of(paths: Sequence[Path]) -> List[str]:
     depth = 1
     while len({part[-depth:] for part in parts}) < len(parts):
         depth += 1
-    return ['/'.join(part[-max(depth, _named(part)):]) for part in parts]
+    return ['/'.join(part[-max(depth, _named(part)) :]) for part in parts]
 
 
 def _named(parts: Sequence[str]) -> int:
@@ -55,8 +74,10 @@ def _named(parts: Sequence[str]) -> int:
 
 def plain(name: str) -> str:
     """Somebody else's name as a figure shows it: no formula, nothing that SVG cannot hold, and not too long."""
-    name = re.sub(r'[\x00-\x1f\x7f-\x9f\ufffe\uffff]', '\ufffd', name.encode('utf-8', errors='replace').decode('utf-8'))
-    return (name if len(name) <= LONGEST else name[:LONGEST - 1] + '…').replace('$', r'\$')
+    name = re.sub(
+        r'[\x00-\x1f\x7f-\x9f\ufffe\uffff]', '\ufffd', name.encode('utf-8', errors='replace').decode('utf-8')
+    )
+    return (name if len(name) <= LONGEST else name[: LONGEST - 1] + '…').replace('$', r'\$')
 
 
 def drawn(figure: Figure, name: str, kind: str) -> bytes:

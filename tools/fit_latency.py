@@ -1,4 +1,7 @@
-"""Fit a latency model to this machine, for pruning with --objective latency. Nothing else should run meanwhile."""
+"""Fit a latency model to this machine, for pruning with --objective latency. Nothing else should run
+meanwhile.
+"""
+
 import sys
 
 from gluon_optbert.latency import LatencyRecipe, fit_latency
@@ -8,13 +11,24 @@ from gluon_optbert.recipe import command, parse
 @command
 def main(argv=None):
     """Measure, fit, and say how good the fit is."""
-    recipe = parse(LatencyRecipe, argv, description=__doc__, positional='output',
-                   example='python tools/fit_latency.py latency.json --batch 1 --length 128')
+    recipe = parse(
+        LatencyRecipe,
+        argv,
+        description=__doc__,
+        positional='output',
+        example='python tools/fit_latency.py latency.json --batch 1 --length 128',
+    )
     result = fit_latency(recipe)
     error = result['relative_error']
-    print(f'relative error on {error["networks"]} networks that were not fitted: median {error["median"]:.1%}, largest '
-          f'{error["largest"]:.1%}')
-    print(f'wrote {recipe.output}\nnext: python pretrain/run_prune.py … --objective latency --latency-model {recipe.output}')
+    print(
+        f'relative error on {error["networks"]} networks that were not fitted: median {error["median"]:.1%}, '
+        f'largest '
+        f'{error["largest"]:.1%}'
+    )
+    print(
+        f'wrote {recipe.output}\nnext: python pretrain/run_prune.py … --objective latency --latency-model '
+        f'{recipe.output}'
+    )
 
 
 if __name__ == '__main__':

@@ -1,7 +1,9 @@
-"""Read thousands of hostile recipes, manifests, shards, architectures and model directories; say how each kind fared.
+"""Read thousands of hostile recipes, manifests, shards, architectures and model directories; say how each
+kind fared.
 
-The properties are those of tests/fuzzing.py, with other cases for every seed. A case that fails is made small and shown.
-"""
+The properties are those of tests/fuzzing.py, with other cases for every seed. A case that fails is made small
+and shown."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,12 +21,13 @@ from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
 from gluon_optbert.staging import write_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tests'))
-from fuzzing import PROPERTIES, try_out  # noqa: E402  found there
+from fuzzing import PROPERTIES, try_out
 
 
 @dataclasses.dataclass(frozen=True)
 class FuzzRecipe:
     """How many cases, and of what."""
+
     cases: int = option('cases of each property', 1000)
     seed: int = option('of the cases', 0)
     output: Optional[Path] = option('JSON file for the counts', None)
@@ -36,12 +39,20 @@ class FuzzRecipe:
 
 def fuzz(prop: Any, recipe: FuzzRecipe) -> Dict[str, Any]:
     """Run one property; its cases, seconds and, if it failed, why."""
-    options = settings(max_examples=recipe.cases, deadline=None, database=None, print_blob=True,
-                       suppress_health_check=list(HealthCheck))
+    options = settings(
+        max_examples=recipe.cases,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
     began = time.perf_counter()
     cases, error = try_out(hypothesis.seed(recipe.seed)(prop), options)
-    return {'cases': cases, 'seconds': round(time.perf_counter() - began, 1),
-            'failure': error and f'{type(error).__name__}: {error}'}
+    return {
+        'cases': cases,
+        'seconds': round(time.perf_counter() - began, 1),
+        'failure': error and f'{type(error).__name__}: {error}',
+    }
 
 
 @command
@@ -54,13 +65,20 @@ def main(argv=None):
     print('| input | cases | seconds | |\n| --- | --- | --- | --- |', flush=True)
     for prop in PROPERTIES:
         found[prop.__name__] = result = fuzz(prop, recipe)
-        print(f'| {prop.__name__.replace("_", " ")} | {result["cases"]:,} | {result["seconds"]:.0f} | '
-              f'{"failed" if result["failure"] else "held"} |', flush=True)
+        print(
+            f'| {prop.__name__.replace("_", " ")} | {result["cases"]:,} | {result["seconds"]:.0f} | '
+            f'{"failed" if result["failure"] else "held"} |',
+            flush=True,
+        )
     failures = [f'{name}: {result["failure"]}' for name, result in found.items() if result['failure']]
     print(f'\n{sum(result["cases"] for result in found.values()):,} cases, {len(failures)} properties failed')
     if recipe.output:
-        write_file(recipe.output, (json.dumps({
-            'recipe': to_dict(recipe), 'properties': found, **origin}, indent=1) + '\n').encode())
+        write_file(
+            recipe.output,
+            (
+                json.dumps({'recipe': to_dict(recipe), 'properties': found, **origin}, indent=1) + '\n'
+            ).encode(),
+        )
         print(f'wrote {recipe.output}')
     if failures:
         raise RunFailed('\n'.join(failures))

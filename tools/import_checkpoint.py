@@ -1,4 +1,5 @@
 """Import a public BERT checkpoint of Hugging Face, Google or GluonNLP as a model directory."""
+
 import sys
 
 from gluon_optbert.importers import ImportRecipe, describe, import_checkpoint
@@ -8,8 +9,13 @@ from gluon_optbert.recipe import command, parse
 @command
 def main(argv=None):
     """Import, and say what was read, dropped, made up and written."""
-    recipe = parse(ImportRecipe, argv, description=__doc__, positional='source',
-                   example='python tools/import_checkpoint.py downloads/bert-base-uncased --output models/base')
+    recipe = parse(
+        ImportRecipe,
+        argv,
+        description=__doc__,
+        positional='source',
+        example='python tools/import_checkpoint.py downloads/bert-base-uncased --output models/base',
+    )
     print('\n'.join(describe(import_checkpoint(recipe), recipe)))
 
 

@@ -1,8 +1,8 @@
 """A page of HTML in one file: tables, pictures and values, everything escaped, nothing fetched.
 
-Pictures are data in the page, SVG as well as PNG: as images their identifiers cannot collide and nothing in them is run. The
-page's own policy forbids scripts and every address.
-"""
+Pictures are data in the page, SVG as well as PNG: as images their identifiers cannot collide and nothing in
+them is run. The page's own policy forbids scripts and every address."""
+
 from __future__ import annotations
 
 import base64
@@ -16,7 +16,7 @@ MEDIA = {'png': 'image/png', 'svg': 'image/svg+xml'}
 DEEPEST = 6  # tables in tables; below, a value is shown as JSON
 FEW = 6  # values that a cell shows without being asked
 VOID = ('img', 'meta')
-CSS = '''
+CSS = """
 :root { color-scheme: light; --ink: #1d2733; --pale: #5b6875; --line: #d9dfe5; --accent: #0072b2; }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 68rem; padding: 1rem; background: #fff; color: var(--ink); overflow-wrap: anywhere;
@@ -42,7 +42,7 @@ pre { overflow-x: auto; padding: .75rem; background: #f5f7f9; font-size: .85rem;
 details { margin: .5rem 0; }
 summary { cursor: pointer; padding: .3rem 0; }
 @media print { nav { display: none; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
-'''
+"""
 
 
 class Html(str):
@@ -54,13 +54,19 @@ def escaped(value: Any) -> Html:
     if isinstance(value, Html):
         return value
     text = str(value).encode('utf-8', errors='replace').decode('utf-8')
-    return Html(html.escape(re.sub(r'[\x00-\x08\x0b-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]', '\ufffd', text)))
+    return Html(
+        html.escape(re.sub(r'[\x00-\x08\x0b-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]', '\ufffd', text))
+    )
 
 
 def tag(element: str, /, *content: Any, **attributes: Any) -> Html:
     """An element; an attribute that is a word of Python ends with an underscore, None leaves it out."""
-    words = ''.join(f' {key.rstrip("_")}="{escaped(value)}"' for key, value in attributes.items() if value is not None)
-    return Html(f'<{element}{words}>' if element in VOID else f'<{element}{words}>{joined(content)}</{element}>')
+    words = ''.join(
+        f' {key.rstrip("_")}="{escaped(value)}"' for key, value in attributes.items() if value is not None
+    )
+    return Html(
+        f'<{element}{words}>' if element in VOID else f'<{element}{words}>{joined(content)}</{element}>'
+    )
 
 
 def joined(parts: Iterable[Any]) -> Html:
@@ -76,12 +82,21 @@ def shown(value: Any) -> str:
         return str(value).lower()
     if not isinstance(value, (int, float)):
         return str(value)
-    return f'{value:,}' if isinstance(value, int) else f'{value:,.0f}' if 1000 <= abs(value) < 1e15 else f'{value:.4g}'
+    return (
+        f'{value:,}'
+        if isinstance(value, int)
+        else f'{value:,.0f}'
+        if 1000 <= abs(value) < 1e15
+        else f'{value:.4g}'
+    )
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) or (
-        isinstance(value, str) and re.fullmatch(r'[-\d.,]+ ?%', value) is not None)
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        or (isinstance(value, str) and re.fullmatch(r'[-\d.,]+ ?%', value) is not None)
+    )
 
 
 def _aligned(value: Any) -> Any:
@@ -90,23 +105,44 @@ def _aligned(value: Any) -> Any:
 
 
 def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Html:
-    """A table that scrolls where it is wider than the page; numbers stand at the right, unless there is no header.
+    """A table that scrolls where it is wider than the page; numbers stand at the right, unless there is no
+    header.
 
     The fractions of a column have as many digits, 2.200 below 2.529.
     """
     rows = [list(row) for row in rows]
-    right = [bool(rows) and all(_is_number(row[i]) or row[i] is None for row in rows if i < len(row))
-             for i in range(max(map(len, [header, *rows])))]
+    right = [
+        bool(rows) and all(_is_number(row[i]) or row[i] is None for row in rows if i < len(row))
+        for i in range(max(map(len, [header, *rows])))
+    ]
 
-    aligned = [bool(header) and len({row[i] for row in rows if i < len(row) and isinstance(row[i], float)}) > 1
-               for i in range(len(right))]
+    aligned = [
+        bool(header) and len({row[i] for row in rows if i < len(row) and isinstance(row[i], float)}) > 1
+        for i in range(len(right))
+    ]
 
     def cell(name: str, value: Any, numeric: bool) -> Html:
         kind = 'number' if numeric and header else 'words' if name == 'td' and len(str(value)) > 24 else None
         return tag(name, value if isinstance(value, Html) else shown(value), class_=kind)
-    head = tag('thead', tag('tr', *(cell('th', name, side) for name, side in zip(header, right)))) if header else ''
-    body = tag('tbody', *(tag('tr', *(cell('td', _aligned(value) if alike else value, _is_number(value))
-                                      for value, alike in zip(row, aligned))) for row in rows))
+
+    head = (
+        tag('thead', tag('tr', *(cell('th', name, side) for name, side in zip(header, right))))
+        if header
+        else ''
+    )
+    body = tag(
+        'tbody',
+        *(
+            tag(
+                'tr',
+                *(
+                    cell('td', _aligned(value) if alike else value, _is_number(value))
+                    for value, alike in zip(row, aligned)
+                ),
+            )
+            for row in rows
+        ),
+    )
     return tag('div', tag('table', head, body), class_='scroll')
 
 
@@ -153,6 +189,7 @@ def _value(data: Any, depth: int) -> Any:
 @dataclasses.dataclass(frozen=True)
 class Chapter:
     """A part of a page: its title, and sections of a title and their markup each."""
+
     title: str
     sections: Tuple[Tuple[str, Html], ...]
 
@@ -166,12 +203,28 @@ def page(title: str, chapters: Sequence[Chapter], *, note: Any = '') -> str:
         for part, (name, content) in enumerate(chapter.sections):
             anchor = f'part-{number}-{part}'
             parts.append(tag('a', name, href=f'#{anchor}'))
-            body.append(joined([tag('h2', chapter.title, id=f'chapter-{number}') if part == 0 else '',
-                                tag('h3', name, id=anchor), content]))
+            body.append(
+                joined(
+                    [
+                        tag('h2', chapter.title, id=f'chapter-{number}') if part == 0 else '',
+                        tag('h3', name, id=anchor),
+                        content,
+                    ]
+                )
+            )
         links.append(tag('div', tag('span', tag('b', chapter.title)) if len(chapters) > 1 else '', *parts))
-    head = joined([tag('meta', charset='utf-8'), tag('meta', name='viewport', content='width=device-width, initial-scale=1'),
-                   tag('meta', **{'http-equiv': 'Content-Security-Policy'},
-                       content="default-src 'none'; img-src data:; style-src 'unsafe-inline'"),
-                   tag('title', title), tag('style', Html(CSS))])
+    head = joined(
+        [
+            tag('meta', charset='utf-8'),
+            tag('meta', name='viewport', content='width=device-width, initial-scale=1'),
+            tag(
+                'meta',
+                **{'http-equiv': 'Content-Security-Policy'},
+                content="default-src 'none'; img-src data:; style-src 'unsafe-inline'",
+            ),
+            tag('title', title),
+            tag('style', Html(CSS)),
+        ]
+    )
     main = tag('body', tag('h1', title), tag('nav', *links), *body, tag('footer', note))
     return f'<!DOCTYPE html>\n{tag("html", tag("head", head), main, lang="en")}\n'

@@ -1,4 +1,7 @@
-"""What Transformers on PyTorch makes of a checkpoint: run by tools/compare_with_transformers.py, in another environment."""
+"""What Transformers on PyTorch makes of a checkpoint: run by tools/compare_with_transformers.py, in another
+environment.
+"""
+
 import json
 import sys
 
@@ -8,12 +11,18 @@ import transformers
 
 
 def main(directory, network, inputs, outputs):
-    """Read ids and the sentences they stand for from `inputs` (npz), write every activation to `outputs` (npz)."""
+    """Read ids and the sentences they stand for from `inputs` (npz), write every activation to `outputs`
+    (npz).
+    """
     with np.load(inputs, allow_pickle=False) as arrays:
         names = ('input_ids', 'token_type_ids', 'attention_mask')
         feed = {name: torch.from_numpy(arrays[name].astype(np.int64)) for name in names}
         sentences = [str(sentence) for sentence in arrays['sentences']]
-    model = getattr(transformers, network).from_pretrained(directory, attn_implementation='eager', dtype=torch.float32).eval()
+    model = (
+        getattr(transformers, network)
+        .from_pretrained(directory, attn_implementation='eager', dtype=torch.float32)
+        .eval()
+    )
     with torch.no_grad():
         base = model.bert(**feed, output_hidden_states=True, output_attentions=True)
         found = model(**feed)
@@ -22,17 +31,25 @@ def main(directory, network, inputs, outputs):
     if base.pooler_output is not None:
         arrays['pooled'] = base.pooler_output
     if network == 'BertForPreTraining':
-        arrays.update({'MLM scores': found.prediction_logits[:, :8], 'NSP scores': found.seq_relationship_logits})
+        arrays.update(
+            {'MLM scores': found.prediction_logits[:, :8], 'NSP scores': found.seq_relationship_logits}
+        )
     elif network == 'BertForQuestionAnswering':
         arrays['task scores'] = torch.stack([found.start_logits, found.end_logits], dim=-1)
     else:
         arrays['task scores'] = found.logits
     np.savez(outputs, **{name: value.numpy() for name, value in arrays.items()})
     length = feed['input_ids'].shape[1]
-    ids = transformers.BertTokenizerFast.from_pretrained(directory)(sentences, truncation=True, max_length=length)['input_ids']
-    same = sum(row == feed['input_ids'][i, :len(row)].tolist() and int(feed['attention_mask'][i].sum()) == len(row)
-               for i, row in enumerate(ids))
-    print(json.dumps({'torch': torch.__version__, 'transformers': transformers.__version__, 'same_ids': same}))
+    ids = transformers.BertTokenizerFast.from_pretrained(directory)(
+        sentences, truncation=True, max_length=length
+    )['input_ids']
+    same = sum(
+        row == feed['input_ids'][i, : len(row)].tolist() and int(feed['attention_mask'][i].sum()) == len(row)
+        for i, row in enumerate(ids)
+    )
+    print(
+        json.dumps({'torch': torch.__version__, 'transformers': transformers.__version__, 'same_ids': same})
+    )
 
 
 if __name__ == '__main__':

@@ -1,8 +1,10 @@
-"""Plan a pre-training run before it is paid for: shards, steps, memory of a GPU, days, cost, and the commands.
+"""Plan a pre-training run before it is paid for: shards, steps, memory of a GPU, days, cost, and the
+commands.
 
-Nothing is run. What a corpus becomes is scaled from shards that were made and counted (`--measure`), floating-point operations are
-those of the cost model, and their speed is taken from published runs, of which each is named.
-"""
+Nothing is run. What a corpus becomes is scaled from shards that were made and counted (`--measure`),
+floating-point operations are those of the cost model, and their speed is taken from published runs, of which
+each is named."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,21 +27,34 @@ DAY, BYTES = 86400, 4  # float32
 
 
 class Published(NamedTuple):
-    """Sequences a second of BERT-large in float32 on V100s of 32 GB, from the README of NVIDIA's DeepLearningExamples."""
+    """Sequences a second of BERT-large in float32 on V100s of 32 GB, from the README of NVIDIA's
+    DeepLearningExamples.
+    """
+
     gpus: int
     length: int
     predictions: int
     sequences_per_second: float
 
 
-PUBLISHED = (Published(8, 128, 20, 386.89), Published(16, 128, 20, 761.92), Published(64, 128, 20, 3389.83),
-             Published(8, 512, 80, 86.78), Published(16, 512, 80, 173.26), Published(64, 512, 80, 765.04))
+PUBLISHED = (
+    Published(8, 128, 20, 386.89),
+    Published(16, 128, 20, 761.92),
+    Published(64, 128, 20, 3389.83),
+    Published(8, 512, 80, 86.78),
+    Published(16, 512, 80, 173.26),
+    Published(64, 512, 80, 765.04),
+)
 PUBLISHED_NETWORK = 'l24_h1024_a16'
-GLUONNLP_DAYS, GLUONNLP_GPUS = 6.5, 8  # BERT-base in mixed precision, "GluonNLP 0.6", Apache MXNet's blog, March 2019
+GLUONNLP_DAYS, GLUONNLP_GPUS = (
+    6.5,
+    8,
+)  # BERT-base in mixed precision, "GluonNLP 0.6", Apache MXNet's blog, March 2019
 
 
 class Stage(NamedTuple):
     """One of the two phases of BERT's pre-training (Devlin et al., 2018, A.2)."""
+
     length: int
     predictions: int
     steps: int
@@ -48,6 +63,7 @@ class Stage(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class PlanRecipe:
     """What is planned, or measured."""
+
     architecture: str = option('its name, a file or JSON', 'bert_base')
     words: float = option('of the corpus; BooksCorpus and Wikipedia have 0.8 and 2.5 billion', 3.3e9)
     steps: int = option('of both phases', 1000000)
@@ -57,19 +73,39 @@ class PlanRecipe:
     gpus: Tuple[int, ...] = option('numbers of GPUs to compare', (8, 16, 32, 64))
     gpus_per_host: int = option('of them in one machine', 8)
     memory: float = option('GiB of a GPU', 32.0)
-    exchange: float = option('gigabytes a second at which gradients are exchanged, per GPU; an assumption', 10.0)
+    exchange: float = option(
+        'gigabytes a second at which gradients are exchanged, per GPU; an assumption', 10.0
+    )
     price: float = option('of a GPU for an hour, in dollars; an eighth of 31.22 for eight V100', 3.9)
-    measure: Tuple[Path, ...] = option('directories of shards to count instead, with the text that they were made from', ())
+    measure: Tuple[Path, ...] = option(
+        'directories of shards to count instead, with the text that they were made from', ()
+    )
     measured: Path = option('where the counts are', MEASURED)
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [f'{name} must be above 0, found {getattr(self, name)}' for name in (
-            'words', 'steps', 'batch_size', 'dupe_factor', 'gpus_per_host', 'memory', 'exchange', 'price')
-            if not getattr(self, name) > 0]
-        found += [] if 0 <= self.long_share <= 1 else [f'long_share must be from 0 to 1, found {self.long_share}']
-        found += [f'gpus must divide batch_size {self.batch_size}, found {gpus}' for gpus in self.gpus
-                  if gpus < 1 or self.batch_size % gpus]
+        found = [
+            f'{name} must be above 0, found {getattr(self, name)}'
+            for name in (
+                'words',
+                'steps',
+                'batch_size',
+                'dupe_factor',
+                'gpus_per_host',
+                'memory',
+                'exchange',
+                'price',
+            )
+            if not getattr(self, name) > 0
+        ]
+        found += (
+            [] if 0 <= self.long_share <= 1 else [f'long_share must be from 0 to 1, found {self.long_share}']
+        )
+        found += [
+            f'gpus must divide batch_size {self.batch_size}, found {gpus}'
+            for gpus in self.gpus
+            if gpus < 1 or self.batch_size % gpus
+        ]
         return found
 
     def stages(self) -> Tuple[Stage, Stage]:
@@ -82,16 +118,27 @@ def count_shards(directory: Path) -> Dict[str, Any]:
     """What a directory of shards holds, and how many words its text had, each counted once."""
     manifest = Shards.open(directory).manifest
     made = manifest['recipe']
-    words = sum(len(line.split()) for path in list_files(map(Path, made['input'])) for document in read_documents(path, made['layout'])
-                for line in document.lines)
+    words = sum(
+        len(line.split())
+        for path in list_files(map(Path, made['input']))
+        for document in read_documents(path, made['layout'])
+        for line in document.lines
+    )
     instances = tokens = size = 0
     for split in manifest['splits']:
         shards = Shards.open(directory, split=split)
         instances, size = instances + shards.instances, size + sum(file.bytes for file in shards.files)
         tokens += sum(int(shards.read(number)['valid_lengths'].sum()) for number in range(len(shards.files)))
-    return {'max_seq_length': manifest['max_seq_length'], 'max_predictions': manifest['max_predictions'], 'vocabulary':
-            manifest['vocabulary']['size'], 'dupe_factor': made['dupe_factor'], 'words': words, 'instances': instances,
-            'tokens': tokens, 'bytes': size}
+    return {
+        'max_seq_length': manifest['max_seq_length'],
+        'max_predictions': manifest['max_predictions'],
+        'vocabulary': manifest['vocabulary']['size'],
+        'dupe_factor': made['dupe_factor'],
+        'words': words,
+        'instances': instances,
+        'tokens': tokens,
+        'bytes': size,
+    }
 
 
 def read_measured(path: Path) -> Dict[str, Any]:
@@ -100,7 +147,10 @@ def read_measured(path: Path) -> Dict[str, Any]:
         raise FileNotFoundError(f'{path}: no counts of shards; make them with --measure shards')
     try:
         found = json.loads(path.read_text(encoding='utf-8'))['shards'][0]
-        if not all(found[name] > 0 for name in ('words', 'tokens', 'instances', 'max_seq_length', 'dupe_factor', 'vocabulary')):
+        if not all(
+            found[name] > 0
+            for name in ('words', 'tokens', 'instances', 'max_seq_length', 'dupe_factor', 'vocabulary')
+        ):
             raise ValueError('an empty count')
         return found
     except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -112,7 +162,9 @@ def corpus(recipe: PlanRecipe, stage: Stage, measured: Dict[str, Any]) -> Tuple[
     tokens_per_word = measured['tokens'] / measured['words'] / measured['dupe_factor']
     share_full = measured['tokens'] / measured['instances'] / measured['max_seq_length']
     instances = recipe.words * recipe.dupe_factor * tokens_per_word / (share_full * stage.length)
-    return instances, instances * record_dtype(stage.length, stage.predictions, measured['vocabulary']).itemsize
+    return instances, instances * record_dtype(
+        stage.length, stage.predictions, measured['vocabulary']
+    ).itemsize
 
 
 def training_flops(architecture: Architecture, stage: Stage) -> float:
@@ -130,28 +182,36 @@ def published_speed(gpus: int, stage: Stage) -> float:
 
 
 def memory(architecture: Architecture, stage: Stage, sequences: int) -> Tuple[float, float]:
-    """Bytes of a GPU for weights with their gradients and Adam's moments, and for what one pass keeps until its backward.
+    """Bytes of a GPU for weights with their gradients and Adam's moments, and for what one pass keeps until
+    its backward.
 
-    A layer keeps queries, keys and values; scores, probabilities and dropped ones; context; both blocks' outputs before and after
-    dropout, residual and LayerNorm; the intermediate units before and after GELU; beside the layers, embeddings and MLM scores.
-    """
+    A layer keeps queries, keys and values; scores, probabilities and dropped ones; context; both blocks'
+    outputs before and after dropout, residual and LayerNorm; the intermediate units before and after GELU;
+    beside the layers, embeddings and MLM scores."""
     tokens, h = sequences * stage.length, architecture.h
     kept = 4 * tokens * h + 3 * sequences * stage.predictions * architecture.vocab_size
     for layer in architecture.layers:
-        kept += tokens * (layer.a * (2 * layer.k + 2 * layer.v) + 8 * h + 3 * layer.f) + 3 * sequences * layer.a * stage.length ** 2
+        kept += (
+            tokens * (layer.a * (2 * layer.k + 2 * layer.v) + 8 * h + 3 * layer.f)
+            + 3 * sequences * layer.a * stage.length**2
+        )
     return 4.0 * BYTES * sum(count_parameters(architecture).values()), float(BYTES * kept)
 
 
 def passes(recipe: PlanRecipe, architecture: Architecture, stage: Stage, gpus: int) -> Optional[int]:
-    """The least number of passes of a step (`--accumulate`) that fits nine tenths of the memory; None if no number does."""
+    """The least number of passes of a step (`--accumulate`) that fits nine tenths of the memory; None if no
+    number does.
+    """
     share = recipe.batch_size // gpus
     for count in (count for count in range(1, share + 1) if share % count == 0):
-        if sum(memory(architecture, stage, share // count)) <= 0.9 * recipe.memory * 2 ** 30:
+        if sum(memory(architecture, stage, share // count)) <= 0.9 * recipe.memory * 2**30:
             return count
     return None
 
 
-def step_seconds(recipe: PlanRecipe, architecture: Architecture, stage: Stage, gpus: int) -> Tuple[float, float]:
+def step_seconds(
+    recipe: PlanRecipe, architecture: Architecture, stage: Stage, gpus: int
+) -> Tuple[float, float]:
     """Seconds of a step: computing, and exchanging the gradients, counted as if it only began afterwards."""
     computing = training_flops(architecture, stage) * recipe.batch_size / gpus / published_speed(gpus, stage)
     gradients = BYTES * sum(count_parameters(architecture).values())
@@ -160,7 +220,10 @@ def step_seconds(recipe: PlanRecipe, architecture: Architecture, stage: Stage, g
 
 def days_of(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> float:
     """Days of both phases."""
-    return sum(stage.steps * sum(step_seconds(recipe, architecture, stage, gpus)) for stage in recipe.stages()) / DAY
+    return (
+        sum(stage.steps * sum(step_seconds(recipe, architecture, stage, gpus)) for stage in recipe.stages())
+        / DAY
+    )
 
 
 def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> List[str]:
@@ -170,17 +233,32 @@ def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> List[
     launch = f'horovodrun --gloo -np {gpus} -H {where} python '
     stages, lines = recipe.stages(), []
     for stage in stages:
-        lines.append(f'python pretrain/make_shards.py --input wiki,books --vocab vocab.txt --max-seq-length {stage.length} '
-                     f'--dupe-factor {recipe.dupe_factor} --output shards{stage.length}')
+        lines.append(
+            f'python pretrain/make_shards.py --input wiki,books --vocab vocab.txt --max-seq-length '
+            f'{stage.length} '
+            f'--dupe-factor {recipe.dupe_factor} --output shards{stage.length}'
+        )
     rate = 1e-4 * recipe.long_share
-    for stage, more in zip(stages, (f'--architecture {recipe.architecture} --output models/base128',
-                                    f'--model models/base128 --learning-rate {rate:.1e} --output models/base')):
-        lines.append(f'{launch}pretrain/run_pretraining.py pretrain/recipes/bert_base.yaml --batch-size {recipe.batch_size} '
-                     f'--steps {stage.steps} --accumulate {passes(recipe, architecture, stage, gpus) or 1} --shards '
-                     f'shards{stage.length} {more}')
-    lines.append(f'{launch}pretrain/run_prune.py pretrain/recipes/optbert_prune.yaml --batch-size {recipe.batch_size} --alpha-steps '
-                 f'{recipe.steps // 1000} --recovery-steps {recipe.steps // 20} --model models/base --shards shards128 --output '
-                 'runs/optbert')
+    for stage, more in zip(
+        stages,
+        (
+            f'--architecture {recipe.architecture} --output models/base128',
+            f'--model models/base128 --learning-rate {rate:.1e} --output models/base',
+        ),
+    ):
+        lines.append(
+            f'{launch}pretrain/run_pretraining.py pretrain/recipes/bert_base.yaml --batch-size '
+            f'{recipe.batch_size} '
+            f'--steps {stage.steps} --accumulate {passes(recipe, architecture, stage, gpus) or 1} --shards '
+            f'shards{stage.length} {more}'
+        )
+    lines.append(
+        f'{launch}pretrain/run_prune.py pretrain/recipes/optbert_prune.yaml --batch-size {recipe.batch_size} '
+        f'--alpha-steps '
+        f'{recipe.steps // 1000} --recovery-steps {recipe.steps // 20} --model models/base --shards '
+        f'shards128 --output '
+        'runs/optbert'
+    )
     return lines
 
 
@@ -188,45 +266,79 @@ def plan(recipe: PlanRecipe) -> str:
     """The plan, as Markdown."""
     architecture, measured = resolve(recipe.architecture), read_measured(recipe.measured)
     parameters = sum(count_parameters(architecture).values())
-    lines = [f'{recipe.architecture}: {parameters / 1e6:.1f} M parameters with the heads; {recipe.words / 1e9:.1f} billion words; '
-             f'{recipe.steps:,} steps of {recipe.batch_size} sequences', '',
-             '| length | steps | instances | shards | times that training sees each | operations of a step |',
-             '| --- | --- | --- | --- | --- | --- |']
+    lines = [
+        f'{recipe.architecture}: {parameters / 1e6:.1f} M parameters with the heads; '
+        f'{recipe.words / 1e9:.1f} billion words; '
+        f'{recipe.steps:,} steps of {recipe.batch_size} sequences',
+        '',
+        '| length | steps | instances | shards | times that training sees each | operations of a step |',
+        '| --- | --- | --- | --- | --- | --- |',
+    ]
     for stage in recipe.stages():
         instances, size = corpus(recipe, stage, measured)
-        lines.append(f'| {stage.length} | {stage.steps:,} | {instances / 1e6:.0f} M | {size / 1e9:.0f} GB | '
-                     f'{stage.steps * recipe.batch_size / instances:.1f} | '
-                     f'{training_flops(architecture, stage) * recipe.batch_size / 1e12:.1f} T |')
-    lines += ['', f'| GPUs | length | sequences each | passes | weights and Adam | activations | computing | exchange '
-              f'({recipe.exchange:g} GB/s) | days |', '| --- | --- | --- | --- | --- | --- | --- | --- | --- |']
+        lines.append(
+            f'| {stage.length} | {stage.steps:,} | {instances / 1e6:.0f} M | {size / 1e9:.0f} GB | '
+            f'{stage.steps * recipe.batch_size / instances:.1f} | '
+            f'{training_flops(architecture, stage) * recipe.batch_size / 1e12:.1f} T |'
+        )
+    lines += [
+        '',
+        f'| GPUs | length | sequences each | passes | weights and Adam | activations | computing | exchange '
+        f'({recipe.exchange:g} GB/s) | days |',
+        '| --- | --- | --- | --- | --- | --- | --- | --- | --- |',
+    ]
     for gpus in recipe.gpus:
         for stage in recipe.stages():
             share, count = recipe.batch_size // gpus, passes(recipe, architecture, stage, gpus)
             fixed, kept = memory(architecture, stage, share // (count or share))
             computing, exchange = step_seconds(recipe, architecture, stage, gpus)
-            lines.append(f'| {gpus} | {stage.length} | {share} | {count or "does not fit"} | {fixed / 2 ** 30:.1f} GiB | '
-                         f'{kept / 2 ** 30:.1f} GiB | {1e3 * computing:.0f} ms | {1e3 * exchange:.0f} ms | '
-                         f'{stage.steps * (computing + exchange) / DAY:.2f} |')
+            lines.append(
+                f'| {gpus} | {stage.length} | {share} | {count or "does not fit"} | {fixed / 2**30:.1f} GiB '
+                f'| '
+                f'{kept / 2**30:.1f} GiB | {1e3 * computing:.0f} ms | {1e3 * exchange:.0f} ms | '
+                f'{stage.steps * (computing + exchange) / DAY:.2f} |'
+            )
     lines += ['', '| GPUs | days | cost | pruning to the seven sizes, at most |', '| --- | --- | --- | --- |']
     for gpus in recipe.gpus:
         days = days_of(recipe, architecture, gpus)
-        pruning = 7 * (recipe.steps // 1000 + recipe.steps // 20) * sum(
-            step_seconds(recipe, architecture, recipe.stages()[0], gpus)) / DAY
-        lines.append(f'| {gpus} | {days:.1f} | ${days * 24 * gpus * recipe.price:,.0f} | {pruning:.1f} days |')
-    total = sum(training_flops(resolve('bert_base'), stage) * stage.steps * 256 for stage in PlanRecipe().stages())
-    lines += ['', f'For comparison: BERT-base in {GLUONNLP_DAYS} days on {GLUONNLP_GPUS} GPUs, as GluonNLP reported, is '
-              f'{total / (GLUONNLP_DAYS * DAY * GLUONNLP_GPUS) / 1e12:.1f} T operations',
-              'a second and GPU if it was the same million steps; the published runs that the table is scaled from come to '
-              f'{published_speed(8, PlanRecipe().stages()[0]) / 1e12:.1f} T.',
-              '', '```', *commands(recipe, architecture, recipe.gpus[0]), '```']
+        pruning = (
+            7
+            * (recipe.steps // 1000 + recipe.steps // 20)
+            * sum(step_seconds(recipe, architecture, recipe.stages()[0], gpus))
+            / DAY
+        )
+        lines.append(
+            f'| {gpus} | {days:.1f} | ${days * 24 * gpus * recipe.price:,.0f} | {pruning:.1f} days |'
+        )
+    total = sum(
+        training_flops(resolve('bert_base'), stage) * stage.steps * 256 for stage in PlanRecipe().stages()
+    )
+    lines += [
+        '',
+        f'For comparison: BERT-base in {GLUONNLP_DAYS} days on {GLUONNLP_GPUS} GPUs, as GluonNLP reported, '
+        f'is '
+        f'{total / (GLUONNLP_DAYS * DAY * GLUONNLP_GPUS) / 1e12:.1f} T operations',
+        'a second and GPU if it was the same million steps; the published runs that the table is scaled from '
+        'come to '
+        f'{published_speed(8, PlanRecipe().stages()[0]) / 1e12:.1f} T.',
+        '',
+        '```',
+        *commands(recipe, architecture, recipe.gpus[0]),
+        '```',
+    ]
     return '\n'.join(lines)
 
 
 @command
 def main(argv=None):
     """Print the plan, or count shards for it."""
-    recipe = parse(PlanRecipe, argv, description=__doc__, positional='architecture',
-                   example='python tools/plan_training.py bert_base --gpus 8,64')
+    recipe = parse(
+        PlanRecipe,
+        argv,
+        description=__doc__,
+        positional='architecture',
+        example='python tools/plan_training.py bert_base --gpus 8,64',
+    )
     if recipe.measure:
         found = {'shards': [count_shards(directory) for directory in recipe.measure], **origin_here()}
         write_file(recipe.measured, (json.dumps(found, indent=1) + '\n').encode())

@@ -1,8 +1,9 @@
-"""Predict with an exported classifier, regressor or question-answering network: a line of JSON for every line of text.
+"""Predict with an exported classifier, regressor or question-answering network: a line of JSON for every line
+of text.
 
-A line of text is a sentence, two sentences with a tab between, or a question and its context with a tab between. Lines are read
-as they are needed.
-"""
+A line of text is a sentence, two sentences with a tab between, or a question and its context with a tab
+between. Lines are read as they are needed."""
+
 import dataclasses
 import json
 import sys
@@ -17,18 +18,27 @@ from gluon_optbert.recipe import command, option, parse
 @dataclasses.dataclass(frozen=True)
 class PredictRecipe:
     """What to predict, and with what."""
+
     deployment: Path = option('deployment directory that tools/export_model.py wrote')
     input: Optional[Path] = option('file of text; standard input if not given', None)
     batch_size: int = option('sequences that are computed together', 32)
-    ahead: int = option("batches' worth of lines that are read before the first is answered, to put like lengths together", 16)
+    ahead: int = option(
+        "batches' worth of lines that are read before the first is answered, to put like lengths together", 16
+    )
 
-    null_threshold: Optional[float] = option('of questions: how far the score of having no answer must be above that of the '
-                                             "best one to win; by default the export's", None)
+    null_threshold: Optional[float] = option(
+        'of questions: how far the score of having no answer must be above that of the '
+        "best one to win; by default the export's",
+        None,
+    )
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        return [f'{name} must be at least 1, found {getattr(self, name)}' for name in ('batch_size', 'ahead')
-                if getattr(self, name) < 1]
+        return [
+            f'{name} must be at least 1, found {getattr(self, name)}'
+            for name in ('batch_size', 'ahead')
+            if getattr(self, name) < 1
+        ]
 
 
 def lines_of(path: Optional[Path]) -> Iterator[Instance]:
@@ -47,8 +57,13 @@ def lines_of(path: Optional[Path]) -> Iterator[Instance]:
 @command
 def main(argv=None):
     """Predict, line by line."""
-    recipe = parse(PredictRecipe, argv, description=__doc__, positional='deployment',
-                   example='python tools/predict.py deploy --input sentences.txt')
+    recipe = parse(
+        PredictRecipe,
+        argv,
+        description=__doc__,
+        positional='deployment',
+        example='python tools/predict.py deploy --input sentences.txt',
+    )
     predictor = Predictor(recipe.deployment, null_threshold=recipe.null_threshold)
     for found in predictor.predict(lines_of(recipe.input), batch_size=recipe.batch_size, ahead=recipe.ahead):
         print(json.dumps(dataclasses.asdict(found), ensure_ascii=False), flush=True)

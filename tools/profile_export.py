@@ -1,8 +1,9 @@
-"""Say where the time of an exported network goes: its operators by time, and the matrix products beside the machine's ceiling.
+"""Say where the time of an exported network goes: its operators by time, and the matrix products beside the
+machine's ceiling.
 
-MXNet's profiler times every operator of some passes, which are taken one operator at a time. The ceiling is what one large
-FullyConnected reaches in the same process. Nothing else should run meanwhile.
-"""
+MXNet's profiler times every operator of some passes, which are taken one operator at a time. The ceiling is
+what one large FullyConnected reaches in the same process. Nothing else should run meanwhile."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -13,17 +14,19 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-os.environ.setdefault('MXNET_EXEC_BULK_EXEC_INFERENCE', '0')  # read at the import; else many operators are one row
-import gluon_optbert  # noqa: E402,F401  sets the threads before MXNet is imported
-import mxnet as mx  # noqa: E402
-import numpy as np  # noqa: E402
+os.environ.setdefault(
+    'MXNET_EXEC_BULK_EXEC_INFERENCE', '0'
+)  # read at the import; else many operators are one row
+import mxnet as mx
+import numpy as np
 
-from gluon_optbert.cost import count_flops  # noqa: E402
-from gluon_optbert.deploy import random_feed  # noqa: E402
-from gluon_optbert.deployment import load_deployment  # noqa: E402
-from gluon_optbert.provenance import origin_here  # noqa: E402
-from gluon_optbert.recipe import command, option, parse, to_dict  # noqa: E402
-from gluon_optbert.staging import write_file  # noqa: E402
+import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
+from gluon_optbert.cost import count_flops
+from gluon_optbert.deploy import random_feed
+from gluon_optbert.deployment import load_deployment
+from gluon_optbert.provenance import origin_here
+from gluon_optbert.recipe import command, option, parse, to_dict
+from gluon_optbert.staging import write_file
 
 PRODUCTS = ('FullyConnected', 'dot', 'batch_dot', '_sg_mkldnn_fully_connected')
 WARM = 2  # passes before the profiler is on
@@ -33,6 +36,7 @@ CEILING_SHAPE = (1024, 768, 3072)  # rows, inputs, outputs
 @dataclasses.dataclass(frozen=True)
 class ProfileRecipe:
     """What is profiled."""
+
     deployment: Path = option('deployment directory')
     batch: int = option('sequences', 1)
     length: int = option('tokens of a sequence', 128)
@@ -41,8 +45,11 @@ class ProfileRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        return [f'{name} must be at least 1, found {getattr(self, name)}' for name in ('batch', 'length', 'repeats')
-                if getattr(self, name) < 1]
+        return [
+            f'{name} must be at least 1, found {getattr(self, name)}'
+            for name in ('batch', 'length', 'repeats')
+            if getattr(self, name) < 1
+        ]
 
 
 def ceiling_gflops(repeats: int = 15) -> float:
@@ -59,33 +66,46 @@ def ceiling_gflops(repeats: int = 15) -> float:
 
 def operators(block: Any, inputs: List[mx.nd.NDArray], repeats: int) -> Dict[str, Dict[str, float]]:
     """Milliseconds and calls of one pass by operator, the slowest first, and ``pass``, the time of the whole."""
+
     def passes(count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
             block(*inputs)
             mx.nd.waitall()
         return 1e3 * (time.perf_counter() - began) / count
+
     passes(WARM)
-    mx.profiler.set_config(profile_all=True, aggregate_stats=True, filename=os.devnull)  # else a trace is left behind
+    mx.profiler.set_config(
+        profile_all=True, aggregate_stats=True, filename=os.devnull
+    )  # else a trace is left behind
     mx.profiler.set_state('run')
     whole = passes(repeats)
     mx.profiler.set_state('stop')
     rows = json.loads(mx.profiler.dumps(reset=True, format='json'))['Time']['operator']
-    found = {name: {'ms': row['Total'] / repeats, 'calls': row['Count'] / repeats} for name, row in rows.items()}
+    found = {
+        name: {'ms': row['Total'] / repeats, 'calls': row['Count'] / repeats} for name, row in rows.items()
+    }
     return {'pass': {'ms': whole, 'calls': 1}, **dict(sorted(found.items(), key=lambda item: -item[1]['ms']))}
 
 
 @command
 def main(argv=None):
     """Profile, and print the table."""
-    recipe = parse(ProfileRecipe, argv, description=__doc__, positional='deployment',
-                   example='python tools/profile_export.py deploy --batch 8')
+    recipe = parse(
+        ProfileRecipe,
+        argv,
+        description=__doc__,
+        positional='deployment',
+        example='python tools/profile_export.py deploy --batch 8',
+    )
     block, found = load_deployment(recipe.deployment)
     if recipe.length > found.architecture.max_length:
         raise ValueError(f'length: at most {found.architecture.max_length} tokens')
     feed = random_feed(found.architecture, batch=recipe.batch, length=recipe.length)
     feed['valid_length'] = np.full(recipe.batch, recipe.length)
-    rows = operators(block, [mx.nd.array(feed[name], dtype='float32') for name in found.inputs], recipe.repeats)
+    rows = operators(
+        block, [mx.nd.array(feed[name], dtype='float32') for name in found.inputs], recipe.repeats
+    )
     whole = rows.pop('pass')['ms']
     products = sum(row['ms'] for name, row in rows.items() if name in PRODUCTS)
     gflop = recipe.batch * sum(count_flops(found.architecture, recipe.length).values()) / 1e9
@@ -94,13 +114,32 @@ def main(argv=None):
     for name, row in rows.items():
         if row['ms'] >= 0.001 * whole:
             print(f'| {name} | {row["calls"]:.0f} | {row["ms"]:.2f} | {row["ms"] / whole:.1%} |')
-    print(f'\n{recipe.batch}x{recipe.length} tokens in {found.precision}: {whole:.2f} ms, {1 - products / whole:.1%} of it '
-          f'outside the matrix products\nthe products: {gflop:.2f} GFLOP of the encoder in {products:.2f} ms, '
-          f'{1e3 * gflop / products:.0f} GFLOP/s; one large float32 product reaches {ceiling:.0f} GFLOP/s')
+    print(
+        f'\n{recipe.batch}x{recipe.length} tokens in {found.precision}: {whole:.2f} ms, '
+        f'{1 - products / whole:.1%} of it '
+        f'outside the matrix products\nthe products: {gflop:.2f} GFLOP of the encoder in {products:.2f} ms, '
+        f'{1e3 * gflop / products:.0f} GFLOP/s; one large float32 product reaches {ceiling:.0f} GFLOP/s'
+    )
     if recipe.output:
-        write_file(recipe.output, (json.dumps({
-            'recipe': to_dict(recipe), 'precision': found.precision, 'pass_ms': whole, 'products_ms': products, 'gflop': gflop,
-            'ceiling_gflops': ceiling, 'operators': rows, **origin_here()}, indent=1) + '\n').encode())
+        write_file(
+            recipe.output,
+            (
+                json.dumps(
+                    {
+                        'recipe': to_dict(recipe),
+                        'precision': found.precision,
+                        'pass_ms': whole,
+                        'products_ms': products,
+                        'gflop': gflop,
+                        'ceiling_gflops': ceiling,
+                        'operators': rows,
+                        **origin_here(),
+                    },
+                    indent=1,
+                )
+                + '\n'
+            ).encode(),
+        )
         print(f'wrote {recipe.output}')
 
 

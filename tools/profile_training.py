@@ -1,16 +1,20 @@
 """Where the time of a training step goes: part by part, beside what this machine can do at most.
 
-A step is taken as training takes it, and then its graph again under MXNet's profiler, operator by operator. Each operator counts
-for the part of the network whose name it bears. Optimizer, all-reduce and the data's way in are timed by the clock. What the
-parts leave of the step is the remainder: what lies between operators, and what the profiler adds. Nothing else should run.
+A step is taken as training takes it, and then its graph again under MXNet's profiler, operator by operator.
+Each operator counts for the part of the network whose name it bears. Optimizer, all-reduce and the data's way
+in are timed by the clock. What the parts leave of the step is the remainder: what lies between operators, and
+what the profiler adds. Nothing else should run.
 
-The ceilings are measured here: a matrix product of the widest shape of the feed-forward blocks, and copying a large array.
-"""
+The ceilings are measured here: a matrix product of the widest shape of the feed-forward blocks, and copying a
+large array."""
+
 from __future__ import annotations
 
 import os
 
-os.environ.update(MXNET_EXEC_BULK_EXEC_TRAIN='0', MXNET_SUBGRAPH_BACKEND='NONE')  # one event for each operator, none fused
+os.environ.update(
+    MXNET_EXEC_BULK_EXEC_TRAIN='0', MXNET_SUBGRAPH_BACKEND='NONE'
+)  # one event for each operator, none fused
 
 import dataclasses
 import json
@@ -21,11 +25,11 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
+import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture import Architecture, resolve
 from gluon_optbert.batches import Batch
 from gluon_optbert.cost import count_flops
@@ -41,16 +45,22 @@ from gluon_optbert.staging import write_file
 from gluon_optbert.training import Pretraining, feed_of
 
 GATES = 'gates'
-PARTS = {GATES: r'gate_|_transformer\d+_(_ones|square|reshape|broadcast_mul)\d|model\d+_(_ones|reshape3|broadcast_mul)',
-         'LayerNorm': 'streamlayernorm', 'feed-forward': 'optfeedforward', 'attention': r'_transformer\d+_',
-         'embedding and masks': r'embed|encoder\d+_|model\d+_(_plus|transpose)0', 'heads and losses': ''}  # the first that fits
+PARTS = {
+    GATES: r'gate_|_transformer\d+_(_ones|square|reshape|broadcast_mul)\d|model\d+_(_ones|reshape3|broadcast_mul)',
+    'LayerNorm': 'streamlayernorm',
+    'feed-forward': 'optfeedforward',
+    'attention': r'_transformer\d+_',
+    'embedding and masks': r'embed|encoder\d+_|model\d+_(_plus|transpose)0',
+    'heads and losses': '',
+}  # the first that fits
 UNTIMED = 2  # the first steps, which allocate
-LARGE = 64 * 2 ** 20  # numbers of the array that is copied
+LARGE = 64 * 2**20  # numbers of the array that is copied
 
 
 @dataclasses.dataclass(frozen=True)
 class ProfileRecipe:
     """What is profiled."""
+
     architecture: str = option('its name, or a file, or JSON', 'bert_base')
     batch_size: int = option('sequences', 8)
     length: int = option('tokens of a sequence', 128)
@@ -59,7 +69,9 @@ class ProfileRecipe:
     precision: str = option("of the encoder's matrix products", 'float32', choices=TRAINING_PRECISIONS[:2])
     gates: bool = option('profile the step that trains the gates, with the weights frozen', False)
     steps: int = option('steps to take the median of', 7)
-    shards: Optional[Path] = option('take the batches from here, with their lengths, to time their way in as well', None)
+    shards: Optional[Path] = option(
+        'take the batches from here, with their lengths, to time their way in as well', None
+    )
     output: Optional[Path] = option('JSON file to write', None)
 
     def problems(self) -> List[str]:
@@ -71,6 +83,7 @@ class ProfileRecipe:
 @dataclasses.dataclass
 class Step:
     """A training step, ready to be taken, and what it is made of."""
+
     objective: Pretraining
     optimizer: Optimizer
     phase: Phase
@@ -95,23 +108,42 @@ def random_batch(recipe: ProfileRecipe, vocab_size: int) -> Batch:
     """One batch without padding."""
     random, size, length = np.random.RandomState(0), recipe.batch_size, recipe.length
     all_places, few = (size, length), (size, recipe.masked)
-    return Batch(input_ids=random.randint(0, vocab_size, all_places), token_types=random.randint(0, 2, all_places),
-                 valid_length=np.full(size, length), masked_positions=random.randint(0, length, few),
-                 masked_ids=random.randint(0, vocab_size, few), masked_weights=np.ones(few, np.float32),
-                 next_sentence_labels=random.randint(0, 2, size), instance_weights=np.ones(size, np.float32),
-                 masked_total=size * recipe.masked, instance_total=size, token_total=size * length, index=0)
+    return Batch(
+        input_ids=random.randint(0, vocab_size, all_places),
+        token_types=random.randint(0, 2, all_places),
+        valid_length=np.full(size, length),
+        masked_positions=random.randint(0, length, few),
+        masked_ids=random.randint(0, vocab_size, few),
+        masked_weights=np.ones(few, np.float32),
+        next_sentence_labels=random.randint(0, 2, size),
+        instance_weights=np.ones(size, np.float32),
+        masked_total=size * recipe.masked,
+        instance_total=size,
+        token_total=size * length,
+        index=0,
+    )
 
 
 def prepare(recipe: ProfileRecipe, architecture: Architecture, workers: Workers) -> Step:
     """The network and the optimizer of what is trained."""
-    model = build(architecture, dropout=recipe.dropout, gated=recipe.gates, precision=recipe.precision, ctx=workers.context())
+    model = build(
+        architecture,
+        dropout=recipe.dropout,
+        gated=recipe.gates,
+        precision=recipe.precision,
+        ctx=workers.context(),
+    )
     trained: Mapping[str, gluon.Parameter] = named_parameters(model)
     if recipe.gates:
         for parameter in trained.values():
             parameter.grad_req = 'null'
         trained = model.gates.parameters
-    optimizer = Optimizer(trained, 'adam' if recipe.gates else 'bertadam', workers=workers,
-                          clip_norm=None if recipe.gates else 1.0)
+    optimizer = Optimizer(
+        trained,
+        'adam' if recipe.gates else 'bertadam',
+        workers=workers,
+        clip_norm=None if recipe.gates else 1.0,
+    )
     phase = Phase(name='profile', steps=1, batch_size=recipe.batch_size * workers.size)
     collect_gradients(model, trained, phase)
     return Step(Pretraining(model, workers, shards=None), optimizer, phase)
@@ -132,15 +164,27 @@ def graph_of(step: Step, batch: Batch) -> mx.executor.Executor:
     """Forward and backward of a step as one graph, with the values that the step has."""
     feed = feed_of(batch, slice(None), step.objective.workers.context())
     inputs = {name: mx.sym.var(name) for name in feed}
-    *_, next_sentence, masked = step.model(inputs['input_ids'], inputs['token_types'], inputs['valid_length'],
-                                           inputs['masked_positions'])
-    mlm, nsp = PretrainingLoss()(next_sentence, masked, inputs['masked_ids'], inputs['masked_weights'],
-                                 inputs['next_sentence_labels'], inputs['instance_weights'])
+    *_, next_sentence, masked = step.model(
+        inputs['input_ids'], inputs['token_types'], inputs['valid_length'], inputs['masked_positions']
+    )
+    mlm, nsp = PretrainingLoss()(
+        next_sentence,
+        masked,
+        inputs['masked_ids'],
+        inputs['masked_weights'],
+        inputs['next_sentence_labels'],
+        inputs['instance_weights'],
+    )
     total = mx.sym.make_loss(mlm / batch.masked_total + nsp / batch.instance_total)
     parameters = {parameter.name: parameter for parameter in step.model.collect_params().values()}
-    wanted = {name: parameters[name].grad_req if name in parameters else 'null' for name in total.list_arguments()}
-    graph = total.simple_bind(step.objective.workers.context(), grad_req=wanted,
-                              **{name: value.shape for name, value in feed.items()})
+    wanted = {
+        name: parameters[name].grad_req if name in parameters else 'null' for name in total.list_arguments()
+    }
+    graph = total.simple_bind(
+        step.objective.workers.context(),
+        grad_req=wanted,
+        **{name: value.shape for name, value in feed.items()},
+    )
     for name, array in graph.arg_dict.items():
         array[:] = feed[name] if name in feed else parameters[name].data()
     graph.gated = {name for name, found in total.attr_dict().items() if found.get('__part__') == GATES}
@@ -148,9 +192,8 @@ def graph_of(step: Step, batch: Batch) -> mx.executor.Executor:
 
 
 def parts_of(plan: Sequence[Tuple[str, str]], gated: Sequence[str]) -> List[str]:
-    """The part of every operator, given by kind and name in the order in which they run; a sum of gradients belongs to what
-    reads it.
-    """
+    """The part of every operator, given by kind and name in the order in which they run; a sum of gradients
+    belongs to what reads it."""
     found: List[str] = []
     for _, name in reversed(plan):
         forward = re.sub('_backward(_lhs|_rhs)?$', '', name)
@@ -171,14 +214,19 @@ def operator_times(graph: mx.executor.Executor, plan: Sequence[Tuple[str, str]],
     RunFailed
         If the profiler saw others than those of the plan.
     """
+
     def run() -> None:
         graph.forward(is_train=True)
         graph.backward()
         mx.nd.waitall()
 
     with tempfile.TemporaryDirectory() as place:
-        mx.profiler.set_config(profile_symbolic=True, profile_imperative=True, aggregate_stats=False,
-                               filename=os.path.join(place, 'trace.json'))
+        mx.profiler.set_config(
+            profile_symbolic=True,
+            profile_imperative=True,
+            aggregate_stats=False,
+            filename=os.path.join(place, 'trace.json'),
+        )
         run()
         mx.profiler.set_state('run')
         for _ in range(steps):
@@ -201,10 +249,14 @@ def operator_times(graph: mx.executor.Executor, plan: Sequence[Tuple[str, str]],
     for kind in set(kinds):
         count, measured = kinds.count(kind), [time for _, time in sorted(found.get(kind, []))]
         if len(measured) != steps * count and not (kind == '_grad_add' and len(measured) % steps == 0):
-            raise RunFailed(f'the profiler saw {len(measured)} operators {kind} in {steps} steps, the graph has {count}')
+            raise RunFailed(
+                f'the profiler saw {len(measured)} operators {kind} in {steps} steps, the graph has {count}'
+            )
         seen = len(measured) // steps
         medians = [float(np.median(measured[i::seen])) for i in range(seen)]
-        times[kind] = medians if seen == count else [sum(medians) / count] * count  # most of those sums are taken in place
+        times[kind] = (
+            medians if seen == count else [sum(medians) / count] * count
+        )  # most of those sums are taken in place
     return [times[kind].pop(0) for kind in kinds]
 
 
@@ -213,28 +265,42 @@ def work(batch: Batch, architecture: Architecture, *, gates: bool) -> Dict[str, 
     size, length = batch.input_ids.shape
     forward = count_flops(architecture, length)
     layers = architecture.layers
-    scores = sum(2 * length ** 2 * layer.a * (layer.k + layer.v) for layer in layers)
+    scores = sum(2 * length**2 * layer.a * (layer.k + layer.v) for layer in layers)
     width = architecture.embedding_width
     head = 2 * batch.masked_ids.shape[1] * width * (architecture.h + architecture.vocab_size)
     passes = 2 if gates else 3  # the gradient of the input, and that of the weights unless they are frozen
-    counts = {'attention': passes * (forward['attention'] - scores) + 3 * scores,
-              'feed-forward': passes * forward['feed_forward'], 'heads and losses': passes * head}
+    counts = {
+        'attention': passes * (forward['attention'] - scores) + 3 * scores,
+        'feed-forward': passes * forward['feed_forward'],
+        'heads and losses': passes * head,
+    }
     return {part: size * count / 1e9 for part, count in counts.items()}
 
 
 def ceilings(batch: Batch, architecture: Architecture, precision: str, ctx: mx.Context) -> Dict[str, float]:
-    """The GFLOP/s of a matrix product as the feed-forward blocks have them, and the GB/s of copying, at their best."""
+    """The GFLOP/s of a matrix product as the feed-forward blocks have them, and the GB/s of copying, at their
+    best.
+    """
     rows, f = batch.input_ids.size, max(layer.f for layer in architecture.layers) or architecture.h
-    data, weight = (lowered(mx.nd, mx.nd.random.normal(shape=shape, ctx=ctx), precision)
-                    for shape in ((rows, architecture.h), (f, architecture.h)))
+    data, weight = (
+        lowered(mx.nd, mx.nd.random.normal(shape=shape, ctx=ctx), precision)
+        for shape in ((rows, architecture.h), (f, architecture.h))
+    )
     large = mx.nd.ones((LARGE,), ctx=ctx)
     other = mx.nd.zeros((LARGE,), ctx=ctx)
 
     def best(action: Callable[[], Any]) -> float:
         return min(clock(action, 1, untimed=0) for _ in range(15))
-    return {'gflops': 2 * rows * architecture.h * f / 1e6 / best(
-        lambda: mx.nd.FullyConnected(data, weight, no_bias=True, num_hidden=f)), 'gbytes': 2 * 4 * LARGE / 1e6 / best(
-            lambda: large.copyto(other))}
+
+    return {
+        'gflops': 2
+        * rows
+        * architecture.h
+        * f
+        / 1e6
+        / best(lambda: mx.nd.FullyConnected(data, weight, no_bias=True, num_hidden=f)),
+        'gbytes': 2 * 4 * LARGE / 1e6 / best(lambda: large.copyto(other)),
+    }
 
 
 def profile(recipe: ProfileRecipe, architecture: Architecture) -> Dict[str, Any]:
@@ -243,25 +309,39 @@ def profile(recipe: ProfileRecipe, architecture: Architecture) -> Dict[str, Any]
     check_precision(recipe.precision, workers.context())
     step, batches = prepare(recipe, architecture, workers), None
     if recipe.shards is not None:
-        batches = Pretraining(step.model, workers, Shards.open(recipe.shards, split='train')).batches(step.phase, 0)
+        batches = Pretraining(step.model, workers, Shards.open(recipe.shards, split='train')).batches(
+            step.phase, 0
+        )
     batch = random_batch(recipe, architecture.vocab_size) if batches is None else next(batches)
     whole, update = np.median([step.take(batch) for _ in range(UNTIMED + recipe.steps)][UNTIMED:], axis=0)
     gradients = step.optimizer.gradients()
-    average = clock(lambda: workers.average(gradients, name='gradient'), recipe.steps) if workers.size > 1 else 0.0
+    average = (
+        clock(lambda: workers.average(gradients, name='gradient'), recipe.steps) if workers.size > 1 else 0.0
+    )
 
     def arrive() -> None:
         feed_of(batch if batches is None else next(batches), slice(None), workers.context())
-    parts = {'optimizer': float(max(0.0, update - average)), 'all-reduce': average, 'data': clock(arrive, recipe.steps)}
+
+    parts = {
+        'optimizer': float(max(0.0, update - average)),
+        'all-reduce': average,
+        'data': clock(arrive, recipe.steps),
+    }
     graph = graph_of(step, batch)
     plan = re.findall(r'^Op:(\S+), Name=(\S+)$', graph.debug_str(), flags=re.MULTILINE)
     for part, milliseconds in zip(parts_of(plan, graph.gated), operator_times(graph, plan, recipe.steps)):
         parts[part] = parts.get(part, 0.0) + milliseconds
     if batches is not None:
         batches.close()
-    return {'step': float(whole), 'parts': dict(sorted(parts.items(), key=lambda item: -item[1])),
-            'remainder': float(whole - sum(parts.values())), 'shape': batch.input_ids.shape,
-            'gflop': work(batch, architecture, gates=recipe.gates),
-            'ceilings': ceilings(batch, architecture, recipe.precision, workers.context()), 'workers': workers.size}
+    return {
+        'step': float(whole),
+        'parts': dict(sorted(parts.items(), key=lambda item: -item[1])),
+        'remainder': float(whole - sum(parts.values())),
+        'shape': batch.input_ids.shape,
+        'gflop': work(batch, architecture, gates=recipe.gates),
+        'ceilings': ceilings(batch, architecture, recipe.precision, workers.context()),
+        'workers': workers.size,
+    }
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -270,29 +350,44 @@ def table(found: Mapping[str, Any]) -> str:
     lines = ['| part | time | share | GFLOP/s | of the ceiling |', '| --- ' * 5 + '|']
     for part, milliseconds in [*found['parts'].items(), ('remainder', found['remainder'])]:
         speed = 1e3 * found['gflop'].get(part, 0.0) / milliseconds if milliseconds > 0 else 0.0
-        lines.append(f'| {part} | {milliseconds:.1f} ms | {milliseconds / found["step"]:.1%} | '
-                     + (f'{speed:.0f} | {speed / most:.0%} |' if speed else '| |'))
+        lines.append(
+            f'| {part} | {milliseconds:.1f} ms | {milliseconds / found["step"]:.1%} | '
+            + (f'{speed:.0f} | {speed / most:.0%} |' if speed else '| |')
+        )
     speed = 1e3 * sum(found['gflop'].values()) / found['step']
-    return '\n'.join([*lines, f'| the step | {found["step"]:.1f} ms | 100.0% | {speed:.0f} | {speed / most:.0%} |'])
+    return '\n'.join(
+        [*lines, f'| the step | {found["step"]:.1f} ms | 100.0% | {speed:.0f} | {speed / most:.0%} |']
+    )
 
 
 @command
 def main(argv=None):
     """Profile a step, print the table."""
-    recipe = parse(ProfileRecipe, argv, description=__doc__, positional='architecture',
-                   example='python tools/profile_training.py bert_base --precision bfloat16')
+    recipe = parse(
+        ProfileRecipe,
+        argv,
+        description=__doc__,
+        positional='architecture',
+        example='python tools/profile_training.py bert_base --precision bfloat16',
+    )
     architecture = resolve(recipe.architecture)
     if recipe.length > architecture.max_length or recipe.masked > recipe.length:
-        raise ValueError(f'length {recipe.length}: at most {architecture.max_length}, and at least masked, {recipe.masked}')
+        raise ValueError(
+            f'length {recipe.length}: at most {architecture.max_length}, and at least masked, {recipe.masked}'
+        )
     found = profile(recipe, architecture)
     if Workers().first:
         print(table(found))
-        print(f'\nceilings measured: {found["ceilings"]["gflops"]:.0f} GFLOP/s in {recipe.precision}, '
-              f'{found["ceilings"]["gbytes"]:.1f} GB/s; medians of {recipe.steps} steps of '
-              f'{" x ".join(map(str, found["shape"]))} tokens')
+        print(
+            f'\nceilings measured: {found["ceilings"]["gflops"]:.0f} GFLOP/s in {recipe.precision}, '
+            f'{found["ceilings"]["gbytes"]:.1f} GB/s; medians of {recipe.steps} steps of '
+            f'{" x ".join(map(str, found["shape"]))} tokens'
+        )
         if recipe.output:
-            write_file(recipe.output, (json.dumps({'recipe': to_dict(recipe), **found, **origin_here()},
-                                                  indent=1) + '\n').encode())
+            write_file(
+                recipe.output,
+                (json.dumps({'recipe': to_dict(recipe), **found, **origin_here()}, indent=1) + '\n').encode(),
+            )
             print(f'wrote {recipe.output}')
 
 

@@ -1,8 +1,8 @@
 """Walk the whole way on a tiny BERT: text, vocabulary, shards, pre-training, pruning, verification, export.
 
-The corpus is the documentation of the Python language that comes with Python, so nothing is downloaded. Every step is the
-command that a user would give, and is shown.
-"""
+The corpus is the documentation of the Python language that comes with Python, so nothing is downloaded. Every
+step is the command that a user would give, and is shown."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -29,6 +29,7 @@ BIN = Path(sys.executable).parent
 @dataclasses.dataclass(frozen=True)
 class QuickstartRecipe:
     """How the quickstart is run."""
+
     output: Path = option('directory to make', Path('quickstart'))
     short: bool = option('a few steps of everything, to see that it runs; losses then mean nothing', False)
     workers: int = option('Horovod workers of the pruning', 2)
@@ -55,14 +56,17 @@ def write_corpus(directory: Path) -> List[str]:
 
 
 def measure(output: Path, rows: List[Dict[str, Any]]) -> None:
-    """Add the latency of every round's export to its row: one sequence of 64 tokens, the exports taken in turn."""
+    """Add the latency of every round's export to its row: one sequence of 64 tokens, the exports taken in
+    turn.
+    """
     blocks, feeds = {}, {}
     names = list(INPUTS)[:3]
     for row in rows:
         number = row['round']
         blocks[number], _ = load_deployment(output / f'deploy-{number}')
-        feeds[number] = random_feed(read_model(output / 'pruned' / f'round-{number}' / 'model').architecture, batch=1,
-                                    length=64)
+        feeds[number] = random_feed(
+            read_model(output / 'pruned' / f'round-{number}' / 'model').architecture, batch=1, length=64
+        )
     found = latency_ms(blocks, feeds, names, repeats=40)
     for row in rows:
         row['latency_ms'] = found[row['round']]
@@ -70,21 +74,28 @@ def measure(output: Path, rows: List[Dict[str, Any]]) -> None:
 
 def table(rows: List[Dict[str, Any]], chance: Dict[str, Any]) -> str:
     """What came out, round by round, and the random cut of the same size."""
-    lines = ['| round | parameters | FLOPs at 128 | held-out MLM loss | latency at 1x64 | h | a | k | v | f |',
-             '| --- ' * 10 + '|']
+    lines = [
+        '| round | parameters | FLOPs at 128 | held-out MLM loss | latency at 1x64 | h | a | k | v | f |',
+        '| --- ' * 10 + '|',
+    ]
     for row in [*rows, chance]:
         layers = row['architecture']['layers']
         latency = f'{row["latency_ms"]:.2f} ms' if 'latency_ms' in row else 'not run'
-        lines.append(f'| {row["round"]} | {row["parameters"]:,} | {row["flops"] / 1e6:.1f} M '
-                     f'| {row["recovered"]["mlm_loss"]:.3f} | {latency} | {row["architecture"]["h"]} | '
-                     + ' | '.join(widths_line(layers, letter) for letter in 'akvf') + ' |')
+        lines.append(
+            f'| {row["round"]} | {row["parameters"]:,} | {row["flops"] / 1e6:.1f} M '
+            f'| {row["recovered"]["mlm_loss"]:.3f} | {latency} | {row["architecture"]["h"]} | '
+            + ' | '.join(widths_line(layers, letter) for letter in 'akvf')
+            + ' |'
+        )
     return '\n'.join(lines)
 
 
 @command
 def main(argv=None):
     """Walk the way, and say what came of it."""
-    recipe = parse(QuickstartRecipe, argv, description=__doc__, example='make quickstart', positional='output')
+    recipe = parse(
+        QuickstartRecipe, argv, description=__doc__, example='make quickstart', positional='output'
+    )
     output = recipe.output.resolve()
     refuse_existing(output, remedy='remove it, or give another directory (make quickstart QUICKSTART=DIR)')
     began = time.perf_counter()
@@ -94,37 +105,96 @@ def main(argv=None):
     write_vocabulary(vocabulary, output / 'vocab.txt')
     print(f'corpus: {len(topics)} documents from pydoc_data.topics; vocabulary: {len(vocabulary)} tokens')
 
-    step('shards', python, 'pretrain/make_shards.py', '--input', output / 'text', '--vocab', output / 'vocab.txt',
-         '--output', output / 'shards', '--max-seq-length', 64, '--dupe-factor', 10, '--held-out', 0.1)
+    step(
+        'shards',
+        python,
+        'pretrain/make_shards.py',
+        '--input',
+        output / 'text',
+        '--vocab',
+        output / 'vocab.txt',
+        '--output',
+        output / 'shards',
+        '--max-seq-length',
+        64,
+        '--dupe-factor',
+        10,
+        '--held-out',
+        0.1,
+    )
     few = ['--steps', 20] if recipe.short else []
-    step('pre-training', python, 'pretrain/run_pretraining.py', 'pretrain/recipes/quickstart.yaml', '--shards',
-         output / 'shards', '--output', output / 'model', *few)
+    step(
+        'pre-training',
+        python,
+        'pretrain/run_pretraining.py',
+        'pretrain/recipes/quickstart.yaml',
+        '--shards',
+        output / 'shards',
+        '--output',
+        output / 'model',
+        *few,
+    )
     few = ['--alpha-steps', 4, '--recovery-steps', 4] if recipe.short else []
     workers = [BIN / 'horovodrun', '--gloo', '-np', recipe.workers] if recipe.workers > 1 else []
     for method, title in (('alpha', 'pruning'), ('random', 'the same cut at random')):
-        step(title, *workers, python, 'pretrain/run_prune.py', 'pretrain/recipes/quickstart_prune.yaml', '--model',
-             output / 'model', '--shards', output / 'shards', '--method', method, '--output',
-             output / ('pruned' if method == 'alpha' else 'random'), *few)
+        step(
+            title,
+            *workers,
+            python,
+            'pretrain/run_prune.py',
+            'pretrain/recipes/quickstart_prune.yaml',
+            '--model',
+            output / 'model',
+            '--shards',
+            output / 'shards',
+            '--method',
+            method,
+            '--output',
+            output / ('pruned' if method == 'alpha' else 'random'),
+            *few,
+        )
     step('verification', python, 'tools/verify.py', output / 'pruned')
     rows = summary(output / 'pruned')
     for row in rows:
-        step(f'export of round {row["round"]}', python, 'tools/export_model.py',
-             output / 'pruned' / f'round-{row["round"]}' / 'model', '--output', output / f'deploy-{row["round"]}')
+        step(
+            f'export of round {row["round"]}',
+            python,
+            'tools/export_model.py',
+            output / 'pruned' / f'round-{row["round"]}' / 'model',
+            '--output',
+            output / f'deploy-{row["round"]}',
+        )
     measure(output, rows)
     chance = {**summary(output / 'random')[-1], 'round': 'random'}
-    (output / 'results.json').write_text(json.dumps({'rounds': rows, 'random': chance}, indent=1) + '\n', encoding='utf-8')
-    step('pictures of the widths', python, 'tools/plot_architecture.py', output / 'pruned', '--output', output / 'plots')
+    (output / 'results.json').write_text(
+        json.dumps({'rounds': rows, 'random': chance}, indent=1) + '\n', encoding='utf-8'
+    )
+    step(
+        'pictures of the widths',
+        python,
+        'tools/plot_architecture.py',
+        output / 'pruned',
+        '--output',
+        output / 'plots',
+    )
     print('\n' + table(rows, chance))
     print(f'\nwrote {output}: results.json, plots, deploy-*; {time.perf_counter() - began:.0f} s in all')
     if recipe.short:
         return
     pruned, random = rows[-1]['recovered']['mlm_loss'], chance['recovered']['mlm_loss']
-    learnt = json.loads((output / 'model' / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()[0])['mlm']
+    learnt = json.loads((output / 'model' / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()[0])[
+        'mlm'
+    ]
     if not rows[0]['recovered']['mlm_loss'] < learnt - 0.5:
-        raise RunFailed(f'pre-training did not learn: MLM loss {learnt:.3f} at first, {rows[0]["recovered"]["mlm_loss"]:.3f} '
-                        'at the end')
+        raise RunFailed(
+            f'pre-training did not learn: MLM loss {learnt:.3f} at first, '
+            f'{rows[0]["recovered"]["mlm_loss"]:.3f} '
+            'at the end'
+        )
     if not pruned < random:
-        raise RunFailed(f'the pruned network (MLM loss {pruned:.3f}) is no better than the random cut ({random:.3f})')
+        raise RunFailed(
+            f'the pruned network (MLM loss {pruned:.3f}) is no better than the random cut ({random:.3f})'
+        )
     print(f'the pruned network beats the random cut of its size: MLM loss {pruned:.3f} against {random:.3f}')
 
 

@@ -1,4 +1,7 @@
-"""Runs of two sides, seed by seed, beside each other: means, deviations, how they compare, and a table of it all."""
+"""Runs of two sides, seed by seed, beside each other: means, deviations, how they compare, and a table of it
+all.
+"""
+
 from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Optional, Sequence
@@ -26,8 +29,9 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
     Returns
     -------
     dict
-        ``seeds``; ``scores`` by name, with ``difference`` in points, here less there; ``seconds`` of ``training``, ``evaluation``
-        and ``total``, with ``ratio``, here over there: below 1 this package is faster. Empty if no seed has both.
+        ``seeds``; ``scores`` by name, with ``difference`` in points, here less there; ``seconds`` of
+        ``training``, ``evaluation`` and ``total``, with ``ratio``, here over there: below 1 this package is
+        faster. Empty if no seed has both.
     """
     paired = _paired(runs)
     if not paired:
@@ -35,6 +39,7 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
 
     def compared(kind: str, name: str) -> Dict[str, Any]:
         return {side: _spread([sides[side][kind][name] for sides in paired.values()]) for side in SIDES}
+
     first = next(iter(paired.values()))['here']
     scores, seconds = ({name: compared(kind, name) for name in first[kind]} for kind in ('scores', 'seconds'))
     for found in scores.values():
@@ -45,7 +50,9 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
 
 
 def _shown(spread: Mapping[str, Optional[float]], digits: int) -> str:
-    return f'{spread["mean"]:.{digits}f}' + ('' if spread['std'] is None else f' ± {spread["std"]:.{digits}f}')
+    return f'{spread["mean"]:.{digits}f}' + (
+        '' if spread['std'] is None else f' ± {spread["std"]:.{digits}f}'
+    )
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -62,6 +69,9 @@ def table(result: Mapping[str, Any]) -> str:
                 compared = f'{here - peer:+.2f}' if last == 'difference' else f'{here / peer:.3f}'
                 lines.append(f'| {name} | {seed} | {here:.{digits}f} | {peer:.{digits}f} | {compared} |')
             compared = f'{found[last]:+.2f}' if last == 'difference' else f'{found[last]:.3f}'
-            lines.append(f'| {name} | mean | {_shown(found["here"], digits)} | {_shown(found["peer"], digits)} | {compared} |')
+            lines.append(
+                f'| {name} | mean | {_shown(found["here"], digits)} | {_shown(found["peer"], digits)} | '
+                f'{compared} |'
+            )
         lines.append('')
     return '\n'.join(lines[:-1])

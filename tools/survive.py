@@ -1,11 +1,12 @@
 """Kill the commands at random moments, resume them, and compare what they leave with an uninterrupted run.
 
-Every command runs once in peace. Then it runs again and again: SIGKILL goes to a random process of its tree, half of the times
-at a moment that is uniform over the time of the uninterrupted run and half of the times when a file appears, is renamed or
-goes. Half of the killed runs then go on to their end, the others are killed again. What was finished before a kill has to be
-there after it, with the bytes of the uninterrupted run; no process may be left; and when the command ends at last, all bytes have
-to be those of the uninterrupted run, but for times.
-"""
+Every command runs once in peace. Then it runs again and again: SIGKILL goes to a random process of its tree,
+half of the times at a moment that is uniform over the time of the uninterrupted run and half of the times
+when a file appears, is renamed or goes. Half of the killed runs then go on to their end, the others are
+killed again. What was finished before a kill has to be there after it, with the bytes of the uninterrupted
+run; no process may be left; and when the command ends at last, all bytes have to be those of the
+uninterrupted run, but for times."""
+
 from __future__ import annotations
 
 import collections
@@ -34,8 +35,16 @@ from gluon_optbert.staging import write_file
 from gluon_optbert.vocabulary import train_wordpiece, write_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMES = ('tokens_per_second', 'data_wait', 'seconds', 'resumed_at')  # in records and results; no two runs share them
-TIMED = ('metrics.jsonl', 'progress.json')  # files with times, whose digests in manifests differ; they are compared themselves
+TIMES = (
+    'tokens_per_second',
+    'data_wait',
+    'seconds',
+    'resumed_at',
+)  # in records and results; no two runs share them
+TIMED = (
+    'metrics.jsonl',
+    'progress.json',
+)  # files with times, whose digests in manifests differ; they are compared themselves
 MARK = 'GLUON_OPTBERT_SURVIVE'  # an environment variable by which the processes of an attempt are found, orphans too
 PATIENCE_SECONDS = 60  # within which a job has to end once one of its processes is killed
 
@@ -47,45 +56,150 @@ class Command:
     Parameters
     ----------
     words : tuple of str
-        Script and flags. ``{made}`` stands for the directory of what earlier commands made, ``{workers}`` for the workers. It is
-        run in a directory of its own and writes to ``out``.
+        Script and flags. ``{made}`` stands for the directory of what earlier commands made, ``{workers}`` for
+        the workers. It is run in a directory of its own and writes to ``out``.
     makes : str
         The name that its result has in ``{made}``, for later commands.
     resumes : bool
-        Whether it is begun and gone on with by ``--resume``; otherwise it is begun again, and is finished once ``out`` is there.
+        Whether it is begun and gone on with by ``--resume``; otherwise it is begun again, and is finished
+        once ``out`` is there.
     distributed : bool
         Whether horovodrun starts its workers.
     """
+
     words: Tuple[str, ...]
     makes: str
     resumes: bool = True
     distributed: bool = True
 
 
-TRAINING = ('--batch-size', '8', '--log-every', '1', '--evaluate-every', '4', '--evaluation-limit', '16', '--checkpoint-every',
-            '2', '--warmup', '0.1')
+TRAINING = (
+    '--batch-size',
+    '8',
+    '--log-every',
+    '1',
+    '--evaluate-every',
+    '4',
+    '--evaluation-limit',
+    '16',
+    '--checkpoint-every',
+    '2',
+    '--warmup',
+    '0.1',
+)
 COMMANDS: Dict[str, Command] = {
-    'shards': Command(('pretrain/make_shards.py', '--input', '{made}/text', '--vocab', '{made}/vocab.txt', '--output', 'out',
-                       '--max-seq-length', '32', '--dupe-factor', '2', '--held-out', '0.2', '--instances-per-shard', '64',
-                       '--chunk-characters', '20000', '--workers', '{workers}'), 'shards', resumes=False, distributed=False),
-    'pretrain': Command(('pretrain/run_pretraining.py', '--architecture', 'l2_h16_a2', '--steps', '20', '--initial-std', '0.15',
-                         '--learning-rate', '0.002', '--shards', '{made}/shards', '--output', 'out', *TRAINING), 'model'),
-    'prune': Command(('pretrain/run_prune.py', '--model', '{made}/model', '--shards', '{made}/shards', '--output', 'out',
-                      '--target', '0.6', '--rounds', '2', '--alpha-steps', '5', '--recovery-steps', '7', *TRAINING), 'pruned'),
-    'finetune': Command(('finetune/run_glue.py', '--task', 'SST-2', '--model', '{made}/pruned/round-2/model', '--data',
-                         '{made}/glue', '--output', 'out', '--results', 'results', '--max-length', '24', '--seeds', '1,2', '--epochs',
-                         '2', '--batch-size', '8', '--learning-rate', '0.002', '--log-every', '1', '--checkpoint-every', '2'),
-                        'finetuned'),
-    'export': Command(('tools/export_model.py', '{made}/finetuned/seed-1', '--output', 'out'), 'export', resumes=False,
-                      distributed=False),
+    'shards': Command(
+        (
+            'pretrain/make_shards.py',
+            '--input',
+            '{made}/text',
+            '--vocab',
+            '{made}/vocab.txt',
+            '--output',
+            'out',
+            '--max-seq-length',
+            '32',
+            '--dupe-factor',
+            '2',
+            '--held-out',
+            '0.2',
+            '--instances-per-shard',
+            '64',
+            '--chunk-characters',
+            '20000',
+            '--workers',
+            '{workers}',
+        ),
+        'shards',
+        resumes=False,
+        distributed=False,
+    ),
+    'pretrain': Command(
+        (
+            'pretrain/run_pretraining.py',
+            '--architecture',
+            'l2_h16_a2',
+            '--steps',
+            '20',
+            '--initial-std',
+            '0.15',
+            '--learning-rate',
+            '0.002',
+            '--shards',
+            '{made}/shards',
+            '--output',
+            'out',
+            *TRAINING,
+        ),
+        'model',
+    ),
+    'prune': Command(
+        (
+            'pretrain/run_prune.py',
+            '--model',
+            '{made}/model',
+            '--shards',
+            '{made}/shards',
+            '--output',
+            'out',
+            '--target',
+            '0.6',
+            '--rounds',
+            '2',
+            '--alpha-steps',
+            '5',
+            '--recovery-steps',
+            '7',
+            *TRAINING,
+        ),
+        'pruned',
+    ),
+    'finetune': Command(
+        (
+            'finetune/run_glue.py',
+            '--task',
+            'SST-2',
+            '--model',
+            '{made}/pruned/round-2/model',
+            '--data',
+            '{made}/glue',
+            '--output',
+            'out',
+            '--results',
+            'results',
+            '--max-length',
+            '24',
+            '--seeds',
+            '1,2',
+            '--epochs',
+            '2',
+            '--batch-size',
+            '8',
+            '--learning-rate',
+            '0.002',
+            '--log-every',
+            '1',
+            '--checkpoint-every',
+            '2',
+        ),
+        'finetuned',
+    ),
+    'export': Command(
+        ('tools/export_model.py', '{made}/finetuned/seed-1', '--output', 'out'),
+        'export',
+        resumes=False,
+        distributed=False,
+    ),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class SurviveRecipe:
     """What is killed, and how often."""
-    commands: Tuple[str, ...] = option('which commands to kill; those before them are run in peace', tuple(COMMANDS),
-                                       choices=tuple(COMMANDS))
+
+    commands: Tuple[str, ...] = option(
+        'which commands to kill; those before them are run in peace', tuple(COMMANDS), choices=tuple(COMMANDS)
+    )
     kills: int = option('kills of each command', 20)
     workers: int = option('worker processes: of the shards, and of Horovod where a command knows it', 1)
     seed: int = option('of moments and victims', 0)
@@ -93,8 +207,11 @@ class SurviveRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        return [f'{name} must be at least 1, found {getattr(self, name)}' for name in ('kills', 'workers')
-                if getattr(self, name) < 1]
+        return [
+            f'{name} must be at least 1, found {getattr(self, name)}'
+            for name in ('kills', 'workers')
+            if getattr(self, name) < 1
+        ]
 
 
 class Attempt:
@@ -103,14 +220,27 @@ class Attempt:
     def __init__(self, command: Command, made: Path, place: Path, workers: int):
         script, *flags = (word.format(made=made, workers=workers) for word in command.words)
         launcher = [str(Path(sys.executable).with_name('horovodrun')), '--gloo', '-np', str(workers)]
-        words = [*(launcher if command.distributed and workers > 1 else []), sys.executable, '-W', 'ignore', str(ROOT / script),
-                 *flags, *(['--resume'] if command.resumes else [])]
+        words = [
+            *(launcher if command.distributed and workers > 1 else []),
+            sys.executable,
+            '-W',
+            'ignore',
+            str(ROOT / script),
+            *flags,
+            *(['--resume'] if command.resumes else []),
+        ]
         self.mark = f'{os.getpid()}-{time.monotonic_ns()}'
         place.mkdir(exist_ok=True)
         self.began = time.time_ns()
         self.said = open(place.with_name(place.name + '.log'), 'w+', encoding='utf-8', errors='replace')
-        self.process = subprocess.Popen(words, cwd=str(place), stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said,
-                                        env={**os.environ, 'PYTHONPATH': str(ROOT), MARK: self.mark})
+        self.process = subprocess.Popen(
+            words,
+            cwd=str(place),
+            stdin=subprocess.DEVNULL,
+            stdout=self.said,
+            stderr=self.said,
+            env={**os.environ, 'PYTHONPATH': str(ROOT), MARK: self.mark},
+        )
 
     def running(self) -> bool:
         """Whether the command itself has not ended."""
@@ -152,7 +282,8 @@ class Attempt:
         return 'child of horovodrun' if 'horovodrun' in self.process.args[0] else 'worker process'
 
     def wait(self, seconds: float) -> Tuple[float, int]:
-        """Wait for the end of the command and of all its processes; the seconds it took, and how many had to be ended here.
+        """Wait for the end of the command and of all its processes; the seconds it took, and how many had to
+        be ended here.
 
         Time in which this process did not run either, as on a machine that was paused, does not count.
         """
@@ -179,24 +310,33 @@ class Attempt:
 
 def names_below(place: Path) -> FrozenSet[str]:
     """Every path below a directory; paths that go meanwhile are left out."""
-    return frozenset(os.path.join(folder, name) for folder, folders, files in os.walk(place) for name in (*folders, *files))
+    return frozenset(
+        os.path.join(folder, name) for folder, folders, files in os.walk(place) for name in (*folders, *files)
+    )
 
 
 def moment(place: Path, stale: FrozenSet[str], began: int) -> str:
     """Where a run stood when it was killed: the file that was being written, or the last step that it logged.
 
-    Paths in `stale` were there when it began, left by an earlier kill, and logs that were not written to since `began`, in
-    nanoseconds, are as old.
-    """
-    partial = [path for path in place.rglob('*') if '.partial' in str(path.relative_to(place)) and path.is_file()
-               and str(path) not in stale]
+    Paths in `stale` were there when it began, left by an earlier kill, and logs that were not written to
+    since `began`, in nanoseconds, are as old."""
+    partial = [
+        path
+        for path in place.rglob('*')
+        if '.partial' in str(path.relative_to(place)) and path.is_file() and str(path) not in stale
+    ]
     if partial:
         newest = max(partial, key=lambda path: path.stat().st_mtime_ns).relative_to(place)
-        parts = ['.'.join(part.split('.partial')[0].split('.')[1:]) if '.partial' in part else part for part in newest.parts]
+        parts = [
+            '.'.join(part.split('.partial')[0].split('.')[1:]) if '.partial' in part else part
+            for part in newest.parts
+        ]
         return 'writing ' + '/'.join(parts)
     times = {path: path.stat().st_mtime_ns for path in place.rglob('*.jsonl')}
     logs = sorted((path for path in times if times[path] >= began), key=times.__getitem__)
-    lines = [line for path in logs for line in path.read_text(encoding='utf-8').splitlines() if line.endswith('}')]
+    lines = [
+        line for path in logs for line in path.read_text(encoding='utf-8').splitlines() if line.endswith('}')
+    ]
     if lines:
         record = json.loads(lines[-1])
         which = [f' of {name} {record[name]}' for name in ('round', 'seed') if name in record]
@@ -219,8 +359,13 @@ def contents(place: Path) -> Dict[str, str]:
             continue
         content = path.read_bytes()
         if path.name == 'metrics.jsonl':
-            content = json.dumps([without_times(json.loads(line)) for line in content.decode().splitlines()
-                                  if line.endswith('}')]).encode()
+            content = json.dumps(
+                [
+                    without_times(json.loads(line))
+                    for line in content.decode().splitlines()
+                    if line.endswith('}')
+                ]
+            ).encode()
         elif path.suffix == '.json':
             with contextlib.suppress(ValueError):  # half a file of a killed run
                 values = json.loads(content)
@@ -233,7 +378,8 @@ def contents(place: Path) -> Dict[str, str]:
 
 
 def losses(place: Path, wanted: Mapping[str, str], before: FrozenSet[str]) -> List[str]:
-    """What a kill has cost, of what was finished before it; and finished things that are not what they should be.
+    """What a kill has cost, of what was finished before it; and finished things that are not what they should
+    be.
 
     Parameters
     ----------
@@ -252,17 +398,26 @@ def losses(place: Path, wanted: Mapping[str, str], before: FrozenSet[str]) -> Li
             try:
                 check_manifest(directory, form=form['format'], version=form['version'])
             except (ValueError, FileNotFoundError) as error:
-                if not directory.name.startswith('step-') or directory == max(directory.parent.glob('step-*')):
+                if not directory.name.startswith('step-') or directory == max(
+                    directory.parent.glob('step-*')
+                ):
                     found.append(f'half-written: {error}')  # old checkpoints may be on their way out
         if str(manifest.relative_to(place)) in wanted:
-            there = {str(directory.relative_to(place) / name): digest for name, digest in contents(directory).items()}
+            there = {
+                str(directory.relative_to(place) / name): digest
+                for name, digest in contents(directory).items()
+            }
             found += [f'{name} differs' for name, digest in there.items() if wanted.get(name) != digest]
     return found
 
 
 def finished(place: Path, wanted: Mapping[str, str]) -> FrozenSet[str]:
-    """The manifests below a directory that the uninterrupted run leaves as well: what has to stay once it is there."""
-    return frozenset(str(place / name) for name in wanted if name.endswith('manifest.json') and (place / name).exists())
+    """The manifests below a directory that the uninterrupted run leaves as well: what has to stay once it is
+    there.
+    """
+    return frozenset(
+        str(place / name) for name in wanted if name.endswith('manifest.json') and (place / name).exists()
+    )
 
 
 class Trial:
@@ -293,7 +448,9 @@ class Trial:
         shutil.copytree(place / 'out', self.made / self.command.makes)
 
     def killed(self, place: Path) -> Optional[Dict[str, Any]]:
-        """Run the command and kill it; the record of the kill, or None if the command was faster and ended well."""
+        """Run the command and kill it; the record of the kill, or None if the command was faster and ended
+        well.
+        """
         aimed = self.chance.random() < 0.5
         after_changes, delay = self.chance.randint(1, max(1, self.changes)), self.chance.uniform(0, 0.005)
         until = time.monotonic() + self.chance.uniform(0, self.seconds)
@@ -311,10 +468,19 @@ class Trial:
             self.expect_success(attempt)
             return None
         seconds, left = attempt.wait(PATIENCE_SECONDS + (self.seconds if victim.startswith('helper') else 0))
-        record = {'command': self.name, 'workers': self.recipe.workers, 'aimed': aimed, 'victim': victim,
-                  'moment': moment(place, stale, attempt.began), 'status': attempt.process.returncode,
-                  'seconds_to_the_end': round(seconds, 2), 'processes_left': left, 'said': attempt.errors(), 'compared': False,
-                  'losses': losses(place, self.wanted, before)}
+        record = {
+            'command': self.name,
+            'workers': self.recipe.workers,
+            'aimed': aimed,
+            'victim': victim,
+            'moment': moment(place, stale, attempt.began),
+            'status': attempt.process.returncode,
+            'seconds_to_the_end': round(seconds, 2),
+            'processes_left': left,
+            'said': attempt.errors(),
+            'compared': False,
+            'losses': losses(place, self.wanted, before),
+        }
         return record
 
     def expect_success(self, attempt: Attempt) -> None:
@@ -329,8 +495,12 @@ class Trial:
     def compare(self, place: Path) -> List[str]:
         """How the directory of a run that was killed and went on differs from the uninterrupted one."""
         found = contents(place)
-        return [f'{name}: {"differs" if name in found and name in self.wanted else "missing" if name in self.wanted else "extra"}'
-                for name in sorted(set(found) | set(self.wanted)) if found.get(name) != self.wanted.get(name)]
+        return [
+            f'{name}: '
+            f'{"differs" if name in found and name in self.wanted else "missing" if name in self.wanted else "extra"}'
+            for name in sorted(set(found) | set(self.wanted))
+            if found.get(name) != self.wanted.get(name)
+        ]
 
     def run(self, report: Callable[[Dict[str, Any], int], None]) -> None:
         """All kills; each run ends with a comparison, whose differences are losses of its last kill."""
@@ -356,7 +526,9 @@ class Trial:
 
 
 def prepare(made: Path) -> None:
-    """The corpus, twenty topics of Python's own documentation, a vocabulary of it, and a task: which half a line is from."""
+    """The corpus, twenty topics of Python's own documentation, a vocabulary of it, and a task: which half a
+    line is from.
+    """
     (made / 'text').mkdir(parents=True)
     names = sorted(topics, key=lambda name: len(topics[name]))[-20:]
     for name in names:
@@ -364,29 +536,46 @@ def prepare(made: Path) -> None:
     write_vocabulary(train_wordpiece([topics[name] for name in names], 400), made / 'vocab.txt')
     (made / 'glue' / 'SST-2').mkdir(parents=True)
     for part, first, last in (('train', 0, 3), ('dev', 3, 4), ('test', 4, 5)):
-        lines = [(line.strip(), number % 2) for number, name in enumerate(names) for line in
-                 [line for line in topics[name].splitlines() if len(line.split()) > 5][first:last]]
-        rows = [('sentence', 'label'), *lines] if part != 'test' else [('index', 'sentence'), *(
-            (number, text) for number, (text, _) in enumerate(lines))]
-        (made / 'glue' / 'SST-2' / f'{part}.tsv').write_text(''.join(f'{one}\t{two}\n' for one, two in rows), encoding='utf-8')
+        lines = [
+            (line.strip(), number % 2)
+            for number, name in enumerate(names)
+            for line in [line for line in topics[name].splitlines() if len(line.split()) > 5][first:last]
+        ]
+        rows = (
+            [('sentence', 'label'), *lines]
+            if part != 'test'
+            else [('index', 'sentence'), *((number, text) for number, (text, _) in enumerate(lines))]
+        )
+        (made / 'glue' / 'SST-2' / f'{part}.tsv').write_text(
+            ''.join(f'{one}\t{two}\n' for one, two in rows), encoding='utf-8'
+        )
 
 
 def summary(records: List[Dict[str, Any]]) -> Dict[str, Any]:
     """Kills by command, by victim and by moment; what was lost, what was left, and the slowest end."""
+
     def count(key: Callable[[Dict[str, Any]], str]) -> Dict[str, int]:
         return dict(sorted(collections.Counter(key(record) for record in records).items()))
-    return {'kills': len(records), 'losses': sum(len(record['losses']) for record in records),
-            'ends_compared': sum(record['compared'] for record in records),
-            'processes_left': sum(record['processes_left'] for record in records),
-            'slowest_end_seconds': max(record['seconds_to_the_end'] for record in records),
-            'by_victim': count(lambda record: f'{record["command"]}: {record["victim"]}'),
-            'by_moment': count(lambda record: f'{record["command"]}: {record["moment"]}')}
+
+    return {
+        'kills': len(records),
+        'losses': sum(len(record['losses']) for record in records),
+        'ends_compared': sum(record['compared'] for record in records),
+        'processes_left': sum(record['processes_left'] for record in records),
+        'slowest_end_seconds': max(record['seconds_to_the_end'] for record in records),
+        'by_victim': count(lambda record: f'{record["command"]}: {record["victim"]}'),
+        'by_moment': count(lambda record: f'{record["command"]}: {record["moment"]}'),
+    }
 
 
 def _report(record: Mapping[str, Any], number: int) -> None:
     end = f'ended in {record["seconds_to_the_end"]:.1f} s with status {record["status"]}'
-    print(f'{record["command"]} {number} | {record["victim"]} | {record["moment"]} | {end} | {record["processes_left"]} left | '
-          f'{len(record["losses"])} losses', flush=True)
+    print(
+        f'{record["command"]} {number} | {record["victim"]} | {record["moment"]} | {end} | '
+        f'{record["processes_left"]} left | '
+        f'{len(record["losses"])} losses',
+        flush=True,
+    )
 
 
 def write(recipe: SurviveRecipe, records: List[Dict[str, Any]], origin: Mapping[str, Any]) -> None:
@@ -398,8 +587,12 @@ def write(recipe: SurviveRecipe, records: List[Dict[str, Any]], origin: Mapping[
 @command
 def main(argv=None):
     """Kill, resume, compare; say how many kills there were, where, and what they cost."""
-    recipe = parse(SurviveRecipe, argv, description=__doc__,
-                   example='python tools/survive.py --kills 50 --workers 2 --output results/survive.json')
+    recipe = parse(
+        SurviveRecipe,
+        argv,
+        description=__doc__,
+        example='python tools/survive.py --kills 50 --workers 2 --output results/survive.json',
+    )
     records: List[Dict[str, Any]] = []
     order, origin = list(COMMANDS), origin_here()
 
@@ -407,27 +600,35 @@ def main(argv=None):
         _report(record, number)
         if recipe.output:  # after every kill, for this takes long
             write(recipe, records + trial.records, origin)
+
     with tempfile.TemporaryDirectory(prefix='survive-') as base:
         made = Path(base) / 'made'
         prepare(made)
-        for name in order[:1 + max(order.index(name) for name in recipe.commands)]:
+        for name in order[: 1 + max(order.index(name) for name in recipe.commands)]:
             (Path(base) / name).mkdir()
             trial = Trial(name, recipe, made, Path(base) / name)
             trial.in_peace()
-            print(f'{name}: {trial.seconds:.1f} s in peace, its files change {trial.changes} times', flush=True)
+            print(
+                f'{name}: {trial.seconds:.1f} s in peace, its files change {trial.changes} times', flush=True
+            )
             if name in recipe.commands:
                 trial.run(report)
                 records += trial.records
     found = summary(records)
     print('\n| killed | times |\n| --- | --- |')
     print('\n'.join(f'| {moment} | {times} |' for moment, times in found['by_moment'].items()))
-    print(f'\n{found["kills"]} kills, {found["losses"]} losses, {found["processes_left"]} processes left; {found["ends_compared"]} '
-          f'ends compared; a killed job took {found["slowest_end_seconds"]:.1f} s to end at most')
+    print(
+        f'\n{found["kills"]} kills, {found["losses"]} losses, {found["processes_left"]} processes left; '
+        f'{found["ends_compared"]} '
+        f'ends compared; a killed job took {found["slowest_end_seconds"]:.1f} s to end at most'
+    )
     if recipe.output:
         write(recipe, records, origin)
         print(f'wrote {recipe.output}')
     if found['losses'] or found['processes_left']:
-        raise RunFailed('; '.join([loss for record in records for loss in record['losses']][:5]) or 'processes were left')
+        raise RunFailed(
+            '; '.join([loss for record in records for loss in record['losses']][:5]) or 'processes were left'
+        )
 
 
 if __name__ == '__main__':

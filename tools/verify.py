@@ -1,4 +1,5 @@
 """Check that every round of a pruning run computes what its gated network computes, and its export as well."""
+
 import sys
 
 from gluon_optbert.deploy import TOLERANCE
@@ -9,8 +10,15 @@ from gluon_optbert.verification import VerifyRecipe, table, verify
 @command
 def main(argv=None):
     """Verify a run directory and print the table."""
-    rows = verify(parse(VerifyRecipe, argv, description=__doc__, example='python tools/verify.py runs/pruned',
-                        positional='run'))
+    rows = verify(
+        parse(
+            VerifyRecipe,
+            argv,
+            description=__doc__,
+            example='python tools/verify.py runs/pruned',
+            positional='run',
+        )
+    )
     print('largest difference over the largest activation, on held-out batches:\n')
     print(table(rows))
     print(f'\nverified: {len(rows)} rounds, all within {TOLERANCE:.0e}')

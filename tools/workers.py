@@ -2,6 +2,7 @@
 
 What they are told is in peers/protocol.py. Only one computes at a time.
 """
+
 from __future__ import annotations
 
 import json
@@ -29,21 +30,36 @@ class Worker:
     words : sequence
         Its command line.
     threads : int, optional
-        What OpenMP is told; without, the program does as it is installed. How its threads wait is its own affair.
+        What OpenMP is told; without, the program does as it is installed. How its threads wait is its own
+        affair.
     size_mb : float
         Of the network's files on disk.
     precision : str
     """
 
-    def __init__(self, name: str, words: Sequence[Any], *, threads: Optional[int], size_mb: float = 0.0,
-                 precision: str = 'float32'):
+    def __init__(
+        self,
+        name: str,
+        words: Sequence[Any],
+        *,
+        threads: Optional[int],
+        size_mb: float = 0.0,
+        precision: str = 'float32',
+    ):
         self.name, self.size_mb, self.precision, self.peak_mb = name, size_mb, precision, 0.0
         alone = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', *OPENMP)}
         if threads is not None:
             alone['OMP_NUM_THREADS'] = str(threads)
         self._errors = tempfile.TemporaryFile('w+')
-        self._process = subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=self._errors, universal_newlines=True, bufsize=1, env=alone)
+        self._process = subprocess.Popen(
+            list(map(str, words)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            universal_newlines=True,
+            bufsize=1,
+            env=alone,
+        )
         self.versions = self._answer()['ready']
 
     def _answer(self) -> Dict[str, Any]:
@@ -71,10 +87,16 @@ class Worker:
 
 
 def peer_python(peers: Path, environment: Optional[str]) -> Path:
-    """The interpreter of a peer's environment; this one if it has none of its own. FileNotFoundError if it was not made."""
-    python = Path(sys.executable) if environment is None else peers.absolute() / environment / 'bin' / 'python'
+    """The interpreter of a peer's environment; this one if it has none of its own. FileNotFoundError if it
+    was not made.
+    """
+    python = (
+        Path(sys.executable) if environment is None else peers.absolute() / environment / 'bin' / 'python'
+    )
     if not python.exists():
-        raise FileNotFoundError(f'{python}: no such environment; make it with python tools/peers/install.py {peers}')
+        raise FileNotFoundError(
+            f'{python}: no such environment; make it with python tools/peers/install.py {peers}'
+        )
     return python
 
 
@@ -82,11 +104,32 @@ def uniform_config(architecture: Architecture) -> Tuple[Dict[str, Any], Dict[str
     """What Transformers' BertConfig and GluonNLP's BERTEncoder are told; ValueError if they cannot build it."""
     layers = set(architecture.layers)
     dims = next(iter(layers), None)
-    if len(layers) != 1 or architecture.e is not None or dims.k != dims.v or dims.a * dims.k != architecture.h or not dims.f:
-        raise ValueError('torch and gluonnlp build plain BERTs only; for uneven widths take onnxruntime and openvino')
-    theirs = {'vocab_size': architecture.vocab_size, 'hidden_size': architecture.h, 'num_hidden_layers': len(architecture.layers),
-              'num_attention_heads': dims.a, 'intermediate_size': dims.f, 'max_position_embeddings': architecture.max_length,
-              'layer_norm_eps': 1e-12, 'type_vocab_size': architecture.token_types}
-    gluon = {'num_layers': len(architecture.layers), 'units': architecture.h, 'hidden_size': dims.f, 'num_heads': dims.a,
-             'max_length': architecture.max_length, 'dropout': 0.0}
+    if (
+        len(layers) != 1
+        or architecture.e is not None
+        or dims.k != dims.v
+        or dims.a * dims.k != architecture.h
+        or not dims.f
+    ):
+        raise ValueError(
+            'torch and gluonnlp build plain BERTs only; for uneven widths take onnxruntime and openvino'
+        )
+    theirs = {
+        'vocab_size': architecture.vocab_size,
+        'hidden_size': architecture.h,
+        'num_hidden_layers': len(architecture.layers),
+        'num_attention_heads': dims.a,
+        'intermediate_size': dims.f,
+        'max_position_embeddings': architecture.max_length,
+        'layer_norm_eps': 1e-12,
+        'type_vocab_size': architecture.token_types,
+    }
+    gluon = {
+        'num_layers': len(architecture.layers),
+        'units': architecture.h,
+        'hidden_size': dims.f,
+        'num_heads': dims.a,
+        'max_length': architecture.max_length,
+        'dropout': 0.0,
+    }
     return theirs, gluon

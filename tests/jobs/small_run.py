@@ -2,9 +2,10 @@
 
     python tests/jobs/small_run.py WORK_DIR [CHECKOUT] > digests.json
 
-Two checkouts that print the same digests compute the same bits. `CHECKOUT` is the checkout whose commands run, by default this one.
-Digests of integers and text are the same on every machine; digests of trained numbers depend on the processor.
-"""
+Two checkouts that print the same digests compute the same bits. `CHECKOUT` is the checkout whose commands
+run, by default this one. Digests of integers and text are the same on every machine; digests of trained
+numbers depend on the processor."""
+
 from __future__ import annotations
 
 import hashlib
@@ -19,9 +20,51 @@ from typing import Dict
 
 EVERYWHERE = ('shards/', 'architecture', 'deploy/model-symbol.json', 'pretraining-export/model-symbol.json')
 VOLATILE = ('manifest.json', 'recipe.yaml', 'metrics.jsonl', 'origin.json', 'result.json', 'vocab.txt')
-CHANGING_FIELDS = {'seconds', 'tokens_per_second', 'data_wait', 'commit', 'versions', 'machine', 'recipe', 'resumed_at', 'workers'}
-WORDS = ('the a one old new red small river house ship sea bird stone light wind field good bad fine poor very not is was seems '
-         'and or but near far under over').split()
+CHANGING_FIELDS = {
+    'seconds',
+    'tokens_per_second',
+    'data_wait',
+    'commit',
+    'versions',
+    'machine',
+    'recipe',
+    'resumed_at',
+    'workers',
+}
+WORDS = [
+    'the',
+    'a',
+    'one',
+    'old',
+    'new',
+    'red',
+    'small',
+    'river',
+    'house',
+    'ship',
+    'sea',
+    'bird',
+    'stone',
+    'light',
+    'wind',
+    'field',
+    'good',
+    'bad',
+    'fine',
+    'poor',
+    'very',
+    'not',
+    'is',
+    'was',
+    'seems',
+    'and',
+    'or',
+    'but',
+    'near',
+    'far',
+    'under',
+    'over',
+]
 
 
 def write_text(path: Path, *, paragraphs: int, seed: int) -> None:
@@ -29,9 +72,16 @@ def write_text(path: Path, *, paragraphs: int, seed: int) -> None:
     draw = random.Random(seed)
     articles = []
     for number in range(paragraphs // 4):
-        lines = [' '.join(' '.join(draw.choice(WORDS) for _ in range(draw.randint(4, 9))).capitalize() + '.'
-                          for _ in range(draw.randint(2, 5))) for _ in range(4)]
-        articles.append(f'<doc id="{number}" url="" title="T{number}">\nT{number}\n\n' + '\n'.join(lines) + '\n</doc>\n')
+        lines = [
+            ' '.join(
+                ' '.join(draw.choice(WORDS) for _ in range(draw.randint(4, 9))).capitalize() + '.'
+                for _ in range(draw.randint(2, 5))
+            )
+            for _ in range(4)
+        ]
+        articles.append(
+            f'<doc id="{number}" url="" title="T{number}">\nT{number}\n\n' + '\n'.join(lines) + '\n</doc>\n'
+        )
     path.parent.mkdir(parents=True)
     path.write_text(''.join(articles), encoding='utf-8')
 
@@ -50,9 +100,20 @@ def write_sst2(directory: Path) -> None:
 
 def run(root: Path, *words: object) -> str:
     """What a command of the checkout prints; CalledProcessError, with its messages shown, if it fails."""
-    environment = {**os.environ, 'PYTHONPATH': str(root), 'OMP_NUM_THREADS': '1', 'PYTHONDONTWRITEBYTECODE': '1'}
-    done = subprocess.run([sys.executable, *map(str, words)], cwd=str(root), env=environment, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, universal_newlines=True, check=False)
+    environment = {
+        **os.environ,
+        'PYTHONPATH': str(root),
+        'OMP_NUM_THREADS': '1',
+        'PYTHONDONTWRITEBYTECODE': '1',
+    }
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=str(root),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         sys.stderr.write(done.stdout + done.stderr)
         done.check_returncode()
@@ -60,35 +121,138 @@ def run(root: Path, *words: object) -> str:
 
 
 def run_commands(root: Path, work: Path) -> Dict[str, str]:
-    """Make shards, pre-train, prune, fine-tune and export below `work`; text printed by the commands that only print."""
+    """Make shards, pre-train, prune, fine-tune and export below `work`; text printed by the commands that
+    only print.
+    """
     write_text(work / 'text' / 'wiki_00', paragraphs=160, seed=3)
     write_sst2(work / 'glue' / 'SST-2')
     specials = ['[UNK]', '[CLS]', '[SEP]', '[MASK]', '[PAD]']
-    (work / 'vocab.txt').write_text('\n'.join([specials[4], specials[0], *specials[1:4], *WORDS, '.']) + '\n', encoding='utf-8')
-    run(root, 'pretrain/make_shards.py', '--input', work / 'text', '--vocab', work / 'vocab.txt', '--output', work / 'shards',
-        '--max-seq-length', 32, '--dupe-factor', 2, '--held-out', 0.1)
-    train = ['--shards', work / 'shards', '--batch-size', 8, '--log-every', 5, '--checkpoint-every', 5, '--evaluation-limit', 16]
-    run(root, 'pretrain/run_pretraining.py', '--architecture', 'l2_h16_a2_f32', '--steps', 12, '--learning-rate', 1e-3,
-        '--initial-std', 0.1, '--output', work / 'model', *train)
-    prune = ['--model', work / 'model', '--alpha-steps', 4, '--alpha-learning-rate', 0.05, '--recovery-steps', 4, '--gamma', 0.01,
-             '--rounds', 2, '--target', 0.6, '--learning-rate', 1e-3, *train]
+    (work / 'vocab.txt').write_text(
+        '\n'.join([specials[4], specials[0], *specials[1:4], *WORDS, '.']) + '\n', encoding='utf-8'
+    )
+    run(
+        root,
+        'pretrain/make_shards.py',
+        '--input',
+        work / 'text',
+        '--vocab',
+        work / 'vocab.txt',
+        '--output',
+        work / 'shards',
+        '--max-seq-length',
+        32,
+        '--dupe-factor',
+        2,
+        '--held-out',
+        0.1,
+    )
+    train = [
+        '--shards',
+        work / 'shards',
+        '--batch-size',
+        8,
+        '--log-every',
+        5,
+        '--checkpoint-every',
+        5,
+        '--evaluation-limit',
+        16,
+    ]
+    run(
+        root,
+        'pretrain/run_pretraining.py',
+        '--architecture',
+        'l2_h16_a2_f32',
+        '--steps',
+        12,
+        '--learning-rate',
+        1e-3,
+        '--initial-std',
+        0.1,
+        '--output',
+        work / 'model',
+        *train,
+    )
+    prune = [
+        '--model',
+        work / 'model',
+        '--alpha-steps',
+        4,
+        '--alpha-learning-rate',
+        0.05,
+        '--recovery-steps',
+        4,
+        '--gamma',
+        0.01,
+        '--rounds',
+        2,
+        '--target',
+        0.6,
+        '--learning-rate',
+        1e-3,
+        *train,
+    ]
     run(root, 'pretrain/run_prune.py', '--output', work / 'pruned', *prune)
-    for name, flags in {'l0': ['--penalty', 'l0'], 'proximal': ['--penalty', 'proximal', '--objective', 'flops'],
-                        'heads': ['--method', 'heads', '--prune', 'a', '--target', 0.95, '--rounds', 1],
-                        'uniform': ['--method', 'uniform']}.items():
+    for name, flags in {
+        'l0': ['--penalty', 'l0'],
+        'proximal': ['--penalty', 'proximal', '--objective', 'flops'],
+        'heads': ['--method', 'heads', '--prune', 'a', '--target', 0.95, '--rounds', 1],
+        'uniform': ['--method', 'uniform'],
+    }.items():
         run(root, 'pretrain/run_prune.py', '--output', work / name, *prune, *flags)
-    run(root, 'finetune/run_glue.py', '--task', 'SST-2', '--model', work / 'pruned' / 'round-2' / 'model', '--data', work / 'glue',
-        '--max-length', 16, '--batch-size', 8, '--epochs', 2, '--learning-rate', 1e-3, '--seeds', '1,2', '--output', work / 'sst2',
-        '--results', work / 'results')
+    run(
+        root,
+        'finetune/run_glue.py',
+        '--task',
+        'SST-2',
+        '--model',
+        work / 'pruned' / 'round-2' / 'model',
+        '--data',
+        work / 'glue',
+        '--max-length',
+        16,
+        '--batch-size',
+        8,
+        '--epochs',
+        2,
+        '--learning-rate',
+        1e-3,
+        '--seeds',
+        '1,2',
+        '--output',
+        work / 'sst2',
+        '--results',
+        work / 'results',
+    )
     run(root, 'tools/export_model.py', work / 'sst2' / 'seed-1', '--output', work / 'deploy', '--onnx')
-    run(root, 'tools/export_model.py', work / 'pruned' / 'round-2' / 'model', '--output', work / 'pretraining-export', '--head',
-        'pretraining')
+    run(
+        root,
+        'tools/export_model.py',
+        work / 'pruned' / 'round-2' / 'model',
+        '--output',
+        work / 'pretraining-export',
+        '--head',
+        'pretraining',
+    )
     (work / 'sentences.txt').write_text('the old ship is good\na small bird\n', encoding='utf-8')
-    run(root, 'tools/export_model.py', work / 'sst2' / 'seed-1', '--output', work / 'deploy-int8', '--precision', 'int8',
-        '--calibrate', work / 'sentences.txt')
+    run(
+        root,
+        'tools/export_model.py',
+        work / 'sst2' / 'seed-1',
+        '--output',
+        work / 'deploy-int8',
+        '--precision',
+        'int8',
+        '--calibrate',
+        work / 'sentences.txt',
+    )
     run(root, 'tools/verify.py', work / 'pruned')
-    return {'architecture of optbert_88m': run(root, '-m', 'gluon_optbert.architecture', 'optbert_88m', '--length', 128),
-            'predictions': run(root, 'tools/predict.py', work / 'deploy', '--input', work / 'sentences.txt')}
+    return {
+        'architecture of optbert_88m': run(
+            root, '-m', 'gluon_optbert.architecture', 'optbert_88m', '--length', 128
+        ),
+        'predictions': run(root, 'tools/predict.py', work / 'deploy', '--input', work / 'sentences.txt'),
+    }
 
 
 def without_times(value: object) -> object:
@@ -99,7 +263,9 @@ def without_times(value: object) -> object:
 
 
 def digests(work: Path, printed: Dict[str, str]) -> Dict[str, str]:
-    """The SHA-256 of every file below `work`, and of what was printed, by name; files with times in them without these."""
+    """The SHA-256 of every file below `work`, and of what was printed, by name; files with times in them
+    without these.
+    """
     contents = {name: text.encode() for name, text in printed.items()}
     for path in sorted(work.rglob('*')):
         if not path.is_file() or path.name in VOLATILE or 'text' in path.parts:
@@ -114,7 +280,11 @@ def digests(work: Path, printed: Dict[str, str]) -> Dict[str, str]:
 def processor() -> str:
     """The model of the processor, on which the last bits of trained numbers depend."""
     with open('/proc/cpuinfo', encoding='utf-8') as file:
-        lines = [line.split(':', 1)[1].strip() for line in file if line.startswith(('model name', 'model\t', 'cpu family'))]
+        lines = [
+            line.split(':', 1)[1].strip()
+            for line in file
+            if line.startswith(('model name', 'model\t', 'cpu family'))
+        ]
     return ' '.join(lines[:3]) if lines else platform.processor()
 
 
@@ -122,7 +292,9 @@ def main() -> None:
     """Print the digests, and the processor that they were made on."""
     work = Path(sys.argv[1]).resolve()
     root = Path(sys.argv[2] if len(sys.argv) > 2 else Path(__file__).resolve().parents[2]).resolve()
-    print(json.dumps({'processor': processor(), 'digests': digests(work, run_commands(root, work))}, indent=1))
+    print(
+        json.dumps({'processor': processor(), 'digests': digests(work, run_commands(root, work))}, indent=1)
+    )
 
 
 if __name__ == '__main__':

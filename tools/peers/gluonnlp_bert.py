@@ -2,6 +2,7 @@
 
 WEIGHTS has GluonNLP's names, CONFIG is JSON for its BERTEncoder; OMP_NUM_THREADS is set by the caller.
 """
+
 import json
 import sys
 
@@ -12,8 +13,15 @@ from gluonnlp.model.bert import BERTEncoder, BERTModel
 from protocol import serve
 
 config, vocab_size = json.loads(sys.argv[4]), int(sys.argv[3])
-model = BERTModel(BERTEncoder(**config), vocab_size=vocab_size, token_type_vocab_size=2, units=config['units'],
-                  embed_size=config['units'], use_classifier=False, use_decoder=False)
+model = BERTModel(
+    BERTEncoder(**config),
+    vocab_size=vocab_size,
+    token_type_vocab_size=2,
+    units=config['units'],
+    embed_size=config['units'],
+    use_classifier=False,
+    use_decoder=False,
+)
 model.initialize(mx.init.Zero())
 with np.load(sys.argv[1]) as arrays:
     for name, parameter in model._collect_params_with_prefix().items():
@@ -24,7 +32,9 @@ model.hybridize(static_alloc=True, static_shape=True)
 def run(inputs):
     """Forward, down to NumPy."""
     names = ('input_ids', 'token_types', 'valid_length')
-    return [output.asnumpy() for output in model(*(mx.nd.array(inputs[name], dtype='float32') for name in names))]
+    return [
+        output.asnumpy() for output in model(*(mx.nd.array(inputs[name], dtype='float32') for name in names))
+    ]
 
 
 serve(run, {'mxnet': mx.__version__, 'gluonnlp': gluonnlp.__version__}, vocab_size)

@@ -1,7 +1,9 @@
-"""Training steps of GluonNLP's BERTModel, hybridized, with its BERTAdam: python gluonnlp_training.py VOCAB_SIZE CONFIG
+"""Training steps of GluonNLP's BERTModel, hybridized, with its BERTAdam: python gluonnlp_training.py
+VOCAB_SIZE CONFIG
 
 CONFIG is JSON for its BERTEncoder. The caller says how many threads there are, or leaves it to MXNet.
 """
+
 import json
 import os
 import sys
@@ -13,8 +15,13 @@ from mxnet import autograd, gluon
 from protocol import serve, training_inputs
 
 vocab_size, config = int(sys.argv[1]), json.loads(sys.argv[2])
-model = BERTModel(BERTEncoder(**config), vocab_size=vocab_size, token_type_vocab_size=2, units=config['units'],
-                  embed_size=config['units'])
+model = BERTModel(
+    BERTEncoder(**config),
+    vocab_size=vocab_size,
+    token_type_vocab_size=2,
+    units=config['units'],
+    embed_size=config['units'],
+)
 model.initialize(mx.init.Normal(0.02))
 model.hybridize(static_alloc=True)
 loss = gluon.loss.SoftmaxCELoss()
@@ -26,13 +33,25 @@ def run(inputs):
     """One step: forward, backward, update."""
     feed = {name: mx.nd.array(value, dtype='float32') for name, value in inputs.items()}
     with autograd.record():
-        _, _, next_sentence, masked = model(feed['input_ids'], feed['token_types'], feed['valid_length'], feed['masked_positions'])
-        total = loss(masked, feed['masked_ids']).mean() + loss(next_sentence, feed['next_sentence_labels']).mean()
+        _, _, next_sentence, masked = model(
+            feed['input_ids'], feed['token_types'], feed['valid_length'], feed['masked_positions']
+        )
+        total = (
+            loss(masked, feed['masked_ids']).mean() + loss(next_sentence, feed['next_sentence_labels']).mean()
+        )
     total.backward()
     trainer.step(1)
     mx.nd.waitall()
     return [total.asnumpy()]
 
 
-serve(run, {'mxnet': mx.__version__, 'gluonnlp': gluonnlp.__version__, 'omp_num_threads': os.environ.get('OMP_NUM_THREADS')},
-      vocab_size, training_inputs)
+serve(
+    run,
+    {
+        'mxnet': mx.__version__,
+        'gluonnlp': gluonnlp.__version__,
+        'omp_num_threads': os.environ.get('OMP_NUM_THREADS'),
+    },
+    vocab_size,
+    training_inputs,
+)

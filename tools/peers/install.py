@@ -1,8 +1,8 @@
 """Make the environments of the peers that the benchmarks measure: python tools/peers/install.py DIRECTORY
 
-Each has its own, with the versions of onnx.txt and torch.txt, because they need a newer NumPy than MXNet bears. One that is there
-is brought up to these versions. CPython 3.11, as the rest.
-"""
+Each has its own, with the versions of onnx.txt and torch.txt, because they need a newer NumPy than MXNet
+bears. One that is there is brought up to these versions. CPython 3.11, as the rest."""
+
 import argparse
 import subprocess
 import sys
@@ -14,7 +14,9 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> int:
     """Make every environment; the exit status of the first pip that fails."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('directory', type=Path)
     parser.add_argument('--only', choices=('onnx', 'torch'), help='make one of them')
     arguments = parser.parse_args()
@@ -22,8 +24,10 @@ def main() -> int:
         place = arguments.directory / name
         if not (place / 'bin' / 'python').exists():
             venv.create(place, with_pip=True)
-        done = subprocess.run([place / 'bin' / 'python', '-m', 'pip', 'install', '--quiet', '-r', HERE / f'{name}.txt'],
-                              check=False)
+        done = subprocess.run(
+            [place / 'bin' / 'python', '-m', 'pip', 'install', '--quiet', '-r', HERE / f'{name}.txt'],
+            check=False,
+        )
         if done.returncode:
             return done.returncode
         print(f'{place}: ready')

@@ -1,4 +1,7 @@
-"""ONNX Runtime on the CPU with every optimisation: python onnxruntime_session.py MODEL.onnx THREADS VOCAB_SIZE"""
+"""ONNX Runtime on the CPU with every optimisation: python onnxruntime_session.py MODEL.onnx THREADS
+VOCAB_SIZE
+"""
+
 import sys
 
 import numpy as np

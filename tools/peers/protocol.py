@@ -1,11 +1,13 @@
 """How a worker of a benchmark (tools/workers.py) is spoken to: a line of JSON in, a line of JSON out.
 
-    {"batch": 8, "length": 128, "runs": 3}    the milliseconds of each run: {"ms": [1.0, 1.0, 1.0], "peak_mb": 500.0}
-    {"batch": 8, "length": 128, "masked": 20, "runs": 3}    the same, where training steps are asked for
-    {"feed": "in.npz", "outputs": "out.npz"}  compute these inputs and write what comes out: {"peak_mb": 500.0}
+    {"batch": 8, "length": 128, "runs": 3}    the milliseconds of each run: {"ms": [1.0, 1.0, 1.0], "peak_mb":
+    500.0} {"batch": 8, "length": 128, "masked": 20, "runs": 3}    the same, where training steps are asked
+    for {"feed": "in.npz", "outputs": "out.npz"}  compute these inputs and write what comes out: {"peak_mb":
+    500.0}
 
-The first line out is {"ready": versions}. Between lines a worker waits and computes nothing. Standard library and NumPy alone.
-"""
+The first line out is {"ready": versions}. Between lines a worker waits and computes nothing. Standard library
+and NumPy alone."""
+
 import json
 import os
 import sys
@@ -19,12 +21,18 @@ NAMES = ('input_ids', 'token_types', 'valid_length', 'masked_positions')
 def random_inputs(batch, length, vocab_size):
     """Inputs without padding."""
     random = np.random.RandomState(0)
-    return {'input_ids': random.randint(0, vocab_size, (batch, length)), 'token_types': random.randint(0, 2, (batch, length)),
-            'valid_length': np.full(batch, length), 'masked_positions': random.randint(0, length, (batch, 20))}
+    return {
+        'input_ids': random.randint(0, vocab_size, (batch, length)),
+        'token_types': random.randint(0, 2, (batch, length)),
+        'valid_length': np.full(batch, length),
+        'masked_positions': random.randint(0, length, (batch, 20)),
+    }
 
 
 def peak_mb():
-    """The largest memory of this process in MiB; what getrusage says begins with that of the process that started it."""
+    """The largest memory of this process in MiB; what getrusage says begins with that of the process that
+    started it.
+    """
     with open('/proc/self/status', encoding='ascii', errors='replace') as status:
         return next(int(line.split()[1]) for line in status if line.startswith('VmHWM:')) / 1024
 
@@ -33,8 +41,12 @@ def training_inputs(batch, length, vocab_size, masked):
     """Inputs of a training step, with so many different places of every sequence to predict."""
     random = np.random.RandomState(0)
     places = np.stack([random.permutation(length)[:masked] for _ in range(batch)])
-    return {**random_inputs(batch, length, vocab_size), 'masked_positions': places,
-            'masked_ids': random.randint(0, vocab_size, places.shape), 'next_sentence_labels': random.randint(0, 2, batch)}
+    return {
+        **random_inputs(batch, length, vocab_size),
+        'masked_positions': places,
+        'masked_ids': random.randint(0, vocab_size, places.shape),
+        'next_sentence_labels': random.randint(0, 2, batch),
+    }
 
 
 def serve(run, versions, vocab_size, make_inputs=random_inputs):
@@ -49,7 +61,10 @@ def serve(run, versions, vocab_size, make_inputs=random_inputs):
     make_inputs : function
         From batch, length, vocab_size and, if it is told, masked to what `run` takes.
     """
-    answers, sys.stdout = os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr  # what libraries print goes elsewhere
+    answers, sys.stdout = (
+        os.fdopen(os.dup(1), 'w', buffering=1),
+        sys.stderr,
+    )  # what libraries print goes elsewhere
     print(json.dumps({'ready': versions}), file=answers)
     for line in sys.stdin:
         wanted, answer = json.loads(line), {}

@@ -1,4 +1,7 @@
-"""A deployment directory in plain MXNet: python symbol.py DIRECTORY THREADS (OMP_NUM_THREADS is set by the caller)."""
+"""A deployment directory in plain MXNet: python symbol.py DIRECTORY THREADS (OMP_NUM_THREADS is set by the
+caller).
+"""
+
 import json
 import sys
 import warnings
@@ -12,7 +15,9 @@ manifest = json.loads((directory / 'manifest.json').read_text(encoding='utf-8'))
 architecture = json.loads((directory / 'architecture.json').read_text(encoding='utf-8'))
 names = list(manifest['inputs'])
 warnings.simplefilter('ignore')
-block = mx.gluon.SymbolBlock.imports(str(directory / 'model-symbol.json'), names, str(directory / 'model-0000.params'))
+block = mx.gluon.SymbolBlock.imports(
+    str(directory / 'model-symbol.json'), names, str(directory / 'model-0000.params')
+)
 block.hybridize(static_alloc=True, static_shape=True)
 
 

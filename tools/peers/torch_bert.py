@@ -1,7 +1,9 @@
-"""Transformers' BertModel, eager, float32, its fastest attention: python torch_bert.py WEIGHTS.npz THREADS VOCAB_SIZE CONFIG
+"""Transformers' BertModel, eager, float32, its fastest attention: python torch_bert.py WEIGHTS.npz THREADS
+VOCAB_SIZE CONFIG
 
 WEIGHTS has the names of Transformers' checkpoints, CONFIG is JSON for its BertConfig.
 """
+
 import json
 import sys
 
@@ -24,7 +26,11 @@ def run(inputs):
     ids = torch.from_numpy(inputs['input_ids'].astype(np.int64))
     valid = torch.arange(ids.shape[1])[None] < torch.from_numpy(inputs['valid_length'])[:, None]
     with torch.inference_mode():
-        found = model(ids, attention_mask=valid.long(), token_type_ids=torch.from_numpy(inputs['token_types'].astype(np.int64)))
+        found = model(
+            ids,
+            attention_mask=valid.long(),
+            token_type_ids=torch.from_numpy(inputs['token_types'].astype(np.int64)),
+        )
         encoded = found.last_hidden_state * valid[..., None]
     return [encoded.numpy(), found.pooler_output.numpy()]
 

@@ -1,10 +1,10 @@
 """Fine-tuning with Transformers on PyTorch: python torch_finetuning.py CHECKPOINT JOB.npz SCORES.npz SETTINGS
 
-Run by tools/compare_finetuning.py, which settles the batches and their order, the learning rate of every step and
-OMP_NUM_THREADS; SETTINGS is JSON. It is eager, in float32, with the attention and the optimizer (fused AdamW) that Transformers
-takes unless told otherwise. A line of JSON comes out when the job is read, after every epoch and at the end; SCORES has
-``EPOCH/NAME``, the logits of a held-out set.
-"""
+Run by tools/compare_finetuning.py, which settles the batches and their order, the learning rate of every step
+and OMP_NUM_THREADS; SETTINGS is JSON. It is eager, in float32, with the attention and the optimizer (fused
+AdamW) that Transformers takes unless told otherwise. A line of JSON comes out when the job is read, after
+every epoch and at the end; SCORES has ``EPOCH/NAME``, the logits of a held-out set."""
+
 import json
 import os
 import sys
@@ -22,9 +22,16 @@ def load(checkpoint, settings):
     """The checkpoint with the head of the task, new unless the checkpoint has it."""
     dropout, outputs = settings['dropout'], settings['outputs']
     config = transformers.AutoConfig.from_pretrained(
-        checkpoint, num_labels=outputs, problem_type=settings['problem'], hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout, classifier_dropout=dropout)
-    return transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint, config=config, dtype=torch.float32)
+        checkpoint,
+        num_labels=outputs,
+        problem_type=settings['problem'],
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        classifier_dropout=dropout,
+    )
+    return transformers.AutoModelForSequenceClassification.from_pretrained(
+        checkpoint, config=config, dtype=torch.float32
+    )
 
 
 def optimizer_of(model, settings):
@@ -32,8 +39,15 @@ def optimizer_of(model, settings):
     groups = {True: [], False: []}
     for name, parameter in model.named_parameters():
         groups[not name.endswith(UNDECAYED)].append(parameter)
-    return torch.optim.AdamW([{'params': parameters, 'weight_decay': settings['weight_decay'] * decayed}
-                              for decayed, parameters in groups.items()], lr=0.0, eps=settings['epsilon'], fused=True)
+    return torch.optim.AdamW(
+        [
+            {'params': parameters, 'weight_decay': settings['weight_decay'] * decayed}
+            for decayed, parameters in groups.items()
+        ],
+        lr=0.0,
+        eps=settings['epsilon'],
+        fused=True,
+    )
 
 
 def tensors(batch):
@@ -71,12 +85,26 @@ def predict(model, arrays, name, outputs):
 
 def main(checkpoint, job, scores, settings):
     """Train for all epochs, predicting after each."""
-    answers, sys.stdout = os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr  # what libraries print goes elsewhere
+    answers, sys.stdout = (
+        os.fdopen(os.dup(1), 'w', buffering=1),
+        sys.stderr,
+    )  # what libraries print goes elsewhere
     settings = json.loads(settings)
     with np.load(job, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
-    print(json.dumps({'ready': {'transformers': transformers.__version__, 'torch': torch.__version__, 'numpy': np.__version__,
-                                'python': sys.version.split()[0]}}), file=answers)
+    print(
+        json.dumps(
+            {
+                'ready': {
+                    'transformers': transformers.__version__,
+                    'torch': torch.__version__,
+                    'numpy': np.__version__,
+                    'python': sys.version.split()[0],
+                }
+            }
+        ),
+        file=answers,
+    )
     began = time.perf_counter()
     torch.set_num_threads(int(os.environ['OMP_NUM_THREADS']))
     torch.manual_seed(settings['seed'])
@@ -89,8 +117,17 @@ def main(checkpoint, job, scores, settings):
         trained = time.perf_counter()
         for name in settings['heldout']:
             found[f'{epoch + 1}/{name}'] = predict(model, arrays, name, settings['outputs'])
-        print(json.dumps({'epoch': epoch + 1, 'loss': loss, 'training_seconds': trained - started,
-                          'evaluation_seconds': time.perf_counter() - trained}), file=answers)
+        print(
+            json.dumps(
+                {
+                    'epoch': epoch + 1,
+                    'loss': loss,
+                    'training_seconds': trained - started,
+                    'evaluation_seconds': time.perf_counter() - trained,
+                }
+            ),
+            file=answers,
+        )
     seconds = time.perf_counter() - began
     np.savez(scores, **found)
     print(json.dumps({'seconds': seconds}), file=answers)

@@ -1,7 +1,9 @@
-"""Training steps of Transformers' BertForPreTraining, eager, float32, AdamW: python torch_training.py THREADS CONFIG
+"""Training steps of Transformers' BertForPreTraining, eager, float32, AdamW: python torch_training.py THREADS
+CONFIG
 
 CONFIG is JSON for its BertConfig, with the dropout.
 """
+
 import json
 import sys
 
@@ -21,12 +23,22 @@ def run(inputs):
     feed = {name: torch.from_numpy(value) for name, value in inputs.items()}
     labels = torch.full_like(feed['input_ids'], -100)  # what Transformers does not predict
     labels.scatter_(1, feed['masked_positions'], feed['masked_ids'])
-    loss = model(feed['input_ids'], token_type_ids=feed['token_types'], labels=labels,
-                 attention_mask=torch.ones_like(feed['input_ids']), next_sentence_label=feed['next_sentence_labels']).loss
+    loss = model(
+        feed['input_ids'],
+        token_type_ids=feed['token_types'],
+        labels=labels,
+        attention_mask=torch.ones_like(feed['input_ids']),
+        next_sentence_label=feed['next_sentence_labels'],
+    ).loss
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     return [loss.detach().numpy()]
 
 
-serve(run, {'torch': torch.__version__, 'transformers': transformers.__version__}, config.vocab_size, training_inputs)
+serve(
+    run,
+    {'torch': torch.__version__, 'transformers': transformers.__version__},
+    config.vocab_size,
+    training_inputs,
+)

@@ -1,10 +1,12 @@
-"""Make .venv and install the pinned stack into it, once; whatever is missing or damaged is mended, the rest is left.
+"""Make .venv and install the pinned stack into it, once; whatever is missing or damaged is mended, the rest
+is left.
 
     python3 tools/setup/install.py [--dry-run]
 
-What is installed is written down in .venv/installed.json, step by step, and believed only as long as every file of every
-package is there with its size. Standard library only. Exit status 2 if the machine lacks something, 1 if a step fails.
-"""
+What is installed is written down in .venv/installed.json, step by step, and believed only as long as every
+file of every package is there with its size. Standard library only. Exit status 2 if the machine lacks
+something, 1 if a step fails."""
+
 import argparse
 import contextlib
 import csv
@@ -21,7 +23,7 @@ import sysconfig
 import tempfile
 import time
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / '.venv'
@@ -33,8 +35,12 @@ SOURCES = (CONSTRAINTS, ROOT / 'setup.py', Path(__file__).resolve())
 
 BUILD_TOOLS = ['setuptools', 'wheel', 'Cython', 'cmake']
 HOROVOD_SETUP = ['cloudpickle', 'packaging']  # its setup.py would otherwise fetch its own, unpinned
-HOROVOD_BUILD = {'HOROVOD_WITH_MXNET': '1', 'HOROVOD_WITH_GLOO': '1', 'HOROVOD_WITHOUT_PYTORCH': '1',
-                 'HOROVOD_WITHOUT_TENSORFLOW': '1'}
+HOROVOD_BUILD = {
+    'HOROVOD_WITH_MXNET': '1',
+    'HOROVOD_WITH_GLOO': '1',
+    'HOROVOD_WITHOUT_PYTORCH': '1',
+    'HOROVOD_WITHOUT_TENSORFLOW': '1',
+}
 
 TRIAL = """
 import importlib.util, sys
@@ -49,6 +55,7 @@ assert hvd.gloo_built() and hvd.mpi_built() == (sys.argv[1] == '1'), 'Horovod la
 
 class Step(NamedTuple):
     """One thing left to do."""
+
     name: str
     says: str
     run: Callable[[], None]
@@ -69,30 +76,44 @@ def missing_here() -> List[str]:
     """What the installation needs and this machine lacks: one line each, with the way out."""
     version = 'python%d.%d' % sys.version_info[:2]
     if platform.python_implementation() != 'CPython' or not (3, 8) <= sys.version_info[:2] <= (3, 11):
-        return [f'{platform.python_implementation()} {platform.python_version()} cannot run MXNet 1.9.1: '
-                'install CPython 3.8 to 3.11 and run make PYTHON=python3.11']
+        return [
+            f'{platform.python_implementation()} {platform.python_version()} cannot run MXNet 1.9.1: '
+            'install CPython 3.8 to 3.11 and run make PYTHON=python3.11'
+        ]
     missing = []
     if ' ' in str(ROOT):
-        missing.append(f'the build of Horovod cannot take the space in {ROOT}: move the directory to a path without one')
+        missing.append(
+            f'the build of Horovod cannot take the space in {ROOT}: move the directory to a path without one'
+        )
     try:
         import ensurepip  # noqa: F401  Debian ships Python without it
         import venv  # noqa: F401
     except ImportError:
-        missing.append(f'{sys.executable} has no venv module: install {version}-venv, or run make PYTHON=... with another')
+        missing.append(
+            f'{sys.executable} has no venv module: install {version}-venv, or run make PYTHON=... with '
+            f'another'
+        )
     if shutil.which('make') is None:
         missing.append('there is no make, which the build of Horovod calls: install make')
     if with_mpi() and shutil.which('mpicc') is None:
-        missing.append('MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or run make clean and leave MPI=1 away')
+        missing.append(
+            'MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or run make clean and leave '
+            'MPI=1 away'
+        )
     cc = shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
     cxx = shlex.split(os.environ['CXX']) if os.environ.get('CXX') else first_command('c++', 'g++', 'clang++')
     if not cxx or not compiles([*cxx, '-std=c++17'], '#include <string_view>\n'):
-        missing.append(f'no working C++17 compiler ({" ".join(cxx) or "c++, g++ or clang++"}): install g++ 7 or newer, '
-                       'or set CXX')
+        missing.append(
+            f'no working C++17 compiler ({" ".join(cxx) or "c++, g++ or clang++"}): install g++ 7 or newer, '
+            'or set CXX'
+        )
     elif not compiles(cc, '#include <stdlib.h>\n'):
         missing.append(f'the C compiler {cc[0]} does not work: install gcc, or set CC')
     elif not compiles([*cc, '-I', sysconfig.get_paths()['include']], '#include <Python.h>\n'):
-        missing.append(f'{sys.executable} comes without its C headers: install {version}-dev, '
-                       'or run make PYTHON=... with another')
+        missing.append(
+            f'{sys.executable} comes without its C headers: install {version}-dev, '
+            'or run make PYTHON=... with another'
+        )
     return missing
 
 
@@ -104,8 +125,13 @@ def compiles(compiler: Sequence[str], source: str) -> bool:
     """Whether `compiler` makes an object file of `source`, taken for C++ if the compiler is a C++ one."""
     with tempfile.TemporaryDirectory() as directory:
         try:
-            done = subprocess.run([*compiler, '-c', '-x', 'c++' if '-std=c++17' in compiler else 'c', '-', '-o', 'probe.o'],
-                                  input=source.encode(), cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            done = subprocess.run(
+                [*compiler, '-c', '-x', 'c++' if '-std=c++17' in compiler else 'c', '-', '-o', 'probe.o'],
+                input=source.encode(),
+                cwd=directory,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         except OSError:
             return False
     return done.returncode == 0
@@ -115,7 +141,9 @@ def compiles(compiler: Sequence[str], source: str) -> bool:
 
 
 def identity() -> Dict[str, str]:
-    """What an environment is bound to: one that was copied elsewhere, or made with another Python, is of no use."""
+    """What an environment is bound to: one that was copied elsewhere, or made with another Python, is of no
+    use.
+    """
     return {'root': str(ROOT), 'python': platform.python_version(), 'base': os.path.realpath(sys.base_prefix)}
 
 
@@ -154,9 +182,17 @@ def horovod_build() -> Dict[str, str]:
 
 
 def horovod_key() -> str:
-    """A checksum of what Horovod's build depends on; it takes minutes, and need not follow every change of a pin."""
-    pins = [line for line in CONSTRAINTS.read_text().splitlines() if line.split('==')[0] in ('mxnet', 'numpy', 'horovod')]
-    return hashlib.sha256(json.dumps([identity(), pins, horovod_build()], sort_keys=True).encode()).hexdigest()
+    """A checksum of what Horovod's build depends on; it takes minutes, and need not follow every change of a
+    pin.
+    """
+    pins = [
+        line
+        for line in CONSTRAINTS.read_text().splitlines()
+        if line.split('==')[0] in ('mxnet', 'numpy', 'horovod')
+    ]
+    return hashlib.sha256(
+        json.dumps([identity(), pins, horovod_build()], sort_keys=True).encode()
+    ).hexdigest()
 
 
 def site_packages() -> Path:
@@ -167,15 +203,17 @@ def intact(dist_info: Path) -> bool:
     """Whether every file that a distribution lists is there with its size. pip writes the list last."""
     try:
         with open(dist_info / 'RECORD', newline='') as listing:
-            return all(not size or os.stat(os.path.join(dist_info.parent, path)).st_size == int(size)
-                       for path, _, size in csv.reader(listing))
+            return all(
+                not size or os.stat(os.path.join(dist_info.parent, path)).st_size == int(size)
+                for path, _, size in csv.reader(listing)
+            )
     except (OSError, ValueError):
         return False
 
 
 def distributions() -> Dict[str, bool]:
     """Name-version of everything in site-packages, and whether it is intact."""
-    return {path.name[:-len('.dist-info')]: intact(path) for path in site_packages().glob('*.dist-info')}
+    return {path.name[: -len('.dist-info')]: intact(path) for path in site_packages().glob('*.dist-info')}
 
 
 def environment_usable(found: Dict[str, bool]) -> bool:
@@ -199,12 +237,18 @@ def steps_left() -> List[Step]:
         record = recorded()
     else:
         record, found = {}, {}
-        steps.append(Step('environment', f'making .venv with Python {platform.python_version()}', make_environment))
-    if record.get('packages') != sources_key() or not all(found.get(name) for name in record.get('distributions', [])):
+        steps.append(
+            Step('environment', f'making .venv with Python {platform.python_version()}', make_environment)
+        )
+    if record.get('packages') != sources_key() or not all(
+        found.get(name) for name in record.get('distributions', [])
+    ):
         steps.append(Step('packages', 'installing the pinned packages (a minute or two)', install_packages))
     if record.get('horovod') != horovod_key() or not found.get(pin('horovod').replace('==', '-')):
         means = 'Gloo and MPI' if with_mpi() else 'Gloo'
-        steps.append(Step('horovod', f'building Horovod for MXNet with {means} (one to four minutes)', install_horovod))
+        steps.append(
+            Step('horovod', f'building Horovod for MXNet with {means} (one to four minutes)', install_horovod)
+        )
     if steps or record.get('checked') != sources_key():
         steps.append(Step('check', 'trying it out', check))
     return steps
@@ -236,13 +280,26 @@ def install_packages() -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     pip('install', *BUILD_TOOLS)
     pip('install', '--no-build-isolation', *HOROVOD_SETUP, '-e', f'{ROOT}[cpu,scripts,test]')
-    note(packages=sources_key(), distributions=sorted(name for name in distributions() if not name.startswith('horovod-')))
+    note(
+        packages=sources_key(),
+        distributions=sorted(name for name in distributions() if not name.startswith('horovod-')),
+    )
 
 
 def install_horovod() -> None:
-    """Compile it against the MXNet just installed. No cached wheel will do: it may have been built without MXNet."""
+    """Compile it against the MXNet just installed. No cached wheel will do: it may have been built without
+    MXNet.
+    """
     pip('uninstall', '--yes', 'horovod')
-    pip('install', '--no-cache-dir', '--no-build-isolation', '--no-binary', 'horovod', 'horovod', **horovod_build())
+    pip(
+        'install',
+        '--no-cache-dir',
+        '--no-build-isolation',
+        '--no-binary',
+        'horovod',
+        'horovod',
+        **horovod_build(),
+    )
     note(mpi=with_mpi(), horovod=horovod_key())
 
 
@@ -266,19 +323,47 @@ def pip(command: str, *arguments: str, **variables: str) -> None:
 
 
 def call(command: Sequence[str], cwd: Path = ROOT, **variables: str) -> str:
-    """Run a command inside the environment, everything it prints appended to the log, and give what it printed."""
-    drop = ('PYTHONPATH', 'PYTHONHOME', 'PIP_TARGET', 'PIP_PREFIX', 'PIP_CONSTRAINT', 'MAKELEVEL', 'MFLAGS', 'MAKEOVERRIDES')
-    environment = {name: value for name, value in os.environ.items()
-                   if name not in drop and not name.startswith('HOROVOD_')}
-    environment.update(PATH=f'{VENV / "bin"}{os.pathsep}{os.environ.get("PATH", os.defpath)}', VIRTUAL_ENV=str(VENV),
-                       PIP_USER='0', PIP_NO_INPUT='1', PIP_DISABLE_PIP_VERSION_CHECK='1', PYTHONNOUSERSITE='1',
-                       MAKEFLAGS=f'-j{min(os.cpu_count() or 1, 8)}', **variables)
+    """Run a command inside the environment, everything it prints appended to the log, and give what it
+    printed.
+    """
+    drop = (
+        'PYTHONPATH',
+        'PYTHONHOME',
+        'PIP_TARGET',
+        'PIP_PREFIX',
+        'PIP_CONSTRAINT',
+        'MAKELEVEL',
+        'MFLAGS',
+        'MAKEOVERRIDES',
+    )
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in drop and not name.startswith('HOROVOD_')
+    }
+    environment.update(
+        PATH=f'{VENV / "bin"}{os.pathsep}{os.environ.get("PATH", os.defpath)}',
+        VIRTUAL_ENV=str(VENV),
+        PIP_USER='0',
+        PIP_NO_INPUT='1',
+        PIP_DISABLE_PIP_VERSION_CHECK='1',
+        PYTHONNOUSERSITE='1',
+        MAKEFLAGS=f'-j{min(os.cpu_count() or 1, 8)}',
+        **variables,
+    )
     with open(LOG, 'a+b') as log:
         log.write(f'\n$ {" ".join(map(shlex.quote, command))}\n'.encode())
         log.flush()
         start = log.tell()
-        done = subprocess.run(command, cwd=str(cwd), env=environment, stdin=subprocess.DEVNULL, stdout=log,
-                              stderr=subprocess.STDOUT, pass_fds=LOCK)
+        done = subprocess.run(
+            command,
+            cwd=str(cwd),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=LOCK,
+        )
         log.seek(start)
         answer = log.read().decode(errors='replace')
     if done.returncode:
@@ -314,8 +399,12 @@ def carry_out(steps: List[Step]) -> None:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--dry-run', action='store_true', help='name the steps that are left, one per line, and stop')
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--dry-run', action='store_true', help='name the steps that are left, one per line, and stop'
+    )
     options = parser.parse_args(arguments)
     with one_at_a_time():
         steps = steps_left()
@@ -338,8 +427,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
                 make_environment()
                 carry_out(steps_left())
         except (StepFailed, Unfit) as failure:
-            print(f'{failure}\nerror: the installation failed (all of its output is in {LOG}): make install tries again, '
-                  'make clean starts from nothing', file=sys.stderr)
+            print(
+                f'{failure}\nerror: the installation failed (all of its output is in {LOG}): make install '
+                f'tries again, '
+                'make clean starts from nothing',
+                file=sys.stderr,
+            )
             return 1
         except KeyboardInterrupt:
             print('\nstopped; the next call goes on from here', file=sys.stderr)
