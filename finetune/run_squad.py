@@ -5,7 +5,7 @@ import sys
 from gluon_optbert.distributed import Workers
 from gluon_optbert.finetuning import result_path, summary
 from gluon_optbert.question_answering import SquadRecipe, finetune_squad
-from gluon_optbert.recipe import command, parse
+from gluon_optbert.runs.command_line import command, parse
 
 EXAMPLE = (
     'python finetune/run_squad.py finetune/recipes/squad.yaml --version 2.0 --model models/small --data '

@@ -16,8 +16,8 @@ from figures import MARKERS, OKABE_ITO, STYLE, plain, save
 from matplotlib.figure import Figure
 
 from gluon_optbert.distributed import Workers
-from gluon_optbert.recipe import command, parse
-from gluon_optbert.staging import write_file
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.staging import write_file
 from gluon_optbert.step_times import measure, readable
 from gluon_optbert.table_files import Results, read_results, render
 from gluon_optbert.table_runs import plan, run

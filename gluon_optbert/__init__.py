@@ -1,6 +1,6 @@
 """optBERT on MXNet: prune all five widths of BERT, and train, verify and export what is left."""
 
-from . import threads as _threads
+from .runs import threads as _threads
 
 _threads.use_physical_cores()  # before anything imports MXNet, which reads the setting once
 

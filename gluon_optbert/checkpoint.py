@@ -8,30 +8,28 @@ other file, and nothing is parsed before it is checked."""
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 import numpy as np
 import yaml
 from gluonnlp.vocab import BERTVocab
 
-from . import __version__
 from .architecture import Architecture
-from .arrays import read_arrays, write_arrays
 from .heads import PRETRAINING, Head
-from .recipe import load_yaml
+from .runs.arrays import read_arrays, write_arrays
+from .runs.manifest import check_manifest, write_manifest
+from .runs.recipe import load_yaml
+from .runs.staging import new_directory
 from .selection import Alphas
 from .shrink import Parameters, check_alphas, check_parameters
-from .staging import new_directory
 from .vocabulary import read_vocabulary, write_vocabulary
 
 FORMAT = 'gluon_optbert model'
 VERSION = 1
 GATE = '.alpha'  # how the name of a gate ends
 HEAD = 'head.json'
-_LONGEST_NAME = 255  # bytes that file systems take
 _FILES = ('architecture.json', 'model.params', 'vocab.txt', 'recipe.yaml', 'progress.json')
 
 
@@ -69,74 +67,6 @@ def gate_name(key: str) -> str:
     if key == 'h':
         return 'encoder.gate_h' + GATE
     return f'encoder.transformer_cells.{key[1:]}.gate_{key[0]}{GATE}'
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, 'rb') as file:
-        for block in iter(lambda: file.read(1 << 22), b''):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def write_manifest(directory: Path, *, form: str, version: int, **more: Any) -> None:
-    """Vouch for every file of a directory in its ``manifest.json``."""
-    files = {
-        file.name: {'bytes': file.stat().st_size, 'sha256': sha256(file)}
-        for file in sorted(directory.iterdir())
-        if file.is_file() and file.name != 'manifest.json'
-    }
-    manifest = {'format': form, 'version': version, 'gluon_optbert': __version__, **more, 'files': files}
-    (directory / 'manifest.json').write_text(json.dumps(manifest, indent=1) + '\n', encoding='utf-8')
-
-
-def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any]:
-    """The manifest of a directory, all of whose files are as it says.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the directory or its manifest is not there.
-    ValueError
-        If it is of another kind or version, or a file is missing, cut short or changed; all of them are
-        named.
-    """
-    directory = Path(directory)
-    if not directory.is_dir():
-        raise FileNotFoundError(f'{directory}: no such directory')
-    path = directory / 'manifest.json'
-    if not path.is_file():
-        raise FileNotFoundError(f'{directory}: no manifest.json, so this is not a finished {form} directory')
-    try:
-        manifest = json.loads(path.read_text(encoding='utf-8'))
-        files = dict(manifest['files'])
-        found = manifest['format'], manifest['version']
-        stated = {str(name): (int(entry['bytes']), str(entry['sha256'])) for name, entry in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f'{path}: not a manifest ({type(error).__name__}: {error!s:.200})') from error
-    if found != (form, version):
-        raise ValueError(
-            f'{path}: this is {found[0]!r:.80} version {found[1]!r:.80}, wanted {form!r} version {version}'
-        )
-    problems = []
-    for name, (size, digest) in stated.items():
-        file = directory / name
-        if (
-            Path(name).name != name
-            or len(name.encode('utf-8', 'replace')) > _LONGEST_NAME
-            or not name.isprintable()
-        ):
-            problems.append(f'{name[:80]!r} is not a plain file name')
-        elif not file.is_file():
-            problems.append(f'{name} is missing')
-        elif file.stat().st_size != size:
-            problems.append(f'{name} has {file.stat().st_size} bytes, wanted {size}')
-        elif sha256(file) != digest:
-            problems.append(f'{name} has changed since it was written')
-    if problems:
-        raise ValueError(f'{directory}: {"; ".join(problems)}; copy it again or make it anew')
-    return manifest
 
 
 def write_model(

@@ -31,12 +31,13 @@ from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optiona
 import numpy as np
 
 from . import documents, shards, vocabulary
-from . import recipe as recipes
 from .buckets import Buckets
 from .documents import Document
 from .instances import SPECIALS, InstanceSpec, Tokens, make_instances
-from .recipe import RunFailed, option
-from .staging import new_directory, refuse_existing
+from .runs import recipe as recipes
+from .runs.failures import RunFailed
+from .runs.recipe import option
+from .runs.staging import new_directory, refuse_existing
 
 log = logging.getLogger(__name__)
 

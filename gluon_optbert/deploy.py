@@ -14,7 +14,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from .arrays import BFLOAT16
 from .checkpoint import SavedModel
 from .cost import ParameterCost
 from .deployment import PRECISIONS, Deployment, import_symbol, load_deployment, vouch, write_deployment
@@ -24,11 +23,12 @@ from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
 from .precision import need_bfloat16
 from .predictor import Instance, Predictor, feeds_of, score
 from .quantize import METHODS, calibrate, int8_parameters
-from .recipe import RunFailed
+from .runs.arrays import BFLOAT16
+from .runs.failures import RunFailed
+from .runs.staging import new_directory
 from .selection import Alphas, Selection, keep_all
 from .shrink import shrink
 from .squad import Reading
-from .staging import new_directory
 
 __all__ = [
     'INPUTS',

@@ -21,12 +21,12 @@ import numpy as np
 from gluonnlp.vocab import BERTVocab
 
 from .architecture import Architecture
-from .arrays import BFLOAT16, write_arrays
-from .checkpoint import check_manifest, write_manifest
 from .heads import Head
 from .inference import INPUTS, KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
 from .precision import need_bfloat16
 from .quantize import check_thresholds, int8_symbol
+from .runs.arrays import BFLOAT16, write_arrays
+from .runs.manifest import check_manifest, write_manifest
 from .squad import Reading
 from .vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
 

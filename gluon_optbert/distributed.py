@@ -12,7 +12,7 @@ import mxnet as mx
 import numpy as np
 
 from .liveness import Watch
-from .recipe import RunFailed
+from .runs.failures import RunFailed
 
 COMPRESSIONS = ('none', 'fp16')
 

@@ -19,7 +19,7 @@ import numpy as np
 from gluonnlp.base import get_home_dir
 from mxnet import autograd
 
-from .checkpoint import SavedModel, read_model, sha256, write_model
+from .checkpoint import SavedModel, read_model, write_model
 from .cost import ParameterCost
 from .deploy import without_gates
 from .distributed import Workers
@@ -28,10 +28,11 @@ from .heads import PRETRAINING, Head, network_shapes
 from .loop import Objective, Phase, Reporter, descend
 from .model import OptBERTModel, TaskLoss, build, read_parameters
 from .pretraining import WeightRecipe, work_directory
-from .provenance import origin_here
-from .recipe import check_same, option, save, to_dict
+from .runs.manifest import sha256
+from .runs.provenance import origin_here
+from .runs.recipe import check_same, option, save, to_dict
+from .runs.staging import new_directory, refuse_existing, write_file
 from .shrink import Parameters
-from .staging import new_directory, refuse_existing, write_file
 from .states import States
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1

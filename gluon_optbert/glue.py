@@ -14,7 +14,7 @@ from .distributed import Workers
 from .features import Features, make_reader
 from .finetuning import Exercise, FineTuneRecipe, data_directory, finetune
 from .metrics import score
-from .recipe import option
+from .runs.recipe import option
 from .tasks import Examples, Task, find_task, official_files, read_examples, read_sets, submission
 
 

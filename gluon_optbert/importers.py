@@ -13,10 +13,10 @@ import numpy as np
 from .checkpoint import SavedModel, write_model
 from .heads import PARTS, PRETRAINING, network_shapes, part_of
 from .name_maps import TRANSPOSED, look_up
-from .recipe import option, to_dict
+from .runs.recipe import option, to_dict
+from .runs.staging import refuse_existing
 from .shrink import Parameters
 from .sources import Source, read_source
-from .staging import refuse_existing
 
 INITIAL_STD = 0.02  # of random weights, BERT's
 

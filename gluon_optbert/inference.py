@@ -13,10 +13,10 @@ import mxnet as mx
 import numpy as np
 
 from .architecture import Architecture, LayerDims
-from .arrays import BFLOAT16
 from .encoder import MASKED_SCORE
 from .gates import LAYER_NORM_EPS
 from .heads import Head, network_shapes
+from .runs.arrays import BFLOAT16
 from .shrink import Parameters
 
 F = mx.sym

@@ -16,8 +16,8 @@ from .architecture import Architecture, LayerDims
 from .cost import LATENCY_FEATURES, LatencyCost, latency_features
 from .deploy import INPUTS, latency_ms, random_feed
 from .model import build
-from .recipe import option
-from .staging import refuse_existing, write_file
+from .runs.recipe import option
+from .runs.staging import refuse_existing, write_file
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,8 +22,8 @@ from .distributed import Workers
 from .model import OptBERTModel
 from .optimization import Optimizer
 from .penalty import Penalty
-from .recipe import RunFailed
-from .staging import write_file
+from .runs.failures import RunFailed
+from .runs.staging import write_file
 from .states import States
 
 

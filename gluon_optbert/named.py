@@ -17,7 +17,7 @@ from typing import Any, Collection, Dict, List, Optional, Sequence, Tuple
 from .architecture import Architecture, LayerDims, bert_base, resolve, uniform
 from .cost import CostModel, ParameterCost, beta, count_flops, count_parameters
 from .paper import load_table
-from .recipe import command
+from .runs.command_line import command
 
 VOCAB_SIZE = 30522  # of BERT uncased
 SCALE_STEPS = 10000  # the factor of `scale_uniformly` is a multiple of 1/10,000

@@ -12,7 +12,7 @@ from gluonnlp.optimizer import BERTAdam  # noqa: F401  registers 'bertadam'
 from mxnet import gluon
 
 from .distributed import Workers
-from .recipe import RunFailed
+from .runs.failures import RunFailed
 
 OPTIMIZERS = ('bertadam', 'lamb', 'adam', 'sgd')
 

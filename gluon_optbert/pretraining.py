@@ -18,10 +18,10 @@ from .loop import Phase, Reporter
 from .model import OptBERTModel, build, named_parameters, read_parameters
 from .optimization import OPTIMIZERS, LossScale, Optimizer, Schedule
 from .precision import TRAINING_PRECISIONS, check_precision
-from .provenance import ORIGIN, note_origin
-from .recipe import check_same, option, save, to_dict
+from .runs.provenance import ORIGIN, note_origin
+from .runs.recipe import check_same, option, save, to_dict
+from .runs.staging import new_directory, refuse_existing
 from .shards import Shards
-from .staging import new_directory, refuse_existing
 from .training import fit
 from .vocabulary import vocabulary_hash
 

@@ -13,7 +13,7 @@ from .cost import OBJECTIVES, CostModel, cost_model
 from .heads import PARTS, PRETRAINING
 from .penalty import PENALTIES
 from .pretraining import TrainingRecipe, trained_steps
-from .recipe import option
+from .runs.recipe import option
 from .selection import LETTERS
 
 METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'blocks', 'heads')

@@ -32,14 +32,14 @@ from .model import OptBERTModel, build, named_parameters, read_parameters
 from .optimization import Optimizer, Schedule
 from .penalty import PENALTIES
 from .pretraining import open_shards
-from .provenance import ORIGIN, note_origin
 from .prune_recipe import PruneRecipe, read_start, unreachable
 from .prune_report import explain, readable, summary
-from .recipe import check_same, save, to_dict
+from .runs.provenance import ORIGIN, note_origin
+from .runs.recipe import check_same, save, to_dict
+from .runs.staging import new_directory, refuse_existing, write_file
 from .selection import Alphas, Selection, select_units
 from .shards import Shards
 from .shrink import shrink
-from .staging import new_directory, refuse_existing, write_file
 from .training import evaluate, fit, gradients
 
 

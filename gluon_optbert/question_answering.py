@@ -16,7 +16,7 @@ from .distributed import Workers
 from .finetuning import Exercise, FineTuneRecipe, data_directory, finetune
 from .heads import Head
 from .metrics import squad_v1, squad_v2
-from .recipe import option
+from .runs.recipe import option
 from .squad import Question, Reading, make_windows, read_questions
 from .vocabulary import is_cased, make_aligner
 

@@ -13,12 +13,12 @@ import numpy as np
 from gluonnlp.vocab import BERTVocab
 
 from .architecture import Architecture, uniform
-from .arrays import BFLOAT16, read_named
 from .foreign import array_of, read_json, read_small
 from .gates import LAYER_NORM_EPS
 from .heads import PRETRAINING, Head
 from .name_maps import QUESTION_ANSWERING, look_up
-from .recipe import RunFailed
+from .runs.arrays import BFLOAT16, read_named
+from .runs.failures import RunFailed
 from .safetensors_reader import read_safetensors, read_sharded_safetensors
 from .tensorflow_reader import read_index, read_tensorflow
 from .torch_reader import read_torch

@@ -25,8 +25,8 @@ from .pretraining import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shar
 from .prune_recipe import PruneRecipe, read_start
 from .pruning import prune
 from .question_answering import SquadRecipe, finetune_squad, read_parts
-from .recipe import check_same, fill, read_yaml, save, to_dict
-from .staging import new_directory, refuse_existing
+from .runs.recipe import check_same, fill, read_yaml, save, to_dict
+from .runs.staging import new_directory, refuse_existing
 from .tables import Row, TableRecipe, plain, rows_of, task_names
 from .tasks import find_task, read_examples
 

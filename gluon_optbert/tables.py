@@ -14,7 +14,7 @@ from .architecture import Architecture, bert_base, resolve
 from .cost import ParameterCost
 from .paper import Cell, PaperTable, load_table
 from .prune_recipe import PruneRecipe, unreachable
-from .recipe import option
+from .runs.recipe import option
 from .selection import LETTERS
 
 TABLES = (1, 6, 8, 9, 11, 13, 14, 15)

@@ -18,7 +18,7 @@ from .checkpoint import SavedModel, read_model
 from .cost import ParameterCost
 from .deploy import INPUTS, OUTPUTS, TOLERANCE, NotEqual, export, import_symbol, relative_difference, run
 from .model import build
-from .recipe import option, read_yaml
+from .runs.recipe import option, read_yaml
 from .selection import Alphas, Selection, keep_all, truncate
 from .shards import Shards
 from .shrink import shrink

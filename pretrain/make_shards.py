@@ -9,7 +9,7 @@ from typing import Optional, Sequence
 from tqdm import tqdm
 
 from gluon_optbert.corpus import ShardRecipe, ShardSummary, make_shards
-from gluon_optbert.recipe import command, parse
+from gluon_optbert.runs.command_line import command, parse
 
 EXAMPLE = 'python pretrain/make_shards.py --input TEXT_DIR --vocab vocab.txt --output SHARDS'
 

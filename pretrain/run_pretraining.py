@@ -4,7 +4,7 @@ import sys
 
 from gluon_optbert.distributed import Workers
 from gluon_optbert.pretraining import PretrainRecipe, pretrain
-from gluon_optbert.recipe import command, parse
+from gluon_optbert.runs.command_line import command, parse
 
 EXAMPLE = (
     'horovodrun -np 2 python pretrain/run_pretraining.py pretrain/recipes/small.yaml '

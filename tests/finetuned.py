@@ -5,7 +5,7 @@ from test_squad import write_squad
 
 from gluon_optbert.glue import GlueRecipe
 from gluon_optbert.question_answering import SquadRecipe
-from gluon_optbert.recipe import fill
+from gluon_optbert.runs.recipe import fill
 from gluon_optbert.squad import Question
 
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'

@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from gluon_optbert.arrays import read_arrays, write_arrays
+from gluon_optbert.runs.arrays import read_arrays, write_arrays
 
 ARRAYS = {
     'weight': np.arange(12, dtype=np.float32).reshape(3, 4),

@@ -33,15 +33,14 @@ from gluon_optbert.checkpoint import (
     FORMAT,
     VERSION,
     SavedModel,
-    check_manifest,
     gate_name,
     read_arrays,
     read_model,
-    write_manifest,
     write_model,
 )
 from gluon_optbert.model import build
-from gluon_optbert.staging import new_directory, refuse_existing, write_file
+from gluon_optbert.runs.manifest import check_manifest, write_manifest
+from gluon_optbert.runs.staging import new_directory, refuse_existing, write_file
 
 FILES = ('architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt')
 

@@ -25,7 +25,7 @@ from gluon_optbert.heads import Head, network_shapes
 from gluon_optbert.importers import convert
 from gluon_optbert.model import named_parameters
 from gluon_optbert.optimization import Optimizer
-from gluon_optbert.recipe import fill
+from gluon_optbert.runs.recipe import fill
 from gluon_optbert.sources import read_hugging_face
 
 sys.path.append(str(ROOT / 'tools' / 'peers'))  # where the peers find what they share

@@ -9,7 +9,7 @@ import pytest
 from test_page import check_page
 from tiny import network, run, write_saved_model
 
-from gluon_optbert.checkpoint import sha256
+from gluon_optbert.runs.manifest import sha256
 
 UNDIVIDED = network((2, 4, 4, 16), (1, 2, 6, 0), (2, 4, 4, 5), h=6)
 

@@ -18,8 +18,9 @@ import pytest
 from gluon_optbert import corpus
 from gluon_optbert.batches import Shards
 from gluon_optbert.corpus import ShardRecipe, make_shards
-from gluon_optbert.recipe import RecipeError, RunFailed, fill
-from gluon_optbert.staging import new_directory
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.runs.staging import new_directory
 from gluon_optbert.vocabulary import vocabulary_of, write_vocabulary
 
 ROOT = Path(__file__).parents[1]

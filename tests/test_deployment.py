@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tiny import network, run, saved_model
 
 from gluon_optbert import deployment
-from gluon_optbert.checkpoint import write_manifest
 from gluon_optbert.deploy import export
 from gluon_optbert.deployment import FORMAT, VERSION, load_deployment, read_deployment
 from gluon_optbert.predictor import Instance
+from gluon_optbert.runs.manifest import write_manifest
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
 FILES = ['model-symbol.json', 'model-0000.params', 'architecture.json', 'vocab.txt', 'manifest.json']

@@ -25,7 +25,7 @@ from gluon_optbert.checkpoint import read_model
 from gluon_optbert.distributed import Workers
 from gluon_optbert.pretraining import PretrainRecipe, pretrain
 from gluon_optbert.pruning import prune
-from gluon_optbert.recipe import fill
+from gluon_optbert.runs.recipe import fill
 
 HOROVODRUN = Path(sys.executable).with_name('horovodrun')
 needs_horovod = pytest.mark.skipif(

@@ -17,7 +17,7 @@ from pruned import records
 from test_distributed import horovodrun, needs_horovod
 from tiny import ROOT, contents, network, random_alphas, run, saved_model
 
-from gluon_optbert import finetuning, provenance
+from gluon_optbert import finetuning
 from gluon_optbert.checkpoint import read_model, write_model
 from gluon_optbert.deploy import export, load_deployment, random_feed
 from gluon_optbert.deploy import run as run_block
@@ -27,7 +27,8 @@ from gluon_optbert.finetuning import data_directory, predict, start_parameters
 from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
 from gluon_optbert.heads import Head
 from gluon_optbert.model import TaskLoss, build
-from gluon_optbert.recipe import RecipeError, fill
+from gluon_optbert.runs import provenance
+from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.tasks import find_task
 
 

@@ -1,6 +1,4 @@
-"""The floors of the package: what a module may import, and that it loads where there is no Horovod, GPU or
-network.
-"""
+"""The rooms of the package: what each may import, and that it loads where there is no Horovod, GPU or network."""
 
 import ast
 import importlib.util
@@ -9,108 +7,90 @@ import pytest
 from tiny import ROOT, run
 
 PACKAGE = ROOT / 'gluon_optbert'
-# A module imports from lower floors, and on its own floor from those before it. A new module needs a place
-# here.
-FLOORS = [
-    [
-        'threads',
-        '__init__',
-        'liveness',
-        'staging',
-        'recipe',
+# A room imports its own modules, the rooms named here, the standard library, and its libraries.
+ROOMS = {
+    'runs': [],
+    'architecture': [],
+    'text': ['runs'],
+    'cutting': ['architecture'],
+    'network': ['runs', 'architecture', 'text'],
+    'tasks': ['architecture', 'text'],
+    'reporting': ['runs', 'architecture'],
+    'training': ['runs', 'architecture', 'text', 'network'],
+    'importing': ['runs', 'architecture', 'text', 'network'],
+    'deployment': ['runs', 'architecture', 'text', 'network', 'cutting', 'tasks'],
+    'analysis': ['architecture', 'text', 'network', 'cutting', 'tasks'],
+    'pruning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training'],
+    'finetuning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training', 'tasks'],
+    'reproduction': [
+        'runs',
         'architecture',
-        'paper',
-        'cost',
-        'named',
-        'heads',
-        'name_maps',
-    ],
-    ['arrays', 'selection', 'shrink', 'baselines', 'foreign', 'crc32c'],
-    ['precision', 'gates', 'penalty', 'encoder', 'model', 'inference'],
-    [
-        'vocabulary',
-        'metrics',
+        'network',
         'tasks',
-        'features',
-        'squad',
-        'answers',
-        'documents',
-        'shards',
-        'instances',
-        'batches',
-        'buckets',
-        'corpus',
-        'checkpoint',
-        'distributed',
-        'optimization',
-        'provenance',
-        'torch_reader',
-        'safetensors_reader',
-        'tensorflow_reader',
-    ],
-    [
-        'states',
-        'loop',
         'training',
-        'pretraining',
-        'quantize',
-        'onnx_export',
-        'deployment',
-        'predictor',
-        'deploy',
-        'latency',
-        'prune_recipe',
-        'prune_report',
         'pruning',
-        'verification',
-        'sources',
-        'importers',
         'finetuning',
-        'glue',
-        'question_answering',
-        'analysis',
-        'probing',
-        'tables',
-        'table_runs',
-        'step_times',
-        'table_files',
+        'reporting',
     ],
-]
-LATE = {
-    ('architecture', 'named')
-}  # inside a function: names are looked up in the module that is built on this one
-ORDER = [name for floor in FLOORS for name in floor]
-FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
-LIBRARIES = [
-    {'yaml', 'psutil'},
-    {'numpy'},
-    {'mxnet', 'gluonnlp'},
-    {'tqdm', 'blingfire', 'sacremoses', 'tokenizers', 'horovod', 'scipy', 'sklearn', 'safetensors', 'onnx'},
-    set(),
-]
-MODULES = sorted(path.stem for path in PACKAGE.glob('*.py'))
+}
+EXCEPTIONS = {('architecture.__main__', 'runs')}  # a command, above its room
+LIBRARIES = {
+    'runs': {'numpy', 'mxnet', 'gluonnlp', 'psutil', 'yaml', 'tqdm'},
+    'architecture': set(),
+    'text': {'numpy', 'gluonnlp', 'blingfire', 'sacremoses', 'tokenizers'},
+    'cutting': {'numpy'},
+    'network': {'numpy', 'mxnet', 'gluonnlp', 'yaml'},
+    'tasks': {'numpy', 'scipy', 'sklearn', 'gluonnlp'},
+    'reporting': {'matplotlib', 'numpy', 'yaml'},
+    'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'tqdm'},
+    'importing': {'numpy', 'gluonnlp', 'safetensors', 'mxnet'},
+    'deployment': {'numpy', 'mxnet', 'gluonnlp', 'onnx'},
+    'analysis': {'numpy', 'mxnet', 'gluonnlp', 'scipy', 'sklearn'},
+    'pruning': {'numpy', 'mxnet', 'scipy'},
+    'finetuning': {'numpy', 'mxnet', 'gluonnlp'},
+    'reproduction': {'numpy', 'mxnet', 'matplotlib', 'tqdm'},
+}
+WITHOUT_MXNET = ('architecture', 'cutting')
+
+
+def modules():
+    """The modules of all rooms, as ``room.module``."""
+    return sorted(
+        f'{path.parent.name}.{path.stem}' for path in PACKAGE.glob('*/*.py') if path.parent.name in ROOMS
+    )
+
+
+MODULES = modules()
+
+
+def path_of(name):
+    return PACKAGE / (name.replace('.', '/') + '.py')
 
 
 def imports(name):
-    """Modules of the package, and top-level names of everything else, that a module imports anywhere in it."""
+    """What a module imports anywhere in it: modules and names of the package, and top-level names of all else."""
     own, others = set(), set()
-    for node in ast.walk(ast.parse((PACKAGE / f'{name}.py').read_text(encoding='utf-8'))):
+    parents = ['gluon_optbert', *name.split('.')[:-1]]
+    for node in ast.walk(ast.parse(path_of(name).read_text(encoding='utf-8'))):
         if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = ('gluon_optbert.' if node.level else '') + (node.module or '')
-            own_names = base.rstrip('.') == 'gluon_optbert'
-            found = [f'gluon_optbert.{alias.name}' for alias in node.names] if own_names else [base]
+            base = parents[: len(parents) - node.level + 1] if node.level else []
+            base += node.module.split('.') if node.module else []
+            names = ['.'.join([*base, alias.name]) for alias in node.names]
         else:
             continue
-        for full in found:
+        for full in names:
             top, _, rest = full.partition('.')
-            if top == 'gluon_optbert':
-                module = rest.partition('.')[0]
-                own.add(module if (PACKAGE / f'{module}.py').exists() else '__init__')
-            else:
-                others.add(top)
+            (own if top == 'gluon_optbert' else others).add(rest if top == 'gluon_optbert' else top)
     return own, others
+
+
+def rooms_of(name):
+    """The rooms that a module imports from, beside its own; ``''`` stands for the package itself."""
+    rooms = {full.partition('.')[0] for full in imports(name)[0]}
+    rooms = {room if (PACKAGE / room).is_dir() else '' for room in rooms}
+    return rooms - {name.partition('.')[0]}
 
 
 def in_standard_library(name):
@@ -118,67 +98,52 @@ def in_standard_library(name):
     return not ('site-packages' in origin or 'dist-packages' in origin or str(ROOT) in origin)
 
 
-def test_every_module_has_a_floor():
-    assert set(MODULES) - set(ORDER) == set()
-    assert len(set(ORDER)) == len(ORDER)
+def test_the_folder_listing_is_the_table():
+    assert {path.parent.name for path in PACKAGE.glob('*/*.py')} <= set(ROOMS)
+
+
+def test_no_room_is_above_itself():
+    """The table has no circle: rooms can be put in an order in which each imports from before it."""
+    placed = set()
+    while len(placed) < len(ROOMS):
+        ready = {room for room, allowed in ROOMS.items() if room not in placed and set(allowed) <= placed}
+        assert ready, f'a circle among {sorted(set(ROOMS) - placed)}'
+        placed |= ready
 
 
 @pytest.mark.parametrize('name', MODULES)
-def test_module_imports_from_below(name):
-    own, others = imports(name)
-    below = ORDER[: ORDER.index(name)] if name in ORDER else []
-    assert [other for other in sorted(own) if other not in below and (name, other) not in LATE] == []
-    allowed = set().union(*LIBRARIES[: FLOOR.get(name, len(FLOORS)) + 1])
-    assert [other for other in sorted(others - allowed) if not in_standard_library(other)] == []
+def test_module_imports_what_its_room_may(name):
+    room = name.partition('.')[0]
+    allowed = {*ROOMS[room], '', *(other for module, other in EXCEPTIONS if module == name)}
+    wrong = sorted(rooms_of(name) - allowed)
+    assert not wrong, (
+        f'{name} imports {", ".join(wrong)}; {room} may import {", ".join(ROOMS[room]) or "no room"}'
+    )
+    others = sorted(
+        other
+        for other in imports(name)[1] - LIBRARIES[room] - {'__future__'}
+        if not in_standard_library(other)
+    )
+    assert not others, f'{name} imports {", ".join(others)}; libraries of {room}: {sorted(LIBRARIES[room])}'
 
 
-@pytest.mark.parametrize('name, other', sorted(LATE))
-def test_late_import_is_inside_a_function(name, other):
-    tree = ast.parse((PACKAGE / f'{name}.py').read_text(encoding='utf-8'))
-    assert not any(isinstance(node, ast.ImportFrom) and node.module == other for node in tree.body)
-    assert other in imports(name)[0]
-
-
-def test_imports_are_found_in_every_spelling():
-    """The reader of imports itself: relative, absolute, in a function, of the package's own names."""
-    assert imports('checkpoint')[0] >= {'__init__', 'architecture', 'shrink', 'staging'}
-    assert 'horovod' in imports('distributed')[1]
-    assert 'tokenizers' in imports('vocabulary')[1]
-
-
-def test_only_distributed_imports_horovod():
-    assert [name for name in MODULES if 'horovod' in imports(name)[1]] == ['distributed']
-
-
-def test_only_distributed_asks_for_gpus():
-    def asks(name):
-        tree = ast.parse((PACKAGE / f'{name}.py').read_text(encoding='utf-8'))
-        return any(
-            isinstance(node, ast.Attribute) and node.attr in ('gpu', 'num_gpus') for node in ast.walk(tree)
-        )
-
-    assert [name for name in MODULES if asks(name)] == ['distributed']
-
-
-def import_without(blocked, modules):
-    """What importing the modules says and ends with, in a process that has no network and lacks the blocked
-    packages.
-    """
+def import_without(blocked, names):
+    """What importing the modules says and ends with, in a process without network and the blocked packages."""
     program = '\n'.join(
         [
             'import socket, sys',
             'def refuse(*_, **__): raise OSError("no network")',
             'socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse',
             *(f'sys.modules[{name!r}] = None' for name in blocked),
-            *(f'import gluon_optbert.{name}' for name in modules if name != '__init__'),
             'import gluon_optbert',
+            *(f'import gluon_optbert.{name}' for name in names if not name.endswith('__main__')),
         ]
     )
     return run('-W', 'ignore', '-c', program)
 
 
-def test_package_and_pure_floors_load_without_mxnet():
-    pure = [name for floor in FLOORS[:2] for name in floor if name in MODULES]
+def test_package_and_pure_rooms_load_without_mxnet():
+    pure = [name for name in MODULES if name.partition('.')[0] in WITHOUT_MXNET]
     done = import_without(['mxnet', 'gluonnlp', 'horovod'], pure)
     assert done.returncode == 0, done.stderr
 

@@ -13,7 +13,7 @@ from fuzzing import PROPERTIES, guarded, try_out
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gluon_optbert.recipe import RecipeError
+from gluon_optbert.runs.recipe import RecipeError
 
 CASES = 40
 OPTIONS = settings(

@@ -38,7 +38,8 @@ from gluon_optbert.heads import PARTS, PRETRAINING, Head, part_of
 from gluon_optbert.importers import ImportRecipe, convert, describe, import_checkpoint
 from gluon_optbert.model import build
 from gluon_optbert.name_maps import GLUONNLP, HUGGING_FACE, TENSORFLOW, look_up
-from gluon_optbert.recipe import RunFailed, fill
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.recipe import fill
 from gluon_optbert.sources import read_source
 
 WEIGHTS = ('model.safetensors', 'model.safetensors.index.json', 'pytorch_model.bin', 'old pytorch_model.bin')

@@ -14,7 +14,7 @@ from tiny import ROOT, network, run, write_shards
 from gluon_optbert.corpus import ShardRecipe
 from gluon_optbert.pretraining import PretrainRecipe
 from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.recipe import parse
+from gluon_optbert.runs.command_line import parse
 from gluon_optbert.shards import record_dtype
 
 SPEC = importlib.util.spec_from_file_location('plan_training', ROOT / 'tools' / 'plan_training.py')

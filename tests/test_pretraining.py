@@ -30,7 +30,7 @@ from gluon_optbert.model import build, read_parameters
 from gluon_optbert.optimization import TrainingDiverged
 from gluon_optbert.pretraining import PretrainRecipe, pretrain, work_directory
 from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.recipe import RecipeError, fill
+from gluon_optbert.runs.recipe import RecipeError, fill
 
 TIMES = ('tokens_per_second', 'data_wait')
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gluon_optbert import provenance
-from gluon_optbert.provenance import ORIGIN, note_origin
+from gluon_optbert.runs import provenance
+from gluon_optbert.runs.provenance import ORIGIN, note_origin
 
 
 def entries(directory):

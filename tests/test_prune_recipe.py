@@ -10,7 +10,7 @@ from gluon_optbert.checkpoint import SavedModel, read_model, write_model
 from gluon_optbert.heads import Head
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.pruning import prune
-from gluon_optbert.recipe import RecipeError
+from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.vocabulary import vocabulary_of
 
 

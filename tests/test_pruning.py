@@ -15,7 +15,7 @@ from gluon_optbert.model import build
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.prune_report import summary
 from gluon_optbert.pruning import prune
-from gluon_optbert.recipe import fill
+from gluon_optbert.runs.recipe import fill
 from gluon_optbert.selection import select_units, truncate
 from gluon_optbert.shrink import shrink
 

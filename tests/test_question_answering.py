@@ -19,7 +19,7 @@ from gluon_optbert.heads import Head
 from gluon_optbert.loop import Terminated
 from gluon_optbert.metrics import squad_v1, squad_v2
 from gluon_optbert.question_answering import finetune_squad
-from gluon_optbert.recipe import RecipeError
+from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.squad import read_questions
 
 

@@ -12,18 +12,9 @@ from tiny import ROOT, run
 
 from gluon_optbert.pretraining import PretrainRecipe
 from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.recipe import (
-    RecipeError,
-    RunFailed,
-    command,
-    fill,
-    flag,
-    option,
-    parse,
-    parser_of,
-    read_yaml,
-    to_dict,
-)
+from gluon_optbert.runs.command_line import command, parse, parser_of
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.recipe import RecipeError, fill, flag, option, read_yaml, to_dict
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from gluon_optbert.checkpoint import read_model
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.named import bert_base, resolve
 from gluon_optbert.paper import load_table
-from gluon_optbert.recipe import RecipeError, fill
+from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.squad import Question
 from gluon_optbert.table_files import CSV_HEADER, NOT_REACHABLE, NOT_RUN, Entry, read_results, render
 from gluon_optbert.table_runs import plan, run

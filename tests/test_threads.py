@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gluon_optbert import threads
+from gluon_optbert.runs import threads
 
 
 @pytest.mark.parametrize(

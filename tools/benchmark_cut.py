@@ -22,11 +22,12 @@ from gluon_optbert.architecture import Architecture, resolve
 from gluon_optbert.checkpoint import SavedModel, write_model
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.heads import PRETRAINING, network_shapes
-from gluon_optbert.provenance import origin_here
-from gluon_optbert.recipe import command, option, parse, to_dict
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.staging import write_file
 from gluon_optbert.selection import LETTERS, select_units
 from gluon_optbert.shrink import shrink
-from gluon_optbert.staging import write_file
 from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
 
 

@@ -39,9 +39,11 @@ from gluon_optbert.deployment import PARAMETERS, SYMBOL, Deployment, read_deploy
 from gluon_optbert.heads import network_shapes
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.onnx_export import ONNX
-from gluon_optbert.provenance import origin_here
-from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
-from gluon_optbert.staging import refuse_existing, write_file
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
 
 PEERS = {

@@ -32,9 +32,10 @@ import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture import Architecture, resolve
 from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, named_parameters
 from gluon_optbert.precision import bfloat16_is_native
-from gluon_optbert.provenance import origin_here
-from gluon_optbert.recipe import command, option, parse, to_dict
-from gluon_optbert.staging import write_file
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.staging import write_file
 
 STEPS = {
     'gluonnlp': 'GluonNLP step',

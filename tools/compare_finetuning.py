@@ -34,7 +34,7 @@ import numpy as np
 from side_by_side import SIDES, summarise, table
 
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
-from gluon_optbert.checkpoint import SavedModel, read_model, sha256
+from gluon_optbert.checkpoint import SavedModel, read_model
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.distributed import Workers
 from gluon_optbert.features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
@@ -45,10 +45,13 @@ from gluon_optbert.importers import convert
 from gluon_optbert.loop import Phase, Reporter, Terminated, descend
 from gluon_optbert.model import build
 from gluon_optbert.precision import check_precision
-from gluon_optbert.provenance import commit, machine, versions
-from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.runs.provenance import commit, machine, versions
+from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.sources import read_hugging_face
-from gluon_optbert.staging import refuse_existing, write_file
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning comparison', 1
 EXAMPLE = (

@@ -22,13 +22,15 @@ from page import Chapter, Html, joined, page, picture, table, tag, values
 
 from gluon_optbert import __version__
 from gluon_optbert.analysis import Sample, Similarity, compare, network_of, random_network, read_sample
-from gluon_optbert.checkpoint import SavedModel, read_model, sha256
+from gluon_optbert.checkpoint import SavedModel, read_model
 from gluon_optbert.cost import ParameterCost
 from gluon_optbert.model import OptBERTModel
 from gluon_optbert.probing import ProbeResult, ProbeTask, probe, sentence_task, word_tasks
-from gluon_optbert.provenance import origin_here
-from gluon_optbert.recipe import command, option, parse, save, to_dict
-from gluon_optbert.staging import new_directory, refuse_existing
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.recipe import option, save, to_dict
+from gluon_optbert.runs.staging import new_directory, refuse_existing
 from gluon_optbert.vocabulary import vocabulary_hash
 
 EXAMPLE = (

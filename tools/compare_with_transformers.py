@@ -21,7 +21,9 @@ import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.importers import convert
 from gluon_optbert.model import OptBERTModel, build, load
-from gluon_optbert.recipe import RunFailed, command, option, parse
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.recipe import option
 from gluon_optbert.sources import read_hugging_face
 from gluon_optbert.vocabulary import make_tokenizer
 

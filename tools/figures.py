@@ -13,7 +13,7 @@ matplotlib.use('Agg')
 
 from matplotlib.figure import Figure
 
-from gluon_optbert.staging import write_file
+from gluon_optbert.runs.staging import write_file
 
 OKABE_ITO = (
     '#0072B2',

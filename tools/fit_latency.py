@@ -5,7 +5,7 @@ meanwhile.
 import sys
 
 from gluon_optbert.latency import LatencyRecipe, fit_latency
-from gluon_optbert.recipe import command, parse
+from gluon_optbert.runs.command_line import command, parse
 
 
 @command

@@ -16,9 +16,11 @@ from typing import Any, Dict, List, Optional
 import hypothesis
 from hypothesis import HealthCheck, settings
 
-from gluon_optbert.provenance import origin_here
-from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
-from gluon_optbert.staging import write_file
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.staging import write_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tests'))
 from fuzzing import PROPERTIES, try_out

@@ -3,7 +3,7 @@
 import sys
 
 from gluon_optbert.importers import ImportRecipe, describe, import_checkpoint
-from gluon_optbert.recipe import command, parse
+from gluon_optbert.runs.command_line import command, parse
 
 
 @command

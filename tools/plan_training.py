@@ -17,10 +17,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from gluon_optbert.architecture import Architecture, resolve
 from gluon_optbert.cost import count_flops, count_parameters
 from gluon_optbert.documents import list_files, read_documents
-from gluon_optbert.provenance import origin_here
-from gluon_optbert.recipe import command, option, parse
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.staging import write_file
 from gluon_optbert.shards import Shards, record_dtype
-from gluon_optbert.staging import write_file
 
 MEASURED = Path(__file__).resolve().parents[1] / 'results' / 'shard_sizes.json'
 DAY, BYTES = 86400, 4  # float32

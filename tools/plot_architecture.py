@@ -21,8 +21,8 @@ from matplotlib.ticker import MaxNLocator
 from gluon_optbert.architecture import Architecture, bert_base
 from gluon_optbert.named import LAYER_TABLES, published
 from gluon_optbert.paper import load_table
-from gluon_optbert.recipe import command
-from gluon_optbert.staging import write_file
+from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.staging import write_file
 
 EXAMPLE = 'python tools/plot_architecture.py runs/pruned runs/random --paper --output plots'
 LETTERS = 'hakvf'

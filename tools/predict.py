@@ -12,7 +12,8 @@ from typing import Iterator, List, Optional
 
 from gluon_optbert.deploy import Predictor
 from gluon_optbert.predictor import Instance, instance_of
-from gluon_optbert.recipe import command, option, parse
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.recipe import option
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,9 +24,10 @@ import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.cost import count_flops
 from gluon_optbert.deploy import random_feed
 from gluon_optbert.deployment import load_deployment
-from gluon_optbert.provenance import origin_here
-from gluon_optbert.recipe import command, option, parse, to_dict
-from gluon_optbert.staging import write_file
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.staging import write_file
 
 PRODUCTS = ('FullyConnected', 'dot', 'batch_dot', '_sg_mkldnn_fully_connected')
 WARM = 2  # passes before the profiler is on

@@ -38,10 +38,12 @@ from gluon_optbert.loop import Phase, backward, collect_gradients
 from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, named_parameters
 from gluon_optbert.optimization import Optimizer
 from gluon_optbert.precision import TRAINING_PRECISIONS, check_precision, lowered
-from gluon_optbert.provenance import origin_here
-from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.staging import write_file
 from gluon_optbert.shards import Shards
-from gluon_optbert.staging import write_file
 from gluon_optbert.training import Pretraining, feed_of
 
 GATES = 'gates'

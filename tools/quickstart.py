@@ -18,8 +18,10 @@ from typing import Any, Dict, List
 from gluon_optbert.checkpoint import read_model
 from gluon_optbert.deploy import INPUTS, latency_ms, load_deployment, random_feed
 from gluon_optbert.prune_report import summary, widths_line
-from gluon_optbert.recipe import RunFailed, command, option, parse
-from gluon_optbert.staging import refuse_existing
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.staging import refuse_existing
 from gluon_optbert.vocabulary import train_wordpiece, write_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent

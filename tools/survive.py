@@ -28,10 +28,12 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tupl
 
 import psutil
 
-from gluon_optbert.checkpoint import check_manifest
-from gluon_optbert.provenance import origin_here
-from gluon_optbert.recipe import RunFailed, command, option, parse, to_dict
-from gluon_optbert.staging import write_file
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.manifest import check_manifest
+from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.staging import write_file
 from gluon_optbert.vocabulary import train_wordpiece, write_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent

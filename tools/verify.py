@@ -3,7 +3,7 @@
 import sys
 
 from gluon_optbert.deploy import TOLERANCE
-from gluon_optbert.recipe import command, parse
+from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.verification import VerifyRecipe, table, verify
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from gluon_optbert.architecture import Architecture
-from gluon_optbert.recipe import RunFailed
+from gluon_optbert.runs.failures import RunFailed
 
 SCRIPTS = Path(__file__).resolve().parent / 'peers'
 PAUSE = 0.02  # seconds between two workers, for threads that still spin

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import difflib
-import errno
-import functools
-import os
 import reprlib
-import sys
-import time
 import typing
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Sequence, Type, TypeVar, Union
+from typing import Any, Dict, Optional, Sequence, Type, TypeVar, Union
 
 import yaml
 
 R = TypeVar('R')
-
-
-class RunFailed(RuntimeError):
-    """A run that could not go on, though its input was good; what there was is saved as the message says."""
 
 
 class RecipeError(ValueError):
@@ -228,11 +218,6 @@ def load_yaml(content: bytes, *, source: str) -> Any:
         raise RecipeError([f'{source}: not readable as YAML ({type(error).__name__}: {reason})']) from error
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=32, width=110)
-
-
 def save(recipe: Any, path: Path) -> None:
     """Write a resolved recipe as YAML, for `check_same` and for people."""
     Path(path).write_text(yaml.safe_dump(to_dict(recipe), sort_keys=False), encoding='utf-8')
@@ -253,114 +238,3 @@ def check_same(recipe: Any, path: Path, *, but: Sequence[str] = ('resume',)) -> 
             f'{Path(path).parent} was begun with other settings of {", ".join(changed)}; use the same, or '
             'another --output'
         )
-
-
-def parser_of(
-    cls: Type[R], *, description: str, example: str, positional: Optional[str] = None
-) -> argparse.ArgumentParser:
-    """The command line of a recipe; help and defaults come from its fields.
-
-    The first word is a recipe file, or the field named `positional` where a command has no recipe files; all
-    words, if that is a tuple."""
-    parser = argparse.ArgumentParser(
-        description=f'{description}\n\nexample:\n  {example}', formatter_class=_Help, allow_abbrev=False
-    )
-    if positional is None:
-        parser.add_argument(
-            'recipe', nargs='?', metavar='RECIPE', help='YAML file; flags override its fields'
-        )
-    hints = typing.get_type_hints(cls)
-    for f in dataclasses.fields(cls):
-        if f.name == positional:
-            several = typing.get_origin(_unwrapped(hints[f.name])) is tuple
-            parser.add_argument(
-                f.name,
-                nargs='*' if several else '?',
-                default=argparse.SUPPRESS,
-                metavar=f.name.upper(),
-                help=f.metadata['help'].replace('%', '%%'),
-            )
-            continue
-        text = f.metadata['help'].replace('%', '%%')
-        if f.metadata['choices']:
-            text += f' (one of {", ".join(map(str, f.metadata["choices"]))})'
-        if f.metadata['required']:
-            text += ' [required]'
-        elif f.default is not None:
-            shown = ','.join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
-            text += f' [default: {shown}]'
-        is_flag = _unwrapped(hints[f.name]) is bool
-        parser.add_argument(
-            flag(f.name),
-            dest=f.name,
-            default=argparse.SUPPRESS,
-            help=text,
-            metavar=f.metadata['metavar'] or f.name.upper(),
-            **({'nargs': '?', 'const': True} if is_flag else {}),
-        )
-    return parser
-
-
-def parse(
-    cls: Type[R],
-    argv: Optional[Sequence[str]] = None,
-    *,
-    description: str,
-    example: str,
-    positional: Optional[str] = None,
-) -> R:
-    """The recipe that a command line describes: its YAML file first, then its flags.
-
-    Raises
-    ------
-    RecipeError, FileNotFoundError
-        With every problem named.
-    """
-    given = vars(
-        parser_of(cls, description=description, example=example, positional=positional).parse_args(argv)
-    )
-    path = given.pop('recipe', None)
-    values = read_yaml(Path(path)) if path else {}
-    values.update(given)
-    return fill(cls, values, source=path or 'command line')
-
-
-def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callable[..., int]:
-    """Turn `main(argv)` into a command: bad input is one line and exit status 2, a failed run one line and
-    status 1.
-    """
-
-    @functools.wraps(main)
-    def run(argv: Optional[Sequence[str]] = None) -> int:
-        try:
-            return main(argv) or 0
-        except RecipeError as error:
-            return _complain(2, *error.problems)
-        except RunFailed as error:
-            return _complain(1, error)
-        except (
-            ValueError,
-            FileNotFoundError,
-            FileExistsError,
-            NotADirectoryError,
-            IsADirectoryError,
-            PermissionError,
-        ) as error:
-            return _complain(2, error)
-        except (
-            OSError
-        ) as error:  # a full disk, a read-only one; but no name of a file is the fault of who gave it
-            return _complain(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1, error)
-        except KeyboardInterrupt:
-            return _complain(1, 'interrupted')
-
-    return run
-
-
-def _complain(status: int, *problems: object) -> int:
-    rank = os.environ.get('HOROVOD_RANK', '0')
-    if rank != '0':
-        time.sleep(3)  # what rank 0 finds as well it says alone, and horovodrun ends the others
-    for problem in problems:
-        print(('' if rank == '0' else f'[rank {rank}] ') + f'error: {problem}', file=sys.stderr, flush=True)
-    return status

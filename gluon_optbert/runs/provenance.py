@@ -13,7 +13,7 @@ import gluonnlp
 import mxnet as mx
 import numpy as np
 
-from . import __version__
+from .. import __version__
 from .staging import write_file
 from .threads import physical_cores
 
