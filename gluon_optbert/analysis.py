@@ -18,7 +18,7 @@ import numpy as np
 from gluonnlp.data.fast_bert_tokenizer import BasicTokenizer
 from gluonnlp.vocab import BERTVocab
 
-from .architecture import Architecture
+from .architecture.architecture import Architecture
 from .batches import evaluation_batches
 from .checkpoint import SavedModel
 from .deploy import without_gates

@@ -8,10 +8,10 @@ from typing import Dict, List, Mapping
 
 import numpy as np
 
-from .architecture import Architecture, parameter_axes
-from .cost import CostModel
+from .architecture.architecture import Architecture
+from .architecture.cost import CostModel
+from .architecture.parameters import Parameters, parameter_axes
 from .selection import Selection, keep_all
-from .shrink import Parameters
 
 DROPS = ('last', 'first', 'alternate')
 

@@ -16,19 +16,17 @@ import numpy as np
 import yaml
 from gluonnlp.vocab import BERTVocab
 
-from .architecture import Architecture
-from .heads import PRETRAINING, Head
+from .architecture.architecture import Architecture
+from .architecture.heads import PRETRAINING, Head
+from .architecture.parameters import Alphas, Parameters, check_alphas, check_parameters, gate_name
 from .runs.arrays import read_arrays, write_arrays
 from .runs.manifest import check_manifest, write_manifest
 from .runs.recipe import load_yaml
 from .runs.staging import new_directory
-from .selection import Alphas
-from .shrink import Parameters, check_alphas, check_parameters
 from .vocabulary import read_vocabulary, write_vocabulary
 
 FORMAT = 'gluon_optbert model'
 VERSION = 1
-GATE = '.alpha'  # how the name of a gate ends
 HEAD = 'head.json'
 _FILES = ('architecture.json', 'model.params', 'vocab.txt', 'recipe.yaml', 'progress.json')
 
@@ -60,13 +58,6 @@ class SavedModel:
     progress: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     alphas: Optional[Alphas] = None
     head: Head = PRETRAINING
-
-
-def gate_name(key: str) -> str:
-    """The parameter name of a gate, e.g. ``encoder.transformer_cells.3.gate_f.alpha`` for the width ``f3``."""
-    if key == 'h':
-        return 'encoder.gate_h' + GATE
-    return f'encoder.transformer_cells.{key[1:]}.gate_{key[0]}{GATE}'
 
 
 def write_model(

@@ -14,8 +14,9 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
+from .architecture.cost import ParameterCost
+from .architecture.parameters import Alphas
 from .checkpoint import SavedModel
-from .cost import ParameterCost
 from .deployment import PRECISIONS, Deployment, import_symbol, load_deployment, vouch, write_deployment
 from .inference import INPUTS, KINDS, OUTPUTS, inference_parameters, inference_symbol, is_low, widened
 from .model import OptBERTModel, build
@@ -26,7 +27,7 @@ from .quantize import METHODS, calibrate, int8_parameters
 from .runs.arrays import BFLOAT16
 from .runs.failures import RunFailed
 from .runs.staging import new_directory
-from .selection import Alphas, Selection, keep_all
+from .selection import Selection, keep_all
 from .shrink import shrink
 from .squad import Reading
 

@@ -20,8 +20,8 @@ import mxnet as mx
 import numpy as np
 from gluonnlp.vocab import BERTVocab
 
-from .architecture import Architecture
-from .heads import Head
+from .architecture.architecture import Architecture
+from .architecture.heads import Head
 from .inference import INPUTS, KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
 from .precision import need_bfloat16
 from .quantize import check_thresholds, int8_symbol

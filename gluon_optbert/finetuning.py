@@ -19,12 +19,13 @@ import numpy as np
 from gluonnlp.base import get_home_dir
 from mxnet import autograd
 
+from .architecture.cost import ParameterCost
+from .architecture.heads import PRETRAINING, Head
+from .architecture.parameters import Parameters, network_shapes
 from .checkpoint import SavedModel, read_model, write_model
-from .cost import ParameterCost
 from .deploy import without_gates
 from .distributed import Workers
 from .features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
-from .heads import PRETRAINING, Head, network_shapes
 from .loop import Objective, Phase, Reporter, descend
 from .model import OptBERTModel, TaskLoss, build, read_parameters
 from .pretraining import WeightRecipe, work_directory
@@ -32,7 +33,6 @@ from .runs.manifest import sha256
 from .runs.provenance import origin_here
 from .runs.recipe import check_same, option, save, to_dict
 from .runs.staging import new_directory, refuse_existing, write_file
-from .shrink import Parameters
 from .states import States
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1

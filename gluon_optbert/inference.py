@@ -12,12 +12,12 @@ from typing import Dict, List, Mapping, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from .architecture import Architecture, LayerDims
+from .architecture.architecture import Architecture, LayerDims
+from .architecture.heads import Head
+from .architecture.parameters import Parameters, network_shapes
 from .encoder import MASKED_SCORE
 from .gates import LAYER_NORM_EPS
-from .heads import Head, network_shapes
 from .runs.arrays import BFLOAT16
-from .shrink import Parameters
 
 F = mx.sym
 KINDS = ('encoder', 'pretraining', 'task')

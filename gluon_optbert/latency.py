@@ -12,8 +12,8 @@ from typing import Any, Dict, List, Mapping, Optional
 import numpy as np
 from scipy.optimize import nnls
 
-from .architecture import Architecture, LayerDims
-from .cost import LATENCY_FEATURES, LatencyCost, latency_features
+from .architecture.architecture import Architecture, LayerDims
+from .architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from .deploy import INPUTS, latency_ms, random_feed
 from .model import build
 from .runs.recipe import option

@@ -9,11 +9,11 @@ import numpy as np
 from gluonnlp.model.bert import BERTModel
 from mxnet.gluon import HybridBlock, nn
 
-from .architecture import Architecture
+from .architecture.architecture import Architecture
+from .architecture.heads import PRETRAINING, Head
+from .architecture.parameters import Parameters, check_parameters
 from .encoder import MASKED_SCORE, OptBERTEncoder
 from .gates import Gate, Gates, StreamLayerNorm, column_of_ones, spread
-from .heads import PRETRAINING, Head
-from .shrink import Parameters, check_parameters
 
 
 class VocabularyScores(nn.Dense):

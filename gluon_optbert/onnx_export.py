@@ -14,10 +14,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from . import __version__
-from .architecture import Architecture, LayerDims
+from .architecture.architecture import Architecture, LayerDims
+from .architecture.heads import Head
 from .encoder import MASKED_SCORE
 from .gates import LAYER_NORM_EPS
-from .heads import Head
 from .inference import INPUTS, inputs_of, outputs_of
 
 ONNX = 'model.onnx'

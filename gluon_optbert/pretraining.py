@@ -9,11 +9,12 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from mxnet import gluon
 
-from .architecture import resolve
+from .architecture.cost import ParameterCost
+from .architecture.heads import PRETRAINING
+from .architecture.named import resolve
+from .architecture.parameters import PARTS, part_of
 from .checkpoint import SavedModel, read_model, write_model
-from .cost import ParameterCost
 from .distributed import COMPRESSIONS, Workers
-from .heads import PARTS, PRETRAINING, part_of
 from .loop import Phase, Reporter
 from .model import OptBERTModel, build, named_parameters, read_parameters
 from .optimization import OPTIMIZERS, LossScale, Optimizer, Schedule

@@ -6,15 +6,15 @@ import dataclasses
 from pathlib import Path
 from typing import List, Optional, Tuple
 
-from .architecture import Architecture
+from .architecture.architecture import Architecture
+from .architecture.cost import OBJECTIVES, CostModel, cost_model
+from .architecture.heads import PRETRAINING
+from .architecture.parameters import LETTERS, PARTS
 from .baselines import DROPS
 from .checkpoint import SavedModel, read_model
-from .cost import OBJECTIVES, CostModel, cost_model
-from .heads import PARTS, PRETRAINING
 from .penalty import PENALTIES
 from .pretraining import TrainingRecipe, trained_steps
 from .runs.recipe import option
-from .selection import LETTERS
 
 METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'blocks', 'heads')
 UNRANKED = ('uniform', 'layers', 'blocks')  # they choose widths or layers, not units

@@ -7,10 +7,11 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import numpy as np
 
+from .architecture.cost import ParameterCost, count_flops
+from .architecture.parameters import Alphas
 from .checkpoint import read_model
-from .cost import ParameterCost, count_flops
 from .prune_recipe import PruneRecipe
-from .selection import Alphas, Selection
+from .selection import Selection
 
 
 def explain(

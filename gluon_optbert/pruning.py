@@ -21,10 +21,11 @@ from typing import Any, Dict, List, Mapping, Tuple
 import mxnet as mx
 import numpy as np
 
-from .architecture import Architecture
+from .architecture.architecture import Architecture
+from .architecture.cost import CostModel, LatencyCost, ParameterCost, beta
+from .architecture.parameters import Alphas, gate_name
 from .baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
-from .checkpoint import SavedModel, gate_name, read_model, write_model
-from .cost import CostModel, LatencyCost, ParameterCost, beta
+from .checkpoint import SavedModel, read_model, write_model
 from .distributed import Workers
 from .latency import check_predictions
 from .loop import Reporter
@@ -37,7 +38,7 @@ from .prune_report import explain, readable, summary
 from .runs.provenance import ORIGIN, note_origin
 from .runs.recipe import check_same, save, to_dict
 from .runs.staging import new_directory, refuse_existing, write_file
-from .selection import Alphas, Selection, select_units
+from .selection import Selection, select_units
 from .shards import Shards
 from .shrink import shrink
 from .training import evaluate, fit, gradients

@@ -11,10 +11,10 @@ import numpy as np
 from gluonnlp.data import SQuAD
 
 from .answers import answer_files, best_answers
+from .architecture.heads import Head
 from .checkpoint import SavedModel
 from .distributed import Workers
 from .finetuning import Exercise, FineTuneRecipe, data_directory, finetune
-from .heads import Head
 from .metrics import squad_v1, squad_v2
 from .runs.recipe import option
 from .squad import Question, Reading, make_windows, read_questions

@@ -20,59 +20,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Callable, Dict, Mapping, Tuple
+from typing import Callable, Dict, Tuple
 
 import numpy as np
 
-from .architecture import Architecture, Axis, parameter_axes
-from .heads import PRETRAINING, Head, network_shapes
-from .selection import Alphas, Selection
+from .architecture.architecture import Architecture, Axis
+from .architecture.parameters import Alphas, Parameters, check_alphas, check_parameters, parameter_axes
+from .selection import Selection
 
-Parameters = Mapping[str, np.ndarray]
 _LAYER = re.compile(r'(encoder\.transformer_cells\.)(\d+)')
-
-
-def check_parameters(parameters: Parameters, architecture: Architecture, head: Head = PRETRAINING) -> None:
-    """Refuse parameters that are not those of the architecture and its head.
-
-    Raises
-    ------
-    ValueError
-        Listing every name that is missing or unknown and every shape that does not fit.
-    """
-    wanted = network_shapes(architecture, head)
-    problems = [f'missing {name} {shape}' for name, shape in wanted.items() if name not in parameters]
-    problems += [
-        f'unknown {name!r:.80} {np.shape(parameters[name])}' for name in parameters if name not in wanted
-    ]
-    problems += [
-        f'{name} has shape {np.shape(parameters[name])}, wanted {shape}'
-        for name, shape in wanted.items()
-        if name in parameters and np.shape(parameters[name]) != shape
-    ]
-    if problems:
-        raise ValueError(
-            'parameters do not fit the architecture:' + ''.join(f'\n  {line}' for line in problems)
-        )
-
-
-def check_alphas(alphas: Alphas, architecture: Architecture) -> None:
-    """Refuse gates that are not those of the architecture; a width of none needs no gate.
-
-    Raises
-    ------
-    ValueError
-        Listing every gate that is missing, unknown or of another length.
-    """
-    widths = architecture.widths()
-    wrong = [
-        f'{key} {np.shape(alphas.get(key))}, wanted ({width},)'
-        for key, width in widths.items()
-        if np.shape(alphas.get(key, [] if width == 0 else None)) != (width,)
-    ]
-    wrong += [f'unknown {key}' for key in alphas if key not in widths]
-    if wrong:
-        raise ValueError('gates do not fit the architecture: ' + '; '.join(wrong))
 
 
 def _axis_gate(axis: Axis, alphas: Alphas) -> np.ndarray:

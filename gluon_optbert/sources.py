@@ -12,10 +12,11 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 from gluonnlp.vocab import BERTVocab
 
-from .architecture import Architecture, uniform
+from .architecture.architecture import Architecture
+from .architecture.heads import PRETRAINING, Head
+from .architecture.named import uniform
 from .foreign import array_of, read_json, read_small
 from .gates import LAYER_NORM_EPS
-from .heads import PRETRAINING, Head
 from .name_maps import QUESTION_ANSWERING, look_up
 from .runs.arrays import BFLOAT16, read_named
 from .runs.failures import RunFailed

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 import mxnet as mx
 from mxnet import autograd
 
-from .checkpoint import gate_name
+from .architecture.parameters import gate_name
 from .distributed import Workers
 from .features import TaskBatch, evaluation_batches, steps_per_epoch
 from .finetuning import Exercise, FineTuneRecipe, FineTuning, start_parameters

@@ -15,12 +15,12 @@ import math
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
+from .architecture.cost import ParameterCost
+from .architecture.paper import PaperTable, load_table
 from .checkpoint import SavedModel
-from .cost import ParameterCost
 from .distributed import Workers
 from .finetuning import FineTuneRecipe
 from .glue import GlueRecipe, finetune_glue, task_directory
-from .paper import PaperTable, load_table
 from .pretraining import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards, pretrain
 from .prune_recipe import PruneRecipe, read_start
 from .pruning import prune

@@ -10,12 +10,13 @@ import re
 from pathlib import Path
 from typing import Callable, List, Mapping, Optional, Tuple, Union
 
-from .architecture import Architecture, bert_base, resolve
-from .cost import ParameterCost
-from .paper import Cell, PaperTable, load_table
+from .architecture.architecture import Architecture
+from .architecture.cost import ParameterCost
+from .architecture.named import bert_base, resolve
+from .architecture.paper import Cell, PaperTable, load_table
+from .architecture.parameters import LETTERS
 from .prune_recipe import PruneRecipe, unreachable
 from .runs.recipe import option
-from .selection import LETTERS
 
 TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
 

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from .heads import Head
+from .architecture.heads import Head
 from .metrics import METRICS
 
 LOG = logging.getLogger(__name__)

@@ -13,13 +13,14 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
+from .architecture.cost import ParameterCost
+from .architecture.parameters import Alphas
 from .batches import evaluation_batches
 from .checkpoint import SavedModel, read_model
-from .cost import ParameterCost
 from .deploy import INPUTS, OUTPUTS, TOLERANCE, NotEqual, export, import_symbol, relative_difference, run
 from .model import build
 from .runs.recipe import option, read_yaml
-from .selection import Alphas, Selection, keep_all, truncate
+from .selection import Selection, keep_all, truncate
 from .shards import Shards
 from .shrink import shrink
 from .vocabulary import vocabulary_hash

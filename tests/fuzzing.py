@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 from tiny import LENGTH, PREDICTIONS, TOKENS, network, write_saved_model, write_shards
 
 from gluon_optbert import shards as format_
-from gluon_optbert.architecture import Architecture, resolve
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.named import resolve
 from gluon_optbert.checkpoint import FORMAT, VERSION, read_model
 from gluon_optbert.corpus import ShardRecipe
 from gluon_optbert.pretraining import PretrainRecipe

@@ -17,11 +17,11 @@ from gluon_optbert.analysis import (
     sample_of_texts,
     stream,
 )
-from gluon_optbert.architecture import parameter_axes
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.architecture.parameters import network_shapes, parameter_axes
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.deploy import without_gates
 from gluon_optbert.features import sorted_batches
-from gluon_optbert.heads import Head, network_shapes
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.vocabulary import vocabulary_of
 

@@ -8,15 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import network
 
-from gluon_optbert.architecture import (
-    Architecture,
-    LayerDims,
-    bert_base,
-    parameter_axes,
-    parameter_shapes,
-    resolve,
-    uniform,
-)
+from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.architecture.named import bert_base, resolve, uniform
+from gluon_optbert.architecture.parameters import parameter_axes, parameter_shapes
 
 WIDTH = st.integers(1, 9)
 LAYERS = st.lists(st.builds(LayerDims, a=WIDTH, k=WIDTH, v=WIDTH, f=st.integers(0, 9)), max_size=4)

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import network, outputs_of, random_inputs, random_parameters
 
-from gluon_optbert.architecture import bert_base, parameter_axes, resolve
+from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.architecture.named import bert_base, resolve
+from gluon_optbert.architecture.parameters import parameter_axes
 from gluon_optbert.baselines import (
     layers_to_keep,
     magnitude_scores,
@@ -15,7 +17,6 @@ from gluon_optbert.baselines import (
     select_layers,
     select_uniform,
 )
-from gluon_optbert.cost import ParameterCost
 from gluon_optbert.model import build
 from gluon_optbert.selection import Selection, keep_all, select_units
 from gluon_optbert.shrink import cut

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tiny import ROOT, network, run, saved_model
 
+from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.deploy import export
-from gluon_optbert.heads import PRETRAINING
 from gluon_optbert.inference import inference_shapes
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))

@@ -29,15 +29,8 @@ from tiny import (
     write_saved_model,
 )
 
-from gluon_optbert.checkpoint import (
-    FORMAT,
-    VERSION,
-    SavedModel,
-    gate_name,
-    read_arrays,
-    read_model,
-    write_model,
-)
+from gluon_optbert.architecture.parameters import gate_name
+from gluon_optbert.checkpoint import FORMAT, VERSION, SavedModel, read_arrays, read_model, write_model
 from gluon_optbert.model import build
 from gluon_optbert.runs.manifest import check_manifest, write_manifest
 from gluon_optbert.runs.staging import new_directory, refuse_existing, write_file

@@ -18,10 +18,11 @@ from side_by_side import summarise, table
 from tiny import ROOT, network, write_saved_model
 
 from gluon_optbert import finetuning
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.checkpoint import read_model, write_model
 from gluon_optbert.features import training_batches
 from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue
-from gluon_optbert.heads import Head, network_shapes
 from gluon_optbert.importers import convert
 from gluon_optbert.model import named_parameters
 from gluon_optbert.optimization import Optimizer

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from test_architecture import ARCHITECTURES
 from tiny import network
 
-from gluon_optbert.architecture import bert_base
-from gluon_optbert.cost import FlopsCost, ParameterCost, beta, cost_model, count_flops, count_parameters
+from gluon_optbert.architecture.cost import (
+    FlopsCost,
+    ParameterCost,
+    beta,
+    cost_model,
+    count_flops,
+    count_parameters,
+)
+from gluon_optbert.architecture.named import bert_base
 from gluon_optbert.encoder import OptBERTEncoder
 from gluon_optbert.model import build, read_parameters
 

@@ -9,6 +9,7 @@ import pytest
 from tiny import contents, network, random_alphas, random_parameters, run, saved_model, vocabulary
 
 from gluon_optbert import deploy
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.checkpoint import SavedModel, read_model, write_model
 from gluon_optbert.deploy import (
     NotEqual,
@@ -18,7 +19,6 @@ from gluon_optbert.deploy import (
     relative_difference,
     without_gates,
 )
-from gluon_optbert.heads import Head
 from gluon_optbert.model import build, read_parameters
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))

@@ -15,9 +15,9 @@ from mxnet import autograd
 from test_shrink import NETWORKS, SEEDS, TOLERANCE, UNEVEN
 from tiny import network, outputs_of, random_alphas, random_inputs, random_parameters, relative_difference
 
-from gluon_optbert.architecture import parameter_shapes, uniform
+from gluon_optbert.architecture.named import uniform
+from gluon_optbert.architecture.parameters import network_shapes, parameter_shapes
 from gluon_optbert.encoder import OptBERTEncoder
-from gluon_optbert.heads import network_shapes
 from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, load, named_parameters, read_parameters
 
 EVEN = uniform(layers=2, h=8, a=2, vocab_size=32, max_length=16)

@@ -18,6 +18,7 @@ from test_distributed import horovodrun, needs_horovod
 from tiny import ROOT, contents, network, random_alphas, run, saved_model
 
 from gluon_optbert import finetuning
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.checkpoint import read_model, write_model
 from gluon_optbert.deploy import export, load_deployment, random_feed
 from gluon_optbert.deploy import run as run_block
@@ -25,7 +26,6 @@ from gluon_optbert.distributed import Workers
 from gluon_optbert.features import make_reader
 from gluon_optbert.finetuning import data_directory, predict, start_parameters
 from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
-from gluon_optbert.heads import Head
 from gluon_optbert.model import TaskLoss, build
 from gluon_optbert.runs import provenance
 from gluon_optbert.runs.recipe import RecipeError, fill

@@ -67,11 +67,19 @@ def path_of(name):
     return PACKAGE / (name.replace('.', '/') + '.py')
 
 
+def running(tree):
+    """The nodes of a program, without what only a type checker reads."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and getattr(node.test, 'id', '') == 'TYPE_CHECKING'):
+            yield node
+            yield from running(node)
+
+
 def imports(name):
     """What a module imports anywhere in it: modules and names of the package, and top-level names of all else."""
     own, others = set(), set()
     parents = ['gluon_optbert', *name.split('.')[:-1]]
-    for node in ast.walk(ast.parse(path_of(name).read_text(encoding='utf-8'))):
+    for node in running(ast.parse(path_of(name).read_text(encoding='utf-8'))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -9,7 +9,7 @@ import pytest
 from tiny import network
 
 from gluon_optbert import deploy
-from gluon_optbert.heads import PRETRAINING, Head
+from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.inference import (
     INPUTS,
     inference_parameters,

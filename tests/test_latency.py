@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tiny import network, run
 
-from gluon_optbert.architecture import Architecture
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.baselines import random_scores
-from gluon_optbert.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.latency import LatencyRecipe, fit_latency, random_architecture
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.pruning import prune

@@ -8,19 +8,22 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies
 
-from gluon_optbert.architecture import Architecture, LayerDims, bert_base, resolve, uniform
-from gluon_optbert.cost import FlopsCost, ParameterCost, beta
-from gluon_optbert.named import (
+from gluon_optbert.architecture.__main__ import main
+from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.architecture.cost import FlopsCost, ParameterCost, beta
+from gluon_optbert.architecture.description import PUBLISHED_BETA
+from gluon_optbert.architecture.named import (
     EXAMPLES,
     OPTBERTS,
-    PUBLISHED_BETA,
+    bert_base,
     every,
-    main,
+    resolve,
     scale_uniformly,
     uncertainties,
     undivided,
+    uniform,
 )
-from gluon_optbert.paper import NUMBERS, load_table
+from gluon_optbert.architecture.paper import NUMBERS, load_table
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -291,5 +294,7 @@ def test_architecture_runs_as_a_module_without_a_warning():
 
 
 def test_naming_needs_no_mxnet_and_no_numpy():
-    code = 'import sys, gluon_optbert.named; sys.exit(bool({"mxnet", "numpy"} & set(sys.modules)))'
+    code = (
+        'import sys, gluon_optbert.architecture.named; sys.exit(bool({"mxnet", "numpy"} & set(sys.modules)))'
+    )
     assert subprocess.run([sys.executable, '-c', code], cwd=ROOT, timeout=60).returncode == 0

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import gluon_optbert
-from gluon_optbert import paper
-from gluon_optbert.paper import NUMBERS, load_table, read_table
+from gluon_optbert.architecture import paper
+from gluon_optbert.architecture.paper import NUMBERS, load_table, read_table
 
 RESULTS = (6, 8, 9, 11, 13, 14, 15)
 TASKS = ('squad1_f1', 'squad2_f1', 'mnli', 'mrpc', 'sst2', 'rte')
@@ -20,7 +19,7 @@ def rows(number):
 
 def test_module_wins_over_directory_of_the_same_name():
     assert Path(paper.__file__).name == 'paper.py'
-    assert not (Path(gluon_optbert.__file__).parent / 'paper' / '__init__.py').exists()
+    assert not Path(paper.__file__).with_name('paper').joinpath('__init__.py').exists()
 
 
 @pytest.mark.parametrize('number', NUMBERS)

@@ -6,7 +6,7 @@ import pytest
 from mxnet import autograd
 from tiny import network, random_alphas
 
-from gluon_optbert.cost import ParameterCost, beta
+from gluon_optbert.architecture.cost import ParameterCost, beta
 from gluon_optbert.gates import Gate, HardConcreteGate
 from gluon_optbert.model import build
 from gluon_optbert.penalty import PENALTIES, L0Penalty, L1Penalty, ProximalPenalty

@@ -8,9 +8,9 @@ import numpy as np
 import plot_architecture as tool
 import pytest
 
-from gluon_optbert.architecture import Architecture, LayerDims
-from gluon_optbert.cost import ParameterCost
-from gluon_optbert.paper import load_table
+from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.architecture.paper import load_table
 
 BASE = Architecture(h=4, layers=(LayerDims(2, 2, 2, 8), LayerDims(2, 2, 2, 8)), vocab_size=10)
 SMALL = Architecture(h=3, layers=(LayerDims(1, 2, 1, 5), LayerDims(2, 1, 2, 7)), vocab_size=10)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from tiny import network, run, saved_model, vocabulary
 
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.deploy import Predictor, export
 from gluon_optbert.deployment import Deployment
 from gluon_optbert.features import sorted_batches
-from gluon_optbert.heads import Head
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.predictor import Encoder, Instance, feed_of, instance_of, read_instances, score
 

@@ -23,9 +23,10 @@ from tiny import (
 )
 
 from gluon_optbert import pretraining
-from gluon_optbert.architecture import Architecture
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.architecture.parameters import part_of
 from gluon_optbert.checkpoint import SavedModel, read_model, write_model
-from gluon_optbert.heads import Head, part_of
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.optimization import TrainingDiverged
 from gluon_optbert.pretraining import PretrainRecipe, pretrain, work_directory

@@ -9,8 +9,8 @@ import yaml
 from pruned import MODEL, alphas_of, recipe_for, records, results, selection_of
 from tiny import network, outputs_of, random_inputs, relative_difference, write_saved_model
 
+from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.checkpoint import read_model
-from gluon_optbert.cost import FlopsCost, ParameterCost
 from gluon_optbert.model import build
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.prune_report import summary

@@ -9,7 +9,7 @@ from test_inference import of_arrays
 from tiny import network
 
 from gluon_optbert import deploy
-from gluon_optbert.heads import PRETRAINING
+from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.inference import inference_parameters, inference_symbol, inputs_of
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.quantize import (

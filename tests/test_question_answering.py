@@ -13,9 +13,9 @@ from finetuned import FILES, squad_recipe, write_questions
 from tiny import network, write_saved_model
 
 from gluon_optbert import finetuning
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.checkpoint import read_model
 from gluon_optbert.deploy import Predictor, export
-from gluon_optbert.heads import Head
 from gluon_optbert.loop import Terminated
 from gluon_optbert.metrics import squad_v1, squad_v2
 from gluon_optbert.question_answering import finetune_squad

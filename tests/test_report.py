@@ -13,8 +13,8 @@ from test_page import HOSTILE, check_page
 from test_plot_architecture import BASE, SMALL, write_run
 from tiny import run
 
-from gluon_optbert.cost import ParameterCost
-from gluon_optbert.paper import load_table
+from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.architecture.paper import load_table
 
 RECORDS = [
     {

@@ -17,12 +17,13 @@ from tiny import (
     relative_difference,
 )
 
-from gluon_optbert.architecture import Architecture, LayerDims, parameter_shapes
+from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.architecture.parameters import check_parameters, parameter_shapes
 from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.deploy import INPUTS, export, import_symbol
 from gluon_optbert.model import build
 from gluon_optbert.selection import Selection, truncate
-from gluon_optbert.shrink import check_parameters, cut, fold, shrink
+from gluon_optbert.shrink import cut, fold, shrink
 from gluon_optbert.vocabulary import vocabulary_of
 
 # Relative to the largest value of an output: what two layers leave of float32's 1e-7 when sums are taken in

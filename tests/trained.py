@@ -4,7 +4,7 @@ import numpy as np
 from pruned import records
 from tiny import network, saved_model
 
-from gluon_optbert.cost import ParameterCost, beta
+from gluon_optbert.architecture.cost import ParameterCost, beta
 from gluon_optbert.distributed import Workers
 from gluon_optbert.loop import Phase, Reporter
 from gluon_optbert.model import build, named_parameters

@@ -18,15 +18,17 @@ from typing import Any, Callable, Dict, List, Optional
 import numpy as np
 from gluonnlp.vocab import BERTVocab
 
-from gluon_optbert.architecture import Architecture, resolve
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.architecture.heads import PRETRAINING
+from gluon_optbert.architecture.named import resolve
+from gluon_optbert.architecture.parameters import LETTERS, network_shapes
 from gluon_optbert.checkpoint import SavedModel, write_model
-from gluon_optbert.cost import ParameterCost
-from gluon_optbert.heads import PRETRAINING, network_shapes
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
-from gluon_optbert.selection import LETTERS, select_units
+from gluon_optbert.selection import select_units
 from gluon_optbert.shrink import shrink
 from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
 

@@ -31,12 +31,13 @@ from matplotlib.figure import Figure
 from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
 
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
-from gluon_optbert.architecture import Architecture, resolve
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.cost import ParameterCost, count_flops
+from gluon_optbert.architecture.named import resolve
+from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.checkpoint import SavedModel
-from gluon_optbert.cost import ParameterCost, count_flops
 from gluon_optbert.deploy import export, random_feed, relative_difference
 from gluon_optbert.deployment import PARAMETERS, SYMBOL, Deployment, read_deployment
-from gluon_optbert.heads import network_shapes
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.onnx_export import ONNX
 from gluon_optbert.runs.command_line import command, parse

@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from gluon_optbert.architecture import Architecture, resolve
-from gluon_optbert.cost import count_flops, count_parameters
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.cost import count_flops, count_parameters
+from gluon_optbert.architecture.named import resolve
 from gluon_optbert.documents import list_files, read_documents
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import origin_here

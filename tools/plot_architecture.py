@@ -18,9 +18,9 @@ from figures import MARKERS, OKABE_ITO, STYLE, in_millions, labels_of, plain, sa
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gluon_optbert.architecture import Architecture, bert_base
-from gluon_optbert.named import LAYER_TABLES, published
-from gluon_optbert.paper import load_table
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.named import LAYER_TABLES, bert_base, published
+from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.staging import write_file
 

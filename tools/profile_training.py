@@ -30,9 +30,10 @@ import numpy as np
 from mxnet import gluon
 
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
-from gluon_optbert.architecture import Architecture, resolve
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.cost import count_flops
+from gluon_optbert.architecture.named import resolve
 from gluon_optbert.batches import Batch
-from gluon_optbert.cost import count_flops
 from gluon_optbert.distributed import Workers
 from gluon_optbert.loop import Phase, backward, collect_gradients
 from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, named_parameters

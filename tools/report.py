@@ -22,8 +22,8 @@ from page import Chapter, Html, details, joined, page, picture, table, tag, valu
 from plot_architecture import WIDTHS, Run, draw_alphas, draw_losses, draw_widths, read_gates, read_run
 
 from gluon_optbert import __version__
-from gluon_optbert.architecture import Architecture
-from gluon_optbert.cost import ParameterCost, count_flops
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import ORIGIN
 from gluon_optbert.runs.recipe import option

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from gluon_optbert.architecture import Architecture
+from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.runs.failures import RunFailed
 
 SCRIPTS = Path(__file__).resolve().parent / 'peers'

@@ -6,18 +6,83 @@ found."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import difflib
-import json
+import os
 import re
-import textwrap
-from typing import Any, Collection, Dict, List, Optional, Sequence, Tuple
+from pathlib import Path
+from typing import Collection, Dict, List, Optional, Tuple, Union
 
-from .architecture import Architecture, LayerDims, bert_base, resolve, uniform
-from .cost import CostModel, ParameterCost, beta, count_flops, count_parameters
+from .architecture import Architecture, LayerDims
+from .cost import CostModel, ParameterCost
 from .paper import load_table
-from .runs.command_line import command
+
+
+def uniform(
+    *,
+    layers: int,
+    h: int,
+    a: int,
+    vocab_size: int,
+    k: Optional[int] = None,
+    v: Optional[int] = None,
+    f: Optional[int] = None,
+    e: Optional[int] = None,
+    max_length: int = 512,
+) -> Architecture:
+    """A BERT with equal layers; k and v are h/a and f is 4h unless given (optBERT, Table 2).
+
+    Raises
+    ------
+    ValueError
+        If k or v has to be derived and a does not divide h.
+    """
+    if (k is None or v is None) and (a < 1 or h % a):
+        raise ValueError(f'architecture: h={h} is not a multiple of a={a}, so k and v have to be given')
+    dims = LayerDims(
+        a=a, k=h // a if k is None else k, v=h // a if v is None else v, f=4 * h if f is None else f
+    )
+    return Architecture(h=h, layers=(dims,) * layers, vocab_size=vocab_size, e=e, max_length=max_length)
+
+
+def bert_base(layers: int = 12) -> Architecture:
+    """BERT-base uncased (Devlin et al., 2018), or BERT-l with fewer layers."""
+    return uniform(layers=layers, h=768, a=12, vocab_size=30522)
+
+
+def resolve(name: Union[str, Path], *, vocab_size: Optional[int] = None) -> Architecture:
+    """The architecture that a name, a file, a model directory or inline JSON stands for.
+
+    Names are ``bert_base``, ``bert_9``, ``optbert_99m`` to ``optbert_33m``, ``uniform_66m``, ``albert_e128``,
+    ``l4_h256_a4`` (also with ``_k _v _f _e``), ``undivided_every_2``, ``undivided_keep_0_5_11`` and their
+    like; module `named` makes them.
+
+    Parameters
+    ----------
+    name : str or Path
+    vocab_size : int, optional
+        Replaces the vocabulary size of a named architecture, whose widths stay what they are with BERT's
+        vocabulary; one read from JSON keeps its own.
+
+    Raises
+    ------
+    ValueError
+        If it is none of them; the message says which names there are.
+    """
+
+    text = str(name).strip()
+    if text.startswith('{'):
+        return Architecture.from_json(text, source='inline architecture')
+    found = from_name(text)
+    if found is not None:
+        return found if vocab_size is None else dataclasses.replace(found, vocab_size=vocab_size)
+    path = os.path.join(text, 'architecture.json') if os.path.isdir(text) else text
+    if not os.path.isfile(path):
+        raise ValueError(
+            unknown_name(text) if path == text else f'{text} is a directory without an architecture.json'
+        )
+    return Architecture.from_json(Path(path).read_text(encoding='utf-8', errors='replace'), source=path)
+
 
 VOCAB_SIZE = 30522  # of BERT uncased
 SCALE_STEPS = 10000  # the factor of `scale_uniformly` is a multiple of 1/10,000
@@ -36,8 +101,6 @@ FORMS = (
     '_stacked_M), of BERT-base or after any other name, as in l4_h256_a4_undivided_every_2'
 )
 EXAMPLES = ('bert_base', 'bert_9', 'uniform_66m', 'albert_e128', 'l4_h256_a4', 'undivided_every_2') + OPTBERTS
-PUBLISHED_BETA = {'a': '1.0', 'h': '0.73', 'k': '0.093', 'v': '0.093', 'f': '0.0078'}  # optBERT, section 5
-COUNTING_RULE = 'embeddings (word, position, token type, LayerNorm) and encoder, without pooler and heads'
 
 
 def from_name(name: str) -> Optional[Architecture]:
@@ -241,141 +304,3 @@ def undivided(base: Architecture, keep: Collection[int], *, stacked: int = 0) ->
         attention = dataclasses.replace(layer, f=0)
         layers += [attention] * stacked + [layer] if i in keep else [attention]
     return dataclasses.replace(base, layers=tuple(layers))
-
-
-def describe(name: str, architecture: Architecture, length: int) -> Dict[str, Any]:
-    """All that the command prints, as JSON values.
-
-    Raises
-    ------
-    ValueError
-        If the network has no positions for that length.
-    """
-    if not 1 <= length <= architecture.max_length:
-        raise ValueError(
-            f'length must be from 1 to {architecture.max_length}, the positions of {name}, found {length}'
-        )
-    parameters, flops = count_parameters(architecture), count_flops(architecture, length)
-    return {
-        'name': name,
-        'architecture': architecture.to_dict(),
-        'inferred': uncertainties(name),
-        'parameters': {
-            **parameters,
-            'published_rule': int(ParameterCost().cost(architecture)),
-            'everything': sum(parameters.values()),
-        },
-        'published_rule': COUNTING_RULE,
-        'flops': {'length': length, **flops, 'total': sum(flops.values())},
-        'beta': beta(architecture, ParameterCost()),
-        'published_beta_of_bert_base': {letter: float(value) for letter, value in PUBLISHED_BETA.items()},
-    }
-
-
-def _layer_lines(architecture: Architecture) -> List[str]:
-    """The widths as a table; layers that are equal and follow each other share a line."""
-    lines, first = [f'{"layer":>7} {"a":>5} {"k":>5} {"v":>5} {"f":>6}'], 0
-    layers = architecture.layers
-    for i, layer in enumerate(layers):
-        if i + 1 == len(layers) or layers[i + 1] != layer:
-            where = str(i + 1) if i == first else f'{first + 1}-{i + 1}'
-            lines.append(f'{where:>7} {layer.a:5d} {layer.k:5d} {layer.v:5d} {layer.f:6d}')
-            first = i + 1
-    return lines
-
-
-def _beta_lines(values: Dict[str, float]) -> List[str]:
-    """Our weights of equation (2), over the layers, beside the published ones."""
-    lines = [f'{"width":>7} {"here":>19}   published for BERT-base']
-    for letter, printed in PUBLISHED_BETA.items():
-        own = [value for key, value in values.items() if key[0] == letter and value]
-        low, high = (f'{bound:.4g}' for bound in (min(own), max(own))) if own else ('-', '-')
-        lines.append(f'{letter:>7} {low if low == high else low + " to " + high:>19}   {printed}')
-    return lines
-
-
-def readable(story: Dict[str, Any], architecture: Architecture) -> str:
-    """What `describe` found, for people."""
-    parameters, flops = story['parameters'], story['flops']
-    embedding = 'e = h' if architecture.e is None else f'e = {architecture.e}'
-
-    def amounts(rows: Sequence[Tuple[str, int, str]]) -> List[str]:
-        return [f'  {what:<14} {amount:>18,}  {note}'.rstrip() for what, amount, note in rows]
-
-    lines = [
-        f'{story["name"]}: h = {architecture.h}, {embedding}, {len(architecture.layers)} layers, vocabulary '
-        f'{architecture.vocab_size:,}, {architecture.max_length} positions, {architecture.token_types} token '
-        f'types',
-        *(line for note in story['inferred'] for line in textwrap.wrap(note, 116, subsequent_indent='  ')),
-        '',
-        *_layer_lines(architecture),
-        '',
-        'parameters',
-    ]
-    lines += amounts(
-        [
-            ('embeddings', parameters['embeddings'], ''),
-            ('attention', parameters['attention'], ''),
-            ('feed-forward', parameters['feed_forward'], ''),
-            (
-                'total',
-                parameters['published_rule'],
-                f'{parameters["published_rule"] / 1e6:.2f} M by the published rule: {COUNTING_RULE}',
-            ),
-            ('pooler', parameters['pooler'], ''),
-            ('heads', parameters['heads'], 'MLM and NSP; the decoder shares the word embedding'),
-            ('everything', parameters['everything'], ''),
-        ]
-    )
-    lines += [
-        '',
-        f'FLOPs of one sequence of {flops["length"]} tokens (matrix products, two for each multiply-add; no '
-        f'pooler, '
-        'no heads)',
-    ]
-    lines += amounts(
-        [('embeddings', flops['embeddings'], 'the projection from e to h')] if flops['embeddings'] else []
-    )
-    lines += amounts(
-        [
-            ('attention', flops['attention'], ''),
-            ('feed-forward', flops['feed_forward'], ''),
-            ('total', flops['total'], f'{flops["total"] / 1e9:.2f} G'),
-        ]
-    )
-    lines += [
-        '',
-        'beta: the parameters that go with one unit of a width, over those of the dearest head',
-        *_beta_lines(story['beta']),
-        'The published values are those that bert_base has here, cut off (not rounded) after two significant '
-        'digits.',
-    ]
-    return '\n'.join(lines)
-
-
-@command
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print an architecture: its widths, parameters, FLOPs and beta."""
-    parser = argparse.ArgumentParser(
-        prog='python -m gluon_optbert.architecture',
-        allow_abbrev=False,
-        description=f'{main.__doc__}\n\nexample:\n  python -m gluon_optbert.architecture optbert_88m '
-        f'--length 128',
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        'name',
-        metavar='NAME',
-        help=f'a name, an architecture.json, a model directory, or JSON itself; names are {FORMS}',
-    )
-    parser.add_argument(
-        '--length',
-        type=int,
-        default=128,
-        help='tokens of the sequence that FLOPs are counted for [default: %(default)s]',
-    )
-    parser.add_argument('--json', action='store_true', help='print JSON')
-    given = parser.parse_args(argv)
-    architecture = resolve(given.name)
-    story = describe(given.name, architecture, given.length)
-    print(json.dumps(story, indent=1) if given.json else readable(story, architecture))

@@ -13,7 +13,8 @@ import math
 from pathlib import Path
 from typing import Dict, Mapping, Optional, Union
 
-from .architecture import Architecture, parameter_shapes
+from .architecture import Architecture
+from .parameters import parameter_shapes
 
 OBJECTIVES = ('parameters', 'flops', 'latency')
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Mapping, Optional, Tuple
-
-from .architecture import Architecture, parameter_shapes
+from typing import Any, Dict, Mapping, Tuple
 
 KINDS = ('pretraining', 'classification', 'regression', 'question_answering')
 
@@ -79,34 +77,3 @@ class Head:
 
 
 PRETRAINING = Head()
-PARTS = {
-    'pooler': 'pooler',
-    'mlm': 'MLM head',
-    'nsp': 'NSP head',
-}  # of what stands on the encoder in pre-training, for people
-_PARTS = {
-    'pooler': 'pooler',
-    'decoder': 'mlm',
-    'classifier': 'nsp',
-}  # by the first word of a parameter's name
-
-
-def part_of(name: str) -> Optional[str]:
-    """The key in `PARTS` of what a parameter belongs to; None if it is one of the encoder or of a task's
-    head.
-    """
-    return _PARTS.get(name.split('.', 1)[0])
-
-
-def network_shapes(architecture: Architecture, head: Head = PRETRAINING) -> Dict[str, Tuple[int, ...]]:
-    """The shape of every parameter of an encoder with its head; tied tensors once.
-
-    The head of a task is a dense layer named ``task``, behind the pooler where it reads the pooled output.
-    """
-    if head == PRETRAINING:
-        return parameter_shapes(architecture)
-    h = architecture.h
-    shapes = parameter_shapes(architecture, heads=False)
-    if head.pooled:
-        shapes.update({'pooler.weight': (h, h), 'pooler.bias': (h,)})
-    return {**shapes, 'task.weight': (head.outputs, h), 'task.bias': (head.outputs,)}
