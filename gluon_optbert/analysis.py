@@ -19,14 +19,14 @@ from gluonnlp.data.fast_bert_tokenizer import BasicTokenizer
 from gluonnlp.vocab import BERTVocab
 
 from .architecture.architecture import Architecture
-from .batches import evaluation_batches
 from .checkpoint import SavedModel
 from .deploy import without_gates
 from .features import Features, TaskBatch, pair, sorted_batches
 from .model import OptBERTModel, build
-from .shards import Shards
 from .tasks import find_task, read_examples, read_lines, task_of_file
-from .vocabulary import CONTINUATION, SPECIAL_TOKENS, is_cased, make_tokenizer, vocabulary_hash
+from .text.batches import evaluation_batches
+from .text.shards import Shards
+from .text.vocabulary import CONTINUATION, SPECIAL_TOKENS, is_cased, make_tokenizer, vocabulary_hash
 
 Words = Tuple[Tuple[int, str], ...]
 

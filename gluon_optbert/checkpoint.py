@@ -23,7 +23,7 @@ from .runs.arrays import read_arrays, write_arrays
 from .runs.manifest import check_manifest, write_manifest
 from .runs.recipe import load_yaml
 from .runs.staging import new_directory
-from .vocabulary import read_vocabulary, write_vocabulary
+from .text.vocabulary import read_vocabulary, write_vocabulary
 
 FORMAT = 'gluon_optbert model'
 VERSION = 1

@@ -28,7 +28,7 @@ from .quantize import check_thresholds, int8_symbol
 from .runs.arrays import BFLOAT16, write_arrays
 from .runs.manifest import check_manifest, write_manifest
 from .squad import Reading
-from .vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
+from .text.vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
 
 FORMAT, VERSION = 'gluon_optbert deployment', 2
 PRECISIONS = ('float32', 'int8', 'bfloat16')

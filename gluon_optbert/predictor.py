@@ -15,7 +15,7 @@ from .deployment import Deployment, load_deployment
 from .features import Features, TaskBatch, make_reader, sorted_batches
 from .metrics import exact_match
 from .squad import Question, Windows, make_windows
-from .vocabulary import is_cased, make_aligner
+from .text.vocabulary import is_cased, make_aligner
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,9 +22,9 @@ from .precision import TRAINING_PRECISIONS, check_precision
 from .runs.provenance import ORIGIN, note_origin
 from .runs.recipe import check_same, option, save, to_dict
 from .runs.staging import new_directory, refuse_existing
-from .shards import Shards
+from .text.shards import Shards
+from .text.vocabulary import vocabulary_hash
 from .training import fit
-from .vocabulary import vocabulary_hash
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,8 +39,8 @@ from .runs.provenance import ORIGIN, note_origin
 from .runs.recipe import check_same, save, to_dict
 from .runs.staging import new_directory, refuse_existing, write_file
 from .selection import Selection, select_units
-from .shards import Shards
 from .shrink import shrink
+from .text.shards import Shards
 from .training import evaluate, fit, gradients
 
 

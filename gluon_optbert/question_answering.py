@@ -18,7 +18,7 @@ from .finetuning import Exercise, FineTuneRecipe, data_directory, finetune
 from .metrics import squad_v1, squad_v2
 from .runs.recipe import option
 from .squad import Question, Reading, make_windows, read_questions
-from .vocabulary import is_cased, make_aligner
+from .text.vocabulary import is_cased, make_aligner
 
 
 @dataclasses.dataclass(frozen=True)

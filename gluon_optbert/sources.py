@@ -22,8 +22,8 @@ from .runs.arrays import BFLOAT16, read_named
 from .runs.failures import RunFailed
 from .safetensors_reader import read_safetensors, read_sharded_safetensors
 from .tensorflow_reader import read_index, read_tensorflow
+from .text.vocabulary import read_vocabulary, vocabulary_of
 from .torch_reader import read_torch
-from .vocabulary import read_vocabulary, vocabulary_of
 
 # The fields of a configuration that are widths, and more than anything in use has.
 WIDTHS = {

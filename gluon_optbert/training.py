@@ -10,13 +10,13 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from .batches import Batch, evaluation_batches, stream
 from .distributed import Workers
 from .loop import Objective, Phase, Reporter, backward, collect_gradients, descend
 from .model import OptBERTModel, PretrainingLoss
 from .optimization import Optimizer
 from .penalty import Penalty
-from .shards import Shards
+from .text.batches import Batch, evaluation_batches, stream
+from .text.shards import Shards
 
 
 def feed_of(batch: Batch, rows: slice, ctx: mx.Context) -> Dict[str, mx.nd.NDArray]:

@@ -15,15 +15,15 @@ import numpy as np
 
 from .architecture.cost import ParameterCost
 from .architecture.parameters import Alphas
-from .batches import evaluation_batches
 from .checkpoint import SavedModel, read_model
 from .deploy import INPUTS, OUTPUTS, TOLERANCE, NotEqual, export, import_symbol, relative_difference, run
 from .model import build
 from .runs.recipe import option, read_yaml
 from .selection import Selection, keep_all, truncate
-from .shards import Shards
 from .shrink import shrink
-from .vocabulary import vocabulary_hash
+from .text.batches import evaluation_batches
+from .text.shards import Shards
+from .text.vocabulary import vocabulary_hash
 
 NAMES = list(INPUTS)
 

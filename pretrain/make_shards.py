@@ -8,8 +8,8 @@ from typing import Optional, Sequence
 
 from tqdm import tqdm
 
-from gluon_optbert.corpus import ShardRecipe, ShardSummary, make_shards
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.text.make_shards import ShardRecipe, ShardSummary, make_shards
 
 EXAMPLE = 'python pretrain/make_shards.py --input TEXT_DIR --vocab vocab.txt --output SHARDS'
 

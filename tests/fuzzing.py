@@ -25,18 +25,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import LENGTH, PREDICTIONS, TOKENS, network, write_saved_model, write_shards
 
-from gluon_optbert import shards as format_
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.checkpoint import FORMAT, VERSION, read_model
-from gluon_optbert.corpus import ShardRecipe
 from gluon_optbert.pretraining import PretrainRecipe
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.runs.arrays import read_arrays, write_arrays
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.manifest import write_manifest
 from gluon_optbert.runs.recipe import RecipeError, fill, read_yaml
-from gluon_optbert.shards import Shards
+from gluon_optbert.text import shards as format_
+from gluon_optbert.text.make_shards import ShardRecipe
+from gluon_optbert.text.shards import Shards
 
 RECIPES = (ShardRecipe, PretrainRecipe, PruneRecipe)
 FORBIDDEN = (

@@ -23,7 +23,7 @@ from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.deploy import without_gates
 from gluon_optbert.features import sorted_batches
 from gluon_optbert.model import build, read_parameters
-from gluon_optbert.vocabulary import vocabulary_of
+from gluon_optbert.text.vocabulary import vocabulary_of
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), (1, 2, 3, 4), h=6)
 PIECES = vocabulary_of([*TOKENS, *(f'##{token}' for token in TOKENS if token.isalpha())])

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluon_optbert.batches import Batch, Shards, evaluation_batches, stream
-from gluon_optbert.shards import MANIFEST, record_dtype, write_shard
-from gluon_optbert.vocabulary import vocabulary_hash, vocabulary_of, write_vocabulary
+from gluon_optbert.text.batches import Batch, Shards, evaluation_batches, stream
+from gluon_optbert.text.shards import MANIFEST, record_dtype, write_shard
+from gluon_optbert.text.vocabulary import vocabulary_hash, vocabulary_of, write_vocabulary
 
 VOCAB = vocabulary_of(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(str, range(995))])
 LENGTH, PREDICTIONS = 16, 3

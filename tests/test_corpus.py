@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gluon_optbert import corpus
-from gluon_optbert.batches import Shards
-from gluon_optbert.corpus import ShardRecipe, make_shards
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.runs.staging import new_directory
-from gluon_optbert.vocabulary import vocabulary_of, write_vocabulary
+from gluon_optbert.text import make_shards as corpus
+from gluon_optbert.text.batches import Shards
+from gluon_optbert.text.make_shards import ShardRecipe, make_shards
+from gluon_optbert.text.vocabulary import vocabulary_of, write_vocabulary
 
 ROOT = Path(__file__).parents[1]
 WORDS = [f'{a}{b}{c}' for a in 'bdfgklmn' for b in 'aeiou' for c in 'rstx']

@@ -187,7 +187,7 @@ def test_the_command_says_it_in_one_line(copied):
 
 
 def test_casing_follows_from_the_vocabulary():
-    from gluon_optbert.vocabulary import SPECIAL_TOKENS, is_cased, vocabulary_of
+    from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, is_cased, vocabulary_of
 
     assert not is_cased(vocabulary_of([*SPECIAL_TOKENS, '[unused0]', '[SPECIAL]', 'a', '##b']))
     assert is_cased(vocabulary_of([*SPECIAL_TOKENS, 'a', 'A']))

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluon_optbert import documents
-from gluon_optbert.documents import detect_layout, list_files, read_documents, sentences_of, split_sentences
+from gluon_optbert.text import documents
+from gluon_optbert.text.documents import (
+    detect_layout,
+    list_files,
+    read_documents,
+    sentences_of,
+    split_sentences,
+)
 
 BOOKS = Path(__file__).parents[2] / 'shared' / 'data' / 'books'
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluon_optbert.instances import InstanceSpec, Tokens, make_instances, segment_pairs
+from gluon_optbert.text.instances import InstanceSpec, Tokens, make_instances, segment_pairs
 
 CLS, SEP, MASK, FIRST = 1, 2, 3, 10  # ids below FIRST are in no text
 

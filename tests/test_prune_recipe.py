@@ -11,7 +11,7 @@ from gluon_optbert.checkpoint import SavedModel, read_model, write_model
 from gluon_optbert.model import build, read_parameters
 from gluon_optbert.pruning import prune
 from gluon_optbert.runs.recipe import RecipeError
-from gluon_optbert.vocabulary import vocabulary_of
+from gluon_optbert.text.vocabulary import vocabulary_of
 
 
 def test_steps_follow_from_the_pre_training_where_not_given(model_directory, tmp_path):

@@ -24,7 +24,7 @@ from gluon_optbert.deploy import INPUTS, export, import_symbol
 from gluon_optbert.model import build
 from gluon_optbert.selection import Selection, truncate
 from gluon_optbert.shrink import cut, fold, shrink
-from gluon_optbert.vocabulary import vocabulary_of
+from gluon_optbert.text.vocabulary import vocabulary_of
 
 # Relative to the largest value of an output: what two layers leave of float32's 1e-7 when sums are taken in
 # another order.

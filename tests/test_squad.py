@@ -14,7 +14,7 @@ from tiny import TOKENS, vocabulary
 from gluon_optbert.answers import Answer, answer_files, best_answers, decide, with_probabilities
 from gluon_optbert.answers import given as given_answer
 from gluon_optbert.squad import Question, Reading, make_windows, read_questions
-from gluon_optbert.vocabulary import make_aligner
+from gluon_optbert.text.vocabulary import make_aligner
 
 SQUAD = Path(__file__).parents[2] / 'shared' / 'data' / 'squad'
 CLS, SEP = TOKENS.index('[CLS]'), TOKENS.index('[SEP]')

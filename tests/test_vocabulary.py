@@ -13,7 +13,7 @@ from gluonnlp.data import BERTTokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluon_optbert.vocabulary import (
+from gluon_optbert.text.vocabulary import (
     SPECIAL_TOKENS,
     make_aligner,
     make_tokenizer,

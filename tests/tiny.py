@@ -11,12 +11,12 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 
-from gluon_optbert import shards as shards_module
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.parameters import parameter_shapes
 from gluon_optbert.checkpoint import SavedModel, write_model
 from gluon_optbert.selection import Selection
-from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_hash, vocabulary_of, write_vocabulary
+from gluon_optbert.text import shards as shards_module
+from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_hash, vocabulary_of, write_vocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENS = [*SPECIAL_TOKENS, *'abcdefghijklmnopqrstuvwxyz.']

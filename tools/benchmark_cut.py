@@ -30,7 +30,7 @@ from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
 from gluon_optbert.selection import select_units
 from gluon_optbert.shrink import shrink
-from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
+from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,7 +45,7 @@ from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import refuse_existing, write_file
-from gluon_optbert.vocabulary import SPECIAL_TOKENS, vocabulary_of
+from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
 
 PEERS = {
     'onnxruntime': ('onnx', 'onnxruntime_session.py'),

@@ -31,7 +31,7 @@ from gluon_optbert.runs.manifest import sha256
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, save, to_dict
 from gluon_optbert.runs.staging import new_directory, refuse_existing
-from gluon_optbert.vocabulary import vocabulary_hash
+from gluon_optbert.text.vocabulary import vocabulary_hash
 
 EXAMPLE = (
     'python tools/compare_models.py models/small runs/pruned/round-4/model --data shards --output comparison'

@@ -25,7 +25,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import option
 from gluon_optbert.sources import read_hugging_face
-from gluon_optbert.vocabulary import make_tokenizer
+from gluon_optbert.text.vocabulary import make_tokenizer
 
 EXAMPLE = (
     'python tools/compare_with_transformers.py downloads/bert-base-uncased --peer peer/bin/python '

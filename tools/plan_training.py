@@ -17,12 +17,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import count_flops, count_parameters
 from gluon_optbert.architecture.named import resolve
-from gluon_optbert.documents import list_files, read_documents
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option
 from gluon_optbert.runs.staging import write_file
-from gluon_optbert.shards import Shards, record_dtype
+from gluon_optbert.text.documents import list_files, read_documents
+from gluon_optbert.text.shards import Shards, record_dtype
 
 MEASURED = Path(__file__).resolve().parents[1] / 'results' / 'shard_sizes.json'
 DAY, BYTES = 86400, 4  # float32

@@ -33,7 +33,6 @@ import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.architecture.named import resolve
-from gluon_optbert.batches import Batch
 from gluon_optbert.distributed import Workers
 from gluon_optbert.loop import Phase, backward, collect_gradients
 from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, named_parameters
@@ -44,7 +43,8 @@ from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
-from gluon_optbert.shards import Shards
+from gluon_optbert.text.batches import Batch
+from gluon_optbert.text.shards import Shards
 from gluon_optbert.training import Pretraining, feed_of
 
 GATES = 'gates'

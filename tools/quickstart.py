@@ -22,7 +22,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import option
 from gluon_optbert.runs.staging import refuse_existing
-from gluon_optbert.vocabulary import train_wordpiece, write_vocabulary
+from gluon_optbert.text.vocabulary import train_wordpiece, write_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent

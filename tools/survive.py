@@ -34,7 +34,7 @@ from gluon_optbert.runs.manifest import check_manifest
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
-from gluon_optbert.vocabulary import train_wordpiece, write_vocabulary
+from gluon_optbert.text.vocabulary import train_wordpiece, write_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMES = (

@@ -30,14 +30,13 @@ from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optiona
 
 import numpy as np
 
+from ..runs.failures import RunFailed
+from ..runs.recipe import option, to_dict
+from ..runs.staging import new_directory, refuse_existing
 from . import documents, shards, vocabulary
 from .buckets import Buckets
 from .documents import Document
 from .instances import SPECIALS, InstanceSpec, Tokens, make_instances
-from .runs import recipe as recipes
-from .runs.failures import RunFailed
-from .runs.recipe import option
-from .runs.staging import new_directory, refuse_existing
 
 log = logging.getLogger(__name__)
 
@@ -445,7 +444,7 @@ def _manifest(
         'max_predictions': recipe.predictions,
         'cased': recipe.cased,
         'vocabulary': {'size': vocab_size, 'sha256': vocab_hash},
-        'recipe': {name: value for name, value in recipes.to_dict(recipe).items() if name not in left_out},
+        'recipe': {name: value for name, value in to_dict(recipe).items() if name not in left_out},
         'versions': {
             name: metadata.version(name) for name in ('numpy', 'gluonnlp', 'blingfire', 'sacremoses')
         },

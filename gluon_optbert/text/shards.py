@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 from gluonnlp.vocab import BERTVocab
 
-from . import vocabulary
+from ..text import vocabulary
 
 FORMAT = 'gluon_optbert shards'
 VERSION = 1
