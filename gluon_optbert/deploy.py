@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 import mxnet as mx
 import numpy as np
@@ -17,13 +17,13 @@ import numpy as np
 from .architecture.cost import ParameterCost
 from .architecture.parameters import Alphas
 from .checkpoint import SavedModel
-from .deployment import PRECISIONS, Deployment, import_symbol, load_deployment, vouch, write_deployment
-from .inference import INPUTS, KINDS, OUTPUTS, inference_parameters, inference_symbol, is_low, widened
+from .deployment import Deployment, import_symbol, vouch, write_deployment
+from .inference import KINDS, inference_parameters, inference_symbol, is_low, widened
 from .model import OptBERTModel, build
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
 from .precision import need_bfloat16
 from .predictor import Instance, Predictor, feeds_of, score
-from .quantize import METHODS, calibrate, int8_parameters
+from .quantize import calibrate, int8_parameters
 from .runs.arrays import BFLOAT16
 from .runs.failures import RunFailed
 from .runs.staging import new_directory
@@ -31,25 +31,7 @@ from .selection import Selection, keep_all
 from .shrink import shrink
 from .squad import Reading
 
-__all__ = [
-    'INPUTS',
-    'KINDS',
-    'METHODS',
-    'OUTPUTS',
-    'PRECISIONS',
-    'Predictor',
-    'TOLERANCE',
-    'NotEqual',
-    'export',
-    'import_symbol',
-    'kind_of',
-    'latency_ms',
-    'load_deployment',
-    'random_feed',
-    'relative_difference',
-    'run',
-    'without_gates',
-]
+M = TypeVar('M')  # a model: a dataclass with architecture, parameters and alphas
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
 
 
@@ -85,12 +67,13 @@ def run(block: Any, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> Lis
     return [output.asnumpy() for output in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
 
 
-def without_gates(saved: SavedModel, alphas: Optional[Alphas] = None) -> SavedModel:
+def without_gates(saved: M, alphas: Optional[Alphas] = None) -> M:
     """Fold gates into the weights and cut the units at zero; a model without gates as it is.
 
     Parameters
     ----------
-    saved : SavedModel
+    saved : dataclass with the fields architecture, parameters and alphas
+        Such as a `SavedModel`.
     alphas : mapping of width key to np.ndarray, optional
         Gates to use instead of the model's own.
 
@@ -113,7 +96,7 @@ def without_gates(saved: SavedModel, alphas: Optional[Alphas] = None) -> SavedMo
     parameters, architecture = shrink(
         saved.parameters, saved.architecture, alphas, Selection(kept, whole.cost, whole.target)
     )
-    return SavedModel(architecture, parameters, saved.vocabulary, saved.recipe, saved.progress)
+    return dataclasses.replace(saved, architecture=architecture, parameters=parameters, alphas=None)
 
 
 def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:

@@ -14,7 +14,8 @@ from scipy.optimize import nnls
 
 from .architecture.architecture import Architecture, LayerDims
 from .architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
-from .deploy import INPUTS, latency_ms, random_feed
+from .deploy import latency_ms, random_feed
+from .inference import INPUTS
 from .model import build
 from .runs.recipe import option
 from .runs.staging import refuse_existing, write_file

@@ -16,7 +16,9 @@ import numpy as np
 from .architecture.cost import ParameterCost
 from .architecture.parameters import Alphas
 from .checkpoint import SavedModel, read_model
-from .deploy import INPUTS, OUTPUTS, TOLERANCE, NotEqual, export, import_symbol, relative_difference, run
+from .deploy import TOLERANCE, NotEqual, export, relative_difference, run
+from .deployment import import_symbol
+from .inference import INPUTS, OUTPUTS
 from .model import build
 from .runs.recipe import option, read_yaml
 from .selection import Selection, keep_all, truncate

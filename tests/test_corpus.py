@@ -19,8 +19,8 @@ from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.runs.staging import new_directory
 from gluon_optbert.text import make_shards as corpus
-from gluon_optbert.text.batches import Shards
 from gluon_optbert.text.make_shards import ShardRecipe, make_shards
+from gluon_optbert.text.shards import Shards
 from gluon_optbert.text.vocabulary import vocabulary_of, write_vocabulary
 
 ROOT = Path(__file__).parents[1]

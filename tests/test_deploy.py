@@ -11,14 +11,8 @@ from tiny import contents, network, random_alphas, random_parameters, run, saved
 from gluon_optbert import deploy
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.checkpoint import SavedModel, read_model, write_model
-from gluon_optbert.deploy import (
-    NotEqual,
-    export,
-    load_deployment,
-    random_feed,
-    relative_difference,
-    without_gates,
-)
+from gluon_optbert.deploy import NotEqual, export, random_feed, relative_difference, without_gates
+from gluon_optbert.deployment import load_deployment
 from gluon_optbert.model import build, read_parameters
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))

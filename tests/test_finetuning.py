@@ -20,8 +20,9 @@ from tiny import ROOT, contents, network, random_alphas, run, saved_model
 from gluon_optbert import finetuning
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.checkpoint import read_model, write_model
-from gluon_optbert.deploy import export, load_deployment, random_feed
+from gluon_optbert.deploy import export, random_feed
 from gluon_optbert.deploy import run as run_block
+from gluon_optbert.deployment import load_deployment
 from gluon_optbert.distributed import Workers
 from gluon_optbert.features import make_reader
 from gluon_optbert.finetuning import data_directory, predict, start_parameters

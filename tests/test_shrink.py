@@ -20,7 +20,9 @@ from tiny import (
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.parameters import check_parameters, parameter_shapes
 from gluon_optbert.checkpoint import SavedModel
-from gluon_optbert.deploy import INPUTS, export, import_symbol
+from gluon_optbert.deploy import export
+from gluon_optbert.deployment import import_symbol
+from gluon_optbert.inference import INPUTS
 from gluon_optbert.model import build
 from gluon_optbert.selection import Selection, truncate
 from gluon_optbert.shrink import cut, fold, shrink

@@ -14,9 +14,7 @@ from typing import Dict, Iterator, List, Optional, TypeVar
 
 import numpy as np
 
-from .shards import ShardFile, Shards
-
-__all__ = ['Batch', 'Shards', 'ShardFile', 'stream', 'evaluation_batches']
+from .shards import Shards
 
 T = TypeVar('T')
 Fields = Dict[str, np.ndarray]
