@@ -19,10 +19,10 @@ from gluonnlp.data.fast_bert_tokenizer import BasicTokenizer
 from gluonnlp.vocab import BERTVocab
 
 from .architecture.architecture import Architecture
-from .checkpoint import SavedModel
-from .deploy import without_gates
+from .cutting.shrink import without_gates
 from .features import Features, TaskBatch, pair, sorted_batches
-from .model import OptBERTModel, build
+from .network.model import OptBERTModel, build
+from .network.saved_model import SavedModel
 from .tasks import find_task, read_examples, read_lines, task_of_file
 from .text.batches import evaluation_batches
 from .text.shards import Shards

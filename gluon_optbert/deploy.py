@@ -7,31 +7,27 @@ before it counts as written."""
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
-from .architecture.cost import ParameterCost
-from .architecture.parameters import Alphas
-from .checkpoint import SavedModel
+from .cutting.shrink import without_gates
 from .deployment import Deployment, import_symbol, vouch, write_deployment
 from .inference import KINDS, inference_parameters, inference_symbol, is_low, widened
-from .model import OptBERTModel, build
+from .network.model import OptBERTModel, build
+from .network.precision import need_bfloat16
+from .network.running import random_feed, run
+from .network.saved_model import SavedModel
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
-from .precision import need_bfloat16
 from .predictor import Instance, Predictor, feeds_of, score
 from .quantize import calibrate, int8_parameters
 from .runs.arrays import BFLOAT16
 from .runs.failures import RunFailed
 from .runs.staging import new_directory
-from .selection import Selection, keep_all
-from .shrink import shrink
 from .squad import Reading
 
-M = TypeVar('M')  # a model: a dataclass with architecture, parameters and alphas
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
 
 
@@ -46,57 +42,6 @@ def relative_difference(found: np.ndarray, wanted: np.ndarray) -> float:
     if found.shape != wanted.shape or not (np.isfinite(found).all() and np.isfinite(wanted).all()):
         return float('inf')
     return float(np.abs(found - wanted).max() / max(float(np.abs(wanted).max()), 1e-30))
-
-
-def random_feed(architecture: Any, *, batch: int, length: int, seed: int = 0) -> Dict[str, np.ndarray]:
-    """Random inputs of a shape, with padding in every second row."""
-    generator = np.random.RandomState(seed)
-    valid = np.full(batch, length)
-    valid[1::2] = np.maximum(2, length // 2)
-    return {
-        'input_ids': generator.randint(0, architecture.vocab_size, (batch, length)),
-        'token_types': generator.randint(0, architecture.token_types, (batch, length)),
-        'valid_length': valid,
-        'masked_positions': generator.randint(0, 2, (batch, 3)),
-    }
-
-
-def run(block: Any, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> List[np.ndarray]:
-    """What a block makes of inputs given by name."""
-    outputs = block(*(mx.nd.array(feed[name], dtype='float32') for name in names))
-    return [output.asnumpy() for output in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
-
-
-def without_gates(saved: M, alphas: Optional[Alphas] = None) -> M:
-    """Fold gates into the weights and cut the units at zero; a model without gates as it is.
-
-    Parameters
-    ----------
-    saved : dataclass with the fields architecture, parameters and alphas
-        Such as a `SavedModel`.
-    alphas : mapping of width key to np.ndarray, optional
-        Gates to use instead of the model's own.
-
-    Raises
-    ------
-    ValueError
-        If a gate vector has no unit left.
-    """
-    alphas = saved.alphas if alphas is None else alphas
-    if not alphas:
-        return saved
-    whole = keep_all(saved.architecture, ParameterCost())
-    kept = {
-        key: np.flatnonzero(alphas[key]) if key in alphas else indices for key, indices in whole.kept.items()
-    }
-    empty = [key for key, indices in kept.items() if len(indices) == 0 and len(whole.kept[key])]
-    if empty:
-        raise ValueError(f'gates: every unit of {", ".join(empty)} is at zero')
-    alphas = {key: alphas.get(key, np.ones(len(indices))) for key, indices in whole.kept.items()}
-    parameters, architecture = shrink(
-        saved.parameters, saved.architecture, alphas, Selection(kept, whole.cost, whole.target)
-    )
-    return dataclasses.replace(saved, architecture=architecture, parameters=parameters, alphas=None)
 
 
 def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:
@@ -262,38 +207,3 @@ def _refuse(differences: Mapping[str, float], most: float, what: str) -> None:
             f'{most:.0e}; '
             'nothing was written'
         )
-
-
-def latency_ms(
-    blocks: Mapping[str, Any],
-    feeds: Mapping[str, Mapping[str, np.ndarray]],
-    names: Sequence[str],
-    *,
-    repeats: int = 15,
-) -> Dict[str, float]:
-    """The median time of a forward pass of each block in milliseconds, the blocks taken in turn, each with
-    warm caches.
-
-    Parameters
-    ----------
-    blocks, feeds : mapping of the same keys
-    names : sequence of str
-        The inputs' names in their order.
-    """
-    feeds = {key: [mx.nd.array(feed[name], dtype='float32') for name in names] for key, feed in feeds.items()}
-    times: Dict[str, List[float]] = {key: [] for key in blocks}
-
-    def one_pass(key: str) -> None:
-        outputs = blocks[key](*feeds[key])
-        for output in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
-            output.wait_to_read()
-
-    for attempt in range(repeats + 1):
-        for key in blocks:
-            one_pass(
-                key
-            )  # fills the caches, which hold the weights of the network before; the first builds the graph
-            began = time.perf_counter()
-            one_pass(key)
-            times[key] += [time.perf_counter() - began] if attempt else []
-    return {key: 1e3 * float(np.median(values)) for key, values in times.items()}

@@ -22,8 +22,9 @@ from gluonnlp.vocab import BERTVocab
 
 from .architecture.architecture import Architecture
 from .architecture.heads import Head
-from .inference import INPUTS, KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
-from .precision import need_bfloat16
+from .inference import KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
+from .network.precision import need_bfloat16
+from .network.running import INPUTS
 from .quantize import check_thresholds, int8_symbol
 from .runs.arrays import BFLOAT16, write_arrays
 from .runs.manifest import check_manifest, write_manifest

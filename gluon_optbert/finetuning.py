@@ -22,12 +22,13 @@ from mxnet import autograd
 from .architecture.cost import ParameterCost
 from .architecture.heads import PRETRAINING, Head
 from .architecture.parameters import Parameters, network_shapes
-from .checkpoint import SavedModel, read_model, write_model
-from .deploy import without_gates
+from .cutting.shrink import without_gates
 from .distributed import Workers
 from .features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
 from .loop import Objective, Phase, Reporter, descend
-from .model import OptBERTModel, TaskLoss, build, read_parameters
+from .network.losses import TaskLoss
+from .network.model import OptBERTModel, build, read_parameters
+from .network.saved_model import SavedModel, read_model, write_model
 from .pretraining import WeightRecipe, work_directory
 from .runs.manifest import sha256
 from .runs.provenance import origin_here

@@ -9,11 +9,11 @@ from typing import Any, Dict, List, Mapping, Optional
 import gluonnlp
 import numpy as np
 
-from .checkpoint import SavedModel
 from .distributed import Workers
 from .features import Features, make_reader
 from .finetuning import Exercise, FineTuneRecipe, data_directory, finetune
 from .metrics import score
+from .network.saved_model import SavedModel
 from .runs.recipe import option
 from .tasks import Examples, Task, find_task, official_files, read_examples, read_sets, submission
 

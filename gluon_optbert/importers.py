@@ -12,8 +12,8 @@ import numpy as np
 
 from .architecture.heads import PRETRAINING
 from .architecture.parameters import PARTS, Parameters, network_shapes, part_of
-from .checkpoint import SavedModel, write_model
 from .name_maps import TRANSPOSED, look_up
+from .network.saved_model import SavedModel, write_model
 from .runs.recipe import option, to_dict
 from .runs.staging import refuse_existing
 from .sources import Source, read_source

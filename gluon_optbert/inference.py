@@ -15,24 +15,13 @@ import numpy as np
 from .architecture.architecture import Architecture, LayerDims
 from .architecture.heads import Head
 from .architecture.parameters import Parameters, network_shapes
-from .encoder import MASKED_SCORE
-from .gates import LAYER_NORM_EPS
+from .network.encoder import MASKED_SCORE
+from .network.gates import LAYER_NORM_EPS
+from .network.running import INPUTS, OUTPUTS
 from .runs.arrays import BFLOAT16
 
 F = mx.sym
 KINDS = ('encoder', 'pretraining', 'task')
-INPUTS = {
-    'input_ids': ('batch', 'length'),
-    'token_types': ('batch', 'length'),
-    'valid_length': ('batch',),
-    'masked_positions': ('batch', 'masked'),
-}
-OUTPUTS = {
-    'encoded': ('batch', 'length', 'h'),
-    'pooled': ('batch', 'h'),
-    'next_sentence_scores': ('batch', 2),
-    'masked_scores': ('batch', 'masked', 'vocab_size'),
-}
 _QUERY = '.proj_query.'
 _LINE = 16  # numbers in a cache line; oneDNN's product over another width loses up to a fifth of its speed
 _SLOW_WIDTH = 1024  # numbers in 4,096 bytes

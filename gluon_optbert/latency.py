@@ -14,9 +14,8 @@ from scipy.optimize import nnls
 
 from .architecture.architecture import Architecture, LayerDims
 from .architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
-from .deploy import latency_ms, random_feed
-from .inference import INPUTS
-from .model import build
+from .network.model import build
+from .network.running import INPUTS, latency_ms, random_feed
 from .runs.recipe import option
 from .runs.staging import refuse_existing, write_file
 

@@ -19,7 +19,7 @@ from mxnet import autograd, gluon
 from tqdm import tqdm
 
 from .distributed import Workers
-from .model import OptBERTModel
+from .network.model import OptBERTModel
 from .optimization import Optimizer
 from .penalty import Penalty
 from .runs.failures import RunFailed

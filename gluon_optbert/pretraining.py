@@ -13,12 +13,12 @@ from .architecture.cost import ParameterCost
 from .architecture.heads import PRETRAINING
 from .architecture.named import resolve
 from .architecture.parameters import PARTS, part_of
-from .checkpoint import SavedModel, read_model, write_model
 from .distributed import COMPRESSIONS, Workers
 from .loop import Phase, Reporter
-from .model import OptBERTModel, build, named_parameters, read_parameters
+from .network.model import OptBERTModel, build, named_parameters, read_parameters
+from .network.precision import TRAINING_PRECISIONS, check_precision
+from .network.saved_model import SavedModel, read_model, write_model
 from .optimization import OPTIMIZERS, LossScale, Optimizer, Schedule
-from .precision import TRAINING_PRECISIONS, check_precision
 from .runs.provenance import ORIGIN, note_origin
 from .runs.recipe import check_same, option, save, to_dict
 from .runs.staging import new_directory, refuse_existing

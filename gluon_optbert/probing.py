@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 from .analysis import Sample, stream
 from .features import sorted_batches
-from .model import OptBERTModel
+from .network.model import OptBERTModel
 
 BANDS = ('frequent', 'middling', 'rare')
 TEST_SHARE = 0.2  # of the sequences

@@ -10,8 +10,8 @@ from .architecture.architecture import Architecture
 from .architecture.cost import OBJECTIVES, CostModel, cost_model
 from .architecture.heads import PRETRAINING
 from .architecture.parameters import LETTERS, PARTS
-from .baselines import DROPS
-from .checkpoint import SavedModel, read_model
+from .cutting.baselines import DROPS
+from .network.saved_model import SavedModel, read_model
 from .penalty import PENALTIES
 from .pretraining import TrainingRecipe, trained_steps
 from .runs.recipe import option

@@ -9,9 +9,9 @@ import numpy as np
 
 from .architecture.cost import ParameterCost, count_flops
 from .architecture.parameters import Alphas
-from .checkpoint import read_model
+from .cutting.selection import Selection
+from .network.saved_model import read_model
 from .prune_recipe import PruneRecipe
-from .selection import Selection
 
 
 def explain(

@@ -24,12 +24,14 @@ import numpy as np
 from .architecture.architecture import Architecture
 from .architecture.cost import CostModel, LatencyCost, ParameterCost, beta
 from .architecture.parameters import Alphas, gate_name
-from .baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
-from .checkpoint import SavedModel, read_model, write_model
+from .cutting.baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
+from .cutting.selection import Selection, select_units
+from .cutting.shrink import shrink
 from .distributed import Workers
 from .latency import check_predictions
 from .loop import Reporter
-from .model import OptBERTModel, build, named_parameters, read_parameters
+from .network.model import OptBERTModel, build, named_parameters, read_parameters
+from .network.saved_model import SavedModel, read_model, write_model
 from .optimization import Optimizer, Schedule
 from .penalty import PENALTIES
 from .pretraining import open_shards
@@ -38,8 +40,6 @@ from .prune_report import explain, readable, summary
 from .runs.provenance import ORIGIN, note_origin
 from .runs.recipe import check_same, save, to_dict
 from .runs.staging import new_directory, refuse_existing, write_file
-from .selection import Selection, select_units
-from .shrink import shrink
 from .text.shards import Shards
 from .training import evaluate, fit, gradients
 

@@ -16,8 +16,8 @@ from .architecture.architecture import Architecture
 from .architecture.heads import PRETRAINING, Head
 from .architecture.named import uniform
 from .foreign import array_of, read_json, read_small
-from .gates import LAYER_NORM_EPS
 from .name_maps import QUESTION_ANSWERING, look_up
+from .network.gates import LAYER_NORM_EPS
 from .runs.arrays import BFLOAT16, read_named
 from .runs.failures import RunFailed
 from .safetensors_reader import read_safetensors, read_sharded_safetensors

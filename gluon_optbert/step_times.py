@@ -15,7 +15,7 @@ from .features import TaskBatch, evaluation_batches, steps_per_epoch
 from .finetuning import Exercise, FineTuneRecipe, FineTuning, start_parameters
 from .glue import GlueRecipe, prepare_glue
 from .loop import Objective, Phase, backward, collect_gradients
-from .model import OptBERTModel, build
+from .network.model import OptBERTModel, build
 from .optimization import Optimizer
 from .penalty import PENALTIES
 from .pretraining import open_shards

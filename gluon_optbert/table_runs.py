@@ -17,10 +17,10 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from .architecture.cost import ParameterCost
 from .architecture.paper import PaperTable, load_table
-from .checkpoint import SavedModel
 from .distributed import Workers
 from .finetuning import FineTuneRecipe
 from .glue import GlueRecipe, finetune_glue, task_directory
+from .network.saved_model import SavedModel
 from .pretraining import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards, pretrain
 from .prune_recipe import PruneRecipe, read_start
 from .pruning import prune

@@ -12,7 +12,8 @@ from mxnet import autograd, gluon
 
 from .distributed import Workers
 from .loop import Objective, Phase, Reporter, backward, collect_gradients, descend
-from .model import OptBERTModel, PretrainingLoss
+from .network.losses import PretrainingLoss
+from .network.model import OptBERTModel
 from .optimization import Optimizer
 from .penalty import Penalty
 from .text.batches import Batch, evaluation_batches, stream

@@ -15,14 +15,14 @@ import numpy as np
 
 from .architecture.cost import ParameterCost
 from .architecture.parameters import Alphas
-from .checkpoint import SavedModel, read_model
-from .deploy import TOLERANCE, NotEqual, export, relative_difference, run
+from .cutting.selection import Selection, keep_all, truncate
+from .cutting.shrink import shrink
+from .deploy import TOLERANCE, NotEqual, export, relative_difference
 from .deployment import import_symbol
-from .inference import INPUTS, OUTPUTS
-from .model import build
+from .network.model import build
+from .network.running import INPUTS, OUTPUTS, run
+from .network.saved_model import SavedModel, read_model
 from .runs.recipe import option, read_yaml
-from .selection import Selection, keep_all, truncate
-from .shrink import shrink
 from .text.batches import evaluation_batches
 from .text.shards import Shards
 from .text.vocabulary import vocabulary_hash

@@ -25,8 +25,8 @@ matplotlib.use('Agg')
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from gluon_optbert.checkpoint import read_model
 from gluon_optbert.distributed import Workers
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.optimization import TrainingDiverged
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.pruning import prune

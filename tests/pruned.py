@@ -5,9 +5,9 @@ import json
 import numpy as np
 from tiny import contents
 
+from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
-from gluon_optbert.selection import Selection
 
 MODEL = {'architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt'}
 TIMES = ('tokens_per_second', 'data_wait')

@@ -9,7 +9,7 @@ from tiny import network, outputs_of, random_inputs, random_parameters
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.parameters import parameter_axes
-from gluon_optbert.baselines import (
+from gluon_optbert.cutting.baselines import (
     layers_to_keep,
     magnitude_scores,
     random_scores,
@@ -17,9 +17,9 @@ from gluon_optbert.baselines import (
     select_layers,
     select_uniform,
 )
-from gluon_optbert.model import build
-from gluon_optbert.selection import Selection, keep_all, select_units
-from gluon_optbert.shrink import cut
+from gluon_optbert.cutting.selection import Selection, keep_all, select_units
+from gluon_optbert.cutting.shrink import cut
+from gluon_optbert.network.model import build
 
 COST = ParameterCost()
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9), h=12)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny import run
 
-from gluon_optbert.precision import bfloat16_is_native
+from gluon_optbert.network.precision import bfloat16_is_native
 
 OWN = {'GluonNLP step', 'ungated step', 'alpha step', 'GluonNLP forward', 'ungated forward', 'gated forward'}
 LOW = {'bfloat16 step', 'bfloat16 alpha step'}

@@ -30,8 +30,8 @@ from tiny import (
 )
 
 from gluon_optbert.architecture.parameters import gate_name
-from gluon_optbert.checkpoint import FORMAT, VERSION, SavedModel, read_model, write_model
-from gluon_optbert.model import build
+from gluon_optbert.network.model import build
+from gluon_optbert.network.saved_model import FORMAT, VERSION, SavedModel, read_model, write_model
 from gluon_optbert.runs.arrays import read_arrays
 from gluon_optbert.runs.manifest import check_manifest, write_manifest
 from gluon_optbert.runs.staging import new_directory, refuse_existing, write_file

@@ -20,8 +20,8 @@ from gluon_optbert.architecture.cost import (
     count_parameters,
 )
 from gluon_optbert.architecture.named import bert_base
-from gluon_optbert.encoder import OptBERTEncoder
-from gluon_optbert.model import build, read_parameters
+from gluon_optbert.network.encoder import OptBERTEncoder
+from gluon_optbert.network.model import build, read_parameters
 
 UNEVEN = network((3, 2, 5, 7), (1, 4, 1, 0), (2, 1, 3, 16), h=6)
 

@@ -10,10 +10,13 @@ from tiny import contents, network, random_alphas, random_parameters, run, saved
 
 from gluon_optbert import deploy
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.checkpoint import SavedModel, read_model, write_model
-from gluon_optbert.deploy import NotEqual, export, random_feed, relative_difference, without_gates
+from gluon_optbert.cutting.shrink import without_gates
+from gluon_optbert.deploy import NotEqual, export, relative_difference
 from gluon_optbert.deployment import load_deployment
-from gluon_optbert.model import build, read_parameters
+from gluon_optbert.network import running
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import random_feed
+from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
 
@@ -48,7 +51,7 @@ def test_a_program_without_this_package_gets_the_same_numbers(tmp_path, architec
     subprocess.run(list(map(str, words)), check=True, cwd=str(tmp_path), timeout=120)
     found = np.load(tmp_path / 'out.npz')
     model = build(architecture, saved.parameters)
-    for i, wanted in enumerate(deploy.run(model, feed, list(deploy.INPUTS))):
+    for i, wanted in enumerate(running.run(model, feed, list(running.INPUTS))):
         assert relative_difference(found[f'arr_{i}'], wanted) <= deploy.TOLERANCE
 
 
@@ -60,9 +63,9 @@ def test_batch_and_length_are_free(tmp_path):
     for batch, length in ((1, 1), (5, 16), (2, 9)):
         feed = random_feed(UNEVEN, batch=batch, length=length)
         names = deployment.inputs
-        found, pooled = deploy.run(block, feed, names)
+        found, pooled = running.run(block, feed, names)
         assert found.shape == (batch, length, UNEVEN.h) and pooled.shape == (batch, UNEVEN.h)
-        assert relative_difference(found, deploy.run(model, feed, names)[0]) <= deploy.TOLERANCE
+        assert relative_difference(found, running.run(model, feed, names)[0]) <= deploy.TOLERANCE
 
 
 def test_a_gated_model_is_folded_and_cut_on_the_way_out(tmp_path):
@@ -80,7 +83,7 @@ def test_a_gated_model_is_folded_and_cut_on_the_way_out(tmp_path):
     gated = build(architecture, saved.parameters, gated=True)
     gated.gates.set(alphas)
     feed = random_feed(architecture, batch=3, length=9)
-    found, wanted = (deploy.run(model, feed, deployment.inputs) for model in (block, gated))
+    found, wanted = (running.run(model, feed, deployment.inputs) for model in (block, gated))
     assert found[0].shape[-1] == 6
     assert relative_difference(found[0], np.delete(wanted[0], [1, 5], axis=-1)) <= deploy.TOLERANCE
     assert relative_difference(found[3], wanted[3]) <= deploy.TOLERANCE
@@ -210,9 +213,9 @@ def test_plain_mxnet_loads_the_scores_of_a_task_in_every_precision(tmp_path, hea
         cwd=str(tmp_path),
         timeout=120,
     )
-    found, names = np.load(tmp_path / 'out.npz')['arr_0'], list(deploy.INPUTS)[:3]
-    np.testing.assert_array_equal(found, deploy.run(load_deployment(tmp_path / 'deploy')[0], feed, names)[0])
-    (wanted,) = deploy.run(build(UNEVEN, read_model(tmp_path / 'model').parameters, head=head), feed, names)
+    found, names = np.load(tmp_path / 'out.npz')['arr_0'], list(running.INPUTS)[:3]
+    np.testing.assert_array_equal(found, running.run(load_deployment(tmp_path / 'deploy')[0], feed, names)[0])
+    (wanted,) = running.run(build(UNEVEN, read_model(tmp_path / 'model').parameters, head=head), feed, names)
     difference = relative_difference(found, wanted)
     assert (difference <= deploy.TOLERANCE) == (precision == 'float32')  # or nothing was reduced
     assert difference < 1

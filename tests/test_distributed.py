@@ -21,8 +21,8 @@ from test_pretraining import values_for as pretraining_values
 from tiny import ROOT, environment
 
 from gluon_optbert import pretraining
-from gluon_optbert.checkpoint import read_model
 from gluon_optbert.distributed import Workers
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pretraining import PretrainRecipe, pretrain
 from gluon_optbert.pruning import prune
 from gluon_optbert.runs.recipe import fill

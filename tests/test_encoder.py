@@ -17,8 +17,9 @@ from tiny import network, outputs_of, random_alphas, random_inputs, random_param
 
 from gluon_optbert.architecture.named import uniform
 from gluon_optbert.architecture.parameters import network_shapes, parameter_shapes
-from gluon_optbert.encoder import OptBERTEncoder
-from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, load, named_parameters, read_parameters
+from gluon_optbert.network.encoder import OptBERTEncoder
+from gluon_optbert.network.losses import PretrainingLoss
+from gluon_optbert.network.model import OptBERTModel, build, load, named_parameters, read_parameters
 
 EVEN = uniform(layers=2, h=8, a=2, vocab_size=32, max_length=16)
 

@@ -8,8 +8,8 @@ from tiny import network, random_inputs, vocabulary
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.parameters import network_shapes
-from gluon_optbert.checkpoint import SavedModel, read_model, write_model
-from gluon_optbert.model import build, read_parameters
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), h=6)
 HEADS = [

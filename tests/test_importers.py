@@ -34,10 +34,10 @@ from tiny import (
 from gluon_optbert import sources
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.parameters import PARTS, parameter_shapes, part_of
-from gluon_optbert.checkpoint import read_model
 from gluon_optbert.importers import ImportRecipe, convert, describe, import_checkpoint
-from gluon_optbert.model import build
 from gluon_optbert.name_maps import GLUONNLP, HUGGING_FACE, TENSORFLOW, look_up
+from gluon_optbert.network.model import build
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.sources import read_source

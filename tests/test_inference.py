@@ -11,7 +11,6 @@ from tiny import network
 from gluon_optbert import deploy
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.inference import (
-    INPUTS,
     inference_parameters,
     inference_shapes,
     inference_symbol,
@@ -20,7 +19,9 @@ from gluon_optbert.inference import (
     outputs_of,
     widened,
 )
-from gluon_optbert.model import build, read_parameters
+from gluon_optbert.network import running
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import INPUTS
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
 ARCHITECTURES = {
@@ -57,9 +58,9 @@ def test_inference_network_equals_the_trained_one(widths, case):
     )
     block = of_arrays(inference_symbol(architecture, kind, head), arrays, inputs_of(kind))
     for batch, length in ((3, 9), (1, 2)):
-        feed = deploy.random_feed(architecture, batch=batch, length=length)
-        found = deploy.run(block, feed, inputs_of(kind))
-        wanted = deploy.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
+        feed = running.random_feed(architecture, batch=batch, length=length)
+        found = running.run(block, feed, inputs_of(kind))
+        wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
         assert len(found) == len(outputs_of(kind, head))
         assert all(deploy.relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(found, wanted))
 

@@ -10,8 +10,10 @@ import pytest
 from test_inference import ARCHITECTURES, CASES
 
 from gluon_optbert import deploy
-from gluon_optbert.inference import INPUTS, inference_parameters, inputs_of, outputs_of
-from gluon_optbert.model import build, read_parameters
+from gluon_optbert.inference import inference_parameters, inputs_of, outputs_of
+from gluon_optbert.network import running
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import INPUTS
 from gluon_optbert.onnx_export import onnx_model, run_onnx, write_onnx
 
 RUNTIME = """
@@ -39,9 +41,9 @@ def test_onnx_equals_the_trained_network(tmp_path, widths, case):
     model = written(tmp_path / 'model.onnx', widths, case)
     kind, head = CASES[case]
     for batch, length in ((3, 9), (1, 2)):
-        feed = deploy.random_feed(ARCHITECTURES[widths], batch=batch, length=length)
+        feed = running.random_feed(ARCHITECTURES[widths], batch=batch, length=length)
         found = run_onnx(tmp_path / 'model.onnx', feed)
-        wanted = deploy.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
+        wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
         assert list(found) == list(outputs_of(kind, head))
         assert all(
             deploy.relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(found.values(), wanted)
@@ -76,12 +78,12 @@ def test_onnx_runtime_gets_the_same_numbers(tmp_path, case):
         pytest.skip('PEER_ONNXRUNTIME does not name a Python with onnxruntime')
     model = written(tmp_path / 'model.onnx', 'uneven', case)
     kind, head = CASES[case]
-    feed = deploy.random_feed(ARCHITECTURES['uneven'], batch=4, length=11, seed=3)
+    feed = running.random_feed(ARCHITECTURES['uneven'], batch=4, length=11, seed=3)
     np.savez(tmp_path / 'feed.npz', **feed)
     words = [python, '-c', RUNTIME, tmp_path / 'model.onnx', tmp_path / 'feed.npz', tmp_path / 'out.npz']
     alone = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
     subprocess.run(list(map(str, words)), check=True, timeout=120, env=alone)
     found = np.load(tmp_path / 'out.npz')
-    wanted = deploy.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
+    wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
     for i in range(len(outputs_of(kind, head))):
         assert deploy.relative_difference(found[f'arr_{i}'], wanted[i]) <= deploy.TOLERANCE

@@ -6,9 +6,10 @@ import pytest
 from mxnet import autograd
 from tiny import network, random_inputs, random_parameters, run, write_shards
 
-from gluon_optbert import precision as precision_module
-from gluon_optbert.model import PretrainingLoss, build, named_parameters
-from gluon_optbert.precision import bfloat16_is_native, check_precision, need_bfloat16
+from gluon_optbert.network import precision as precision_module
+from gluon_optbert.network.losses import PretrainingLoss
+from gluon_optbert.network.model import build, named_parameters
+from gluon_optbert.network.precision import bfloat16_is_native, check_precision, need_bfloat16
 
 NARROW = 2.0**-8  # half a unit in the last of bfloat16's eight bits is 2^-9; a product rounds either operand
 NETWORKS = {

@@ -5,7 +5,7 @@ import json
 import pytest
 from tiny import run
 
-from gluon_optbert.precision import bfloat16_is_native
+from gluon_optbert.network.precision import bfloat16_is_native
 
 SMALL = ['l2_h8_a2', '--batch-size', 2, '--length', 8, '--masked', 2, '--steps', 2]
 PARTS = {

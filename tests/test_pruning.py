@@ -10,14 +10,14 @@ from pruned import MODEL, alphas_of, recipe_for, records, results, selection_of
 from tiny import network, outputs_of, random_inputs, relative_difference, write_saved_model
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
-from gluon_optbert.checkpoint import read_model
-from gluon_optbert.model import build
+from gluon_optbert.cutting.selection import select_units, truncate
+from gluon_optbert.cutting.shrink import shrink
+from gluon_optbert.network.model import build
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.prune_report import summary
 from gluon_optbert.pruning import prune
 from gluon_optbert.runs.recipe import fill
-from gluon_optbert.selection import select_units, truncate
-from gluon_optbert.shrink import shrink
 
 ROUND = {'alphas.npz', 'selection.json', 'shrunk', 'model'}
 

@@ -8,10 +8,10 @@ import pytest
 from test_inference import of_arrays
 from tiny import network
 
-from gluon_optbert import deploy
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.inference import inference_parameters, inference_symbol, inputs_of
-from gluon_optbert.model import build, read_parameters
+from gluon_optbert.network import running
+from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.quantize import (
     _least_divergence,
     calibrate,
@@ -31,7 +31,7 @@ def quantised(request):
     arrays = inference_parameters(read_parameters(model), UNEVEN, 'encoder', PRETRAINING)
     symbol = inference_symbol(UNEVEN, 'encoder', PRETRAINING, precision='int8')
     feeds = [
-        {name: deploy.random_feed(UNEVEN, batch=4, length=12, seed=seed)[name] for name in NAMES}
+        {name: running.random_feed(UNEVEN, batch=4, length=12, seed=seed)[name] for name in NAMES}
         for seed in range(3)
     ]
     ranges = calibrate(symbol, arrays, feeds, request.param)
@@ -50,10 +50,10 @@ def test_int8_stays_near_float32_at_any_shape(quantised, tmp_path):
     whole = of_arrays(symbol, arrays, NAMES)
     for feed in (
         *feeds,
-        deploy.random_feed(UNEVEN, batch=2, length=7),
-        deploy.random_feed(UNEVEN, batch=1, length=16),
+        running.random_feed(UNEVEN, batch=2, length=7),
+        running.random_feed(UNEVEN, batch=1, length=16),
     ):
-        found, wanted = (deploy.run(network, feed, NAMES)[0] for network in (block, whole))
+        found, wanted = (running.run(network, feed, NAMES)[0] for network in (block, whole))
         rms = np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2))
         assert 1e-6 < rms < 0.1  # eight bits a tensor, three layers; not zero, or nothing was quantised
 
@@ -97,7 +97,7 @@ def test_no_text_and_broken_models_are_refused():
     with pytest.raises(ValueError, match='no text'):
         calibrate(symbol, arrays, [])
     arrays['encoder.transformer_cells.0.proj.bias'][0] = np.nan
-    feed = deploy.random_feed(UNEVEN, batch=1, length=4)
+    feed = running.random_feed(UNEVEN, batch=1, length=4)
     with pytest.raises(ValueError, match='not finite'):
         calibrate(symbol, arrays, [{name: feed[name] for name in NAMES}])
 

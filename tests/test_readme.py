@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tiny import ROOT, network, random_parameters, run, vocabulary
 
-from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.deploy import export
+from gluon_optbert.network.saved_model import SavedModel
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
 

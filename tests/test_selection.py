@@ -11,8 +11,8 @@ from tiny import network, random_alphas
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.architecture.parameters import LETTERS
-from gluon_optbert.baselines import random_scores
-from gluon_optbert.selection import Selection, keep_all, select_units, truncate
+from gluon_optbert.cutting.baselines import random_scores
+from gluon_optbert.cutting.selection import Selection, keep_all, select_units, truncate
 
 COSTS = st.sampled_from([ParameterCost(), FlopsCost(3)])
 PRUNED = st.sets(st.sampled_from(LETTERS), min_size=1).map(lambda letters: ''.join(sorted(letters)))

@@ -19,13 +19,13 @@ from tiny import (
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.parameters import check_parameters, parameter_shapes
-from gluon_optbert.checkpoint import SavedModel
+from gluon_optbert.cutting.selection import Selection, truncate
+from gluon_optbert.cutting.shrink import cut, fold, shrink
 from gluon_optbert.deploy import export
 from gluon_optbert.deployment import import_symbol
-from gluon_optbert.inference import INPUTS
-from gluon_optbert.model import build
-from gluon_optbert.selection import Selection, truncate
-from gluon_optbert.shrink import cut, fold, shrink
+from gluon_optbert.network.model import build
+from gluon_optbert.network.running import INPUTS
+from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.text.vocabulary import vocabulary_of
 
 # Relative to the largest value of an output: what two layers leave of float32's 1e-7 when sums are taken in

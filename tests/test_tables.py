@@ -19,7 +19,7 @@ from gluon_optbert import table_runs
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.paper import load_table
-from gluon_optbert.checkpoint import read_model
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.squad import Question
 from gluon_optbert.table_files import CSV_HEADER, NOT_REACHABLE, NOT_RUN, Entry, read_results, render

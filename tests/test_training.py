@@ -16,7 +16,7 @@ from trained import Interrupted, Run, acting, assert_same_bits, interrupt
 
 from gluon_optbert.distributed import Workers
 from gluon_optbert.loop import Phase, Reporter, Terminated
-from gluon_optbert.model import read_parameters
+from gluon_optbert.network.model import read_parameters
 from gluon_optbert.optimization import Optimizer, Schedule, TrainingDiverged
 from gluon_optbert.states import States
 from gluon_optbert.text.shards import Shards

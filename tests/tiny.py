@@ -13,8 +13,8 @@ import numpy as np
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.parameters import parameter_shapes
-from gluon_optbert.checkpoint import SavedModel, write_model
-from gluon_optbert.selection import Selection
+from gluon_optbert.cutting.selection import Selection
+from gluon_optbert.network.saved_model import SavedModel, write_model
 from gluon_optbert.text import shards as shards_module
 from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_hash, vocabulary_of, write_vocabulary
 

@@ -7,7 +7,7 @@ from tiny import network, saved_model
 from gluon_optbert.architecture.cost import ParameterCost, beta
 from gluon_optbert.distributed import Workers
 from gluon_optbert.loop import Phase, Reporter
-from gluon_optbert.model import build, named_parameters
+from gluon_optbert.network.model import build, named_parameters
 from gluon_optbert.optimization import Optimizer, Schedule
 from gluon_optbert.penalty import L1Penalty
 from gluon_optbert.training import fit

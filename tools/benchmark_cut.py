@@ -23,13 +23,13 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import LETTERS, network_shapes
-from gluon_optbert.checkpoint import SavedModel, write_model
+from gluon_optbert.cutting.selection import select_units
+from gluon_optbert.cutting.shrink import shrink
+from gluon_optbert.network.saved_model import SavedModel, write_model
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
-from gluon_optbert.selection import select_units
-from gluon_optbert.shrink import shrink
 from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
 
 

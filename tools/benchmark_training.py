@@ -31,8 +31,9 @@ from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
-from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, named_parameters
-from gluon_optbert.precision import bfloat16_is_native
+from gluon_optbert.network.losses import PretrainingLoss
+from gluon_optbert.network.model import OptBERTModel, build, named_parameters
+from gluon_optbert.network.precision import bfloat16_is_native
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict

@@ -36,15 +36,15 @@ from side_by_side import SIDES, summarise, table
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import part_of
-from gluon_optbert.checkpoint import SavedModel, read_model
 from gluon_optbert.distributed import Workers
 from gluon_optbert.features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
 from gluon_optbert.finetuning import Exercise, FineTuning, start_parameters
 from gluon_optbert.glue import GlueRecipe, prepare_glue
 from gluon_optbert.importers import convert
 from gluon_optbert.loop import Phase, Reporter, Terminated, descend
-from gluon_optbert.model import build
-from gluon_optbert.precision import check_precision
+from gluon_optbert.network.model import build
+from gluon_optbert.network.precision import check_precision
+from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.manifest import sha256

@@ -18,9 +18,9 @@ import mxnet as mx
 import numpy as np
 
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
-from gluon_optbert.checkpoint import SavedModel
 from gluon_optbert.importers import convert
-from gluon_optbert.model import OptBERTModel, build, load
+from gluon_optbert.network.model import OptBERTModel, build, load
+from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import option

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import List, Optional
 
-from gluon_optbert.checkpoint import read_model
-from gluon_optbert.deploy import export, without_gates
+from gluon_optbert.cutting.shrink import without_gates
+from gluon_optbert.deploy import export
 from gluon_optbert.deployment import PRECISIONS
 from gluon_optbert.inference import KINDS
-from gluon_optbert.precision import bfloat16_is_native
+from gluon_optbert.network.precision import bfloat16_is_native
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.predictor import read_instances
 from gluon_optbert.quantize import METHODS
 from gluon_optbert.runs.command_line import command, parse

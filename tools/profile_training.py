@@ -35,9 +35,10 @@ from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.distributed import Workers
 from gluon_optbert.loop import Phase, backward, collect_gradients
-from gluon_optbert.model import OptBERTModel, PretrainingLoss, build, named_parameters
+from gluon_optbert.network.losses import PretrainingLoss
+from gluon_optbert.network.model import OptBERTModel, build, named_parameters
+from gluon_optbert.network.precision import TRAINING_PRECISIONS, check_precision, lowered
 from gluon_optbert.optimization import Optimizer
-from gluon_optbert.precision import TRAINING_PRECISIONS, check_precision, lowered
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.provenance import origin_here

@@ -15,10 +15,9 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any, Dict, List
 
-from gluon_optbert.checkpoint import read_model
-from gluon_optbert.deploy import latency_ms, random_feed
 from gluon_optbert.deployment import load_deployment
-from gluon_optbert.inference import INPUTS
+from gluon_optbert.network.running import INPUTS, latency_ms, random_feed
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.prune_report import summary, widths_line
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed

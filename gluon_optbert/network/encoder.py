@@ -8,7 +8,7 @@ from typing import Dict, Optional, Type
 from gluonnlp.model.bert import BERTEncoder, DotProductSelfAttentionCell
 from mxnet.gluon import HybridBlock, nn
 
-from .architecture.architecture import Architecture, LayerDims
+from ..architecture.architecture import Architecture, LayerDims
 from .gates import LAYER_NORM_EPS, Gate, StreamLayerNorm, column_of_ones, gated_by
 from .precision import Product, lowered, product, raised
 

@@ -8,9 +8,9 @@ from typing import Dict, List, Mapping
 
 import numpy as np
 
-from .architecture.architecture import Architecture
-from .architecture.cost import CostModel
-from .architecture.parameters import Parameters, parameter_axes
+from ..architecture.architecture import Architecture
+from ..architecture.cost import CostModel
+from ..architecture.parameters import Parameters, parameter_axes
 from .selection import Selection, keep_all
 
 DROPS = ('last', 'first', 'alternate')

@@ -16,14 +16,14 @@ import numpy as np
 import yaml
 from gluonnlp.vocab import BERTVocab
 
-from .architecture.architecture import Architecture
-from .architecture.heads import PRETRAINING, Head
-from .architecture.parameters import Alphas, Parameters, check_alphas, check_parameters, gate_name
-from .runs.arrays import read_arrays, write_arrays
-from .runs.manifest import check_manifest, write_manifest
-from .runs.recipe import load_yaml
-from .runs.staging import new_directory
-from .text.vocabulary import read_vocabulary, write_vocabulary
+from ..architecture.architecture import Architecture
+from ..architecture.heads import PRETRAINING, Head
+from ..architecture.parameters import Alphas, Parameters, check_alphas, check_parameters, gate_name
+from ..runs.arrays import read_arrays, write_arrays
+from ..runs.manifest import check_manifest, write_manifest
+from ..runs.recipe import load_yaml
+from ..runs.staging import new_directory
+from ..text.vocabulary import read_vocabulary, write_vocabulary
 
 FORMAT = 'gluon_optbert model'
 VERSION = 1

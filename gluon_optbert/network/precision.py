@@ -12,7 +12,7 @@ from typing import Union
 import mxnet as mx
 from mxnet.gluon import nn
 
-from .runs.arrays import BFLOAT16
+from ..runs.arrays import BFLOAT16
 
 Tensor = Union[mx.nd.NDArray, mx.sym.Symbol]
 TRAINING_PRECISIONS = ('float32', 'bfloat16', 'float16')

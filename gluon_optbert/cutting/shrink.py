@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Callable, Dict, Tuple
+from typing import Callable, Dict, Optional, Tuple, TypeVar
 
 import numpy as np
 
-from .architecture.architecture import Architecture, Axis
-from .architecture.parameters import Alphas, Parameters, check_alphas, check_parameters, parameter_axes
-from .selection import Selection
+from ..architecture.architecture import Architecture, Axis
+from ..architecture.cost import ParameterCost
+from ..architecture.parameters import Alphas, Parameters, check_alphas, check_parameters, parameter_axes
+from .selection import Selection, keep_all
 
 _LAYER = re.compile(r'(encoder\.transformer_cells\.)(\d+)')
 
@@ -189,3 +190,38 @@ def shrink(
         architecture,
         selection,
     ), selection.architecture(architecture)
+
+
+M = TypeVar('M')  # a model: a dataclass with architecture, parameters and alphas
+
+
+def without_gates(saved: M, alphas: Optional[Alphas] = None) -> M:
+    """Fold gates into the weights and cut the units at zero; a model without gates as it is.
+
+    Parameters
+    ----------
+    saved : dataclass with the fields architecture, parameters and alphas
+        Such as a `SavedModel`.
+    alphas : mapping of width key to np.ndarray, optional
+        Gates to use instead of the model's own.
+
+    Raises
+    ------
+    ValueError
+        If a gate vector has no unit left.
+    """
+    alphas = saved.alphas if alphas is None else alphas
+    if not alphas:
+        return saved
+    whole = keep_all(saved.architecture, ParameterCost())
+    kept = {
+        key: np.flatnonzero(alphas[key]) if key in alphas else indices for key, indices in whole.kept.items()
+    }
+    empty = [key for key, indices in kept.items() if len(indices) == 0 and len(whole.kept[key])]
+    if empty:
+        raise ValueError(f'gates: every unit of {", ".join(empty)} is at zero')
+    alphas = {key: alphas.get(key, np.ones(len(indices))) for key, indices in whole.kept.items()}
+    parameters, architecture = shrink(
+        saved.parameters, saved.architecture, alphas, Selection(kept, whole.cost, whole.target)
+    )
+    return dataclasses.replace(saved, architecture=architecture, parameters=parameters, alphas=None)

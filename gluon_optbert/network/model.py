@@ -7,12 +7,12 @@ from typing import Dict, Mapping, Optional, Type, Union
 import mxnet as mx
 import numpy as np
 from gluonnlp.model.bert import BERTModel
-from mxnet.gluon import HybridBlock, nn
+from mxnet.gluon import nn
 
-from .architecture.architecture import Architecture
-from .architecture.heads import PRETRAINING, Head
-from .architecture.parameters import Parameters, check_parameters
-from .encoder import MASKED_SCORE, OptBERTEncoder
+from ..architecture.architecture import Architecture
+from ..architecture.heads import PRETRAINING, Head
+from ..architecture.parameters import Parameters, check_parameters
+from .encoder import OptBERTEncoder
 from .gates import Gate, Gates, StreamLayerNorm, column_of_ones, spread
 
 
@@ -201,89 +201,6 @@ class OptBERTModel(BERTModel):
         transform, gelu, norm, scores = self.decoder
         gate = alpha_h if self._architecture.e is None else None
         return scores(norm(gelu(transform(masked)), gate))
-
-
-class PretrainingLoss(HybridBlock):
-    """MLM and NSP cross entropies of one worker's share of a batch (optBERT, equation (1)).
-
-    Parameters
-    ----------
-    accuracy : bool
-        Whether to count right predictions as well.
-
-    Inputs:
-        - **next_sentence_scores** : shape (batch, 2)
-        - **masked_scores** : shape (batch, masked, vocab_size)
-        - **masked_ids**, **masked_weights** : shape (batch, masked)
-        - **next_sentence_labels**, **instance_weights** : shape (batch,)
-
-    Outputs:
-        - **mlm** : sum over masked tokens, shape (1,), float32
-        - **nsp** : sum over instances, shape (1,), float32
-        - **mlm_correct**, **nsp_correct** : how many were predicted right, shape (1,); with `accuracy` only
-    """
-
-    def __init__(self, accuracy: bool = False, prefix=None, params=None):
-        super().__init__(prefix=prefix, params=params)
-        self._accuracy = accuracy
-
-    def hybrid_forward(
-        self,
-        F,
-        next_sentence_scores,
-        masked_scores,
-        masked_ids,
-        masked_weights,
-        next_sentence_labels,
-        instance_weights,
-    ):  # pylint: disable=arguments-differ
-        entropies, correct = [], []
-        for scores, labels, weights in (
-            (masked_scores, masked_ids, masked_weights),
-            (next_sentence_scores, next_sentence_labels, instance_weights),
-        ):
-            entropies.append(-F.sum(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights))
-            if self._accuracy:
-                correct.append(F.sum((F.argmax(scores, axis=-1) == labels) * weights))
-        return (*entropies, *correct)
-
-
-class TaskLoss(HybridBlock):
-    """The loss of a task's head, summed over a worker's share of a batch (Devlin et al., 2018, section 4).
-
-    Cross entropy of the labels, or of the places of an answer's first and last token, half each; squared
-    error of a regression.
-
-    Parameters
-    ----------
-    head : Head
-
-    Inputs:
-        - **scores** : shape (batch, outputs), or (batch, length, 2) for question answering
-        - **labels** : shape (batch,), or (batch, 2) for question answering
-        - **weights** : shape (batch,)
-        - **valid_length** : shape (batch,), for question answering only
-
-    Outputs:
-        - **loss** : shape (1,), float32
-    """
-
-    def __init__(self, head: Head, prefix=None, params=None):
-        super().__init__(prefix=prefix, params=params)
-        self._kind = head.kind
-
-    def hybrid_forward(self, F, scores, labels, weights, valid_length=None):  # pylint: disable=arguments-differ
-        if self._kind == 'regression':
-            return F.sum(F.square(F.reshape(scores, shape=(-1,)) - labels) * weights)
-        if self._kind == 'classification':
-            return -F.sum(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights)
-        places = F.reshape(F.contrib.arange_like(scores, axis=1), shape=(1, -1))
-        padding = F.broadcast_greater_equal(places, F.reshape(valid_length, shape=(-1, 1)))  # (batch, length)
-        entropies = F.log_softmax(
-            F.broadcast_add(scores, F.expand_dims(padding * MASKED_SCORE, axis=2)), axis=1
-        )
-        both = F.pick(F.transpose(entropies, axes=(0, 2, 1)), labels, axis=2)  # (batch, 2)
-        return -F.sum(F.mean(both, axis=1) * weights)
 
 
 TIED = 'decoder.3.weight'  # a second name of word_embed.0.weight

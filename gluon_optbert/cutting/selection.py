@@ -8,9 +8,9 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .architecture.architecture import Architecture
-from .architecture.cost import CostModel
-from .architecture.parameters import LETTERS, Alphas
+from ..architecture.architecture import Architecture
+from ..architecture.cost import CostModel
+from ..architecture.parameters import LETTERS, Alphas
 
 
 @dataclasses.dataclass(frozen=True)
