@@ -34,7 +34,7 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.8,<3.12',
     packages=find_packages(include=['gluon_optbert', 'gluon_optbert.*']),
-    package_data={'gluon_optbert': ['architecture/paper/*.json', 'tasks/*.json']},
+    package_data={'gluon_optbert': ['architecture/paper/*.json', 'tasks/descriptions/*.json']},
     install_requires=pinned(
         'numpy',
         'gluonnlp',

@@ -20,10 +20,10 @@ from gluonnlp.vocab import BERTVocab
 
 from .architecture.architecture import Architecture
 from .cutting.shrink import without_gates
-from .features import Features, TaskBatch, pair, sorted_batches
 from .network.model import OptBERTModel, build
 from .network.saved_model import SavedModel
-from .tasks import find_task, read_examples, read_lines, task_of_file
+from .tasks.features import Features, TaskBatch, pair, sorted_batches
+from .tasks.task import find_task, read_examples, read_lines, task_of_file
 from .text.batches import evaluation_batches
 from .text.shards import Shards
 from .text.vocabulary import CONTINUATION, SPECIAL_TOKENS, is_cased, make_tokenizer, vocabulary_hash

@@ -26,7 +26,7 @@ from .quantize import calibrate, int8_parameters
 from .runs.arrays import BFLOAT16
 from .runs.failures import RunFailed
 from .runs.staging import new_directory
-from .squad import Reading
+from .tasks.squad import Reading
 
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
 

@@ -28,7 +28,7 @@ from .network.running import INPUTS
 from .quantize import check_thresholds, int8_symbol
 from .runs.arrays import BFLOAT16, write_arrays
 from .runs.manifest import check_manifest, write_manifest
-from .squad import Reading
+from .tasks.squad import Reading
 from .text.vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
 
 FORMAT, VERSION = 'gluon_optbert deployment', 2

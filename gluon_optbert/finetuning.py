@@ -24,7 +24,6 @@ from .architecture.heads import PRETRAINING, Head
 from .architecture.parameters import Parameters, network_shapes
 from .cutting.shrink import without_gates
 from .distributed import Workers
-from .features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
 from .loop import Objective, Phase, Reporter, descend
 from .network.losses import TaskLoss
 from .network.model import OptBERTModel, build, read_parameters
@@ -35,6 +34,7 @@ from .runs.provenance import origin_here
 from .runs.recipe import check_same, option, save, to_dict
 from .runs.staging import new_directory, refuse_existing, write_file
 from .states import States
+from .tasks.features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
 INITIAL_STD = 0.02  # of the head's weights, as BERT's

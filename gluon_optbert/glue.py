@@ -10,12 +10,12 @@ import gluonnlp
 import numpy as np
 
 from .distributed import Workers
-from .features import Features, make_reader
 from .finetuning import Exercise, FineTuneRecipe, data_directory, finetune
-from .metrics import score
 from .network.saved_model import SavedModel
 from .runs.recipe import option
-from .tasks import Examples, Task, find_task, official_files, read_examples, read_sets, submission
+from .tasks.features import Features, make_reader
+from .tasks.metrics import score
+from .tasks.task import Examples, Task, find_task, official_files, read_examples, read_sets, submission
 
 
 @dataclasses.dataclass(frozen=True)

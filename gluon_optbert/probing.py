@@ -17,8 +17,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from .analysis import Sample, stream
-from .features import sorted_batches
 from .network.model import OptBERTModel
+from .tasks.features import sorted_batches
 
 BANDS = ('frequent', 'middling', 'rare')
 TEST_SHARE = 0.2  # of the sequences

@@ -10,14 +10,14 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import numpy as np
 from gluonnlp.data import SQuAD
 
-from .answers import answer_files, best_answers
 from .architecture.heads import Head
 from .distributed import Workers
 from .finetuning import Exercise, FineTuneRecipe, data_directory, finetune
-from .metrics import squad_v1, squad_v2
 from .network.saved_model import SavedModel
 from .runs.recipe import option
-from .squad import Question, Reading, make_windows, read_questions
+from .tasks.answers import answer_files, best_answers
+from .tasks.metrics import squad_v1, squad_v2
+from .tasks.squad import Question, Reading, make_windows, read_questions
 from .text.vocabulary import is_cased, make_aligner
 
 

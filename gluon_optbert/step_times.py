@@ -11,7 +11,6 @@ from mxnet import autograd
 
 from .architecture.parameters import gate_name
 from .distributed import Workers
-from .features import TaskBatch, evaluation_batches, steps_per_epoch
 from .finetuning import Exercise, FineTuneRecipe, FineTuning, start_parameters
 from .glue import GlueRecipe, prepare_glue
 from .loop import Objective, Phase, backward, collect_gradients
@@ -22,6 +21,7 @@ from .pretraining import open_shards
 from .question_answering import SquadRecipe, prepare_squad
 from .table_runs import Plan
 from .tables import Row
+from .tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
 from .training import Pretraining, evaluate
 
 UNTIMED, TIMED = 2, 4  # steps

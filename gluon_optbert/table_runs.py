@@ -28,7 +28,7 @@ from .question_answering import SquadRecipe, finetune_squad, read_parts
 from .runs.recipe import check_same, fill, read_yaml, save, to_dict
 from .runs.staging import new_directory, refuse_existing
 from .tables import Row, TableRecipe, plain, rows_of, task_names
-from .tasks import find_task, read_examples
+from .tasks.task import find_task, read_examples
 
 FORMAT = 1
 SQUAD = {'SQuAD v1.1': '1.1', 'SQuAD v2.0': '2.0'}  # their versions; the other tasks are GLUE's

@@ -6,7 +6,7 @@ from test_squad import write_squad
 from gluon_optbert.glue import GlueRecipe
 from gluon_optbert.question_answering import SquadRecipe
 from gluon_optbert.runs.recipe import fill
-from gluon_optbert.squad import Question
+from gluon_optbert.tasks.squad import Question
 
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'
 FILES = {

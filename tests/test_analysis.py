@@ -20,9 +20,9 @@ from gluon_optbert.analysis import (
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes, parameter_axes
 from gluon_optbert.cutting.shrink import without_gates
-from gluon_optbert.features import sorted_batches
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.tasks.features import sorted_batches
 from gluon_optbert.text.vocabulary import vocabulary_of
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), (1, 2, 3, 4), h=6)

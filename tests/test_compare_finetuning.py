@@ -20,7 +20,6 @@ from tiny import ROOT, network, write_saved_model
 from gluon_optbert import finetuning
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes
-from gluon_optbert.features import training_batches
 from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue
 from gluon_optbert.importers import convert
 from gluon_optbert.network.model import named_parameters
@@ -28,6 +27,7 @@ from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.optimization import Optimizer
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.sources import read_hugging_face
+from gluon_optbert.tasks.features import training_batches
 
 sys.path.append(str(ROOT / 'tools' / 'peers'))  # where the peers find what they share
 from task_feed import batches
@@ -356,7 +356,7 @@ def with_head(base):
         label2id={'0': 0, '1': 1},
     )
     write_model(base / 'model', convert(read_hugging_face(base / 'hf')).model)
-    task = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'sst-2.json').read_text())
+    task = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'descriptions' / 'sst-2.json').read_text())
     (base / 'task.json').write_text(json.dumps({**task, 'name': ''}))
     write_glue(base / 'glue')
     return base

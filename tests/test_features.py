@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.features import Features, evaluation_batches, pair, steps_per_epoch, training_batches
+from gluon_optbert.tasks.features import Features, evaluation_batches, pair, steps_per_epoch, training_batches
 
 CLS, SEP = 2, 3
 

@@ -22,7 +22,6 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deploy import export
 from gluon_optbert.deployment import load_deployment
 from gluon_optbert.distributed import Workers
-from gluon_optbert.features import make_reader
 from gluon_optbert.finetuning import data_directory, predict, start_parameters
 from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
 from gluon_optbert.network.losses import TaskLoss
@@ -32,7 +31,8 @@ from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs import provenance
 from gluon_optbert.runs.recipe import RecipeError, fill
-from gluon_optbert.tasks import find_task
+from gluon_optbert.tasks.features import make_reader
+from gluon_optbert.tasks.task import find_task
 
 
 @pytest.fixture(scope='module')

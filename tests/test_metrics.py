@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.metrics import METRICS, exact_match, normalised, score, squad_v1, squad_v2, token_f1
+from gluon_optbert.tasks.metrics import METRICS, exact_match, normalised, score, squad_v1, squad_v2, token_f1
 
 WORDS = st.lists(st.sampled_from(['a', 'the', 'cat', 'Cat!', 'sat', '', ',', 'on  mats']), max_size=6).map(
     ' '.join

@@ -7,7 +7,6 @@ import pytest
 from tiny import LENGTH, network, saved_model, vocabulary
 
 from gluon_optbert.analysis import network_of, random_network, sample_of_texts, stream
-from gluon_optbert.features import sorted_batches
 from gluon_optbert.probing import (
     MEAN,
     ProbeTask,
@@ -19,6 +18,7 @@ from gluon_optbert.probing import (
     sentence_task,
     word_tasks,
 )
+from gluon_optbert.tasks.features import sorted_batches
 
 ARCHITECTURE = network((2, 4, 4, 16), (2, 4, 4, 0))
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import TOKENS, vocabulary
 
-from gluon_optbert.answers import Answer, answer_files, best_answers, decide, with_probabilities
-from gluon_optbert.answers import given as given_answer
-from gluon_optbert.squad import Question, Reading, make_windows, read_questions
+from gluon_optbert.tasks.answers import Answer, answer_files, best_answers, decide, with_probabilities
+from gluon_optbert.tasks.answers import given as given_answer
+from gluon_optbert.tasks.squad import Question, Reading, make_windows, read_questions
 from gluon_optbert.text.vocabulary import make_aligner
 
 SQUAD = Path(__file__).parents[2] / 'shared' / 'data' / 'squad'

@@ -21,7 +21,6 @@ from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.recipe import RecipeError, fill
-from gluon_optbert.squad import Question
 from gluon_optbert.table_files import CSV_HEADER, NOT_REACHABLE, NOT_RUN, Entry, read_results, render
 from gluon_optbert.table_runs import plan, run
 from gluon_optbert.tables import (
@@ -35,6 +34,7 @@ from gluon_optbert.tables import (
     rows_of,
     task_names,
 )
+from gluon_optbert.tasks.squad import Question
 
 PARAMETERS = ParameterCost()
 

@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 from tiny import ROOT
 
-from gluon_optbert.metrics import METRICS
-from gluon_optbert.tasks import Examples, find_task, names, read_examples, read_sets, read_task, submission
+from gluon_optbert.tasks.metrics import METRICS
+from gluon_optbert.tasks.task import (
+    Examples,
+    find_task,
+    names,
+    read_examples,
+    read_sets,
+    read_task,
+    submission,
+)
 
 GLUE = Path(__file__).parents[2] / 'shared' / 'data' / 'glue'
 needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
-TASK_FILES = sorted((ROOT / 'gluon_optbert' / 'tasks').glob('*.json'))
+TASK_FILES = sorted((ROOT / 'gluon_optbert' / 'tasks' / 'descriptions').glob('*.json'))
 
 
 def write(path, text):
@@ -56,7 +64,7 @@ def test_unknown_task_is_refused_with_the_names_there_are():
 
 
 def test_users_own_task_file_is_read(tmp_path):
-    values = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'rte.json').read_text())
+    values = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'descriptions' / 'rte.json').read_text())
     path = write(tmp_path / 'mine.json', json.dumps({**values, 'name': 'Mine', 'labels': ['x', 'y', 'z']}))
     assert find_task(path).head.labels == ('x', 'y', 'z') and find_task(str(path)).name == 'Mine'
 
@@ -73,7 +81,7 @@ def test_users_own_task_file_is_read(tmp_path):
     ],
 )
 def test_task_file_that_is_wrong_is_refused(tmp_path, change, said):
-    values = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'rte.json').read_text())
+    values = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'descriptions' / 'rte.json').read_text())
     with pytest.raises(ValueError, match=said):
         read_task(write(tmp_path / 'task.json', json.dumps({**values, **change})))
 

@@ -37,7 +37,6 @@ import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import part_of
 from gluon_optbert.distributed import Workers
-from gluon_optbert.features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
 from gluon_optbert.finetuning import Exercise, FineTuning, start_parameters
 from gluon_optbert.glue import GlueRecipe, prepare_glue
 from gluon_optbert.importers import convert
@@ -52,6 +51,13 @@ from gluon_optbert.runs.provenance import commit, machine, versions
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.sources import read_hugging_face
+from gluon_optbert.tasks.features import (
+    Features,
+    TaskBatch,
+    evaluation_batches,
+    steps_per_epoch,
+    training_batches,
+)
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning comparison', 1
 EXAMPLE = (

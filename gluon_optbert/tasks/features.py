@@ -14,7 +14,7 @@ from typing import Callable, Generator, Iterable, Iterator, List, Optional, Sequ
 import numpy as np
 from gluonnlp.vocab import BERTVocab
 
-from .text.vocabulary import is_cased, make_tokenizer
+from ..text.vocabulary import is_cased, make_tokenizer
 
 LENGTH_MULTIPLE = 8  # lengths are rounded up to it, so that few shapes occur
 _POOL = 64  # batches that are sorted by length together

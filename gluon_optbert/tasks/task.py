@@ -15,12 +15,12 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from .architecture.heads import Head
+from ..architecture.heads import Head
 from .metrics import METRICS
 
 LOG = logging.getLogger(__name__)
 FORMAT = 1
-_DIRECTORY = Path(__file__).with_name('tasks')
+_DIRECTORY = Path(__file__).with_name('descriptions')
 
 
 @dataclasses.dataclass(frozen=True)
