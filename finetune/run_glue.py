@@ -2,10 +2,10 @@
 
 import sys
 
-from gluon_optbert.distributed import Workers
 from gluon_optbert.finetuning import result_path, summary
 from gluon_optbert.glue import GlueRecipe, finetune_glue
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.training.distributed import Workers
 
 EXAMPLE = (
     'python finetune/run_glue.py finetune/recipes/glue.yaml --task MRPC --model models/small --data glue '

@@ -2,10 +2,10 @@
 
 import sys
 
-from gluon_optbert.distributed import Workers
 from gluon_optbert.finetuning import result_path, summary
 from gluon_optbert.question_answering import SquadRecipe, finetune_squad
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.training.distributed import Workers
 
 EXAMPLE = (
     'python finetune/run_squad.py finetune/recipes/squad.yaml --version 2.0 --model models/small --data '

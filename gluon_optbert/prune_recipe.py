@@ -13,8 +13,8 @@ from .architecture.parameters import LETTERS, PARTS
 from .cutting.baselines import DROPS
 from .network.saved_model import SavedModel, read_model
 from .penalty import PENALTIES
-from .pretraining import TrainingRecipe, trained_steps
 from .runs.recipe import option
+from .training.recipe import TrainingRecipe, trained_steps
 
 METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'blocks', 'heads')
 UNRANKED = ('uniform', 'layers', 'blocks')  # they choose widths or layers, not units

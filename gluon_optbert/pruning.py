@@ -27,21 +27,22 @@ from .architecture.parameters import Alphas, gate_name
 from .cutting.baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
 from .cutting.selection import Selection, select_units
 from .cutting.shrink import shrink
-from .distributed import Workers
 from .latency import check_predictions
-from .loop import Reporter
 from .network.model import OptBERTModel, build, named_parameters, read_parameters
 from .network.saved_model import SavedModel, read_model, write_model
-from .optimization import Optimizer, Schedule
-from .penalty import PENALTIES
-from .pretraining import open_shards
+from .penalty import PENALTIES, Penalty
 from .prune_recipe import PruneRecipe, read_start, unreachable
 from .prune_report import explain, readable, summary
 from .runs.provenance import ORIGIN, note_origin
 from .runs.recipe import check_same, save, to_dict
 from .runs.staging import new_directory, refuse_existing, write_file
 from .text.shards import Shards
-from .training import evaluate, fit, gradients
+from .training.distributed import Workers
+from .training.loop import descend
+from .training.mlm_nsp import Pretraining, evaluate, fit, gradients
+from .training.optimization import Optimizer, Schedule
+from .training.recipe import open_shards
+from .training.reporter import Reporter
 
 
 @dataclasses.dataclass
@@ -79,6 +80,33 @@ class _Job:
             ctx=self.workers.context(),
             **{'dropout': self.recipe.dropout, 'precision': self.recipe.precision, **options},
         )
+
+
+class GateTraining(Pretraining):
+    """The training of alpha by equation (2): MLM plus NSP, and a penalty on alpha.
+
+    Parameters
+    ----------
+    model : OptBERTModel
+        With gates; only they are trained.
+    workers : Workers
+    shards : Shards
+        To train on.
+    penalty : Penalty
+    """
+
+    def __init__(self, model: OptBERTModel, workers: Workers, shards: Shards, penalty: Penalty):
+        super().__init__(model, workers, shards)
+        self._penalty = penalty
+
+    def after_backward(self) -> None:
+        self._penalty.add_gradient(self.model.gates)
+
+    def after_update(self, learning_rate: float) -> None:
+        self._penalty.after_step(self.model.gates, learning_rate)
+
+    def metrics(self) -> Dict[str, float]:
+        return {'penalty': self._penalty.value(self.model.gates.values())}
 
 
 def train_gates(
@@ -120,17 +148,14 @@ def train_gates(
         scale=recipe.loss_scale(),
         compression=recipe.compression,
     )
-    fit(
-        model,
+    penalty = kind(recipe.gamma, beta(current.architecture, job.cost))
+    descend(
+        GateTraining(model, job.workers, job.shards['train'], penalty),
         optimizer,
         Schedule(recipe.alpha_learning_rate, steps, decay=False),
         phase,
-        shards=job.shards['train'],
-        heldout=None,
-        workers=job.workers,
         reporter=job.reporter,
         states=job.directory(number) / 'gate-states',
-        penalty=kind(recipe.gamma, beta(current.architecture, job.cost)),
     )
     trained = gates.values()
     values = {key: kind.gate.value(value) for key, value in trained.items()}

@@ -10,19 +10,20 @@ import mxnet as mx
 from mxnet import autograd
 
 from .architecture.parameters import gate_name
-from .distributed import Workers
 from .finetuning import Exercise, FineTuneRecipe, FineTuning, start_parameters
 from .glue import GlueRecipe, prepare_glue
-from .loop import Objective, Phase, backward, collect_gradients
 from .network.model import OptBERTModel, build
-from .optimization import Optimizer
 from .penalty import PENALTIES
-from .pretraining import open_shards
 from .question_answering import SquadRecipe, prepare_squad
 from .table_runs import Plan
 from .tables import Row
 from .tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
-from .training import Pretraining, evaluate
+from .training.distributed import Workers
+from .training.loop import backward, collect_gradients
+from .training.mlm_nsp import Pretraining, evaluate
+from .training.objective import Objective, Phase
+from .training.optimization import Optimizer
+from .training.recipe import open_shards
 
 UNTIMED, TIMED = 2, 4  # steps
 

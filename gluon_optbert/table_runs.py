@@ -17,11 +17,9 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from .architecture.cost import ParameterCost
 from .architecture.paper import PaperTable, load_table
-from .distributed import Workers
 from .finetuning import FineTuneRecipe
 from .glue import GlueRecipe, finetune_glue, task_directory
 from .network.saved_model import SavedModel
-from .pretraining import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards, pretrain
 from .prune_recipe import PruneRecipe, read_start
 from .pruning import prune
 from .question_answering import SquadRecipe, finetune_squad, read_parts
@@ -29,6 +27,9 @@ from .runs.recipe import check_same, fill, read_yaml, save, to_dict
 from .runs.staging import new_directory, refuse_existing
 from .tables import Row, TableRecipe, plain, rows_of, task_names
 from .tasks.task import find_task, read_examples
+from .training.distributed import Workers
+from .training.pretrain import pretrain
+from .training.recipe import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards
 
 FORMAT = 1
 SQUAD = {'SQuAD v1.1': '1.1', 'SQuAD v2.0': '2.0'}  # their versions; the other tasks are GLUE's

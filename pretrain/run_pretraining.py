@@ -2,9 +2,10 @@
 
 import sys
 
-from gluon_optbert.distributed import Workers
-from gluon_optbert.pretraining import PretrainRecipe, pretrain
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.recipe import PretrainRecipe
 
 EXAMPLE = (
     'horovodrun -np 2 python pretrain/run_pretraining.py pretrain/recipes/small.yaml '

@@ -2,10 +2,10 @@
 
 import sys
 
-from gluon_optbert.distributed import Workers
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.pruning import prune
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.training.distributed import Workers
 
 EXAMPLE = (
     'horovodrun -np 2 python pretrain/run_prune.py pretrain/recipes/small_prune.yaml '

@@ -25,15 +25,15 @@ matplotlib.use('Agg')
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from gluon_optbert.distributed import Workers
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.optimization import TrainingDiverged
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.pruning import prune
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import check_same, option, save
 from gluon_optbert.runs.staging import new_directory, refuse_existing, write_file
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.optimization import TrainingDiverged
 
 EXAMPLE = (
     'python pretrain/search_prune.py pretrain/recipes/small_prune.yaml --model models/small --shards shards '

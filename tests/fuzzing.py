@@ -28,7 +28,6 @@ from tiny import LENGTH, PREDICTIONS, TOKENS, network, write_saved_model, write_
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.network.saved_model import FORMAT, VERSION, read_model
-from gluon_optbert.pretraining import PretrainRecipe
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.runs.arrays import read_arrays, write_arrays
 from gluon_optbert.runs.command_line import parse
@@ -37,6 +36,7 @@ from gluon_optbert.runs.recipe import RecipeError, fill, read_yaml
 from gluon_optbert.text import shards as format_
 from gluon_optbert.text.make_shards import ShardRecipe
 from gluon_optbert.text.shards import Shards
+from gluon_optbert.training.recipe import PretrainRecipe
 
 RECIPES = (ShardRecipe, PretrainRecipe, PruneRecipe)
 FORBIDDEN = (

@@ -24,10 +24,10 @@ from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue
 from gluon_optbert.importers import convert
 from gluon_optbert.network.model import named_parameters
 from gluon_optbert.network.saved_model import read_model, write_model
-from gluon_optbert.optimization import Optimizer
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.sources import read_hugging_face
 from gluon_optbert.tasks.features import training_batches
+from gluon_optbert.training.optimization import Optimizer
 
 sys.path.append(str(ROOT / 'tools' / 'peers'))  # where the peers find what they share
 from task_feed import batches

@@ -12,10 +12,10 @@ from test_pretraining import recipe_for, records, values_for
 from tiny import ROOT, contents, run, saved_model, write_shards
 
 from gluon_optbert.deploy import export
-from gluon_optbert.optimization import Optimizer, TrainingDiverged
-from gluon_optbert.pretraining import pretrain
 from gluon_optbert.runs.manifest import check_manifest
-from gluon_optbert.states import STATE_FORMAT, STATE_VERSION
+from gluon_optbert.training.optimization import Optimizer, TrainingDiverged
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.states import STATE_FORMAT, STATE_VERSION
 
 SIZE = 400_000  # bytes of the small disk; a checkpoint of the tiny network takes 35,000
 

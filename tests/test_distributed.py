@@ -20,12 +20,13 @@ from test_pretraining import recipe_for as pretraining_recipe
 from test_pretraining import values_for as pretraining_values
 from tiny import ROOT, environment
 
-from gluon_optbert import pretraining
-from gluon_optbert.distributed import Workers
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.pretraining import PretrainRecipe, pretrain
 from gluon_optbert.pruning import prune
 from gluon_optbert.runs.recipe import fill
+from gluon_optbert.training import pretrain as pretraining
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.recipe import PretrainRecipe
 
 HOROVODRUN = Path(sys.executable).with_name('horovodrun')
 needs_horovod = pytest.mark.skipif(

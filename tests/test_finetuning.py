@@ -21,7 +21,6 @@ from gluon_optbert import finetuning
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deploy import export
 from gluon_optbert.deployment import load_deployment
-from gluon_optbert.distributed import Workers
 from gluon_optbert.finetuning import data_directory, predict, start_parameters
 from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
 from gluon_optbert.network.losses import TaskLoss
@@ -33,6 +32,7 @@ from gluon_optbert.runs import provenance
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.tasks.features import make_reader
 from gluon_optbert.tasks.task import find_task
+from gluon_optbert.training.distributed import Workers
 
 
 @pytest.fixture(scope='module')

@@ -16,8 +16,8 @@ import pytest
 from test_pretraining import recipe_for, values_for
 from tiny import ROOT, environment
 
-from gluon_optbert.liveness import PATIENCE, PATIENCE_SECONDS, SCOPE, Watch, patience
-from gluon_optbert.pretraining import pretrain
+from gluon_optbert.training.liveness import PATIENCE, PATIENCE_SECONDS, SCOPE, Watch, patience
+from gluon_optbert.training.pretrain import pretrain
 
 HOROVODRUN = Path(sys.executable).with_name('horovodrun')
 needs_horovod = pytest.mark.skipif(

@@ -8,9 +8,9 @@ import pytest
 from mxnet import autograd, gluon
 from trained import Interrupted, Run, acting, assert_same_bits, interrupt
 
-from gluon_optbert.distributed import Workers
-from gluon_optbert.loop import Phase
-from gluon_optbert.optimization import LossScale, Optimizer, Schedule, TrainingDiverged
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.optimization import LossScale, Optimizer, Schedule, TrainingDiverged
 
 
 def test_schedule_rises_to_its_peak_and_falls_to_zero():

@@ -11,11 +11,11 @@ import sys
 import pytest
 from tiny import ROOT, network, run, write_shards
 
-from gluon_optbert.pretraining import PretrainRecipe
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.text.make_shards import ShardRecipe
 from gluon_optbert.text.shards import record_dtype
+from gluon_optbert.training.recipe import PretrainRecipe
 
 SPEC = importlib.util.spec_from_file_location('plan_training', ROOT / 'tools' / 'plan_training.py')
 tool = importlib.util.module_from_spec(SPEC)

@@ -22,16 +22,17 @@ from tiny import (
     write_shards,
 )
 
-from gluon_optbert import pretraining
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import part_of
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
-from gluon_optbert.optimization import TrainingDiverged
-from gluon_optbert.pretraining import PretrainRecipe, pretrain, work_directory
 from gluon_optbert.prune_recipe import PruneRecipe
 from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.training import pretrain as pretraining
+from gluon_optbert.training.optimization import TrainingDiverged
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.recipe import PretrainRecipe, work_directory
 
 TIMES = ('tokens_per_second', 'data_wait')
 

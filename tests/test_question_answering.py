@@ -15,13 +15,13 @@ from tiny import network, write_saved_model
 from gluon_optbert import finetuning
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deploy import export
-from gluon_optbert.loop import Terminated
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.predictor import Predictor
 from gluon_optbert.question_answering import finetune_squad
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.tasks.metrics import squad_v1, squad_v2
 from gluon_optbert.tasks.squad import read_questions
+from gluon_optbert.training.loop import Terminated
 
 
 @pytest.mark.parametrize('version', ['1.1', '2.0'])

@@ -14,13 +14,15 @@ import pytest
 from tiny import contents, write_shards
 from trained import Interrupted, Run, acting, assert_same_bits, interrupt
 
-from gluon_optbert.distributed import Workers
-from gluon_optbert.loop import Phase, Reporter, Terminated
 from gluon_optbert.network.model import read_parameters
-from gluon_optbert.optimization import Optimizer, Schedule, TrainingDiverged
-from gluon_optbert.states import States
 from gluon_optbert.text.shards import Shards
-from gluon_optbert.training import evaluate
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.loop import Terminated
+from gluon_optbert.training.mlm_nsp import evaluate
+from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.optimization import Optimizer, Schedule, TrainingDiverged
+from gluon_optbert.training.reporter import Reporter
+from gluon_optbert.training.states import States
 
 
 @pytest.mark.parametrize('precision', ['float32', 'bfloat16'])

@@ -19,8 +19,8 @@ from test_liveness import STRICKEN, living
 from test_pretraining import recipe_for, records, values_for
 from tiny import ROOT, environment
 
-from gluon_optbert.liveness import PATIENCE
-from gluon_optbert.pretraining import pretrain
+from gluon_optbert.training.liveness import PATIENCE
+from gluon_optbert.training.pretrain import pretrain
 
 ADDRESSES = {'hostA': '10.77.0.1', 'hostB': '10.77.0.2'}
 SSH = """#!/bin/sh

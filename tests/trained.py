@@ -5,12 +5,15 @@ from pruned import records
 from tiny import network, saved_model
 
 from gluon_optbert.architecture.cost import ParameterCost, beta
-from gluon_optbert.distributed import Workers
-from gluon_optbert.loop import Phase, Reporter
 from gluon_optbert.network.model import build, named_parameters
-from gluon_optbert.optimization import Optimizer, Schedule
 from gluon_optbert.penalty import L1Penalty
-from gluon_optbert.training import fit
+from gluon_optbert.pruning import GateTraining
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.loop import descend
+from gluon_optbert.training.mlm_nsp import Pretraining
+from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.optimization import Optimizer, Schedule
+from gluon_optbert.training.reporter import Reporter
 
 PHASE = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1)
 
@@ -49,15 +52,15 @@ class Run:
         self.optimizer = Optimizer(self.trained, optimizer, workers=self.workers, **options)
 
     def fit(self, phase=PHASE, *, schedule=None, heldout=False):
-        return fit(
-            self.model,
+        train, data = self.shards['train'], self.shards['heldout'] if heldout else None
+        objective = Pretraining(self.model, self.workers, train, data)
+        if self.penalty:
+            objective = GateTraining(self.model, self.workers, train, self.penalty)
+        return descend(
+            objective,
             self.optimizer,
             schedule or Schedule(0.01, phase.steps, 2),
             phase,
-            shards=self.shards['train'],
-            heldout=self.shards['heldout'] if heldout else None,
-            workers=self.workers,
-            penalty=self.penalty,
             reporter=Reporter(self.directory / 'metrics.jsonl', self.workers),
             states=self.directory / 'states',
         )

@@ -36,11 +36,9 @@ from side_by_side import SIDES, summarise, table
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import part_of
-from gluon_optbert.distributed import Workers
 from gluon_optbert.finetuning import Exercise, FineTuning, start_parameters
 from gluon_optbert.glue import GlueRecipe, prepare_glue
 from gluon_optbert.importers import convert
-from gluon_optbert.loop import Phase, Reporter, Terminated, descend
 from gluon_optbert.network.model import build
 from gluon_optbert.network.precision import check_precision
 from gluon_optbert.network.saved_model import SavedModel, read_model
@@ -58,6 +56,10 @@ from gluon_optbert.tasks.features import (
     steps_per_epoch,
     training_batches,
 )
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.loop import Terminated, descend
+from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.reporter import Reporter
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning comparison', 1
 EXAMPLE = (

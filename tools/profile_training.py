@@ -33,12 +33,9 @@ import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.architecture.named import resolve
-from gluon_optbert.distributed import Workers
-from gluon_optbert.loop import Phase, backward, collect_gradients
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import OptBERTModel, build, named_parameters
 from gluon_optbert.network.precision import TRAINING_PRECISIONS, check_precision, lowered
-from gluon_optbert.optimization import Optimizer
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.provenance import origin_here
@@ -46,7 +43,11 @@ from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
 from gluon_optbert.text.batches import Batch
 from gluon_optbert.text.shards import Shards
-from gluon_optbert.training import Pretraining, feed_of
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.loop import backward, collect_gradients
+from gluon_optbert.training.mlm_nsp import Pretraining, feed_of
+from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.optimization import Optimizer
 
 GATES = 'gates'
 PARTS = {

@@ -11,11 +11,11 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import mxnet as mx
 
+from ..runs.arrays import read_arrays, write_arrays
+from ..runs.manifest import check_manifest, write_manifest
+from ..runs.staging import new_directory
 from .distributed import Workers
 from .optimization import Optimizer
-from .runs.arrays import read_arrays, write_arrays
-from .runs.manifest import check_manifest, write_manifest
-from .runs.staging import new_directory
 
 LOG = logging.getLogger(__name__)
 STATE_FORMAT, STATE_VERSION = 'gluon_optbert training state', 1

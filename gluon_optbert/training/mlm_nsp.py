@@ -10,14 +10,15 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
+from ..network.losses import PretrainingLoss
+from ..network.model import OptBERTModel
+from ..text.batches import Batch, evaluation_batches, stream
+from ..text.shards import Shards
 from .distributed import Workers
-from .loop import Objective, Phase, Reporter, backward, collect_gradients, descend
-from .network.losses import PretrainingLoss
-from .network.model import OptBERTModel
+from .loop import backward, collect_gradients, descend
+from .objective import Objective, Phase
 from .optimization import Optimizer
-from .penalty import Penalty
-from .text.batches import Batch, evaluation_batches, stream
-from .text.shards import Shards
+from .reporter import Reporter
 
 
 def feed_of(batch: Batch, rows: slice, ctx: mx.Context) -> Dict[str, mx.nd.NDArray]:
@@ -157,7 +158,6 @@ def fit(
     workers: Workers,
     reporter: Reporter,
     states: Path,
-    penalty: Optional[Penalty] = None,
 ) -> Dict[str, Any]:
     """Pre-train what the optimizer holds; `descend` says how.
 
@@ -173,7 +173,6 @@ def fit(
         phase,
         reporter=reporter,
         states=states,
-        penalty=penalty,
     )
 
 

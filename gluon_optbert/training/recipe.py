@@ -1,30 +1,21 @@
-"""Pre-training: shards in, a model directory out."""
+"""The fields that recipes of training share, and what they decide."""
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from mxnet import gluon
 
-from .architecture.cost import ParameterCost
-from .architecture.heads import PRETRAINING
-from .architecture.named import resolve
-from .architecture.parameters import PARTS, part_of
+from ..network.model import OptBERTModel, named_parameters
+from ..network.precision import TRAINING_PRECISIONS, check_precision
+from ..runs.recipe import option
+from ..text.shards import Shards
+from ..text.vocabulary import vocabulary_hash
 from .distributed import COMPRESSIONS, Workers
-from .loop import Phase, Reporter
-from .network.model import OptBERTModel, build, named_parameters, read_parameters
-from .network.precision import TRAINING_PRECISIONS, check_precision
-from .network.saved_model import SavedModel, read_model, write_model
+from .objective import Phase
 from .optimization import OPTIMIZERS, LossScale, Optimizer, Schedule
-from .runs.provenance import ORIGIN, note_origin
-from .runs.recipe import check_same, option, save, to_dict
-from .runs.staging import new_directory, refuse_existing
-from .text.shards import Shards
-from .text.vocabulary import vocabulary_hash
-from .training import fit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,143 +198,6 @@ def work_directory(output: Path) -> Path:
     return output.with_name(output.name + '.training')
 
 
-def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
-    """The model that a run starts from, if it does not start from random weights."""
-    if recipe.model is None:
-        return None
-    start = read_model(recipe.model)
-    if start.head != PRETRAINING:
-        raise ValueError(
-            f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of '
-            f'pre-training; '
-            'start from the network that it was fine-tuned from'
-        )
-    if recipe.train == 'heads' and not start.progress.get('untrained'):
-        raise ValueError(
-            f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave --train heads away'
-        )
-    return start
-
-
-def _trained(
-    model: OptBERTModel, recipe: PretrainRecipe, start: Optional[SavedModel]
-) -> Dict[str, gluon.Parameter]:
-    """The parameters that a run trains; all others are frozen, among them the embedding that the MLM head is
-    tied to.
-    """
-    parameters = named_parameters(model)
-    if recipe.train == 'all' or start is None:
-        return parameters
-    trained = {
-        name: parameter
-        for name, parameter in parameters.items()
-        if part_of(name) in start.progress['untrained']
-    }
-    for name, parameter in parameters.items():
-        if name not in trained:
-            parameter.grad_req = 'null'
-    return trained
-
-
 def trained_steps(progress: Mapping[str, Any]) -> int:
     """The steps of pre-training that a model has behind it, in all phases; 0 if it does not say."""
     return int(progress.get('step', 0)) + int(progress.get('earlier_steps', 0))
-
-
-def _progress(
-    measured: Mapping[str, Any], recipe: PretrainRecipe, start: Optional[SavedModel]
-) -> Dict[str, Any]:
-    """What the finished model says of its training: ``step`` of this phase, and ``earlier_steps`` of the
-    phases before, as in BERT's pre-training with 128 and then with 512 tokens. Steps of the heads alone are
-    not steps of pre-training."""
-    if recipe.train == 'all' or start is None:
-        earlier = trained_steps(start.progress) if start else 0
-        return {**measured, 'earlier_steps': earlier} if earlier else dict(measured)
-    before = {name: start.progress[name] for name in ('step', 'earlier_steps') if name in start.progress}
-    return {**before, **{'head_steps' if name == 'step' else name: value for name, value in measured.items()}}
-
-
-def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
-    """Pre-train a network and write its model directory.
-
-    Returns
-    -------
-    dict
-        What was measured at the end; see `fit`.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError, FileExistsError
-        Bad input, before the first step.
-    TrainingDiverged, Terminated
-        From `fit`.
-    """
-    workers = Workers()
-    recipe.check_workers(workers)
-    work = work_directory(recipe.output)
-    if recipe.output.exists() and recipe.resume:  # it was done, though it may not have lived to say so
-        progress = dict(read_model(recipe.output).progress)
-        check_same(recipe, recipe.output / 'recipe.yaml')
-        workers.barrier('seen')
-        shutil.rmtree(work, ignore_errors=True)
-        return progress
-    refuse_existing(recipe.output)
-    if work.exists():
-        if not recipe.resume:
-            raise FileExistsError(f'{work} holds an unfinished run; go on with --resume, or remove it')
-        check_same(recipe, work / 'recipe.yaml')
-    start = _start(recipe)
-    shards = open_shards(recipe, start.vocabulary if start else None)
-    vocabulary = shards['train'].vocabulary()
-    architecture = start.architecture if start else resolve(recipe.architecture, vocab_size=len(vocabulary))
-    if architecture.vocab_size != len(vocabulary):
-        raise ValueError(
-            f"the architecture has {architecture.vocab_size} tokens, the shards' vocabulary {len(vocabulary)}"
-        )
-    if shards['train'].max_seq_length > architecture.max_length:
-        raise ValueError(
-            f'shards have up to {shards["train"].max_seq_length} tokens, the architecture has '
-            f'{architecture.max_length} positions'
-        )
-    workers.barrier('checked')
-    if workers.first and not work.exists():
-        with new_directory(work) as staged:
-            save(recipe, staged / 'recipe.yaml')
-    if workers.first:
-        note_origin(work, workers=workers.size)
-    workers.barrier('laid out')
-
-    model = build(
-        architecture,
-        start.parameters if start else None,
-        seed=recipe.seed,
-        initial_std=recipe.initial_std,
-        dropout=recipe.dropout,
-        precision=recipe.precision,
-        ctx=workers.context(),
-    )
-    workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
-    reporter = Reporter(work / 'metrics.jsonl', workers)
-    size = ParameterCost().cost(architecture)
-    optimizer = recipe.weight_optimizer(model, workers, _trained(model, recipe, start))
-    measured = fit(
-        model,
-        optimizer,
-        recipe.schedule(recipe.steps),
-        recipe.phase('pretraining', recipe.steps, notes={'parameters': size}),
-        shards=shards['train'],
-        heldout=shards['heldout'],
-        workers=workers,
-        reporter=reporter,
-        states=work / 'states',
-    )
-    progress = _progress(measured, recipe, start)
-    if workers.first:
-        write_model(
-            recipe.output,
-            SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress),
-            extra={name: (work / name).read_bytes() for name in ('metrics.jsonl', ORIGIN)},
-        )
-        shutil.rmtree(work)
-    workers.barrier('written')
-    return progress

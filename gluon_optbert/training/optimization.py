@@ -11,8 +11,8 @@ import numpy as np
 from gluonnlp.optimizer import BERTAdam  # noqa: F401  registers 'bertadam'
 from mxnet import gluon
 
+from ..runs.failures import RunFailed
 from .distributed import Workers
-from .runs.failures import RunFailed
 
 OPTIMIZERS = ('bertadam', 'lamb', 'adam', 'sgd')
 

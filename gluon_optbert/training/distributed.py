@@ -11,8 +11,8 @@ from typing import Iterable, Iterator, List, Optional, Sequence
 import mxnet as mx
 import numpy as np
 
+from ..runs.failures import RunFailed
 from .liveness import Watch
-from .runs.failures import RunFailed
 
 COMPRESSIONS = ('none', 'fp16')
 

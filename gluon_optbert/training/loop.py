@@ -1,0 +1,262 @@
+"""The one training loop: whatever is trained, on whatever batches, with checkpoints that resume bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import operator
+import signal
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from ..network.model import OptBERTModel
+from ..runs.failures import RunFailed
+from .distributed import Workers
+from .objective import Objective, Phase
+from .optimization import Optimizer
+from .reporter import Reporter
+from .states import States
+
+
+class Terminated(RunFailed):
+    """The run was asked to stop (SIGTERM), has saved its state, and can be resumed."""
+
+
+class _Stop:
+    """Turns SIGTERM into a flag that all workers see at the same step."""
+
+    def __init__(self, workers: Workers):
+        self._asked, self._workers = False, workers
+        self._before = signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_):
+        self._asked = True
+
+    def agreed(self) -> bool:
+        return self._workers.sum([self._asked], name='stop')[0] > 0
+
+    def __enter__(self) -> _Stop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+
+def collect_gradients(model: OptBERTModel, parameters: Mapping[str, gluon.Parameter], phase: Phase) -> None:
+    """Say how the passes of a step leave their gradients; see `backward`."""
+    for parameter in parameters.values():
+        parameter.grad_req = 'add' if phase.accumulate > 1 and model.precision == 'float32' else 'write'
+
+
+def backward(
+    objective: Objective,
+    parameters: Mapping[str, gluon.Parameter],
+    batch: Any,
+    phase: Phase,
+    step: int,
+    scale: float = 1.0,
+) -> np.ndarray:
+    """Leave the gradients of this worker's share in the parameters; its share of the parts of the loss.
+
+    Parameters
+    ----------
+    objective : Objective
+    parameters : mapping of name to Parameter
+        As `collect_gradients` left them.
+    scale : float
+        What the loss is multiplied by on the way; a power of two, so that it changes nothing but what
+        vanishes.
+    """
+    workers, totals = objective.workers, objective.totals(batch)
+    mx.random.seed((phase.seed + workers.rank + 1000003 * (phase.first_batch + step)) % (2**31))
+    # In reduced precision MXNet's cast forgets a gradient that is to be added.
+    in_place = objective.model.precision == 'float32'
+    if phase.accumulate > 1 and in_place:
+        for parameter in parameters.values():
+            parameter.zero_grad()
+    share = len(batch.input_ids) // phase.accumulate
+    found: List[Any] = []
+    held: List[mx.nd.NDArray] = []
+    for i in range(phase.accumulate):
+        with autograd.record():
+            parts = objective.loss_sums(batch, slice(i * share, (i + 1) * share))
+            loss = functools.reduce(
+                operator.add, (part * (scale * workers.size / total) for part, total in zip(parts, totals))
+            )
+        loss.backward()
+        found.append(parts)
+        if phase.accumulate > 1 and not in_place:
+            gradients = [parameter.grad() for parameter in parameters.values()]
+            for gradient, before in zip(gradients, held):
+                gradient += before
+            held = [gradient.copy() for gradient in gradients] if i + 1 < phase.accumulate else []
+    if scale != 1:
+        for parameter in parameters.values():
+            gradient = parameter.grad()
+            gradient /= scale
+    sums = np.array([[float(value.asscalar()) for value in parts] for parts in found]).sum(axis=0)
+    return sums / totals
+
+
+class _Meter:
+    """The losses and the speed since the last metrics record.
+
+    Parameters
+    ----------
+    parts : int
+        Parts of the loss.
+    unlogged : sequence of float
+        What a checkpoint kept: the sums of the parts over all workers, and the steps in them; empty at the
+        beginning of a phase.
+    """
+
+    def __init__(self, parts: int, unlogged: Sequence[float], workers: Workers):
+        *sums, self._steps = unlogged or (*np.zeros(parts), 0)
+        self._sums = np.array(sums) * workers.first
+        self._workers = workers
+        self._tokens, self._waited, self._began = 0, 0.0, time.perf_counter()
+
+    def next(self, batches: Iterator[Any]) -> Any:
+        """The next batch; the time that it takes to come counts as waiting."""
+        asked = time.perf_counter()
+        batch = next(batches)
+        self._waited += time.perf_counter() - asked
+        return batch
+
+    def add(self, losses: np.ndarray, tokens: int) -> None:
+        """Count a step."""
+        self._sums += losses
+        self._steps, self._tokens = self._steps + 1, self._tokens + tokens
+
+    def read(self, names: Sequence[str]) -> Dict[str, float]:
+        """The means over all workers since the last reading."""
+        means = [value / self._steps for value in self._workers.sum(self._sums, name='losses')]
+        seconds = time.perf_counter() - self._began
+        measured = {
+            **dict(zip(names, means)),
+            'tokens_per_second': self._tokens / seconds,
+            'data_wait': self._waited / seconds,
+        }
+        self._sums, self._steps = np.zeros(len(means)), 0
+        self._tokens, self._waited, self._began = 0, 0.0, time.perf_counter()
+        return measured
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """While something other than training is done, which does not count in the speed."""
+        paused = time.perf_counter()
+        yield
+        self._began += time.perf_counter() - paused
+
+    def gather(self) -> List[float]:
+        """What a checkpoint has to keep; from here on rank 0 has the sums of all workers, as after resuming."""
+        self._sums = np.array(self._workers.sum(self._sums, name='losses')) * self._workers.first
+        return [*self._sums, self._steps]
+
+
+def _step(
+    objective: Objective,
+    optimizer: Optimizer,
+    schedule: Callable[[int], float],
+    batch: Any,
+    phase: Phase,
+    step: int,
+) -> Tuple[np.ndarray, float]:
+    """One step from number `step`: this worker's share of the parts of the loss, and the gradient's norm."""
+    scale = optimizer.scale.value if optimizer.scale else 1.0
+    losses = backward(objective, optimizer.parameters, batch, phase, step, scale)
+    objective.after_backward()
+    rate = schedule(step)
+    norm = optimizer.update(rate, step=step + 1)
+    objective.after_update(rate)
+    return losses, norm
+
+
+def descend(
+    objective: Objective,
+    optimizer: Optimizer,
+    schedule: Callable[[int], float],
+    phase: Phase,
+    *,
+    reporter: Reporter,
+    states: Path,
+) -> Dict[str, Any]:
+    """Train what the optimizer holds for the steps of a phase, going on from the newest checkpoint if there
+    is one.
+
+    The loss is the mean over the global batch, whatever the number of workers and of passes; every step's
+    dropout follows from the seed, the rank and the step.
+
+    Returns
+    -------
+    dict
+        ``step``, and what the objective remembers of its evaluations.
+
+    Raises
+    ------
+    TrainingDiverged, Terminated
+    """
+    workers, store = objective.workers, States(states, phase.keep)
+    progress = store.resume(optimizer, workers, what=phase.name)
+    start = progress['step']
+    meter = _Meter(len(objective.losses), progress.pop('unlogged', ()), workers)
+    reporter.rewind(phase, start)
+    collect_gradients(objective.model, optimizer.parameters, phase)
+    batches = objective.batches(phase, phase.first_batch + start)
+    with contextlib.closing(batches), _Stop(workers) as stop, reporter.showing(phase, start):
+        for step in range(start + 1, phase.steps + 1):
+            batch, last = meter.next(batches), step == phase.steps
+            losses, norm = _step(objective, optimizer, schedule, batch, phase, step - 1)
+            meter.add(losses, batch.token_total)
+            reporter.tick()
+            if last or _due(step, phase.log_every):
+                reporter.write(
+                    {
+                        'phase': phase.name,
+                        **phase.notes,
+                        'step': step,
+                        **meter.read(objective.losses),
+                        'gradient_norm': norm if math.isfinite(norm) else None,
+                        'learning_rate': schedule(step - 1),
+                        **objective.metrics(),
+                    }
+                )
+            with meter.paused():
+                if last:
+                    optimizer.check(step)
+                if last or _due(step, phase.evaluate_every):
+                    _evaluate(objective, phase, progress, step, reporter)
+                stopping = stop.agreed()
+                best = objective.returns_to_best and progress.get('best_step') == step
+                if stopping or (not last and (best or _due(step, phase.checkpoint_every))):
+                    optimizer.check(step)
+                    kept = {**progress, 'unlogged': meter.gather(), 'workers': workers.size}
+                    if workers.first:
+                        store.save(step, optimizer, kept)
+                    workers.barrier('checkpoint')
+                if stopping:
+                    raise Terminated(
+                        f'{phase.name}: asked to stop at step {step}; its state is saved, go on with --resume'
+                    )
+    return {**progress, 'step': max(start, phase.steps)}
+
+
+def _due(step: int, every: int) -> bool:
+    """Whether something that is done every so many steps, or with 0 never, is done after this one."""
+    return bool(every) and step % every == 0
+
+
+def _evaluate(
+    objective: Objective, phase: Phase, progress: Dict[str, Any], step: int, reporter: Reporter
+) -> None:
+    """Measure on held-out data, if there is some, and note in the progress what follows."""
+    measured = objective.evaluate(phase)
+    if measured is not None:
+        reporter.write({'phase': phase.name, **phase.notes, 'step': step, **measured})
+        objective.remember(progress, measured, step)

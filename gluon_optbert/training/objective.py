@@ -1,0 +1,107 @@
+"""What a phase of training descends: its batches, its losses, and what is measured on held-out data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Generator, Mapping, Optional, Sequence, Tuple
+
+import mxnet as mx
+
+from ..network.model import OptBERTModel
+from .distributed import Workers
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """What one call of `descend` is to do.
+
+    Parameters
+    ----------
+    name : str
+        For metrics and messages, e.g. ``recovery``.
+    steps : int
+    batch_size : int
+        Instances a step over all workers.
+    accumulate : int
+        Passes that a worker's share is split into.
+    seed : int
+        Of the data's order and of dropout.
+    first_batch : int
+        Where in the stream of batches the phase starts.
+    log_every, evaluate_every, checkpoint_every : int
+        In steps; 0 for never.
+    keep : int
+        Checkpoints to keep, the best one aside.
+    evaluation_limit : int
+        Held-out instances to look at.
+    notes : mapping
+        Fixed values for every metrics record, such as the round.
+    """
+
+    name: str
+    steps: int
+    batch_size: int
+    accumulate: int = 1
+    seed: int = 0
+    first_batch: int = 0
+    log_every: int = 50
+    evaluate_every: int = 0
+    checkpoint_every: int = 0
+    keep: int = 2
+    evaluation_limit: int = 1024
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Objective:
+    """What a phase descends: batches, their losses, and what is measured on held-out data.
+
+    Parameters
+    ----------
+    model : OptBERTModel
+    workers : Workers
+
+    Attributes
+    ----------
+    losses : tuple of str
+        The parts of the loss, as metrics call them.
+    returns_to_best : bool
+        Whether the best step will be gone back to; then it has a checkpoint, whatever the phase says.
+    """
+
+    losses: Tuple[str, ...] = ()
+    returns_to_best = False
+
+    def __init__(self, model: OptBERTModel, workers: Workers):
+        self.model, self.workers = model, workers
+
+    def batches(self, phase: Phase, start: int) -> Generator[Any, None, None]:
+        """This worker's share of every batch from number `start` on; each has ``input_ids`` and
+        ``token_total``.
+        """
+        raise NotImplementedError
+
+    def loss_sums(self, batch: Any, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+        """The parts of the loss, summed over some rows of a share."""
+        raise NotImplementedError
+
+    def totals(self, batch: Any) -> Sequence[float]:
+        """What each of those sums is divided by to give the mean over the global batch."""
+        raise NotImplementedError
+
+    def evaluate(self, phase: Phase) -> Optional[Dict[str, float]]:
+        """What is measured on held-out data; None if there is none."""
+        raise NotImplementedError
+
+    def remember(self, progress: Dict[str, Any], measured: Mapping[str, float], step: int) -> None:
+        """Note in the progress what a measurement changes, such as ``best_step``."""
+        raise NotImplementedError
+
+    def after_backward(self) -> None:
+        """Change the gradients that a step has left, before the optimizer reads them."""
+
+    def after_update(self, learning_rate: float) -> None:
+        """Change the parameters that the optimizer has just updated."""
+
+    def metrics(self) -> Dict[str, float]:
+        """What a metrics record says beside the losses."""
+        return {}

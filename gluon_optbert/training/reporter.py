@@ -1,0 +1,95 @@
+"""The metrics of a run: one record a line in a file, and on the terminal of rank 0."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, Iterator, Mapping
+
+from tqdm import tqdm
+
+from ..runs.staging import write_file
+from .distributed import Workers
+from .objective import Phase
+
+
+class Reporter:
+    """Metrics of a run: one record a line in ``metrics.jsonl``, and on the terminal of rank 0."""
+
+    def __init__(self, path: Path, workers: Workers):
+        self._path, self._workers, self._bar = Path(path), workers, None
+
+    def rewind(self, phase: Phase, step: int) -> None:
+        """Drop the records of a phase beyond a step: they will be written again."""
+        if not self._workers.first or not self._path.exists():
+            return
+        kept = []
+        for line in self._path.read_text(encoding='utf-8').splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # the last line of a killed run
+            same = record.get('phase') == phase.name and all(
+                record.get(k) == v for k, v in phase.notes.items()
+            )
+            if not same or record['step'] <= step:
+                kept.append(line)
+        write_file(self._path, ''.join(line + '\n' for line in kept).encode())
+
+    @contextlib.contextmanager
+    def showing(self, phase: Phase, step: int) -> Iterator[None]:
+        """While the steps of a phase go by, from `step` on: a progress bar on a terminal."""
+        if self._workers.first and sys.stderr.isatty():
+            self._bar = tqdm(
+                total=phase.steps, initial=step, desc=phase.name, unit='step', dynamic_ncols=True
+            )
+        try:
+            yield
+        finally:
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
+
+    def tick(self) -> None:
+        """One step is done."""
+        if self._bar is not None:
+            self._bar.update()
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write one record, and show it."""
+        if not self._workers.first:
+            return
+        with open(self._path, 'a', encoding='utf-8') as file:
+            file.write(json.dumps(record) + '\n')
+        text = self._line(record)
+        if self._bar is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self._bar.write(text)
+
+    @staticmethod
+    def _line(record: Mapping[str, Any]) -> str:
+        names = {
+            'loss': 'loss',
+            'mlm': 'mlm',
+            'nsp': 'nsp',
+            'penalty': 'penalty',
+            'mlm_loss': 'held-out mlm',
+            'mlm_accuracy': 'mlm accuracy',
+            'nsp_accuracy': 'nsp accuracy',
+        }
+        parts = [f'{record["phase"]} step {record["step"]}'] + (
+            [f'round {record["round"]}'] if 'round' in record else []
+        )
+        parts += [f'seed {record["seed"]}'] if 'seed' in record else []
+        parts += [f'{shown} {record[name]:.3f}' for name, shown in names.items() if name in record]
+        parts += [
+            f'{name} {value:.2f}' for name, value in record.items() if '/' in name
+        ]  # held-out set/metric
+        if 'parameters' in record:
+            parts.append(f'params {record["parameters"] / 1e6:.1f}M')
+        if 'tokens_per_second' in record:
+            parts.append(f'{record["tokens_per_second"] / 1e3:.1f}k tok/s')
+        return ' | '.join(parts)
