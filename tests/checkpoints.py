@@ -12,8 +12,8 @@ import numpy as np
 from safetensors.numpy import save_file
 from tiny import TOKENS, network, random_parameters, vocabulary
 
-from gluon_optbert.crc32c import crc32c, masked
-from gluon_optbert.name_maps import MAPS, PREFIX, TRANSPOSED
+from gluon_optbert.importing.crc32c import crc32c, masked
+from gluon_optbert.importing.name_maps import MAPS, PREFIX, TRANSPOSED
 
 CONFIG = {
     'model_type': 'bert',

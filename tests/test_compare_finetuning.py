@@ -21,11 +21,11 @@ from gluon_optbert import finetuning
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue
-from gluon_optbert.importers import convert
+from gluon_optbert.importing.convert import convert
+from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import named_parameters
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.recipe import fill
-from gluon_optbert.sources import read_hugging_face
 from gluon_optbert.tasks.features import training_batches
 from gluon_optbert.training.optimization import Optimizer
 

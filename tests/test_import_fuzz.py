@@ -11,8 +11,8 @@ import pytest
 from checkpoints import write_gluonnlp, write_google, write_hugging_face
 
 from gluon_optbert.architecture.parameters import check_parameters
-from gluon_optbert.importers import convert
-from gluon_optbert.sources import read_source
+from gluon_optbert.importing.convert import convert
+from gluon_optbert.importing.sources import read_source
 
 TIMES = 400  # damages of each file
 SOURCES = {

@@ -31,16 +31,16 @@ from tiny import (
     vocabulary,
 )
 
-from gluon_optbert import sources
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.parameters import PARTS, parameter_shapes, part_of
-from gluon_optbert.importers import ImportRecipe, convert, describe, import_checkpoint
-from gluon_optbert.name_maps import GLUONNLP, HUGGING_FACE, TENSORFLOW, look_up
+from gluon_optbert.importing import sources
+from gluon_optbert.importing.convert import ImportRecipe, convert, describe, import_checkpoint
+from gluon_optbert.importing.name_maps import GLUONNLP, HUGGING_FACE, TENSORFLOW, look_up
+from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import fill
-from gluon_optbert.sources import read_source
 
 WEIGHTS = ('model.safetensors', 'model.safetensors.index.json', 'pytorch_model.bin', 'old pytorch_model.bin')
 MINILM = Path(__file__).parents[2] / 'shared' / 'models' / 'minilm-l6-h384'

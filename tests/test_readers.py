@@ -33,13 +33,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from safetensors.numpy import save_file
 
-from gluon_optbert import crc32c as crc32c_module
-from gluon_optbert.crc32c import crc32c, masked
-from gluon_optbert.foreign import MOST_TEXT_BYTES, array_of, read_json
-from gluon_optbert.safetensors_reader import read_safetensors, read_sharded_safetensors
-from gluon_optbert.sources import read_params
-from gluon_optbert.tensorflow_reader import read_index, read_tensorflow
-from gluon_optbert.torch_reader import STORAGES, read_torch
+from gluon_optbert.importing import crc32c as crc32c_module
+from gluon_optbert.importing.crc32c import crc32c, masked
+from gluon_optbert.importing.foreign import MOST_TEXT_BYTES, array_of, read_json
+from gluon_optbert.importing.safetensors_reader import read_safetensors, read_sharded_safetensors
+from gluon_optbert.importing.sources import read_params
+from gluon_optbert.importing.tensorflow_reader import read_index, read_tensorflow
+from gluon_optbert.importing.torch_reader import STORAGES, read_torch
 
 MANY = {f'name.{i:02d}': np.arange(i, i + 6, dtype='f4').reshape(2, 3) for i in range(40)}
 ARRAYS = {
@@ -231,7 +231,7 @@ def test_pickles_of_more_than_tensors_are_refused(tmp_path, stream):
 
 
 def test_no_instruction_that_is_known_runs_anything():
-    from gluon_optbert.torch_reader import _STEPS
+    from gluon_optbert.importing.torch_reader import _STEPS
 
     known = {operation.name for operation in pickletools.opcodes}
     assert set(_STEPS) <= known - {'INST', 'OBJ', 'NEWOBJ', 'NEWOBJ_EX', 'EXT1', 'EXT2', 'EXT4', 'PERSID'}

@@ -38,7 +38,8 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import part_of
 from gluon_optbert.finetuning import Exercise, FineTuning, start_parameters
 from gluon_optbert.glue import GlueRecipe, prepare_glue
-from gluon_optbert.importers import convert
+from gluon_optbert.importing.convert import convert
+from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import build
 from gluon_optbert.network.precision import check_precision
 from gluon_optbert.network.saved_model import SavedModel, read_model
@@ -48,7 +49,6 @@ from gluon_optbert.runs.manifest import sha256
 from gluon_optbert.runs.provenance import commit, machine, versions
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import refuse_existing, write_file
-from gluon_optbert.sources import read_hugging_face
 from gluon_optbert.tasks.features import (
     Features,
     TaskBatch,

@@ -18,13 +18,13 @@ import mxnet as mx
 import numpy as np
 
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
-from gluon_optbert.importers import convert
+from gluon_optbert.importing.convert import convert
+from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import OptBERTModel, build, load
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import option
-from gluon_optbert.sources import read_hugging_face
 from gluon_optbert.text.vocabulary import make_tokenizer
 
 EXAMPLE = (

@@ -2,7 +2,7 @@
 
 import sys
 
-from gluon_optbert.importers import ImportRecipe, describe, import_checkpoint
+from gluon_optbert.importing.convert import ImportRecipe, describe, import_checkpoint
 from gluon_optbert.runs.command_line import command, parse
 
 

@@ -10,12 +10,12 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from .architecture.heads import PRETRAINING
-from .architecture.parameters import PARTS, Parameters, network_shapes, part_of
+from ..architecture.heads import PRETRAINING
+from ..architecture.parameters import PARTS, Parameters, network_shapes, part_of
+from ..network.saved_model import SavedModel, write_model
+from ..runs.recipe import option, to_dict
+from ..runs.staging import refuse_existing
 from .name_maps import TRANSPOSED, look_up
-from .network.saved_model import SavedModel, write_model
-from .runs.recipe import option, to_dict
-from .runs.staging import refuse_existing
 from .sources import Source, read_source
 
 INITIAL_STD = 0.02  # of random weights, BERT's

@@ -12,17 +12,17 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 from gluonnlp.vocab import BERTVocab
 
-from .architecture.architecture import Architecture
-from .architecture.heads import PRETRAINING, Head
-from .architecture.named import uniform
+from ..architecture.architecture import Architecture
+from ..architecture.heads import PRETRAINING, Head
+from ..architecture.named import uniform
+from ..network.gates import LAYER_NORM_EPS
+from ..runs.arrays import BFLOAT16, read_named
+from ..runs.failures import RunFailed
+from ..text.vocabulary import read_vocabulary, vocabulary_of
 from .foreign import array_of, read_json, read_small
 from .name_maps import QUESTION_ANSWERING, look_up
-from .network.gates import LAYER_NORM_EPS
-from .runs.arrays import BFLOAT16, read_named
-from .runs.failures import RunFailed
 from .safetensors_reader import read_safetensors, read_sharded_safetensors
 from .tensorflow_reader import read_index, read_tensorflow
-from .text.vocabulary import read_vocabulary, vocabulary_of
 from .torch_reader import read_torch
 
 # The fields of a configuration that are widths, and more than anything in use has.
