@@ -10,8 +10,8 @@ import pytest
 from tiny import ROOT, network, run, saved_model
 
 from gluon_optbert.architecture.heads import PRETRAINING
-from gluon_optbert.deploy import export
-from gluon_optbert.inference import inference_shapes
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.inference import inference_shapes
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
 SHORT = ['--lengths', '8', '--repeats', '2', '--threads', '1']

@@ -11,7 +11,7 @@ import yaml
 from test_pretraining import recipe_for, records, values_for
 from tiny import ROOT, contents, run, saved_model, write_shards
 
-from gluon_optbert.deploy import export
+from gluon_optbert.deployment.export import export
 from gluon_optbert.runs.manifest import check_manifest
 from gluon_optbert.training.optimization import Optimizer, TrainingDiverged
 from gluon_optbert.training.pretrain import pretrain

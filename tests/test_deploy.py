@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tiny import contents, network, random_alphas, random_parameters, run, saved_model, vocabulary
 
-from gluon_optbert import deploy
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.cutting.shrink import without_gates
-from gluon_optbert.deploy import NotEqual, export, relative_difference
-from gluon_optbert.deployment import load_deployment
+from gluon_optbert.deployment import export as deploy
+from gluon_optbert.deployment.directory import load_deployment
+from gluon_optbert.deployment.export import NotEqual, export, relative_difference
 from gluon_optbert.network import running
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import random_feed

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny import network, run, saved_model
 
-from gluon_optbert import deployment
-from gluon_optbert.deploy import export
-from gluon_optbert.deployment import FORMAT, VERSION, load_deployment, read_deployment
-from gluon_optbert.predictor import Instance
+from gluon_optbert.deployment import directory as deployment
+from gluon_optbert.deployment.directory import FORMAT, VERSION, load_deployment, read_deployment
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.predictor import Instance
 from gluon_optbert.runs.manifest import write_manifest
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))

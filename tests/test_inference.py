@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tiny import network
 
-from gluon_optbert import deploy
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.inference import (
+from gluon_optbert.deployment import export as deploy
+from gluon_optbert.deployment.inference import (
     inference_parameters,
     inference_shapes,
     inference_symbol,

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from test_inference import ARCHITECTURES, CASES
 
-from gluon_optbert import deploy
-from gluon_optbert.inference import inference_parameters, inputs_of, outputs_of
+from gluon_optbert.deployment import export as deploy
+from gluon_optbert.deployment.inference import inference_parameters, inputs_of, outputs_of
+from gluon_optbert.deployment.onnx_export import onnx_model, run_onnx, write_onnx
 from gluon_optbert.network import running
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import INPUTS
-from gluon_optbert.onnx_export import onnx_model, run_onnx, write_onnx
 
 RUNTIME = """
 import sys

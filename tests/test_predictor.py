@@ -8,11 +8,19 @@ import pytest
 from tiny import network, run, saved_model, vocabulary
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deploy import export
-from gluon_optbert.deployment import Deployment
+from gluon_optbert.deployment.directory import Deployment
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.predictor import (
+    Encoder,
+    Instance,
+    Predictor,
+    feed_of,
+    instance_of,
+    read_instances,
+    score,
+)
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
-from gluon_optbert.predictor import Encoder, Instance, Predictor, feed_of, instance_of, read_instances, score
 from gluon_optbert.tasks.features import sorted_batches
 
 ARCHITECTURE = network((2, 3, 5, 7), (1, 4, 2, 0))

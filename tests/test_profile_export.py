@@ -5,7 +5,7 @@ import json
 import pytest
 from tiny import run, saved_model
 
-from gluon_optbert.deploy import export
+from gluon_optbert.deployment.export import export
 
 
 @pytest.mark.parametrize(

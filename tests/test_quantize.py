@@ -9,16 +9,16 @@ from test_inference import of_arrays
 from tiny import network
 
 from gluon_optbert.architecture.heads import PRETRAINING
-from gluon_optbert.inference import inference_parameters, inference_symbol, inputs_of
-from gluon_optbert.network import running
-from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.quantize import (
+from gluon_optbert.deployment.inference import inference_parameters, inference_symbol, inputs_of
+from gluon_optbert.deployment.quantize import (
     _least_divergence,
     calibrate,
     check_thresholds,
     int8_parameters,
     int8_symbol,
 )
+from gluon_optbert.network import running
+from gluon_optbert.network.model import build, read_parameters
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
 NAMES = inputs_of('encoder')

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny import ROOT, network, random_parameters, run, vocabulary
 
-from gluon_optbert.deploy import export
+from gluon_optbert.deployment.export import export
 from gluon_optbert.network.saved_model import SavedModel
 
 README = (ROOT / 'README.md').read_text(encoding='utf-8')

@@ -35,12 +35,12 @@ from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import network_shapes
-from gluon_optbert.deploy import export, relative_difference
-from gluon_optbert.deployment import PARAMETERS, SYMBOL, Deployment, read_deployment
+from gluon_optbert.deployment.directory import PARAMETERS, SYMBOL, Deployment, read_deployment
+from gluon_optbert.deployment.export import export, relative_difference
+from gluon_optbert.deployment.onnx_export import ONNX
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import random_feed
 from gluon_optbert.network.saved_model import SavedModel
-from gluon_optbert.onnx_export import ONNX
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.provenance import origin_here

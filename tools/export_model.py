@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import List, Optional
 
 from gluon_optbert.cutting.shrink import without_gates
-from gluon_optbert.deploy import export
-from gluon_optbert.deployment import PRECISIONS
-from gluon_optbert.inference import KINDS
+from gluon_optbert.deployment.directory import PRECISIONS
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.inference import KINDS
+from gluon_optbert.deployment.predictor import read_instances
+from gluon_optbert.deployment.quantize import METHODS
+from gluon_optbert.deployment.verification import read_alphas
 from gluon_optbert.network.precision import bfloat16_is_native
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.predictor import read_instances
-from gluon_optbert.quantize import METHODS
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.recipe import option
-from gluon_optbert.verification import read_alphas
 
 
 @dataclasses.dataclass(frozen=True)

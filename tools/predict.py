@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Iterator, List, Optional
 
-from gluon_optbert.predictor import Instance, Predictor, instance_of
+from gluon_optbert.deployment.predictor import Instance, Predictor, instance_of
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.recipe import option
 

@@ -22,7 +22,7 @@ import numpy as np
 
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.cost import count_flops
-from gluon_optbert.deployment import load_deployment
+from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.network.running import random_feed
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import origin_here

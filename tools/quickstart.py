@@ -15,7 +15,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any, Dict, List
 
-from gluon_optbert.deployment import load_deployment
+from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.network.running import INPUTS, latency_ms, random_feed
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.prune_report import summary, widths_line

@@ -2,9 +2,9 @@
 
 import sys
 
-from gluon_optbert.deploy import TOLERANCE
+from gluon_optbert.deployment.export import TOLERANCE
+from gluon_optbert.deployment.verification import VerifyRecipe, table, verify
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.verification import VerifyRecipe, table, verify
 
 
 @command

@@ -10,12 +10,12 @@ from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence,
 import mxnet as mx
 import numpy as np
 
-from .deployment import Deployment, load_deployment
-from .tasks.answers import Answer, best_answers, given
-from .tasks.features import Features, TaskBatch, make_reader, sorted_batches
-from .tasks.metrics import exact_match
-from .tasks.squad import Question, Windows, make_windows
-from .text.vocabulary import is_cased, make_aligner
+from ..tasks.answers import Answer, best_answers, given
+from ..tasks.features import Features, TaskBatch, make_reader, sorted_batches
+from ..tasks.metrics import exact_match
+from ..tasks.squad import Question, Windows, make_windows
+from ..text.vocabulary import is_cased, make_aligner
+from .directory import Deployment, load_deployment
 
 
 @dataclasses.dataclass(frozen=True)

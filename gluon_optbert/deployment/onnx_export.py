@@ -13,13 +13,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from . import __version__
-from .architecture.architecture import Architecture, LayerDims
-from .architecture.heads import Head
+from .. import __version__
+from ..architecture.architecture import Architecture, LayerDims
+from ..architecture.heads import Head
+from ..network.encoder import MASKED_SCORE
+from ..network.gates import LAYER_NORM_EPS
+from ..network.running import INPUTS
 from .inference import inputs_of, outputs_of
-from .network.encoder import MASKED_SCORE
-from .network.gates import LAYER_NORM_EPS
-from .network.running import INPUTS
 
 ONNX = 'model.onnx'
 OPSET, IR_VERSION = 17, 8  # 17 has LayerNormalization; readers since 2022 know both

@@ -20,16 +20,16 @@ import mxnet as mx
 import numpy as np
 from gluonnlp.vocab import BERTVocab
 
-from .architecture.architecture import Architecture
-from .architecture.heads import Head
+from ..architecture.architecture import Architecture
+from ..architecture.heads import Head
+from ..network.precision import need_bfloat16
+from ..network.running import INPUTS
+from ..runs.arrays import BFLOAT16, write_arrays
+from ..runs.manifest import check_manifest, write_manifest
+from ..tasks.squad import Reading
+from ..text.vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
 from .inference import KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
-from .network.precision import need_bfloat16
-from .network.running import INPUTS
 from .quantize import check_thresholds, int8_symbol
-from .runs.arrays import BFLOAT16, write_arrays
-from .runs.manifest import check_manifest, write_manifest
-from .tasks.squad import Reading
-from .text.vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
 
 FORMAT, VERSION = 'gluon_optbert deployment', 2
 PRECISIONS = ('float32', 'int8', 'bfloat16')

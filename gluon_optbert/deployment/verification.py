@@ -13,19 +13,19 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from .architecture.cost import ParameterCost
-from .architecture.parameters import Alphas
-from .cutting.selection import Selection, keep_all, truncate
-from .cutting.shrink import shrink
-from .deploy import TOLERANCE, NotEqual, export, relative_difference
-from .deployment import import_symbol
-from .network.model import build
-from .network.running import INPUTS, OUTPUTS, run
-from .network.saved_model import SavedModel, read_model
-from .runs.recipe import option, read_yaml
-from .text.batches import evaluation_batches
-from .text.shards import Shards
-from .text.vocabulary import vocabulary_hash
+from ..architecture.cost import ParameterCost
+from ..architecture.parameters import Alphas
+from ..cutting.selection import Selection, keep_all, truncate
+from ..cutting.shrink import shrink
+from ..network.model import build
+from ..network.running import INPUTS, OUTPUTS, run
+from ..network.saved_model import SavedModel, read_model
+from ..runs.recipe import option, read_yaml
+from ..text.batches import evaluation_batches
+from ..text.shards import Shards
+from ..text.vocabulary import vocabulary_hash
+from .directory import import_symbol
+from .export import TOLERANCE, NotEqual, export, relative_difference
 
 NAMES = list(INPUTS)
 

@@ -13,20 +13,20 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from .cutting.shrink import without_gates
-from .deployment import Deployment, import_symbol, vouch, write_deployment
+from ..cutting.shrink import without_gates
+from ..network.model import OptBERTModel, build
+from ..network.precision import need_bfloat16
+from ..network.running import random_feed, run
+from ..network.saved_model import SavedModel
+from ..runs.arrays import BFLOAT16
+from ..runs.failures import RunFailed
+from ..runs.staging import new_directory
+from ..tasks.squad import Reading
+from .directory import Deployment, import_symbol, vouch, write_deployment
 from .inference import KINDS, inference_parameters, inference_symbol, is_low, widened
-from .network.model import OptBERTModel, build
-from .network.precision import need_bfloat16
-from .network.running import random_feed, run
-from .network.saved_model import SavedModel
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
 from .predictor import Instance, Predictor, feeds_of, score
 from .quantize import calibrate, int8_parameters
-from .runs.arrays import BFLOAT16
-from .runs.failures import RunFailed
-from .runs.staging import new_directory
-from .tasks.squad import Reading
 
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
 

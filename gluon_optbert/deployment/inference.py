@@ -12,13 +12,13 @@ from typing import Dict, List, Mapping, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from .architecture.architecture import Architecture, LayerDims
-from .architecture.heads import Head
-from .architecture.parameters import Parameters, network_shapes
-from .network.encoder import MASKED_SCORE
-from .network.gates import LAYER_NORM_EPS
-from .network.running import INPUTS, OUTPUTS
-from .runs.arrays import BFLOAT16
+from ..architecture.architecture import Architecture, LayerDims
+from ..architecture.heads import Head
+from ..architecture.parameters import Parameters, network_shapes
+from ..network.encoder import MASKED_SCORE
+from ..network.gates import LAYER_NORM_EPS
+from ..network.running import INPUTS, OUTPUTS
+from ..runs.arrays import BFLOAT16
 
 F = mx.sym
 KINDS = ('encoder', 'pretraining', 'task')
