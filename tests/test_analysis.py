@@ -8,15 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import LENGTH, TOKENS, network, random_alphas, saved_model, vocabulary, write_shards
 
-from gluon_optbert.analysis import (
-    LinearCKA,
-    compare,
-    network_of,
-    random_network,
-    read_sample,
-    sample_of_texts,
-    stream,
-)
+from gluon_optbert.analysis.sample import network_of, random_network, read_sample, sample_of_texts, stream
+from gluon_optbert.analysis.similarity import LinearCKA, compare
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes, parameter_axes
 from gluon_optbert.cutting.shrink import without_gates

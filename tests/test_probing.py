@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tiny import LENGTH, network, saved_model, vocabulary
 
-from gluon_optbert.analysis import network_of, random_network, sample_of_texts, stream
-from gluon_optbert.probing import (
+from gluon_optbert.analysis.probing import (
     MEAN,
     ProbeTask,
     casing,
@@ -18,6 +17,7 @@ from gluon_optbert.probing import (
     sentence_task,
     word_tasks,
 )
+from gluon_optbert.analysis.sample import network_of, random_network, sample_of_texts, stream
 from gluon_optbert.tasks.features import sorted_batches
 
 ARCHITECTURE = network((2, 4, 4, 16), (2, 4, 4, 0))

@@ -21,11 +21,12 @@ from matplotlib.ticker import MaxNLocator
 from page import Chapter, Html, joined, page, picture, table, tag, values
 
 from gluon_optbert import __version__
-from gluon_optbert.analysis import Sample, Similarity, compare, network_of, random_network, read_sample
+from gluon_optbert.analysis.probing import ProbeResult, ProbeTask, probe, sentence_task, word_tasks
+from gluon_optbert.analysis.sample import Sample, network_of, random_network, read_sample
+from gluon_optbert.analysis.similarity import Similarity, compare
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.network.model import OptBERTModel
 from gluon_optbert.network.saved_model import SavedModel, read_model
-from gluon_optbert.probing import ProbeResult, ProbeTask, probe, sentence_task, word_tasks
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.manifest import sha256
 from gluon_optbert.runs.provenance import origin_here

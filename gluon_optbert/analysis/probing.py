@@ -16,9 +16,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from .analysis import Sample, stream
-from .network.model import OptBERTModel
-from .tasks.features import sorted_batches
+from ..network.model import OptBERTModel
+from ..tasks.features import sorted_batches
+from .sample import Sample, stream
 
 BANDS = ('frequent', 'middling', 'rare')
 TEST_SHARE = 0.2  # of the sequences
