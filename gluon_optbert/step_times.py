@@ -13,7 +13,7 @@ from .architecture.parameters import gate_name
 from .finetuning import Exercise, FineTuneRecipe, FineTuning, start_parameters
 from .glue import GlueRecipe, prepare_glue
 from .network.model import OptBERTModel, build
-from .penalty import PENALTIES
+from .pruning.penalty import PENALTIES
 from .question_answering import SquadRecipe, prepare_squad
 from .table_runs import Plan
 from .tables import Row

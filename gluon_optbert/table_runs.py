@@ -20,8 +20,8 @@ from .architecture.paper import PaperTable, load_table
 from .finetuning import FineTuneRecipe
 from .glue import GlueRecipe, finetune_glue, task_directory
 from .network.saved_model import SavedModel
-from .prune_recipe import PruneRecipe, read_start
-from .pruning import prune
+from .pruning.algorithm import prune
+from .pruning.recipe import PruneRecipe, read_start
 from .question_answering import SquadRecipe, finetune_squad, read_parts
 from .runs.recipe import check_same, fill, read_yaml, save, to_dict
 from .runs.staging import new_directory, refuse_existing

@@ -15,7 +15,7 @@ from .architecture.cost import ParameterCost
 from .architecture.named import bert_base, resolve
 from .architecture.paper import Cell, PaperTable, load_table
 from .architecture.parameters import LETTERS
-from .prune_recipe import PruneRecipe, unreachable
+from .pruning.recipe import PruneRecipe, unreachable
 from .runs.recipe import option
 
 TABLES = (1, 6, 8, 9, 11, 13, 14, 15)

@@ -2,8 +2,8 @@
 
 import sys
 
-from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.pruning import prune
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.training.distributed import Workers
 

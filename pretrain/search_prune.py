@@ -26,8 +26,8 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.pruning import prune
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import check_same, option, save

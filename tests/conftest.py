@@ -7,7 +7,7 @@ from hypothesis import settings
 from pruned import recipe_for
 from tiny import ROOT, write_saved_model, write_shards
 
-from gluon_optbert.pruning import prune
+from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.text.shards import Shards
 
 sys.path.append(str(ROOT / 'tools'))  # where a command finds the modules that it shares with others

@@ -28,7 +28,7 @@ from tiny import LENGTH, PREDICTIONS, TOKENS, network, write_saved_model, write_
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.network.saved_model import FORMAT, VERSION, read_model
-from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.arrays import read_arrays, write_arrays
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.manifest import write_manifest

@@ -6,7 +6,7 @@ import numpy as np
 from tiny import contents
 
 from gluon_optbert.cutting.selection import Selection
-from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
 
 MODEL = {'architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt'}

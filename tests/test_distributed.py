@@ -21,7 +21,7 @@ from test_pretraining import values_for as pretraining_values
 from tiny import ROOT, environment
 
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.pruning import prune
+from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.training import pretrain as pretraining
 from gluon_optbert.training.distributed import Workers

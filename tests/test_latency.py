@@ -10,9 +10,9 @@ from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.cutting.baselines import random_scores
 from gluon_optbert.cutting.selection import select_units
-from gluon_optbert.latency import LatencyRecipe, fit_latency, random_architecture
-from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.pruning import prune
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency, random_architecture
+from gluon_optbert.pruning.recipe import PruneRecipe
 
 TRUE = dict(zip(LATENCY_FEATURES, (0.3, 0.05, 0.02, 1e-4, 2e-3, 1e-5, 3e-5, 1e-5, 4e-7, 3e-7, 2e-7)))
 

@@ -9,7 +9,7 @@ from tiny import network, random_alphas
 from gluon_optbert.architecture.cost import ParameterCost, beta
 from gluon_optbert.network.gates import Gate, HardConcreteGate
 from gluon_optbert.network.model import build
-from gluon_optbert.penalty import PENALTIES, L0Penalty, L1Penalty, ProximalPenalty
+from gluon_optbert.pruning.penalty import PENALTIES, L0Penalty, L1Penalty, ProximalPenalty
 
 WEIGHTS = {'h': 0.5, 'a0': 1.0, 'k0': 0.1, 'v0': 0.2, 'f0': 0.01, 'a1': 2.0, 'k1': 0.3, 'v1': 0.4, 'f1': 0.05}
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 from tiny import ROOT, network, run, write_shards
 
-from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.text.make_shards import ShardRecipe
 from gluon_optbert.text.shards import record_dtype

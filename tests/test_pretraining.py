@@ -27,7 +27,7 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import part_of
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
-from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training import pretrain as pretraining
 from gluon_optbert.training.optimization import TrainingDiverged

@@ -9,7 +9,7 @@ from tiny import TOKENS, network, random_alphas, saved_model, vocabulary, write_
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
-from gluon_optbert.pruning import prune
+from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.text.vocabulary import vocabulary_of
 

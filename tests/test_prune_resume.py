@@ -16,8 +16,8 @@ import yaml
 from pruned import recipe_for, results, values_for
 from tiny import ROOT, contents, environment, run
 
-from gluon_optbert import pruning
-from gluon_optbert.pruning import prune
+from gluon_optbert.pruning import algorithm as pruning
+from gluon_optbert.pruning.algorithm import prune
 
 
 def test_existing_output_is_refused_and_untouched(pruned_run, shards_directory, model_directory):

@@ -14,9 +14,9 @@ from gluon_optbert.cutting.selection import select_units, truncate
 from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.prune_report import summary
-from gluon_optbert.pruning import prune
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.pruning.report import summary
 from gluon_optbert.runs.recipe import fill
 
 ROUND = {'alphas.npz', 'selection.json', 'shrunk', 'model'}

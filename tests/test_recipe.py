@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ROOT, run
 
-from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import command, parse, parser_of
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import RecipeError, fill, flag, option, read_yaml, to_dict

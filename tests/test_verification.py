@@ -11,8 +11,8 @@ from tiny import run
 from gluon_optbert.deployment.export import TOLERANCE, NotEqual
 from gluon_optbert.deployment.verification import VerifyRecipe, read_alphas, read_selection, table, verify
 from gluon_optbert.network.saved_model import read_model, write_model
-from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.pruning import prune
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
 
 
 @pytest.fixture(scope='module')

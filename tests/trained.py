@@ -6,8 +6,8 @@ from tiny import network, saved_model
 
 from gluon_optbert.architecture.cost import ParameterCost, beta
 from gluon_optbert.network.model import build, named_parameters
-from gluon_optbert.penalty import L1Penalty
-from gluon_optbert.pruning import GateTraining
+from gluon_optbert.pruning.algorithm import GateTraining
+from gluon_optbert.pruning.penalty import L1Penalty
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.loop import descend
 from gluon_optbert.training.mlm_nsp import Pretraining

@@ -4,7 +4,7 @@ meanwhile.
 
 import sys
 
-from gluon_optbert.latency import LatencyRecipe, fit_latency
+from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency
 from gluon_optbert.runs.command_line import command, parse
 
 

@@ -18,7 +18,7 @@ from typing import Any, Dict, List
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.network.running import INPUTS, latency_ms, random_feed
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.prune_report import summary, widths_line
+from gluon_optbert.pruning.report import summary, widths_line
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import option

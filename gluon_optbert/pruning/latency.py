@@ -12,12 +12,12 @@ from typing import Any, Dict, List, Mapping, Optional
 import numpy as np
 from scipy.optimize import nnls
 
-from .architecture.architecture import Architecture, LayerDims
-from .architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
-from .network.model import build
-from .network.running import INPUTS, latency_ms, random_feed
-from .runs.recipe import option
-from .runs.staging import refuse_existing, write_file
+from ..architecture.architecture import Architecture, LayerDims
+from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
+from ..network.model import build
+from ..network.running import INPUTS, latency_ms, random_feed
+from ..runs.recipe import option
+from ..runs.staging import refuse_existing, write_file
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Dict, Mapping, Type, Union
 import mxnet as mx
 import numpy as np
 
-from .network.gates import Gate, Gates, HardConcreteGate
+from ..network.gates import Gate, Gates, HardConcreteGate
 
 
 class L1Penalty:

@@ -21,28 +21,28 @@ from typing import Any, Dict, List, Mapping, Tuple
 import mxnet as mx
 import numpy as np
 
-from .architecture.architecture import Architecture
-from .architecture.cost import CostModel, LatencyCost, ParameterCost, beta
-from .architecture.parameters import Alphas, gate_name
-from .cutting.baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
-from .cutting.selection import Selection, select_units
-from .cutting.shrink import shrink
+from ..architecture.architecture import Architecture
+from ..architecture.cost import CostModel, LatencyCost, ParameterCost, beta
+from ..architecture.parameters import Alphas, gate_name
+from ..cutting.baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
+from ..cutting.selection import Selection, select_units
+from ..cutting.shrink import shrink
+from ..network.model import OptBERTModel, build, named_parameters, read_parameters
+from ..network.saved_model import SavedModel, read_model, write_model
+from ..runs.provenance import ORIGIN, note_origin
+from ..runs.recipe import check_same, save, to_dict
+from ..runs.staging import new_directory, refuse_existing, write_file
+from ..text.shards import Shards
+from ..training.distributed import Workers
+from ..training.loop import descend
+from ..training.mlm_nsp import Pretraining, evaluate, fit, gradients
+from ..training.optimization import Optimizer, Schedule
+from ..training.recipe import open_shards
+from ..training.reporter import Reporter
 from .latency import check_predictions
-from .network.model import OptBERTModel, build, named_parameters, read_parameters
-from .network.saved_model import SavedModel, read_model, write_model
 from .penalty import PENALTIES, Penalty
-from .prune_recipe import PruneRecipe, read_start, unreachable
-from .prune_report import explain, readable, summary
-from .runs.provenance import ORIGIN, note_origin
-from .runs.recipe import check_same, save, to_dict
-from .runs.staging import new_directory, refuse_existing, write_file
-from .text.shards import Shards
-from .training.distributed import Workers
-from .training.loop import descend
-from .training.mlm_nsp import Pretraining, evaluate, fit, gradients
-from .training.optimization import Optimizer, Schedule
-from .training.recipe import open_shards
-from .training.reporter import Reporter
+from .recipe import PruneRecipe, read_start, unreachable
+from .report import explain, readable, summary
 
 
 @dataclasses.dataclass

@@ -7,11 +7,11 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import numpy as np
 
-from .architecture.cost import ParameterCost, count_flops
-from .architecture.parameters import Alphas
-from .cutting.selection import Selection
-from .network.saved_model import read_model
-from .prune_recipe import PruneRecipe
+from ..architecture.cost import ParameterCost, count_flops
+from ..architecture.parameters import Alphas
+from ..cutting.selection import Selection
+from ..network.saved_model import read_model
+from .recipe import PruneRecipe
 
 
 def explain(

@@ -6,15 +6,15 @@ import dataclasses
 from pathlib import Path
 from typing import List, Optional, Tuple
 
-from .architecture.architecture import Architecture
-from .architecture.cost import OBJECTIVES, CostModel, cost_model
-from .architecture.heads import PRETRAINING
-from .architecture.parameters import LETTERS, PARTS
-from .cutting.baselines import DROPS
-from .network.saved_model import SavedModel, read_model
+from ..architecture.architecture import Architecture
+from ..architecture.cost import OBJECTIVES, CostModel, cost_model
+from ..architecture.heads import PRETRAINING
+from ..architecture.parameters import LETTERS, PARTS
+from ..cutting.baselines import DROPS
+from ..network.saved_model import SavedModel, read_model
+from ..runs.recipe import option
+from ..training.recipe import TrainingRecipe, trained_steps
 from .penalty import PENALTIES
-from .runs.recipe import option
-from .training.recipe import TrainingRecipe, trained_steps
 
 METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'blocks', 'heads')
 UNRANKED = ('uniform', 'layers', 'blocks')  # they choose widths or layers, not units
