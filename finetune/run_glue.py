@@ -2,8 +2,8 @@
 
 import sys
 
-from gluon_optbert.finetuning import result_path, summary
-from gluon_optbert.glue import GlueRecipe, finetune_glue
+from gluon_optbert.finetuning.finetune import result_path, summary
+from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.training.distributed import Workers
 

@@ -2,8 +2,8 @@
 
 import sys
 
-from gluon_optbert.finetuning import result_path, summary
-from gluon_optbert.question_answering import SquadRecipe, finetune_squad
+from gluon_optbert.finetuning.finetune import result_path, summary
+from gluon_optbert.finetuning.squad import SquadRecipe, finetune_squad
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.training.distributed import Workers
 

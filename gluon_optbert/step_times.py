@@ -10,11 +10,11 @@ import mxnet as mx
 from mxnet import autograd
 
 from .architecture.parameters import gate_name
-from .finetuning import Exercise, FineTuneRecipe, FineTuning, start_parameters
-from .glue import GlueRecipe, prepare_glue
+from .finetuning.finetune import Exercise, FineTuneRecipe, FineTuning, start_parameters
+from .finetuning.glue import GlueRecipe, prepare_glue
+from .finetuning.squad import SquadRecipe, prepare_squad
 from .network.model import OptBERTModel, build
 from .pruning.penalty import PENALTIES
-from .question_answering import SquadRecipe, prepare_squad
 from .table_runs import Plan
 from .tables import Row
 from .tasks.features import TaskBatch, evaluation_batches, steps_per_epoch

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from .architecture.paper import Cell, Column, PaperTable, load_table
-from .finetuning import FORMAT as RESULT_FORMAT
+from .finetuning.finetune import FORMAT as RESULT_FORMAT
 from .table_runs import FORMAT
 from .tables import plain
 

@@ -17,12 +17,12 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from .architecture.cost import ParameterCost
 from .architecture.paper import PaperTable, load_table
-from .finetuning import FineTuneRecipe
-from .glue import GlueRecipe, finetune_glue, task_directory
+from .finetuning.finetune import FineTuneRecipe
+from .finetuning.glue import GlueRecipe, finetune_glue, task_directory
+from .finetuning.squad import SquadRecipe, finetune_squad, read_parts
 from .network.saved_model import SavedModel
 from .pruning.algorithm import prune
 from .pruning.recipe import PruneRecipe, read_start
-from .question_answering import SquadRecipe, finetune_squad, read_parts
 from .runs.recipe import check_same, fill, read_yaml, save, to_dict
 from .runs.staging import new_directory, refuse_existing
 from .tables import Row, TableRecipe, plain, rows_of, task_names

@@ -3,8 +3,8 @@
 import numpy as np
 from test_squad import write_squad
 
-from gluon_optbert.glue import GlueRecipe
-from gluon_optbert.question_answering import SquadRecipe
+from gluon_optbert.finetuning.glue import GlueRecipe
+from gluon_optbert.finetuning.squad import SquadRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.tasks.squad import Question
 

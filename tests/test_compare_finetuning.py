@@ -17,10 +17,10 @@ from finetuned import recipe_for, write_glue
 from side_by_side import summarise, table
 from tiny import ROOT, network, write_saved_model
 
-from gluon_optbert import finetuning
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes
-from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue
+from gluon_optbert.finetuning import finetune as finetuning
+from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue, prepare_glue
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import named_parameters

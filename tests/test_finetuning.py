@@ -17,12 +17,12 @@ from pruned import records
 from test_distributed import horovodrun, needs_horovod
 from tiny import ROOT, contents, network, random_alphas, run, saved_model
 
-from gluon_optbert import finetuning
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.deployment.export import export
-from gluon_optbert.finetuning import data_directory, predict, start_parameters
-from gluon_optbert.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
+from gluon_optbert.finetuning import finetune as finetuning
+from gluon_optbert.finetuning.finetune import data_directory, predict, start_parameters
+from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
 from gluon_optbert.network.losses import TaskLoss
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import random_feed

@@ -12,12 +12,12 @@ import pytest
 from finetuned import FILES, squad_recipe, write_questions
 from tiny import network, write_saved_model
 
-from gluon_optbert import finetuning
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.predictor import Predictor
+from gluon_optbert.finetuning import finetune as finetuning
+from gluon_optbert.finetuning.squad import finetune_squad
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.question_answering import finetune_squad
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.tasks.metrics import squad_v1, squad_v2
 from gluon_optbert.tasks.squad import read_questions

@@ -24,7 +24,7 @@ from plot_architecture import WIDTHS, Run, draw_alphas, draw_losses, draw_widths
 from gluon_optbert import __version__
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
-from gluon_optbert.finetuning import FORMAT as RESULT_FORMAT
+from gluon_optbert.finetuning.finetune import FORMAT as RESULT_FORMAT
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import ORIGIN
 from gluon_optbert.runs.recipe import option

@@ -10,15 +10,15 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import numpy as np
 from gluonnlp.data import SQuAD
 
-from .architecture.heads import Head
-from .finetuning import Exercise, FineTuneRecipe, data_directory, finetune
-from .network.saved_model import SavedModel
-from .runs.recipe import option
-from .tasks.answers import answer_files, best_answers
-from .tasks.metrics import squad_v1, squad_v2
-from .tasks.squad import Question, Reading, make_windows, read_questions
-from .text.vocabulary import is_cased, make_aligner
-from .training.distributed import Workers
+from ..architecture.heads import Head
+from ..network.saved_model import SavedModel
+from ..runs.recipe import option
+from ..tasks.answers import answer_files, best_answers
+from ..tasks.metrics import squad_v1, squad_v2
+from ..tasks.squad import Question, Reading, make_windows, read_questions
+from ..text.vocabulary import is_cased, make_aligner
+from ..training.distributed import Workers
+from .finetune import Exercise, FineTuneRecipe, data_directory, finetune
 
 
 @dataclasses.dataclass(frozen=True)

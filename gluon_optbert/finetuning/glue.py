@@ -9,13 +9,13 @@ from typing import Any, Dict, List, Mapping, Optional
 import gluonnlp
 import numpy as np
 
-from .finetuning import Exercise, FineTuneRecipe, data_directory, finetune
-from .network.saved_model import SavedModel
-from .runs.recipe import option
-from .tasks.features import Features, make_reader
-from .tasks.metrics import score
-from .tasks.task import Examples, Task, find_task, official_files, read_examples, read_sets, submission
-from .training.distributed import Workers
+from ..network.saved_model import SavedModel
+from ..runs.recipe import option
+from ..tasks.features import Features, make_reader
+from ..tasks.metrics import score
+from ..tasks.task import Examples, Task, find_task, official_files, read_examples, read_sets, submission
+from ..training.distributed import Workers
+from .finetune import Exercise, FineTuneRecipe, data_directory, finetune
 
 
 @dataclasses.dataclass(frozen=True)

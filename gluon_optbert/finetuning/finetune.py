@@ -19,24 +19,24 @@ import numpy as np
 from gluonnlp.base import get_home_dir
 from mxnet import autograd
 
-from .architecture.cost import ParameterCost
-from .architecture.heads import PRETRAINING, Head
-from .architecture.parameters import Parameters, network_shapes
-from .cutting.shrink import without_gates
-from .network.losses import TaskLoss
-from .network.model import OptBERTModel, build, read_parameters
-from .network.saved_model import SavedModel, read_model, write_model
-from .runs.manifest import sha256
-from .runs.provenance import origin_here
-from .runs.recipe import check_same, option, save, to_dict
-from .runs.staging import new_directory, refuse_existing, write_file
-from .tasks.features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
-from .training.distributed import Workers
-from .training.loop import descend
-from .training.objective import Objective, Phase
-from .training.recipe import WeightRecipe, work_directory
-from .training.reporter import Reporter
-from .training.states import States
+from ..architecture.cost import ParameterCost
+from ..architecture.heads import PRETRAINING, Head
+from ..architecture.parameters import Parameters, network_shapes
+from ..cutting.shrink import without_gates
+from ..network.losses import TaskLoss
+from ..network.model import OptBERTModel, build, read_parameters
+from ..network.saved_model import SavedModel, read_model, write_model
+from ..runs.manifest import sha256
+from ..runs.provenance import origin_here
+from ..runs.recipe import check_same, option, save, to_dict
+from ..runs.staging import new_directory, refuse_existing, write_file
+from ..tasks.features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
+from ..training.distributed import Workers
+from ..training.loop import descend
+from ..training.objective import Objective, Phase
+from ..training.recipe import WeightRecipe, work_directory
+from ..training.reporter import Reporter
+from ..training.states import States
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
 INITIAL_STD = 0.02  # of the head's weights, as BERT's
