@@ -15,12 +15,12 @@ import numpy as np
 from figures import MARKERS, OKABE_ITO, STYLE, plain, save
 from matplotlib.figure import Figure
 
+from gluon_optbert.reproduction.estimate import measure, readable
+from gluon_optbert.reproduction.rendering import Results, read_results, render
+from gluon_optbert.reproduction.rows import TableRecipe
+from gluon_optbert.reproduction.runs import plan, run
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.staging import write_file
-from gluon_optbert.step_times import measure, readable
-from gluon_optbert.table_files import Results, read_results, render
-from gluon_optbert.table_runs import plan, run
-from gluon_optbert.tables import TableRecipe
 from gluon_optbert.training.distributed import Workers
 
 EXAMPLE = (

@@ -15,15 +15,20 @@ from test_squad import write_squad
 from tiny import ROOT, contents, network, write_saved_model
 from tiny import run as program
 
-from gluon_optbert import table_runs
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.runs.recipe import RecipeError, fill
-from gluon_optbert.table_files import CSV_HEADER, NOT_REACHABLE, NOT_RUN, Entry, read_results, render
-from gluon_optbert.table_runs import plan, run
-from gluon_optbert.tables import (
+from gluon_optbert.reproduction import runs as table_runs
+from gluon_optbert.reproduction.rendering import (
+    CSV_HEADER,
+    NOT_REACHABLE,
+    NOT_RUN,
+    Entry,
+    read_results,
+    render,
+)
+from gluon_optbert.reproduction.rows import (
     MAKERS,
     TABLES,
     TableRecipe,
@@ -34,6 +39,8 @@ from gluon_optbert.tables import (
     rows_of,
     task_names,
 )
+from gluon_optbert.reproduction.runs import plan, run
+from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.tasks.squad import Question
 
 PARAMETERS = ParameterCost()

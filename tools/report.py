@@ -25,11 +25,11 @@ from gluon_optbert import __version__
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.finetuning.finetune import FORMAT as RESULT_FORMAT
+from gluon_optbert.reproduction.rendering import notes, read_results, table_head, table_lines
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import ORIGIN
 from gluon_optbert.runs.recipe import option
 from gluon_optbert.runs.staging import refuse_existing, write_file
-from gluon_optbert.table_files import notes, read_results, table_head, table_lines
 
 EXAMPLE = 'python tools/report.py runs/pruned runs/random --output report.html'
 PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')

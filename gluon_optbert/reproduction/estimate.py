@@ -9,21 +9,21 @@ from typing import Any, Dict, List, Mapping, Tuple
 import mxnet as mx
 from mxnet import autograd
 
-from .architecture.parameters import gate_name
-from .finetuning.finetune import Exercise, FineTuneRecipe, FineTuning, start_parameters
-from .finetuning.glue import GlueRecipe, prepare_glue
-from .finetuning.squad import SquadRecipe, prepare_squad
-from .network.model import OptBERTModel, build
-from .pruning.penalty import PENALTIES
-from .table_runs import Plan
-from .tables import Row
-from .tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
-from .training.distributed import Workers
-from .training.loop import backward, collect_gradients
-from .training.mlm_nsp import Pretraining, evaluate
-from .training.objective import Objective, Phase
-from .training.optimization import Optimizer
-from .training.recipe import open_shards
+from ..architecture.parameters import gate_name
+from ..finetuning.finetune import Exercise, FineTuneRecipe, FineTuning, start_parameters
+from ..finetuning.glue import GlueRecipe, prepare_glue
+from ..finetuning.squad import SquadRecipe, prepare_squad
+from ..network.model import OptBERTModel, build
+from ..pruning.penalty import PENALTIES
+from ..tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
+from ..training.distributed import Workers
+from ..training.loop import backward, collect_gradients
+from ..training.mlm_nsp import Pretraining, evaluate
+from ..training.objective import Objective, Phase
+from ..training.optimization import Optimizer
+from ..training.recipe import open_shards
+from .rows import Row
+from .runs import Plan
 
 UNTIMED, TIMED = 2, 4  # steps
 

@@ -15,21 +15,21 @@ import math
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
-from .architecture.cost import ParameterCost
-from .architecture.paper import PaperTable, load_table
-from .finetuning.finetune import FineTuneRecipe
-from .finetuning.glue import GlueRecipe, finetune_glue, task_directory
-from .finetuning.squad import SquadRecipe, finetune_squad, read_parts
-from .network.saved_model import SavedModel
-from .pruning.algorithm import prune
-from .pruning.recipe import PruneRecipe, read_start
-from .runs.recipe import check_same, fill, read_yaml, save, to_dict
-from .runs.staging import new_directory, refuse_existing
-from .tables import Row, TableRecipe, plain, rows_of, task_names
-from .tasks.task import find_task, read_examples
-from .training.distributed import Workers
-from .training.pretrain import pretrain
-from .training.recipe import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards
+from ..architecture.cost import ParameterCost
+from ..architecture.paper import PaperTable, load_table
+from ..finetuning.finetune import FineTuneRecipe
+from ..finetuning.glue import GlueRecipe, finetune_glue, task_directory
+from ..finetuning.squad import SquadRecipe, finetune_squad, read_parts
+from ..network.saved_model import SavedModel
+from ..pruning.algorithm import prune
+from ..pruning.recipe import PruneRecipe, read_start
+from ..runs.recipe import check_same, fill, read_yaml, save, to_dict
+from ..runs.staging import new_directory, refuse_existing
+from ..tasks.task import find_task, read_examples
+from ..training.distributed import Workers
+from ..training.pretrain import pretrain
+from ..training.recipe import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards
+from .rows import Row, TableRecipe, plain, rows_of, task_names
 
 FORMAT = 1
 SQUAD = {'SQuAD v1.1': '1.1', 'SQuAD v2.0': '2.0'}  # their versions; the other tasks are GLUE's

@@ -14,10 +14,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .architecture.paper import Cell, Column, PaperTable, load_table
-from .finetuning.finetune import FORMAT as RESULT_FORMAT
-from .table_runs import FORMAT
-from .tables import plain
+from ..architecture.paper import Cell, Column, PaperTable, load_table
+from ..finetuning.finetune import FORMAT as RESULT_FORMAT
+from .rows import plain
+from .runs import FORMAT
 
 SCORES = {
     'accuracy': ('accuracy',),

@@ -10,13 +10,13 @@ import re
 from pathlib import Path
 from typing import Callable, List, Mapping, Optional, Tuple, Union
 
-from .architecture.architecture import Architecture
-from .architecture.cost import ParameterCost
-from .architecture.named import bert_base, resolve
-from .architecture.paper import Cell, PaperTable, load_table
-from .architecture.parameters import LETTERS
-from .pruning.recipe import PruneRecipe, unreachable
-from .runs.recipe import option
+from ..architecture.architecture import Architecture
+from ..architecture.cost import ParameterCost
+from ..architecture.named import bert_base, resolve
+from ..architecture.paper import Cell, PaperTable, load_table
+from ..architecture.parameters import LETTERS
+from ..pruning.recipe import PruneRecipe, unreachable
+from ..runs.recipe import option
 
 TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
 
