@@ -3,9 +3,9 @@
 import sys
 
 import pytest
+from helpers.pruned import recipe_for
+from helpers.tiny import ROOT, write_saved_model, write_shards
 from hypothesis import settings
-from pruned import recipe_for
-from tiny import ROOT, write_saved_model, write_shards
 
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.text.shards import Shards

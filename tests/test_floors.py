@@ -4,7 +4,7 @@ import ast
 import importlib.util
 
 import pytest
-from tiny import ROOT, run
+from helpers.tiny import ROOT, run
 
 PACKAGE = ROOT / 'gluon_optbert'
 # A room imports its own modules, the rooms named here, the standard library, and its libraries.
@@ -135,6 +135,28 @@ def test_module_imports_what_its_room_may(name):
     assert not others, f'{name} imports {", ".join(others)}; libraries of {room}: {sorted(LIBRARIES[room])}'
 
 
+def test_imports_are_found_in_every_spelling():
+    """The reader of imports itself: relative, absolute, in a function, of the package's own names."""
+    assert {'runs.staging.write_file', '__version__'} <= imports('runs.provenance')[0]
+    assert {'runs'} <= rooms_of('text.make_shards')
+    assert 'horovod' in imports('training.distributed')[1]
+    assert 'tokenizers' in imports('text.vocabulary')[1]
+
+
+def test_only_distributed_imports_horovod():
+    assert [name for name in MODULES if 'horovod' in imports(name)[1]] == ['training.distributed']
+
+
+def test_only_distributed_asks_for_gpus():
+    def asks(name):
+        tree = ast.parse(path_of(name).read_text(encoding='utf-8'))
+        return any(
+            isinstance(node, ast.Attribute) and node.attr in ('gpu', 'num_gpus') for node in ast.walk(tree)
+        )
+
+    assert [name for name in MODULES if asks(name)] == ['training.distributed']
+
+
 def import_without(blocked, names):
     """What importing the modules says and ends with, in a process without network and the blocked packages."""
     program = '\n'.join(
@@ -152,6 +174,7 @@ def import_without(blocked, names):
 
 def test_package_and_pure_rooms_load_without_mxnet():
     pure = [name for name in MODULES if name.partition('.')[0] in WITHOUT_MXNET]
+    assert len(pure) > 5
     done = import_without(['mxnet', 'gluonnlp', 'horovod'], pure)
     assert done.returncode == 0, done.stderr
 

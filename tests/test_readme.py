@@ -9,7 +9,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
-from tiny import ROOT, network, random_parameters, run, vocabulary
+from helpers.tiny import ROOT, network, random_parameters, run, vocabulary
 
 from gluon_optbert.deployment.export import export
 from gluon_optbert.network.saved_model import SavedModel

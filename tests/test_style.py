@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from tiny import ROOT
+from helpers.tiny import ROOT
 
 LONGEST = 135
 ENDINGS = {'.py', '.sh', '.c', '.yaml', '.yml', '.toml', '.cfg', '.md', ''}

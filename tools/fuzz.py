@@ -23,7 +23,7 @@ from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'tests'))
-from fuzzing import PROPERTIES, try_out
+from helpers.fuzzing import PROPERTIES, try_out
 
 
 @dataclasses.dataclass(frozen=True)

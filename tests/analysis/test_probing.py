@@ -1,0 +1,150 @@
+"""Probes find what is there, do not find what is not, and are measured on sequences that they were not
+trained on.
+"""
+
+import numpy as np
+import pytest
+from helpers.tiny import LENGTH, network, saved_model, vocabulary
+
+from gluon_optbert.analysis.probing import (
+    MEAN,
+    ProbeTask,
+    casing,
+    frequency_bands,
+    layer_features,
+    linear_accuracy,
+    probe,
+    sentence_task,
+    word_tasks,
+)
+from gluon_optbert.analysis.sample import network_of, random_network, sample_of_texts, stream
+from gluon_optbert.tasks.features import sorted_batches
+
+ARCHITECTURE = network((2, 4, 4, 16), (2, 4, 4, 0))
+
+
+def sample(count=200, seed=0):
+    """Letters as words: a, b, c often, the others seldom; A and B begin sentences; the label says whether
+    there is a z.
+    """
+    generator = np.random.RandomState(seed)
+    texts, labels = [], []
+    for _ in range(count):
+        words = [
+            *generator.choice(list('ab')).upper(),
+            *generator.choice(list('abc'), 4),
+            *generator.choice(list('defghij'), 3),
+        ]
+        labels.append('with' if generator.randint(2) else 'without')
+        texts.append([' '.join(words + (['z'] * 2 if labels[-1] == 'with' else ['y'] * 2))])
+    return sample_of_texts(texts, vocabulary(), length=LENGTH, labels=labels)
+
+
+def test_casing_is_that_of_whole_words():
+    words = ['the', 'The', 'I', 'NATO', 'iPod', '1990', 'naïve', "'", 'Éire']
+    assert casing(words) == {
+        'the': 'lower',
+        'The': 'title',
+        'I': 'title',
+        'NATO': 'upper',
+        'naïve': 'lower',
+        'Éire': 'title',
+    }
+
+
+def test_frequency_bands_are_thirds_of_the_text():
+    words = ['a'] * 4 + ['B', 'b', 'b', '.', '.'] + ['c', 'd', 'e', 'f', 'g']
+    assert frequency_bands(words) == {
+        'a': 'frequent',
+        **dict.fromkeys('Bbc', 'middling'),
+        **dict.fromkeys('defg', 'rare'),
+    }
+
+
+def test_features_are_the_states_of_the_places():
+    one, text = network_of(saved_model(ARCHITECTURE)), sample(9)
+    places = np.array([[3, 1], [0, 4], [7, MEAN], [3, MEAN]])
+    features = layer_features(one, text, places, batch_size=2)
+    assert [feature.shape for feature in features] == [(4, 8)] * 3
+    states = {
+        number: [state[row, :valid] for state in stream(one, batch)[::2]]
+        for batch in sorted_batches(text.features, 4)
+        for row, (number, valid) in enumerate(zip(batch.rows, batch.valid_length.astype(int)))
+    }
+    for layer, feature in enumerate(features):
+        wanted = [
+            states[3][layer][1],
+            states[0][layer][4],
+            states[7][layer].mean(axis=0),
+            states[3][layer].mean(axis=0),
+        ]
+        np.testing.assert_allclose(feature, wanted, atol=1e-5)  # float32, another batch
+
+
+def test_probe_finds_what_is_linear_and_not_what_is_random():
+    generator = np.random.RandomState(0)
+    features, test = generator.standard_normal((1000, 5)), np.arange(1000) % 5 == 0
+    assert linear_accuracy(features, (features[:, 1] > 0).astype(int), test) > 0.95
+    assert linear_accuracy(features, generator.randint(2, size=1000), test) < 0.6
+
+
+def test_probes_are_measured_on_other_sequences():
+    for task in (*word_tasks(sample()).values(), sentence_task(sample())):
+        sequences = [set(task.places[rows, 0]) for rows in (task.test, ~task.test)]
+        assert sequences[0].isdisjoint(sequences[1]) and len(sequences[0]) <= 40
+
+
+def test_control_labels_belong_to_the_word_type():
+    text = sample()
+    for task in word_tasks(text).values():
+        written = {
+            (number, position): word.lower()
+            for number, row in enumerate(text.words)
+            for position, word in row
+        }
+        by_type = {}
+        for place, label in zip(task.places, task.control):
+            by_type.setdefault(written[tuple(place)], set()).add(label)
+        assert all(len(labels) == 1 for labels in by_type.values())
+        assert set(task.control) <= set(task.labels)
+
+
+def test_no_label_has_more_than_its_part():
+    task = word_tasks(sample(), words=120)['frequency band']
+    assert len(task.classes) >= 2 and np.bincount(task.labels).max() <= 120 // len(task.classes)
+    assert len({tuple(place) for place in task.places}) == len(task.places)
+
+
+def test_labels_of_words_and_sentences_are_read_from_the_layers():
+    text = sample()
+    tasks = {**word_tasks(text, words=400), 'label': sentence_task(text)}
+    results = probe(network_of(saved_model(ARCHITECTURE)), text, tasks)
+    assert set(results) == {'casing', 'frequency band', 'label'}
+    assert all(len(result.accuracy) == 3 for result in results.values())
+    assert results['label'].accuracy[0] > 0.9 > tasks['label'].majority and results['label'].control == ()
+    found = results['casing']
+    assert max(found.accuracy) > tasks['casing'].majority + 0.1  # capitals are at the first place
+    assert found.selectivity == pytest.approx(np.subtract(found.accuracy, found.control))
+
+
+def test_random_network_has_the_same_shape_of_results():
+    text = sample(60)
+    result = probe(random_network(ARCHITECTURE), text, {'label': sentence_task(text)})['label']
+    assert len(result.accuracy) == 3 and all(0 <= accuracy <= 1 for accuracy in result.accuracy)
+
+
+def test_texts_without_the_labels_have_no_task():
+    small = sample_of_texts([['a b c d']] * 50, vocabulary(), length=LENGTH)
+    assert word_tasks(small)['casing'] is None and sentence_task(small) is None
+    assert probe(network_of(saved_model(ARCHITECTURE)), small, {}) == {}
+
+
+def test_same_seed_gives_the_same_tasks():
+    for one, other in zip(word_tasks(sample(), seed=1).values(), word_tasks(sample(), seed=1).values()):
+        assert np.array_equal(one.places, other.places) and np.array_equal(one.control, other.control)
+
+
+def test_majority_is_measured_where_the_probe_is():
+    labels, test = np.array([0, 0, 1, 1, 1, 0]), np.array([False, False, False, True, True, True])
+    task = ProbeTask('x', np.zeros((6, 2), dtype=int), labels, ('a', 'b'), test)
+    assert task.majority == pytest.approx(1 / 3)

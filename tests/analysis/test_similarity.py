@@ -1,0 +1,233 @@
+"""Linear CKA is what its definition says, and the states that it compares are those of the tokens."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from helpers.tiny import LENGTH, TOKENS, network, random_alphas, saved_model, vocabulary, write_shards
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluon_optbert.analysis.sample import network_of, random_network, read_sample, sample_of_texts, stream
+from gluon_optbert.analysis.similarity import LinearCKA, compare
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.architecture.parameters import network_shapes, parameter_axes
+from gluon_optbert.cutting.shrink import without_gates
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.tasks.features import sorted_batches
+from gluon_optbert.text.vocabulary import vocabulary_of
+
+UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), (1, 2, 3, 4), h=6)
+PIECES = vocabulary_of([*TOKENS, *(f'##{token}' for token in TOKENS if token.isalpha())])
+TEXTS = [
+    ['the quick brown fox jumps'],
+    ['over', 'the lazy dog.'],
+    ['a b c'],
+    ['sphinx of black quartz', 'judge my vow'],
+] * 8
+
+
+def by_definition(x, y):
+    """Through the centred Gram matrices of all examples: tr(KL) over the norms."""
+    x, y = (values - values.mean(axis=0) for values in (x, y))
+    k, l = x @ x.T, y @ y.T
+    return (k * l).sum() / (np.linalg.norm(k) * np.linalg.norm(l))
+
+
+def cka(first, second, size=7):
+    """Of two lists of states, in minibatches."""
+    found = LinearCKA()
+    for start in range(0, len(first[0]), size):
+        found.add(*([state[start : start + size] for state in states] for states in (first, second)))
+    return found.value()
+
+
+def drawn(shape, seed=0):
+    return np.random.RandomState(seed).standard_normal(shape) + 3
+
+
+def sample(**options):
+    return sample_of_texts(TEXTS, vocabulary(), length=LENGTH, **options)
+
+
+@given(st.integers(0, 1000), st.integers(2, 30), st.integers(1, 6), st.integers(1, 6), st.integers(1, 40))
+@settings(max_examples=30)
+def test_minibatches_add_up_to_the_definition(seed, count, p, q, size):
+    x, y = drawn((count, p), seed), drawn((count, q), seed + 1)
+    assert cka([x], [y], size) == pytest.approx(by_definition(x, y), rel=1e-8)  # float64
+
+
+def test_every_state_is_compared_with_every_other():
+    first, second = (
+        [drawn((50, width), width) for width in (2, 5)],
+        [drawn((50, width), 10 + width) for width in (3, 1, 4)],
+    )
+    np.testing.assert_allclose(
+        cka(first, second), [[by_definition(x, y) for y in second] for x in first], rtol=1e-8
+    )
+
+
+def test_similarity_survives_rotation_scale_and_shift_and_nothing_else():
+    x = drawn((200, 6))
+    rotation, _ = np.linalg.qr(drawn((6, 6), 1))
+    np.testing.assert_allclose(cka([x], [x, x @ rotation, 5 * x + 2]), 1, rtol=1e-9)
+    assert cka([x], [x * [1, 1, 1, 1, 10, 10]])[0, 0] < 0.9
+
+
+def test_unrelated_states_are_not_similar():
+    """Of Gaussians it is about h over the number of examples."""
+    assert cka([drawn((5000, 8), 1)], [drawn((5000, 8), 2)], 500)[0, 0] < 0.01
+
+
+def test_constant_state_is_similar_to_nothing():
+    found = cka([np.full((20, 3), 0.7), drawn((20, 3))], [drawn((20, 3))])
+    assert np.isnan(found[0, 0]) and found[1, 0] == pytest.approx(1)
+
+
+def test_what_is_kept_does_not_grow_with_the_examples():
+    found, sizes = LinearCKA(), []
+    for seed in range(3):
+        found.add([drawn((40, 3), seed)], [drawn((40, 2), seed)])
+        sizes.append(sum(values.size for values in found._sums))
+    assert sizes[0] == sizes[2] == 3 + 2 + 3 * 2 + 3 * 3 + 2 * 2
+
+
+def test_network_is_like_itself():
+    one = network_of(saved_model(UNEVEN))
+    found = compare(one, one, sample())
+    assert found.attention.shape == (3, 3) and found.layers.shape == (4, 4)
+    assert np.diag(found.attention) == pytest.approx(1) and np.diag(found.layers) == pytest.approx(1)
+    assert found.tokens == sum(map(len, sample().ids))
+
+
+def test_network_of_other_hidden_order_is_the_same():
+    """Permuting the units of h is a rotation of every state that the network itself can undergo."""
+    saved = saved_model(UNEVEN)
+    order, parameters = np.random.RandomState(0).permutation(UNEVEN.h), dict(saved.parameters)
+    for name, axes in parameter_axes(UNEVEN).items():
+        for side, axis in enumerate(axes):
+            if axis == ('h',):
+                parameters[name] = parameters[name].take(order, axis=side)
+    found = compare(
+        network_of(saved), network_of(dataclasses.replace(saved, parameters=parameters)), sample()
+    )
+    assert np.diag(found.attention) == pytest.approx(1, abs=1e-5) and np.diag(found.layers) == pytest.approx(
+        1, abs=1e-5
+    )
+
+
+def test_networks_of_other_widths_and_depths_are_compared():
+    found = compare(network_of(saved_model(UNEVEN)), network_of(saved_model(network(h=5), seed=1)), sample())
+    assert found.attention.shape == (3, 2) and found.layers.shape == (4, 3)
+    assert ((found.layers > 0) & (found.layers < 1)).all()
+
+
+def test_random_weights_are_less_alike_than_the_network_itself():
+    saved = saved_model(UNEVEN)
+    found = compare(network_of(saved), random_network(UNEVEN, 3), sample())
+    assert np.diag(found.layers).max() < 0.8 and np.diag(found.attention).max() < 0.8
+
+
+def test_layer_without_intermediate_block_ends_where_attention_does():
+    states = stream(network_of(saved_model(UNEVEN)), next(sorted_batches(sample().features, 4)))
+    assert (
+        len(states) == 7 and np.array_equal(states[3], states[4]) and not np.array_equal(states[1], states[2])
+    )
+
+
+def test_states_do_not_depend_on_the_batch():
+    one, found = network_of(saved_model(UNEVEN)), []
+    for size in (1, 5):
+        rows = {
+            number: state[:valid]
+            for batch in sorted_batches(sample().features, size)
+            for number, valid, state in zip(
+                batch.rows, batch.valid_length.astype(int), stream(one, batch)[-1]
+            )
+        }
+        found.append([rows[number] for number in range(len(TEXTS))])
+    for alone, together in zip(*found):
+        np.testing.assert_allclose(alone, together, atol=1e-5)  # float32, other padding
+
+
+def test_gates_are_folded_and_heads_do_not_matter():
+    gated = saved_model(alphas=random_alphas(network()))
+    task = Head('question_answering')
+    folded = without_gates(gated)
+    parameters = {**folded.parameters, **read_parameters(build(folded.architecture, head=task))}
+    tuned = SavedModel(
+        folded.architecture,
+        {
+            name: folded.parameters.get(name, parameters[name])
+            for name in network_shapes(folded.architecture, task)
+        },
+        vocabulary(),
+        head=task,
+    )
+    found = compare(network_of(gated), network_of(tuned), sample())
+    assert np.diag(found.layers) == pytest.approx(1)
+
+
+def test_texts_become_sequences_with_words_at_their_first_token():
+    found = sample_of_texts([['Ab c.'], ['abcdefgh', 'Xy z']], PIECES, length=10)
+    tokens = [[PIECES.idx_to_token[number] for number in row] for row in found.ids]
+    assert tokens[0] == ['[CLS]', 'a', '##b', 'c', '.', '[SEP]']
+    assert found.words[0] == ((1, 'Ab'), (3, 'c'), (4, '.'))
+    assert tokens[1][0] == '[CLS]' and tokens[1].count('[SEP]') == 2 and len(tokens[1]) == 10
+    assert found.words[1] == ((1, 'abcdefgh'), (6, 'Xy'), (8, 'z'))
+    assert found.features.seconds.tolist() == [6, 6]
+
+
+def test_shards_give_their_words_back(tmp_path):
+    found = read_sample(write_shards(tmp_path / 'shards'), vocabulary(), limit=5)
+    assert len(found) == 5 and not found.labels
+    for ids, words in zip(found.ids, found.words):
+        spelt = {position: vocabulary().idx_to_token[number] for position, number in enumerate(ids)}
+        assert dict(words) == {position: token for position, token in spelt.items() if token != '[MASK]'}
+
+
+def test_labelled_file_has_sentences_and_labels(tmp_path):
+    (tmp_path / 'task.tsv').write_text('text\tanswer\nab c\tyes\n\nd\tno\n', encoding='utf-8')
+    found = read_sample(tmp_path / 'task.tsv', vocabulary(), limit=9)
+    assert found.labels == ('yes', 'no') and [len(ids) for ids in found.ids] == [4, 3]  # 'ab' is unknown
+    (tmp_path / 'pairs.tsv').write_text('one\tother\tlabel\na\tb\t0\nc\td\t1\n', encoding='utf-8')
+    found = read_sample(tmp_path / 'pairs.tsv', vocabulary(), limit=1, seed=0)
+    assert (
+        len(found.labels) == 1
+        and found.features.seconds.tolist() == [3]
+        and found.features.lengths.tolist() == [5]
+    )
+
+
+@pytest.mark.parametrize(
+    'name, content, says',
+    [
+        ('a.txt', b'\xff\xfe\x00', 'not UTF-8'),
+        ('a.txt', b'\n \n', 'no text'),
+        ('a.tsv', b'a\tb\tc\td\n', "first line has the columns 'a', 'b', 'c', 'd'"),
+        ('a.tsv', b's\tlabel\na\tyes\nb\nc\tno\n', 'line 3 has 1 cells'),
+        ('a.tsv', b's\tlabel\na\tyes\n', 'two different labels'),
+    ],
+)
+def test_other_files_are_refused(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=says):
+        read_sample(tmp_path / name, vocabulary(), limit=9)
+
+
+def test_sentences_and_labels_of_a_task_are_read_by_its_name(tmp_path):
+    (tmp_path / 'SST-2').mkdir()
+    (tmp_path / 'SST-2' / 'train.tsv').write_text('sentence\tlabel\na b\t1\nc\t0\n', encoding='utf-8')
+    for path in (tmp_path, tmp_path / 'SST-2' / 'train.tsv'):
+        found = read_sample(path, vocabulary(), limit=9, task='sst-2')
+        assert found.labels == ('1', '0') and found.features.lengths.tolist() == [4, 3]
+    (tmp_path / 'STS-B').mkdir()
+    (tmp_path / 'STS-B' / 'train.tsv').write_text('sentence1\tsentence2\tscore\na\tb\t1\n', encoding='utf-8')
+    with pytest.raises(ValueError, match='STS-B is a regression'):
+        read_sample(tmp_path, vocabulary(), limit=9, task='STS-B')
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match='nowhere.txt'):
+        read_sample(tmp_path / 'nowhere.txt', vocabulary(), limit=9)

@@ -1,0 +1,130 @@
+"""Architectures: their JSON, their widths, and the tensors that follow from them."""
+
+import dataclasses
+import json
+
+import pytest
+from helpers.architectures import ARCHITECTURES
+from helpers.tiny import network
+from hypothesis import given
+
+from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.architecture.named import bert_base, resolve, uniform
+from gluon_optbert.architecture.parameters import parameter_axes, parameter_shapes
+
+
+@given(ARCHITECTURES)
+def test_json_round_trip_is_lossless(architecture):
+    assert Architecture.from_json(architecture.to_json()) == architecture
+    assert Architecture.from_dict(architecture.to_dict()) == architecture
+
+
+@given(ARCHITECTURES)
+def test_with_widths_of_itself_changes_nothing(architecture):
+    assert architecture.with_widths(architecture.widths()) == architecture
+    assert architecture.with_widths({}) == architecture
+
+
+@given(ARCHITECTURES)
+def test_shapes_are_the_sizes_of_the_axes(architecture):
+    axes = parameter_axes(architecture)
+    shapes = parameter_shapes(architecture)
+    assert list(axes) == list(shapes)
+    assert all(len(axes[name]) == len(shapes[name]) for name in axes)
+    assert all(size >= 1 for shape in shapes.values() for size in shape)
+
+
+def test_json_has_one_line_per_layer():
+    lines = bert_base().to_json().splitlines()
+    assert sum(line.strip().startswith('{"a"') for line in lines) == 12
+
+
+def test_with_widths_changes_what_it_names():
+    architecture = network((2, 4, 4, 16), (1, 3, 5, 7)).with_widths({'h': 6, 'k1': 2, 'f0': 9})
+    assert architecture == network((2, 4, 4, 9), (1, 2, 5, 7), h=6)
+
+
+def test_with_widths_refuses_an_unknown_width():
+    with pytest.raises(ValueError, match='f2, q0'):
+        network().with_widths({'q0': 1, 'f2': 1})
+
+
+def test_layer_without_filters_has_no_intermediate_block():
+    names = parameter_shapes(network((2, 4, 4, 0), (2, 4, 4, 16)))
+    assert not any(name.startswith('encoder.transformer_cells.0.ffn') for name in names)
+    assert any(name.startswith('encoder.transformer_cells.1.ffn') for name in names)
+
+
+def test_narrow_embedding_has_one_projection():
+    shapes = parameter_shapes(network(h=8, e=3, vocab_size=20))
+    assert shapes['word_embed.0.weight'] == (20, 3)
+    assert shapes['encoder.embed_proj.weight'] == (8, 3)
+    assert shapes['decoder.0.weight'] == (3, 8)
+    assert shapes['decoder.2.gamma'] == (3,)
+    assert 'encoder.embed_proj.weight' not in parameter_shapes(network())
+
+
+def test_every_bad_width_is_named_at_once():
+    with pytest.raises(ValueError) as error:
+        Architecture(h=0, layers=(LayerDims(1, 2, True, -1), LayerDims(2.0, 1, 1, 0)), vocab_size='x')
+    for problem in ('h must', 'v of layer 0', 'f of layer 0', 'a of layer 1', 'vocab_size'):
+        assert problem in str(error.value)
+    assert 'f of layer 1' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    'change, named',
+    [
+        ({'h': None}, 'h must'),
+        ({'format': 2}, 'format 2'),
+        ({'heads': 3}, "unknown 'heads'"),
+        ({'a\nb' * 99: 3}, r"unknown 'a\\nba.{1,80}$"),
+        ({'format': 'x' * 99}, "format 'x{79}, this"),
+        ({'layers': 4}, 'layers'),
+        ({'layers': [{'a': 1, 'k': 1, 'v': 1}]}, 'every layer'),
+        ({'layers': [{'a': 1, 'k': 1, 'v': 1, 'f': '8'}]}, 'f of layer 0'),
+    ],
+)
+def test_json_that_is_no_architecture_is_refused(change, named):
+    with pytest.raises(ValueError, match=named) as error:
+        Architecture.from_dict({**network().to_dict(), **change}, source='here.json')
+    assert 'here.json' in str(error.value)
+
+
+@pytest.mark.parametrize('text', ['', '[]', 'null', '{"h": 1', '{}', '[' * 100000])
+def test_text_that_is_no_architecture_is_refused(text):
+    with pytest.raises(ValueError, match='here.json'):
+        Architecture.from_json(text, source='here.json')
+
+
+def test_missing_fields_are_all_named():
+    values = network().to_dict()
+    del values['h'], values['e']
+    with pytest.raises(ValueError, match='missing e; missing h'):
+        Architecture.from_dict(values)
+
+
+def test_resolve_takes_names_files_and_json(tmp_path):
+    architecture = network((1, 2, 3, 4), h=5, e=2)
+    path = tmp_path / 'small.json'
+    path.write_text(architecture.to_json())
+    assert resolve(path) == resolve(str(path)) == resolve(architecture.to_json()) == architecture
+    assert resolve(json.dumps(architecture.to_dict()), vocab_size=99) == architecture
+    assert resolve('bert_base') == bert_base(12) == resolve('bert_12')
+    assert resolve('l4_h256_a4', vocab_size=50) == uniform(layers=4, h=256, a=4, vocab_size=50)
+    assert resolve('l2_h64_a2_f100_e16').layers[1].f == 100
+    with pytest.raises(ValueError, match='bert_huge'):
+        resolve('bert_huge')
+
+
+def test_uniform_derives_the_widths_of_the_paper():
+    assert bert_base().layers[0] == LayerDims(a=12, k=64, v=64, f=3072)
+    with pytest.raises(ValueError, match='h=10 is not a multiple of a=3'):
+        uniform(layers=1, h=10, a=3, vocab_size=9)
+
+
+def test_architecture_is_frozen_and_hashable():
+    architecture = Architecture(h=2, layers=[LayerDims(1, 1, 1, 1)], vocab_size=3)
+    assert isinstance(hash(architecture), int)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        architecture.h = 3

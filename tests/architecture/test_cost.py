@@ -1,0 +1,134 @@
+"""The cost model against the arrays, the symbol graph and the published numbers."""
+
+import json
+import math
+from decimal import ROUND_DOWN, Decimal
+
+import mxnet as mx
+import pytest
+from helpers.architectures import ARCHITECTURES
+from helpers.tiny import network
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluon_optbert.architecture.cost import (
+    FlopsCost,
+    ParameterCost,
+    beta,
+    cost_model,
+    count_flops,
+    count_parameters,
+)
+from gluon_optbert.architecture.named import bert_base
+from gluon_optbert.network.encoder import OptBERTEncoder
+from gluon_optbert.network.model import build, read_parameters
+
+UNEVEN = network((3, 2, 5, 7), (1, 4, 1, 0), (2, 1, 3, 16), h=6)
+
+
+@pytest.mark.parametrize('architecture', [network(), UNEVEN, network((1, 1, 1, 0), h=4, e=2)])
+def test_parameters_by_formula_equal_those_of_the_arrays(architecture):
+    arrays = read_parameters(build(architecture))
+    counts = count_parameters(architecture)
+    assert sum(counts.values()) == sum(array.size for array in arrays.values())
+    bert = [
+        array.size
+        for name, array in arrays.items()
+        if not name.startswith(('pooler', 'classifier', 'decoder'))
+    ]
+    assert ParameterCost().cost(architecture) == sum(bert)
+    assert counts['feed_forward'] == sum(array.size for name, array in arrays.items() if '.ffn.' in name)
+    assert counts['pooler'] == sum(array.size for name, array in arrays.items() if name.startswith('pooler'))
+
+
+def flops_of_graph(architecture, length):
+    """Operations of all matrix products in the encoder's symbol graph, from the shapes that MXNet infers."""
+    encoder = OptBERTEncoder(architecture, trainable=False)
+    symbol = encoder(mx.sym.var('data'), None, mx.sym.var('valid_length'))[0]
+    internals = symbol.get_internals()
+    shapes = internals.infer_shape(data=(length, 1, architecture.embedding_width), valid_length=(1,))[1]
+    shapes = dict(zip(internals.list_outputs(), shapes))
+    nodes = json.loads(symbol.tojson())['nodes']
+
+    def shape(i):
+        return shapes[nodes[i]['name'] if nodes[i]['op'] == 'null' else nodes[i]['name'] + '_output']
+
+    total = 0
+    for i, node in enumerate(nodes):
+        if node['op'] == 'FullyConnected':
+            total += 2 * math.prod(shape(i)) * shape(node['inputs'][1][0])[1]
+        elif node['op'] == 'batch_dot':
+            total += 2 * math.prod(shape(i)) * shape(node['inputs'][0][0])[2]
+        else:
+            assert node['op'] not in ('dot', 'Convolution', '_linalg_gemm', '_linalg_gemm2')
+    return total
+
+
+@pytest.mark.parametrize('architecture', [network(), UNEVEN, network((1, 1, 1, 0), h=4, e=2)])
+@pytest.mark.parametrize('length', [1, 5])
+def test_flops_by_formula_equal_those_of_the_symbol_graph(architecture, length):
+    assert sum(count_flops(architecture, length).values()) == flops_of_graph(architecture, length)
+
+
+@pytest.mark.parametrize('layers, millions', [(12, '108.89'), (9, '87.63'), (6, '66.36'), (3, '45.10')])
+def test_bert_of_fewer_layers_has_its_published_size(layers, millions):
+    assert f'{ParameterCost().cost(bert_base(layers)) / 1e6:.2f}' == millions
+
+
+@pytest.mark.parametrize(
+    'h, millions', [(544, '77.15'), (466, '66.10'), (390, '55.33'), (304, '43.14'), (234, '33.22')]
+)
+def test_narrow_bert_has_its_published_size(h, millions):
+    """optBERT, Table 10."""
+    assert f'{ParameterCost().cost(bert_base().with_widths({"h": h})) / 1e6:.2f}' == millions
+
+
+def two_digits(value):
+    """`value` cut off after two significant digits, as the paper prints beta."""
+    number = Decimal(value)
+    return number.quantize(Decimal(1).scaleb(number.adjusted() - 1), rounding=ROUND_DOWN)
+
+
+def test_beta_follows_from_parameter_cost():
+    """optBERT, section 5: one head of BERT-base is 4 * 64 * 768 weights and 192 biases."""
+    weights = beta(bert_base(), ParameterCost())
+    assert {letter: two_digits(weights[letter if letter == 'h' else letter + '0']) for letter in 'ahkvf'} == {
+        'a': 1,
+        'h': Decimal('0.73'),
+        'k': Decimal('0.093'),
+        'v': Decimal('0.093'),
+        'f': Decimal('0.0078'),
+    }
+    assert ParameterCost().prices(bert_base())['a0'] == 4 * 64 * 768 + 3 * 64
+    assert weights['a0'] == weights['a11'] == 1
+
+
+@pytest.mark.parametrize('cost', [ParameterCost(), FlopsCost(7)])
+@given(architecture=ARCHITECTURES)
+def test_price_is_what_the_next_unit_saves(cost, architecture):
+    prices = cost.prices(architecture)
+    assert set(prices) == set(architecture.widths())
+    for key, width in architecture.widths().items():
+        if width > 1:
+            saved = cost.whole(architecture) - cost.whole(architecture.with_widths({key: width - 1}))
+            assert prices[key] == saved
+        else:
+            assert prices[key] == (
+                0 if width == 0 else cost.whole(architecture.with_widths({key: 2})) - cost.whole(architecture)
+            )
+
+
+@given(ARCHITECTURES, st.integers(1, 64))
+@settings(max_examples=30)
+def test_flops_of_two_sequences_are_twice_those_of_one(architecture, length):
+    """Only attention is quadratic in the length."""
+    once, twice = count_flops(architecture, length), count_flops(architecture, 2 * length)
+    assert twice['feed_forward'] == 2 * once['feed_forward'] and twice['embeddings'] == 2 * once['embeddings']
+    quadratic = sum(2 * length * length * layer.a * (layer.k + layer.v) for layer in architecture.layers)
+    assert twice['attention'] == 2 * once['attention'] + 2 * quadratic
+
+
+def test_objective_must_be_known():
+    assert cost_model('flops', length=9) == FlopsCost(9)
+    with pytest.raises(ValueError, match='energy'):
+        cost_model('energy')

@@ -1,0 +1,95 @@
+"""The heads of tasks: shapes, scores, and the way to disk and back."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.tiny import network, random_inputs, vocabulary
+
+from gluon_optbert.architecture.heads import PRETRAINING, Head
+from gluon_optbert.architecture.parameters import network_shapes
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+
+UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), h=6)
+HEADS = [
+    Head('classification', ('no', 'yes', 'maybe'), 'MNLI'),
+    Head('regression', (), 'STS-B'),
+    Head('question_answering'),
+]
+
+
+@pytest.mark.parametrize('head', HEADS, ids=lambda head: head.kind)
+def test_network_has_the_shapes_of_its_head(head):
+    model = build(UNEVEN, head=head)
+    assert {name: value.shape for name, value in read_parameters(model).items()} == network_shapes(
+        UNEVEN, head
+    )
+
+
+@pytest.mark.parametrize('head, shape', zip(HEADS, [(3, 3), (3, 1), (3, 6, 2)]))
+def test_only_output_is_the_scores(head, shape):
+    inputs = random_inputs(UNEVEN, batch=3, length=6)[:3]
+    assert build(UNEVEN, head=head)(*inputs).shape == shape
+
+
+@pytest.mark.parametrize('head', HEADS[:2], ids=lambda head: head.kind)
+def test_scores_are_a_dense_layer_on_the_pooled_output(head):
+    model = build(UNEVEN, head=head, initial_std=0.3)
+    parameters = read_parameters(model)
+    whole = {
+        **read_parameters(build(UNEVEN)),
+        **{name: value for name, value in parameters.items() if 'task' not in name},
+    }
+    inputs = random_inputs(UNEVEN)
+    pooled = build(UNEVEN, whole)(*inputs)[1].asnumpy()
+    wanted = pooled @ parameters['task.weight'].T + parameters['task.bias']
+    np.testing.assert_allclose(model(*inputs[:3]).asnumpy(), wanted, atol=1e-6)  # float32, sums of six
+
+
+@pytest.mark.parametrize('head', HEADS, ids=lambda head: head.kind)
+def test_model_directory_keeps_the_head(tmp_path, head):
+    parameters = read_parameters(build(UNEVEN, head=head))
+    write_model(tmp_path / 'model', SavedModel(UNEVEN, parameters, vocabulary(), head=head))
+    again = read_model(tmp_path / 'model')
+    assert again.head == head
+    assert all((again.parameters[name] == value).all() for name, value in parameters.items())
+
+
+def test_pretraining_head_is_not_written(tmp_path):
+    write_model(tmp_path / 'model', SavedModel(UNEVEN, read_parameters(build(UNEVEN)), vocabulary()))
+    assert not (tmp_path / 'model' / 'head.json').exists()
+    assert read_model(tmp_path / 'model').head == PRETRAINING
+
+
+def test_parameters_of_another_head_are_refused(tmp_path):
+    with pytest.raises(ValueError, match='missing task.weight'):
+        write_model(
+            tmp_path / 'model',
+            SavedModel(UNEVEN, read_parameters(build(UNEVEN)), vocabulary(), head=HEADS[0]),
+        )
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [('sentence',), ('classification', ('one',)), ('classification', ('a', 'a')), ('regression', ('a', 'b'))],
+)
+def test_contradictory_heads_are_refused(arguments):
+    with pytest.raises(ValueError, match='^head: '):
+        Head(*arguments)
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        None,
+        [],
+        {},
+        {'kind': 'regression'},
+        {'kind': 'regression', 'labels': 'ab', 'task': ''},
+        {'kind': 'classification', 'labels': [1, 2], 'task': ''},
+    ],
+)
+def test_what_is_no_head_is_refused(values):
+    with pytest.raises(ValueError, match='head'):
+        Head.from_dict(json.loads(json.dumps(values)))

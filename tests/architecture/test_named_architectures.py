@@ -1,0 +1,300 @@
+"""Architectures by name, and the sizes that were published for them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies
+
+from gluon_optbert.architecture.__main__ import main
+from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.architecture.cost import FlopsCost, ParameterCost, beta
+from gluon_optbert.architecture.description import PUBLISHED_BETA
+from gluon_optbert.architecture.named import (
+    EXAMPLES,
+    OPTBERTS,
+    bert_base,
+    every,
+    resolve,
+    scale_uniformly,
+    uncertainties,
+    undivided,
+    uniform,
+)
+from gluon_optbert.architecture.paper import NUMBERS, load_table
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def size(name):
+    return int(ParameterCost().cost(resolve(name)))
+
+
+@pytest.mark.parametrize(
+    'name, count, million',
+    [
+        ('bert_base', 108891648, 109),
+        ('bert_9', 87628032, 88),
+        ('bert_6', 66364416, 66),
+        ('bert_3', 45100800, 45),
+        ('optbert_99m', 98304728, 98),
+        ('optbert_88m', 88072892, 88),
+        ('optbert_77m', 77150400, 77),
+        ('optbert_66m', 66097644, 66),
+        ('optbert_55m', 55328292, 55),
+        ('optbert_43m', 43141920, 43),
+        ('optbert_33m', 33222780, 33),
+    ],
+)
+def test_sizes_by_the_published_rule(name, count, million):
+    assert size(name) == count and round(count / 1e6) == million
+
+
+def test_published_sizes_are_within_a_million_and_rounded_but_for_108_and_99():
+    counts = {
+        row['parameters_m']: size(name) / 1e6
+        for row, name in zip(load_table(10).records(), load_table(10).architectures)
+    }
+    assert all(abs(count - published) < 1 for published, count in counts.items())
+    assert {published for published, count in counts.items() if round(count) != published} == {108, 99}
+
+
+@pytest.mark.parametrize('row', range(4))
+def test_sizes_of_table_1_are_cut_to_the_million(row):
+    table = load_table(1)
+    assert size(table.architectures[row]) // 10**6 == table.column('parameters_m')[row]
+
+
+def test_every_architecture_a_table_names_has_its_size():
+    far = set()
+    for number in NUMBERS:
+        table = load_table(number)
+        for row, name in zip(table.records(), table.architectures):
+            if name is not None and abs(size(name) / 1e6 - row['parameters_m']) >= 1:
+                far.add((number, name))
+    assert far == {(9, 'bert_3')}  # the paper calls three layers 45 million in Table 1 and 43 in Table 9
+
+
+def test_published_beta_is_that_of_bert_base_cut_to_two_digits():
+    ours = beta(bert_base(), ParameterCost())
+    for letter, printed in PUBLISHED_BETA.items():
+        value = ours['h' if letter == 'h' else letter + '0']
+        digits = len(printed.split('.')[1])
+        assert int(value * 10**digits) == round(float(printed) * 10**digits)
+
+
+def test_f_alone_cannot_come_to_43m_nor_a_alone_to_77m():
+    assert size('l12_h768_a12_f1') == 52250124
+    assert size('l12_h768_a1_k64_v64') == 82914048
+
+
+def test_published_architectures_are_their_tables():
+    layers = resolve('optbert_99m').layers
+    assert (resolve('optbert_99m').h, layers[0], layers[4]) == (
+        768,
+        LayerDims(12, 64, 54, 2022),
+        LayerDims(11, 64, 52, 2576),
+    )
+    assert resolve('optbert_88m').h == 756 and resolve('optbert_88m').layers[11] == LayerDims(
+        12, 64, 40, 2938
+    )
+    assert resolve('optbert_43m') == uniform(layers=12, h=304, a=12, k=64, v=64, f=3072, vocab_size=30522)
+
+
+def test_inferred_widths_are_told():
+    assert "v of layer 1: inferred, the text has '64 54'" in uncertainties('optbert_99m')[0]
+    assert len(uncertainties('optbert_99m')) == 1 and len(uncertainties('optbert_88m')) == 4
+    assert all(not uncertainties(name) for name in OPTBERTS[2:])
+
+
+@pytest.mark.parametrize(
+    'name, expected',
+    [
+        ('l4_h256_a4', uniform(layers=4, h=256, a=4, vocab_size=30522)),
+        ('l2_h10_a3_k4_v5_f0_e6', uniform(layers=2, h=10, a=3, k=4, v=5, f=0, e=6, vocab_size=30522)),
+        ('l2_h10_a3_f7_v5_k4', uniform(layers=2, h=10, a=3, k=4, v=5, f=7, vocab_size=30522)),
+        ('albert_e128', uniform(layers=12, h=768, a=12, e=128, vocab_size=30522)),
+        ('bert_24', bert_base(24)),
+    ],
+)
+def test_names_of_uniform_networks(name, expected):
+    assert resolve(name) == expected
+
+
+@pytest.mark.parametrize('million', [99, 88, 77, 66, 55, 43, 33])
+def test_bert_all_uniform_has_the_published_size(million):
+    found = resolve(f'uniform_{million}m')
+    assert len(set(found.layers)) == 1 and len(found.layers) == 12
+    assert round(ParameterCost().cost(found) / 1e6) == million
+
+
+def test_bert_all_uniform_scales_all_five_widths():
+    assert resolve('uniform_66m') == uniform(
+        layers=12, h=599, a=9, k=50, v=50, f=2394, vocab_size=30522
+    )  # times 0.7793
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    share=strategies.floats(0.2, 1),
+    widths=strategies.lists(
+        strategies.tuples(*[strategies.integers(1, 9)] * 3, strategies.integers(0, 40)),
+        min_size=1,
+        max_size=3,
+    ),
+    cost=strategies.sampled_from([ParameterCost(), FlopsCost(8)]),
+)
+def test_scaling_comes_nearest_to_the_target_of_all_factors(share, widths, cost):
+    base = Architecture(h=20, layers=tuple(LayerDims(*row) for row in widths), vocab_size=30)
+    least = cost.cost(base.with_widths({key: min(1, width) for key, width in base.widths().items()}))
+    target = least + share * (cost.cost(base) - least)
+    found = scale_uniformly(base, target, cost=cost)
+    for step in range(0, 10001, 50):
+        other = base.with_widths(
+            {key: width and max(1, int(width * step / 10000 + 0.5)) for key, width in base.widths().items()}
+        )
+        assert abs(cost.cost(found) - target) <= abs(cost.cost(other) - target)
+
+
+def test_scaling_to_the_base_itself_changes_nothing():
+    assert scale_uniformly(bert_base(), ParameterCost().cost(bert_base())) == bert_base()
+
+
+@pytest.mark.parametrize('target', [1, 200e6])
+def test_scaling_out_of_reach_is_refused(target):
+    with pytest.raises(ValueError, match='can be scaled to between 31,230 and 108,891,648 parameters'):
+        scale_uniformly(bert_base(), target)
+
+
+@pytest.mark.parametrize(
+    'name, filters',
+    [
+        ('undivided_every_2', [0, 3072] * 6),
+        ('undivided_every_12', [0] * 11 + [3072]),
+        ('undivided_keep_0_5_11', [3072] + [0] * 4 + [3072] + [0] * 5 + [3072]),
+        ('undivided_every_4_stacked_2', [0, 0, 0, 0, 0, 3072] * 3),
+        ('l4_h256_a4_undivided_every_2', [0, 1024] * 2),
+        ('optbert_88m_undivided_keep_11', [0] * 11 + [2938]),
+    ],
+)
+def test_undivided_networks_keep_the_blocks_their_name_says(name, filters):
+    assert [layer.f for layer in resolve(name).layers] == filters
+
+
+def test_undivided_leaves_attention_as_it_is_and_stacks_cells_before_the_kept():
+    base = Architecture(h=8, vocab_size=9, layers=(LayerDims(1, 2, 3, 4), LayerDims(2, 3, 4, 5)))
+    assert undivided(base, {1}, stacked=1).layers == (
+        LayerDims(1, 2, 3, 0),
+        LayerDims(2, 3, 4, 0),
+        LayerDims(2, 3, 4, 5),
+    )
+    assert undivided(base, {0, 1}) == base
+    assert [layer.f for layer in undivided(base, ()).layers] == [0, 0]
+
+
+def test_undivided_reports_every_problem():
+    base = Architecture(h=8, vocab_size=9, layers=(LayerDims(1, 2, 3, 0),))
+    with pytest.raises(
+        ValueError, match='no layer 1 among 1.*layer 0 has no intermediate block.*given twice.*-1'
+    ):
+        undivided(base, [0, 1, 1], stacked=-1)
+    with pytest.raises(ValueError, match='no 3-th one'):
+        every(3, 2)
+
+
+def test_vocabulary_of_a_named_architecture_can_be_replaced_and_its_widths_stay():
+    assert resolve('uniform_66m', vocab_size=100).widths() == resolve('uniform_66m').widths()
+    assert resolve('uniform_66m', vocab_size=100).vocab_size == 100
+
+
+@pytest.mark.parametrize('name', EXAMPLES)
+def test_architecture_reads_back_from_json_file_and_directory(tmp_path, name):
+    found = resolve(name)
+    (tmp_path / 'architecture.json').write_text(found.to_json(), encoding='utf-8')
+    assert resolve(found.to_json()) == resolve(tmp_path / 'architecture.json') == resolve(tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    'name, says',
+    [
+        ('optbert_98m', "'optbert_98m' is neither .* mean optbert_99m.* names are bert_base; "),
+        ('', 'names are bert_base'),
+        ('undivided_every_2_3', 'neither a file'),
+        ('nothing_undivided_every_2', 'neither a file'),
+        ('bert_\u0663', 'neither a file'),
+        ('x' * 5000, 'neither a file'),
+        ('a\0b', 'neither a file'),
+        ('l4_h10_a3', 'not a multiple of a=3'),
+        ('l4_h8_a2_f1_f2', 'gives a width twice'),
+        ('albert_e0', 'e must be'),
+        ('undivided_every_13', 'no 13-th one'),
+        ('undivided_keep_0_12', 'no layer 12 among 12'),
+        (str(ROOT / 'tests'), 'directory without an architecture.json'),
+    ],
+)
+def test_bad_name_is_refused_with_the_reason(name, says):
+    with pytest.raises(ValueError, match=says):
+        resolve(name)
+
+
+def test_command_prints_the_counts_and_the_rule(capsys):
+    assert main(['optbert_88m', '--length', '64']) == 0
+    printed = capsys.readouterr().out
+    assert (
+        '88.07 M by the published rule: embeddings (word, position, token type, LayerNorm) and encoder'
+        in printed
+    )
+    assert 'FLOPs of one sequence of 64 tokens' in printed and 'a of layer 5: inferred' in printed
+    assert [line.split() for line in printed.splitlines() if line.split()[:1] == ['12']] == [
+        ['12', '12', '64', '40', '2938']
+    ]
+
+
+def test_command_prints_the_same_as_json(capsys):
+    assert main(['albert_e64', '--json']) == 0
+    story = json.loads(capsys.readouterr().out)
+    assert Architecture.from_dict(story['architecture']) == resolve('albert_e64')
+    parts = story['parameters']
+    assert (
+        parts['embeddings'] + parts['attention'] + parts['feed_forward']
+        == parts['published_rule']
+        == 87090816
+    )
+    assert parts['published_rule'] + parts['pooler'] + parts['heads'] == parts['everything']
+    assert story['flops'] == {
+        'length': 128,
+        'embeddings': 12582912,
+        'attention': 7851737088,
+        'feed_forward': 14495514624,
+        'total': 22359834624,
+    }
+    assert story['published_beta_of_bert_base'] == {'a': 1.0, 'h': 0.73, 'k': 0.093, 'v': 0.093, 'f': 0.0078}
+
+
+@pytest.mark.parametrize(
+    'arguments', [['optbert_98m'], ['bert_base', '--length', '513'], ['bert_base', '--length', '0']]
+)
+def test_bad_input_to_the_command_is_one_line_and_status_2(capsys, arguments):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == '' and captured.err.startswith('error: ') and captured.err.count('\n') == 1
+
+
+def test_architecture_runs_as_a_module_without_a_warning():
+    done = subprocess.run(
+        [sys.executable, '-W', 'error', '-m', 'gluon_optbert.architecture', 'bert_3'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, '') and '45.10 M' in done.stdout
+
+
+def test_naming_needs_no_mxnet_and_no_numpy():
+    code = (
+        'import sys, gluon_optbert.architecture.named; sys.exit(bool({"mxnet", "numpy"} & set(sys.modules)))'
+    )
+    assert subprocess.run([sys.executable, '-c', code], cwd=ROOT, timeout=60).returncode == 0

@@ -1,0 +1,110 @@
+"""The training benchmark runs, and writes what it measured; how fast anything is, no test says."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from helpers.tiny import run
+
+from gluon_optbert.network.precision import bfloat16_is_native
+
+OWN = {'GluonNLP step', 'ungated step', 'alpha step', 'GluonNLP forward', 'ungated forward', 'gated forward'}
+LOW = {'bfloat16 step', 'bfloat16 alpha step'}
+SMALL = ['l1_h8_a2', '--batch-size', 2, '--length', 8, '--masked', 2]
+
+
+def peers():
+    """The whole programs that are there: GluonNLP is in this environment, PyTorch in the directory that PEERS
+    names.
+    """
+    there = (Path(os.environ.get('PEERS', 'nowhere')) / 'torch' / 'bin' / 'python').exists()
+    return {'gluonnlp': 'GluonNLP step as installed', **({'torch': 'Transformers step'} if there else {})}
+
+
+def test_it_reports_all_steps_and_ratios(tmp_path):
+    result = run(
+        'tools/benchmark_training.py',
+        *SMALL,
+        '--repeats',
+        2,
+        '--against',
+        ','.join(peers()),
+        '--peers',
+        os.environ.get('PEERS', 'nowhere'),
+        '--output',
+        tmp_path / 'result.json',
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    found = json.loads((tmp_path / 'result.json').read_text())
+    assert set(found['milliseconds']) == OWN | (LOW if bfloat16_is_native() else set()) | set(
+        peers().values()
+    )
+    steps = found['milliseconds']
+    assert (
+        found['ratios']['alpha step / ungated step']
+        == steps['alpha step']['median'] / steps['ungated step']['median']
+    )
+    installed = found['ratios']['GluonNLP step as installed / ungated step']
+    assert installed == steps['GluonNLP step as installed']['median'] / steps['ungated step']['median']
+    assert found['tokens_per_second']['ungated step'] == 1e3 * 16 / steps['ungated step']['median']
+    assert all(f'| {name} |' in result.stdout for name in steps)
+    assert (
+        found['peers']['GluonNLP step as installed']['omp_num_threads'] is None
+    )  # as installed: MXNet decides
+    assert {'commit', 'versions', 'machine'} <= set(found)
+
+
+def test_only_the_steps_asked_for_are_timed(tmp_path):
+    result = run(
+        'tools/benchmark_training.py',
+        *SMALL,
+        '--repeats',
+        1,
+        '--steps',
+        'alpha,ungated',
+        '--output',
+        tmp_path / 'result.json',
+    )
+    assert result.returncode == 0, result.stderr
+    found = json.loads((tmp_path / 'result.json').read_text())
+    assert set(found['milliseconds']) == {'alpha step', 'ungated step', 'gated forward', 'ungated forward'}
+    assert 'alpha step / ungated step' in found['ratios']
+
+
+def test_nothing_to_time_is_said():
+    program = (
+        "import sys; sys.path.append('tools'); import benchmark_training as tool; tool.bfloat16_is_native = "
+        'lambda: False; '
+        "sys.exit(tool.main(['l1_h8_a2', '--steps', 'bfloat16']))"
+    )
+    result = run('-W', 'ignore', '-c', program)
+    assert (
+        result.returncode == 2
+        and result.stderr.startswith('error: nothing to time')
+        and '--steps' in result.stderr
+    )
+
+
+def test_uneven_architectures_are_refused():
+    result = run(
+        'tools/benchmark_training.py',
+        '{"format": 1, "h": 8, "e": null, "vocab_size": 32, "max_length": 16, '
+        '"token_types": 2, "layers": [{"a": 1, "k": 2, "v": 2, "f": 4}, {"a": 2, "k": 2, "v": 2, "f": 4}]}',
+    )
+    assert result.returncode == 2 and 'uniform' in result.stderr
+
+
+@pytest.mark.parametrize(
+    'words, message',
+    [
+        (['--against', 'torch', '--peers', 'nowhere'], 'install.py'),
+        (['--against', 'somebody'], 'somebody'),
+        (['--masked', '9'], 'more than length'),
+        (['--repeats', '0'], 'at least 1'),
+    ],
+)
+def test_what_cannot_be_timed_is_one_line(words, message):
+    result = run('tools/benchmark_training.py', *SMALL, *words)
+    assert result.returncode == 2 and message in result.stderr and 'Traceback' not in result.stderr

@@ -1,0 +1,150 @@
+"""tools/compare_models.py: its pictures, numbers and page say what was measured."""
+
+import csv
+import json
+
+import compare_models as tool
+import numpy as np
+import pytest
+from helpers.pages import check_page
+from helpers.tiny import network, run, write_saved_model
+
+from gluon_optbert.runs.manifest import sha256
+
+UNDIVIDED = network((2, 4, 4, 16), (1, 2, 6, 0), (2, 4, 4, 5), h=6)
+
+
+def named(directory):
+    """What the pages call it."""
+    return f'{directory.parent.name}/{directory.name}'
+
+
+@pytest.fixture(scope='module')
+def task(tmp_path_factory):
+    """Sentences with capitals, and whether they hold a z."""
+    generator, path = np.random.RandomState(0), tmp_path_factory.mktemp('data') / 'task.tsv'
+    lines = [
+        f'{first.upper()} {" ".join(generator.choice(list("abcdef"), 5))} {end * 2}\t{end == "z"}'
+        for first, end in zip(generator.choice(list('abcd'), 160), generator.choice(list('yz'), 160))
+    ]
+    path.write_text(
+        'sentence\tlabel\n' + '\n'.join(lines).replace('yy', 'y y').replace('zz', 'z z') + '\n',
+        encoding='utf-8',
+    )
+    return path
+
+
+@pytest.fixture(scope='module')
+def compared(tmp_path_factory, model_directory, task):
+    """A comparison of a network with one of other widths."""
+    directory = tmp_path_factory.mktemp('models')
+    other, output = (
+        write_saved_model(directory / 'undivided', architecture=UNDIVIDED, seed=1),
+        directory / 'comparison',
+    )
+    assert (
+        tool.main(
+            [str(model_directory), str(other), '--data', str(task), '--words', '400', '--output', str(output)]
+        )
+        == 0
+    )
+    return output
+
+
+def test_numbers_are_of_every_layer_and_network(compared, model_directory):
+    found = json.loads((compared / 'comparison.json').read_text())
+    assert set(found['cka']) == {'undivided', 'undivided, random weights'}
+    for kinds in found['cka'].values():
+        assert np.shape(kinds['attention']) == (2, 3) and np.shape(kinds['layers']) == (3, 4)
+    assert found['tokens'] > 1000 and found['sequences'] == 160 and found['recipe']['words'] == 400
+    assert {row['network'] for row in found['probes']} == {
+        f'{name}{what}' for name in (named(model_directory), 'undivided') for what in ('', ', random weights')
+    }
+    assert len(found['probes']) == 3 * (3 + 3 + 4 + 4)
+    assert found['tasks']['label']['classes'] == ['False', 'True']
+    assert found['model_sha256'][0] == sha256(model_directory / 'model.params') != found['model_sha256'][1]
+
+
+def test_tables_are_the_numbers(compared):
+    found = json.loads((compared / 'comparison.json').read_text())
+    for kind, first in (('attention', 1), ('layers', 0)):
+        with open(compared / f'cka_{kind}.csv', newline='') as file:
+            for row in csv.DictReader(file):
+                i, j = int(row['layer_of_first']) - first, int(row['layer_of_second']) - first
+                assert float(row['cka']) == found['cka'][row['second']][kind][i][j]
+    with open(compared / 'probes.csv', newline='') as file:
+        assert [float(row['accuracy']) for row in csv.DictReader(file)] == [
+            row['accuracy'] for row in found['probes']
+        ]
+
+
+def test_pictures_and_the_page_are_there(compared):
+    names = ['cka_attention', 'cka_layers', 'probe_casing', 'probe_frequency_band', 'probe_label']
+    assert all(
+        (compared / f'{name}.{kind}').stat().st_size > 1000 for name in names for kind in ('png', 'svg')
+    )
+    read = check_page((compared / 'report.html').read_text(encoding='utf-8'))
+    assert sum(name == 'img' for name in read.tags) == len(names) and 'Probes: casing' in read.text
+
+
+def test_network_is_like_itself_and_less_like_random_weights(tmp_path, model_directory, shards_directory):
+    output = tmp_path / 'comparison'
+    done = run(
+        'tools/compare_models.py',
+        model_directory,
+        model_directory,
+        '--data',
+        shards_directory,
+        '--probes',
+        'false',
+        '--output',
+        output,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (output / 'probes.csv').exists()
+    found = json.loads((output / 'comparison.json').read_text())['cka']
+    name = named(model_directory)
+    for kind in ('attention', 'layers'):
+        assert np.diag(found[f'{name} again'][kind]) == pytest.approx(1)
+        assert np.diag(found[f'{name} again, random weights'][kind]).max() < 0.9
+    assert f'CKA of {name} with {name} again: 1.000' in done.stdout
+
+
+def test_heat_maps_show_the_similarities():
+    matrix = np.array([[1.0, 0.25], [np.nan, 0.5]])
+    figure = tool.draw_similarity({'a': matrix, 'b': matrix.T}, 'first', embedding=True, title='title')
+    first, second = figure.axes[:2]
+    assert np.array_equal(first.images[0].get_array().filled(np.nan), matrix, equal_nan=True)
+    assert [text.get_text() for text in second.texts] == ['1.00', '–', '0.25', '0.50']
+    assert all(axes.images[0].get_clim() == (0, 1) for axes in (first, second))
+    assert [label.get_text() for label in first.get_xticklabels()] == ['emb.', '1']
+
+
+def test_bad_input_is_one_line_and_status_2(tmp_path, model_directory, task, capsys):
+    model, output = str(model_directory), str(tmp_path / 'comparison')
+    for words, says in (
+        ([model, '--data', str(task)], 'wanted two models, found 1'),
+        ([model, model], '--data is missing'),
+        ([model, model, '--data', 'nowhere'], 'no such file'),
+        ([model, str(tmp_path), '--data', str(task)], 'manifest'),
+        ([model, model, '--data', str(task), '--length', '2'], 'length must be at least 8'),
+    ):
+        assert tool.main([*words, '--output', output]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith('error: ') and said.count('\n') == 1 and says in said
+    assert not (tmp_path / 'comparison').exists()
+
+
+def test_networks_of_fewer_positions_take_no_longer_shards(
+    tmp_path, model_directory, shards_directory, capsys
+):
+    short = write_saved_model(tmp_path / 'short', architecture=network(max_length=8))
+    words = [
+        str(model_directory),
+        str(short),
+        '--data',
+        str(shards_directory),
+        '--output',
+        str(tmp_path / 'comparison'),
+    ]
+    assert tool.main(words) == 2 and 'the models take 8' in capsys.readouterr().err

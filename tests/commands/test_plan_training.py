@@ -1,0 +1,150 @@
+"""The plan of a big run: its arithmetic, and that the page shows what the tool computes and commands that
+exist.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import shlex
+import sys
+
+import pytest
+from helpers.tiny import ROOT, network, run, write_shards
+
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.command_line import parse
+from gluon_optbert.text.make_shards import ShardRecipe
+from gluon_optbert.text.shards import record_dtype
+from gluon_optbert.training.recipe import PretrainRecipe
+
+SPEC = importlib.util.spec_from_file_location('plan_training', ROOT / 'tools' / 'plan_training.py')
+tool = importlib.util.module_from_spec(SPEC)
+sys.modules['plan_training'] = tool  # its dataclasses look themselves up there
+SPEC.loader.exec_module(tool)
+BERT_BASE, RECIPE = tool.resolve('bert_base'), tool.PlanRecipe()
+SHORT, LONG = RECIPE.stages()
+PAGE = (ROOT / 'pretrain' / 'PLANNING.md').read_text(encoding='utf-8')
+
+
+def test_page_shows_what_the_tool_computes():
+    assert tool.plan(RECIPE) in PAGE
+
+
+@pytest.mark.parametrize('gpus', [8, 64])
+def test_commands_are_ones_that_the_scripts_take(gpus):
+    recipes = {
+        'make_shards.py': ShardRecipe,
+        'run_pretraining.py': PretrainRecipe,
+        'run_prune.py': PruneRecipe,
+    }
+    found = []
+    for line in tool.commands(RECIPE, BERT_BASE, gpus):
+        words = shlex.split(line)
+        script = next(i for i, word in enumerate(words) if word.endswith('.py'))
+        arguments = [str(ROOT / word) if word.endswith('.yaml') else word for word in words[script + 1 :]]
+        assert (ROOT / words[script]).is_file()
+        found.append(parse(recipes[words[script].split('/')[1]], arguments, description='', example=''))
+    assert sum(recipe.steps for recipe in found if isinstance(recipe, PretrainRecipe)) == 1_000_000
+    assert (
+        found[3].model == found[2].output
+        and found[4].model == found[3].output
+        and found[2].shards == found[0].output
+    )
+    assert f'-np {gpus} -H {",".join(f"host{i + 1}:8" for i in range(gpus // 8))} ' in line
+
+
+def test_operations_of_bert_base_are_those_of_its_products():
+    """By hand: three times the products of twelve layers, the MLM head on 20 tokens and the pooler."""
+    layer = 2 * 128 * (4 * 768 * 768 + 2 * 768 * 3072) + 2 * 2 * 128 * 128 * 768
+    head = 2 * 768 * 768 + 20 * 2 * (768 * 768 + 768 * 30522)
+    assert tool.training_flops(BERT_BASE, SHORT) == 3 * (12 * layer + head)
+
+
+def test_published_speed_is_that_of_the_published_number_of_gpus():
+    large = tool.training_flops(tool.resolve('l24_h1024_a16'), SHORT)
+    assert (
+        tool.published_speed(8, SHORT)
+        == tool.published_speed(15, SHORT)
+        == tool.published_speed(1, SHORT)
+        == large * 386.89 / 8
+    )
+    assert tool.published_speed(64, SHORT) == large * 3389.83 / 64
+    computing, _ = tool.step_seconds(RECIPE, tool.resolve('l24_h1024_a16'), SHORT, 8)
+    assert computing == pytest.approx(256 / 386.89)
+
+
+def test_exchange_moves_every_gradient_twice_but_for_ones_own_share():
+    _, seconds = tool.step_seconds(
+        dataclasses.replace(RECIPE, exchange=4e-9), network(), SHORT, 8
+    )  # a weight each second
+    assert seconds == pytest.approx(2 * 7 / 8 * sum(tool.count_parameters(network()).values()))
+
+
+def test_shards_that_were_counted_have_the_size_that_is_planned():
+    """Beside the fields, a shard has headers of less than 1 percent."""
+    for found in json.loads(tool.MEASURED.read_text())['shards']:
+        row = record_dtype(found['max_seq_length'], found['max_predictions'], found['vocabulary']).itemsize
+        assert found['instances'] * row < found['bytes'] < 1.01 * found['instances'] * row
+    counted = tool.read_measured(tool.MEASURED)
+    recipe = dataclasses.replace(RECIPE, words=counted['words'], dupe_factor=counted['dupe_factor'])
+    instances, _ = tool.corpus(
+        recipe, tool.Stage(counted['max_seq_length'], counted['max_predictions'], 1), counted
+    )
+    assert instances == pytest.approx(counted['instances'])
+
+
+def test_weights_take_sixteen_bytes_and_passes_are_as_few_as_fit():
+    fixed, kept = tool.memory(BERT_BASE, LONG, 32)
+    assert fixed == 16 * 110_106_428
+    assert tool.memory(BERT_BASE, LONG, 64) == (fixed, 2 * kept)
+    assert [
+        tool.passes(dataclasses.replace(RECIPE, memory=gib), BERT_BASE, LONG, 8) for gib in (80, 32, 16, 2)
+    ] == [1, 2, 4, None]
+
+
+def test_counting_shards_counts_words_tokens_and_bytes(tmp_path):
+    directory = write_shards(tmp_path / 'shards')
+    (tmp_path / 'text.txt').write_text('one two three\nfour\n\nfive six\n')
+    manifest = json.loads((directory / 'manifest.json').read_text())
+    manifest['recipe'] = {'input': [str(tmp_path / 'text.txt')], 'layout': 'sentences', 'dupe_factor': 3}
+    (directory / 'manifest.json').write_text(json.dumps(manifest))
+    done = run(
+        '-W',
+        'ignore',
+        'tools/plan_training.py',
+        '--measure',
+        directory,
+        '--measured',
+        tmp_path / 'counts.json',
+    )
+    assert done.returncode == 0, done.stderr
+    counted = json.loads((tmp_path / 'counts.json').read_text())['shards'][0]
+    assert (counted['words'], counted['instances'], counted['dupe_factor']) == (6, 80, 3)
+    assert (
+        counted['bytes'] == sum(path.stat().st_size for path in directory.glob('*.npz'))
+        and 80 * 8 <= counted['tokens'] <= 80 * 16
+    )
+    shown = run(
+        '-W',
+        'ignore',
+        'tools/plan_training.py',
+        'l2_h16_a2',
+        '--measured',
+        tmp_path / 'counts.json',
+        '--gpus',
+        '2',
+    )
+    assert shown.returncode == 0 and '| 2 | 128 | 128 | 1 |' in shown.stdout
+
+
+@pytest.mark.parametrize(
+    'flags, said',
+    [
+        (('--gpus', '3'), 'gpus must divide batch_size 256'),
+        (('--words', '0'), 'words must be'),
+        (('--measured', 'nowhere.json'), 'make them with --measure'),
+    ],
+)
+def test_plan_of_nonsense_is_refused(flags, said):
+    done = run('-W', 'ignore', 'tools/plan_training.py', *flags)
+    assert done.returncode == 2 and said in done.stderr and 'Traceback' not in done.stderr

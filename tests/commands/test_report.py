@@ -1,0 +1,323 @@
+"""tools/report.py: one page for whatever a run leaves."""
+
+import json
+import shutil
+
+import matplotlib
+import pytest
+import report as tool
+import yaml
+from curves import draw_curves, segments_of, speed
+from figures import drawn, plain
+from helpers.pages import HOSTILE, check_page
+from helpers.tiny import run
+from helpers.written_runs import BASE, SMALL, write_run
+
+from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.architecture.paper import load_table
+
+RECORDS = [
+    {
+        'phase': 'gates',
+        'round': 1,
+        'step': 4,
+        'mlm': 3.0,
+        'nsp': 0.7,
+        'penalty': 1.5,
+        'tokens_per_second': 10.0,
+    },
+    {
+        'phase': 'recovery',
+        'round': 1,
+        'step': 5,
+        'mlm': 2.9,
+        'nsp': 0.6,
+        'learning_rate': 0.1,
+        'tokens_per_second': 30.0,
+    },
+    {'phase': 'recovery', 'round': 1, 'step': 10, 'mlm': 2.8, 'nsp': 0.6, 'tokens_per_second': 10.0},
+    {'phase': 'recovery', 'round': 1, 'step': 10, 'mlm_loss': 2.7, 'nsp_loss': 0.5},
+    {
+        'phase': 'gates',
+        'round': 2,
+        'step': 4,
+        'mlm': 2.6,
+        'nsp': 0.5,
+        'penalty': 1.2,
+        'tokens_per_second': 20.0,
+    },
+]
+
+
+def write_whole_run(path):
+    """A finished pruning run, with all the files that it may have."""
+    write_run(path)
+    (path / 'metrics.jsonl').write_text(''.join(json.dumps(record) + '\n' for record in RECORDS))
+    (path / 'recipe.yaml').write_text(yaml.safe_dump({'gamma': 0.0123, 'model': 'models/small'}))
+    times = {'predicted_ms': 5.25, 'measured_ms': 6.5}
+    (path / 'latency.json').write_text(json.dumps({'before': times, 'finished': times}))
+    (path / 'round-0' / 'model').mkdir(parents=True)
+    (path / 'round-0' / 'model' / 'manifest.json').write_text(
+        '{"format": "gluon_optbert model", "gluon_optbert": "9.8.7"}'
+    )
+    return path
+
+
+def report(*paths, output):
+    """The page of what lies there, checked."""
+    assert tool.main([*map(str, paths), '--output', str(output)]) == 0
+    return check_page(output.read_text(encoding='utf-8'))
+
+
+def test_page_of_a_pruning_run_has_all_its_parts(tmp_path, capsys):
+    read = report(write_whole_run(tmp_path / 'pruned'), output=tmp_path / 'page.html')
+    text = ' '.join(read.text)
+    for part in (
+        'Size and accuracy',
+        'Widths',
+        'Gates',
+        'Latency',
+        'Curves',
+        'Recipe',
+        'Environment',
+        'Where this page was made',
+    ):
+        assert part in text
+    share = ParameterCost().cost(SMALL) / ParameterCost().cost(BASE)
+    for value in (f'{share:.1%}', '2.500', '3', '0.0123', '5.25', 'models/small', '9.8.7', 'recovery'):
+        assert value in read.text, value
+    assert sum(name == 'img' for name in read.tags) == 1 + 4 + 1 + 1  # losses by size, widths, gates, curves
+    assert 'opens in any browser' in capsys.readouterr().out
+
+
+def test_page_of_a_run_that_says_where_it_was_made_shows_it(tmp_path):
+    path = write_whole_run(tmp_path / 'pruned')
+    (path / 'origin.json').write_text(json.dumps([{'commit': 'c0ffee1', 'workers': 2}]))
+    read = report(path, output=tmp_path / 'page.html')
+    assert (
+        'Where it was made' in read.text
+        and 'c0ffee1' in ' '.join(read.text)
+        and 'origin.json' not in read.text
+    )
+
+
+def test_runs_are_set_side_by_side(tmp_path):
+    paths = [write_run(tmp_path / name) for name in ('one', 'two')]
+    text = report(*paths, output=tmp_path / 'page.html').text
+    assert 'Side by side' in text and text.count('one') >= 2 and text.count('two') >= 2
+
+
+def test_page_of_a_model_directory(model_directory, tmp_path):
+    text = report(model_directory, output=tmp_path / 'page.html').text
+    assert (
+        'parameters of embeddings and encoder' in text and '1,000' in text and 'gluon_optbert model' in text
+    )
+
+
+def test_page_of_a_file_of_results_shows_every_value(tmp_path):
+    results = {
+        'recipe': {'task': 'SST-2', 'learning_rate': 3e-5},
+        'commit': 'abc123',
+        'versions': {'mxnet': '1.9.1'},
+        'seeds': [1, 2],
+        'counts': {'train': 67349},
+        'epochs': [{'epoch': 1, 'accuracy': 0.8125, 'seconds': 7.5}],
+    }
+    (tmp_path / 'sst.json').write_text(json.dumps(results))
+    text = report(tmp_path / 'sst.json', output=tmp_path / 'page.html').text
+    for value in ('SST-2', '3e-05', 'abc123', '1.9.1', '1, 2', '67,349', '0.8125', '7.5'):
+        assert value in text, value
+
+
+def test_page_of_a_fine_tuning_run_begins_with_its_scores(tmp_path):
+    result = {
+        'format': 'gluon_optbert fine-tuning',
+        'task': 'RTE',
+        'metric': 'dev/accuracy',
+        'mean': {'dev/accuracy': 61.5},
+        'std': {'dev/accuracy': 2.25},
+        'runs': [
+            {'seed': 3, 'scores': {'dev/accuracy': 60.125}},
+            {'seed': 8, 'scores': {'dev/accuracy': 62.875}},
+        ],
+        'commit': 'abc123',
+    }
+    (tmp_path / 'rte.json').write_text(json.dumps(result))
+    text = report(tmp_path / 'rte.json', output=tmp_path / 'page.html').text
+    assert text.index('seed 8') < text.index('2.25') < text.index('62.88') < text.index('abc123')
+    (tmp_path / 'rte.json').write_text(json.dumps({**result, 'runs': [{}]}))
+    assert tool.main([str(tmp_path / 'rte.json'), '--output', str(tmp_path / 'other.html')]) == 2
+
+
+def test_page_of_a_table_has_its_rows_and_its_notes(tmp_path):
+    table = load_table(8)
+    rows = [
+        {
+            'name': str(record['model']),
+            'slug': f'row-{i}',
+            'how': 'by hand',
+            'share': None,
+            'unreachable': None,
+        }
+        for i, record in enumerate(table.records())
+    ]
+    plan = {
+        'format': 1,
+        'table': 8,
+        'base': 'models/small',
+        'base_parameters': 1234,
+        'rounds': 2,
+        'alpha_steps': 3,
+        'recovery_steps': 4,
+        'scale': 1.0,
+        'seeds': [1, 2],
+        'rows': rows,
+    }
+    (tmp_path / 'table').mkdir()
+    (tmp_path / 'table' / 'plan.json').write_text(json.dumps(plan))
+    (tmp_path / 'table' / 'table.csv').write_text('long,form\n')
+    text = report(tmp_path / 'table', output=tmp_path / 'page.html').text
+    assert table.caption in text and 'not run' in text and '88.1' in text and 'long' not in text
+    assert any('base of 1,234 parameters' in words for words in text)
+    (tmp_path / 'table' / 'plan.json').write_text(json.dumps({'format': 1, 'table': 8, 'rows': rows}))
+    assert tool.main([str(tmp_path / 'table'), '--output', str(tmp_path / 'other.html')]) == 2
+
+
+def test_rounds_whose_directories_were_not_kept_are_reported(tmp_path):
+    path = write_whole_run(tmp_path / 'run')
+    for directory in path.glob('round-*'):
+        shutil.rmtree(directory)
+    text = report(path, output=tmp_path / 'page.html').text
+    assert 'Size and accuracy' in text and 'Gates' not in text
+
+
+def test_page_of_a_search_or_a_table_shows_its_csv_and_its_pictures(tmp_path):
+    search = tmp_path / 'search'
+    search.mkdir()
+    (search / 'trials.csv').write_text('trial,gamma,note\n0,0.01,"a, b"\n1,,\n')
+    (search / 'trials.md').write_text('| the same |')
+    (search / 'notes.md').write_text('A note.')
+    for name in ('slice.png', 'plot.png', 'plot.svg'):
+        (search / name).write_bytes(b'picture')
+    read = report(search, output=tmp_path / 'page.html')
+    assert {'0.01', 'a, b', 'A note.', 'slice.png', 'plot.svg'} <= set(
+        read.text
+    ) and '| the same |' not in read.text
+    assert sum(name == 'img' for name in read.tags) == 2 and 'plot.png' not in read.text
+
+
+def test_hostile_names_and_values_are_only_shown(tmp_path):
+    name = ''.join(HOSTILE[:-1]).translate({0: None, 0xD800: None, ord('/'): None})
+    path = write_whole_run(tmp_path / name)
+    (path / 'metrics.jsonl').write_text(
+        ''.join(
+            json.dumps({'phase': text, 'round': text, 'step': 3, 'mlm': 1.0, text: text}) + '\n'
+            for text in HOSTILE
+        )
+    )
+    (path / 'recipe.yaml').write_text(yaml.safe_dump({text: text for text in HOSTILE[:6]}))
+    (path / 'other.json').write_text(json.dumps({text: [text, {text: text}] for text in HOSTILE}))
+    (path / 'table.csv').write_text('\n'.join(HOSTILE).replace('\ud800', ''), encoding='utf-8')
+    read = report(path, write_run(tmp_path / 'other'), output=tmp_path / 'page.html')
+    assert all(sum(text in part for part in read.text) >= 4 for text in HOSTILE[:6])
+
+
+def test_unfinished_run_is_reported_as_far_as_it_is(tmp_path):
+    (tmp_path / 'run' / 'round-0').mkdir(parents=True)
+    (tmp_path / 'run' / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, RECORDS)) + '\n{"phase": "reco')
+    text = ' '.join(report(tmp_path / 'run', output=tmp_path / 'page.html').text)
+    assert 'not finished' in text and 'Curves' in text
+
+
+def test_phases_follow_each_other():
+    segments = segments_of(RECORDS)
+    assert [(part.phase, part.round, part.start, part.end) for part in segments] == [
+        ('gates', 1, 0, 4),
+        ('recovery', 1, 4, 14),
+        ('gates', 2, 14, 18),
+    ]
+    assert segments[1].series('mlm') == ([9, 14], [2.9, 2.8]) and segments[1].series('mlm_loss') == (
+        [14],
+        [2.7],
+    )
+    assert speed(segments)[1] == ['recovery', 1, 10, 20.0, None]
+
+
+def test_curves_are_the_records():
+    figure = draw_curves(segments_of(RECORDS), 'run')
+    first = [
+        list(zip(line.get_xdata(), line.get_ydata()))
+        for line in figure.axes[0].lines
+        if len(line.get_xdata())
+    ]
+    assert (
+        [(4, 3.0)] in first
+        and [(9, 2.9), (14, 2.8)] in first
+        and [(14, 2.7)] in first
+        and [(18, 2.6)] in first
+    )
+    assert len(figure.axes) == 4
+
+
+@pytest.mark.parametrize('text', HOSTILE)
+def test_figures_take_any_name(text):
+    figure = matplotlib.figure.Figure()
+    figure.suptitle(plain(text))
+    figure.add_subplot().plot([1, 2], label=plain(text))
+    figure.legend()
+    assert drawn(figure, text.encode('utf-8', 'replace').decode(), 'svg').startswith(b'<?xml')
+
+
+def test_same_run_gives_the_same_page(tmp_path):
+    path = write_whole_run(tmp_path / 'pruned')
+    for name in ('one', 'two'):
+        report(path, output=tmp_path / f'{name}.html')
+    assert (tmp_path / 'one.html').read_bytes() == (tmp_path / 'two.html').read_bytes()
+
+
+@pytest.mark.parametrize(
+    'name, content, says',
+    [
+        ('rounds.json', '[', 'not JSON'),
+        ('metrics.jsonl', '{}\n{}\n', 'no phase and step'),
+        ('metrics.jsonl', 'x\n{}\n', 'line 1'),
+        ('recipe.yaml', '{', 'not YAML'),
+        ('architecture.json', '{}', 'architecture'),
+        ('x.json', 'x', 'not JSON'),
+        (
+            'rounds.json',
+            '[{"round": 0, "parameters": "x", "architecture": {}, "after_cut": 1, "recovered": 2}]',
+            'wanted a list',
+        ),
+    ],
+)
+def test_damaged_file_is_one_line_and_status_2(tmp_path, capsys, name, content, says):
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'run' / name).write_text(content)
+    assert tool.main([str(tmp_path / 'run'), '--output', str(tmp_path / 'page.html')]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said.startswith('error: ')
+        and said.count('\n') == 1
+        and says in said
+        and not (tmp_path / 'page.html').exists()
+    )
+
+
+def test_bad_command_lines_are_refused(tmp_path, capsys):
+    (tmp_path / 'empty').mkdir()
+    (tmp_path / 'page.html').write_text('mine')
+    for words, says in (
+        (['--output', 'x.html'], 'runs is missing'),
+        ([str(tmp_path / 'nowhere'), '--output', 'x.html'], 'neither'),
+        ([str(tmp_path / 'empty'), '--output', 'x.html'], 'nothing to report'),
+        ([str(tmp_path / 'empty'), '--output', str(tmp_path / 'page.html')], 'exists'),
+    ):
+        assert tool.main(words) == 2 and says in capsys.readouterr().err
+    assert (tmp_path / 'page.html').read_text() == 'mine'
+
+
+def test_command_runs_from_anywhere(tmp_path):
+    write_run(tmp_path / 'pruned')
+    done = run('tools/report.py', tmp_path / 'pruned', '--output', tmp_path / 'page.html')
+    assert done.returncode == 0 and 'wrote' in done.stdout, done.stderr

@@ -1,0 +1,150 @@
+"""pretrain/search_prune.py: it searches, says what it found, and goes on where it was killed."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import optuna
+import pytest
+from helpers.tiny import ROOT, environment, run
+from optuna.trial import TrialState
+
+RANGES = [
+    '--gamma-range',
+    '0.001,0.1',
+    '--alpha-learning-rate-range',
+    '0.001,0.1',
+    '--alpha-steps-range',
+    '1,4',
+]
+
+
+def words(shards, model, output, *more):
+    return [
+        'pretrain/search_prune.py',
+        '--model',
+        model,
+        '--shards',
+        shards,
+        '--output',
+        output,
+        '--target',
+        '0.7',
+        '--rounds',
+        '1',
+        '--batch-size',
+        '8',
+        '--alpha-steps',
+        '2',
+        '--gamma',
+        '0.02',
+        '--recovery-steps',
+        '2',
+        '--evaluation-limit',
+        '8',
+        '--checkpoint-every',
+        '1',
+        *RANGES,
+        *more,
+    ]
+
+
+def trials_of(output):
+    with open(output / 'trials.csv', newline='') as file:
+        return list(csv.DictReader(file))
+
+
+def study_of(output):
+    return optuna.load_study(study_name='prune', storage=f'sqlite:///{output}/study.db')
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory, shards_directory, model_directory):
+    output = tmp_path_factory.mktemp('search') / 'search'
+    result = run(*words(shards_directory, model_directory, output, '--trials', '3'))
+    assert result.returncode == 0, result.stderr
+    return output, result.stdout
+
+
+def test_best_trial_comes_first_and_keeps_its_model(finished):
+    output, said = finished
+    rows = trials_of(output)
+    losses = [float(row['mlm_loss']) for row in rows]
+    assert len(rows) == 3 and losses == sorted(losses)
+    assert f'best: trial {rows[0]["trial"]} ' in said
+    kept = [(output / f'trial-{int(row["trial"]):04d}' / 'round-1' / 'model').is_dir() for row in rows]
+    assert kept == [True, False, False]
+    assert all((output / f'trial-{i:04d}' / 'round-1' / 'selection.json').is_file() for i in range(3))
+
+
+def test_own_values_of_the_recipe_are_the_first_trial_and_the_others_stay_in_their_ranges(finished):
+    first, *others = sorted(trials_of(finished[0]), key=lambda row: int(row['trial']))
+    assert (float(first['gamma']), float(first['alpha_learning_rate']), int(first['alpha_steps'])) == (
+        0.02,
+        0.01,
+        2,
+    )
+    for row in others:
+        assert 0.001 <= float(row['gamma']) <= 0.1 and 0.001 <= float(row['alpha_learning_rate']) <= 0.1
+        assert 1 <= int(row['alpha_steps']) <= 4
+
+
+def test_table_and_plots_of_the_study_are_written(finished):
+    output = finished[0]
+    assert '| trial | state | gamma |' in (output / 'trials.md').read_text()
+    for name in ('optimization_history', 'slice', 'parallel_coordinate', 'param_importances'):
+        assert (output / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_finished_search_takes_more_trials(finished, shards_directory, model_directory):
+    output = finished[0]
+    result = run(*words(shards_directory, model_directory, output, '--trials', '4', '--resume'))
+    assert result.returncode == 0, result.stderr
+    rows = trials_of(output)
+    assert len(rows) == len({row['gamma'] for row in rows}) == 4
+
+
+def test_killed_search_takes_its_trial_up_again(tmp_path, shards_directory, model_directory):
+    output = tmp_path / 'search'
+    given = words(shards_directory, model_directory, output, '--trials', '2', '--recovery-steps', '60')
+    process = subprocess.Popen(
+        [sys.executable, *map(str, given)],
+        cwd=str(ROOT),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.time() + 60
+    while not list(output.glob('trial-0000/round-1/recovery-states/step-*')) and time.time() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert [trial.state for trial in study_of(output).get_trials()] == [TrialState.RUNNING]
+    result = run(*given, '--resume')
+    assert result.returncode == 0, result.stderr
+    assert [trial.state for trial in study_of(output).get_trials()] == [TrialState.COMPLETE] * 2
+    assert '"step": 60' in (output / 'trial-0000' / 'metrics.jsonl').read_text()
+
+
+@pytest.mark.parametrize(
+    'change, named',
+    [
+        (['--method', 'random'], 'only the method alpha'),
+        (['--trials', '0'], 'trials must be at least 1'),
+        (['--gamma-range', '1'], 'gamma_range'),
+        (['--alpha-steps-range', '9,3'], 'alpha_steps_range'),
+    ],
+)
+def test_contradictory_search_is_refused(tmp_path, shards_directory, model_directory, change, named):
+    result = run(*words(shards_directory, model_directory, tmp_path / 'search', *change))
+    assert result.returncode == 2 and named in result.stderr and not (tmp_path / 'search').exists()
+
+
+def test_output_of_another_search_is_refused(finished, shards_directory, model_directory):
+    result = run(*words(shards_directory, model_directory, finished[0]))
+    assert result.returncode == 2 and 'exists' in result.stderr
+    result = run(*words(shards_directory, model_directory, finished[0], '--seed', '5', '--resume'))
+    assert result.returncode == 2 and 'seed' in result.stderr

@@ -1,0 +1,245 @@
+"""Which units go: the target, the limits, the order."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.architectures import ARCHITECTURES
+from helpers.tiny import network, random_alphas
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
+from gluon_optbert.architecture.parameters import LETTERS
+from gluon_optbert.cutting.baselines import random_scores
+from gluon_optbert.cutting.selection import Selection, keep_all, select_units, truncate
+
+COSTS = st.sampled_from([ParameterCost(), FlopsCost(3)])
+PRUNED = st.sets(st.sampled_from(LETTERS), min_size=1).map(lambda letters: ''.join(sorted(letters)))
+
+
+def reachable_range(architecture, cost, prune):
+    """The least and the whole cost."""
+    least = {key: 1 for key, width in architecture.widths().items() if key[0] in prune and width}
+    return cost.cost(architecture.with_widths(least)), cost.cost(architecture)
+
+
+@given(ARCHITECTURES, COSTS, PRUNED, st.integers(0, 2**31), st.floats(0, 1.1))
+def test_selection_lands_at_most_one_unit_below_the_target(architecture, cost, prune, seed, share):
+    least, whole = reachable_range(architecture, cost, prune)
+    target = least + share * (whole - least)
+    scores = random_scores(architecture, seed)
+    selection = select_units(scores, architecture, cost, target, prune=prune)
+    left = selection.architecture(architecture)
+    assert selection.cost == cost.cost(left) <= target and selection.target == target
+    if left == architecture:
+        return
+    # the unit that went last is the best of those that went, and with it the target would be missed
+    gone = {
+        key: np.setdiff1d(np.arange(width), selection.kept[key])
+        for key, width in architecture.widths().items()
+    }
+    last = max((scores[key][i], key) for key, indices in gone.items() for i in indices)[1]
+    assert cost.cost(left.with_widths({last: left.widths()[last] + 1})) > target
+
+
+@given(ARCHITECTURES, COSTS, PRUNED, st.integers(0, 2**31), st.floats(0, 1))
+def test_selection_empties_no_width_and_keeps_the_others_whole(architecture, cost, prune, seed, share):
+    least, whole = reachable_range(architecture, cost, prune)
+    scores = random_scores(architecture, seed)
+    selection = select_units(scores, architecture, cost, least + share * (whole - least), prune=prune)
+    for key, width in architecture.widths().items():
+        kept = selection.kept[key]
+        if key[0] not in prune or width <= 1:
+            assert list(kept) == list(range(width))
+        else:
+            assert len(kept) >= 1 and np.all(np.diff(kept) > 0) and np.argmax(scores[key]) in kept
+            gone = np.setdiff1d(np.arange(width), kept)
+            assert not len(gone) or scores[key][gone].max() <= scores[key][kept].min()
+
+
+@given(ARCHITECTURES, st.integers(0, 2**31), st.integers(1, 4))
+def test_only_f_is_emptied_and_only_where_asked(architecture, seed, multiple_of):
+    scores = random_scores(architecture, seed)
+    emptied = architecture.with_widths(
+        {key: int(key[0] != 'f') for key, width in architecture.widths().items() if width}
+    )
+    selection = select_units(
+        scores,
+        architecture,
+        ParameterCost(),
+        ParameterCost().cost(emptied),
+        multiple_of=multiple_of,
+        drop_blocks=True,
+    )
+    assert selection.architecture(architecture) == emptied
+    if any(layer.f for layer in architecture.layers):
+        with pytest.raises(ValueError, match='cannot be reached'):
+            select_units(
+                scores, architecture, ParameterCost(), ParameterCost().cost(emptied), multiple_of=multiple_of
+            )
+
+
+@given(ARCHITECTURES, COSTS, st.integers(0, 2**31), st.floats(0, 1), st.floats(0, 1))
+def test_smaller_target_takes_a_superset_away(architecture, cost, seed, one, other):
+    least, whole = reachable_range(architecture, cost, LETTERS)
+    scores = random_scores(architecture, seed)
+    small, large = (
+        select_units(scores, architecture, cost, least + share * (whole - least))
+        for share in sorted((one, other))
+    )
+    assert small.cost <= large.cost
+    for key in architecture.widths():
+        assert set(small.kept[key]) <= set(large.kept[key])
+
+
+@given(ARCHITECTURES, st.integers(1, 4), st.floats(0, 1))
+def test_widths_that_lose_units_end_at_multiples(architecture, multiple_of, share):
+    least, whole = reachable_range(architecture, ParameterCost(), LETTERS)
+    scores = random_scores(architecture, 1)
+    selection = select_units(
+        scores, architecture, ParameterCost(), least + share * (whole - least), multiple_of=multiple_of
+    )
+    assert selection.cost <= selection.target
+    for key, width in architecture.widths().items():
+        left = len(selection.kept[key])
+        assert left in (1, width) or left % (1 if key[0] == 'a' else multiple_of) == 0
+        gone = np.setdiff1d(np.arange(width), selection.kept[key])
+        assert not len(gone) or scores[key][gone].max() <= scores[key][selection.kept[key]].min()
+
+
+def test_groups_of_equal_units_go_in_their_order():
+    """Of seven filters one, three and two may go; the mean of three times 0.1 is rounded to more than 0.1."""
+    architecture = network((1, 1, 1, 7))
+    scores = {key: np.full(width, 0.1) for key, width in architecture.widths().items()}
+    assert np.full(3, 0.1).mean() > 0.1
+    target = ParameterCost().cost(architecture.with_widths({'f0': 4}))
+    selection = select_units(scores, architecture, ParameterCost(), target, prune='f', multiple_of=3)
+    assert len(selection.kept['f0']) == 3
+
+
+def test_magnitude_counts_and_not_the_sign():
+    architecture = network()
+    alphas = random_alphas(architecture)
+    target = 0.5 * ParameterCost().cost(architecture)
+    signed = select_units(alphas, architecture, ParameterCost(), target)
+    unsigned = select_units(
+        {key: np.abs(alpha) for key, alpha in alphas.items()}, architecture, ParameterCost(), target
+    )
+    assert signed.to_dict() == unsigned.to_dict()
+
+
+def test_the_smallest_units_of_all_widths_go_first():
+    architecture = network()
+    scores = {key: 1 + np.arange(width) / 100 for key, width in architecture.widths().items()}
+    scores['v1'][2], scores['f0'][7], scores['h'][3] = 0.1, 0.2, 0.3
+    whole = ParameterCost().cost(architecture)
+    for count, expected in (
+        (1, {'v1': [2]}),
+        (2, {'v1': [2], 'f0': [7]}),
+        (3, {'v1': [2], 'f0': [7], 'h': [3]}),
+    ):
+        left = architecture.with_widths({key: architecture.widths()[key] - 1 for key in expected})
+        selection = select_units(scores, architecture, ParameterCost(), ParameterCost().cost(left))
+        gone = {
+            key: list(np.setdiff1d(np.arange(width), selection.kept[key]))
+            for key, width in architecture.widths().items()
+            if len(selection.kept[key]) < width
+        }
+        assert gone == expected and len(gone) == count and selection.cost < whole
+
+
+def test_equal_scores_go_by_the_order_of_widths_and_units():
+    architecture = network()
+    ones = {key: np.ones(width) for key, width in architecture.widths().items()}
+    selection = select_units(ones, architecture, ParameterCost(), ParameterCost().cost(architecture) - 1)
+    assert list(selection.kept['h']) == [0, *range(2, 8)]  # the best unit, of equals the first, stays
+    assert all(
+        len(selection.kept[key]) == width for key, width in architecture.widths().items() if key != 'h'
+    )
+
+
+def test_target_above_the_cost_keeps_everything():
+    architecture = network()
+    cost = ParameterCost()
+    scores = random_scores(architecture, 1)
+    for target in (cost.cost(architecture), 2 * cost.cost(architecture)):
+        kept = select_units(scores, architecture, cost, target).kept
+        assert {key: list(indices) for key, indices in kept.items()} == keep_all(
+            architecture, cost
+        ).to_dict()['kept']
+
+
+def test_unreachable_target_is_named_with_what_can_be_reached():
+    architecture = network()
+    scores = random_scores(architecture, 1)
+    least = reachable_range(architecture, ParameterCost(), 'f')[0]
+    assert select_units(scores, architecture, ParameterCost(), least, prune='f').cost == least
+    with pytest.raises(ValueError, match=f'target {least - 1:.6g} parameters cannot be reached by pruning f'):
+        select_units(scores, architecture, ParameterCost(), least - 1, prune='f')
+
+
+@pytest.mark.parametrize('target', [float('nan'), -1.0, 0.0, float('-inf')])
+def test_target_that_is_no_cost_is_refused(target):
+    architecture = network()
+    with pytest.raises(ValueError, match='target'):
+        select_units(random_scores(architecture, 1), architecture, ParameterCost(), target)
+
+
+def test_scores_that_do_not_fit_are_all_named():
+    architecture = network()
+    scores = random_scores(architecture, 1)
+    scores['f0'] = scores['f0'][:-1]
+    del scores['k1']
+    scores['h'][2] = np.nan
+    scores['v0'][0] = np.inf
+    with pytest.raises(ValueError) as error:
+        select_units(scores, architecture, ParameterCost(), 1e9)
+    for named in (
+        'f0 has shape (15,), wanted (16,)',
+        'k1 has shape none',
+        'h is not finite',
+        'v0 is not finite',
+    ):
+        assert named in str(error.value)
+
+
+def test_layer_without_filters_needs_no_score_for_them():
+    architecture = network((2, 4, 4, 0), (2, 4, 4, 16))
+    scores = random_scores(architecture, 1)
+    del scores['f0']
+    selection = select_units(scores, architecture, ParameterCost(), 0.5 * ParameterCost().cost(architecture))
+    assert selection.architecture(architecture).layers[0].f == 0
+
+
+@pytest.mark.parametrize('prune', ['', 'x', 'hax', 'A'])
+def test_letters_that_are_no_widths_are_refused(prune):
+    with pytest.raises(ValueError, match='letters hakvf'):
+        select_units(random_scores(network(), 1), network(), ParameterCost(), 1e9, prune=prune)
+
+
+@given(ARCHITECTURES, st.integers(0, 2**31))
+def test_selection_survives_json(architecture, seed):
+    least, whole = reachable_range(architecture, ParameterCost(), LETTERS)
+    selection = select_units(
+        random_scores(architecture, seed), architecture, ParameterCost(), (least + whole) / 2
+    )
+    again = Selection.from_dict(json.loads(json.dumps(selection.to_dict())))
+    assert again.to_dict() == selection.to_dict()
+    assert again.architecture(architecture) == selection.architecture(architecture)
+
+
+def test_truncated_alpha_is_zero_exactly_where_a_unit_went():
+    architecture = network()
+    alphas = random_alphas(architecture)
+    selection = select_units(alphas, architecture, ParameterCost(), 0.5 * ParameterCost().cost(architecture))
+    for key, values in truncate(alphas, selection).items():
+        assert list(np.flatnonzero(values)) == list(selection.kept[key])
+        assert np.array_equal(values[selection.kept[key]], alphas[key][selection.kept[key]])
+        assert values.dtype == alphas[key].dtype
+
+
+def test_random_scores_follow_the_seed():
+    one, again, other = (random_scores(network(), seed) for seed in (3, 3, 4))
+    assert all(np.array_equal(one[key], again[key]) for key in one)
+    assert not any(np.array_equal(one[key], other[key]) for key in one)

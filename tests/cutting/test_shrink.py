@@ -1,0 +1,304 @@
+"""Folding and cutting: gated = folded, and gated with zeros = shrunk, for any network and any widths."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from helpers.networks import NETWORKS, SEEDS, TOLERANCE, UNEVEN
+from helpers.tiny import (
+    TOKENS,
+    network,
+    outputs_of,
+    random_alphas,
+    random_inputs,
+    random_parameters,
+    random_selection,
+    relative_difference,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluon_optbert.architecture.parameters import check_parameters, parameter_shapes
+from gluon_optbert.cutting.selection import Selection, truncate
+from gluon_optbert.cutting.shrink import cut, fold, shrink
+from gluon_optbert.deployment.directory import import_symbol
+from gluon_optbert.deployment.export import export
+from gluon_optbert.network.model import build
+from gluon_optbert.network.running import INPUTS
+from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.text.vocabulary import vocabulary_of
+
+LETTERS = st.sets(st.sampled_from('hakvf'), min_size=1).map(lambda letters: ''.join(sorted(letters)))
+
+
+def gated_outputs(architecture, parameters, alphas, inputs, *, selection=None, trainable=True, hybrid=True):
+    model = build(architecture, parameters, gated=True, trainable=trainable)
+    model.hybridize(hybrid)
+    model.gates.set({key: alpha for key, alpha in alphas.items() if len(alpha)})
+    if selection is not None:
+        model.encoder.drop_blocks(
+            [i for i, layer in enumerate(selection.architecture(architecture).layers) if not layer.f]
+        )
+    return outputs_of(model, inputs)
+
+
+def without(outputs, selection):
+    """Outputs of a network that still has the units that went, without them."""
+    return {
+        name: value[..., selection.kept['h']] if name in ('encoded', 'pooled') else value
+        for name, value in outputs.items()
+    }
+
+
+def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inputs, **options):
+    """Returns the smaller parameters and architecture."""
+    gated = gated_outputs(
+        architecture, parameters, truncate(alphas, selection), inputs, selection=selection, **options
+    )
+    smaller, left = shrink(parameters, architecture, alphas, selection)
+    assert {name: value.shape for name, value in smaller.items()} == parameter_shapes(left)
+    shrunk = outputs_of(build(left, smaller), inputs)
+    assert relative_difference(shrunk, without(gated, selection)) <= TOLERANCE
+    return smaller, left
+
+
+@given(NETWORKS, LETTERS, SEEDS)
+@settings(max_examples=25)
+def test_gated_network_equals_folded_network(architecture, letters, seed):
+    parameters, alphas = (
+        random_parameters(architecture, seed),
+        random_alphas(architecture, seed + 1, letters=letters),
+    )
+    inputs = random_inputs(architecture, seed=seed)
+    gated = gated_outputs(architecture, parameters, alphas, inputs)
+    folded = outputs_of(build(architecture, fold(parameters, architecture, alphas)), inputs)
+    assert relative_difference(folded, gated) <= TOLERANCE
+
+
+@given(NETWORKS, LETTERS, SEEDS, st.booleans(), st.booleans())
+@settings(max_examples=60)
+def test_gated_network_with_zeros_equals_shrunk_network(architecture, letters, seed, trainable, hybrid):
+    parameters = random_parameters(architecture, seed)
+    alphas = random_alphas(architecture, seed + 1, letters=letters)
+    selection = random_selection(architecture, seed + 2, letters=letters)
+    assert_gated_equals_shrunk(
+        architecture,
+        parameters,
+        alphas,
+        selection,
+        random_inputs(architecture, seed=seed),
+        trainable=trainable,
+        hybrid=hybrid,
+    )
+
+
+@pytest.mark.parametrize('trainable', [True, False])
+def test_layer_left_without_filters_loses_its_block(trainable):
+    architecture = network((2, 3, 4, 8), (1, 2, 2, 5))
+    selection = random_selection(architecture, 3)
+    selection.kept['f0'] = np.zeros(0, dtype=int)
+    smaller, left = assert_gated_equals_shrunk(
+        architecture,
+        random_parameters(architecture),
+        random_alphas(architecture),
+        selection,
+        random_inputs(architecture),
+        trainable=trainable,
+    )
+    assert left.layers[0].f == 0 and not any('cells.0.ffn' in name for name in smaller)
+
+
+@pytest.mark.parametrize(
+    'architecture',
+    [network(), UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)],
+    ids=['even', 'uneven', 'factorised'],
+)
+@pytest.mark.parametrize('letters', ['h', 'a', 'k', 'v', 'f', 'hakvf'])
+def test_gated_equals_shrunk_for_each_width_alone_and_all_together(architecture, letters):
+    selection = random_selection(architecture, 5, letters=letters)
+    assert any(len(selection.kept[key]) < width for key, width in architecture.widths().items())
+    assert_gated_equals_shrunk(
+        architecture,
+        random_parameters(architecture),
+        random_alphas(architecture, letters=letters),
+        selection,
+        random_inputs(architecture),
+    )
+
+
+@pytest.mark.parametrize(
+    'start', [UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), h=10, e=4)], ids=['uneven', 'factorised']
+)
+def test_gated_equals_shrunk_round_after_round(start):
+    architecture, parameters = start, random_parameters(start)
+    for number in range(3):
+        selection = random_selection(architecture, number)
+        parameters, architecture = assert_gated_equals_shrunk(
+            architecture,
+            parameters,
+            random_alphas(architecture, number),
+            selection,
+            random_inputs(architecture, seed=number),
+        )
+    assert architecture != start
+
+
+def test_two_rounds_equal_one_of_the_product_of_their_alphas():
+    """Without pruning h, whose LayerNorm makes alpha of the first round part of gamma in the second."""
+    architecture, letters = network(), 'akvf'
+    parameters, alphas = random_parameters(architecture), random_alphas(architecture, letters=letters)
+    first = random_selection(architecture, 1, letters=letters)
+    smaller, left = shrink(parameters, architecture, alphas, first)
+    second, more = random_selection(left, 2, letters=letters), random_alphas(left, 3, letters=letters)
+    twice, least = shrink(smaller, left, more, second)
+    together = {key: alpha.copy() for key, alpha in alphas.items()}
+    for key, kept in first.kept.items():
+        together[key][kept] *= more[key]
+    selection = Selection({key: first.kept[key][second.kept[key]] for key in first.kept}, 0, 0)
+    once, also = shrink(parameters, architecture, together, selection)
+    assert least == also
+    for name in twice:
+        np.testing.assert_allclose(twice[name], once[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_ones_fold_to_the_same_bits():
+    ones = {key: np.ones(width, np.float32) for key, width in UNEVEN.widths().items()}
+    parameters = random_parameters(UNEVEN)
+    assert all(
+        np.array_equal(value, parameters[name]) for name, value in fold(parameters, UNEVEN, ones).items()
+    )
+
+
+def test_keeping_everything_cuts_nothing():
+    parameters = random_parameters(UNEVEN)
+    everything = Selection({key: np.arange(width) for key, width in UNEVEN.widths().items()}, 0, 0)
+    left, architecture = cut(parameters, UNEVEN, everything)
+    assert architecture == UNEVEN
+    assert all(np.array_equal(value, parameters[name]) for name, value in left.items())
+
+
+def test_cutting_copies_and_leaves_its_input_alone():
+    parameters = random_parameters(UNEVEN)
+    before = {name: value.copy() for name, value in parameters.items()}
+    left, _ = shrink(parameters, UNEVEN, random_alphas(UNEVEN), random_selection(UNEVEN))
+    for value in left.values():
+        assert value.flags['C_CONTIGUOUS'] and value.dtype == np.float32
+        value[...] = 7
+    assert all(np.array_equal(value, before[name]) for name, value in parameters.items())
+
+
+def test_queries_take_up_the_scale_that_lost_keys_leave():
+    """Of four keys one is left, so 1/sqrt(4) in the scores becomes 1/sqrt(1): queries are halved."""
+    architecture = network((1, 4, 4, 4))
+    kept = {key: np.arange(width) for key, width in architecture.widths().items()}
+    kept['k0'] = np.array([2])
+    parameters = random_parameters(architecture)
+    left, _ = cut(parameters, architecture, Selection(kept, 0, 0))
+    name = 'encoder.transformer_cells.0.attention_cell.proj_{}.weight'
+    np.testing.assert_array_equal(left[name.format('query')], parameters[name.format('query')][2:3] / 2)
+    np.testing.assert_array_equal(left[name.format('key')], parameters[name.format('key')][2:3])
+
+
+def test_rows_of_a_product_run_through_heads_first():
+    """Unit 1 of every head goes: of a=2, k=3 the rows 1 and 4."""
+    architecture = network((2, 3, 1, 1))
+    kept = {key: np.arange(width) for key, width in architecture.widths().items()}
+    kept['k0'] = np.array([0, 2])
+    parameters = random_parameters(architecture)
+    left, _ = cut(parameters, architecture, Selection(kept, 0, 0))
+    name = 'encoder.transformer_cells.0.attention_cell.proj_key.bias'
+    np.testing.assert_array_equal(left[name], parameters[name][[0, 2, 3, 5]])
+
+
+def test_layers_that_stay_move_up_with_their_parameters():
+    parameters = random_parameters(UNEVEN)
+    everything = {key: np.arange(width) for key, width in UNEVEN.widths().items()}
+    left, architecture = cut(parameters, UNEVEN, Selection(everything, 0, 0, layers=(0, 2)))
+    assert architecture.layers == (UNEVEN.layers[0], UNEVEN.layers[2])
+    assert {name: value.shape for name, value in left.items()} == parameter_shapes(architecture)
+    for name, value in left.items():
+        assert np.array_equal(value, parameters[name.replace('cells.1.', 'cells.2.')]), name
+
+
+def test_every_parameter_that_does_not_fit_is_named():
+    parameters = random_parameters(network())
+    del parameters['pooler.bias']
+    parameters['pooler.gate'] = np.ones(3)
+    parameters['decoder.3.bias'] = np.ones(5)
+    with pytest.raises(ValueError) as error:
+        check_parameters(parameters, network())
+    for named in (
+        'missing pooler.bias (8,)',
+        "unknown 'pooler.gate' (3,)",
+        'decoder.3.bias has shape (5,), wanted',
+    ):
+        assert named in str(error.value)
+
+
+def test_gates_that_do_not_fit_are_named():
+    alphas = random_alphas(network())
+    alphas['f1'] = alphas['f1'][:-1]
+    del alphas['h']
+    with pytest.raises(ValueError) as error:
+        fold(random_parameters(network()), network(), alphas)
+    assert 'f1 (15,), wanted (16,)' in str(error.value) and 'h ()' in str(error.value)
+
+
+def test_layer_without_filters_needs_no_gate_for_them():
+    architecture = network((2, 4, 4, 0), (2, 4, 4, 16))
+    alphas = random_alphas(architecture)
+    del alphas['f0']
+    assert set(fold(random_parameters(architecture), architecture, alphas)) == set(
+        parameter_shapes(architecture)
+    )
+
+
+@pytest.mark.parametrize('kept', [[], [1, 0], [0, 0], [8], [-1, 2]])
+def test_selection_that_does_not_fit_is_named(kept):
+    indices = {key: np.arange(width) for key, width in network().widths().items()}
+    indices['h'] = np.array(kept, dtype=int)
+    with pytest.raises(ValueError, match='selection .*: h$'):
+        cut(random_parameters(network()), network(), Selection(indices, 0, 0))
+
+
+def test_selection_of_an_unknown_width_is_named():
+    with pytest.raises(ValueError, match='q3'):
+        cut(random_parameters(network()), network(), Selection({'q3': np.arange(2)}, 0, 0))
+
+
+@given(NETWORKS, LETTERS, SEEDS, st.integers(1, 2))
+@settings(max_examples=12)
+def test_gated_network_equals_the_export_after_several_rounds(
+    tmp_path_factory, architecture, letters, seed, rounds
+):
+    parameters, inputs = random_parameters(architecture, seed), random_inputs(architecture, seed=seed)
+    for number in range(rounds):
+        before, selection = architecture, random_selection(architecture, seed + number, letters=letters)
+        gated = gated_outputs(
+            architecture,
+            parameters,
+            truncate(random_alphas(architecture, seed, letters=letters), selection),
+            inputs,
+            selection=selection,
+        )
+        parameters, architecture = shrink(
+            parameters, before, random_alphas(before, seed, letters=letters), selection
+        )
+    place = tmp_path_factory.mktemp('export') / 'deploy'
+    export(SavedModel(architecture, parameters, vocabulary_of(TOKENS[:11])), place, head='pretraining')
+    exported = outputs_of(import_symbol(place, list(INPUTS)), inputs)
+    assert relative_difference(exported, without(gated, selection)) <= TOLERANCE
+
+
+def test_shrinking_holds_no_second_set_of_the_parameters():
+    """What it takes above its result is a few copies of the largest tensor, not a folded copy of all."""
+    architecture = network(*[(4, 16, 16, 256)] * 12, h=64)
+    parameters, alphas = random_parameters(architecture), random_alphas(architecture)
+    kept = {key: np.arange(60 if key == 'h' else width) for key, width in architecture.widths().items()}
+    tracemalloc.start()
+    smaller, _ = shrink(parameters, architecture, alphas, Selection(kept, 0.0, 0.0))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < sum(value.nbytes for value in smaller.values()) + 5 * max(
+        value.nbytes for value in parameters.values()
+    )

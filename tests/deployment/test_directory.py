@@ -1,0 +1,193 @@
+"""Deployment directories that are damaged, too large or hostile: one clear error, and MXNet sees none of it."""
+
+import json
+import shutil
+import struct
+
+import mxnet as mx
+import pytest
+from helpers.tiny import network, run, saved_model
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gluon_optbert.deployment import directory as deployment
+from gluon_optbert.deployment.directory import FORMAT, VERSION, load_deployment, read_deployment
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.predictor import Instance
+from gluon_optbert.runs.manifest import write_manifest
+
+UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
+FILES = ['model-symbol.json', 'model-0000.params', 'architecture.json', 'vocab.txt', 'manifest.json']
+
+
+@pytest.fixture(scope='module', params=['float32', 'int8', 'bfloat16'])
+def good(request, tmp_path_factory):
+    """A deployment directory in each precision."""
+    place = tmp_path_factory.mktemp('deployment') / 'good'
+    text = [Instance('abc de.', 'fgh')] if request.param == 'int8' else []
+    export(saved_model(UNEVEN), place, precision=request.param, calibration=text)
+    return place
+
+
+@pytest.fixture
+def copied(good, tmp_path):
+    shutil.copytree(good, tmp_path / 'copy')
+    return tmp_path / 'copy'
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_loaded(request, monkeypatch):
+    """Whatever is refused here was never given to MXNet."""
+    if 'copied' in request.fixturenames or 'fuzzed' in request.node.name:
+
+        def refuse(*_, **__):
+            raise AssertionError('a bad file reached MXNet')
+
+        monkeypatch.setattr(deployment, 'import_symbol', refuse)
+        monkeypatch.setattr(mx.sym, 'load', refuse)
+        monkeypatch.setattr(mx.nd, 'load', refuse)
+
+
+def vouched(directory, **changes):
+    """Write the manifest anew, as an attacker would, so that every checksum fits."""
+    manifest = json.loads((directory / 'manifest.json').read_text())
+    more = {
+        name: value
+        for name, value in manifest.items()
+        if name not in ('format', 'version', 'gluon_optbert', 'files')
+    }
+    write_manifest(directory, form=FORMAT, version=VERSION, **{**more, **changes})
+
+
+def test_every_precision_loads(good):
+    block, found = load_deployment(good)
+    assert found.architecture == UNEVEN and found.precision in good.joinpath('manifest.json').read_text()
+    assert block(mx.nd.ones((2, 5)), mx.nd.zeros((2, 5)), mx.nd.array([5, 3]))[0].shape == (2, 5, UNEVEN.h)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(FILES),
+    place=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+    how=st.sampled_from(['flip', 'cut', 'append']),
+)
+def test_fuzzed_files_are_one_clear_error(good, tmp_path_factory, name, place, bit, how):
+    directory = tmp_path_factory.mktemp('fuzzed') / 'copy'
+    shutil.copytree(good, directory)
+    content = bytearray((directory / name).read_bytes())
+    offset = int(place * len(content))
+    if how == 'flip':
+        content[offset] ^= 1 << bit
+    content = content[:offset] if how == 'cut' else content + b'x' if how == 'append' else content
+    (directory / name).write_bytes(content)
+    try:
+        read_deployment(directory)
+    except ValueError as error:
+        assert '\n' not in str(error) or 'architecture' in str(error)
+    else:
+        assert name == 'manifest.json'  # a figure in it that nothing depends on
+
+
+def rewritten_symbol(directory):
+    path = directory / 'model-symbol.json'
+    path.write_text(path.read_text().replace('"softmax"', '"log_softmax"', 1))
+
+
+def another_graph(directory):
+    (directory / 'model-symbol.json').write_text((mx.sym.var('input_ids') * 2).tojson())
+
+
+def wrong_shape(directory):
+    path = directory / 'model-0000.params'
+    content = bytearray(path.read_bytes())
+    content[24 + 12 : 24 + 20] = struct.pack('<q', 1 << 40)  # the first side of the first array
+    path.write_bytes(content)
+
+
+def wrong_count(directory):
+    path = directory / 'model-0000.params'
+    content = path.read_bytes()
+    path.write_bytes(content[:16] + struct.pack('<Q', 1 << 60) + content[24:])
+
+
+def other_names(directory):
+    path = directory / 'model-0000.params'
+    path.write_bytes(path.read_bytes().replace(b'arg:pooler.bias', b'aux:pooler.bias'))
+
+
+def wider_architecture(directory):
+    path = directory / 'architecture.json'
+    path.write_text(path.read_text().replace('"vocab_size": 32', '"vocab_size": 32000000000'))
+
+
+def more_layers(directory):
+    path = directory / 'architecture.json'
+    row = '    {"a": 1, "k": 4, "v": 2, "f": 0}'
+    path.write_text(path.read_text().replace(row, ',\n'.join([row] * 20000)))
+
+
+@pytest.mark.parametrize(
+    'spoil, message',
+    [
+        (rewritten_symbol, 'not the network'),
+        (another_graph, 'not the network'),
+        (wrong_shape, 'word_embed|weight'),
+        (wrong_count, 'number of arrays'),
+        (other_names, 'the name'),
+        (wider_architecture, 'vocabulary'),
+        (more_layers, 'too small'),
+    ],
+)
+def test_hostile_files_with_good_checksums_are_refused(copied, spoil, message):
+    spoil(copied)
+    vouched(copied)
+    with pytest.raises(ValueError, match=message):
+        load_deployment(copied)
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [
+        {'computes': 'task'},
+        {'computes': 'everything'},
+        {'precision': 'int4'},
+        {'precision': ['int8']},
+        {'head': None},
+        {'head': {'kind': 'classification', 'labels': ['a', 'b'], 'task': ''}},
+        {'computes': 'pretraining'},
+    ],
+)
+def test_manifests_that_say_something_else_are_refused(copied, changes):
+    vouched(copied, **changes)
+    with pytest.raises(ValueError, match=str(copied)):
+        load_deployment(copied)
+
+
+@pytest.mark.parametrize('name', ['manifest.json', 'architecture.json', 'model-symbol.json'])
+def test_oversized_files_are_refused_unread(copied, name):
+    with open(copied / name, 'ab') as file:
+        file.truncate(1 << 33)  # sparse
+    with pytest.raises(ValueError, match=f'{name}: 8589934592 bytes'):
+        load_deployment(copied)
+
+
+def test_a_file_that_the_manifest_leaves_out_is_missed(copied):
+    (copied / 'vocab.txt').unlink()
+    vouched(copied)
+    with pytest.raises(ValueError, match='lacks vocab.txt'):
+        load_deployment(copied)
+
+
+def test_the_command_says_it_in_one_line(copied):
+    rewritten_symbol(copied)
+    result = run('tools/predict.py', copied, input='a\n')
+    assert result.returncode == 2 and result.stdout == ''
+    assert result.stderr.startswith('error:') and result.stderr.count('\n') == 1
+
+
+def test_casing_follows_from_the_vocabulary():
+    from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, is_cased, vocabulary_of
+
+    assert not is_cased(vocabulary_of([*SPECIAL_TOKENS, '[unused0]', '[SPECIAL]', 'a', '##b']))
+    assert is_cased(vocabulary_of([*SPECIAL_TOKENS, 'a', 'A']))

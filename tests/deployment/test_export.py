@@ -1,0 +1,271 @@
+"""Exports: what plain MXNet loads from them, for any shape, uneven widths and gated models too."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers.tiny import contents, network, random_alphas, random_parameters, run, saved_model, vocabulary
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.cutting.shrink import without_gates
+from gluon_optbert.deployment import export as deploy
+from gluon_optbert.deployment.directory import load_deployment
+from gluon_optbert.deployment.export import NotEqual, export, relative_difference
+from gluon_optbert.network import running
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import random_feed
+from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+
+UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
+
+PLAIN_MXNET = """
+import sys
+import numpy as np, mxnet as mx
+folder, names = sys.argv[1], ['input_ids', 'token_types', 'valid_length', 'masked_positions']
+feed = np.load(sys.argv[2])
+block = mx.gluon.SymbolBlock.imports(folder + '/model-symbol.json', names, folder + '/model-0000.params')
+outputs = block(*(mx.nd.array(feed[name]) for name in names))
+np.savez(sys.argv[3], *(output.asnumpy() for output in outputs))
+assert not any(name.startswith(('gluon_optbert', 'gluonnlp')) for name in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    'architecture', [network(), UNEVEN, network((2, 3, 5, 7), e=5)], ids=['even', 'uneven', 'factorised']
+)
+def test_a_program_without_this_package_gets_the_same_numbers(tmp_path, architecture):
+    saved = saved_model(architecture)
+    export(saved, tmp_path / 'deploy', head='pretraining')
+    feed = random_feed(architecture, batch=4, length=11, seed=3)
+    np.savez(tmp_path / 'feed.npz', **feed)
+    words = [
+        sys.executable,
+        '-c',
+        PLAIN_MXNET,
+        tmp_path / 'deploy',
+        tmp_path / 'feed.npz',
+        tmp_path / 'out.npz',
+    ]
+    subprocess.run(list(map(str, words)), check=True, cwd=str(tmp_path), timeout=120)
+    found = np.load(tmp_path / 'out.npz')
+    model = build(architecture, saved.parameters)
+    for i, wanted in enumerate(running.run(model, feed, list(running.INPUTS))):
+        assert relative_difference(found[f'arr_{i}'], wanted) <= deploy.TOLERANCE
+
+
+def test_batch_and_length_are_free(tmp_path):
+    saved = saved_model(UNEVEN)
+    export(saved, tmp_path / 'deploy')
+    block, deployment = load_deployment(tmp_path / 'deploy')
+    model = build(UNEVEN, saved.parameters, use_classifier=False, use_decoder=False)
+    for batch, length in ((1, 1), (5, 16), (2, 9)):
+        feed = random_feed(UNEVEN, batch=batch, length=length)
+        names = deployment.inputs
+        found, pooled = running.run(block, feed, names)
+        assert found.shape == (batch, length, UNEVEN.h) and pooled.shape == (batch, UNEVEN.h)
+        assert relative_difference(found, running.run(model, feed, names)[0]) <= deploy.TOLERANCE
+
+
+def test_a_gated_model_is_folded_and_cut_on_the_way_out(tmp_path):
+    architecture = network()
+    alphas = random_alphas(architecture)
+    for key, gone in (('h', [1, 5]), ('a0', [1]), ('k1', [0, 3]), ('v0', [2]), ('f1', [4, 7, 8])):
+        alphas[key][gone] = 0.0
+    saved = saved_model(architecture, alphas=alphas)
+    write_model(tmp_path / 'gated', saved)
+    result = run(
+        'tools/export_model.py', tmp_path / 'gated', '--output', tmp_path / 'deploy', '--head', 'pretraining'
+    )
+    assert result.returncode == 0, result.stderr
+    block, deployment = load_deployment(tmp_path / 'deploy')
+    gated = build(architecture, saved.parameters, gated=True)
+    gated.gates.set(alphas)
+    feed = random_feed(architecture, batch=3, length=9)
+    found, wanted = (running.run(model, feed, deployment.inputs) for model in (block, gated))
+    assert found[0].shape[-1] == 6
+    assert relative_difference(found[0], np.delete(wanted[0], [1, 5], axis=-1)) <= deploy.TOLERANCE
+    assert relative_difference(found[3], wanted[3]) <= deploy.TOLERANCE
+
+
+def test_gates_with_no_unit_left_are_refused():
+    alphas = random_alphas(network())
+    alphas['k0'][:] = 0.0
+    with pytest.raises(ValueError, match='every unit of k0'):
+        without_gates(saved_model(alphas=alphas))
+
+
+def test_an_export_that_computes_something_else_is_not_written(tmp_path, monkeypatch):
+    imports = deploy.import_symbol
+
+    def other(directory, names):
+        block = imports(directory, names)
+        for parameter in block.collect_params().values():
+            parameter.set_data(parameter.data() * 1.001)
+        return block
+
+    monkeypatch.setattr(deploy, 'import_symbol', other)
+    with pytest.raises(NotEqual, match='nothing was written'):
+        export(saved_model(), tmp_path / 'deploy')
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_output_is_not_touched(tmp_path):
+    export(saved_model(), tmp_path / 'deploy')
+    before = contents(tmp_path / 'deploy')
+    with pytest.raises(FileExistsError, match='deploy'):
+        export(saved_model(seed=1), tmp_path / 'deploy')
+    assert contents(tmp_path / 'deploy') == before
+
+
+def test_equal_models_give_equal_exports(tmp_path):
+    for name in ('one', 'two'):
+        export(saved_model(UNEVEN), tmp_path / name)
+    assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
+
+
+def test_the_manifest_vouches_for_every_file(tmp_path):
+    export(saved_model(), tmp_path / 'deploy')
+    manifest = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())
+    assert set(manifest['files']) == {
+        'model-symbol.json',
+        'model-0000.params',
+        'architecture.json',
+        'vocab.txt',
+    }
+    for name in manifest['files']:
+        path = tmp_path / 'deploy' / name
+        good = path.read_bytes()
+        path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        with pytest.raises(ValueError, match=name):
+            load_deployment(tmp_path / 'deploy')
+        path.write_bytes(good)
+    load_deployment(tmp_path / 'deploy')
+
+
+def test_differences_that_are_not_finite_are_infinite():
+    one, nan = np.ones(2), np.array([1.0, np.nan])
+    assert relative_difference(nan, one) == relative_difference(one, nan) == float('inf')
+    assert relative_difference(one, np.ones(3)) == float('inf')
+    assert relative_difference(np.array([1.0, 2.5]), np.array([1.0, 2.0])) == 0.25
+
+
+def test_unused_heads_are_left_out_of_the_file(tmp_path):
+    saved = saved_model()
+    export(saved, tmp_path / 'encoder')
+    export(saved, tmp_path / 'pretraining', head='pretraining')
+    sizes = {
+        head: (tmp_path / head / 'model-0000.params').stat().st_size for head in ('encoder', 'pretraining')
+    }
+    heads = sum(
+        value.nbytes
+        for name, value in random_parameters(network()).items()
+        if name.startswith(('decoder', 'classifier'))
+    )
+    assert sizes['pretraining'] - sizes['encoder'] >= heads
+
+
+def task_model(directory, head):
+    """A model directory with the head of a task."""
+    parameters = read_parameters(build(UNEVEN, head=head, initial_std=0.5))
+    write_model(directory, SavedModel(UNEVEN, parameters, vocabulary(), head=head))
+    return directory
+
+
+@pytest.mark.parametrize('precision', ['float32', 'int8', 'bfloat16'])
+@pytest.mark.parametrize(
+    'head', [Head('classification', ('no', 'yes')), Head('question_answering')], ids=lambda head: head.kind
+)
+def test_plain_mxnet_loads_the_scores_of_a_task_in_every_precision(tmp_path, head, precision):
+    (tmp_path / 'text').write_text('a b c\td e f\nhi j\tx y.\n')
+    words = ['--calibrate', tmp_path / 'text'] if precision == 'int8' else []
+    result = run(
+        'tools/export_model.py',
+        task_model(tmp_path / 'model', head),
+        '--output',
+        tmp_path / 'deploy',
+        '--precision',
+        precision,
+        *words,
+    )
+    assert result.returncode == 0, result.stderr
+    feed = random_feed(UNEVEN, batch=4, length=11, seed=3)
+    np.savez(tmp_path / 'feed.npz', **feed)
+    program = PLAIN_MXNET.replace(", 'masked_positions'", '').replace(
+        '*(output.asnumpy() for output in outputs)', 'outputs.asnumpy()'
+    )
+    subprocess.run(
+        list(
+            map(
+                str,
+                [
+                    sys.executable,
+                    '-c',
+                    program,
+                    tmp_path / 'deploy',
+                    tmp_path / 'feed.npz',
+                    tmp_path / 'out.npz',
+                ],
+            )
+        ),
+        check=True,
+        cwd=str(tmp_path),
+        timeout=120,
+    )
+    found, names = np.load(tmp_path / 'out.npz')['arr_0'], list(running.INPUTS)[:3]
+    np.testing.assert_array_equal(found, running.run(load_deployment(tmp_path / 'deploy')[0], feed, names)[0])
+    (wanted,) = running.run(build(UNEVEN, read_model(tmp_path / 'model').parameters, head=head), feed, names)
+    difference = relative_difference(found, wanted)
+    assert (difference <= deploy.TOLERANCE) == (precision == 'float32')  # or nothing was reduced
+    assert difference < 1
+
+
+def test_labelled_text_measures_what_a_precision_costs(tmp_path):
+    (tmp_path / 'text').write_text('a b c\tyes\nhi j\tno\n')
+    result = run(
+        'tools/export_model.py',
+        task_model(tmp_path / 'model', Head('classification', ('no', 'yes'))),
+        '--output',
+        tmp_path / 'deploy',
+        '--precision',
+        'bfloat16',
+        '--labelled',
+        tmp_path / 'text',
+    )
+    assert result.returncode == 0 and '2 labelled lines: ' in result.stdout, result.stderr
+    measured = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['measured']
+    assert {measured['score'], measured['float32_score']} <= {0.0, 0.5, 1.0}
+
+
+def test_onnx_on_request(tmp_path):
+    write_model(tmp_path / 'model', saved_model(UNEVEN))
+    result = run(
+        'tools/export_model.py',
+        tmp_path / 'model',
+        '--output',
+        tmp_path / 'deploy',
+        '--onnx',
+        '--head',
+        'pretraining',
+    )
+    assert result.returncode == 0 and 'in ONNX' in result.stdout, result.stderr
+    assert 'model.onnx' in json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['files']
+    load_deployment(tmp_path / 'deploy')
+
+
+@pytest.mark.parametrize(
+    'words, message',
+    [
+        (['--precision', 'int8'], '--calibrate'),
+        (['--calibrate', 'text'], '--calibrate'),
+        (['--precision', 'int4'], 'precision'),
+        (['--onnx', '--precision', 'bfloat16'], '--onnx'),
+        (['--head', 'task'], 'encoder or pretraining'),
+    ],
+)
+def test_contradictory_flags_are_one_line(tmp_path, words, message):
+    write_model(tmp_path / 'model', saved_model())
+    result = run('tools/export_model.py', tmp_path / 'model', '--output', tmp_path / 'deploy', *words)
+    assert result.returncode == 2 and message in result.stderr and 'Traceback' not in result.stderr
+    assert not (tmp_path / 'deploy').exists()

@@ -1,0 +1,95 @@
+"""The network of an export computes what the trained network computes, from fewer operators."""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+from helpers.exported import ARCHITECTURES, CASES, UNEVEN, of_arrays
+from helpers.tiny import network
+
+from gluon_optbert.architecture.heads import PRETRAINING
+from gluon_optbert.deployment import export as deploy
+from gluon_optbert.deployment.inference import (
+    inference_parameters,
+    inference_shapes,
+    inference_symbol,
+    inputs_of,
+    is_low,
+    outputs_of,
+    widened,
+)
+from gluon_optbert.network import running
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import INPUTS
+
+
+@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('widths', ARCHITECTURES)
+def test_inference_network_equals_the_trained_one(widths, case):
+    architecture, (kind, head) = ARCHITECTURES[widths], CASES[case]
+    model = build(architecture, head=head, initial_std=0.3, trainable=False)
+    arrays = widened(
+        inference_parameters(read_parameters(model), architecture, kind, head),
+        inference_shapes(architecture, kind, head),
+    )
+    block = of_arrays(inference_symbol(architecture, kind, head), arrays, inputs_of(kind))
+    for batch, length in ((3, 9), (1, 2)):
+        feed = running.random_feed(architecture, batch=batch, length=length)
+        found = running.run(block, feed, inputs_of(kind))
+        wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
+        assert len(found) == len(outputs_of(kind, head))
+        assert all(deploy.relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(found, wanted))
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_symbol_reads_the_parameters_that_are_listed(case):
+    kind, head = CASES[case]
+    symbol = inference_symbol(UNEVEN, kind, head)
+    assert set(symbol.list_arguments()) - set(inputs_of(kind)) == set(inference_shapes(UNEVEN, kind, head))
+
+
+def test_equal_arguments_give_equal_json():
+    one, two = (
+        inference_symbol(UNEVEN, 'pretraining', PRETRAINING, precision='bfloat16').tojson() for _ in range(2)
+    )
+    assert one == two
+
+
+def test_attention_scale_stands_in_the_queries():
+    model = build(UNEVEN)
+    trained = read_parameters(model)
+    arrays = inference_parameters(trained, UNEVEN, 'encoder', PRETRAINING)
+    for i, layer in enumerate(UNEVEN.layers):
+        name = f'encoder.transformer_cells.{i}.attention_cell.proj_query.weight'
+        np.testing.assert_allclose(
+            arrays[name], trained[name] / np.sqrt(layer.k), rtol=1e-6
+        )  # a float32 product
+
+
+def test_a_layer_has_no_operator_that_does_nothing():
+    nodes = [
+        json.loads(inference_symbol(network(*[(2, 4, 4, 16)] * count), 'encoder', PRETRAINING).tojson())[
+            'nodes'
+        ]
+        for count in (1, 2)
+    ]
+    one, two = (collections.Counter(node['op'] for node in found if node['op'] != 'null') for found in nodes)
+    assert two - one == {
+        'FullyConnected': 6,
+        'Reshape': 8,
+        'transpose': 4,
+        'batch_dot': 2,
+        'elemwise_add': 3,
+        'softmax': 1,
+        'LayerNorm': 2,
+        'LeakyReLU': 1,
+    }
+
+
+def test_low_precision_is_for_the_encoders_products_alone():
+    low = [name for name in inference_shapes(UNEVEN, 'pretraining', PRETRAINING) if is_low(name)]
+    assert len(low) == 2 * (
+        3 * 4 + 2 * 2
+    )  # weights and biases of Q, K, V and P, and of D and G where there are some
+    assert all(name.startswith('encoder.transformer_cells.') for name in low)

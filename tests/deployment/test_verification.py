@@ -1,0 +1,148 @@
+"""tools/verify.py: it passes what is equal, and fails loudly at what is not."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.tiny import run
+
+from gluon_optbert.deployment.export import TOLERANCE, NotEqual
+from gluon_optbert.deployment.verification import VerifyRecipe, read_alphas, read_selection, table, verify
+from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory, shards_directory, model_directory):
+    """A run of two rounds."""
+    output = tmp_path_factory.mktemp('verify') / 'run'
+    prune(
+        PruneRecipe(
+            model=model_directory,
+            shards=shards_directory,
+            output=output,
+            target=0.7,
+            rounds=2,
+            batch_size=8,
+            alpha_steps=2,
+            recovery_steps=2,
+            evaluation_limit=8,
+            checkpoint_every=0,
+            gamma=0.1,
+        )
+    )
+    return output
+
+
+def recipe_of(output, **more) -> VerifyRecipe:
+    return VerifyRecipe(**{**dict(run=output, shards=None, batches=2, batch_size=4), **more})
+
+
+def test_every_round_and_every_width_is_within_the_tolerance(finished):
+    rows = verify(recipe_of(finished))
+    assert [row['round'] for row in rows] == [1, 2]
+    assert all(set(row) == {'round', 'h', 'a', 'k', 'v', 'f', 'all', 'export'} for row in rows)
+    assert all(0 <= row[name] <= TOLERANCE for row in rows for name in row if name != 'round')
+    assert '| 2 |' in table(rows)
+
+
+@pytest.mark.parametrize(
+    'method, more',
+    [
+        ('layers', {'target': 0.8, 'drop': 'first'}),
+        ('uniform', {}),
+        ('magnitude', {}),
+        ('heads', {'prune': 'a', 'target': 0.9}),
+        ('blocks', {'prune': 'f', 'target': 0.9}),
+        ('alpha', {'penalty': 'proximal'}),
+        ('alpha', {'penalty': 'l0'}),
+        ('alpha', {'multiple_of': 4}),
+        ('alpha', {'prune': 'f', 'drop_blocks': True, 'target': 0.66}),
+    ],
+)
+def test_runs_of_every_method_verify(tmp_path, shards_directory, model_directory, method, more):
+    prune(
+        PruneRecipe(
+            **{
+                **dict(
+                    model=model_directory,
+                    shards=shards_directory,
+                    output=tmp_path / 'run',
+                    target=0.7,
+                    rounds=1,
+                    batch_size=8,
+                    alpha_steps=2,
+                    recovery_steps=2,
+                    evaluation_limit=8,
+                    checkpoint_every=0,
+                    method=method,
+                ),
+                **more,
+            }
+        )
+    )
+    (row,) = verify(recipe_of(tmp_path / 'run', batches=1))
+    assert row['all'] <= TOLERANCE
+
+
+def copy_of(finished, place) -> Path:
+    import shutil
+
+    shutil.copytree(finished, place)
+    return place
+
+
+def test_a_weight_that_was_changed_is_found(finished, tmp_path):
+    output = copy_of(finished, tmp_path / 'run')
+    shrunk = read_model(output / 'round-2' / 'shrunk')
+    name = 'encoder.transformer_cells.1.attention_cell.proj_value.weight'
+    parameters = {**shrunk.parameters, name: shrunk.parameters[name] * np.float32(1.001)}
+    write_model(
+        output / 'round-2' / 'shrunk', dataclasses.replace(shrunk, parameters=parameters), replace=True
+    )
+    with pytest.raises(NotEqual, match=r'\| 2 \|'):
+        verify(recipe_of(output))
+
+
+def test_the_command_says_verified_and_fails_with_status_1(finished, tmp_path):
+    result = run('tools/verify.py', finished)
+    assert result.returncode == 0 and 'verified: 2 rounds' in result.stdout, result.stderr
+    output = copy_of(finished, tmp_path / 'run')
+    alphas = read_alphas(output / 'round-1' / 'alphas.npz')
+    kept = read_selection(output / 'round-1' / 'selection.json').kept['f0'][0]
+    alphas['f0'][kept] *= 1.1
+    np.savez(output / 'round-1' / 'alphas.npz', **alphas)
+    result = run('tools/verify.py', output)
+    assert result.returncode == 1 and 'is above 1e-05' in result.stderr
+
+
+@pytest.mark.parametrize('spoil', ['absent', 'garbage', 'truncated'])
+def test_a_spoilt_run_directory_is_one_clear_line(finished, tmp_path, spoil):
+    output = copy_of(finished, tmp_path / 'run')
+    if spoil == 'absent':
+        (output / 'round-1' / 'alphas.npz').unlink()
+    elif spoil == 'garbage':
+        (output / 'round-1' / 'alphas.npz').write_bytes(b'PK\x03\x04 no npz')
+    else:
+        path = output / 'round-1' / 'selection.json'
+        path.write_text(path.read_text()[:-20])
+    result = run('tools/verify.py', output)
+    assert result.returncode == 2
+    assert result.stderr.count('error:') == 1 and 'Traceback' not in result.stderr
+    assert 'round-1' in result.stderr
+
+
+def test_selection_file_tells_what_went_and_why(finished):
+    story = json.loads((finished / 'round-1' / 'selection.json').read_text())
+    selection = read_selection(finished / 'round-1' / 'selection.json')
+    widths = read_model(finished / 'round-0' / 'model').architecture.widths()
+    alphas = read_alphas(finished / 'round-1' / 'alphas.npz')
+    for key, width in widths.items():
+        gone = [index for index, _ in story['removed_unit_and_alpha'][key]]
+        assert sorted([*gone, *selection.kept[key]]) == list(range(width))
+        assert all(
+            abs(alphas[key][index] - alpha) < 1e-6 for index, alpha in story['removed_unit_and_alpha'][key]
+        )

@@ -1,0 +1,469 @@
+"""Fine-tuning: what runs leave, that they go on after an interruption, and that nothing depends on batches or
+workers.
+"""
+
+import json
+import os
+import re
+import warnings
+from pathlib import Path
+
+import gluonnlp
+import mxnet as mx
+import numpy as np
+import pytest
+from helpers.finetuned import FILES, recipe_for, sentences, values_for, write_glue
+from helpers.jobs import horovodrun, needs_horovod
+from helpers.pruned import records
+from helpers.tiny import ROOT, contents, network, random_alphas, run, saved_model
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment.directory import load_deployment
+from gluon_optbert.deployment.export import export
+from gluon_optbert.finetuning import finetune as finetuning
+from gluon_optbert.finetuning.finetune import data_directory, predict, start_parameters
+from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
+from gluon_optbert.network.losses import TaskLoss
+from gluon_optbert.network.model import build
+from gluon_optbert.network.running import random_feed
+from gluon_optbert.network.running import run as run_block
+from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.runs import provenance
+from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.tasks.features import make_reader
+from gluon_optbert.tasks.task import find_task
+from gluon_optbert.training.distributed import Workers
+
+
+@pytest.fixture(scope='module')
+def glue(tmp_path_factory):
+    return write_glue(tmp_path_factory.mktemp('data') / 'glue')
+
+
+def without_times(result):
+    """What two runs of the same recipe share."""
+    runs = [
+        {name: value for name, value in run.items() if name not in ('seconds', 'resumed_at')}
+        for run in result['runs']
+    ]
+    return {**{name: value for name, value in result.items() if name != 'recipe'}, 'runs': runs}
+
+
+@pytest.fixture(scope='module')
+def finished(model_directory, glue, tmp_path_factory):
+    """An uninterrupted run of two seeds: where it is, and what `finetune_glue` returned."""
+    base = tmp_path_factory.mktemp('finetuned')
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', UserWarning)  # such as MXNet's of an input that nothing reads
+        return base, finetune_glue(recipe_for(model_directory, glue, base, seeds=[1, 2]))
+
+
+def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
+    base, result = finished
+    assert sorted(os.listdir(base)) == ['results', 'run']
+    assert sorted(os.listdir(base / 'run')) == ['recipe.yaml', 'result.json', 'seed-1', 'seed-2']
+    for seed in (1, 2):
+        assert set(os.listdir(base / 'run' / f'seed-{seed}')) == FILES | {'SST-2.tsv'}
+        saved = read_model(base / 'run' / f'seed-{seed}')
+        assert (
+            saved.head == Head('classification', ('0', '1'), 'SST-2')
+            and saved.progress == result['runs'][seed - 1]
+        )
+    assert json.loads((base / 'results' / 'run.json').read_text()) == result
+    assert (base / 'results' / 'run.json').read_bytes() == (base / 'run' / 'result.json').read_bytes()
+
+
+def test_result_says_where_it_comes_from(finished):
+    result = finished[1]
+    assert result['task'] == 'SST-2' and result['metric'] == 'dev/accuracy' and result['unit'] == 'percent'
+    assert (
+        result['samples'] == {'train': 41, 'dev': 13, 'SST-2.tsv': 7}
+        and result['seeds'] == [1, 2]
+        and result['workers'] == 1
+    )
+    assert set(result['versions']) == {'gluon_optbert', 'mxnet', 'gluonnlp', 'numpy', 'python'}
+    assert result['machine']['cores'] >= 1 and result['machine']['cpu']
+    assert result['recipe']['learning_rate'] == 0.01 and len(result['model_sha256']) == 64
+    assert [epoch['step'] for epoch in result['runs'][0]['epochs']] == [6, 12]
+    assert all(
+        run['seconds'] > 0 and run['kept_epoch'] == 2 and run['resumed_at'] is None for run in result['runs']
+    )
+
+
+def test_mean_and_deviation_are_those_of_the_seeds(finished):
+    found = [run['scores']['dev/accuracy'] for run in finished[1]['runs']]
+    assert finished[1]['mean']['dev/accuracy'] == pytest.approx(sum(found) / 2)
+    assert finished[1]['std']['dev/accuracy'] == pytest.approx(abs(found[0] - found[1]) / 2**0.5)
+
+
+def test_metrics_hold_the_logged_steps_and_an_evaluation_each_epoch(finished):
+    found = records(finished[0] / 'run' / 'seed-1')
+    assert [record['step'] for record in found if 'loss' in record] == [2, 4, 6, 8, 10, 12]
+    assert [record['step'] for record in found if 'dev/accuracy' in record] == [6, 12]
+
+
+def test_submission_has_the_test_sets_rows(finished):
+    lines = (finished[0] / 'run' / 'seed-1' / 'SST-2.tsv').read_text().splitlines()
+    assert (
+        lines[0] == 'index\tprediction'
+        and [re.fullmatch(rf'{i}\t[01]', line) is not None for i, line in enumerate(lines[1:])] == [True] * 7
+    )
+
+
+def test_same_seed_gives_the_same_network_and_another_one_another(finished, model_directory, glue, tmp_path):
+    finetune_glue(recipe_for(model_directory, glue, tmp_path, seeds=[2]))
+    one, two = (contents(finished[0] / 'run' / f'seed-{seed}')['model.params'] for seed in (1, 2))
+    assert contents(tmp_path / 'run' / 'seed-2')['model.params'] == two != one
+
+
+def test_training_learns(model_directory, glue, tmp_path):
+    result = finetune_glue(recipe_for(model_directory, glue, tmp_path, epochs=30, dropout=0.0))
+    assert result['mean']['dev/accuracy'] >= 80
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+@pytest.mark.parametrize('select', ['last', 'best'])
+def test_resumed_run_equals_the_uninterrupted_one(select, model_directory, glue, tmp_path, monkeypatch):
+    options = dict(seeds=[1, 2], select=select)
+    whole = finetune_glue(recipe_for(model_directory, glue, tmp_path / 'whole', **options))
+    update, calls = finetuning.FineTuning.loss_sums, []
+
+    def stopping(self, batch, rows):
+        calls.append(1)
+        if len(calls) == 12 + 10:  # in the tenth step of the second seed
+            raise Interrupted
+        return update(self, batch, rows)
+
+    monkeypatch.setattr(finetuning.FineTuning, 'loss_sums', stopping)
+    with pytest.raises(Interrupted):
+        finetune_glue(recipe_for(model_directory, glue, tmp_path, **options))
+    monkeypatch.undo()
+    with pytest.raises(FileExistsError, match='--resume'):
+        finetune_glue(recipe_for(model_directory, glue, tmp_path, **options))
+    with pytest.raises(ValueError, match='other settings of epochs'):
+        finetune_glue(recipe_for(model_directory, glue, tmp_path, resume=True, **{**options, 'epochs': 3}))
+    assert not (tmp_path / 'run').exists()
+    result = finetune_glue(recipe_for(model_directory, glue, tmp_path, resume=True, **options))
+    assert [run['resumed_at'] for run in result['runs']] == [None, 8]
+    assert without_times(result) == without_times(whole)
+    for seed in ('seed-1', 'seed-2'):
+        assert (
+            contents(tmp_path / 'run' / seed)['model.params']
+            == contents(tmp_path / 'whole' / 'run' / seed)['model.params']
+        )
+        assert records(tmp_path / 'run' / seed) == records(tmp_path / 'whole' / 'run' / seed)
+    assert sorted(os.listdir(tmp_path)) == ['results', 'run', 'whole']
+    assert finetune_glue(recipe_for(model_directory, glue, tmp_path, resume=True, **options)) == result
+
+
+@pytest.mark.parametrize(
+    'end',
+    [
+        'save = lambda *_: os._exit(9)',
+        'write_model = lambda *a, **k: (checkpoint.write_model(*a, **k), os._exit(9))',
+    ],
+    ids=['before its recipe', 'after its first network'],
+)
+def test_run_that_ends_between_two_files_goes_on(end, finished, model_directory, glue, tmp_path):
+    """A process of its own, so that nothing is tidied up on the way."""
+    program = (
+        'import json, os, sys\nfrom gluon_optbert import checkpoint, finetuning\nfrom gluon_optbert.glue '
+        'import GlueRecipe, '
+        f'finetune_glue\nfrom gluon_optbert.recipe import fill\nfinetuning.{end}\n'
+        'finetune_glue(fill(GlueRecipe, json.loads(sys.argv[1])))'
+    )
+    ended = run(
+        '-W', 'ignore', '-c', program, json.dumps(values_for(model_directory, glue, tmp_path, seeds=[1, 2]))
+    )
+    assert ended.returncode == 9, ended.stderr
+    finetune_glue(recipe_for(model_directory, glue, tmp_path, seeds=[1, 2], resume=True))
+    assert sorted(os.listdir(tmp_path / 'run')) == ['recipe.yaml', 'result.json', 'seed-1', 'seed-2']
+    for seed in ('seed-1', 'seed-2'):
+        assert (
+            contents(tmp_path / 'run' / seed)['model.params']
+            == contents(finished[0] / 'run' / seed)['model.params']
+        )
+
+
+def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, monkeypatch):
+    """The second of four is made the best; the network that is left has its scores."""
+    given = iter([10.0, 30.0, 20.0, 30.0])
+    honest = finetuning.FineTuning.evaluate
+    seen = []
+
+    def evaluate(self, phase):
+        honest(self, phase)
+        seen.append(self.heldout_scores['dev'])
+        return {'dev/accuracy': next(given)}
+
+    monkeypatch.setattr(finetuning.FineTuning, 'evaluate', evaluate)
+    recipe = recipe_for(model_directory, glue, tmp_path, epochs=4, select='best', checkpoint_every=0)
+    result = finetune_glue(recipe)
+    assert result['runs'][0]['kept_epoch'] == 2 and result['mean'] == {'dev/accuracy': 30.0}
+    saved = read_model(tmp_path / 'run' / 'seed-1')
+    features = prepare_glue(recipe, saved).heldout['dev']
+    found = predict(
+        build(saved.architecture, saved.parameters, head=saved.head),
+        features,
+        Workers(),
+        outputs=2,
+        tokens=99,
+    )
+    np.testing.assert_allclose(found, seen[1], atol=1e-6)  # batches of another shape sum in another order
+    assert np.abs(found - seen[3]).max() > 1e-3
+
+
+def test_start_keeps_the_encoder_and_draws_the_head():
+    saved, head = saved_model(), Head('question_answering')
+    found, other = (start_parameters(saved, head, seed=seed) for seed in (1, 2))
+    assert 'pooler.weight' not in found and 'decoder.0.weight' not in found and not found['task.bias'].any()
+    assert all(
+        (value == saved.parameters[name]).all()
+        for name, value in found.items()
+        if not name.startswith('task.')
+    )
+    assert (
+        found['task.weight'].std() == pytest.approx(0.02, rel=0.5)
+        and (found['task.weight'] != other['task.weight']).all()
+    )
+    assert 'pooler.weight' in start_parameters(saved, Head('regression'), seed=1)
+
+
+def test_head_of_another_task_is_refused_and_the_same_one_goes_on(finished, glue, tmp_path):
+    start = finished[0] / 'run' / 'seed-1'
+    with pytest.raises(ValueError, match='the network has the head of SST-2, and MNLI wants another'):
+        finetune_glue(recipe_for(start, glue, tmp_path, task='MNLI'))
+    assert list(tmp_path.iterdir()) == []
+    saved = read_model(start)
+    assert all(
+        (value == saved.parameters[name]).all()
+        for name, value in start_parameters(saved, saved.head, seed=5).items()
+    )
+
+
+def test_gates_are_folded_first(glue, tmp_path):
+    gated = saved_model(
+        network((1, 2, 3, 4), (2, 1, 1, 0), h=6),
+        alphas=random_alphas(network((1, 2, 3, 4), (2, 1, 1, 0), h=6)),
+    )
+    write_model(tmp_path / 'gated', gated)
+    result = finetune_glue(recipe_for(tmp_path / 'gated', glue, tmp_path, epochs=1))
+    assert read_model(tmp_path / 'run' / 'seed-1').alphas is None and len(result['runs']) == 1
+
+
+def test_task_without_its_mismatched_half_and_without_test_sets(model_directory, glue, tmp_path):
+    result = finetune_glue(
+        recipe_for(model_directory, glue, tmp_path, task='mnli', epochs=1, limit=10, evaluation_limit=5)
+    )
+    assert result['samples'] == {'train': 10, 'dev_matched': 5} and set(result['mean']) == {
+        'dev_matched/accuracy'
+    }
+
+
+def test_regression_is_measured_and_submitted(model_directory, glue, tmp_path):
+    result = finetune_glue(recipe_for(model_directory, glue, tmp_path, task='STS-B', epochs=1))
+    assert set(result['mean']) == {'dev/spearman', 'dev/pearson'} and result['metric'] == 'dev/spearman'
+    lines = (tmp_path / 'run' / 'seed-1' / 'STS-B.tsv').read_text().splitlines()
+    assert len(lines) == 8 and re.fullmatch(r'6\t-?\d+\.\d{3}', lines[-1])
+
+
+def test_passes_give_what_one_pass_gives(model_directory, glue, tmp_path):
+    """Sums of float32 in another order; a few steps of Adam later they agree this well."""
+    for accumulate in (1, 2):
+        finetune_glue(
+            recipe_for(
+                model_directory,
+                glue,
+                tmp_path / str(accumulate),
+                dropout=0.0,
+                accumulate=accumulate,
+                learning_rate=0.001,
+            )
+        )
+    one, two = (read_model(tmp_path / str(accumulate) / 'run' / 'seed-1').parameters for accumulate in (1, 2))
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    'kind, labels, outputs', [('classification', ('0', '1'), 2), ('question_answering', (), 2)]
+)
+def test_scores_do_not_depend_on_the_batch(kind, labels, outputs):
+    saved = saved_model()
+    model = build(saved.architecture, head=Head(kind, labels), initial_std=0.3)
+    texts = tuple((text,) for text, _ in sentences(9, 3))
+    features = make_reader(saved.vocabulary, max_length=16)(texts)
+    one, other = (
+        predict(model, features, Workers(), outputs=outputs, tokens=tokens) for tokens in (1, 10**6)
+    )
+    np.testing.assert_allclose(one, other, atol=1e-5)  # float32 sums in another order
+
+
+def loss_of(head, scores, labels, weights, valid):
+    arrays = [mx.nd.array(value) for value in (scores, labels, weights, valid)]
+    return float(TaskLoss(head)(*arrays).asscalar())
+
+
+def test_losses_by_hand():
+    scores = np.array([[1.0, 2.0], [0.5, -0.5]])
+    entropy = [np.log(1 + np.exp(-1.0)), np.log(1 + np.exp(1.0))]
+    assert loss_of(Head('classification', ('a', 'b')), scores, [1, 1], [1, 1], [3, 3]) == pytest.approx(
+        sum(entropy), rel=1e-5
+    )
+    assert loss_of(Head('classification', ('a', 'b')), scores, [1, 1], [1, 0], [3, 3]) == pytest.approx(
+        entropy[0], rel=1e-5
+    )
+    assert loss_of(Head('regression'), [[1.0], [4.0]], [3.0, 4.5], [1, 1], [3, 3]) == pytest.approx(4.25)
+
+
+def test_loss_of_answers_leaves_padding_out():
+    scores = np.random.RandomState(0).standard_normal((1, 4, 2)).astype('f')
+    starts, ends = (np.exp(scores[0, :3, i]) / np.exp(scores[0, :3, i]).sum() for i in (0, 1))
+    wanted = -(np.log(starts[1]) + np.log(ends[2])) / 2
+    assert loss_of(Head('question_answering'), scores, [[1, 2]], [1], [3]) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_fine_tuned_network_exports_with_its_head(finished, tmp_path):
+    saved = read_model(finished[0] / 'run' / 'seed-1')
+    assert export(saved, tmp_path / 'deploy')['relative_difference']['scores'] < 1e-5
+    block, found = load_deployment(tmp_path / 'deploy')
+    assert found.kind == 'task' and found.head.labels == ('0', '1') and list(found.outputs) == ['scores']
+    feed, names = random_feed(saved.architecture, batch=2, length=5), found.inputs
+    wanted = build(saved.architecture, saved.parameters, head=saved.head)
+    np.testing.assert_allclose(run_block(block, feed, names)[0], run_block(wanted, feed, names)[0], atol=1e-6)
+    with pytest.raises(ValueError, match="exports task, not 'encoder'"):
+        export(saved, tmp_path / 'other', head='encoder')
+    with pytest.raises(ValueError, match="exports encoder or pretraining, not 'task'"):
+        export(saved_model(), tmp_path / 'other', head='task')
+
+
+@pytest.mark.parametrize(
+    'change, named',
+    [
+        ({'epochs': 0}, 'epochs must be at least 1'),
+        ({'seeds': [1, 1]}, 'seeds must be different'),
+        ({'seeds': []}, 'found none'),
+        ({'limit': 0}, 'limit'),
+        ({'max_length': 4}, 'max_length'),
+        ({'select': 'middle'}, 'select must be one of last, best'),
+        ({'learning_rate': 0}, 'learning_rate'),
+        ({'evaluation_tokens': 0}, 'evaluation_tokens'),
+    ],
+)
+def test_recipe_out_of_range_is_refused_by_name(tmp_path, change, named):
+    with pytest.raises(RecipeError, match=named):
+        recipe_for('model', 'glue', tmp_path, **change)
+
+
+@pytest.mark.parametrize(
+    'change, error, named',
+    [
+        ({'model': 'nowhere'}, FileNotFoundError, 'nowhere'),
+        ({'data': 'nowhere'}, FileNotFoundError, 'nowhere: no such directory'),
+        ({'task': 'IMDb'}, ValueError, 'IMDb'),
+        ({'task': 'RTE'}, FileNotFoundError, 'RTE/train.tsv: no such file'),
+        ({'max_length': 17}, ValueError, 'max_length is 17, and the network has 16 positions'),
+        ({'batch_size': 9, 'accumulate': 2}, ValueError, 'batch_size 9 does not divide'),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(
+    model_directory, glue, tmp_path, change, error, named
+):
+    with pytest.raises(error, match=named):
+        finetune_glue(fill(GlueRecipe, {**values_for(model_directory, glue, tmp_path), **change}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(finished, model_directory, glue):
+    base = finished[0]
+    before = contents(base)
+    with pytest.raises(FileExistsError, match='run: exists'):
+        finetune_glue(recipe_for(model_directory, glue, base))
+    with pytest.raises(FileExistsError, match='run.json: exists'):
+        finetune_glue(recipe_for(model_directory, glue, base, output=str(base / 'other' / 'run')))
+    assert contents(base) == before
+
+
+def test_command_fine_tunes_and_says_what_comes_next(model_directory, glue, tmp_path):
+    values = values_for(model_directory, glue, tmp_path, epochs=1)
+    flags = [part for name, value in values.items() for part in ('--' + name.replace('_', '-'), str(value))]
+    done = run(
+        '-W',
+        'ignore',
+        ROOT / 'finetune' / 'run_glue.py',
+        'finetune/recipes/glue.yaml',
+        *flags,
+        '--seeds',
+        '3',
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout.startswith('SST-2, seeds 3: dev/accuracy ')
+        and f'wrote {tmp_path / "run"} and' in done.stdout
+    )
+    assert 'next: python tools/export_model.py' in done.stdout and '| dev/accuracy ' in done.stderr
+
+
+@pytest.mark.parametrize('script', ['run_glue.py', 'run_squad.py'])
+def test_command_says_bad_input_in_one_line_with_status_2(script, tmp_path):
+    more = ['--task', 'RTE'] if script == 'run_glue.py' else []
+    done = run(
+        '-W',
+        'ignore',
+        ROOT / 'finetune' / script,
+        '--model',
+        tmp_path / 'none',
+        '--output',
+        tmp_path / 'run',
+        *more,
+    )
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith('error: ')
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_horovod
+def test_two_workers_fine_tune_as_one(model_directory, glue, tmp_path):
+    more = dict(dropout=0.0, learning_rate=0.001)
+    one = finetune_glue(recipe_for(model_directory, glue, tmp_path / 'one', **more))
+    values = values_for(model_directory, glue, tmp_path / 'two', **more)
+    flags = [part for name, value in values.items() for part in ('--' + name.replace('_', '-'), str(value))]
+    done = horovodrun(ROOT / 'finetune' / 'run_glue.py', *flags)
+    assert done.returncode == 0, done.stderr
+    two = json.loads((tmp_path / 'two' / 'results' / 'run.json').read_text())
+    assert two['workers'] == 2 and two['mean'] == pytest.approx(one['mean'])
+    found, wanted = (read_model(tmp_path / name / 'run' / 'seed-1').parameters for name in ('two', 'one'))
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_commit_is_that_of_the_working_tree_or_none(monkeypatch):
+    assert provenance.commit() is None or re.fullmatch('[0-9a-f]{40}[+]?', provenance.commit())
+    monkeypatch.setenv('PATH', '')
+    assert provenance.commit() is None
+
+
+def test_gluonnlp_is_asked_for_the_files_that_are_not_there(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(finetuning, 'get_home_dir', lambda: str(tmp_path))
+    monkeypatch.setattr(gluonnlp.data, 'GlueMNLI', lambda segment, root: asked.append((segment, Path(root))))
+    home = tmp_path / 'datasets' / 'glue'
+    (home / 'MNLI').mkdir(parents=True)
+    (home / 'MNLI' / 'train.tsv').write_text('x')
+    assert task_directory(find_task('MNLI'), None, Workers()) == home
+    assert asked == [
+        (name, home / 'MNLI') for name in ('dev_matched', 'dev_mismatched', 'test_matched', 'test_mismatched')
+    ]
+
+
+def test_fetching_without_a_network_is_refused_with_the_way_out(tmp_path, monkeypatch):
+    def load(name, root):
+        raise OSError('no network')
+
+    monkeypatch.setattr(finetuning, 'get_home_dir', lambda: str(tmp_path))
+    with pytest.raises(FileNotFoundError, match='train.tsv: .*could not fetch it .*no network.*--data'):
+        data_directory(None, 'glue', ['RTE/train.tsv'], load, Workers())
+    with pytest.raises(FileNotFoundError, match='no such directory'):
+        data_directory(tmp_path / 'nowhere', 'glue', ['RTE/train.tsv'], load, Workers())

@@ -1,0 +1,116 @@
+"""Small fine-tuning runs: their data, of letters, and their recipes."""
+
+import numpy as np
+
+from gluon_optbert.finetuning.glue import GlueRecipe
+from gluon_optbert.finetuning.squad import SquadRecipe
+from gluon_optbert.runs.recipe import fill
+from gluon_optbert.tasks.squad import Question
+from helpers.questions import write_squad
+
+LETTERS = 'abcdefghijklmnopqrstuvwxyz'
+FILES = {
+    'architecture.json',
+    'head.json',
+    'manifest.json',
+    'metrics.jsonl',
+    'model.params',
+    'progress.json',
+    'recipe.yaml',
+    'vocab.txt',
+}
+
+
+def sentences(count, seed):
+    """Sentences of the first half of the alphabet, with the label 1, or of the second."""
+    random = np.random.RandomState(seed)
+    labels = random.randint(0, 2, count)
+    return [
+        (
+            ' '.join(random.choice(list(LETTERS[:13] if label else LETTERS[13:]), random.randint(1, 12))),
+            int(label),
+        )
+        for label in labels
+    ]
+
+
+def write_glue(directory):
+    """SST-2, STS-B and the matched half of MNLI, of letters."""
+
+    def rows(name, header, lines):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(
+            ''.join('\t'.join(map(str, line)) + '\n' for line in [header, *lines]), encoding='utf-8'
+        )
+
+    for part, count, seed in (('train', 41, 0), ('dev', 13, 1)):
+        rows(f'SST-2/{part}.tsv', ['sentence', 'label'], sentences(count, seed))
+        rows(
+            f'STS-B/{part}.tsv',
+            ['index', 'sentence1', 'sentence2', 'score'],
+            [(i, text, text[::-1], label * 4.5) for i, (text, label) in enumerate(sentences(count, seed))],
+        )
+        rows(
+            f'MNLI/{part.replace("dev", "dev_matched")}.tsv',
+            ['sentence2', 'sentence1', 'gold_label'],
+            [
+                (text, text[::-1], ['neutral', 'entailment', 'contradiction'][i % 3])
+                for i, (text, _) in enumerate(sentences(count, seed))
+            ],
+        )
+    rows('SST-2/test.tsv', ['index', 'sentence'], [(i, text) for i, (text, _) in enumerate(sentences(7, 2))])
+    rows(
+        'STS-B/test.tsv',
+        ['index', 'sentence1', 'sentence2'],
+        [(i, text, text) for i, (text, _) in enumerate(sentences(7, 2))],
+    )
+    return directory
+
+
+def values_for(model, data, base, **more):
+    return {
+        'model': str(model),
+        'data': str(data),
+        'output': str(base / 'run'),
+        'results': str(base / 'results'),
+        'task': 'SST-2',
+        'max_length': 16,
+        'epochs': 2,
+        'batch_size': 8,
+        'learning_rate': 0.01,
+        'log_every': 2,
+        'checkpoint_every': 2,
+        **more,
+    }
+
+
+def recipe_for(*args, **more):
+    return fill(GlueRecipe, values_for(*args, **more))
+
+
+def write_questions(directory):
+    """Questions whose answer is the word after the one they ask for; in version 2.0 some ask for what is not
+    there.
+    """
+    random = np.random.RandomState(0)
+    for part, count in (('train', 30), ('dev', 11)):
+        asked, answerable = [], []
+        for i in range(count):
+            words = list(random.permutation(list(LETTERS[:20]))[: random.randint(3, 20)])
+            place = random.randint(0, len(words) - 1)
+            context = ' '.join(words)
+            answer = (words[place + 1], context.index(words[place + 1]))
+            answerable.append(Question(f'{part}{i}', words[place], context, (answer,)))
+            asked.append(answerable[-1] if i % 3 else Question(f'{part}{i}', 'z', context, ()))
+        write_squad(directory / f'{part}-v1.1.json', answerable, '1.1')
+        write_squad(directory / f'{part}-v2.0.json', asked)
+    return directory
+
+
+def squad_recipe(model, base, **more):
+    values = {
+        name: value
+        for name, value in values_for(model, base / 'squad', base, **more).items()
+        if name != 'task'
+    }
+    return fill(SquadRecipe, {'stride': 4, 'max_question': 3, **values})

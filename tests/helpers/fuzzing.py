@@ -1,0 +1,486 @@
+"""Hostile input as properties: whatever is read, the answer is a right result or a clear error.
+
+Each property builds one case and hands it to the code in `guarded`, which fails on any error but those that a
+command turns into a line, on a file opened outside of the case's directory, on a started program, and on a
+pickle. `test_fuzzing` runs some dozens of cases of each, `tools/fuzz.py` thousands."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.named import resolve
+from gluon_optbert.network.saved_model import FORMAT, VERSION, read_model
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.arrays import read_arrays, write_arrays
+from gluon_optbert.runs.command_line import parse
+from gluon_optbert.runs.manifest import write_manifest
+from gluon_optbert.runs.recipe import RecipeError, fill, read_yaml
+from gluon_optbert.text import shards as format_
+from gluon_optbert.text.make_shards import ShardRecipe
+from gluon_optbert.text.shards import Shards
+from gluon_optbert.training.recipe import PretrainRecipe
+from helpers.tiny import LENGTH, PREDICTIONS, TOKENS, network, write_saved_model, write_shards
+
+RECIPES = (ShardRecipe, PretrainRecipe, PruneRecipe)
+FORBIDDEN = (
+    'pickle.find_class',
+    'os.system',
+    'subprocess.Popen',
+    'os.exec',
+    'os.posix_spawn',
+    'socket.connect',
+)
+LONGEST_MESSAGE = 20_000  # characters; every problem of a recipe is said, but none at length
+
+
+class Audit:
+    """What Python reports of itself (PEP 578) while a case is read; the hook stays installed, as hooks do."""
+
+    def __init__(self):
+        self.inside: Optional[Path] = None
+        self.forbidden: List[str] = []
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, arguments: tuple) -> None:
+        if self.inside is None:
+            return
+        if event in FORBIDDEN:
+            self.forbidden.append(event)
+        elif event == 'open' and isinstance(arguments[0], (str, bytes)):
+            path = os.path.realpath(os.fsdecode(arguments[0]))
+            if not path.startswith(
+                (str(self.inside), sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
+            ):
+                self.forbidden.append(f'opened {path}')
+
+
+AUDIT = Audit()
+
+
+@contextlib.contextmanager
+def guarded(directory: Path) -> Iterator[None]:
+    """Lets pass the errors that a command says in one line, if they are clear; nothing else may happen
+    outside `directory`.
+    """
+    AUDIT.inside, AUDIT.forbidden = directory.resolve(), []
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        assert type(error) in (ValueError, RecipeError, FileNotFoundError), f'{type(error).__name__}: {error}'
+        first, *listed = str(error).split('\n')  # a line, and a list below it where that is long
+        assert first and all(line.startswith('  ') for line in listed), f'no clear line: {str(error)[:300]!r}'
+        assert len(str(error)) < LONGEST_MESSAGE
+    finally:
+        AUDIT.inside = None
+    assert not AUDIT.forbidden, AUDIT.forbidden
+
+
+class Place:
+    """A directory with a good example, made once, of which every case gets a fresh copy."""
+
+    def __init__(self, make: Callable[[Path], Any]):
+        self._make, self._base = make, None
+
+    @contextlib.contextmanager
+    def copy(self) -> Iterator[Path]:
+        if self._base is None:
+            self._base = tempfile.TemporaryDirectory(prefix='fuzz-')
+            self._make(Path(self._base.name) / 'good')
+        with tempfile.TemporaryDirectory(prefix='case-', dir=self._base.name) as case:
+            yield Path(shutil.copytree(Path(self._base.name) / 'good', Path(case) / 'case'))
+
+
+MODEL, SHARDS, EMPTY = (
+    Place(lambda path: write_saved_model(path)),
+    Place(lambda path: write_shards(path)),
+    Place(Path.mkdir),
+)
+
+numbers = st.integers() | st.sampled_from([0, -1, 2**31, 2**63, 10**30]) | st.floats()
+words = st.text(max_size=20) | st.sampled_from(
+    ['', '\0', '../vocab.txt', '/etc/passwd', 'x' * 5000, '\ud800', 'train-00000.npz']
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | words,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@st.composite
+def mutated_json(draw, good: Any) -> str:
+    """JSON text: a good value with some of its parts replaced, removed or added; or any value, or any text."""
+    kind = draw(st.integers(0, 9))
+    if kind == 0:
+        return draw(
+            st.text()
+            | st.sampled_from(['', '[' * 100_000, '{"a":' * 100_000, '9' * 10_000, 'NaN', '\ufeff{}'])
+        )
+    if kind == 1:
+        return json.dumps(draw(json_values))
+    value = json.loads(json.dumps(good))
+    for _ in range(draw(st.integers(1, 3))):
+        value = _mutated(draw, value)
+    return json.dumps(value)
+
+
+def _mutated(draw, value: Any) -> Any:
+    """A JSON value with one change at a random depth."""
+    if isinstance(value, dict) and value and draw(st.integers(0, 5)):
+        name = draw(st.sampled_from(sorted(value)))
+        change = draw(st.integers(0, 4))
+        if change == 0:
+            del value[name]
+        elif change == 1:
+            value[draw(words)] = value[name]
+        else:
+            value[name] = _mutated(draw, value[name])
+        return value
+    if isinstance(value, list) and value and draw(st.integers(0, 5)):
+        place = draw(st.integers(0, len(value) - 1))
+        value[place] = _mutated(draw, value[place])
+        return value
+    return draw(json_values)
+
+
+@st.composite
+def mutated_bytes(draw, good: bytes) -> bytes:
+    """Bytes with some overwritten, removed, inserted or cut off."""
+    content = bytearray(good)
+    for _ in range(draw(st.integers(1, 5))):
+        place, kind = draw(st.integers(0, max(len(content) - 1, 0))), draw(st.integers(0, 4))
+        if kind == 0:
+            del content[place:]
+        elif kind == 1:
+            del content[place : place + draw(st.integers(1, 64))]
+        elif kind == 2:
+            content[place:place] = draw(st.binary(min_size=1, max_size=16))
+        else:
+            replacement = draw(
+                st.sampled_from([b'\0', b'\xff', b'\x7f', b'\xff' * 8, b'\0' * 8])
+                | st.binary(min_size=1, max_size=4)
+            )
+            content[place : place + len(replacement)] = replacement
+    return bytes(content)
+
+
+def _bomb(levels: int = 12) -> str:
+    """A few lines of YAML that would be a list of 10 ** levels words, written out."""
+    lines = ['a0: &a0 [x, x, x, x, x, x, x, x, x, x]']
+    lines += [f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 10)}]' for i in range(1, levels)]
+    return '\n'.join([*lines, f'seed: *a{levels - 1}', f'model: *a{levels - 1}'])
+
+
+yaml_texts = (
+    st.text()
+    | st.binary()
+    | st.builds(
+        lambda name, tag, text: f'{name}: !!{tag} {text}\n',
+        st.sampled_from(['seed', 'model', 'targets']),
+        st.sampled_from(
+            [
+                'int',
+                'float',
+                'bool',
+                'null',
+                'timestamp',
+                'binary',
+                'set',
+                'omap',
+                'pairs',
+                'merge',
+                'python/name:os.system',
+                'python/object/apply:os.system',
+            ]
+        ),
+        st.sampled_from(['', 'x', '[ls]', '{}', '2020-99-99', '0b', '1:99', '~']),
+    )
+    | st.sampled_from(
+        [
+            _bomb(),
+            '[' * 5_000,
+            '{a: ' * 5_000,
+            'seed: 2020-99-99',
+            'a: *b',
+            'a: &a [*a]',
+            '? [1]\n: 2',
+            '%YAML 9.9\n---\na: 1',
+            'seed: 0x',
+            'seed: 1_000',
+            'a: "\\ud800"',
+            '\ufeffseed: 1',
+            'seed: ' + '9' * 10_000,
+        ]
+    )
+)
+
+
+@given(cls=st.sampled_from(RECIPES), data=st.data())
+def recipe_of_any_values(cls, data):
+    names = st.sampled_from([field.name for field in dataclasses.fields(cls)]) | words
+    values = data.draw(st.dictionaries(names, json_values | st.dates(), max_size=8))
+    with guarded(Path('/nowhere')):
+        fill(cls, values)
+
+
+@given(
+    cls=st.sampled_from(RECIPES),
+    text=yaml_texts
+    | st.dictionaries(words, json_values, max_size=6).map(lambda values: yaml.safe_dump(values)),
+)
+def recipe_file_of_any_text(cls, text):
+    with EMPTY.copy() as directory:
+        path = directory / 'recipe.yaml'
+        path.write_bytes(encoded(text))
+        with guarded(directory):
+            fill(cls, read_yaml(path), source=str(path))
+
+
+@given(cls=st.sampled_from(RECIPES), data=st.data())
+def any_command_line(cls, data):
+    flags = st.sampled_from(['--' + field.name.replace('_', '-') for field in dataclasses.fields(cls)])
+    words_ = data.draw(st.lists(flags | words | st.builds('{}={}'.format, flags, words), max_size=8))
+    with EMPTY.copy() as directory, contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(
+        io.StringIO()
+    ), guarded(directory):
+        try:
+            parse(
+                cls, [word for word in words_ if not word.startswith('/')], description='Any.', example='any'
+            )
+        except SystemExit as end:
+            assert end.code in (0, 2)
+
+
+@given(text=mutated_json(network().to_dict()))
+def architecture_file_of_any_text(text):
+    with EMPTY.copy() as directory:
+        (directory / 'architecture.json').write_text(text, encoding='utf-8', errors='surrogatepass')
+        with guarded(directory):
+            found = resolve(directory)
+            assert Architecture.from_json(found.to_json()) == found
+
+
+forms = st.sampled_from(
+    [
+        'bert_{}',
+        'l{}_h{}_a{}',
+        'l{}_h{}_a{}_k{}_v{}_f{}_e{}',
+        'undivided_every_{}',
+        'undivided_keep_{}_{}',
+        'optbert_{}m',
+        'uniform_{}m',
+        'albert_e{}',
+        'l{}_h{}_a{}_undivided_keep_{}',
+    ]
+)
+
+
+@given(
+    name=st.builds(
+        lambda form, values: form.format(*values),
+        forms,
+        st.lists(
+            st.integers(0, 20) | st.sampled_from(['', '-1', '9' * 9, '9' * 30, '٣', '1e9', '0x1', ' 1']),
+            min_size=7,
+            max_size=7,
+        ),
+    )
+    | words
+)
+def architecture_of_any_name(name):
+    with guarded(Path('/nowhere')):
+        if not os.path.exists(name.replace('\0', '').encode('utf-8', 'replace')):
+            resolve(name)
+
+
+@given(data=st.data())
+def manifest_of_shards(data):
+    with SHARDS.copy() as directory:
+        path = directory / format_.MANIFEST
+        path.write_text(
+            data.draw(mutated_json(json.loads(path.read_text()))), encoding='utf-8', errors='surrogatepass'
+        )
+        with guarded(directory):
+            for split in format_.SPLITS:
+                Shards.open(directory, split=split, verify=True).vocabulary()
+
+
+class Payload:
+    """Would leave a file behind if it were unpickled."""
+
+    def __reduce__(self):
+        return os.system, ('touch pickled',)
+
+
+@st.composite
+def member(draw, good: np.ndarray) -> bytes:
+    """The content of one npy file: good values, or others, or a pickle, or a header that promises too much."""
+    kind, packed = draw(st.integers(0, 5)), io.BytesIO()
+    if kind == 0:
+        np.save(packed, np.array([Payload()] * draw(st.integers(1, 4)), object), allow_pickle=True)
+    elif kind == 1:
+        np.save(
+            packed,
+            good.astype(draw(st.sampled_from(['float32', 'int64', 'uint8', 'S3', '>u2', 'complex64']))),
+        )
+    elif kind == 2:
+        np.save(packed, good.reshape(draw(st.sampled_from([(-1,), (1, -1), (-1, 1)]))))
+    else:
+        np.save(packed, good)
+        if kind == 3:
+            return draw(mutated_bytes(packed.getvalue()))
+        if kind == 4:
+            return packed.getvalue().replace(
+                b'(4,', b'(' + draw(st.sampled_from([b'9' * 12, b'-1', b'()', b'4L'])) + b','
+            )
+    return packed.getvalue()
+
+
+@given(data=st.data())
+def npz_of_shards(data):
+    """A shard that the manifest vouches for, of any members."""
+    with SHARDS.copy() as directory:
+        manifest = json.loads((directory / format_.MANIFEST).read_text())
+        records = np.zeros(4, format_.record_dtype(LENGTH, PREDICTIONS, len(TOKENS)))
+        records['valid_lengths'] = 8
+        packed = io.BytesIO()
+        bad = data.draw(st.sets(st.sampled_from(records.dtype.names), max_size=2))
+        how = data.draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA]))
+        with zipfile.ZipFile(packed, 'w', how) as npz:
+            for name in records.dtype.names:
+                plain, values = io.BytesIO(), np.ascontiguousarray(records[name])
+                np.save(plain, values)
+                npz.writestr(f'{name}.npy', data.draw(member(values)) if name in bad else plain.getvalue())
+            for name in data.draw(
+                st.lists(st.sampled_from(['../../out', '/out.npy', 'input_ids.npy', 'x\0.npy']), max_size=1)
+            ):
+                npz.writestr(zipfile.ZipInfo(name), bytes(data.draw(st.sampled_from([0, 10, 20_000_000]))))
+        content = packed.getvalue()
+        content = data.draw(mutated_bytes(content)) if data.draw(st.booleans()) else content
+        (directory / 'train-00000.npz').write_bytes(content)
+        manifest['splits']['train'] = {
+            'instances': 4,
+            'shards': [
+                {
+                    'name': 'train-00000.npz',
+                    'instances': 4,
+                    'bytes': len(content),
+                    'sha256': hashlib.sha256(content).hexdigest(),
+                }
+            ],
+        }
+        (directory / format_.MANIFEST).write_text(json.dumps(manifest))
+        with guarded(directory):
+            fields = Shards.open(directory).read(0)
+            assert {name: values.shape[0] for name, values in fields.items()} == dict.fromkeys(
+                records.dtype.names, 4
+            )
+        assert not Path('pickled').exists()
+
+
+@given(data=st.data())
+def parameter_file(data):
+    with EMPTY.copy() as directory:
+        path = directory / 'model.params'
+        write_arrays(
+            path,
+            {
+                'a': np.ones((2, 3), np.float32),
+                'b': np.zeros(0, np.int64),
+                'ü': np.ones((1, 1, 4), np.float16),
+            },
+        )
+        path.write_bytes(data.draw(mutated_bytes(path.read_bytes()) | st.binary()))
+        with guarded(directory):
+            assert sum(array.nbytes for array in read_arrays(path).values()) <= path.stat().st_size
+
+
+def encoded(text: Any) -> bytes:
+    """Text as UTF-8, lone surrogates too; bytes as they are."""
+    return text if isinstance(text, bytes) else text.encode('utf-8', 'surrogatepass')
+
+
+PARTS: Dict[str, Callable[[bytes], Any]] = {
+    'architecture.json': lambda good: mutated_json(json.loads(good)).map(encoded),
+    'progress.json': lambda good: mutated_json(json.loads(good)).map(encoded),
+    'head.json': lambda good: mutated_json({'kind': 'classification', 'labels': ['a', 'b'], 'task': 'T'}).map(
+        encoded
+    ),
+    'recipe.yaml': lambda good: yaml_texts.map(encoded),
+    'vocab.txt': mutated_bytes,
+    'model.params': mutated_bytes,
+}
+
+
+@given(name=st.sampled_from(sorted(PARTS)), vouched=st.booleans(), data=st.data())
+def model_directory(name, vouched, data):
+    """One file of it is anything; in half of the cases the manifest vouches for that."""
+    with MODEL.copy() as directory:
+        path = directory / name
+        path.write_bytes(data.draw(PARTS[name](path.read_bytes() if path.exists() else b'')))
+        if vouched:
+            write_manifest(directory, form=FORMAT, version=VERSION)
+        with guarded(directory):
+            saved = read_model(directory)
+            assert isinstance(saved.progress, dict) and isinstance(saved.recipe, dict)
+            assert isinstance(saved.progress.get('step', 0), int)
+
+
+@given(data=st.data())
+def manifest_of_a_model_directory(data):
+    with MODEL.copy() as directory:
+        path = directory / 'manifest.json'
+        path.write_text(
+            data.draw(mutated_json(json.loads(path.read_text()))), encoding='utf-8', errors='surrogatepass'
+        )
+        with guarded(directory):
+            read_model(directory)
+
+
+PROPERTIES = (
+    recipe_of_any_values,
+    recipe_file_of_any_text,
+    any_command_line,
+    architecture_file_of_any_text,
+    architecture_of_any_name,
+    manifest_of_shards,
+    npz_of_shards,
+    parameter_file,
+    model_directory,
+    manifest_of_a_model_directory,
+)
+
+
+def try_out(prop: Any, options: settings) -> Tuple[int, Optional[Exception]]:
+    """Run a property; the number of its cases, and what the one that failed raised, made small."""
+    cases, inner = [0], prop.hypothesis.inner_test
+
+    def counting(*args: Any, **kwargs: Any) -> None:
+        cases[0] += 1
+        inner(*args, **kwargs)
+
+    prop.hypothesis.inner_test = counting
+    try:
+        options(prop)()
+    except Exception as error:  # whatever the code that is tried out raises
+        return cases[0], error
+    finally:
+        prop.hypothesis.inner_test = inner
+    return cases[0], None

@@ -1,0 +1,62 @@
+"""Small pruning runs, and what their directories hold."""
+
+import json
+
+import numpy as np
+
+from gluon_optbert.cutting.selection import Selection
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.recipe import fill
+from helpers.tiny import contents
+
+MODEL = {'architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt'}
+TIMES = ('tokens_per_second', 'data_wait')
+
+
+def values_for(made_of, start, output, **more):
+    return {
+        'shards': str(made_of),
+        'model': str(start),
+        'output': str(output),
+        'target': 0.6,
+        'rounds': 2,
+        'batch_size': 8,
+        'alpha_steps': 3,
+        'alpha_learning_rate': 0.05,
+        'gamma': 0.01,
+        'recovery_steps': 4,
+        'learning_rate': 0.002,
+        'warmup': 0.3,
+        'log_every': 2,
+        'evaluate_every': 0,
+        'checkpoint_every': 2,
+        **more,
+    }
+
+
+def recipe_for(*args, **more):
+    return fill(PruneRecipe, values_for(*args, **more))
+
+
+def alphas_of(directory):
+    with np.load(str(directory / 'alphas.npz'), allow_pickle=False) as packed:
+        return {key: packed[key] for key in packed.files}
+
+
+def selection_of(directory):
+    return Selection.from_dict(json.loads((directory / 'selection.json').read_text()))
+
+
+def records(directory):
+    lines = (directory / 'metrics.jsonl').read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
+
+
+def results(directory):
+    """What has to be the same bits in two runs: everything but recipes, which name their output, and times."""
+    found = {
+        name: digest
+        for name, digest in contents(directory).items()
+        if not name.endswith(('recipe.yaml', 'manifest.json', 'metrics.jsonl'))
+    }
+    return found, records(directory)

@@ -1,0 +1,194 @@
+"""Networks, batches, vocabularies, shards and model directories so small that a test takes milliseconds."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+
+from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.architecture.parameters import parameter_shapes
+from gluon_optbert.cutting.selection import Selection
+from gluon_optbert.network.saved_model import SavedModel, write_model
+from gluon_optbert.text import shards as shards_module
+from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_hash, vocabulary_of, write_vocabulary
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKENS = [*SPECIAL_TOKENS, *'abcdefghijklmnopqrstuvwxyz.']
+LENGTH, PREDICTIONS = 16, 3
+
+
+def network(*layers, h=8, e=None, vocab_size=len(TOKENS), max_length=LENGTH):
+    """An architecture; `layers` are (a, k, v, f), by default two of (2, 4, 4, 16)."""
+    layers = layers or ((2, 4, 4, 16),) * 2
+    return Architecture(
+        h=h,
+        e=e,
+        layers=tuple(LayerDims(*dims) for dims in layers),
+        vocab_size=vocab_size,
+        max_length=max_length,
+    )
+
+
+def random_parameters(architecture, seed=0):
+    """Parameters of which every one matters: biases and betas away from zero, gammas away from one."""
+    generator = np.random.RandomState(seed)
+
+    def draw(name, shape):
+        values = generator.standard_normal(shape) * 0.4
+        return (1 + values if name.endswith('gamma') else values).astype(np.float32)
+
+    return {name: draw(name, shape) for name, shape in parameter_shapes(architecture).items()}
+
+
+def random_alphas(architecture, seed=0, *, letters='hakvf'):
+    """Gates of either sign, away from zero, on the widths of `letters`; ones elsewhere."""
+    generator = np.random.RandomState(seed)
+    alphas = {}
+    for key, width in architecture.widths().items():
+        drawn = generator.uniform(0.4, 1.6, width) * generator.choice([-1, 1], width)
+        alphas[key] = (drawn if key[0] in letters else np.ones(width)).astype(np.float32)
+    return alphas
+
+
+def random_selection(architecture, seed=0, *, letters='hakvf'):
+    """A selection that keeps a random part, at least one unit and never all of several, of the widths of
+    `letters`, and all of the others."""
+    generator = np.random.RandomState(seed)
+    kept = {}
+    for key, width in architecture.widths().items():
+        count = generator.randint(1, width) if key[0] in letters and width > 1 else width
+        kept[key] = np.sort(generator.permutation(width)[:count])
+    return Selection(kept, 0.0, 0.0)
+
+
+def random_inputs(architecture, *, batch=3, length=6, seed=0):
+    """What a pre-training network reads; the second sequence is half padding, the first has none."""
+    generator = np.random.RandomState(seed)
+    valid = generator.randint(1, length + 1, batch)
+    valid[:2] = [length, max(1, length // 2)][:batch]
+    positions = (generator.uniform(size=(batch, 2)) * valid[:, np.newaxis]).astype(int)
+    return [
+        mx.nd.array(values, dtype='float32')
+        for values in (
+            generator.randint(0, architecture.vocab_size, (batch, length)),
+            generator.randint(0, 2, (batch, length)),
+            valid,
+            positions,
+        )
+    ]
+
+
+def outputs_of(model, inputs):
+    """Encodings, pooled units, NSP scores and MLM scores as arrays."""
+    encoded, pooled, next_sentence, masked = (value.asnumpy() for value in model(*inputs))
+    return {'encoded': encoded, 'pooled': pooled, 'next_sentence': next_sentence, 'masked': masked}
+
+
+def relative_difference(found, wanted):
+    """The largest difference of any output, over the largest value of that output."""
+    assert {name: value.shape for name, value in found.items()} == {
+        name: value.shape for name, value in wanted.items()
+    }
+    return max(np.abs(found[name] - wanted[name]).max() / np.abs(wanted[name]).max() for name in wanted)
+
+
+def vocabulary():
+    """The specials, the alphabet and the full stop."""
+    return vocabulary_of(TOKENS)
+
+
+def _records(count, seed):
+    generator = np.random.RandomState(seed)
+    records = np.zeros(count, dtype=shards_module.record_dtype(LENGTH, PREDICTIONS, len(TOKENS)))
+    for record in records:
+        valid = generator.randint(8, LENGTH + 1)
+        first = generator.randint(len(SPECIAL_TOKENS), len(TOKENS))
+        letters = len(SPECIAL_TOKENS) + (first + np.arange(valid)) % (len(TOKENS) - len(SPECIAL_TOKENS))
+        places = np.sort(
+            generator.choice(np.arange(1, valid), generator.randint(1, PREDICTIONS + 1), replace=False)
+        )
+        record['input_ids'][:valid] = (
+            letters  # the alphabet from a random letter on, so there is something to learn
+        )
+        record['masked_lm_positions'][: len(places)] = places
+        record['masked_lm_ids'][: len(places)] = letters[places]
+        record['masked_lm_weights'][: len(places)] = 1
+        record['input_ids'][places] = TOKENS.index('[MASK]')
+        record['segment_ids'][valid // 2 : valid] = 1
+        record['valid_lengths'] = valid
+        record['next_sentence_labels'] = generator.randint(2)
+    return records
+
+
+def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0):
+    """A directory of shards with so many instances in each file."""
+    directory.mkdir(parents=True)
+    write_vocabulary(vocabulary(), directory / shards_module.VOCABULARY)
+    splits = {}
+    for split, counts in (('train', train), ('heldout', heldout)):
+        files = [
+            shards_module.write_shard(directory / f'{split}-{i:05d}.npz', _records(count, [seed, i, count]))
+            for i, count in enumerate(counts)
+        ]
+        splits[split] = {'instances': sum(counts), 'shards': [dataclasses.asdict(file) for file in files]}
+    manifest = {
+        'format': shards_module.FORMAT,
+        'version': shards_module.VERSION,
+        'max_seq_length': LENGTH,
+        'max_predictions': PREDICTIONS,
+        'splits': splits,
+        'vocabulary': {'size': len(TOKENS), 'sha256': vocabulary_hash(vocabulary())},
+    }
+    (directory / shards_module.MANIFEST).write_text(json.dumps(manifest), encoding='utf-8')
+    return directory
+
+
+def saved_model(architecture=None, *, seed=0, **more):
+    """A network with small random weights, as if pre-trained for 1,000 steps."""
+    architecture = architecture or network()
+    parameters = {
+        name: value * np.float32(0.5) if not name.endswith('gamma') else value
+        for name, value in random_parameters(architecture, seed).items()
+    }
+    return SavedModel(
+        architecture, parameters, vocabulary(), {'seed': seed}, **{'progress': {'step': 1000}, **more}
+    )
+
+
+def write_saved_model(directory, **options):
+    """The directory, with `saved_model` in it."""
+    write_model(directory, saved_model(**options))
+    return directory
+
+
+def contents(directory):
+    """Every file below a directory by its path there, as the SHA-256 of its bytes."""
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob('*'))
+        if path.is_file()
+    }
+
+
+def environment(**more):
+    """That of a program that is to find this package."""
+    return {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONDONTWRITEBYTECODE': '1', **more}
+
+
+def run(*arguments, timeout=120, **options):
+    """A finished Python program of the repository, with what it said."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=str(ROOT),
+        env=environment(),
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+        **options,
+    )

@@ -1,0 +1,93 @@
+"""A small training run whose parts tests vary."""
+
+import numpy as np
+
+from gluon_optbert.architecture.cost import ParameterCost, beta
+from gluon_optbert.network.model import build, named_parameters
+from gluon_optbert.pruning.algorithm import GateTraining
+from gluon_optbert.pruning.penalty import L1Penalty
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.loop import descend
+from gluon_optbert.training.mlm_nsp import Pretraining
+from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.optimization import Optimizer, Schedule
+from gluon_optbert.training.reporter import Reporter
+from helpers.pruned import records
+from helpers.tiny import network, saved_model
+
+PHASE = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1)
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+class Run:
+    """A network, its optimizer and a directory; `fit` with the arguments that tests vary."""
+
+    def __init__(
+        self,
+        shards,
+        directory,
+        *,
+        gated=False,
+        dropout=0.1,
+        optimizer='bertadam',
+        seed=0,
+        precision='float32',
+        **options,
+    ):
+        self.shards, self.directory = shards, directory
+        self.workers = Workers()
+        directory.mkdir(parents=True, exist_ok=True)
+        self.model = build(
+            network(), saved_model(seed=seed).parameters, dropout=dropout, gated=gated, precision=precision
+        )
+        self.trained, self.penalty = named_parameters(self.model), None
+        if gated:
+            for parameter in self.trained.values():
+                parameter.grad_req = 'null'
+            self.trained = {f'{key}.alpha': gate for key, gate in self.model.gates.parameters.items()}
+            self.penalty = L1Penalty(0.01, beta(network(), ParameterCost()))
+        self.optimizer = Optimizer(self.trained, optimizer, workers=self.workers, **options)
+
+    def fit(self, phase=PHASE, *, schedule=None, heldout=False):
+        train, data = self.shards['train'], self.shards['heldout'] if heldout else None
+        objective = Pretraining(self.model, self.workers, train, data)
+        if self.penalty:
+            objective = GateTraining(self.model, self.workers, train, self.penalty)
+        return descend(
+            objective,
+            self.optimizer,
+            schedule or Schedule(0.01, phase.steps, 2),
+            phase,
+            reporter=Reporter(self.directory / 'metrics.jsonl', self.workers),
+            states=self.directory / 'states',
+        )
+
+    def values(self):
+        return {name: parameter.data().asnumpy() for name, parameter in self.trained.items()}
+
+    def records(self):
+        return records(self.directory)
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        assert np.array_equal(one[name], other[name]), name
+
+
+def acting(action, at, schedule=Schedule(0.01, 6, 2)):
+    """A schedule that does something when it is asked for a step, which is after that step's gradient."""
+
+    def rate(step):
+        if step == at:
+            action()
+        return schedule(step)
+
+    return rate
+
+
+def interrupt():
+    raise Interrupted

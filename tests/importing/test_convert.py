@@ -1,0 +1,526 @@
+"""Importing: the same network from every form, all that does not fit at once, and nothing that is
+half-written.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.checkpoints import (
+    named,
+    write_checkpoint,
+    write_config,
+    write_gluonnlp,
+    write_google,
+    write_hugging_face,
+)
+from helpers.gluonnlp_models import gluonnlp_model
+from helpers.tiny import (
+    ROOT,
+    TOKENS,
+    contents,
+    network,
+    outputs_of,
+    random_inputs,
+    random_parameters,
+    relative_difference,
+    run,
+    vocabulary,
+)
+
+from gluon_optbert.architecture.heads import PRETRAINING, Head
+from gluon_optbert.architecture.parameters import PARTS, parameter_shapes, part_of
+from gluon_optbert.importing import sources
+from gluon_optbert.importing.convert import ImportRecipe, convert, describe, import_checkpoint
+from gluon_optbert.importing.name_maps import GLUONNLP, HUGGING_FACE, TENSORFLOW, look_up
+from gluon_optbert.importing.sources import read_source
+from gluon_optbert.network.model import build
+from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.recipe import fill
+
+WEIGHTS = ('model.safetensors', 'model.safetensors.index.json', 'pytorch_model.bin', 'old pytorch_model.bin')
+MINILM = Path(__file__).parents[3] / 'shared' / 'models' / 'minilm-l6-h384'
+SENTENCES = Path(__file__).parents[3] / 'shared' / 'data' / 'glue' / 'SST-2' / 'dev.tsv'
+PARAMETERS = random_parameters(network())
+
+
+def imported(source, **options):
+    return convert(read_source(str(source), **options))
+
+
+def assert_parameters(found, wanted=PARAMETERS):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert found[name].dtype == np.float32 and np.array_equal(found[name], value), name
+
+
+def head_parameters(head, outputs):
+    """Those of the encoder, and a head of a task."""
+    generator = np.random.RandomState(3)
+    kept = {name: value for name, value in PARAMETERS.items() if part_of(name) in (None, 'pooler')}
+    return {
+        **kept,
+        'task.weight': generator.standard_normal((outputs, 8)).astype(np.float32),
+        'task.bias': generator.standard_normal(outputs).astype(np.float32),
+    }
+
+
+# Names
+
+
+@pytest.mark.parametrize('names', [HUGGING_FACE, TENSORFLOW, GLUONNLP])
+def test_every_map_reaches_every_parameter_and_nothing_else(names):
+    reached = {here.replace('{i}', layer) for here in names.values() if here for layer in '01'}
+    assert reached == {*parameter_shapes(network()), 'task.weight', 'task.bias'}
+
+
+def test_tensorflow_names_are_those_that_hugging_faces_were_made_from():
+    """Two tables that were typed apart agree under the rule of Transformers' converter."""
+    for name, here in TENSORFLOW.items():
+        words = name.replace('layer_{i}', 'layer.{i}').replace('/', '.').replace('kernel', 'weight')
+        words = words.replace('output_weights', 'weight').replace('output_bias', 'bias')
+        words = re.sub('embeddings$', 'embeddings.weight', words)
+        if here and here.partition('.')[0] != 'task':
+            assert HUGGING_FACE[words] == here, name
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'encoder.layer.01.output.dense.bias',
+        'encoder.layer.{i}.output.dense.bias',
+        'encoder.layer.1',
+        'bert.bert.pooler.dense.bias',
+        'encoder.layer.99999.output.dense.bias',
+        '',
+    ],
+)
+def test_names_that_are_only_nearly_right_are_unknown(name):
+    assert look_up('Hugging Face', name) == (False, None) or name.count('{i}')
+
+
+# The same network from every form
+
+
+@pytest.mark.parametrize('files', WEIGHTS)
+@pytest.mark.parametrize('spelling', [0, 1])
+def test_hugging_face_directory_is_read_from_every_file(tmp_path, files, spelling):
+    found = imported(
+        write_hugging_face(tmp_path / 'hf', named('Hugging Face', spelling=spelling), files=files)
+    )
+    assert_parameters(found.model.parameters)
+    assert found.model.architecture == network() and found.model.vocabulary.idx_to_token == TOKENS
+    assert found.model.head == PRETRAINING and found.model.progress == {} and found.dropped == ()
+
+
+def test_tensorflow_checkpoint_is_read_transposed_and_without_optimizer_state(tmp_path):
+    arrays = named('TensorFlow')
+    more = {name + '/adam_' + moment: value for name, value in arrays.items() for moment in 'mv'}
+    directory = write_google(tmp_path / 'tf', {**arrays, **more, 'global_step': np.array(7)})
+    for source in (directory, directory / 'bert_model.ckpt'):
+        found = imported(source)
+        assert_parameters(found.model.parameters)
+        assert set(found.dropped) == {*more, 'global_step'}
+    assert found.model.architecture == network()
+
+
+def test_gluonnlp_file_is_read_as_gluonnlp_reads_it(tmp_path):
+    theirs = gluonnlp_model(network())
+    theirs.initialize()
+    theirs(*random_inputs(network()))  # its shapes are deferred
+    path = write_gluonnlp(tmp_path / 'gluonnlp')
+    theirs.load_parameters(str(path), ignore_extra=False, allow_missing=True)
+    theirs.save_parameters(str(path))  # with GluonNLP's own set of names
+    found = imported(path).model
+    assert_parameters(found.parameters)
+    ours = outputs_of(build(found.architecture, found.parameters), random_inputs(network()))
+    assert (
+        relative_difference(ours, outputs_of(theirs, random_inputs(network()))) <= 1e-5
+    )  # float32, sums in another order
+
+
+def test_gluonnlp_head_count_is_asked_for_where_the_name_does_not_say_it(tmp_path):
+    path = write_gluonnlp(tmp_path / 'gluonnlp', name='model.params')
+    with pytest.raises(ValueError, match='--heads'):
+        imported(path)
+    assert imported(path, heads=4).model.architecture.layers[0].a == 4
+
+
+def test_vocabulary_may_lie_elsewhere(tmp_path):
+    path = write_gluonnlp(tmp_path / 'gluonnlp')
+    (path.parent / 'other.vocab').write_text(vocabulary().to_json())
+    with pytest.raises(ValueError, match='2 vocabularies .*--vocabulary'):
+        imported(path)
+    found = imported(path, vocabulary=write_config(tmp_path / 'words') / 'vocab.txt')
+    assert found.model.vocabulary.idx_to_token == TOKENS
+
+
+def test_half_precision_is_widened_without_loss(tmp_path):
+    arrays = {name: value.astype(np.float16) for name, value in named('Hugging Face').items()}
+    found = imported(write_hugging_face(tmp_path / 'hf', arrays)).model.parameters
+    assert_parameters(
+        found, {name: value.astype(np.float16).astype(np.float32) for name, value in PARAMETERS.items()}
+    )
+
+
+def test_tied_names_have_to_hold_the_same_numbers(tmp_path):
+    arrays = named('Hugging Face')
+    arrays['cls.predictions.decoder.weight'] = PARAMETERS['word_embed.0.weight'].copy()
+    arrays['bert.embeddings.position_ids'] = np.arange(16)[np.newaxis]
+    found = imported(write_hugging_face(tmp_path / 'tied', arrays))
+    assert_parameters(found.model.parameters)
+    assert found.dropped == ('bert.embeddings.position_ids',)
+    arrays['cls.predictions.decoder.weight'][3, 3] += 1
+    with pytest.raises(ValueError, match='word_embed.0.weight hold different numbers'):
+        imported(write_hugging_face(tmp_path / 'untied', arrays))
+
+
+# Heads
+
+
+@pytest.mark.parametrize(
+    'parts, without',
+    [
+        (['mlm', 'nsp'], ('decoder', 'classifier')),
+        (['pooler', 'nsp'], ('pooler', 'classifier')),
+        (['pooler', 'mlm', 'nsp'], ('pooler', 'decoder', 'classifier')),
+    ],
+)
+def test_missing_heads_are_random_and_said(tmp_path, parts, without):
+    source = write_hugging_face(
+        tmp_path / 'hf', named('Hugging Face', without=without, prefix='pooler' in parts)
+    )
+    recipe = fill(ImportRecipe, {'source': str(source), 'output': str(tmp_path / 'model')})
+    found = import_checkpoint(recipe)
+    saved = read_model(tmp_path / 'model')
+    assert saved.progress == {'untrained': parts}
+    kept = {name for name in PARAMETERS if part_of(name) not in parts}
+    assert all(np.array_equal(saved.parameters[name], PARAMETERS[name]) for name in kept)
+    again = convert(read_source(str(source)), seed=2).model.parameters
+    assert {name for name in PARAMETERS if not np.array_equal(saved.parameters[name], again[name])} == {
+        name for name in set(PARAMETERS) - kept if PARAMETERS[name].ndim > 1
+    }
+    said = '\n'.join(describe(found, recipe))
+    assert all(f'no {PARTS[part]}' in said for part in parts) and '--train heads' in said
+
+
+def test_head_of_which_a_part_is_missing_is_refused(tmp_path):
+    arrays = named('Hugging Face')
+    for name in ('cls.predictions.bias', 'cls.predictions.decoder.bias', 'cls.seq_relationship.weight'):
+        arrays.pop(name, None)
+    with pytest.raises(ValueError) as error:
+        imported(write_hugging_face(tmp_path / 'hf', arrays))
+    assert 'missing decoder.3.bias (32,)' in str(error.value) and 'missing classifier.weight (2, 8)' in str(
+        error.value
+    )
+
+
+@pytest.mark.parametrize(
+    'head, name',
+    [
+        (Head('classification', ('no', 'yes', 'maybe'), 'mnli'), 'classifier'),
+        (Head('regression', (), 'stsb'), 'classifier'),
+        (Head('question_answering'), 'qa_outputs'),
+    ],
+)
+def test_checkpoint_of_a_task_keeps_its_head(tmp_path, head, name):
+    parameters = head_parameters(head, head.outputs)
+    arrays = {
+        key.replace('classifier', name): value for key, value in named('Hugging Face', parameters).items()
+    }
+    labels = {str(i): label for i, label in enumerate(head.labels)}
+    source = write_hugging_face(
+        tmp_path / 'hf',
+        arrays,
+        id2label=dict(reversed(labels.items())) or None,
+        finetuning_task=head.task or None,
+        architectures=None,
+    )
+    import_checkpoint(fill(ImportRecipe, {'source': str(source), 'output': str(tmp_path / 'model')}))
+    saved = read_model(tmp_path / 'model')
+    assert saved.head == head and saved.progress == {}
+    wanted = {key: value for key, value in parameters.items() if head.pooled or part_of(key) != 'pooler'}
+    assert_parameters(saved.parameters, wanted)
+
+
+def test_heads_of_tasks_are_read_in_every_form(tmp_path):
+    parameters = head_parameters('classification', 3)
+    found = imported(write_google(tmp_path / 'tf', named('TensorFlow', parameters)))
+    assert found.model.head == Head('classification', ('0', '1', '2'))
+    assert_parameters(found.model.parameters, parameters)
+    found = imported(write_gluonnlp(tmp_path / 'gluonnlp', named('GluonNLP', parameters)))
+    assert found.model.head.labels == ('0', '1', '2')
+    parameters = head_parameters('question_answering', 2)
+    arrays = {
+        name.replace('output_', 'cls/squad/output_') if name.startswith('output') else name: value
+        for name, value in named('TensorFlow', parameters).items()
+    }
+    found = imported(write_google(tmp_path / 'squad', arrays))
+    assert found.model.head.kind == 'question_answering'
+    assert set(found.dropped) == {'bert/pooler/dense/kernel', 'bert/pooler/dense/bias'}
+
+
+def test_pretraining_heads_beside_the_head_of_a_task_are_dropped_and_listed(tmp_path):
+    arrays = {**named('Hugging Face'), **named('Hugging Face', head_parameters('classification', 2))}
+    found = imported(write_hugging_face(tmp_path / 'hf', arrays))
+    assert len(found.dropped) == 7 and all(name.startswith('cls.') for name in found.dropped)
+    assert found.model.head.labels == ('0', '1')
+
+
+@pytest.mark.parametrize(
+    'changes, said',
+    [
+        ({'architectures': ['BertForTokenClassification']}, 'BertForTokenClassification'),
+        ({'problem_type': 'multi_label_classification'}, 'several labels'),
+        ({'id2label': {'0': 'a'}}, 'id2label'),
+        ({'id2label': {'0': 'a', '1': 'a', '2': 'b'}}, 'two different labels'),
+        ({'id2label': [1, 2, 3]}, 'id2label'),
+    ],
+)
+def test_heads_that_are_none_of_the_known_are_refused(tmp_path, changes, said):
+    source = write_hugging_face(
+        tmp_path / 'hf', named('Hugging Face', head_parameters('classification', 3)), **changes
+    )
+    with pytest.raises(ValueError, match=said):
+        imported(source)
+
+
+# What does not fit
+
+
+def test_all_that_does_not_fit_is_listed(tmp_path):
+    arrays = named('Hugging Face')
+    arrays['bert.encoder.layer.2.output.dense.bias'] = np.zeros(8, np.float32)
+    arrays['extra'] = np.zeros(3, np.float32)
+    arrays['bert.pooler.dense.bias'] = np.zeros(9, np.float32)
+    arrays['bert.encoder.layer.1.output.dense.bias'] = np.zeros(8, np.int64)
+    arrays['bert.encoder.layer.0.output.dense.bias'][2] = np.nan
+    del arrays['bert.embeddings.LayerNorm.bias']
+    source = write_hugging_face(tmp_path / 'hf', arrays)
+    (source / 'vocab.txt').write_text(''.join(f'{token}\n' for token in [*TOKENS, 'more']))
+    with pytest.raises(ValueError) as error:
+        imported(source)
+    lines = str(error.value).splitlines()
+    assert len(lines) == 8
+    for said in (
+        "unknown 'bert.encoder.layer.2.output.dense.bias'",
+        "unknown 'extra' (3,)",
+        'bert.pooler.dense.bias has shape (9,), wanted (8,)',
+        'elements of type int64',
+        '1 numbers that are not finite',
+        'missing encoder.layer_norm.beta (8,)',
+        'vocabulary has 33 tokens, the embedding 32',
+    ):
+        assert sum(said in line for line in lines) == 1, said
+
+
+def test_parameter_file_with_a_wrong_shape_is_refused_by_name(tmp_path):
+    arrays = named('GluonNLP', prefix=False)
+    arrays['encoder.transformer_cells.1.ffn.ffn_2.weight'] = np.zeros((8, 17), np.float32)
+    arrays['encoder.transformer_cells.0.proj.bias'] = np.zeros((2, 4), np.float32)
+    with pytest.raises(ValueError) as error:
+        imported(write_gluonnlp(tmp_path / 'wrong', arrays))
+    assert len(str(error.value).splitlines()) == 3
+    assert 'has shape (8, 17), wanted (8, 16)' in str(error.value) and 'has shape (2, 4), wanted (8,)' in str(
+        error.value
+    )
+    arrays = {
+        name.replace('cells.1', 'cells.3'): value for name, value in named('GluonNLP', prefix=False).items()
+    }
+    with pytest.raises(ValueError, match='layers 0, 3'):
+        imported(write_gluonnlp(tmp_path / 'gap', arrays))
+
+
+@pytest.mark.parametrize(
+    'changes, said',
+    [
+        ({'hidden_act': 'gelu_new'}, 'hidden_act'),
+        ({'position_embedding_type': 'relative_key'}, 'position_embedding_type'),
+        ({'model_type': 'roberta'}, 'model_type'),
+        ({'is_decoder': True}, 'is_decoder'),
+        ({'layer_norm_eps': 1e-3}, 'layer_norm_eps'),
+        ({'hidden_size': None}, 'hidden_size'),
+        ({'num_hidden_layers': 10**9}, 'num_hidden_layers'),
+        ({'hidden_size': 8.0}, 'hidden_size'),
+        ({'num_attention_heads': 3}, 'does not divide'),
+        ({'vocab_size': True}, 'vocab_size'),
+        ({'type_vocab_size': 0}, 'type_vocab_size'),
+    ],
+)
+def test_configurations_that_are_no_bert_here_are_refused(tmp_path, changes, said):
+    with pytest.raises(ValueError, match=said):
+        imported(write_hugging_face(tmp_path / 'hf', **changes))
+
+
+def test_all_that_is_wrong_with_a_configuration_is_said_at_once(tmp_path):
+    with pytest.raises(ValueError) as error:
+        imported(
+            write_hugging_face(
+                tmp_path / 'hf', hidden_act='relu', vocab_size='many', layer_norm_eps='small', is_decoder=1
+            )
+        )
+    assert all(name in str(error.value) for name in ('hidden_act', 'vocab_size', 'layer_norm_eps'))
+
+
+def test_another_epsilon_is_said(tmp_path):
+    assert imported(write_hugging_face(tmp_path / 'same')).notes == ()
+    (note,) = imported(write_hugging_face(tmp_path / 'other', layer_norm_eps=1e-5)).notes
+    assert '1e-05' in note and '1e-12' in note
+
+
+@pytest.mark.parametrize('name', ['config.json', 'vocab.txt', 'model.safetensors'])
+def test_missing_file_is_named(tmp_path, name):
+    source = write_hugging_face(tmp_path / 'hf')
+    (source / name).unlink()
+    with pytest.raises(FileNotFoundError, match=name):
+        imported(source)
+
+
+@pytest.mark.parametrize(
+    'name', ['bert_config.json', 'vocab.txt', 'bert_model.ckpt.data-00000-of-00001', 'bert_model.ckpt.index']
+)
+def test_missing_file_of_a_tensorflow_checkpoint_is_named(tmp_path, name):
+    source = write_google(tmp_path / 'tf')
+    (source / name).unlink()
+    with pytest.raises(FileNotFoundError, match='TensorFlow' if name.endswith('index') else name):
+        imported(source)
+
+
+def test_two_checkpoints_in_a_directory_have_to_be_told_apart(tmp_path):
+    source = write_google(tmp_path / 'tf')
+    write_checkpoint(source / 'model.ckpt-7', named('TensorFlow'))
+    with pytest.raises(FileNotFoundError, match='2 TensorFlow checkpoints'):
+        imported(source)
+    assert_parameters(imported(source / 'model.ckpt-7').model.parameters)
+
+
+@pytest.mark.parametrize('source', ['nowhere', 'bert_12_768_12_no_such', 'roberta_12_768_12_openwebtext'])
+def test_what_is_nowhere_is_said(source):
+    with pytest.raises((ValueError, FileNotFoundError), match='model zoo'):
+        read_source(source)
+
+
+# The model zoo
+
+
+def test_model_zoo_name_is_fetched_by_gluonnlp(tmp_path, monkeypatch):
+    from mxnet.gluon.model_zoo import model_store
+
+    path = write_gluonnlp(tmp_path / 'zoo')
+    monkeypatch.setattr(model_store, 'get_model_file', lambda name, root: str(path))
+    monkeypatch.setattr('gluonnlp.data.utils._load_pretrained_vocab', lambda name, root, cls: vocabulary())
+    monkeypatch.setitem(model_store._model_sha1, 'bert_12_768_2_tiny', '')
+    monkeypatch.setattr(sources, 'ZOO', ('bert_12_768_2_',))  # with as many heads as the tiny network
+    assert_parameters(convert(read_source('bert_12_768_2_tiny')).model.parameters)
+
+
+def test_model_zoo_that_cannot_be_reached_is_one_line(monkeypatch):
+    from mxnet.gluon.model_zoo import model_store
+
+    def unreachable(name, root):
+        raise ConnectionError('no route\nto host')
+
+    monkeypatch.setattr(model_store, 'get_model_file', unreachable)
+    with pytest.raises(RunFailed, match='could not be fetched .ConnectionError: no route') as error:
+        read_source('bert_12_768_12_book_corpus_wiki_en_uncased')
+    assert len(str(error.value).splitlines()) == 1
+
+
+# The command
+
+
+def test_command_says_what_it_read_dropped_made_up_and_wrote(tmp_path):
+    arrays = {
+        **named('Hugging Face', without=('decoder',)),
+        'bert.embeddings.position_ids': np.arange(16)[np.newaxis],
+    }
+    source = write_hugging_face(tmp_path / 'hf', arrays)
+    done = run(
+        '-W', 'ignore', ROOT / 'tools' / 'import_checkpoint.py', source, '--output', tmp_path / 'model'
+    )
+    assert done.returncode == 0, done.stderr
+    for said in (
+        '2 layers, h=8',
+        'dropped: bert.embeddings.position_ids',
+        'no MLM head',
+        f'wrote {tmp_path}/model',
+        '--train heads',
+    ):
+        assert said in done.stdout
+    assert read_model(tmp_path / 'model').recipe['source'] == str(source)
+
+
+def test_command_that_fails_leaves_nothing(tmp_path):
+    source = write_hugging_face(tmp_path / 'hf', hidden_act='relu')
+    before = contents(tmp_path)
+    done = run(
+        '-W', 'ignore', ROOT / 'tools' / 'import_checkpoint.py', source, '--output', tmp_path / 'model'
+    )
+    assert done.returncode == 2 and done.stderr.startswith('error: ') and len(done.stderr.splitlines()) == 1
+    assert contents(tmp_path) == before and sorted(os.listdir(tmp_path)) == ['hf']
+
+
+def test_existing_output_is_refused_before_anything_is_read(tmp_path):
+    (tmp_path / 'model').mkdir()
+    with pytest.raises(FileExistsError, match='model: exists'):
+        import_checkpoint(fill(ImportRecipe, {'source': 'nowhere', 'output': str(tmp_path / 'model')}))
+
+
+# A real checkpoint
+
+
+@pytest.mark.skipif(not MINILM.is_dir(), reason='no checkpoint in ../shared/models')
+def test_real_checkpoint_is_imported_whole():
+    found = imported(MINILM)
+    assert found.model.progress == {'untrained': ['mlm', 'nsp']} and found.dropped == (
+        'embeddings.position_ids',
+    )
+    assert found.model.architecture.h == 384 and len(found.model.architecture.layers) == 6
+    assert found.model.vocabulary['[PAD]'] == 0 and found.model.vocabulary['[MASK]'] == 103
+
+
+@pytest.mark.skipif(
+    not (MINILM.is_dir() and SENTENCES.is_file()), reason='no checkpoint or sentences in ../shared'
+)
+@pytest.mark.skipif(
+    'TRANSFORMERS_PYTHON' not in os.environ,
+    reason='TRANSFORMERS_PYTHON names no interpreter with Transformers',
+)
+def test_real_checkpoint_agrees_with_transformers_on_real_sentences(tmp_path):
+    lines = SENTENCES.read_text(encoding='utf-8').splitlines()[1:17]
+    (tmp_path / 'sentences').write_text('\n'.join(line.split('\t')[0] for line in lines))
+    done = run(
+        '-W',
+        'ignore',
+        ROOT / 'tools' / 'compare_with_transformers.py',
+        MINILM,
+        '--peer',
+        os.environ['TRANSFORMERS_PYTHON'],
+        '--sentences',
+        tmp_path / 'sentences',
+        '--tolerance',
+        '1e-4',
+    )
+    assert done.returncode == 0 and 'agreed' in done.stdout, done.stderr
+
+
+def test_comparison_says_that_its_peer_failed(tmp_path):
+    source = write_hugging_face(tmp_path / 'hf')
+    (tmp_path / 'sentences').write_text('a b c .\n')
+    done = run(
+        '-W',
+        'ignore',
+        ROOT / 'tools' / 'compare_with_transformers.py',
+        source,
+        '--peer',
+        shutil.which('false'),
+        '--sentences',
+        tmp_path / 'sentences',
+    )
+    assert done.returncode == 1 and done.stderr.splitlines() == [
+        f'error: {shutil.which("false")} failed: nothing was said'
+    ]

@@ -1,0 +1,467 @@
+"""The readers of foreign files: equal to what was written, and nothing believed or run that a file says."""
+
+import json
+import os
+import pickle
+import pickletools
+import struct
+import tracemalloc
+import zipfile
+
+import mxnet as mx
+import numpy as np
+import pytest
+from helpers.checkpoints import (
+    Call,
+    Global,
+    Reference,
+    block,
+    entry,
+    field,
+    pickled,
+    state,
+    table,
+    tensor,
+    varint,
+    write_checkpoint,
+    write_old_torch,
+    write_torch,
+    write_zip,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+from safetensors.numpy import save_file
+
+from gluon_optbert.importing import crc32c as crc32c_module
+from gluon_optbert.importing.crc32c import crc32c, masked
+from gluon_optbert.importing.foreign import MOST_TEXT_BYTES, array_of, read_json
+from gluon_optbert.importing.safetensors_reader import read_safetensors, read_sharded_safetensors
+from gluon_optbert.importing.sources import read_params
+from gluon_optbert.importing.tensorflow_reader import read_index, read_tensorflow
+from gluon_optbert.importing.torch_reader import STORAGES, read_torch
+
+MANY = {f'name.{i:02d}': np.arange(i, i + 6, dtype='f4').reshape(2, 3) for i in range(40)}
+ARRAYS = {
+    'a': np.arange(6, dtype='f4').reshape(2, 3),
+    'b.c': np.array([0.1, -2.0]),
+    'half': np.arange(4, dtype='f2'),
+    'ids': np.arange(5),
+    'transposed': np.arange(12, dtype='f4').reshape(3, 4).T,
+    'none': np.zeros((0, 3), 'f4'),
+}
+
+
+def assert_arrays(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert (
+            found[name].dtype == value.dtype
+            and found[name].shape == value.shape
+            and np.array_equal(found[name], value)
+        ), name
+
+
+# CRC-32C
+
+
+@pytest.mark.parametrize(
+    'data, wanted',
+    [
+        (b'', 0),
+        (b'123456789', 0xE3069283),
+        (bytes(32), 0x8A9136AA),
+        (b'\xff' * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+    ],
+)
+def test_checksum_is_that_of_rfc_3720(data, wanted):
+    assert crc32c(data) == wanted
+
+
+@pytest.mark.parametrize('length', [1 << 16, (1 << 16) + 1, 3 * (1 << 16) - 1, 1 << 18])
+def test_checksum_side_by_side_is_the_checksum_in_a_row(length, monkeypatch):
+    data = np.random.RandomState(length).bytes(length)
+    wanted = crc32c(data)
+    monkeypatch.setattr(crc32c_module, '_SIDE_BY_SIDE', length + 1)
+    assert crc32c(data) == wanted
+
+
+# Arrays
+
+
+@given(
+    st_numpy.arrays(
+        'f4', st_numpy.array_shapes(max_dims=3, max_side=4), elements=st.floats(width=32, allow_nan=False)
+    )
+)
+def test_bfloat16_is_the_upper_half_of_float32(values):
+    upper = values.view('u4') & np.uint32(0xFFFF0000)
+    found = array_of((upper >> 16).astype('<u2').tobytes(), 'BF16', values.shape)
+    assert found.dtype == np.float32 and np.array_equal(found.view('u4'), upper)
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        (bytes(8), 'F32', (3,)),
+        (bytes(8), 'F32', (-2, -1)),
+        (bytes(8), 'F8', (8,)),
+        (b'', 'F32', (0,) * 9),
+        (bytes(8), 'F32', (b'ab',)),
+        (bytes(4), 'F32', (10**30,)),
+    ],
+)
+def test_bytes_that_are_no_such_array_are_refused(arguments):
+    with pytest.raises(ValueError):
+        array_of(*arguments)
+
+
+def test_long_and_deep_json_is_refused(tmp_path):
+    (tmp_path / 'deep').write_text('[' * 100000)
+    with open(tmp_path / 'long', 'wb') as file:
+        file.truncate(MOST_TEXT_BYTES + 1)
+    for name in ('deep', 'long'):
+        with pytest.raises(ValueError, match=name):
+            read_json(tmp_path / name)
+
+
+# PyTorch
+
+
+@pytest.mark.parametrize('write', [write_torch, write_old_torch])
+def test_torch_tensors_are_read_as_written(tmp_path, write):
+    write(tmp_path / 'file.bin', ARRAYS)
+    assert_arrays(read_torch(tmp_path / 'file.bin'), ARRAYS)
+
+
+def test_tensors_may_share_a_storage_and_be_parameters(tmp_path):
+    values = np.arange(10, dtype='f4')
+    part = tensor('0', values, shape=(2, 3), strides=(1, 2), offset=1)
+    hooks = Call((Global('collections.OrderedDict'),))
+    parameter = Call((Global('torch._utils._rebuild_parameter'), tensor('0', values), True, hooks))
+    write_zip(tmp_path / 'file.bin', pickled({'whole': parameter, 'part': part}), [values.tobytes()])
+    assert_arrays(read_torch(tmp_path / 'file.bin'), {'whole': values, 'part': values[1:7].reshape(3, 2).T})
+
+
+def test_state_dictionary_with_versions_is_read(tmp_path):
+    """As torch.save writes one: an OrderedDict that is filled and then given its attribute _metadata."""
+
+    def part(value):
+        return pickled(value, end=b'')[2:]
+
+    empty = Call((Global('collections.OrderedDict'),))
+    tensors = b''.join(part(item) for pair in state({'a': ARRAYS['a']}).items() for item in pair)
+    stream = part(empty) + b'(' + tensors + b'u' + part({'_metadata': empty}) + b'b.'
+    write_zip(tmp_path / 'file.bin', b'\x80\x02' + stream, [ARRAYS['a'].tobytes()])
+    assert_arrays(read_torch(tmp_path / 'file.bin'), {'a': ARRAYS['a']})
+
+
+class Hostile:
+    """Leaves a file behind where it is unpickled."""
+
+    def __init__(self, canary):
+        self._canary = canary
+
+    def __reduce__(self):
+        return os.mkdir, (self._canary,)
+
+
+def in_both_forms(directory, stream):
+    write_zip(directory / 'new.bin', stream)
+    old = [
+        pickled(0x1950A86A20F9469CFC6C),
+        pickled(1001),
+        pickled({'little_endian': True}),
+        stream,
+        pickled([]),
+    ]
+    (directory / 'old.bin').write_bytes(b''.join(old))
+    (directory / 'bare.bin').write_bytes(stream)
+    return [directory / name for name in ('new.bin', 'old.bin', 'bare.bin')]
+
+
+@pytest.mark.parametrize('protocol', range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize(
+    'wrap', [lambda evil: evil, lambda evil: {'a': evil}, lambda evil: {'a': [evil, (evil,)]}]
+)
+def test_hostile_pickle_is_refused_and_not_run(tmp_path, protocol, wrap):
+    canary = str(tmp_path / 'canary')
+    stream = pickle.dumps(wrap(Hostile(canary)), protocol)
+    for path in in_both_forms(tmp_path, stream):
+        with pytest.raises(ValueError, match=path.name):
+            read_torch(path)
+    assert not os.path.exists(canary)
+    pickle.loads(stream)
+    assert os.path.exists(canary)  # it would have
+
+
+HOSTILE = {
+    'inst': b'(S"x"\nios\nmkdir\n.',
+    'obj': b'(cos\nmkdir\nS"x"\no.',
+    'newobj': b'\x80\x02cbuiltins\nobject\n)\x81.',
+    'extension': b'\x80\x02\x82\x01.',
+    'persistent name': b'Pname\n.',
+    'get': b'I1\np0\n0g0\n.',
+    'state of a name': b'\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}b.',
+    'state of a tensor': pickled(state({'a': ARRAYS['a']}), end=b'')[:-1] + b'}b.',
+    'a far place in the memo': b'\x80\x02Nr\xff\xff\xff\x7f.',
+    'a long frame': b'\x80\x04\x95' + b'\xff' * 8 + b'N.',
+    'a long word': b'\x80\x04\x8d' + b'\xff' * 8 + b'abc.',
+    'no end': b'\x80\x02}',
+    'nothing on the stack': b'\x80\x02.',
+    'mark': b'\x80\x02(.',
+    'call of a mark': b'\x80\x02ccollections\nOrderedDict\n(R.',
+    'dictionary of itself': b'\x80\x02}q\x00(h\x00Nu.',
+    'a number that is called': b'\x80\x02K\x01)R.',
+    'keys that take for ever': b'\x80\x02)q\x00' + b'h\x00h\x00\x86q\x00' * 60 + b'}h\x00Ns.',
+    'deep': b'\x80\x02' + b']' * 5000 + b'a' * 4999 + b'.',
+    'tuple of more than there is': b'\x80\x02N\x87.',
+}
+
+
+@pytest.mark.parametrize('stream', HOSTILE.values(), ids=list(HOSTILE))
+def test_pickles_of_more_than_tensors_are_refused(tmp_path, stream):
+    tracemalloc.start()
+    for path in in_both_forms(tmp_path, stream):
+        with pytest.raises(ValueError, match=path.name):
+            read_torch(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
+
+
+def test_no_instruction_that_is_known_runs_anything():
+    from gluon_optbert.importing.torch_reader import _STEPS
+
+    known = {operation.name for operation in pickletools.opcodes}
+    assert set(_STEPS) <= known - {'INST', 'OBJ', 'NEWOBJ', 'NEWOBJ_EX', 'EXT1', 'EXT2', 'EXT4', 'PERSID'}
+
+
+VALUES = np.arange(4, dtype='f4')
+BAD_TENSORS = {
+    'shape beyond its storage': tensor('0', VALUES, shape=(5,)),
+    'strides beyond it': tensor('0', VALUES, shape=(2, 2), strides=(3, 1)),
+    'offset beyond it': tensor('0', VALUES, offset=1),
+    'negative stride': tensor('0', VALUES, strides=(-1,)),
+    'elements that repeat': tensor('0', VALUES, shape=(10**6, 10**6), strides=(0, 0)),
+    'sides': tensor('0', VALUES, shape=(1,) * 9, strides=(1,) * 9),
+    'another length': tensor('0', np.arange(3, dtype='f4')),
+    'unknown storage': tensor('0', VALUES, kind='torch.QInt8Storage'),
+    'storage that is not there': tensor('7', VALUES),
+    'no storage': Call((Global('torch._utils._rebuild_tensor_v2'), None, 0, (1,), (1,))),
+    'another module': Reference(('module', Global('torch.FloatStorage'), '0', 'cpu', 4)),
+    'words': ('a', 'b'),
+    'sparse': Call((Global('torch._utils._rebuild_sparse_tensor'), 1)),
+    'too few arguments': Call((Global('torch._utils._rebuild_tensor_v2'),)),
+}
+
+
+@pytest.mark.parametrize('bad', BAD_TENSORS.values(), ids=list(BAD_TENSORS))
+def test_tensors_that_cannot_be_are_refused(tmp_path, bad):
+    write_zip(tmp_path / 'file.bin', pickled({'a': bad}), [VALUES.tobytes()])
+    with pytest.raises(ValueError, match='file.bin'):
+        read_torch(tmp_path / 'file.bin')
+
+
+def test_archives_that_torch_does_not_write_are_refused(tmp_path):
+    stream, storages = pickled(state({'a': VALUES})), [VALUES.tobytes()]
+    cases = {
+        'bomb': {'compression': zipfile.ZIP_DEFLATED, 'storages': [bytes(1 << 20)]},
+        'big-endian': {'more': [('byteorder', b'big')], 'storages': storages},
+        'no storage': {},
+    }
+    for name, options in cases.items():
+        write_zip(tmp_path / name, stream, **options)
+        with pytest.raises(ValueError, match=name):
+            read_torch(tmp_path / name)
+    write_zip(tmp_path / 'good', stream, storages)
+    assert_arrays(read_torch(tmp_path / 'good'), {'a': VALUES})
+
+
+@pytest.mark.parametrize('kind', sorted(STORAGES))
+def test_every_kind_of_storage_is_read(tmp_path, kind):
+    digits = ''.join(filter(str.isdigit, STORAGES[kind]))  # the bits of an element
+    write_zip(
+        tmp_path / 'file.bin',
+        pickled({'a': tensor('0', VALUES, kind=kind)}),
+        [bytes(4 * int(digits or 8) // 8)],
+    )
+    assert not read_torch(tmp_path / 'file.bin')['a'].any()
+
+
+# TensorFlow
+
+
+@pytest.mark.parametrize('per_block', [1, 3, 100])
+def test_tensorflow_checkpoint_is_read_as_written(tmp_path, per_block):
+    arrays = {
+        **MANY,
+        **{name: np.ascontiguousarray(value) for name, value in ARRAYS.items() if value.size},
+        'step': np.array(3),
+    }
+    write_checkpoint(tmp_path / 'ckpt', arrays, per_block=per_block)
+    assert_arrays(read_tensorflow(tmp_path / 'ckpt'), arrays)
+    kept = read_tensorflow(tmp_path / 'ckpt', skip=lambda name: name.startswith('name'))
+    assert kept.keys() == arrays.keys() - MANY.keys()
+
+
+def test_damaged_tensor_is_named(tmp_path):
+    write_checkpoint(tmp_path / 'ckpt', MANY)
+    path = tmp_path / 'ckpt.data-00000-of-00001'
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1  # in the second tensor of 24 bytes
+    path.write_bytes(bytes(data))
+    with pytest.raises(ValueError, match="'name.01': its checksum is wrong"):
+        read_tensorflow(tmp_path / 'ckpt')
+    path.write_bytes(bytes(data)[:-1])
+    with pytest.raises(ValueError, match='shorter than its tensors'):
+        read_tensorflow(tmp_path / 'ckpt')
+
+
+BIG_ENDIAN, SLICED = field(1, 1) + field(2, 1), entry(VALUES, 0) + field(7, b'')
+BAD_TABLES = {
+    'no header': table([(b'a', entry(VALUES, 0))]),
+    'big-endian': table([(b'', BIG_ENDIAN)]),
+    'slices': table([(b'', field(1, 1)), (b'a', SLICED)]),
+    'a string': table([(b'', field(1, 1)), (b'a', field(1, 7))]),
+    'no checksum': table([(b'', field(1, 1)), (b'a', field(1, 1))]),
+    'compressed': table([(b'', field(1, 1))], kind=b'\1'),
+    'a name that is no text': table([(b'', field(1, 1)), (b'\xff', entry(VALUES, 0))]),
+    'short': b'short',
+    'empty': b'',
+    'a header of no message': table([(b'', b'\xff')]),
+    'a field beyond its message': table([(b'', b'\x0a\x7f')]),
+    'a long number': table([(b'', b'\x08' + b'\xff' * 40)]),
+}
+
+
+@pytest.mark.parametrize('data', BAD_TABLES.values(), ids=list(BAD_TABLES))
+def test_tables_that_are_no_index_are_refused(tmp_path, data):
+    (tmp_path / 'ckpt.index').write_bytes(data)
+    with pytest.raises(ValueError, match='ckpt.index'):
+        read_index(tmp_path / 'ckpt')
+
+
+def test_table_whose_blocks_lie_over_each_other_is_refused(tmp_path):
+    """Ten bytes of index for a whole block each would take for ever."""
+    content = block([(b'k' * 1000, b'')])
+    data = content + b'\0' + struct.pack('<I', masked(crc32c(content + b'\0')))
+    index = block([(b'%05d' % i, varint(0) + varint(len(content))) for i in range(2000)], restart=1)
+    data, place = data + index + b'\0' + struct.pack('<I', masked(crc32c(index + b'\0'))), len(data)
+    (tmp_path / 'ckpt.index').write_bytes(
+        data
+        + (b'\0\0' + varint(place) + varint(len(index))).ljust(40, b'\0')
+        + struct.pack('<Q', 0xDB4775248B80FB57)
+    )
+    with pytest.raises(ValueError, match='over each other'):
+        read_index(tmp_path / 'ckpt')
+
+
+# MXNet
+
+
+def test_parameter_file_is_read_as_mxnet_wrote_it(tmp_path):
+    arrays = {name: np.ascontiguousarray(value) for name, value in ARRAYS.items() if value.size}
+    arrays.update(
+        {'u': np.arange(3, dtype='u1'), 'i': np.arange(3, dtype='i4'), 'j': np.arange(3, dtype='i1')}
+    )
+    mx.nd.save(
+        str(tmp_path / 'file.params'),
+        {name: mx.nd.array(value, dtype=value.dtype) for name, value in arrays.items()},
+    )
+    assert_arrays(read_params(tmp_path / 'file.params'), arrays)
+    mx.nd.save(
+        str(tmp_path / 'exported.params'),
+        {'arg:' + name: mx.nd.array(value, dtype=value.dtype) for name, value in arrays.items()},
+    )
+    assert_arrays(read_params(tmp_path / 'exported.params'), arrays)
+
+
+@pytest.mark.parametrize(
+    'arrays',
+    [
+        [mx.nd.ones((2,))],
+        {'a': mx.nd.ones((2,)).tostype('row_sparse')},
+        {'arg:a': mx.nd.ones((2,)), 'a': mx.nd.ones((2,))},
+    ],
+)
+def test_parameter_files_without_names_or_dense_arrays_are_refused(tmp_path, arrays):
+    mx.nd.save(str(tmp_path / 'file.params'), arrays)
+    with pytest.raises(ValueError, match='file.params'):
+        read_params(tmp_path / 'file.params')
+
+
+def test_lengths_that_lie_are_not_allocated(tmp_path):
+    mx.nd.save(str(tmp_path / 'file.params'), {'a': mx.nd.ones((2, 3))})
+    whole = (tmp_path / 'file.params').read_bytes()
+    tracemalloc.start()
+    for place in range(16, len(whole) - 8):
+        (tmp_path / 'file.params').write_bytes(whole[:place] + b'\xff' * 7 + b'\x0f' + whole[place + 8 :])
+        try:
+            read_params(tmp_path / 'file.params')
+        except ValueError as error:
+            assert 'file.params' in str(error)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    tracemalloc.stop()
+
+
+# safetensors
+
+
+def test_safetensors_are_read_as_written(tmp_path):
+    arrays = {name: np.ascontiguousarray(value) for name, value in ARRAYS.items()}
+    save_file(arrays, str(tmp_path / 'file.safetensors'))
+    assert_arrays(read_safetensors(tmp_path / 'file.safetensors'), arrays)
+
+
+def with_header(text, data=bytes(16)):
+    return struct.pack('<Q', len(text)) + text + data
+
+
+ENTRY = b'{"a":{"dtype":"F32","shape":%s,"data_offsets":%s}}'
+BAD_HEADERS = {
+    'longer than the file': struct.pack('<Q', 1 << 40) + b'{}',
+    'longer than a number': b'\xff' * 16,
+    'no JSON': with_header(b'what'),
+    'offsets beyond the file': with_header(ENTRY % (b'[8]', b'[0,32]')),
+    'offsets backwards': with_header(ENTRY % (b'[4]', b'[16,0]')),
+    'another shape': with_header(ENTRY % (b'[5]', b'[0,16]')),
+    'negative shape': with_header(ENTRY % (b'[-4]', b'[0,16]')),
+    'shape whose product wraps': with_header(
+        ENTRY % (b'[4611686018427387904,4611686018427387904,4]', b'[0,16]')
+    ),
+    'bytes left over': with_header(ENTRY % (b'[2]', b'[0,8]')),
+    'empty': b'',
+    'unknown type': with_header(ENTRY.replace(b'F32', b'F7') % (b'[4]', b'[0,16]')),
+    'type that is not read': with_header(ENTRY.replace(b'F32', b'U32') % (b'[4]', b'[0,16]')),
+    'overlap': with_header(
+        (ENTRY % (b'[4]', b'[0,16]'))[:-1] + b',' + (ENTRY.replace(b'"a"', b'"b"') % (b'[4]', b'[0,16]'))[1:]
+    ),
+}
+
+
+@pytest.mark.parametrize('data', BAD_HEADERS.values(), ids=list(BAD_HEADERS))
+def test_safetensors_headers_that_lie_are_refused(tmp_path, data):
+    (tmp_path / 'file.safetensors').write_bytes(data)
+    with pytest.raises(ValueError, match='file.safetensors'):
+        read_safetensors(tmp_path / 'file.safetensors')
+
+
+@pytest.mark.parametrize(
+    'places',
+    [
+        None,
+        {},
+        {'a': '../file.safetensors'},
+        {'a': 7},
+        {'b': 'file.safetensors'},
+        {'a': 'file.safetensors', 'b': 'file.safetensors'},
+        {'a': 'nowhere.safetensors'},
+        {'a': '/etc/passwd'},
+    ],
+)
+def test_index_that_does_not_fit_its_files_is_refused(tmp_path, places):
+    save_file({'a': ARRAYS['a']}, str(tmp_path / 'file.safetensors'))
+    (tmp_path / 'index.json').write_text(json.dumps({'weight_map': places}))
+    with pytest.raises((ValueError, FileNotFoundError), match=str(tmp_path)):
+        read_sharded_safetensors(tmp_path / 'index.json')

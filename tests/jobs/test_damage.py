@@ -1,0 +1,189 @@
+"""What befalls long runs, done to one: full and read-only disks, shards that vanish or rot, weights that
+overflow, clocks.
+"""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+import yaml
+from helpers.pretrained import recipe_for, records, values_for
+from helpers.tiny import ROOT, contents, run, saved_model, write_shards
+
+from gluon_optbert.deployment.export import export
+from gluon_optbert.runs.manifest import check_manifest
+from gluon_optbert.training.optimization import Optimizer, TrainingDiverged
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.states import STATE_FORMAT, STATE_VERSION
+
+SIZE = 400_000  # bytes of the small disk; a checkpoint of the tiny network takes 35,000
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of its own, in memory, of SIZE bytes."""
+    place = tmp_path / 'disk'
+    place.mkdir()
+    mounted = (
+        shutil.which('mount')
+        and subprocess.run(
+            ['mount', '-t', 'tmpfs', '-o', f'size={SIZE}', 'none', str(place)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ).returncode
+        == 0
+    )
+    if not mounted:
+        pytest.skip('mounting a small file system is not permitted here')
+    yield place
+    subprocess.run(['umount', '-l', str(place)], check=True)
+
+
+def fill_up(disk, *, left):
+    """Take all of the disk but so many bytes; the file that takes it."""
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    (disk / 'filler').write_bytes(bytes(free - left))
+    return disk / 'filler'
+
+
+@pytest.fixture(scope='module')
+def finished(shards_directory, tmp_path_factory):
+    """An uninterrupted run over three epochs."""
+    output = tmp_path_factory.mktemp('whole') / 'model'
+    pretrain(recipe_for(shards_directory, output, steps=24))
+    return output
+
+
+def command(tmp_path, shards, output, *flags, **more):
+    """The real command with a recipe of 24 steps: what it said, and its status."""
+    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values_for(shards, output, steps=24, **more)))
+    return run('-W', 'ignore', ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml', *flags)
+
+
+def errors(done):
+    assert 'Traceback' not in done.stderr
+    return [line for line in done.stderr.splitlines() if line.startswith('error')]
+
+
+def assert_same_end(output, finished):
+    assert contents(output)['model.params'] == contents(finished)['model.params']
+    assert records(output) == records(finished)
+
+
+@pytest.mark.parametrize('left', [2_000, 60_000, 100_000], ids=lambda left: f'{left // 1000} kB left')
+def test_full_disk_ends_the_run_in_one_line_and_with_room_it_goes_on(
+    finished, shards_directory, disk, tmp_path, left
+):
+    filler = fill_up(disk, left=left)
+    done = command(tmp_path, shards_directory, disk / 'model')
+    assert done.returncode == 1
+    [said] = errors(done)
+    assert 'No space left on device' in said
+    assert not (disk / 'model').exists()
+    for state in disk.glob('model.training/states/step-*'):
+        check_manifest(state, form=STATE_FORMAT, version=STATE_VERSION)
+    filler.unlink()
+    done = command(tmp_path, shards_directory, disk / 'model', '--resume')
+    assert done.returncode == 0, done.stderr
+    assert_same_end(disk / 'model', finished)
+    assert os.listdir(disk) == ['model']
+
+
+@pytest.mark.parametrize('left', [4_096, 20_480, 36_864])
+def test_export_onto_a_full_disk_leaves_nothing(disk, left):
+    filler = fill_up(disk, left=left)
+    with pytest.raises(OSError, match='No space left'):
+        export(saved_model(), disk / 'deploy')
+    assert os.listdir(disk) == ['filler']
+    filler.unlink()
+    export(saved_model(), disk / 'deploy')
+
+
+def test_read_only_output_is_one_line(shards_directory, disk, tmp_path):
+    subprocess.run(['mount', '-o', 'remount,ro', str(disk)], check=True)
+    done = command(tmp_path, shards_directory, disk / 'model')
+    assert done.returncode == 1
+    [said] = errors(done)
+    assert 'Read-only file system' in said
+
+
+def acting(monkeypatch, action, at):
+    """Have something done before a step of training."""
+    update = Optimizer.update
+
+    def acted(self, *args, step, **kwargs):
+        if step == at:
+            action()
+        return update(self, *args, step=step, **kwargs)
+
+    monkeypatch.setattr(Optimizer, 'update', acted)
+
+
+def vanish(path):
+    path.unlink()
+
+
+def rot(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    'damage, said', [(vanish, 'it is not there'), (rot, 'corrupt'), (truncate, 'truncated')]
+)
+def test_damaged_shard_is_named_in_mid_run_and_with_it_back_the_run_goes_on(
+    finished, tmp_path, monkeypatch, damage, said
+):
+    shards = write_shards(tmp_path / 'shards')
+    whole = (shards / 'train-00001.npz').read_bytes()
+    acting(monkeypatch, lambda: damage(shards / 'train-00001.npz'), at=5)
+    with pytest.raises((ValueError, FileNotFoundError), match=f'train-00001.npz.*{said}'):
+        pretrain(recipe_for(shards, tmp_path / 'model', steps=24))
+    monkeypatch.undo()
+    assert list((tmp_path / 'model.training' / 'states').glob('step-*'))
+    (shards / 'train-00001.npz').write_bytes(whole)
+    pretrain(recipe_for(shards, tmp_path / 'model', steps=24, resume=True))
+    assert_same_end(tmp_path / 'model', finished)
+
+
+def test_weights_that_overflow_in_the_last_step_are_not_written(shards_directory, tmp_path):
+    with pytest.raises(TrainingDiverged, match='step 1: the weights have grown beyond'):
+        pretrain(
+            recipe_for(
+                shards_directory, tmp_path / 'model', steps=1, learning_rate=1e38, weight_decay=0, warmup=0
+            )
+        )
+    assert not (tmp_path / 'model').exists()
+
+
+def test_weights_that_overflow_are_no_checkpoint(shards_directory, tmp_path):
+    with pytest.raises(TrainingDiverged, match='step 1: the weights have grown beyond'):
+        pretrain(
+            recipe_for(shards_directory, tmp_path / 'model', checkpoint_every=1, learning_rate=1e38, warmup=0)
+        )
+    assert not (tmp_path / 'model.training' / 'states').exists()
+
+
+SET_BACK = """
+import itertools, sys, time
+began, ticks = time.time(), itertools.count()
+time.time = lambda: began - 3600.0 * next(ticks)  # an hour back whenever somebody looks
+sys.path.insert(0, 'pretrain')
+import run_pretraining
+sys.exit(run_pretraining.main(sys.argv[1:]))
+"""
+
+
+def test_clock_that_is_set_back_changes_nothing(finished, shards_directory, tmp_path):
+    (tmp_path / 'recipe.yaml').write_text(
+        yaml.safe_dump(values_for(shards_directory, tmp_path / 'model', steps=24))
+    )
+    done = run('-W', 'ignore', '-c', SET_BACK, tmp_path / 'recipe.yaml')
+    assert done.returncode == 0, done.stderr
+    assert_same_end(tmp_path / 'model', finished)

@@ -1,0 +1,283 @@
+"""Workers: a job of one needs no Horovod, and a job of two does what a job of one does."""
+
+import importlib.util
+import json
+import os
+import shutil
+
+import mxnet as mx
+import numpy as np
+import psutil
+import pytest
+import yaml
+from helpers.jobs import EXACT, assert_close_models, assert_close_records, horovodrun, needs_horovod
+from helpers.pretrained import recipe_for as pretraining_recipe
+from helpers.pretrained import values_for as pretraining_values
+from helpers.pruned import alphas_of, records, selection_of
+from helpers.pruned import recipe_for as pruning_recipe
+from helpers.pruned import values_for as pruning_values
+from helpers.tiny import ROOT
+
+from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.runs.recipe import fill
+from gluon_optbert.training import pretrain as pretraining
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.recipe import PretrainRecipe
+
+WORKERS = {'one': 1, 'two': 2, 'four': 4}
+several = pytest.mark.parametrize('name', list(WORKERS)[1:])
+
+SEVERAL = """
+import json, sys
+import mxnet as mx
+from gluon_optbert.distributed import Workers
+from gluon_optbert.pretraining import PretrainRecipe, pretrain
+from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning import prune
+from gluon_optbert.recipe import fill
+
+workers, size = Workers(), int(sys.argv[1])
+assert workers.size == size and workers.first == (workers.rank == 0) and workers.local_rank == workers.rank
+assert workers.sum([workers.rank, 0.1], name='sum') == [size * (size - 1) / 2, 0.1 * size]
+arrays = [mx.nd.ones((2,)) * (1 + 2 * workers.rank), mx.nd.ones((1, 3)) * workers.rank]
+workers.average(arrays, name='average')
+assert arrays[0].asnumpy().tolist() == [size] * 2 and arrays[1].asnumpy().tolist() == [[(size - 1) / 2] * 3]
+arrays = [mx.nd.array([1 + 2.0 ** -12, 1e4 + workers.rank])]
+workers.average(arrays, name='rounded', compression='fp16')
+assert arrays[0].dtype.__name__ == 'float32' and arrays[0].asnumpy().tolist() == [1, 1e4]  # their neighbours in float16
+arrays = [mx.nd.ones((2,)) * (7 + workers.rank)]
+workers.broadcast(arrays, name='broadcast')
+assert arrays[0].asnumpy().tolist() == [7, 7]
+workers.barrier('here')
+workers.agree('the same', what='a text')
+try:
+    workers.agree(f'rank {workers.rank}', what='a cut')
+except RuntimeError as error:
+    assert str(error) == 'the workers do not agree on a cut'
+else:
+    raise AssertionError('disagreement was not noticed')
+pretraining, compressed, pruning = (json.loads(argument) for argument in sys.argv[2:])
+pretrain(fill(PretrainRecipe, pretraining))
+pretrain(fill(PretrainRecipe, compressed))
+prune(fill(PruneRecipe, pruning))
+"""
+
+
+@pytest.fixture(scope='module')
+def bases(shards_directory, tmp_path_factory):
+    """The same pre-training and pruning by one process, by two workers and by four, each below a directory of
+    its own, and what is pruned."""
+    base = tmp_path_factory.mktemp('workers')
+    for name in WORKERS:
+        (base / name).mkdir()
+    more = {'accumulate': 2, **EXACT}
+    pretrain(pretraining_recipe(shards_directory, base / 'one' / 'model', **more))
+    shutil.copytree(base / 'one' / 'model', base / 'start')  # both prune the same network
+    prune(pruning_recipe(shards_directory, base / 'start', base / 'one' / 'run', **EXACT))
+    for name, size in list(WORKERS.items())[1:]:
+        done = horovodrun(
+            '-c',
+            SEVERAL,
+            size,
+            json.dumps(pretraining_values(shards_directory, base / name / 'model', **more)),
+            json.dumps(
+                pretraining_values(
+                    shards_directory, base / (name + '-compressed'), compression='fp16', **more
+                )
+            ),
+            json.dumps(pruning_values(shards_directory, base / 'start', base / name / 'run', **EXACT)),
+            workers=size,
+        )
+        assert done.returncode == 0, done.stderr
+    return {name: base / name for name in (*WORKERS, 'start')}
+
+
+@pytest.fixture(scope='module')
+def one_and_two(bases):
+    """Those of one process and of two workers."""
+    return bases['one'], bases['two']
+
+
+def test_job_of_one_changes_nothing():
+    workers = Workers()
+    assert (workers.rank, workers.size, workers.first) == (0, 1, True)
+    array = mx.nd.array([1, 2])
+    workers.average([array], name='a')
+    workers.broadcast([array], name='b')
+    workers.barrier('c')
+    workers.agree('text', what='d')
+    assert array.asnumpy().tolist() == [1, 2]
+    assert workers.sum([1, 0.1], name='e') == [1.0, 0.1]
+
+
+def test_context_is_one_that_exists():
+    assert mx.nd.ones((1,), ctx=Workers().context()).asscalar() == 1
+
+
+@needs_horovod
+@several
+def test_workers_pre_train_as_one(bases, name):
+    one, two = bases['one'], bases[name]
+    assert_close_records(records(one / 'model'), records(two / 'model'))
+    assert_close_models(one / 'model', two / 'model')
+
+
+@needs_horovod
+@several
+def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases, name):
+    found, wanted = (
+        read_model(place) for place in (bases[name].parent / (name + '-compressed'), bases[name] / 'model')
+    )
+    assert any((value != wanted.parameters[name]).any() for name, value in found.parameters.items())
+    assert found.progress['mlm_loss'] == pytest.approx(
+        wanted.progress['mlm_loss'], rel=1e-2
+    )  # float16 keeps eleven bits
+    assert {value.dtype for value in found.parameters.values()} == {np.dtype(np.float32)}
+
+
+@needs_horovod
+@several
+def test_workers_prune_as_one(bases, name):
+    one, two = bases['one'], bases[name]
+    assert_close_records(records(one / 'run'), records(two / 'run'))
+    for number in (1, 2):
+        directories = [base / 'run' / f'round-{number}' for base in (one, two)]
+        kept = [
+            {key: list(indices) for key, indices in selection_of(directory).kept.items()}
+            for directory in directories
+        ]
+        assert kept[0] == kept[1]
+        for key, alpha in alphas_of(directories[0]).items():
+            np.testing.assert_allclose(alphas_of(directories[1])[key], alpha, rtol=1e-4)
+        assert (
+            read_model(directories[0] / 'model').architecture
+            == read_model(directories[1] / 'model').architecture
+        )
+
+
+@needs_horovod
+@several
+def test_workers_leave_what_one_leaves(bases, name):
+    one, two = (
+        {str(path.relative_to(bases[which])) for path in bases[which].rglob('*')} for which in ('one', name)
+    )
+    assert one == two
+
+
+def has_mpi():
+    if importlib.util.find_spec('horovod') is None or not shutil.which('mpirun'):
+        return False
+    from horovod.mxnet import mpi_built
+
+    return mpi_built()
+
+
+@pytest.mark.skipif(not has_mpi(), reason='Horovod has no MPI here; make install MPI=1 builds it')
+def test_mpi_leaves_the_bits_of_gloo(bases, shards_directory, tmp_path):
+    more = {'accumulate': 2, **EXACT}
+    done = horovodrun(
+        '-c',
+        SEVERAL,
+        2,
+        json.dumps(pretraining_values(shards_directory, tmp_path / 'model', **more)),
+        json.dumps(pretraining_values(shards_directory, tmp_path / 'compressed', compression='fp16', **more)),
+        json.dumps(pruning_values(shards_directory, bases['start'], tmp_path / 'run', **EXACT)),
+        by='--mpi',
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ('model', 'run/round-2/model'):
+        assert (tmp_path / name / 'model.params').read_bytes() == (
+            bases['two'] / name / 'model.params'
+        ).read_bytes()
+    assert records(tmp_path / 'run') == records(bases['two'] / 'run')
+
+
+@needs_horovod
+def test_bad_input_ends_both_workers_with_one_line(shards_directory, tmp_path):
+    done = horovodrun(
+        ROOT / 'pretrain' / 'run_prune.py',
+        '--shards',
+        shards_directory,
+        '--model',
+        tmp_path / 'none',
+        '--output',
+        tmp_path / 'run',
+        timeout=60,
+    )
+    assert done.returncode != 0 and 'Exit code: 2' in done.stderr  # the traceback there is horovodrun's own
+    said = [line for line in done.stderr.splitlines() if line.startswith('[') and 'Terminated' not in line]
+    assert said == [f'[0]<stderr>:error: {tmp_path}/none: no such directory']
+    assert os.listdir(tmp_path) == []
+
+
+FALLEN = """
+import json, os, signal, sys
+from pathlib import Path
+from gluon_optbert import training
+from gluon_optbert.distributed import Workers
+from gluon_optbert.pretraining import PretrainRecipe, pretrain
+from gluon_optbert.recipe import fill
+
+rank = Workers().rank
+Path(sys.argv[2], f'pid-{rank}').write_text(str(os.getpid()))
+update, steps = training.Optimizer.update, []
+
+
+def falling(self, *args, **kwargs):
+    steps.append(1)
+    if rank == 1 and len(steps) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return update(self, *args, **kwargs)
+
+
+training.Optimizer.update = falling
+pretrain(fill(PretrainRecipe, json.loads(sys.argv[1])))
+"""
+
+
+@needs_horovod
+def test_fallen_worker_takes_the_other_along_and_one_goes_on_to_the_same_end(
+    one_and_two, shards_directory, tmp_path, caplog
+):
+    values = pretraining_values(shards_directory, tmp_path / 'model', accumulate=2, **EXACT)
+    done = horovodrun('-c', FALLEN, json.dumps(values), tmp_path, timeout=60)
+    assert done.returncode != 0
+    assert not any(psutil.pid_exists(int((tmp_path / f'pid-{rank}').read_text())) for rank in (0, 1))
+    assert not (tmp_path / 'model').exists()
+    assert [state.name for state in (tmp_path / 'model.training' / 'states').iterdir()] == ['step-00000002']
+    pretrain(pretraining_recipe(shards_directory, tmp_path / 'model', resume=True, accumulate=2, **EXACT))
+    assert 'goes on from step 2 with 1 worker(s) instead of 2: its end is not bit-identical' in caplog.text
+    assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
+    assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+@needs_horovod
+def test_run_that_one_began_goes_on_with_two_to_the_same_end(
+    one_and_two, shards_directory, tmp_path, monkeypatch
+):
+    def interrupt(*_, **__):
+        raise Interrupted
+
+    values = pretraining_values(shards_directory, tmp_path / 'model', accumulate=2, **EXACT)
+    monkeypatch.setattr(pretraining, 'write_model', interrupt)
+    with pytest.raises(Interrupted):
+        pretrain(fill(PretrainRecipe, values))
+    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values))
+    done = horovodrun(ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml', '--resume')
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stderr.count('goes on from step 4 with 2 worker(s) instead of 1: its end is not bit-identical')
+        == 1
+    )
+    assert [entry['workers'] for entry in json.loads((tmp_path / 'model' / 'origin.json').read_text())] == [
+        1,
+        2,
+    ]
+    assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
+    assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')

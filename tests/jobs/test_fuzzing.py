@@ -1,0 +1,81 @@
+"""Some dozens of hostile cases for every reader; `tools/fuzz.py` runs more of the same. And what the guard of
+a case notices.
+"""
+
+import pickle
+import subprocess
+import traceback
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+from helpers.fuzzing import PROPERTIES, guarded, try_out
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gluon_optbert.runs.recipe import RecipeError
+
+CASES = 40
+OPTIONS = settings(
+    max_examples=CASES,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize('prop', PROPERTIES, ids=lambda prop: prop.__name__)
+def test_hostile_input_is_read_right_or_refused_clearly(prop):
+    cases, error = try_out(prop, OPTIONS)
+    assert error is None, ''.join(traceback.format_exception(type(error), error, error.__traceback__))
+    assert cases >= CASES
+
+
+def fail(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    'error', [ValueError('too long'), RecipeError(['one', 'other']), FileNotFoundError('x: no such file')]
+)
+def test_guard_lets_clear_errors_pass(tmp_path, error):
+    passed = []
+    with guarded(tmp_path):
+        passed.append(error)
+        fail(error)
+    assert passed == [error]
+
+
+@pytest.mark.parametrize(
+    'act',
+    [
+        lambda: fail(ValueError('')),
+        lambda: fail(ValueError('one\ntwo')),
+        lambda: fail(ValueError('x' * 30_000)),
+        lambda: b'\xff'.decode(),
+        lambda: Path('/proc/self/status').read_text(),
+        lambda: subprocess.run(['true']),
+        lambda: pickle.loads(pickle.dumps(OrderedDict())),
+    ],
+    ids=['empty', 'two lines', 'endless', 'of another type', 'read elsewhere', 'program', 'pickle'],
+)
+def test_guard_notices(tmp_path, act):
+    with pytest.raises(AssertionError), guarded(tmp_path):
+        act()
+
+
+@pytest.mark.parametrize('error', [KeyError('x'), OSError('x'), RecursionError('x')])
+def test_guard_lets_no_other_error_pass(tmp_path, error):
+    with pytest.raises(type(error)), guarded(tmp_path):
+        fail(error)
+
+
+def test_case_that_fails_is_told():
+    @given(number=st.integers(0, 100))
+    def small(number):
+        assert number < 10
+
+    cases, error = try_out(small, OPTIONS)
+    assert isinstance(error, AssertionError) and cases >= 1
+    assert try_out(given(number=st.integers(0, 9))(small.hypothesis.inner_test), OPTIONS)[1] is None

@@ -1,0 +1,397 @@
+"""The encoder and the pre-training network around it: GluonNLP's numbers where it has the widths, and one
+graph for all.
+"""
+
+import dataclasses
+
+import gluonnlp
+import mxnet as mx
+import numpy as np
+import pytest
+from gluonnlp.model.bert import BERTEncoder
+from helpers.gluonnlp_models import EVEN, gluonnlp_model
+from helpers.networks import NETWORKS, SEEDS, TOLERANCE, UNEVEN
+from helpers.tiny import (
+    network,
+    outputs_of,
+    random_alphas,
+    random_inputs,
+    random_parameters,
+    relative_difference,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import autograd
+
+from gluon_optbert.architecture.parameters import network_shapes, parameter_shapes
+from gluon_optbert.network.encoder import OptBERTEncoder
+from gluon_optbert.network.losses import PretrainingLoss
+from gluon_optbert.network.model import OptBERTModel, build, load, named_parameters, read_parameters
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Our network with random parameters, and GluonNLP's that has loaded them strictly."""
+    ours = build(EVEN, random_parameters(EVEN))
+    ours.save_parameters(str(tmp_path / 'ours.params'))
+    theirs = gluonnlp_model()
+    theirs.load_parameters(str(tmp_path / 'ours.params'))
+    return ours, theirs
+
+
+def test_ungated_model_has_the_names_and_shapes_of_gluonnlp():
+    theirs = gluonnlp_model()
+    theirs.initialize()
+    theirs(*random_inputs(EVEN))  # its shapes are deferred
+    wanted = {name: parameter.shape for name, parameter in theirs._collect_params_with_prefix().items()}
+    ours = OptBERTModel(EVEN)
+    assert {name: parameter.shape for name, parameter in ours._collect_params_with_prefix().items()} == wanted
+    assert {**parameter_shapes(EVEN), 'decoder.3.weight': (32, 8)} == wanted
+
+
+def test_parameters_load_strictly_both_ways(pair, tmp_path):
+    ours, theirs = pair
+    theirs.save_parameters(str(tmp_path / 'theirs.params'))
+    again = OptBERTModel(EVEN)
+    again.load_parameters(str(tmp_path / 'theirs.params'))
+    for name, array in read_parameters(again).items():
+        assert np.array_equal(array, random_parameters(EVEN)[name]), name
+
+
+def test_ungated_model_equals_gluonnlp(pair):
+    inputs = random_inputs(EVEN)
+    ours, theirs = (outputs_of(model, inputs) for model in pair)
+    valid = inputs[2].asnumpy().astype(int)
+    assert relative_difference(ours, theirs) <= TOLERANCE
+    assert all(not ours['encoded'][i, n:].any() for i, n in enumerate(valid))
+
+
+def test_ungated_model_equals_gluonnlp_without_lengths(pair):
+    ids, types, _, positions = random_inputs(EVEN)
+    found = [model(ids, types, None, positions) for model in pair]
+    for ours, theirs in zip(*found):
+        assert np.abs((ours - theirs).asnumpy()).max() <= TOLERANCE * np.abs(theirs.asnumpy()).max()
+
+
+def gradients(model, inputs):
+    """Of a sum of all outputs with fixed random weights; by structural name."""
+    loss = 0
+    with autograd.record():
+        for i, output in enumerate(model(*inputs)):
+            weights = mx.nd.array(np.random.RandomState(i).standard_normal(output.shape))
+            loss = loss + (output * weights).sum()
+    loss.backward()
+    return {
+        name: parameter.grad().asnumpy()
+        for name, parameter in model._collect_params_with_prefix().items()
+        if parameter.grad_req != 'null'
+    }
+
+
+def gradient_difference(found, wanted):
+    """The largest difference over the largest value of any gradient: some, such as that of a key's bias, are
+    zero but for rounding."""
+    assert found.keys() == wanted.keys()
+    largest = max(np.abs(value).max() for value in wanted.values())
+    return max(np.abs(found[name] - wanted[name]).max() for name in wanted) / largest
+
+
+def test_gradients_equal_gluonnlp(pair):
+    ours, theirs = (gradients(model, random_inputs(EVEN)) for model in pair)
+    assert gradient_difference(ours, theirs) <= TOLERANCE
+    assert all(np.abs(value).max() > 0 for value in ours.values())
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        {'output_all_encodings': True},
+        {'output_attention': True},
+        {'output_all_encodings': True, 'output_attention': True},
+    ],
+)
+def test_encoder_returns_what_gluonnlp_returns(options):
+    ours = OptBERTEncoder(EVEN, **options)
+    theirs = BERTEncoder(
+        units=8, hidden_size=32, num_layers=2, num_heads=2, max_length=16, dropout=0.0, **options
+    )
+    ours.initialize(mx.init.Normal(0.3))
+    theirs.initialize()
+    data, valid = mx.nd.random.normal(shape=(6, 3, 8)), mx.nd.array([6, 3, 1])
+    theirs(data, None, valid)
+    for name, parameter in theirs._collect_params_with_prefix().items():
+        parameter.set_data(ours._collect_params_with_prefix()[name].data())
+    (encoded, attention), (wanted, wanted_attention) = ours(data, None, valid), theirs(data, None, valid)
+    if 'output_all_encodings' not in options:
+        encoded, wanted = [encoded], [wanted]
+    wanted_attention = [
+        array for arrays in wanted_attention for array in arrays
+    ]  # GluonNLP wraps each in a list
+    assert len(encoded) == len(wanted) and len(attention) == len(wanted_attention)
+    for one, other in zip([*encoded, *attention], [*wanted, *wanted_attention]):
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('architecture', [EVEN, UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)])
+@pytest.mark.parametrize('lengths', [True, False], ids=['lengths', 'no lengths'])
+def test_stream_is_what_enters_each_block_and_what_comes_out(architecture, lengths):
+    """Every state is that of a network cut there: no layer after it, and no intermediate block in its own."""
+    parameters, inputs = random_parameters(architecture), random_inputs(architecture)[: 2 + lengths]
+    stream = build(architecture, parameters, output_stream=True, use_decoder=False)(*inputs)[0]
+    assert len(stream) == 1 + 2 * len(architecture.layers)
+    for number, state in enumerate(stream):
+        layers = list(architecture.layers[: -(-number // 2)])
+        if number % 2:
+            layers[-1] = dataclasses.replace(layers[-1], f=0)
+        short = dataclasses.replace(architecture, layers=layers)
+        names = network_shapes(short)
+        wanted = build(short, {name: parameters[name] for name in names}, use_decoder=False)(*inputs)[0]
+        np.testing.assert_allclose(
+            state.asnumpy(), wanted.asnumpy(), rtol=1e-5, atol=1e-6
+        )  # float32, sums of eight
+
+
+@given(NETWORKS, SEEDS, st.booleans())
+@settings(max_examples=15)
+def test_hybridized_equals_eager(architecture, seed, gated):
+    model = build(architecture, random_parameters(architecture, seed), gated=gated)
+    model.gates.set(
+        {
+            key: model_alpha
+            for key, model_alpha in random_alphas(architecture, seed).items()
+            if key in model.gates.parameters
+        }
+    )
+    inputs = random_inputs(architecture, seed=seed)
+    hybridized = outputs_of(model, inputs)
+    model.hybridize(False)
+    assert relative_difference(outputs_of(model, inputs), hybridized) <= TOLERANCE
+
+
+@pytest.mark.parametrize('gated', [False, True], ids=['ungated', 'gated'])
+def test_trainable_network_computes_the_same(gated):
+    inputs, found = random_inputs(UNEVEN), []
+    for trainable in (True, False):
+        model = build(UNEVEN, random_parameters(UNEVEN), gated=gated, trainable=trainable)
+        found.append((outputs_of(model, inputs), gradients(model, inputs)))
+    assert relative_difference(found[0][0], found[1][0]) <= TOLERANCE
+    assert gradient_difference(found[0][1], found[1][1]) <= TOLERANCE
+
+
+@pytest.mark.parametrize('architecture', [EVEN, UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)])
+def test_open_gates_change_nothing(architecture):
+    inputs = random_inputs(architecture)
+    gated, plain = (
+        outputs_of(build(architecture, random_parameters(architecture), gated=gated), inputs)
+        for gated in (True, False)
+    )
+    assert relative_difference(gated, plain) <= TOLERANCE
+
+
+def test_padding_does_not_reach_the_outputs():
+    ids, types, valid, positions = random_inputs(UNEVEN)
+    model = build(UNEVEN, random_parameters(UNEVEN))
+    before = outputs_of(model, [ids, types, valid, positions])
+    padding = mx.nd.arange(ids.shape[1]).reshape((1, -1)) >= valid.reshape((-1, 1))
+    after = outputs_of(model, [mx.nd.where(padding, 31 - ids, ids), types, valid, positions])
+    assert padding.sum().asscalar() > 0
+    assert all(np.array_equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize('batch, length', [(1, 1), (1, 16), (5, 3)])
+def test_one_network_takes_any_batch_and_length(batch, length):
+    """A batch of several sequences gives what each gives alone."""
+    model = build(UNEVEN, random_parameters(UNEVEN))
+    model(*random_inputs(UNEVEN))
+    inputs = random_inputs(UNEVEN, batch=batch, length=length)
+    together = outputs_of(model, inputs)
+    alone = [outputs_of(model, [value[i : i + 1] for value in inputs]) for i in range(batch)]
+    joined = {name: np.concatenate([outputs[name] for outputs in alone]) for name in together}
+    assert relative_difference(joined, together) <= TOLERANCE
+
+
+def test_gates_are_as_long_as_their_widths_and_named_by_them():
+    gates = build(UNEVEN, gated=True).gates
+    assert {key: parameter.shape for key, parameter in gates.parameters.items()} == {
+        key: (width,) for key, width in UNEVEN.widths().items() if width
+    }
+    assert all((alpha == 1).all() and alpha.dtype == np.float32 for alpha in gates.values().values())
+    assert build(UNEVEN).gates.parameters == {}
+
+
+def test_gates_keep_what_they_are_set_to():
+    gates = build(network(), gated=True).gates
+    alphas = random_alphas(network())
+    gates.set(alphas)
+    assert all(np.array_equal(value, alphas[key]) for key, value in gates.values().items())
+
+
+def test_gates_refuse_what_does_not_fit():
+    alphas = random_alphas(network())
+    alphas['q9'] = alphas.pop('k1')
+    alphas['h'] = alphas['h'][:-1]
+    gates = build(network(), gated=True).gates
+    with pytest.raises(ValueError, match='h, k1, q9'):
+        gates.set(alphas)
+    assert all((value == 1).all() for value in gates.values().values())
+
+
+def test_weights_of_a_gated_network_are_those_of_the_plain_one():
+    gated, plain = build(UNEVEN, seed=3, gated=True), build(UNEVEN, seed=3)
+    assert list(named_parameters(gated)) == list(named_parameters(plain))
+    assert set(named_parameters(plain)) == set(parameter_shapes(UNEVEN))
+    found = read_parameters(build(UNEVEN, random_parameters(UNEVEN), gated=True))
+    assert all(np.array_equal(found[name], value) for name, value in random_parameters(UNEVEN).items())
+
+
+def test_random_weights_follow_the_seed():
+    one, again, other = (read_parameters(build(network(), seed=seed)) for seed in (1, 1, 2))
+    assert all(np.array_equal(one[name], again[name]) for name in one)
+    assert not np.array_equal(one['pooler.weight'], other['pooler.weight'])
+    assert 0.01 < one['word_embed.0.weight'].std() < 0.03
+    assert all((value == name.endswith('gamma')).all() for name, value in one.items() if value.ndim == 1)
+
+
+def test_build_refuses_parameters_of_another_architecture():
+    with pytest.raises(ValueError, match='missing encoder.transformer_cells.1.ffn'):
+        build(network(), random_parameters(network((2, 4, 4, 16), (2, 4, 4, 0))))
+
+
+def test_network_without_heads_leaves_their_parameters_out():
+    model = build(UNEVEN, random_parameters(UNEVEN), use_decoder=False, use_classifier=False)
+    encoded, pooled = model(*random_inputs(UNEVEN)[:3])
+    wanted = outputs_of(build(UNEVEN, random_parameters(UNEVEN)), random_inputs(UNEVEN))
+    assert (
+        relative_difference(
+            {'encoded': encoded.asnumpy(), 'pooled': pooled.asnumpy()},
+            {name: wanted[name] for name in ('encoded', 'pooled')},
+        )
+        <= TOLERANCE
+    )
+
+
+def test_dropout_follows_mxnets_seed_and_rests_in_prediction():
+    model = build(UNEVEN, random_parameters(UNEVEN), dropout=0.5)
+    inputs = random_inputs(UNEVEN)
+    plain = outputs_of(build(UNEVEN, random_parameters(UNEVEN)), inputs)
+    assert relative_difference(outputs_of(model, inputs), plain) <= TOLERANCE
+    found = []
+    for seed in (1, 1, 2):
+        mx.random.seed(seed)
+        with autograd.train_mode():
+            found.append(outputs_of(model, inputs)['masked'])
+    assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
+
+
+def scalar_loss(model, inputs):
+    masked_ids, weights = mx.nd.array([[5, 6], [7, 8], [9, 10]]), mx.nd.array([[1, 1], [1, 0], [1, 1]])
+    _, _, next_sentence, masked = model(*inputs)
+    mlm, nsp = PretrainingLoss()(
+        next_sentence, masked, masked_ids, weights, mx.nd.array([0, 1, 1]), mx.nd.array([1, 1, 1])
+    )
+    return mlm / 5 + nsp / 3
+
+
+@pytest.mark.parametrize('letter', 'hakvf')
+@pytest.mark.parametrize(
+    'architecture', [network(), network((2, 3, 4, 8), (1, 2, 2, 3), e=4)], ids=['plain', 'factorised']
+)
+def test_gradient_of_alpha_equals_a_finite_difference(architecture, letter):
+    """Central differences of 1e-2 in float32: the loss is good to 1e-7 of about 5, the quotient to 1e-4 and
+    the step's own error; the direction is random, so one number stands for the whole gradient."""
+    inputs = random_inputs(architecture)
+    parameters = {name: value * np.float32(0.5) for name, value in random_parameters(architecture).items()}
+    model = build(architecture, parameters, gated=True)
+    alphas = {key: np.abs(alpha) for key, alpha in random_alphas(architecture).items()}
+    model.gates.set(alphas)
+    with autograd.record():
+        loss = scalar_loss(model, inputs)
+    loss.backward()
+    generator = np.random.RandomState(7)
+    for key in [key for key in alphas if key[0] == letter]:
+        gradient = model.gates.parameters[key].grad().asnumpy()
+        direction = np.sign(gradient) * generator.uniform(0.5, 1, gradient.shape)  # no cancelling
+        values = []
+        for step in (0.01, -0.01):
+            model.gates.set({**alphas, key: (alphas[key] + step * direction).astype(np.float32)})
+            values.append(float(scalar_loss(model, inputs).asscalar()))
+        measured = (values[0] - values[1]) / 0.02
+        assert measured == pytest.approx(float((gradient * direction).sum()), rel=0.02, abs=2e-4), key
+        assert np.abs(gradient).max() > 0
+
+
+def test_frozen_weights_get_no_gradients():
+    model = build(network(), random_parameters(network()), gated=True)
+    for parameter in model.collect_params().values():
+        parameter.grad_req = 'null'
+    for parameter in model.gates.parameters.values():
+        parameter.grad_req = 'write'
+    with autograd.record():
+        loss = scalar_loss(model, random_inputs(network()))
+    loss.backward()
+    assert all(parameter._grad is None for parameter in named_parameters(model).values())
+    assert all(np.abs(parameter.grad().asnumpy()).max() > 0 for parameter in model.gates.parameters.values())
+
+
+def test_gradients_of_gates_do_not_depend_on_the_weights_being_frozen():
+    found = []
+    for frozen in (False, True):
+        model = build(UNEVEN, random_parameters(UNEVEN), gated=True, trainable=not frozen)
+        if frozen:
+            for parameter in named_parameters(model).values():
+                parameter.grad_req = 'null'
+        with autograd.record():
+            loss = scalar_loss(model, random_inputs(UNEVEN))
+        loss.backward()
+        found.append({key: parameter.grad().asnumpy() for key, parameter in model.gates.parameters.items()})
+    assert gradient_difference(*found) <= TOLERANCE
+
+
+def test_gradients_of_the_mlm_head_do_not_depend_on_the_embedding_being_frozen():
+    found = []
+    for frozen in (False, True):
+        model = build(UNEVEN, random_parameters(UNEVEN))
+        heads = {
+            name: parameter
+            for name, parameter in named_parameters(model).items()
+            if name.startswith('decoder')
+        }
+        for name, parameter in named_parameters(model).items():
+            parameter.grad_req = 'null' if frozen and name not in heads else 'write'
+        with autograd.record():
+            loss = scalar_loss(model, random_inputs(UNEVEN))
+        loss.backward()
+        found.append({name: parameter.grad().asnumpy() for name, parameter in heads.items()})
+    assert 'decoder.3.bias' in found[0] and gradient_difference(*found) <= TOLERANCE
+
+
+def test_loss_sums_what_its_weights_count():
+    scores, labels = (
+        mx.nd.array(np.random.RandomState(0).standard_normal((2, 2, 5))),
+        mx.nd.array([[1, 2], [3, 4]]),
+    )
+    weights = mx.nd.array([[1, 0], [1, 1]])
+    pairs, truth, counted = mx.nd.array([[1, 2], [3, 1]]), mx.nd.array([1, 1]), mx.nd.array([1, 0])
+    mlm, nsp, right, pairs_right = (
+        float(value.asscalar())
+        for value in PretrainingLoss(accuracy=True)(pairs, scores, labels, weights, truth, counted)
+    )
+    log = scores.log_softmax(axis=-1).asnumpy()
+    assert mlm == pytest.approx(-(log[0, 0, 1] + log[1, 0, 3] + log[1, 1, 4]), rel=1e-6)
+    assert nsp == pytest.approx(np.log(1 + np.exp(-1.0)), rel=1e-5)  # oneDNN's logarithm is good to 6e-6 here
+    best = scores.asnumpy().argmax(-1)
+    assert right == (best[0, 0] == 1) + (best[1, 0] == 3) + (best[1, 1] == 4) and pairs_right == 1
+
+
+def test_load_leaves_out_what_the_network_has_no_room_for():
+    model = build(UNEVEN, use_decoder=False)
+    load(model, random_parameters(UNEVEN))
+    assert all(
+        np.array_equal(value, random_parameters(UNEVEN)[name])
+        for name, value in read_parameters(model).items()
+    )
+
+
+def test_encoder_is_gluonnlps():
+    assert isinstance(build(EVEN), gluonnlp.model.bert.BERTModel)
+    assert isinstance(OptBERTEncoder(EVEN), BERTEncoder)

@@ -1,0 +1,107 @@
+"""Reduced precision in training: how near its losses and gradients are to float32's, and where it is refused."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from helpers.tiny import network, random_inputs, random_parameters, run, write_shards
+from mxnet import autograd
+
+from gluon_optbert.network import precision as precision_module
+from gluon_optbert.network.losses import PretrainingLoss
+from gluon_optbert.network.model import build, named_parameters
+from gluon_optbert.network.precision import bfloat16_is_native, check_precision, need_bfloat16
+
+NARROW = 2.0**-8  # half a unit in the last of bfloat16's eight bits is 2^-9; a product rounds either operand
+NETWORKS = {
+    'equal layers': network(),
+    'uneven layers': network((2, 3, 5, 7), (1, 4, 2, 0)),
+    'factorised': network(e=4),
+    'wide': network((4, 16, 16, 128), (4, 16, 16, 128), h=64),
+}
+
+
+def weights_of(architecture):
+    """Weights of the size that trained ones have: with larger ones softmax makes cliffs of small differences."""
+    return {
+        name: value if name.endswith('gamma') else value * np.float32(1.5 * architecture.h**-0.5)
+        for name, value in random_parameters(architecture).items()
+    }
+
+
+def loss_and_gradients(architecture, precision, *, gated=False):
+    """The loss of a batch, and the gradients of all weights, or of the gates with the weights frozen."""
+    model = build(architecture, weights_of(architecture), precision=precision, gated=gated)
+    trained = named_parameters(model)
+    if gated:
+        for parameter in trained.values():
+            parameter.grad_req = 'null'
+        trained = model.gates.parameters
+    loss = PretrainingLoss()
+    with autograd.record():
+        *_, next_sentence, masked = model(*random_inputs(architecture, batch=4))
+        mlm, nsp = loss(
+            next_sentence,
+            masked,
+            mx.nd.array([[5, 6], [7, 8], [9, 10], [11, 12]]),
+            mx.nd.ones((4, 2)),
+            mx.nd.array([0, 1, 0, 1]),
+            mx.nd.ones(4),
+        )
+        total = mlm / 8 + nsp / 4
+    total.backward()
+    assert {parameter.grad().dtype for parameter in trained.values()} == {np.float32}
+    return total.asscalar(), {name: parameter.grad().asnumpy() for name, parameter in trained.items()}
+
+
+@pytest.mark.parametrize('gated', [False, True], ids=['weights', 'gates'])
+@pytest.mark.parametrize('architecture', NETWORKS.values(), ids=NETWORKS)
+def test_bfloat16_losses_and_gradients_are_near_those_of_float32(architecture, gated):
+    (loss, wanted), (low_loss, found) = (
+        loss_and_gradients(architecture, name, gated=gated) for name in ('float32', 'bfloat16')
+    )
+    assert loss != low_loss  # it is another precision
+    assert low_loss == pytest.approx(loss, rel=NARROW)
+    whole = np.sqrt(sum(np.sum(np.square(value)) for value in wanted.values()))
+    for (
+        name,
+        value,
+    ) in wanted.items():  # six roundings in a row on the way down two layers; tiny gradients count as noise
+        assert np.linalg.norm(found[name] - value) <= 6 * NARROW * max(np.linalg.norm(value), 1e-3 * whole), (
+            name
+        )
+
+
+def test_a_processor_without_avx512_is_told_so(monkeypatch):
+    monkeypatch.setattr(precision_module.Path, 'is_file', lambda self: True)
+    monkeypatch.setattr(precision_module.Path, 'read_text', lambda self, **_: 'flags : fpu sse2 avx2\n')
+    with pytest.raises(ValueError, match='AVX-512'):
+        need_bfloat16()
+    with pytest.raises(ValueError, match='AVX-512'):
+        check_precision('bfloat16', mx.cpu())
+    check_precision('float32', mx.cpu())
+    assert not bfloat16_is_native()
+
+
+def test_precisions_are_refused_where_mxnet_does_not_multiply_in_them():
+    with pytest.raises(ValueError, match='on a GPU only'):
+        check_precision('float16', mx.cpu())
+    with pytest.raises(ValueError, match='on a CPU only'):
+        check_precision('bfloat16', mx.gpu())
+    check_precision('float16', mx.gpu())
+
+
+def test_float16_without_a_gpu_is_one_line(tmp_path):
+    write_shards(tmp_path / 'shards')
+    result = run(
+        'pretrain/run_pretraining.py',
+        '--shards',
+        tmp_path / 'shards',
+        '--output',
+        tmp_path / 'model',
+        '--steps',
+        1,
+        '--precision',
+        'float16',
+    )
+    assert result.returncode == 2 and result.stderr.count('\n') == 1 and 'GPU' in result.stderr
+    assert not (tmp_path / 'model').exists()

@@ -1,0 +1,407 @@
+"""Model directories: whole, strict, and absent rather than half-written."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+
+import mxnet as mx
+import numpy as np
+import pytest
+from helpers.gluonnlp_models import EVEN, gluonnlp_model
+from helpers.networks import UNEVEN
+from helpers.tiny import (
+    ROOT,
+    contents,
+    environment,
+    network,
+    outputs_of,
+    random_alphas,
+    random_inputs,
+    random_parameters,
+    saved_model,
+    vocabulary,
+    write_saved_model,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluon_optbert.architecture.parameters import gate_name
+from gluon_optbert.network.model import build
+from gluon_optbert.network.saved_model import FORMAT, VERSION, SavedModel, read_model, write_model
+from gluon_optbert.runs.arrays import read_arrays
+from gluon_optbert.runs.manifest import check_manifest, write_manifest
+from gluon_optbert.runs.staging import new_directory, refuse_existing, write_file
+
+FILES = ('architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt')
+
+
+def assert_equal(one, other):
+    assert one.architecture == other.architecture
+    assert one.vocabulary.idx_to_token == other.vocabulary.idx_to_token
+    assert dict(one.recipe) == dict(other.recipe) and dict(one.progress) == dict(other.progress)
+    for found, wanted in ((one.parameters, other.parameters), (one.alphas or {}, other.alphas or {})):
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            assert found[name].dtype == value.dtype and np.array_equal(found[name], value), name
+
+
+@pytest.mark.parametrize('architecture', [network(), UNEVEN, network((1, 1, 1, 0), h=4, e=2)])
+def test_model_directory_round_trip_is_lossless(tmp_path, architecture):
+    model = SavedModel(
+        architecture,
+        random_parameters(architecture),
+        vocabulary(),
+        {'steps': 3, 'lr': 1e-5, 'note': None},
+        {'step': 7, 'mlm_loss': 0.1 + 0.2},
+    )
+    write_model(tmp_path / 'model', model)
+    assert_equal(read_model(tmp_path / 'model'), model)
+    assert sorted(os.listdir(tmp_path / 'model')) == sorted(FILES)
+    assert os.listdir(tmp_path) == ['model']
+
+
+@pytest.mark.parametrize('architecture', [network(), UNEVEN])
+def test_gates_travel_with_the_parameters(tmp_path, architecture):
+    alphas = random_alphas(architecture)
+    write_model(tmp_path / 'model', saved_model(architecture, alphas=alphas))
+    found = read_model(tmp_path / 'model')
+    assert found.alphas.keys() == {key for key, width in architecture.widths().items() if width}
+    assert all(np.array_equal(value, alphas[key]) for key, value in found.alphas.items())
+
+
+def test_gates_are_named_as_the_network_names_them():
+    parameters = build(UNEVEN, gated=True)._collect_params_with_prefix()
+    gates = {name for name in parameters if name.endswith('.alpha')}
+    assert gates == {gate_name(key) for key, width in UNEVEN.widths().items() if width}
+
+
+def test_written_twice_it_is_the_same_bytes(tmp_path):
+    one, other = (write_saved_model(tmp_path / name) for name in ('one', 'other'))
+    assert contents(one) == contents(other)
+
+
+def test_more_files_may_go_in(tmp_path):
+    write_model(tmp_path / 'model', saved_model(), extra={'metrics.jsonl': b'{}\n'})
+    assert (tmp_path / 'model' / 'metrics.jsonl').read_bytes() == b'{}\n'
+    assert 'metrics.jsonl' in json.loads((tmp_path / 'model' / 'manifest.json').read_text())['files']
+
+
+def test_parameters_load_into_gluonnlps_own_model(tmp_path):
+    write_model(tmp_path / 'model', saved_model(EVEN))
+    theirs = gluonnlp_model()
+    theirs.load_parameters(str(tmp_path / 'model' / 'model.params'), ignore_extra=False, allow_missing=True)
+    ours = outputs_of(build(EVEN, saved_model(EVEN).parameters), random_inputs(EVEN))
+    for name, value in outputs_of(theirs, random_inputs(EVEN)).items():
+        np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def damaged(model_directory, tmp_path):
+    """A copy of a model directory, to be damaged."""
+    return shutil.copytree(model_directory, tmp_path / 'model')
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_deleted_file_is_named(damaged, name):
+    (damaged / name).unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match=name):
+        read_model(damaged)
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_truncated_file_is_named_wherever_it_is_cut(damaged, name):
+    whole = (damaged / name).read_bytes()
+    cuts = {0, 1, len(whole) // 2, len(whole) - 2} | set(
+        random.Random(1).sample(range(len(whole) - 1), min(20, len(whole) - 1))
+    )
+    for cut in cuts:
+        (damaged / name).write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=name):
+            read_model(damaged)
+
+
+@pytest.mark.parametrize('name', [name for name in FILES if name != 'manifest.json'])
+def test_flipped_bit_is_found_wherever_it_is(damaged, name):
+    whole = bytearray((damaged / name).read_bytes())
+    generator = random.Random(2)
+    for place in {0, len(whole) - 1, *(generator.randrange(len(whole)) for _ in range(40))}:
+        bit = 1 << generator.randrange(8)
+        whole[place] ^= bit
+        (damaged / name).write_bytes(bytes(whole))
+        with pytest.raises(ValueError, match=name):
+            read_model(damaged)
+        whole[place] ^= bit
+
+
+def test_flipped_bit_of_the_manifest_is_found_or_changes_nothing(damaged):
+    """Only the version of the program that wrote it is there for people alone."""
+    path, wanted = damaged / 'manifest.json', read_model(damaged)
+    whole = bytearray(path.read_bytes())
+    for place in range(len(whole)):
+        bit = 1 << (place % 8)
+        whole[place] ^= bit
+        path.write_bytes(bytes(whole))
+        try:
+            found = read_model(damaged)
+        except ValueError as error:
+            assert str(damaged) in str(error)
+        else:
+            assert_equal(found, wanted)
+            written = json.loads(path.read_text())
+            assert {name: written.get(name) for name in ('format', 'version', 'files')} == {
+                name: json.loads(
+                    bytes(whole[:place]) + bytes([whole[place] ^ bit]) + bytes(whole[place + 1 :])
+                )[name]
+                for name in ('format', 'version', 'files')
+            }
+        whole[place] ^= bit
+
+
+@given(
+    content=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(['format', 'version', 'files', 'a.txt', 'bytes', 'sha256']), inner
+            )
+        ),
+        max_leaves=8,
+    )
+)
+@settings(max_examples=60)
+def test_manifest_of_any_json_is_a_value_error(tmp_path_factory, content):
+    directory = tmp_path_factory.getbasetemp() / 'any-json'
+    directory.mkdir(exist_ok=True)
+    (directory / 'manifest.json').write_text(json.dumps(content))
+    with pytest.raises(ValueError, match='any-json'):
+        check_manifest(directory, form='that', version=1)
+
+
+def test_manifest_may_not_name_files_elsewhere(damaged):
+    manifest = json.loads((damaged / 'manifest.json').read_text())
+    manifest['files']['../vocab.txt'] = manifest['files']['vocab.txt']
+    (damaged / 'manifest.json').write_text(json.dumps(manifest))
+    (damaged.parent / 'vocab.txt').write_bytes((damaged / 'vocab.txt').read_bytes())
+    with pytest.raises(ValueError, match="'../vocab.txt' is not a plain file name"):
+        read_model(damaged)
+
+
+def test_name_with_a_line_break_is_quoted(damaged):
+    manifest = json.loads((damaged / 'manifest.json').read_text())
+    manifest['files']['a\nb'] = manifest['files']['vocab.txt']
+    (damaged / 'manifest.json').write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=r"'a\\nb' is not a plain file name"):
+        read_model(damaged)
+
+
+def vouch(directory):
+    """Make the manifest agree with what is there, so that only the parts' own checks are left."""
+    write_manifest(directory, form=FORMAT, version=VERSION)
+
+
+@pytest.mark.parametrize(
+    'name, content',
+    [
+        ('architecture.json', b'{}'),
+        ('architecture.json', b'\xff'),
+        ('architecture.json', UNEVEN.to_json().encode()),
+        ('model.params', b''),
+        ('model.params', b'what'),
+        ('progress.json', b'{'),
+        ('recipe.yaml', b'a: [\n'),
+        ('vocab.txt', b'[PAD]\n'),
+        ('vocab.txt', b'\xff\xfe'),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_even_if_the_manifest_vouches(damaged, name, content):
+    (damaged / name).write_bytes(content)
+    vouch(damaged)
+    with pytest.raises(ValueError, match=str(damaged)):
+        read_model(damaged)
+
+
+@pytest.mark.parametrize('name', [name for name in FILES if name != 'manifest.json'])
+def test_incomplete_directory_is_refused_even_if_the_manifest_vouches(damaged, name):
+    (damaged / name).unlink()
+    vouch(damaged)
+    with pytest.raises(ValueError, match=name):
+        read_model(damaged)
+
+
+def test_vocabulary_of_another_size_is_named(damaged):
+    with open(damaged / 'vocab.txt', 'a') as file:
+        file.write('more\n')
+    vouch(damaged)
+    with pytest.raises(ValueError, match='vocabulary has 33 tokens, the architecture 32'):
+        read_model(damaged)
+
+
+def test_what_is_no_model_directory_is_said(tmp_path, damaged):
+    with pytest.raises(FileNotFoundError, match='nowhere: no such directory'):
+        read_model(tmp_path / 'nowhere')
+    (tmp_path / 'empty').mkdir()
+    with pytest.raises(FileNotFoundError, match='no manifest.json'):
+        read_model(tmp_path / 'empty')
+    with pytest.raises(ValueError, match="is 'gluon_optbert model' version 1, wanted 'other' version 3"):
+        check_manifest(damaged, form='other', version=3)
+
+
+def test_arrays_without_names_are_refused(tmp_path):
+    mx.nd.save(str(tmp_path / 'list.params'), [mx.nd.ones((2,))])
+    with pytest.raises(ValueError, match='no names'):
+        read_arrays(tmp_path / 'list.params')
+
+
+def test_existing_output_is_refused_and_untouched(tmp_path):
+    (tmp_path / 'model').mkdir()
+    (tmp_path / 'model' / 'mine').write_text('kept')
+    with pytest.raises(FileExistsError, match='model: exists'):
+        write_saved_model(tmp_path / 'model')
+    (tmp_path / 'file').write_text('kept')
+    with pytest.raises(FileExistsError, match='file: exists'):
+        refuse_existing(tmp_path / 'file')
+    assert contents(tmp_path).keys() == {'model/mine', 'file'}
+
+
+def test_replaced_directory_holds_nothing_of_the_old_one(tmp_path):
+    write_model(tmp_path / 'model', saved_model(), extra={'old': b''})
+    write_model(tmp_path / 'model', saved_model(seed=5), replace=True)
+    assert sorted(os.listdir(tmp_path / 'model')) == sorted(FILES)
+    assert_equal(read_model(tmp_path / 'model'), saved_model(seed=5))
+
+
+def test_parameters_that_do_not_fit_are_not_written(tmp_path):
+    bad = SavedModel(network(), random_parameters(UNEVEN), vocabulary())
+    with pytest.raises(ValueError, match='do not fit'):
+        write_model(tmp_path / 'model', bad)
+    assert os.listdir(tmp_path) == []
+
+
+def test_gates_that_do_not_fit_are_not_written(tmp_path):
+    alphas = random_alphas(network())
+    alphas['q7'] = alphas.pop('k1')
+    alphas['h'] = alphas['h'][:-1]
+    with pytest.raises(ValueError) as error:
+        write_model(tmp_path / 'model', saved_model(alphas=alphas))
+    assert all(named in str(error.value) for named in ('h (7,), wanted (8,)', 'k1 ()', 'unknown q7'))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize('error', [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_directory_that_raises_leaves_nothing(tmp_path, error):
+    with pytest.raises(error), new_directory(tmp_path / 'deep' / 'new') as staged:
+        (staged / 'part').write_text('half')
+        assert not (tmp_path / 'deep' / 'new').exists()
+        raise error
+    assert os.listdir(tmp_path / 'deep') == []
+
+
+def test_directory_that_raises_leaves_the_old_one(tmp_path):
+    write_saved_model(tmp_path / 'model')
+    before = contents(tmp_path)
+    with pytest.raises(RuntimeError), new_directory(tmp_path / 'model', replace=True) as staged:
+        (staged / 'part').write_text('half')
+        raise RuntimeError
+    assert contents(tmp_path) == before
+
+
+def test_directory_that_came_up_meanwhile_is_not_overwritten(tmp_path):
+    with pytest.raises(FileExistsError), new_directory(tmp_path / 'new') as staged:
+        (staged / 'part').write_text('ours')
+        (tmp_path / 'new').mkdir()
+        (tmp_path / 'new' / 'theirs').write_text('theirs')
+    assert contents(tmp_path).keys() == {'new/theirs'}
+
+
+def test_file_holds_the_old_bytes_or_the_new_ones(tmp_path, monkeypatch):
+    write_file(tmp_path / 'sub' / 'file', b'old')
+
+    def no_space(descriptor):
+        raise OSError(28, 'no space left')
+
+    monkeypatch.setattr(os, 'fsync', no_space)
+    with pytest.raises(OSError):
+        write_file(tmp_path / 'sub' / 'file', b'new')
+    monkeypatch.undo()
+    assert contents(tmp_path).keys() == {'sub/file'} and (tmp_path / 'sub' / 'file').read_bytes() == b'old'
+    write_file(tmp_path / 'sub' / 'file', b'new')
+    assert (tmp_path / 'sub' / 'file').read_bytes() == b'new'
+
+
+KILLED = """
+import os, pathlib, signal
+from gluon_optbert import staging
+from gluon_optbert.staging import new_directory, write_file
+output = pathlib.Path({output!r})
+{body}
+"""
+
+
+def kill_while(body, output):
+    """Run `body` in a process that kills itself in it."""
+    done = subprocess.run(
+        [sys.executable, '-c', KILLED.format(output=str(output), body=body)], env=environment(), cwd=str(ROOT)
+    )
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_killed_process_leaves_no_directory_and_the_next_one_clears_up(tmp_path):
+    output = tmp_path / 'run[1]*'  # not a pattern
+    kill_while(
+        'with new_directory(output) as staged:\n'
+        '    (staged / "part").write_text("half")\n'
+        '    os.kill(os.getpid(), signal.SIGKILL)',
+        output,
+    )
+    assert not output.exists()
+    assert len(list(tmp_path.iterdir())) == 1
+    with new_directory(output) as staged:
+        (staged / 'whole').write_text('all')
+    assert contents(tmp_path).keys() == {'run[1]*/whole'}
+
+
+def test_process_killed_before_the_renaming_leaves_the_old_directory(tmp_path):
+    write_saved_model(tmp_path / 'model')
+    before = contents(tmp_path / 'model')
+    kill_while(
+        'with new_directory(output, replace=True) as staged:\n'
+        '    (staged / "part").write_text("half")\n'
+        '    staging.shutil.rmtree = lambda *_: os.kill(os.getpid(), signal.SIGKILL)',
+        tmp_path / 'model',
+    )
+    assert contents(tmp_path / 'model') == before
+
+
+def test_killed_process_leaves_the_old_file_and_the_next_one_clears_up(tmp_path):
+    write_file(tmp_path / 'file', b'old')
+    kill_while(
+        'staging.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\nwrite_file(output, b"new")',
+        tmp_path / 'file',
+    )
+    assert (tmp_path / 'file').read_bytes() == b'old'
+    write_file(tmp_path / 'file', b'newer')
+    assert (tmp_path / 'file').read_bytes() == b'newer'
+    assert contents(tmp_path).keys() == {'file'}
+
+
+def test_what_a_living_process_writes_is_left_alone(tmp_path):
+    with pytest.raises(FileExistsError), new_directory(tmp_path / 'new') as slow:
+        (slow / 'part').write_text('half')
+        with new_directory(tmp_path / 'new') as fast:
+            (fast / 'whole').write_text('all')
+        assert (slow / 'part').exists()
+    assert contents(tmp_path).keys() == {'new/whole'}
+
+
+def test_output_below_a_file_is_refused(tmp_path):
+    (tmp_path / 'file').write_text('kept')
+    with pytest.raises(FileNotFoundError, match='file is a file'):
+        refuse_existing(tmp_path / 'file' / 'deep' / 'new')
+    (tmp_path / 'link').symlink_to(tmp_path / 'nowhere')
+    with pytest.raises(FileExistsError, match='link: exists'):
+        refuse_existing(tmp_path / 'link')

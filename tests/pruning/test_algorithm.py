@@ -1,0 +1,228 @@
+"""Pruning runs: the documented files, the exactness of every round, and what each method does."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import yaml
+from helpers.pruned import MODEL, alphas_of, recipe_for, records, results, selection_of
+from helpers.tiny import network, outputs_of, random_inputs, relative_difference, write_saved_model
+
+from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
+from gluon_optbert.cutting.selection import select_units, truncate
+from gluon_optbert.cutting.shrink import shrink
+from gluon_optbert.network.model import build
+from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.pruning.report import summary
+from gluon_optbert.runs.recipe import fill
+
+ROUND = {'alphas.npz', 'selection.json', 'shrunk', 'model'}
+
+
+def test_run_leaves_the_documented_files(pruned_run):
+    output, _ = pruned_run
+    assert os.listdir(output.parent) == ['run']
+    assert set(os.listdir(output)) == {
+        'recipe.yaml',
+        'origin.json',
+        'metrics.jsonl',
+        'rounds.json',
+        'pruning.md',
+        'round-0',
+        'round-1',
+        'round-2',
+    }
+    assert os.listdir(output / 'round-0') == ['model']
+    for number in (1, 2):
+        assert set(os.listdir(output / f'round-{number}')) == ROUND
+        assert set(os.listdir(output / f'round-{number}' / 'shrunk')) == MODEL
+        assert set(os.listdir(output / f'round-{number}' / 'model')) == MODEL | {'origin.json'}
+        assert (output / f'round-{number}' / 'model' / 'origin.json').read_bytes() == (
+            output / 'origin.json'
+        ).read_bytes()
+    assert fill(PruneRecipe, yaml.safe_load((output / 'recipe.yaml').read_text())).rounds == 2
+
+
+def test_every_round_is_a_plain_model_directory_at_its_target(pruned_run):
+    output, rows = pruned_run
+    whole = ParameterCost().cost(read_model(output / 'round-0' / 'model').architecture)
+    for number in (1, 2):
+        selection = selection_of(output / f'round-{number}')
+        for name in ('shrunk', 'model'):
+            saved = read_model(output / f'round-{number}' / name)
+            assert saved.alphas is None
+            assert ParameterCost().cost(saved.architecture) == selection.cost == rows[number]['parameters']
+            outputs_of(build(saved.architecture, saved.parameters), random_inputs(saved.architecture))
+        assert selection.target == pytest.approx(whole * (1 - 0.4 * number / 2))
+        before = read_model(output / f'round-{number - 1}' / 'model').architecture
+        dearest = max(ParameterCost().prices(before).values())
+        assert selection.target - dearest < selection.cost <= selection.target
+
+
+def test_every_round_follows_from_its_own_files(pruned_run):
+    """alphas.npz decides selection.json, and both decide the shrunk network, bit for bit."""
+    output, _ = pruned_run
+    for number in (1, 2):
+        directory = output / f'round-{number}'
+        before, shrunk = (
+            read_model(output / f'round-{number - 1}' / 'model'),
+            read_model(directory / 'shrunk'),
+        )
+        alphas, selection = alphas_of(directory), selection_of(directory)
+        again = select_units(alphas, before.architecture, ParameterCost(), selection.target)
+        assert again.to_dict() == selection.to_dict()
+        parameters, architecture = shrink(before.parameters, before.architecture, alphas, selection)
+        assert architecture == shrunk.architecture
+        assert all(np.array_equal(value, shrunk.parameters[name]) for name, value in parameters.items())
+
+
+def test_gated_network_of_every_round_equals_its_shrunk_one(pruned_run):
+    output, _ = pruned_run
+    for number in (1, 2):
+        directory = output / f'round-{number}'
+        before, shrunk = (
+            read_model(output / f'round-{number - 1}' / 'model'),
+            read_model(directory / 'shrunk'),
+        )
+        selection = selection_of(directory)
+        gated = build(before.architecture, before.parameters, gated=True)
+        gated.gates.set(truncate(alphas_of(directory), selection))
+        inputs = random_inputs(before.architecture)
+        wanted = outputs_of(gated, inputs)
+        for name in ('encoded', 'pooled'):
+            wanted[name] = wanted[name][..., selection.kept['h']]
+        assert (
+            relative_difference(outputs_of(build(shrunk.architecture, shrunk.parameters), inputs), wanted)
+            <= 1e-5
+        )
+
+
+def test_selection_explains_itself(pruned_run):
+    output, _ = pruned_run
+    for number in (1, 2):
+        directory = output / f'round-{number}'
+        story, alphas = json.loads((directory / 'selection.json').read_text()), alphas_of(directory)
+        before = read_model(output / f'round-{number - 1}' / 'model').architecture
+        assert story['round'] == number and story['cost_before'] == ParameterCost().cost(before)
+        assert story['prices'] == ParameterCost().prices(before)
+        for key, removed in story['removed_unit_and_alpha'].items():
+            assert sorted([unit for unit, _ in removed] + story['kept'][key]) == list(
+                range(before.widths()[key])
+            )
+            for unit, alpha in removed:
+                assert alpha == pytest.approx(float(alphas[key][unit]), abs=1e-6)
+
+
+def test_recovery_trains_the_weights(pruned_run):
+    output, _ = pruned_run
+    for number in (1, 2):
+        shrunk, model = (read_model(output / f'round-{number}' / name) for name in ('shrunk', 'model'))
+        changed = [
+            name for name, value in model.parameters.items() if (value != shrunk.parameters[name]).any()
+        ]
+        assert len(changed) > len(shrunk.parameters) / 2
+
+
+def test_rounds_json_is_the_summary_and_tells_every_loss(pruned_run):
+    output, rows = pruned_run
+    assert json.loads((output / 'rounds.json').read_text()) == rows == summary(output)
+    assert [row['round'] for row in rows] == [0, 1, 2]
+    assert rows[0]['before'] is None
+    for row in rows[1:]:
+        for name in ('before', 'after_cut', 'recovered'):
+            assert np.isfinite(row[name]['mlm_loss']) and row[name]['instances'] == 16
+    text = (output / 'pruning.md').read_text()
+    assert text.count('\n| ') == 5 and f'{rows[2]["recovered"]["mlm_loss"]:.3f}' in text
+
+
+def test_before_of_a_round_is_what_the_last_one_recovered(pruned_run):
+    _, rows = pruned_run
+    assert rows[2]['before']['mlm_loss'] == pytest.approx(rows[1]['recovered']['mlm_loss'], rel=1e-5)
+
+
+def test_metrics_tell_phases_and_rounds(pruned_run):
+    found = [
+        (record['round'], record['phase'], record['step'])
+        for record in records(pruned_run[0])
+        if 'mlm' in record
+    ]
+    assert found == [
+        (number, phase, step)
+        for number in (1, 2)
+        for phase, steps in (('gates', (2, 3)), ('recovery', (2, 4)))
+        for step in steps
+    ]
+    assert all('penalty' in record for record in records(pruned_run[0]) if record['phase'] == 'gates')
+
+
+def test_only_the_letters_asked_for_lose_units_and_train_gates(shards_directory, model_directory, tmp_path):
+    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', prune='fv', rounds=1, target=0.8))
+    before, after = network(), read_model(tmp_path / 'run' / 'round-1' / 'model').architecture
+    assert after.h == before.h and after.layers != before.layers
+    assert all((layer.a, layer.k) == (2, 4) for layer in after.layers)
+    for key, alpha in alphas_of(tmp_path / 'run' / 'round-1').items():
+        assert (alpha == 1).all() == (key[0] not in 'fv')
+
+
+@pytest.mark.parametrize(
+    'architecture',
+    [network((2, 4, 4, 0), (2, 4, 4, 16)), network((2, 3, 4, 8), (1, 2, 2, 3), e=4)],
+    ids=['f=0', 'e<h'],
+)
+@pytest.mark.parametrize('method', ['alpha', 'random'])
+def test_any_architecture_is_pruned(shards_directory, tmp_path, architecture, method):
+    start = write_saved_model(tmp_path / 'start', architecture=architecture)
+    rows = prune(recipe_for(shards_directory, start, tmp_path / 'run', target=0.7, method=method))
+    assert rows[2]['parameters'] <= 0.7 * rows[0]['parameters']
+    left = read_model(tmp_path / 'run' / 'round-2' / 'model').architecture
+    assert [layer.f == 0 for layer in left.layers] == [layer.f == 0 for layer in architecture.layers]
+    assert left.e == architecture.e
+
+
+def test_run_in_bfloat16_trains_gates_near_those_of_one_in_float32(
+    pruned_run, shards_directory, model_directory, tmp_path
+):
+    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', precision='bfloat16'))
+    found, wanted = (alphas_of(directory / 'round-1') for directory in (tmp_path / 'run', pruned_run[0]))
+    assert any(
+        (alpha != wanted[key]).any() for key, alpha in found.items()
+    )  # rounded to eight bits on the way
+    assert all(
+        np.abs(alpha - wanted[key]).max() < 0.02 for key, alpha in found.items()
+    )  # three steps of up to 0.05
+    left = read_model(tmp_path / 'run' / 'round-2' / 'model')
+    assert {value.dtype for value in left.parameters.values()} == {np.dtype(np.float32)}
+    assert ParameterCost().cost(left.architecture) <= 0.6 * ParameterCost().cost(network())
+
+
+def test_flops_are_an_objective(shards_directory, model_directory, tmp_path):
+    prune(
+        recipe_for(
+            shards_directory, model_directory, tmp_path / 'run', objective='flops', length=16, target=0.5
+        )
+    )
+    before, after = (
+        read_model(tmp_path / 'run' / f'round-{number}' / 'model').architecture for number in (0, 2)
+    )
+    cost = FlopsCost(16)
+    assert cost.cost(after) <= 0.5 * cost.cost(before)
+    assert selection_of(tmp_path / 'run' / 'round-2').cost == cost.cost(after)
+
+
+def test_random_method_draws_from_the_seed_and_trains_no_gates(shards_directory, model_directory, tmp_path):
+    for name, seed in (('one', 1), ('again', 1), ('other', 2)):
+        prune(
+            recipe_for(
+                shards_directory, model_directory, tmp_path / name, method='random', seed=seed, rounds=1
+            )
+        )
+        assert all((alpha == 1).all() for alpha in alphas_of(tmp_path / name / 'round-1').values())
+        assert {record['phase'] for record in records(tmp_path / name)} == {'recovery'}
+    one, again, other = (
+        selection_of(tmp_path / name / 'round-1').to_dict() for name in ('one', 'again', 'other')
+    )
+    assert one == again != other
+    assert results(tmp_path / 'one') == results(tmp_path / 'again')

@@ -1,0 +1,127 @@
+"""The three penalties: values, gradients, thresholds, and what they leave at zero."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from helpers.tiny import network, random_alphas
+from mxnet import autograd
+
+from gluon_optbert.architecture.cost import ParameterCost, beta
+from gluon_optbert.network.gates import Gate, HardConcreteGate
+from gluon_optbert.network.model import build
+from gluon_optbert.pruning.penalty import PENALTIES, L0Penalty, L1Penalty, ProximalPenalty
+
+WEIGHTS = {'h': 0.5, 'a0': 1.0, 'k0': 0.1, 'v0': 0.2, 'f0': 0.01, 'a1': 2.0, 'k1': 0.3, 'v1': 0.4, 'f1': 0.05}
+
+
+def gates_of(kind, values=None):
+    gates = build(network(), gated=kind.gate).gates
+    for parameter in gates.parameters.values():
+        parameter.grad_req = 'write'
+        parameter.zero_grad()
+    if values:
+        gates.set(values)
+    return gates
+
+
+@pytest.mark.parametrize('kind', [L1Penalty, L0Penalty])
+def test_gradient_is_the_slope_of_the_value(kind):
+    values = {key: value.astype(np.float32) for key, value in random_alphas(network(), 3).items()}
+    penalty, gates = kind(0.7, WEIGHTS), gates_of(kind, values)
+    penalty.add_gradient(gates)
+    for key in ('h', 'k1', 'f0'):
+        for i in (0, len(values[key]) - 1):
+            up, down = ({**values, key: values[key].astype(np.float64)} for _ in range(2))
+            up[key], down[key] = up[key].copy(), down[key].copy()
+            up[key][i] += 1e-4
+            down[key][i] -= 1e-4
+            slope = (penalty.value(up) - penalty.value(down)) / 2e-4
+            assert gates.parameters[key].grad().asnumpy()[i] == pytest.approx(slope, rel=1e-3)
+
+
+def test_proximal_step_thresholds_softly():
+    values = random_alphas(network(), 1)
+    values['h'][:3] = [0.01, -0.01, 0.0]
+    penalty, gates = ProximalPenalty(0.2, WEIGHTS), gates_of(ProximalPenalty, values)
+    penalty.add_gradient(gates)
+    assert all(not parameter.grad().asnumpy().any() for parameter in gates.parameters.values())
+    penalty.after_step(gates, 0.5)
+    for key, found in gates.values().items():
+        moved = np.sign(values[key]) * np.maximum(np.abs(values[key]) - 0.5 * 0.2 * WEIGHTS[key], 0)
+        assert np.allclose(found, moved, atol=1e-6)  # float32
+    assert (gates.values()['h'][:3] == 0).all()
+
+
+def test_gates_that_are_not_trained_stay():
+    for kind in PENALTIES.values():
+        gates = gates_of(kind)
+        gates.parameters['h'].grad_req = 'null'
+        before = gates.values()['h']
+        penalty = kind(1.0, WEIGHTS)
+        penalty.add_gradient(gates)
+        penalty.after_step(gates, 1.0)
+        assert 'h' not in gates.trained() and np.array_equal(gates.values()['h'], before)
+
+
+def test_hard_concrete_draws_are_open_as_often_as_its_probability_says():
+    mx.random.seed(5)
+    gate = HardConcreteGate(20000)
+    gate.initialize()
+    for odds in (-2.0, 0.0, 1.5):
+        gate.alpha.set_data(mx.nd.full((20000,), odds))
+        drawn = gate(mx.nd.ones((20000,))).asnumpy()
+        assert ((drawn >= 0) & (drawn <= 1)).all()
+        # 20,000 draws: five standard deviations are 0.018
+        assert (drawn > 0).mean() == pytest.approx(
+            HardConcreteGate.open_probability(np.array(odds)), abs=0.018
+        )
+
+
+def test_gates_start_open_and_fixed_ones_are_never_drawn_shut():
+    for kind in (Gate, HardConcreteGate):
+        assert kind.value(np.array([kind.OPEN])) == 1.0
+    gate = HardConcreteGate(1000)
+    gate.initialize()
+    gate.alpha.set_data(mx.nd.full((1000,), HardConcreteGate.FIXED))
+    assert (gate(mx.nd.ones((1000,))).asnumpy() == 1).all()
+
+
+def test_gradient_of_the_penalty_is_its_derivative():
+    """Central differences in float64; no alpha is near zero, where there is none."""
+    architecture = network()
+    weights = beta(architecture, ParameterCost())
+    penalty, alphas = L1Penalty(0.3, weights), random_alphas(architecture)
+    model = build(architecture, gated=True)
+    model.gates.set(alphas)
+    for parameter in model.gates.parameters.values():
+        parameter.grad()[:] = 0
+    penalty.add_gradient(model.gates)
+    for key, alpha in alphas.items():
+        gradient = model.gates.parameters[key].grad().asnumpy()
+        for i in range(len(alpha)):
+            step = np.zeros(len(alpha))
+            step[i] = 1e-3
+            moved = [
+                penalty.value({**alphas, key: alpha.astype(np.float64) + sign * step}) for sign in (1, -1)
+            ]
+            assert gradient[i] == pytest.approx((moved[0] - moved[1]) / 2e-3, rel=1e-4)
+    assert penalty.value(alphas) == pytest.approx(
+        0.3 * sum(weights[key] * np.abs(alpha).sum() for key, alpha in alphas.items())
+    )
+
+
+def test_penalty_adds_to_what_backward_left_and_spares_fixed_gates():
+    model = build(network(), gated=True)
+    fixed = model.gates.parameters['h']
+    fixed.grad_req = 'null'
+    with autograd.record():
+        loss = sum(
+            (2 * parameter.data()).sum() for key, parameter in model.gates.parameters.items() if key != 'h'
+        )
+    loss.backward()
+    L1Penalty(1.0, dict.fromkeys(network().widths(), 0.5)).add_gradient(model.gates)
+    assert all(
+        (parameter.grad().asnumpy() == 2.5).all()
+        for key, parameter in model.gates.parameters.items()
+        if key != 'h'
+    )

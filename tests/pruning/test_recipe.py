@@ -1,0 +1,147 @@
+"""What a pruning run refuses: contradictory recipes, and networks and shards that do not suit it."""
+
+import shutil
+
+import pytest
+from helpers.pruned import MODEL, recipe_for
+from helpers.tiny import (
+    TOKENS,
+    network,
+    random_alphas,
+    saved_model,
+    vocabulary,
+    write_saved_model,
+    write_shards,
+)
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.runs.recipe import RecipeError
+from gluon_optbert.text.vocabulary import vocabulary_of
+
+
+def test_steps_follow_from_the_pre_training_where_not_given(model_directory, tmp_path):
+    recipe = recipe_for(tmp_path, model_directory, tmp_path, alpha_steps=None, recovery_steps=None)
+    assert recipe.steps(read_model(model_directory)) == (1, 50)  # 1/1000 and 1/20 of 1,000
+    assert recipe_for(tmp_path, model_directory, tmp_path).steps(read_model(model_directory)) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    'change, named',
+    [
+        ({'target': 1.0}, 'target must lie between 0 and 1'),
+        ({'target': 0}, 'target'),
+        ({'rounds': 0}, 'rounds'),
+        ({'prune': 'hax'}, 'prune must be made of'),
+        ({'prune': 'hh'}, 'prune'),
+        ({'prune': ''}, 'prune'),
+        ({'alpha_steps': 0}, 'alpha_steps'),
+        ({'recovery_steps': -1}, 'recovery_steps'),
+        ({'length': 0}, 'length'),
+        ({'gamma': -1}, 'gamma'),
+        ({'alpha_learning_rate': 0}, 'alpha_learning_rate'),
+        ({'method': 'best'}, 'method must be one of'),
+        ({'objective': 'speed'}, 'objective must be one of'),
+        ({'roundz': 3}, "did you mean 'rounds'"),
+    ],
+)
+def test_contradictory_recipe_is_refused_by_name(tmp_path, change, named):
+    with pytest.raises(RecipeError, match=named):
+        recipe_for(tmp_path, tmp_path, tmp_path / 'run', **change)
+
+
+def test_all_contradictions_are_said_at_once(tmp_path):
+    with pytest.raises(RecipeError) as error:
+        recipe_for(
+            tmp_path, tmp_path, tmp_path / 'run', target=2, rounds=0, prune='x', gamma=-1, batch_size=0
+        )
+    assert len(error.value.problems) == 5
+
+
+@pytest.fixture
+def other_model(tmp_path):
+    """A function that writes a model directory beside the output."""
+
+    def write(**options):
+        return str(write_saved_model(tmp_path / 'start', **options))
+
+    return write
+
+
+def refusal(recipe, error=ValueError):
+    """What a run says that is refused with such an error, before there is anything at its output."""
+    with pytest.raises(error) as found:
+        prune(recipe)
+    assert not recipe.output.exists()
+    assert not list(recipe.output.parent.glob('.*'))
+    return str(found.value)
+
+
+def test_target_that_cannot_be_reached_is_refused(shards_directory, model_directory, tmp_path):
+    filters = recipe_for(shards_directory, model_directory, tmp_path / 'run', prune='f', target=0.3)
+    assert 'target 0.3 cannot be reached by pruning f' in refusal(filters)
+    assert 'cannot be reached' in refusal(
+        recipe_for(shards_directory, model_directory, tmp_path / 'run', target=1e-3)
+    )
+
+
+def test_shards_of_another_vocabulary_are_refused(shards_directory, tmp_path):
+    ours = saved_model()
+    write_model(
+        tmp_path / 'start',
+        SavedModel(
+            ours.architecture, ours.parameters, vocabulary_of([*TOKENS[:-1], '!']), ours.recipe, ours.progress
+        ),
+    )
+    assert 'made with another vocabulary' in refusal(
+        recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run')
+    )
+
+
+def test_network_with_the_head_of_a_task_is_refused(shards_directory, tmp_path):
+    head = Head('classification', ('no', 'yes'), 'SST-2')
+    parameters = read_parameters(build(network(), head=head))
+    write_model(tmp_path / 'start', SavedModel(network(), parameters, vocabulary(), head=head))
+    assert 'the head of SST-2' in refusal(recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run'))
+
+
+def test_network_that_still_has_its_gates_is_refused(shards_directory, tmp_path, other_model):
+    start = other_model(alphas=random_alphas(network()))
+    assert 'still has its gates' in refusal(recipe_for(shards_directory, start, tmp_path / 'run'))
+
+
+def test_model_with_untrained_heads_is_refused(shards_directory, tmp_path):
+    start = write_saved_model(tmp_path / 'model', progress={'untrained': ['mlm', 'nsp']})
+    said = refusal(recipe_for(shards_directory, start, tmp_path / 'run'))
+    assert 'imported without MLM head and NSP head, ' in said and 'run_pretraining.py --train heads' in said
+
+
+def test_model_that_does_not_say_its_steps_needs_them_given(shards_directory, tmp_path):
+    ours = saved_model()
+    write_model(tmp_path / 'start', SavedModel(ours.architecture, ours.parameters, ours.vocabulary))
+    assert '--alpha-steps' in refusal(
+        recipe_for(shards_directory, tmp_path / 'start', tmp_path / 'run', alpha_steps=None)
+    )
+
+
+@pytest.mark.parametrize('name', sorted(MODEL))
+def test_incomplete_model_directory_is_refused(shards_directory, model_directory, tmp_path, name):
+    start = shutil.copytree(model_directory, tmp_path / 'start')
+    (start / name).unlink()
+    assert name in refusal(
+        recipe_for(shards_directory, start, tmp_path / 'run'), (ValueError, FileNotFoundError)
+    )
+
+
+def test_truncated_shard_is_refused(model_directory, tmp_path):
+    directory = write_shards(tmp_path / 'shards')
+    path = directory / 'train-00001.npz'
+    path.write_bytes(path.read_bytes()[:-1])
+    assert 'train-00001.npz' in refusal(recipe_for(directory, model_directory, tmp_path / 'run'))
+
+
+def test_batch_that_does_not_divide_is_refused(shards_directory, model_directory, tmp_path):
+    recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run', batch_size=7, accumulate=2)
+    assert 'batch_size 7 does not divide' in refusal(recipe)

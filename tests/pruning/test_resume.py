@@ -1,0 +1,207 @@
+"""A pruning run that was killed, at any moment, ends with the same bits, and what is finished is left alone."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.pruned import recipe_for, results, values_for
+from helpers.tiny import ROOT, contents, environment, run
+
+from gluon_optbert.pruning import algorithm as pruning
+from gluon_optbert.pruning.algorithm import prune
+
+
+def test_existing_output_is_refused_and_untouched(pruned_run, shards_directory, model_directory):
+    before = contents(pruned_run[0])
+    with pytest.raises(FileExistsError, match='run: exists.*--resume'):
+        prune(recipe_for(shards_directory, model_directory, pruned_run[0]))
+    assert contents(pruned_run[0]) == before
+
+
+def test_resumed_with_other_settings_it_is_refused(pruned_run, shards_directory, model_directory):
+    before = contents(pruned_run[0])
+    with pytest.raises(ValueError, match='other settings of rounds, target'):
+        prune(recipe_for(shards_directory, model_directory, pruned_run[0], resume=True, target=0.5, rounds=3))
+    assert contents(pruned_run[0]) == before
+
+
+def test_resume_of_what_is_no_run_is_refused(shards_directory, model_directory, tmp_path):
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'run' / 'mine').write_text('kept')
+    with pytest.raises((ValueError, FileNotFoundError), match='run'):
+        prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', resume=True))
+    assert contents(tmp_path).keys() == {'run/mine'}
+
+
+def test_finished_run_resumes_to_nothing_to_do(pruned_run, shards_directory, model_directory):
+    before = contents(pruned_run[0])
+    assert prune(recipe_for(shards_directory, model_directory, pruned_run[0], resume=True)) == pruned_run[1]
+    assert contents(pruned_run[0]) == before
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+@pytest.mark.parametrize('at', ['gate-states', 'recovery-states'])
+def test_run_that_ended_before_it_cleared_up_leaves_no_checkpoints(
+    pruned_run, shards_directory, model_directory, tmp_path, monkeypatch, at
+):
+    def killed(path, *_, **__):
+        if Path(path).name == at:
+            raise Interrupted
+
+    monkeypatch.setattr(pruning.shutil, 'rmtree', killed)
+    with pytest.raises(Interrupted):
+        prune(recipe_for(shards_directory, model_directory, tmp_path / 'run'))
+    monkeypatch.undo()
+    assert (tmp_path / 'run' / 'round-1' / 'recovery-states').is_dir()
+    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', resume=True))
+    assert results(tmp_path / 'run') == results(pruned_run[0])
+
+
+# A process that has loaded everything and computed nothing forks one run after another; each is killed before
+# the n-th time that it renames, flushes or removes something or takes a step, or not at all.
+ATTEMPTS = """
+import json, os, shutil, signal, sys
+from pathlib import Path
+from gluon_optbert import training
+from gluon_optbert.prune_recipe import PruneRecipe
+from gluon_optbert.pruning import prune
+from gluon_optbert.recipe import fill
+values = json.loads(sys.argv[1])
+
+
+def attempt(resume, moment):
+    moments = [0]
+    def counted(action):
+        def act(*args, **kwargs):
+            moments[0] += 1
+            if moments[0] == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return action(*args, **kwargs)
+        return act
+    for owner, name in ((os, 'replace'), (os, 'fsync'), (shutil, 'rmtree'), (training.Optimizer, 'update')):
+        setattr(owner, name, counted(getattr(owner, name)))
+    prune(fill(PruneRecipe, dict(values, resume=resume)))
+    return moments[0]
+
+
+for line in sys.stdin:
+    resume, moment = json.loads(line)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, str(attempt(resume, moment)).encode())
+            os._exit(0)
+        except BaseException as error:
+            print(type(error).__name__, error, file=sys.stderr, flush=True)
+            os._exit(1)
+    os.close(writing)
+    status = os.waitpid(child, 0)[1]
+    print(json.dumps([status, int(os.read(reading, 20) or 0)]), flush=True)
+    os.close(reading)
+"""
+
+
+class Attempts:
+    """Runs of one recipe, each in a process of its own; see `ATTEMPTS`."""
+
+    def __init__(self, values):
+        self._said = tempfile.TemporaryFile('w+')  # not a pipe, which would be full some day
+        self._process = subprocess.Popen(
+            [sys.executable, '-W', 'ignore', '-c', ATTEMPTS, json.dumps(values)],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            universal_newlines=True,
+        )
+
+    def __call__(self, *, resume, killed_at=0):
+        """How the run ended (as `os.wait` says) and how many moments it had."""
+        self._process.stdin.write(json.dumps([resume, killed_at]) + '\n')
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline() or 'null')
+
+    def close(self):
+        """End the process; what its runs said."""
+        self._process.communicate(timeout=60)
+        self._said.seek(0)
+        return self._said.read()
+
+
+def test_run_killed_at_random_moments_ends_with_the_same_bits(
+    pruned_run, shards_directory, model_directory, tmp_path
+):
+    attempt = Attempts(values_for(shards_directory, model_directory, tmp_path / 'run'))
+    generator, kills = random.Random(4), 0
+    while kills < 25:
+        status, moments = attempt(resume=True, killed_at=generator.randint(1, 30))
+        if status == 0:  # a finished run: begin again
+            assert results(tmp_path / 'run') == results(pruned_run[0])
+            shutil.rmtree(tmp_path / 'run')
+        else:
+            assert status == signal.SIGKILL
+            kills += 1
+    status, _ = attempt(resume=True)
+    assert status == 0, attempt.close()
+    attempt.close()
+    assert results(tmp_path / 'run') == results(pruned_run[0])
+    assert set(contents(tmp_path / 'run')) == set(contents(pruned_run[0]))
+    assert os.listdir(tmp_path) == ['run']
+
+
+def test_killed_command_resumes_to_the_same_bits(pruned_run, shards_directory, model_directory, tmp_path):
+    """The real command, killed from outside once the first recovery has begun, and run to its end."""
+    recipe, output = tmp_path / 'recipe.yaml', tmp_path / 'run'
+    recipe.write_text(yaml.safe_dump(values_for(shards_directory, model_directory, output)))
+    command = ['-W', 'ignore', ROOT / 'pretrain' / 'run_prune.py', recipe, '--resume']
+    for _ in range(5):  # on a busy machine it may be done before it is killed
+        process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while process.poll() is None:
+            if (output / 'metrics.jsonl').exists() and '"recovery", "round": 1' in (
+                output / 'metrics.jsonl'
+            ).read_text():
+                process.kill()
+            time.sleep(0.002)
+        if process.returncode == -signal.SIGKILL:
+            break
+        shutil.rmtree(output)
+    assert process.returncode == -signal.SIGKILL and not (output / 'rounds.json').exists()
+    ended = run(*command)
+    assert ended.returncode == 0, ended.stderr
+    assert 'next: python tools/verify.py' in ended.stdout
+    assert results(output) == results(pruned_run[0])
+
+
+def test_command_says_bad_input_in_one_line_with_status_2(shards_directory, tmp_path):
+    done = run(
+        '-W',
+        'ignore',
+        ROOT / 'pretrain' / 'run_prune.py',
+        '--shards',
+        shards_directory,
+        '--model',
+        tmp_path / 'none',
+        '--output',
+        tmp_path / 'run',
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [f'error: {tmp_path}/none: no such directory']
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,116 @@
+"""Pages are whole, say what they are given and nothing else, and fetch nothing."""
+
+import re
+
+import pytest
+from helpers.pages import HOSTILE, Reader, check_page
+from hypothesis import given
+from hypothesis import strategies as st
+from page import Chapter, Html, page, picture, shown, table, tag, values
+
+
+@pytest.mark.parametrize('text', HOSTILE)
+def test_what_comes_from_files_is_text_wherever_it_stands(text):
+    nested = {text: {text: [{text: text, 'b': [text]}, {'c': text}]}, 'list': [text, [text]]}
+    content = page(
+        text,
+        [
+            Chapter(
+                text,
+                (
+                    (text, values(nested)),
+                    ('table', table([text], [[text]])),
+                    ('picture', picture(b'x', 'png', text)),
+                ),
+            )
+        ],
+        note=text,
+    )
+    read = check_page(content)
+    assert set(read.tags) <= {
+        'html',
+        'head',
+        'meta',
+        'title',
+        'style',
+        'body',
+        'h1',
+        'h2',
+        'h3',
+        'nav',
+        'div',
+        'span',
+        'a',
+        'b',
+        'table',
+        'thead',
+        'tbody',
+        'tr',
+        'th',
+        'td',
+        'figure',
+        'img',
+        'footer',
+        'details',
+        'summary',
+        'pre',
+    }
+    visible = text.replace('\x00\x1b\ud800', '\ufffd\ufffd?')
+    assert sum(visible in part for part in read.text) >= 8
+    assert [value for name, key, value in read.attributes if key == 'alt'] == [visible]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_any_json_value_makes_a_balanced_page(data):
+    check_page(page('title', [Chapter('chapter', (('section', values(data)),))]))
+
+
+def test_deep_values_do_not_end_the_program():
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    check_page(page('title', [Chapter('chapter', (('section', values(deep)),))]))
+
+
+def test_policy_of_the_page_forbids_what_is_not_in_it():
+    (policy,) = re.findall('Content-Security-Policy" content="([^"]*)"', page('title', []))
+    assert policy.startswith('default-src &#x27;none&#x27;; img-src data:')
+
+
+@pytest.mark.parametrize(
+    'value, wanted',
+    [
+        (None, ''),
+        (True, 'true'),
+        (1234567, '1,234,567'),
+        (0.123456, '0.1235'),
+        (16543.21, '16,543'),
+        (float('nan'), 'nan'),
+        (1e30, '1e+30'),
+        ('x', 'x'),
+    ],
+)
+def test_values_are_readable(value, wanted):
+    assert shown(value) == wanted
+
+
+def test_numbers_stand_at_the_right_under_their_header():
+    found = table(['name', 'size'], [['a', 1], ['b', None], ['c', 2.5]])
+    assert '<th class="number">size</th>' in found and '<th>name</th>' in found
+    assert '<td class="number">2.5</td>' in found and '<td>a</td>' in found
+
+
+def test_equal_mappings_are_rows_of_one_table():
+    found = values({'before': {'ms': 2.0, 'mb': 1}, 'after': {'ms': 1.0, 'mb': 1}})
+    assert found.count('<table>') == 1 and Reader(found).text[:3] == ['ms', 'mb', 'before']
+
+
+def test_markup_is_not_escaped_twice():
+    assert tag('p', Html('<b>x</b>'), '<i>') == '<p><b>x</b>&lt;i&gt;</p>'

@@ -1,0 +1,450 @@
+"""Results tables of the paper: planned on any base, run as far as they are not there, rendered from result
+files alone.
+"""
+
+import csv
+import io
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from helpers.finetuned import write_glue
+from helpers.questions import write_squad
+from helpers.tiny import ROOT, contents, network, write_saved_model
+from helpers.tiny import run as program
+
+from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.architecture.named import bert_base, resolve
+from gluon_optbert.architecture.paper import load_table
+from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.reproduction import runs as table_runs
+from gluon_optbert.reproduction.rendering import (
+    CSV_HEADER,
+    NOT_REACHABLE,
+    NOT_RUN,
+    Entry,
+    read_results,
+    render,
+)
+from gluon_optbert.reproduction.rows import (
+    MAKERS,
+    TABLES,
+    TableRecipe,
+    by_embedding,
+    by_share,
+    plain,
+    row_names,
+    rows_of,
+    task_names,
+)
+from gluon_optbert.reproduction.runs import plan, run
+from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.tasks.squad import Question
+
+PARAMETERS = ParameterCost()
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+    """SST-2 and MNLI of letters, both SQuADs, and settings as small as they are."""
+    home = tmp_path_factory.mktemp('tables')
+    write_glue(home / 'glue')
+    answered = [
+        Question(f'q{i}', 'a b', f'{letter} d e f', ((letter, 0),)) for i, letter in enumerate('ghijkl')
+    ]
+    for version in ('1.1', '2.0'):
+        for part in ('train', 'dev'):
+            write_squad(home / 'squad' / f'{part}-v{version}.json', answered, version)
+    (home / 'pruning.yaml').write_text(
+        'rounds: 2\nbatch_size: 8\nevaluation_limit: 8\ncheckpoint_every: 1\nlog_every: 0\n'
+    )
+    (home / 'tuning.yaml').write_text('batch_size: 8\nlog_every: 0\ncheckpoint_every: 2\n')
+    return home
+
+
+@pytest.fixture(scope='module')
+def base(tmp_path_factory):
+    """Four layers, so that six of twelve are two of them, and enough positions for a smaller embedding to
+    matter.
+    """
+    return write_saved_model(
+        tmp_path_factory.mktemp('base') / 'model', architecture=network(*[(4, 2, 2, 8)] * 4, max_length=64)
+    )
+
+
+def values_for(base, shards, data, output, **more):
+    return {
+        'table': 8,
+        'base': str(base),
+        'shards': str(shards),
+        'output': str(output),
+        'tasks': 'sst-2',
+        'seeds': '1,2',
+        'epochs': 1,
+        'data_glue': str(data / 'glue'),
+        'data_squad': str(data / 'squad'),
+        'alpha_steps': 2,
+        'recovery_steps': 2,
+        'pruning': str(data / 'pruning.yaml'),
+        'glue': str(data / 'tuning.yaml'),
+        'squad': str(data / 'tuning.yaml'),
+        **more,
+    }
+
+
+def recipe_for(*args, **more):
+    return fill(TableRecipe, values_for(*args, **more))
+
+
+def flags_for(*args, **more):
+    return [
+        part
+        for name, value in values_for(*args, **more).items()
+        for part in ('--' + name.replace('_', '-'), str(value))
+    ]
+
+
+def sheet(output):
+    return list(csv.DictReader(io.StringIO((output / 'table.csv').read_text(encoding='utf-8'))))
+
+
+@pytest.fixture(scope='module')
+def finished(base, shards_directory, data, tmp_path_factory):
+    """All rows of Table 8 on SST-2 and SQuAD 2.0, by the command; where, and what it said."""
+    output = tmp_path_factory.mktemp('table') / 'table'
+    done = program(
+        '-W',
+        'ignore',
+        'finetune/run_table.py',
+        *flags_for(base, shards_directory, data, output, tasks='sst-2,squad-v2.0'),
+    )
+    assert done.returncode == 0, done.stderr
+    return output, done.stdout
+
+
+@pytest.mark.parametrize('number', TABLES)
+def test_every_published_row_of_results_has_a_maker(number):
+    table = load_table(number)
+    assert set(row_names(table)) <= set(MAKERS) and len({plain(name) for name in row_names(table)}) == len(
+        table.rows
+    )
+
+
+@pytest.mark.parametrize('number', TABLES)
+def test_rows_on_bert_base_have_the_published_sizes(number):
+    """BERT-l has the size of its layers: three make 45.1 million, where Table 9 prints 43."""
+    table = load_table(number)
+    for row, record, name in zip(rows_of(table, bert_base()), table.records(), table.architectures):
+        wanted = (
+            record['parameters_m'] * 1e6
+            if row.maker.size in (by_share, by_embedding)
+            else PARAMETERS.cost(resolve(name))
+        )
+        if row.unreachable is None:
+            assert (
+                0 <= wanted - row.share * PARAMETERS.cost(bert_base()) + 1 < 4e4
+            )  # one unit of e takes 31,806
+
+
+def test_rows_out_of_reach_on_bert_base_are_those_that_one_unit_a_layer_exceeds():
+    """The paper has optBERT-f at 43 and 33 million and optBERT-a at 77; one filter a layer leaves 52 and one
+    head 83.
+    """
+    found = {
+        (number, row.name)
+        for number in TABLES
+        for row in rows_of(load_table(number), bert_base())
+        if row.unreachable
+    }
+    assert found == {(9, 'optBERT-f'), (15, 'optBERT-f'), (13, 'optBERT-a')}
+
+
+def test_networks_of_table_1_on_bert_base_are_the_published_ones():
+    table = load_table(1)
+    built = [row.architecture for row in rows_of(table, bert_base())]
+    assert built == [resolve(name) for name in table.architectures]
+
+
+@pytest.mark.parametrize('number', TABLES)
+def test_every_table_is_planned(number, base, shards_directory, data, tmp_path):
+    tasks = [task for task in task_names(load_table(number)) if task not in ('MRPC', 'RTE')]
+    made = plan(
+        recipe_for(base, shards_directory, data, tmp_path / 'out', table=number, tasks=','.join(tasks))
+    )
+    assert [row.name for row in made.rows] == row_names(load_table(number)) and list(made.tasks) == tasks
+    for row in made.chosen():
+        assert row.maker.kind == 'base' or made.row_recipe(row).output == tmp_path / 'out' / 'rows' / row.slug
+        assert {made.cell_recipe(row, task).max_length for task in tasks} == {64}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_row_out_of_reach_says_why(base, shards_directory, data, tmp_path):
+    output = tmp_path / 'out'
+    recipe = recipe_for(base, shards_directory, data, output, table=15, rows='optbert-f')
+    made = plan(recipe)
+    reasons = {row.name: row.unreachable for row in made.rows}
+    assert 'cannot be reached by pruning f' in reasons['optBERT-f'] and made.chosen() == []
+    run(made)
+    row = next(row for row in read_results(output).rows if row.name == 'optBERT-f')
+    assert {entry.text() for entry in row.entries.values()} == {NOT_REACHABLE}
+    assert reasons['optBERT-f'] in render(read_results(output))['table.md']
+
+
+def test_albert_is_built_within_its_share_and_trained_as_long_as_the_others_recover(
+    base, shards_directory, data, tmp_path
+):
+    made = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', table=6, rows='albert-e'))
+    (row,) = made.chosen()
+    whole = PARAMETERS.cost(made.base.architecture)
+    assert PARAMETERS.cost(row.architecture) / whole == row.share <= 88e6 / PARAMETERS.cost(bert_base())
+    run(made)
+    saved = read_model(made.model(row))
+    assert saved.architecture == row.architecture and saved.progress['step'] == 2 * 2
+
+
+def test_rows_have_the_networks_they_are_named_after(finished, base):
+    rows = {
+        path.name: read_model(path / 'round-2' / 'model').architecture
+        for path in (finished[0] / 'rows').iterdir()
+    }
+    whole, before = PARAMETERS.cost(read_model(base).architecture), read_model(base).architecture
+    assert set(rows) == {'bert-l', 'optbert-h', 'optbert-all', 'bert-all-uniform', 'optbert-f'} - {
+        row.slug for row in rows_of(load_table(8), before) if row.unreachable
+    }
+    assert rows['bert-l'].layers == before.layers[:2] and rows['optbert-h'].layers == before.layers
+    assert all(
+        PARAMETERS.cost(rows[name]) <= whole * 66e6 / PARAMETERS.cost(bert_base()) + 1
+        for name in set(rows) - {'bert-l'}
+    )
+
+
+def test_rendered_numbers_are_those_of_the_result_files(finished):
+    output = finished[0]
+    slugs = {row['name']: row['slug'] for row in json.loads((output / 'plan.json').read_text())['rows']}
+    names = {
+        'squad2_f1': ('squad-v2.0', 'dev/f1'),
+        'squad2_em': ('squad-v2.0', 'dev/exact'),
+        'sst2': ('sst-2', 'dev/accuracy'),
+    }
+    done = [line for line in sheet(output) if line['state'] == 'done']
+    for line in done:
+        task, score = names[line['column']]
+        result = json.loads((output / 'cells' / slugs[line['row']] / task / 'result.json').read_text())
+        assert float(line['mean']) == pytest.approx(result['mean'][score])
+        assert float(line['std']) == pytest.approx(result['std'][score])
+        assert int(line['parameters']) == result['parameters'] and line['seeds'] == '2'
+        text = Entry(tuple(one['scores'][score] for one in result['runs']), 'done', None).text()
+        assert (
+            text == f'{result["mean"][score]:.1f} ± {result["std"][score]:.1f}'
+            and text in (output / 'table.md').read_text()
+        )
+    reached = [row for row in read_results(output).rows if row.parameters]
+    assert len(done) == 3 * len(reached) >= 12
+
+
+def test_published_numbers_stand_beside_ours(finished):
+    table = load_table(8)
+    lines = {(line['row'], line['column']): line for line in sheet(finished[0])}
+    for record in table.records():
+        for name in ('squad1_em', 'mnli', 'average'):
+            line = lines[record['model'], name]
+            assert (line['published'], line['state']) == (str(record[name]), NOT_RUN) or line[
+                'state'
+            ] == NOT_REACHABLE
+    text, tex = (finished[0] / 'table.md').read_text(), (finished[0] / 'table.tex').read_text()
+    assert (
+        NOT_RUN in text
+        and '| 88.1 |' in text
+        and r'$\pm$' in tex
+        and r'BERT-$\ell$' in tex
+        and '±' not in tex
+    )
+    assert tuple(sheet(finished[0])[0]) == CSV_HEADER and finished[1].startswith('# Table 8\n')
+    assert (finished[0] / 'table.png').read_bytes().startswith(b'\x89PNG') and (
+        finished[0] / 'table.svg'
+    ).is_file()
+
+
+def test_average_is_that_of_the_tasks_by_seed(finished, tmp_path):
+    """Cells of all tasks, with scores that are known."""
+    output = tmp_path / 'table'
+    shutil.copytree(finished[0], output)
+    names = {'squad-v1.1': ['f1', 'exact_match'], 'squad-v2.0': ['f1', 'exact']}
+    for number, task in enumerate(map(plain, task_names(load_table(8)))):
+        runs = [
+            {
+                'scores': {f'dev/{name}': 10.0 * number + seed for name in names.get(task, ['accuracy'])},
+                'seconds': 30.0,
+            }
+            for seed in (0, 2)
+        ]
+        cell = output / 'cells' / 'optbert-h' / task
+        cell.mkdir(exist_ok=True)
+        (cell / 'result.json').write_text(
+            json.dumps(
+                {
+                    'format': 'gluon_optbert fine-tuning',
+                    'metric': 'dev/x',
+                    'runs': runs,
+                    'parameters': 5,
+                    'samples': {'train': 2500 + number},
+                    'recipe': {'epochs': 2, 'batch_size': 32, 'learning_rate': 5e-5, 'precision': 'float32'},
+                }
+            )
+        )
+    row = next(row for row in read_results(output).rows if row.name == 'optBERT-h')
+    assert row.entries['average'].scores == (25.0, 27.0)
+    assert row.entries['average'].std == pytest.approx(np.sqrt(2)) and row.seconds == 6 * 60
+    text = render(read_results(output))['table.md']
+    assert (
+        'Fine-tuned on SQuAD v2.0: 2,501 instances, 2 epochs, batches of 32, learning rate 5e-05, float32.'
+        in text
+    )
+    assert 'minutes in all' in text
+
+
+def test_rendering_needs_nothing_but_the_output(finished, tmp_path):
+    output = tmp_path / 'table'
+    shutil.copytree(finished[0], output)
+    for path in output.glob('table.*'):
+        path.unlink()
+    done = program('-W', 'ignore', 'finetune/run_table.py', '--table', 8, '--output', output, '--render')
+    assert done.returncode == 0, done.stderr
+    assert contents(output) == contents(finished[0])
+
+
+def test_finished_table_is_not_computed_again_and_takes_more_tasks(
+    finished, base, shards_directory, data, tmp_path, monkeypatch
+):
+    output = finished[0]
+
+    def refuse(*_):
+        raise AssertionError('computed again')
+
+    for name in ('prune', 'pretrain', 'finetune_glue', 'finetune_squad'):
+        monkeypatch.setattr(table_runs, name, refuse)
+    before = contents(output)
+    with pytest.raises(FileExistsError, match='--resume'):
+        run(plan(recipe_for(base, shards_directory, data, output, tasks='sst-2,squad-v2.0')))
+    run(plan(recipe_for(base, shards_directory, data, output, tasks='sst-2', resume=True)))
+    with pytest.raises(AssertionError, match='computed again'):
+        run(plan(recipe_for(base, shards_directory, data, output, tasks='mnli', resume=True)))
+    for change in ({'seeds': '1'}, {'alpha_steps': 3}):
+        with pytest.raises(ValueError, match='other settings of ' + next(iter(change))):
+            run(plan(recipe_for(base, shards_directory, data, output, resume=True, **change)))
+    (tmp_path / 'other.yaml').write_text((data / 'tuning.yaml').read_text() + 'learning_rate: 0.5\n')
+    with pytest.raises(ValueError, match='other settings of glue'):
+        run(
+            plan(
+                recipe_for(
+                    base, shards_directory, data, output, resume=True, glue=str(tmp_path / 'other.yaml')
+                )
+            )
+        )
+    assert contents(output) == before
+
+
+@pytest.mark.parametrize('stopped_in', ['prune', 'finetune_glue'])
+def test_interrupted_table_goes_on_with_what_is_missing(
+    stopped_in, base, shards_directory, data, tmp_path, monkeypatch
+):
+    output, calls = tmp_path / 'table', []
+    original = getattr(table_runs, stopped_in)
+
+    def stopping(recipe):
+        calls.append(recipe)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(recipe)
+
+    monkeypatch.setattr(table_runs, stopped_in, stopping)
+    chosen = dict(rows='bert-l,optbert-h')
+    with pytest.raises(KeyboardInterrupt):
+        run(plan(recipe_for(base, shards_directory, data, output, **chosen)))
+    before = contents(output)
+    run(plan(recipe_for(base, shards_directory, data, output, resume=True, **chosen)))
+    assert len(calls) == 3 and calls[2] == calls[1]
+    assert before.items() <= contents(output).items()
+    rows = {row.name: row.entries['sst2'].state for row in read_results(output).rows}
+    assert rows['BERT-ℓ'] == rows['optBERT-h'] == 'done' and rows['optBERT-all'] == NOT_RUN
+
+
+def test_scale_shortens_steps_and_training_sets(base, shards_directory, data, tmp_path):
+    made = plan(
+        recipe_for(
+            base,
+            shards_directory,
+            data,
+            tmp_path / 'out',
+            scale=0.1,
+            alpha_steps=25,
+            recovery_steps=100,
+            tasks='sst-2,squad-v1.1',
+        )
+    )
+    assert (made.pruning.alpha_steps, made.pruning.recovery_steps) == (3, 10)
+    row = made.chosen()[0]
+    assert [made.cell_recipe(row, task).limit for task in made.tasks] == [
+        1,
+        5,
+    ]  # of 6 questions and 41 sentences
+    assert made.cell_recipe(row, 'SST-2').epochs == 1
+
+
+def test_dry_run_says_how_long_and_writes_nothing(base, shards_directory, data, tmp_path):
+    done = program(
+        '-W',
+        'ignore',
+        'finetune/run_table.py',
+        *flags_for(
+            base,
+            shards_directory,
+            data,
+            tmp_path / 'out',
+            table=6,
+            tasks='sst-2,squad-v1.1',
+            alpha_steps=100000,
+        ),
+        '--dry-run',
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r'^\| optBERT-all \| .* (min|h|d) \|', done.stdout, flags=re.MULTILINE)
+    assert '| ALBERT-e | trained from scratch' in done.stdout and re.search(
+        '^in all .* (min|h|d)$', done.stdout, re.MULTILINE
+    )
+    assert re.search(
+        'measured on the base: [1-9][0-9]* ms a step of gates, [1-9][0-9]* ms a step of recovery', done.stdout
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    'change, named',
+    [
+        ({'rows': 'optbert-x'}, "no row 'optbert-x'; there are bert-l"),
+        ({'tasks': 'cola'}, "no task 'cola'"),
+        ({'scale': 2}, 'scale must be above 0 and at most 1'),
+        ({'table': 7}, 'table must be one of 1, 6'),
+        ({'render': True, 'dry_run': True}, 'exclude each other'),
+    ],
+)
+def test_contradictory_table_is_refused(base, shards_directory, data, tmp_path, change, named):
+    with pytest.raises(RecipeError, match=re.escape(named)):
+        recipe_for(base, shards_directory, data, tmp_path / 'out', **change)
+
+
+def test_missing_data_and_missing_base_are_said_before_anything_is_written(
+    base, shards_directory, data, tmp_path
+):
+    with pytest.raises(FileNotFoundError, match='RTE/train.tsv: no such file'):
+        plan(recipe_for(base, shards_directory, data, tmp_path / 'out', tasks='rte'))
+    done = program(
+        '-W', 'ignore', ROOT / 'finetune' / 'run_table.py', '--table', 8, '--output', tmp_path / 'out'
+    )
+    assert done.returncode == 2 and done.stderr.splitlines() == [
+        'error: --base is missing',
+        'error: --shards is missing',
+    ]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,306 @@
+"""Recipes: filled from YAML and flags, checked whole, saved and read back."""
+
+import dataclasses
+from pathlib import Path
+from typing import Optional, Tuple
+
+import pytest
+import yaml
+from helpers.tiny import ROOT, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.command_line import command, parse, parser_of
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.recipe import RecipeError, fill, flag, option, read_yaml, to_dict
+from gluon_optbert.training.recipe import PretrainRecipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Bread:
+    """A recipe with a field of every kind."""
+
+    flour: Path = option('where the flour is')
+    loaves: int = option('how many, at 100 % each', 2, metavar='N')
+    salt: float = option('grams', 9.5)
+    sieve: bool = option('whether to sieve', False)
+    kind: str = option('of bread', 'rye', choices=('rye', 'wheat'))
+    hours: Optional[int] = option('in the oven', None)
+    seeds: Tuple[str, ...] = option('on top', ('poppy', 'sesame'))
+    sizes: Tuple[float, ...] = option('of loaves, kg', ())
+
+    def problems(self):
+        return [f'salt must not be negative, found {self.salt}'] if self.salt < 0 else []
+
+
+@dataclasses.dataclass(frozen=True)
+class Rolls(Bread):
+    """A recipe that extends another, with a required field after optional ones."""
+
+    tin: Path = option('to bake in')
+
+
+def test_defaults_stand_where_nothing_is_given():
+    assert fill(Bread, {'flour': 'mill'}) == Bread(flour=Path('mill'))
+    assert Bread(flour=Path('mill')).loaves == 2
+
+
+def test_all_problems_are_reported_at_once():
+    with pytest.raises(RecipeError) as error:
+        fill(
+            Bread,
+            {
+                'loafs': 3,
+                'salt': 'much',
+                'sieve': 'perhaps',
+                'kind': 'spelt',
+                'loaves': 2.5,
+                'hours': True,
+                'sizes': [1, 'x'],
+            },
+            source='bread.yaml',
+        )
+    problems = error.value.problems
+    assert len(problems) == 8
+    for named in (
+        "unknown field 'loafs', did you mean 'loaves'?",
+        '--flour is missing: where the flour is',
+        "salt must be a number, found 'much'",
+        "sieve must be true or false, found 'perhaps'",
+        "kind must be one of rye, wheat, found 'spelt'",
+        'loaves must be a whole number, found 2.5',
+        'hours must be a whole number, found True',
+        "sizes must be a list, each a number, found [1, 'x']",
+    ):
+        assert sum(named in problem for problem in problems) == 1
+        assert all('bread.yaml' in problem for problem in problems)
+
+
+def test_contradictions_are_reported_when_every_field_is_sound():
+    with pytest.raises(RecipeError, match='salt must not be negative, found -1.0'):
+        fill(Bread, {'flour': 'mill', 'salt': -1})
+
+
+@pytest.mark.parametrize(
+    'value',
+    [float('nan'), float('inf'), 'nan', '-inf', [], {}, None, True, '1,5', pytest.param(10**400, id='huge')],
+)
+def test_value_that_is_no_number_is_refused(value):
+    with pytest.raises(RecipeError, match='salt must be a number'):
+        fill(Bread, {'flour': 'mill', 'salt': value})
+
+
+@pytest.mark.parametrize('value', ['3.5', 1.5, 'four', '', None, False, [3], '1e3'])
+def test_value_that_is_no_whole_number_is_refused(value):
+    with pytest.raises(RecipeError, match='loaves must be a whole number'):
+        fill(Bread, {'flour': 'mill', 'loaves': value})
+
+
+def test_whole_numbers_may_be_written_as_floats():
+    """YAML reads 1e3 as a word and 1.0e+3 as a float."""
+    assert fill(Bread, {'flour': 'mill', 'loaves': 1000.0}).loaves == 1000
+
+
+def test_required_fields_may_follow_optional_ones():
+    with pytest.raises(RecipeError) as error:
+        fill(Rolls, {'loaves': 1})
+    assert ['--flour' in problem or '--tin' in problem for problem in error.value.problems] == [True, True]
+    assert fill(Rolls, {'flour': 'a', 'tin': 'b'}).tin == Path('b')
+
+
+@given(
+    st.builds(
+        Bread,
+        flour=st.sampled_from([Path('a'), Path('b/c d')]),
+        loaves=st.integers(),
+        salt=st.floats(min_value=0, allow_nan=False, allow_infinity=False),
+        sieve=st.booleans(),
+        kind=st.sampled_from(['rye', 'wheat']),
+        hours=st.none() | st.integers(),
+        seeds=st.lists(st.sampled_from(['poppy', 'yes', '12', ''])).map(tuple),
+        sizes=st.lists(st.floats(allow_nan=False, allow_infinity=False)).map(tuple),
+    )
+)
+def test_saved_recipe_reads_back_equal(recipe):
+    assert fill(Bread, to_dict(recipe)) == recipe
+    assert fill(Bread, yaml.safe_load(yaml.safe_dump(to_dict(recipe)))) == recipe
+
+
+def parsed(argv, cls=Bread):
+    return parse(cls, argv, description='Bake.', example='python bake.py')
+
+
+def test_flags_override_yaml_and_yaml_overrides_defaults(tmp_path):
+    path = tmp_path / 'bread.yaml'
+    path.write_text('flour: mill\nloaves: 5\nsalt: 1.0e-3\nseeds: [oats]\n')
+    assert parsed([str(path)]) == Bread(Path('mill'), 5, 0.001, seeds=('oats',))
+    found = parsed([str(path), '--loaves', '7', '--seeds', 'flax, oats', '--sieve', '--sizes', '0.5,1'])
+    assert found == Bread(Path('mill'), 7, 0.001, True, seeds=('flax', 'oats'), sizes=(0.5, 1.0))
+    assert parsed(['--flour', 'here', '--sieve', 'false']).sieve is False
+
+
+def test_problems_of_yaml_and_flags_come_together(tmp_path):
+    path = tmp_path / 'bread.yaml'
+    path.write_text('loafs: 5\nkind: spelt\n')
+    with pytest.raises(RecipeError) as error:
+        parsed([str(path), '--salt', 'much'])
+    assert len(error.value.problems) == 4
+
+
+@pytest.mark.parametrize(
+    'text', ['- flour\n', 'flour: [\n', 'just words\n', '3: 4\n', '\x00', 'a: !!python/object:os.system {}\n']
+)
+def test_file_that_is_no_recipe_is_refused_by_name(tmp_path, text):
+    path = tmp_path / 'bread.yaml'
+    path.write_text(text)
+    with pytest.raises(RecipeError, match='bread.yaml'):
+        read_yaml(path)
+
+
+def test_file_that_is_no_text_is_refused_by_name(tmp_path):
+    (tmp_path / 'bread.yaml').write_bytes(b'\xff\xfe\x00flour')
+    with pytest.raises(RecipeError, match='bread.yaml'):
+        read_yaml(tmp_path / 'bread.yaml')
+
+
+def test_missing_recipe_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match='none.yaml'):
+        parsed([str(tmp_path / 'none.yaml')])
+
+
+def test_recipe_name_with_a_line_break_is_quoted(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        read_yaml(tmp_path / 'a\nb.yaml')
+    assert len(str(caught.value).splitlines()) == 1 and r'a\nb.yaml' in str(caught.value)
+
+
+def test_name_that_no_file_can_have_is_refused_by_a_short_message():
+    with pytest.raises(FileNotFoundError, match='x: no recipe file') as caught:
+        read_yaml(Path('x' * 5000))
+    assert len(str(caught.value)) < 300
+
+
+def test_empty_recipe_file_gives_no_fields(tmp_path):
+    (tmp_path / 'bread.yaml').write_text('# later\n')
+    assert read_yaml(tmp_path / 'bread.yaml') == {}
+
+
+@pytest.mark.parametrize('cls', [Bread, Rolls, PretrainRecipe, PruneRecipe])
+def test_help_shows_the_example_and_every_field_with_its_default(cls):
+    text = ' '.join(parser_of(cls, description='Bake.', example='python bake.py').format_help().split())
+    assert 'example: python bake.py' in text
+    for field in dataclasses.fields(cls):
+        assert flag(field.name) in text
+        assert ' '.join(field.metadata['help'].split()) in text
+        if (
+            not field.metadata['required']
+            and field.default not in (None, ())
+            and not isinstance(field.default, tuple)
+        ):
+            assert f'[default: {field.default}]' in text
+
+
+def test_help_shows_the_example_before_the_options():
+    text = parser_of(Bread, description='Bake.', example='python bake.py').format_help()
+    assert text.index('python bake.py') < text.index('where the flour is')
+
+
+@pytest.mark.parametrize(
+    'error, status',
+    [
+        (RecipeError(['one', 'two']), 2),
+        (ValueError('one'), 2),
+        (FileNotFoundError('one'), 2),
+        (FileExistsError('one'), 2),
+        (PermissionError('one'), 2),
+        (OSError(36, 'one'), 2),
+        (OSError(40, 'one'), 2),
+        (RunFailed('one'), 1),
+        (OSError(28, 'one'), 1),
+        (KeyboardInterrupt(), 1),
+    ],
+)
+def test_command_turns_errors_into_lines_and_a_status(error, status, capsys):
+    @command
+    def main(argv=None):
+        raise error
+
+    assert main([]) == status
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == (2 if isinstance(error, RecipeError) else 1)
+    assert all(line.startswith('error: ') for line in said)
+
+
+def test_command_lets_a_bug_through():
+    @command
+    def main(argv=None):
+        raise KeyError('ours')
+
+    with pytest.raises(KeyError):
+        main([])
+
+
+def test_command_that_succeeds_returns_zero():
+    assert command(lambda argv: None)([]) == 0
+
+
+def recipe_files():
+    """Every recipe of pretrain/ with the dataclass of the script that reads it."""
+    found = sorted((ROOT / 'pretrain' / 'recipes').glob('*.yaml'))
+    assert found
+    return [(path, PruneRecipe if 'prune' in path.stem else PretrainRecipe) for path in found]
+
+
+@pytest.mark.parametrize(
+    'path, cls', recipe_files(), ids=lambda value: getattr(value, 'stem', getattr(value, '__name__', ''))
+)
+def test_recipe_file_fills_its_dataclass(path, cls):
+    values = read_yaml(path)
+    needed = {field.name: 'somewhere' for field in dataclasses.fields(cls) if field.metadata['required']}
+    recipe = fill(cls, {**needed, **values}, source=str(path))
+    for name, value in values.items():
+        assert to_dict(recipe)[name] == value
+
+
+@pytest.mark.parametrize('script', ['run_pretraining.py', 'run_prune.py'])
+def test_script_shows_help_and_refuses_nonsense(script):
+    shown = run(ROOT / 'pretrain' / script, '--help')
+    assert shown.returncode == 0 and 'example:' in shown.stdout and '--batch-size' in shown.stdout
+    refused = run(ROOT / 'pretrain' / script, '--batch-size', 'many', '--rate', '3')
+    assert refused.returncode == 2
+    assert 'Traceback' not in refused.stderr
+
+
+def test_abbreviated_flags_are_refused():
+    with pytest.raises(SystemExit):
+        parsed(['--flo', 'mill'])
+
+
+def test_wrong_fields_and_contradictions_are_reported_together():
+    with pytest.raises(RecipeError) as caught:
+        fill(
+            PretrainRecipe,
+            {'shards': 'here', 'output': 'there', 'stepz': 5, 'batch_size': 'many', 'warmup': 3},
+        )
+    assert len(caught.value.problems) == 3
+    assert all(
+        any(name in problem for problem in caught.value.problems)
+        for name in ('stepz', 'batch_size', 'warmup')
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Basket:
+    """A recipe that is filled from all the words of its command line."""
+
+    loaves: Tuple[Path, ...] = option('what goes in')
+    covered: bool = option('with a cloth', False)
+
+
+def test_positional_tuple_takes_all_words():
+    words = {'description': 'Fill.', 'example': 'fill a b', 'positional': 'loaves'}
+    assert parse(Basket, ['a', 'b', '--covered'], **words) == Basket((Path('a'), Path('b')), True)
+    assert parse(Basket, ['a'], **words).loaves == (Path('a'),)
+    with pytest.raises(RecipeError, match='loaves is missing'):
+        parse(Basket, [], **words)

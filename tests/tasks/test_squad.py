@@ -1,0 +1,251 @@
+"""SQuAD: windows that cover every context, answers that are pieces of it, files in the official format."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.questions import write_squad
+from helpers.tiny import TOKENS, vocabulary
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluon_optbert.tasks.answers import Answer, answer_files, best_answers, decide, with_probabilities
+from gluon_optbert.tasks.answers import given as given_answer
+from gluon_optbert.tasks.squad import Question, Reading, make_windows, read_questions
+from gluon_optbert.text.vocabulary import make_aligner
+
+SQUAD = Path(__file__).parents[3] / 'shared' / 'data' / 'squad'
+CLS, SEP = TOKENS.index('[CLS]'), TOKENS.index('[SEP]')
+ALIGN = make_aligner(vocabulary())
+READING = Reading(max_length=12, stride=3, max_question=3)
+
+
+def question(context, *answers, text='a b', name='q'):
+    return Question(name, text, context, answers)
+
+
+def windows_of(*questions, reading=READING, labelled=False):
+    return make_windows(questions, ALIGN, reading, cls_id=CLS, sep_id=SEP, labelled=labelled)
+
+
+def spans(windows):
+    """The ids of each window."""
+    features = windows.features
+    return [features.ids[features.starts[i] : features.starts[i + 1]].tolist() for i in range(len(features))]
+
+
+def letters(text):
+    return [TOKENS.index(letter) for letter in text.split()]
+
+
+def test_window_is_question_and_context_with_special_tokens():
+    made = windows_of(question('c d e'))
+    assert spans(made) == [[CLS, *letters('a b'), SEP, *letters('c d e'), SEP]]
+    assert made.features.seconds.tolist() == [4]
+
+
+def test_long_context_is_read_in_windows_that_overlap_and_reach_its_end():
+    context = ' '.join('cdefghijklmnopq')  # 15 tokens; room for 7
+    made = windows_of(question(context))
+    assert made.firsts.tolist() == [0, 3, 6, 9] and made.questions.tolist() == [0] * 4
+    assert [span[4:-1] for span in spans(made)] == [
+        letters(context)[first : first + 7] for first in (0, 3, 6, 9)
+    ]
+
+
+def test_question_is_cut():
+    assert spans(windows_of(question('c', text='a b c d e')))[0] == [
+        CLS,
+        *letters('a b c'),
+        SEP,
+        *letters('c'),
+        SEP,
+    ]
+
+
+def test_answer_is_labelled_where_a_window_has_all_of_it_and_at_cls_elsewhere():
+    context = ' '.join('cdefghijklmnopq')
+    made = windows_of(question(context, ('h i', context.index('h'))), labelled=True)  # tokens 5 and 6
+    assert made.features.labels.tolist() == [[9, 10], [6, 7], [0, 0], [0, 0]]
+    for span, (first, last) in zip(spans(made)[:2], made.features.labels):
+        assert span[first : last + 1] == letters('h i')
+
+
+def test_question_without_an_answer_is_labelled_at_cls():
+    assert windows_of(question('c d'), labelled=True).features.labels.tolist() == [[0, 0]]
+
+
+def test_answer_that_does_not_stand_where_it_says_is_left_out_by_name(caplog):
+    with caplog.at_level(logging.WARNING):
+        made = windows_of(
+            question('c d', ('d', 0), name='wrong'), question('c d', ('d', 2), name='right'), labelled=True
+        )
+    assert made.questions.tolist() == [1] and 'wrong: ' in caplog.text
+
+
+def chosen(n_best, max_answer):
+    return Reading(n_best=n_best, max_answer=max_answer)
+
+
+def scores_for(windows, wanted):
+    """Scores of zero, with one for some (window, token of the context) as start, and as end."""
+    features = windows.features
+    scores = np.zeros((len(features), int(features.lengths.max()), 2), np.float32)
+    for window, start, end, value in wanted:
+        scores[window, features.seconds[window] + start, 0] += value
+        scores[window, features.seconds[window] + end, 1] += value
+    return scores
+
+
+def test_best_answer_is_cut_out_of_the_context():
+    asked = question('C  d\u0301, E f.')
+    made = windows_of(asked, reading=Reading(16, 8, 3))
+    answers, nulls = best_answers([asked], made, scores_for(made, [(0, 1, 3, 2.0)]), chosen(5, 4))
+    assert answers[0][0] == Answer('d\u0301, E', 4.0, 3, 8) and nulls == [0.0] and len(answers[0]) == 5
+
+
+def test_answers_are_no_longer_than_allowed_and_never_end_before_they_begin():
+    asked = question('c d e f')
+    made = windows_of(asked)
+    answers, _ = best_answers(
+        [asked], made, scores_for(made, [(0, 0, 3, 5.0), (0, 3, 0, 5.0)]), chosen(20, 2)
+    )
+    assert {answer.text for answer in answers[0]} == {'c', 'd', 'e', 'f', 'c d', 'd e', 'e f'}
+
+
+def test_answer_begins_where_its_token_has_the_most_context():
+    context = ' '.join('cdefghijklmnopq')
+    made = windows_of(question(context))
+    strong = scores_for(
+        made, [(0, 6, 6, 9.0), (1, 3, 3, 1.0)]
+    )  # i, at the edge of window 0 and in the middle of window 1
+    answers, _ = best_answers([question(context)], made, strong, chosen(3, 1))
+    assert answers[0][0] == Answer('i', 2.0, 12, 13)
+
+
+def test_every_token_can_begin_an_answer_in_exactly_one_window():
+    context = ' '.join('cdefghijklmnopq')
+    made = windows_of(question(context))
+    answers, _ = best_answers([question(context)], made, scores_for(made, []), chosen(100, 1))
+    assert sorted(answer.text for answer in answers[0]) == list('cdefghijklmnopq')
+
+
+@given(
+    st.lists(
+        st.text(alphabet='aBc \u00e9\u0301\ufb01\ud55c\u6771.,\u2028\n', max_size=40), min_size=1, max_size=3
+    ),
+    st.integers(0, 9),
+)
+def test_answers_are_pieces_of_their_context_best_first(contexts, seed):
+    asked = [question(context, name=str(i)) for i, context in enumerate(contexts)]
+    made = windows_of(*asked)
+    scores = (
+        np.random.RandomState(seed)
+        .standard_normal((len(made.features), int(made.features.lengths.max()), 2))
+        .astype('f')
+    )
+    answers, nulls = best_answers(asked, made, scores, chosen(4, 3))
+    for one, found, null, (begins, _) in zip(asked, answers, nulls, made.places):
+        assert len(found) <= 4 and bool(found) == bool(len(begins))
+        assert all(answer.text and answer.text == one.context[answer.start : answer.end] for answer in found)
+        assert len({answer.text for answer in found}) == len(found)
+        assert [answer.score for answer in found] == sorted((answer.score for answer in found), reverse=True)
+        assert decide(found, None, 0.0) == (found[0].text if found else '')
+        assert decide(found, null, -np.inf) == ''
+
+
+def test_no_answer_wins_beyond_the_threshold_only():
+    answers = [Answer('x', 3.0), Answer('y', 1.0)]
+    assert [decide(answers, null, 1.0) for null in (3.0, 4.0, 4.1)] == ['x', 'x', '']
+    assert decide([], None, 0.0) == ''
+
+
+def test_given_answer_has_its_place_and_its_probability():
+    answers = [Answer('x', 3.0, 5, 6), Answer('y', 1.0, 7, 8)]
+    found = given_answer(answers, 4.0, None)
+    assert (found.text, found.start, found.end) == ('x', 5, 6) and found.probability == pytest.approx(
+        1 / (1 + np.exp(-2))
+    )
+    none = given_answer(answers, 4.0, 0.5)
+    assert none == Answer('', 4.0, probability=pytest.approx(1 / (1 + np.exp(-1) + np.exp(-3))))
+    assert given_answer([], 4.0, None) == Answer('', 0.0)
+
+
+@pytest.mark.parametrize('positions', range(5, 700, 17))
+def test_networks_of_any_length_can_read_questions(positions):
+    found = Reading.of({'learning_rate': 1}, positions)
+    assert not found.problems() and found.max_length <= positions and found.null_threshold is None
+
+
+def test_reading_is_that_of_the_fine_tuning_run():
+    recipe = {**dataclasses.asdict(READING), 'version': '2.0', 'null_threshold': -1.5, 'epochs': 2}
+    assert Reading.of(recipe, 512) == dataclasses.replace(READING, null_threshold=-1.5)
+    assert Reading.of({**recipe, 'version': '1.1'}, 512) == READING
+    for name, value in (
+        ('stride', 0),
+        ('stride', 1.5),
+        ('max_length', 6),
+        ('null_threshold', 'x'),
+        ('null_threshold', np.inf),
+    ):
+        with pytest.raises(ValueError, match=name):
+            Reading.of({**recipe, name: value}, 512)
+
+
+def test_probabilities_sum_to_one_in_the_order_of_the_scores():
+    found = with_probabilities([Answer('x', 3.0), Answer('y', 1.0)], 2.0)
+    assert [answer.text for answer in found] == ['x', '', 'y']
+    assert [answer.probability for answer in found] == pytest.approx(
+        np.exp([0, -1, -2]) / np.exp([0, -1, -2]).sum()
+    )
+    assert with_probabilities([]) == []
+
+
+def test_files_have_every_question():
+    asked = [question('c', name='1'), question('d', name='2'), question(' ', name='3')]
+    answers = [[Answer('c', 2.0)], [Answer('d', -1.0)], []]
+    found = answer_files(asked, answers, [1.0, 1.0, 1.0], threshold=0.5)
+    assert found['predictions.json'] == {'1': 'c', '2': '', '3': ''}
+    assert found['answers.json'] == {'1': 'c', '2': 'd', '3': ''}
+    assert found['null_odds.json'] == {'1': -1.0, '2': 2.0, '3': 0.0}
+    assert [entry['text'] for entry in found['nbest.json']['2']] == ['', 'd']
+    assert set(answer_files(asked, answers, None, threshold=0.5)) == {'predictions.json', 'nbest.json'}
+
+
+def test_questions_are_read_as_they_stand(tmp_path):
+    asked = [question('Cé d.', ('d', 3), name='1'), question('e', name='2')]
+    assert read_questions(write_squad(tmp_path / 'dev.json', asked)) == asked
+
+
+TWICE = '{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "1", "question": "?"}, {"id": "1", "question": "?"}]}]}]}'
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('', 'not in SQuAD'),
+        ('[]', 'not in SQuAD'),
+        ('{"data": [{"paragraphs": 1}]}', 'not in SQuAD'),
+        ('{"data": []}', 'has no questions'),
+        (TWICE, 'question 1 comes twice'),
+    ],
+)
+def test_file_that_is_not_squads_is_refused_by_name(tmp_path, text, said):
+    (tmp_path / 'dev.json').write_text(text)
+    with pytest.raises(ValueError, match=f'dev.json: .*{said}'):
+        read_questions(tmp_path / 'dev.json')
+    with pytest.raises(FileNotFoundError):
+        read_questions(tmp_path / 'none.json')
+
+
+@pytest.mark.skipif(not SQUAD.is_dir(), reason='no SQuAD beside the project')
+@pytest.mark.parametrize(
+    'name, count, impossible',
+    [('dev-v1.1', 10570, 0), ('dev-v2.0', 11873, 5945), ('train-v1.1', 11877, 0), ('train-v2.0', 4719, 348)],
+)
+def test_real_files_have_their_questions_and_answers_where_they_say(name, count, impossible):
+    asked = read_questions(SQUAD / f'{name}.json')
+    assert len(asked) == count and sum(not one.answers for one in asked) == impossible
+    assert all(one.context[start : start + len(text)] == text for one in asked for text, start in one.answers)

@@ -1,0 +1,240 @@
+"""Raw text: its layouts, its documents, its sentences."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluon_optbert.text import documents
+from gluon_optbert.text.documents import (
+    detect_layout,
+    list_files,
+    read_documents,
+    sentences_of,
+    split_sentences,
+)
+
+BOOKS = Path(__file__).parents[3] / 'shared' / 'data' / 'books'
+
+PROSE = """CHAPTER I
+
+The miller rose before it was light, and he looked over the weir where the
+water ran black and _very_ fast under the well-
+known bridge--
+and then he went in.
+
+"Is it you?" she asked. "It is," he said.
+
+* * * * *
+
+He came to the end of the road and saw no licence there."""
+
+WIKI = """<doc id="1" url="u" title="A > B">
+A &gt; B
+
+First paragraph. It has two sentences.
+Section.
+More &amp; more text here.
+</doc>
+<doc id="2" url="u" title="C">
+C
+
+</doc>
+<doc id="3" url="u" title="D">
+D
+
+Dogs bark.
+</doc>
+"""
+
+SENTENCES = 'This is one sentence.\nThis is another!\n\nA new document begins. \n\n\n   \n"Does it?" \n'
+MOSES = 'It isn &apos;t a well @-@ known &quot; fact &quot; .\nHe paid ( much ) .\n\nNo , he did not !\n'
+
+
+def written(path, text, encoding='utf-8'):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def lines_of(path, layout='auto'):
+    return [list(document.lines) for document in read_documents(path, layout)]
+
+
+def test_articles_lose_their_tags_and_titles(tmp_path):
+    path = written(tmp_path / 'wiki_00', WIKI)
+    assert detect_layout(path) == 'wikiextractor'
+    assert lines_of(path) == [
+        ['First paragraph. It has two sentences.', 'Section.', 'More & more text here.'],
+        ['Dogs bark.'],
+    ]
+    first = next(read_documents(path))
+    assert sentences_of(first)[:2] == ['First paragraph.', 'It has two sentences.']
+
+
+def test_given_sentences_are_kept_and_blank_lines_separate_documents(tmp_path):
+    path = written(tmp_path / 'text', SENTENCES)
+    assert detect_layout(path) == 'sentences'
+    found = [sentences_of(document) for document in read_documents(path)]
+    assert found == [
+        ['This is one sentence.', 'This is another!'],
+        ['A new document begins.'],
+        ['"Does it?"'],
+    ]
+
+
+def test_moses_tokens_are_put_together(tmp_path):
+    path = written(tmp_path / 'text', MOSES)
+    assert detect_layout(path) == 'moses'
+    found = [sentences_of(document) for document in read_documents(path)]
+    assert found == [['It isn\'t a well-known "fact".', 'He paid (much).'], ['No, he did not!']]
+
+
+def test_wrapped_lines_become_paragraphs(tmp_path):
+    path = written(tmp_path / 'book.txt', PROSE)
+    assert detect_layout(path) == 'book'
+    assert lines_of(path) == [
+        [
+            'CHAPTER I',
+            'The miller rose before it was light, and he looked over the weir where the water '
+            'ran black and very fast under the well-known bridge--and then he went in.',
+            '"Is it you?" she asked. "It is," he said.',
+            'He came to the end of the road and saw no licence there.',
+        ]
+    ]
+
+
+def test_line_ends_and_byte_order_marks_make_no_difference(tmp_path):
+    for number, text in enumerate((WIKI, SENTENCES, MOSES, PROSE)):
+        plain = written(tmp_path / f'plain{number}', text)
+        marked = written(tmp_path / f'marked{number}', '\ufeff' + text.replace('\n', '\r\n'))
+        assert lines_of(marked) == lines_of(plain)
+
+
+LICENCE = (
+    'Updated editions will replace the old ones.\n\nYou may charge a fee under the terms of this agreement.\n'
+)
+
+
+@pytest.mark.parametrize(
+    'start, end',
+    [
+        (
+            '*** START OF THE PROJECT GUTENBERG EBOOK A BOOK ***',
+            '*** END OF THE PROJECT GUTENBERG EBOOK A BOOK ***',
+        ),
+        (
+            '*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK\nWITH A LONG TITLE ***\n\nProduced by Some '
+            'One\nat home',
+            'End of the Project Gutenberg EBook of A Book, by\nNobody\n\n*** END OF THIS PROJECT GUTENBERG '
+            'EBOOK A BOOK ***',
+        ),
+        (
+            '***START OF THE PROJECT GUTENBERG EBOOK A BOOK***\n\n\nE-text prepared by Some One',
+            "End of Project Gutenberg's A Book, by Nobody\n\n***END OF THE PROJECT GUTENBERG EBOOK A BOOK***",
+        ),
+        (
+            '*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*',
+            'End of The Project Gutenberg Etext of A Book',
+        ),
+        ('*END THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*', '*** START: FULL LICENSE ***'),
+        (
+            '*** START OF THE PROJECT GUTENBERG EBOOK, A BOOK ***\n\nsome legal words\n\n'
+            '*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*END*',
+            'THE FULL PROJECT GUTENBERG LICENSE',
+        ),
+    ],
+)
+def test_no_licence_text_survives_and_no_prose_is_lost(tmp_path, start, end):
+    header = 'The Project Gutenberg EBook of A Book, by Nobody\n\nThis eBook is for the use of anyone.\n\nTitle: A Book\n\n'
+    path = written(tmp_path / 'book.txt', f'{header}{start}\n\n\n{PROSE}\n\n\n{end}\n\n{LICENCE}')
+    plain = written(tmp_path / 'plain.txt', PROSE)
+    found = [lines for lines in lines_of(path) if 'some legal words' not in lines]
+    assert found == lines_of(plain, 'book')
+
+
+def test_two_framed_books_in_a_file_are_two_documents(tmp_path):
+    frame = (
+        '*** START OF THE PROJECT GUTENBERG EBOOK A ***\n{}\n*** END OF THE PROJECT GUTENBERG EBOOK A ***\n'
+        + LICENCE
+    )
+    path = written(tmp_path / 'books.txt', frame.format('One book.') + frame.format('Another book.'))
+    assert lines_of(path) == [['One book.'], ['Another book.']]
+
+
+def test_no_licence_text_survives_in_real_books():
+    if not BOOKS.is_dir():
+        pytest.skip(f'{BOOKS} is not here')
+    letters = re.compile('[a-z]+')
+    files = list_files([BOOKS])
+    assert len(files) == 24
+    for path in files:
+        (book,) = read_documents(path)
+        kept = ' '.join(book.lines).lower()
+        assert not re.search(r'gutenberg|trademark owner|501\(c\)|pglaf|replacement copy', kept), path
+        raw = path.read_text(encoding='utf-8-sig')
+        between = (
+            re.search(r'\*\*\* START OF TH[^*]*\*\*\*(.*)\n\*\*\* END OF TH', raw, re.S).group(1).lower()
+        )
+        prose = [
+            p
+            for p in re.split(r'\n\s*\n', between)
+            if not re.search(r'gutenberg|pgdp|etext|pg ebook|^\s*(produced|prepared) by|\[illustration\]', p)
+        ]
+        lost = len(letters.findall(' '.join(prose))) - len(letters.findall(kept))
+        assert lost <= 0, (path, lost)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(
+        alphabet=st.characters(blacklist_categories=('Cc', 'Cs'), blacklist_characters='\ufeff'), max_size=150
+    )
+    | st.text(alphabet='aA .!?"’”-…1', max_size=150)
+)
+def test_splitting_loses_no_character(text):
+    assert ''.join(''.join(split_sentences(text)).split()) == ''.join(text.split())
+
+
+def test_speech_is_split_but_its_tag_stays():
+    assert split_sentences(
+        '“Go! It is late.” he said. Then Mr. Smith (b. 1920) went at 5 p.m. to St. Ives.'
+    ) == ['“Go!', 'It is late.” he said.', 'Then Mr. Smith (b. 1920) went at 5 p.m. to St. Ives.']
+
+
+def test_a_text_without_borders_counts_as_several_documents(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, 'LONGEST_DOCUMENT', 100)
+    path = written(tmp_path / 'text', 'This is a sentence of some length.\n' * 10)
+    found = lines_of(path)
+    assert [len(lines) for lines in found] == [3, 3, 3, 1]
+
+
+def test_files_come_in_the_order_of_their_paths_and_hidden_ones_do_not(tmp_path):
+    for name in ('b/2', 'b/1', 'a', '.hidden', 'b/.git/x', 'b.txt'):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        written(tmp_path / name, 'x')
+    assert [str(path.relative_to(tmp_path)) for path in list_files([tmp_path])] == [
+        'a',
+        'b/1',
+        'b/2',
+        'b.txt',
+    ]
+
+
+@pytest.mark.parametrize('content, said', [(b'caf\xe9 au lait\n', 'not UTF-8'), (b'PK\0\0', 'zero bytes')])
+def test_what_is_no_text_is_refused_by_name(tmp_path, content, said):
+    path = tmp_path / 'bad'
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=said) as raised:
+        list(read_documents(path))
+    assert str(path) in str(raised.value)
+
+
+def test_missing_input_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match='no such file'):
+        list_files([tmp_path / 'none'])
+    with pytest.raises(FileNotFoundError, match='no files of text'):
+        list_files([tmp_path])

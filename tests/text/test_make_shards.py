@@ -1,0 +1,347 @@
+"""From raw text to a directory of shards."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.runs.staging import new_directory
+from gluon_optbert.text import make_shards as corpus
+from gluon_optbert.text.make_shards import ShardRecipe, make_shards
+from gluon_optbert.text.shards import Shards
+from gluon_optbert.text.vocabulary import vocabulary_of, write_vocabulary
+
+ROOT = Path(__file__).parents[2]
+WORDS = [f'{a}{b}{c}' for a in 'bdfgklmn' for b in 'aeiou' for c in 'rstx']
+
+
+def make_input(directory, documents=40, *, seed=0):
+    """Two files of documents, one sentence per line; sentence j of document i begins with its own two words."""
+    chance = random.Random(seed)
+    directory.mkdir(parents=True)
+    texts = []
+    for i in range(documents):
+        lines = [
+            f'd{i} s{j} {" ".join(chance.choices(WORDS, k=chance.randint(3, 12)))} .'
+            for j in range(chance.randint(4, 20))
+        ]
+        texts.append('\n'.join(lines))
+    (directory / 'one.txt').write_text('\n\n'.join(texts[: documents // 2]))
+    (directory / 'two.txt').write_text('\n\n'.join(texts[documents // 2 :]))
+    tokens = [
+        '[PAD]',
+        '[UNK]',
+        '[CLS]',
+        '[SEP]',
+        '[MASK]',
+        '.',
+        *WORDS,
+        *(f'd{i}' for i in range(documents)),
+        *(f's{j}' for j in range(20)),
+    ]
+    write_vocabulary(vocabulary_of(tokens), directory.parent / 'vocab.txt')
+
+
+def recipe_of(root, output='shards', **changes):
+    values = dict(
+        input=str(root / 'text'),
+        vocab=root / 'vocab.txt',
+        output=root / output,
+        layout='sentences',
+        max_seq_length=48,
+        dupe_factor=2,
+        held_out=0.1,
+        instances_per_shard=50,
+        chunk_characters=3000,
+        seed=3,
+        workers=1,
+    )
+    return fill(ShardRecipe, {**values, **changes})
+
+
+@pytest.fixture
+def root(tmp_path):
+    make_input(tmp_path / 'text')
+    return tmp_path
+
+
+def bytes_of(directory):
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def texts_of(directory, split):
+    """Every instance with its predictions put back, as words, and its label."""
+    shards = Shards.open(directory, split=split, verify=True)
+    vocab, found = shards.vocabulary(), []
+    for number in range(len(shards.files)):
+        fields = shards.read(number)
+        for row in range(shards.files[number].instances):
+            ids = fields['input_ids'][row].astype(int)
+            given = fields['masked_lm_weights'][row] > 0
+            ids[fields['masked_lm_positions'][row][given]] = fields['masked_lm_ids'][row][given]
+            text = ' '.join(vocab.to_tokens(ids[: fields['valid_lengths'][row]].tolist()))
+            found.append((text, int(fields['next_sentence_labels'][row])))
+    return found
+
+
+def owners(text):
+    return {word for word in text.split() if word[0] == 'd' and word[1:].isdigit()}
+
+
+def test_same_bytes_whatever_the_number_of_workers(root):
+    summaries = [make_shards(recipe_of(root, f'shards{workers}', workers=workers)) for workers in (1, 2)]
+    first = bytes_of(root / 'shards1')
+    assert first == bytes_of(root / 'shards2') and len(first) > 5
+    assert summaries[0].instances == summaries[1].instances
+
+
+def test_another_seed_gives_other_bytes(root):
+    make_shards(recipe_of(root, 'a'))
+    make_shards(recipe_of(root, 'b', seed=4))
+    assert bytes_of(root / 'a')['train-00000.npz'] != bytes_of(root / 'b')['train-00000.npz']
+
+
+def test_the_manifest_counts_what_is_there(root):
+    summary = make_shards(recipe_of(root))
+    manifest = json.loads((root / 'shards' / 'manifest.json').read_text())
+    assert set(os.listdir(root / 'shards')) == {
+        'manifest.json',
+        'vocab.txt',
+        *(file['name'] for split in manifest['splits'].values() for file in split['shards']),
+    }
+    sentences = sum(
+        len(path.read_text().replace('\n\n', '\n').split('\n')) for path in (root / 'text').iterdir()
+    )
+    assert sum(split['documents'] for split in manifest['splits'].values()) == 40
+    assert sum(split['sentences'] for split in manifest['splits'].values()) == sentences
+    words = sum(len(path.read_text().split()) for path in (root / 'text').iterdir())
+    assert (
+        sum(split['tokens'] for split in manifest['splits'].values()) == words == sum(summary.tokens.values())
+    )
+    assert manifest['recipe']['seed'] == 3 and manifest['max_predictions'] == 8
+    sizes = [file['instances'] for file in manifest['splits']['train']['shards']]
+    assert max(sizes) <= 50 and max(sizes) - min(sizes) <= 1
+
+
+def test_held_out_documents_are_never_trained_on(root):
+    make_shards(recipe_of(root))
+    train = set().union(*(owners(text) for text, _ in texts_of(root / 'shards', 'train')))
+    heldout = set().union(*(owners(text) for text, _ in texts_of(root / 'shards', 'heldout')))
+    assert not train & heldout and len(heldout) == 4 and len(train) == 36
+
+
+def test_random_pairs_are_of_two_documents_and_others_of_one(root):
+    make_shards(recipe_of(root))
+    labels = []
+    for split in ('train', 'heldout'):
+        for text, label in texts_of(root / 'shards', split):
+            first, second = text.split(' [SEP]')[:2]
+            if owners(first) and owners(second):  # a cut segment may have lost the word that tells
+                assert (owners(first) != owners(second)) == label, text
+                labels.append(label)
+    assert len(labels) > 200 and 0.3 < np.mean(labels) < 0.8
+
+
+def test_duplicates_have_fresh_pairs_and_masks(root):
+    make_shards(recipe_of(root, 'once', dupe_factor=1))
+    make_shards(recipe_of(root, 'thrice', dupe_factor=3))
+    once, thrice = texts_of(root / 'once', 'train'), texts_of(root / 'thrice', 'train')
+    assert 2.5 < len(thrice) / len(once) < 3.5
+    assert set(once) <= set(thrice)  # the first pass is the same
+    assert len(set(thrice)) > 2 * len(set(once))
+    assert len(texts_of(root / 'once', 'heldout')) == len(texts_of(root / 'thrice', 'heldout'))
+
+
+def test_neighbours_in_the_text_are_strewn_over_the_shards(root):
+    make_shards(recipe_of(root, instances_per_shard=100))
+    shards = Shards.open(root / 'shards')
+    at = 0
+    texts = texts_of(root / 'shards', 'train')
+    for file in shards.files:
+        assert len(set().union(*(owners(text) for text, _ in texts[at : at + file.instances]))) > 25  # of 36
+        at += file.instances
+
+
+@pytest.mark.parametrize(
+    'documents, held_out, said', [(3, 0.1, '3 document.*--held-out 0'), (1, 0.0, '1 document')]
+)
+def test_too_few_documents_are_refused_with_the_way_out(tmp_path, documents, held_out, said):
+    make_input(tmp_path / 'text', documents)
+    with pytest.raises(ValueError, match=said):
+        make_shards(recipe_of(tmp_path, held_out=held_out))
+    assert sorted(os.listdir(tmp_path)) == ['text', 'vocab.txt']
+
+
+@pytest.mark.parametrize('held_out, splits', [(0.01, {'train': 2, 'heldout': 2}), (0.0, {'train': 4})])
+def test_the_smallest_corpus_that_will_do(tmp_path, held_out, splits):
+    make_input(tmp_path / 'text', 4)
+    assert make_shards(recipe_of(tmp_path, held_out=held_out)).documents == splits
+
+
+def test_an_empty_corpus_is_refused(tmp_path):
+    make_input(tmp_path / 'text', 4)
+    for path in (tmp_path / 'text').iterdir():
+        path.write_text('\n \n')
+    with pytest.raises(ValueError, match='no text in 2 file'):
+        make_shards(recipe_of(tmp_path))
+
+
+def test_an_output_that_exists_is_left_alone(root):
+    (root / 'shards').mkdir()
+    (root / 'shards' / 'mine').write_text('precious')
+    with pytest.raises(FileExistsError, match='nothing is overwritten'):
+        make_shards(recipe_of(root))
+    assert bytes_of(root / 'shards') == {'mine': b'precious'}
+
+
+def test_every_problem_of_a_recipe_is_said_at_once(root):
+    with pytest.raises(RecipeError) as raised:
+        recipe_of(root, max_seq_length=3, masked_share=2.0, held_out=0.9, workers=0, seed=-1)
+    assert len(raised.value.problems) == 5
+
+
+class _Dying:
+    """A worker that kills its process at the third chunk."""
+
+    def __init__(self, recipe):
+        self.honest, self.done = corpus._Worker(recipe), 0
+
+    def make(self, chunk):
+        if chunk.number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.honest.make(chunk)
+
+
+def _start_dying(recipe):
+    corpus._worker = _Dying(recipe)
+
+
+def test_a_worker_that_dies_ends_the_job_and_leaves_nothing(root, monkeypatch):
+    monkeypatch.setattr(corpus, '_start_worker', _start_dying)
+    with pytest.raises(RunFailed, match='a worker process died'):
+        make_shards(recipe_of(root, workers=2))
+    assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
+
+
+def test_an_error_leaves_nothing(root):
+    (root / 'text' / 'three.txt').write_bytes(b'\xff\xff')
+    with pytest.raises(ValueError, match='three.txt: not UTF-8'):
+        make_shards(recipe_of(root))
+    assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
+
+
+def command(root, *more):
+    return [
+        sys.executable,
+        str(ROOT / 'pretrain' / 'make_shards.py'),
+        '--input',
+        str(root / 'text'),
+        '--vocab',
+        str(root / 'vocab.txt'),
+        '--output',
+        str(root / 'shards'),
+        '--layout',
+        'sentences',
+        '--chunk-characters',
+        '500',
+        *more,
+    ]
+
+
+ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
+
+
+def alive(pid):
+    try:
+        status = Path(f'/proc/{pid}/stat').read_text()
+    except OSError:
+        return False
+    return status.rpartition(')')[2].split()[0] != 'Z'  # a zombie has ended, whenever it is reaped
+
+
+def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(root):
+    process = subprocess.Popen(
+        command(root, '--dupe-factor', '400', '--workers', '2'),
+        env=ENVIRONMENT,
+        cwd=root,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not list(root.glob('.shards.partial-*/train.buckets/*')):  # workers are at it
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    workers = [
+        int(pid)
+        for pid in subprocess.run(['pgrep', '-P', str(process.pid)], capture_output=True).stdout.split()
+    ]
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while any(map(alive, workers)):  # no orphans
+        assert time.monotonic() < deadline, workers
+        time.sleep(0.02)
+    assert workers and len(list(root.glob('.shards.partial-*'))) == 1 and not (root / 'shards').exists()
+    done = subprocess.run(
+        command(root, '--dupe-factor', '1', '--workers', '1'),
+        env=ENVIRONMENT,
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'next: python pretrain/run_pretraining.py' in done.stdout.splitlines()[-1]
+    assert sorted(os.listdir(root)) == ['shards', 'text', 'vocab.txt']
+    Shards.open(root / 'shards', verify=True)
+
+
+@pytest.fixture(scope='module')
+def main():
+    spec = importlib.util.spec_from_file_location('make_shards_script', ROOT / 'pretrain' / 'make_shards.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        (['--vocab', 'none.txt'], 'none.txt: no such vocabulary'),
+        (['--held-out', '7'], 'held_out 7.0: must be from 0 to 0.5'),
+        (['--input', 'nowhere'], 'nowhere: no such file'),
+        (['--output', 'text'], 'text: exists'),
+        (['--wrkers', '1'], 'wrkers'),
+        (['--workers', 'many'], 'workers must be a whole number'),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(root, main, monkeypatch, capsys, change, said):
+    monkeypatch.chdir(root)
+    try:
+        status = main([*command(root)[2:], *change])
+    except SystemExit as exit_:  # how argparse ends
+        status = exit_.code
+    error = capsys.readouterr().err.splitlines()
+    assert status == 2 and said in error[-1] and (len(error) == 1 or error[0].startswith('usage:'))
+    assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
+
+
+def test_two_runs_for_one_output_do_not_disturb_each_other(tmp_path):
+    output = tmp_path / 'out'
+    with pytest.raises(FileExistsError), new_directory(output) as one:
+        (one / 'x').write_text('one')
+        with new_directory(output) as other:
+            assert one.exists()  # locked, so not taken for a dead run's
+            (other / 'x').write_text('other')
+    assert bytes_of(output) == {'x': b'other'} and os.listdir(tmp_path) == ['out']

@@ -1,0 +1,336 @@
+"""The training loop: passes, checkpoints, interruptions, and what ends a run."""
+
+import dataclasses
+import json
+import logging
+import os
+import random
+import signal
+import time
+
+import mxnet as mx
+import numpy as np
+import pytest
+from helpers.tiny import contents, write_shards
+from helpers.trained import Interrupted, Run, acting, assert_same_bits, interrupt
+
+from gluon_optbert.network.model import read_parameters
+from gluon_optbert.text.shards import Shards
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.loop import Terminated
+from gluon_optbert.training.mlm_nsp import evaluate
+from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.optimization import Optimizer, Schedule, TrainingDiverged
+from gluon_optbert.training.reporter import Reporter
+from gluon_optbert.training.states import States
+
+
+@pytest.mark.parametrize('precision', ['float32', 'bfloat16'])
+def test_training_learns(shards, tmp_path, precision):
+    """By heart: 64 instances are too few for more."""
+    run = Run(shards, tmp_path, dropout=0.0, precision=precision)
+    before = evaluate(run.model, shards['train'], run.workers, batch_size=8)
+    phase = Phase(name='training', steps=100, batch_size=16, seed=1)
+    run.fit(phase, schedule=Schedule(0.005, phase.steps, 10))
+    after = evaluate(run.model, shards['train'], run.workers, batch_size=8)
+    assert after['mlm_loss'] < before['mlm_loss'] - 0.5
+    assert after['mlm_accuracy'] > before['mlm_accuracy'] + 0.2
+
+
+def test_evaluation_does_not_depend_on_the_batch_and_counts_every_instance_once(shards, tmp_path):
+    run = Run(shards, tmp_path)
+    one, other = (evaluate(run.model, shards['heldout'], run.workers, batch_size=size) for size in (3, 16))
+    assert one['instances'] == other['instances'] == 16
+    assert one == pytest.approx(other, rel=1e-5)
+    assert evaluate(run.model, shards['heldout'], run.workers, batch_size=4, limit=5)['instances'] == 5
+
+
+def test_two_passes_equal_one(shards, tmp_path):
+    """Plain gradient descent, whose steps are as close as the gradients; sums are taken in another order."""
+    found = []
+    for accumulate in (1, 2, 4):
+        run = Run(shards, tmp_path / str(accumulate), dropout=0.0, optimizer='sgd')
+        run.fit(Phase(name='training', steps=4, batch_size=8, accumulate=accumulate, seed=3, log_every=1))
+        found.append(
+            (
+                run.values(),
+                [[record[name] for name in ('mlm', 'nsp', 'gradient_norm')] for record in run.records()],
+            )
+        )
+    for values, losses in found[1:]:
+        np.testing.assert_allclose(losses, found[0][1], rtol=1e-5)
+        for name, value in values.items():
+            np.testing.assert_allclose(value, found[0][0][name], rtol=1e-5, atol=1e-6)
+
+
+def test_two_passes_in_bfloat16_leave_the_sum_of_their_gradients(shards, tmp_path):
+    """Apart from its own rounding, which is 2^-8: a lost pass would leave half of a gradient."""
+    found = []
+    for accumulate in (1, 4):
+        run = Run(shards, tmp_path / str(accumulate), dropout=0.0, optimizer='sgd', precision='bfloat16')
+        run.fit(
+            Phase(name='training', steps=1, batch_size=8, accumulate=accumulate, seed=3),
+            schedule=Schedule(0.0, 1),
+        )
+        found.append({name: parameter.grad().asnumpy() for name, parameter in run.trained.items()})
+    whole = np.sqrt(sum(np.sum(np.square(value)) for value in found[0].values()))
+    for name, value in found[0].items():
+        assert np.linalg.norm(found[1][name] - value) <= 0.05 * max(np.linalg.norm(value), 1e-2 * whole), name
+
+
+def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path):
+    every, third = (Run(shards, tmp_path / name, optimizer='adam') for name in ('every', 'third'))
+    every.fit()
+    third.fit(Phase(name='training', steps=6, batch_size=8, seed=3, log_every=3))
+    for name in ('mlm', 'nsp'):
+        singles = [record[name] for record in every.records()]
+        assert [record[name] for record in third.records()] == pytest.approx(
+            [np.mean(singles[:3]), np.mean(singles[3:])]
+        )
+    assert [record['step'] for record in third.records()] == [3, 6]
+    assert_same_bits(every.values(), third.values())
+
+
+@pytest.mark.parametrize('optimizer', ['bertadam', 'lamb', 'adam', 'sgd'])
+@pytest.mark.parametrize('gated', [False, True], ids=['weights', 'gates'])
+@pytest.mark.parametrize('precision', ['float32', 'bfloat16'])
+def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, gated, precision):
+    """With dropout, an evaluation, and records that run over the checkpoint."""
+    phase = Phase(
+        name='training',
+        steps=7,
+        batch_size=8,
+        accumulate=1 if gated else 2,
+        seed=3,
+        log_every=3,
+        checkpoint_every=2,
+        evaluate_every=3,
+    )
+    schedule = Schedule(0.01, 7, 2)
+    options = dict(gated=gated, optimizer=optimizer, precision=precision)
+    whole = Run(shards, tmp_path / 'whole', **options)
+    measured = whole.fit(phase, schedule=schedule, heldout=True)
+    with pytest.raises(Interrupted):
+        Run(shards, tmp_path / 'parts', **options).fit(
+            phase, schedule=acting(interrupt, 5, schedule), heldout=True
+        )
+    again = Run(shards, tmp_path / 'parts', **options)
+    assert States(tmp_path / 'parts' / 'states', 2).steps() == [2, 4]
+    assert again.fit(phase, schedule=schedule, heldout=True) == measured
+    assert_same_bits(again.values(), whole.values())
+    assert again.records() == whole.records()
+    assert {array.dtype for array in again.optimizer.state().values()} <= {np.float32}
+    start = Run(shards, tmp_path / 'start', gated=gated).values()
+    assert all(
+        np.abs(value - start[name]).max() > 0 for name, value in whole.values().items() if 'key' not in name
+    )
+
+
+def test_interrupted_at_every_step_it_ends_the_same(shards, tmp_path):
+    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=2, checkpoint_every=1)
+    whole = Run(shards, tmp_path / 'whole')
+    whole.fit(phase)
+    for step in range(1, 6):
+        with pytest.raises(Interrupted):
+            Run(shards, tmp_path / 'parts', seed=step).fit(
+                phase, schedule=acting(interrupt, step)
+            ) if step > 1 else Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, step))
+    again = Run(shards, tmp_path / 'parts', seed=9)  # other weights: what counts is in the checkpoint
+    again.fit(phase)
+    assert_same_bits(again.values(), whole.values())
+    assert again.records() == whole.records()
+
+
+def test_clock_that_jumps_and_files_of_any_age_change_nothing(shards, tmp_path, monkeypatch):
+    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=2, checkpoint_every=1, keep=3)
+    whole = Run(shards, tmp_path / 'whole')
+    whole.fit(phase)
+    chance = random.Random(0)
+    monkeypatch.setattr(
+        time, 'time', lambda: chance.uniform(-1e9, 4e9)
+    )  # from 1938 to 2096, whenever it is asked
+    with pytest.raises(Interrupted):
+        Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, 5))
+    states = States(tmp_path / 'parts' / 'states', 3)
+    for age, step in enumerate(states.steps()):  # the newest looks oldest
+        for path in (
+            states.directory / f'step-{step:08d}',
+            *(states.directory / f'step-{step:08d}').iterdir(),
+        ):
+            os.utime(path, (4e9 - 1e8 * age,) * 2)
+    loaded = []
+    restore = States._restore
+    monkeypatch.setattr(
+        States,
+        '_restore',
+        lambda self, step, optimizer: loaded.append(step) or restore(self, step, optimizer),
+    )
+    again = Run(shards, tmp_path / 'parts')
+    again.fit(phase)
+    assert loaded == [5]
+    assert_same_bits(again.values(), whole.values())
+    assert again.records() == whole.records()
+
+
+def test_finished_phase_does_nothing_when_run_again(shards, tmp_path):
+    phase = Phase(name='training', steps=3, batch_size=8, log_every=1, checkpoint_every=2)
+    run = Run(shards, tmp_path)
+    run.fit(phase)
+    values, records = run.values(), run.records()
+    again = Run(shards, tmp_path)
+    again.fit(phase)
+    assert_same_bits(again.values(), values)
+    assert again.records() == records
+
+
+def test_damaged_checkpoint_gives_way_to_an_older_one(shards, tmp_path, caplog):
+    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1, checkpoint_every=2)
+    whole = Run(shards, tmp_path / 'whole')
+    whole.fit(phase)
+    with pytest.raises(Interrupted):
+        Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, 5))
+    newest = tmp_path / 'parts' / 'states' / 'step-00000004' / 'state.params'
+    newest.write_bytes(newest.read_bytes()[:-1])
+    again = Run(shards, tmp_path / 'parts')
+    with caplog.at_level(logging.WARNING):
+        again.fit(phase)
+    assert 'step-00000004' in caplog.text and 'trying an older checkpoint' in caplog.text
+    assert_same_bits(again.values(), whole.values())
+
+
+def test_checkpoint_of_another_network_is_refused(shards, tmp_path):
+    phase = Phase(name='training', steps=3, batch_size=8, checkpoint_every=1)
+    Run(shards, tmp_path).fit(phase)
+    other = Run(shards, tmp_path, optimizer='sgd', gated=True)
+    other.optimizer = Optimizer(other.trained, 'adam', workers=other.workers)
+    with pytest.raises(ValueError, match='missing or of another shape'):
+        other.fit(phase)
+
+
+def test_no_more_checkpoints_are_kept_than_asked_for_but_the_best_is(shards, tmp_path):
+    phase = Phase(name='training', steps=6, batch_size=8, checkpoint_every=1, keep=2)
+    Run(shards, tmp_path / 'plain').fit(phase)
+    assert States(tmp_path / 'plain' / 'states', 2).steps() == [4, 5]
+    run = Run(shards, tmp_path / 'best')
+    states = States(tmp_path / 'best' / 'states', 1)
+    run.fit(Phase(name='training', steps=1, batch_size=8))
+    for step in (1, 2, 3):
+        states.save(step, run.optimizer, {'best_step': 1})
+    assert states.steps() == [1, 3]
+
+
+def test_cleaning_leaves_the_only_good_checkpoint(shards, tmp_path):
+    """Two damaged ones beyond it count for nothing, and go once there is another good one."""
+    phase = Phase(name='training', steps=7, batch_size=8, seed=3, log_every=1, checkpoint_every=2, keep=2)
+    whole = Run(shards, tmp_path / 'whole')
+    whole.fit(phase)
+    run = Run(shards, tmp_path / 'parts')
+    states = States(tmp_path / 'parts' / 'states', 3)
+    with pytest.raises(Interrupted):
+        run.fit(dataclasses.replace(phase, keep=3), schedule=acting(interrupt, 6))
+    for step in (4, 6):
+        (states.directory / f'step-{step:08d}' / 'state.params').write_bytes(b'rot')
+    with pytest.raises(Terminated, match='at step 3'):
+        Run(shards, tmp_path / 'parts').fit(
+            phase, schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), 2)
+        )
+    assert states.steps() == [2, 3]
+    again = Run(shards, tmp_path / 'parts')
+    again.fit(phase)
+    assert_same_bits(again.values(), whole.values())
+
+
+@pytest.mark.parametrize('keep', [1, 2, 3, 4, 5])
+def test_as_many_checkpoints_are_kept_as_asked_for(shards, tmp_path, keep):
+    Run(shards, tmp_path).fit(Phase(name='training', steps=6, batch_size=8, checkpoint_every=1, keep=keep))
+    assert States(tmp_path / 'states', keep).steps() == list(range(6 - keep, 6))
+
+
+def test_checkpoint_is_whole_or_absent(shards, tmp_path, monkeypatch):
+    run = Run(shards, tmp_path)
+    run.fit(Phase(name='training', steps=2, batch_size=8, checkpoint_every=1))
+    before = contents(tmp_path / 'states')
+
+    def no_space(*_):
+        raise OSError(28, 'no space left')
+
+    monkeypatch.setattr(os, 'fsync', no_space)
+    with pytest.raises(OSError):
+        States(tmp_path / 'states', 2).save(2, run.optimizer, {})
+    assert contents(tmp_path / 'states') == before
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp_path, value):
+    run = Run(shards, tmp_path)
+    weight = run.trained['encoder.transformer_cells.0.proj.weight']
+
+    def spoil():
+        values = weight.data().asnumpy()
+        values[0, 0] = value
+        weight.set_data(mx.nd.array(values))
+
+    phase = Phase(name='training', steps=6, batch_size=8, log_every=1, checkpoint_every=2)
+    with pytest.raises(TrainingDiverged, match='step 4: the gradient is nan'):
+        run.fit(phase, schedule=acting(spoil, 2))
+    sound = Run(shards, tmp_path)
+    assert States(tmp_path / 'states', 2).load_newest(sound.optimizer)['step'] == 2
+    assert all(np.isfinite(array).all() for array in sound.values().values())
+
+
+@pytest.mark.parametrize('step', [3, 6], ids=['midway', 'at the last step'])
+def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, step):
+    whole = Run(shards, tmp_path / 'whole')
+    measured = whole.fit(heldout=True)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated, match=f'training: asked to stop at step {step}; .* --resume'):
+        Run(shards, tmp_path / 'parts').fit(
+            schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), step - 1), heldout=True
+        )
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert States(tmp_path / 'parts' / 'states', 2).steps() == [step]
+    again = Run(shards, tmp_path / 'parts')
+    assert again.fit(heldout=True) == measured
+    assert_same_bits(again.values(), whole.values())
+    assert again.records() == whole.records()
+
+
+def test_records_of_other_phases_survive_a_rewind_and_broken_lines_do_not(tmp_path):
+    path = tmp_path / 'metrics.jsonl'
+    lines = [
+        {'phase': 'gates', 'round': 1, 'step': 9},
+        {'phase': 'training', 'round': 1, 'step': 9},
+        {'phase': 'training', 'round': 2, 'step': 1},
+        {'phase': 'training', 'round': 2, 'step': 2},
+    ]
+    path.write_text(''.join(json.dumps(line) + '\n' for line in lines) + '{"phase": "train')
+    Reporter(path, Workers()).rewind(Phase(name='training', steps=5, batch_size=1, notes={'round': 2}), 1)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == lines[:3]
+
+
+def test_only_gates_change_in_the_gate_phase(shards, tmp_path):
+    run = Run(shards, tmp_path, gated=True, optimizer='adam')
+    before = read_parameters(run.model)
+    run.fit(Phase(name='gates', steps=4, batch_size=8, log_every=1))
+    assert_same_bits(read_parameters(run.model), before)
+    assert all((alpha != 1).any() for alpha in run.model.gates.values().values())
+    assert all(record['penalty'] > 0 for record in run.records())
+
+
+def test_batches_of_another_start_are_others(shards, tmp_path):
+    found = []
+    for first in (0, 1, 0):
+        run = Run(shards, tmp_path / str(len(found)), dropout=0.0)
+        run.fit(Phase(name='training', steps=1, batch_size=8, log_every=1, first_batch=first))
+        found.append(run.records()[0]['mlm'])
+    assert found[0] == found[2] != found[1]
+
+
+def test_corrupt_shard_ends_the_run_by_name(tmp_path):
+    directory = write_shards(tmp_path / 'shards', train=(16,))
+    shards = {split: Shards.open(directory, split=split) for split in ('train', 'heldout')}
+    content = bytearray((directory / 'train-00000.npz').read_bytes())
+    content[-200] ^= 1
+    (directory / 'train-00000.npz').write_bytes(bytes(content))
+    with pytest.raises(ValueError, match='train-00000.npz'):
+        Run(shards, tmp_path / 'run').fit()

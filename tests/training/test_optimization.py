@@ -1,0 +1,123 @@
+"""Schedules, and what an optimizer does to gradients: it clips them, decays weights, and skips what
+overflows.
+"""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from helpers.trained import Interrupted, Run, acting, assert_same_bits, interrupt
+from mxnet import autograd, gluon
+
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.optimization import LossScale, Optimizer, Schedule, TrainingDiverged
+
+
+def test_schedule_rises_to_its_peak_and_falls_to_zero():
+    schedule = Schedule(peak=1.0, steps=10, warmup_steps=4)
+    assert [schedule(step) for step in range(11)] == pytest.approx(
+        [0.25, 0.5, 0.75, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0]
+    )
+
+
+def test_schedule_without_decay_stays_at_its_peak():
+    assert [Schedule(0.5, 4, 0, decay=False)(step) for step in range(4)] == [0.5] * 4
+    assert [Schedule(0.5, 4, 2, decay=False)(step) for step in range(4)] == [0.25, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize('steps, warmup', [(1, 0), (1, 1), (3, 3)])
+def test_schedule_of_few_steps_is_finite_and_never_zero_before_its_end(steps, warmup):
+    assert all(0 < Schedule(1.0, steps, warmup)(step) <= 1 for step in range(steps))
+
+
+def test_clipping_scales_all_gradients_to_the_norm(shards, tmp_path):
+    """One step of plain gradient descent: with a clipped norm it is as long as the learning rate times that
+    norm.
+    """
+    run = Run(shards, tmp_path, dropout=0.0, optimizer='sgd', clip_norm=0.01)
+    before = run.values()
+    run.fit(Phase(name='training', steps=1, batch_size=8, log_every=1), schedule=Schedule(2.0, 1))
+    moved = np.sqrt(
+        sum(np.square(value - before[name], dtype=np.float64).sum() for name, value in run.values().items())
+    )
+    assert run.records()[0]['gradient_norm'] > 1
+    assert moved == pytest.approx(2.0 * 0.01, rel=1e-3)
+
+
+def test_gradient_norm_is_exact_over_millions_of_elements():
+    """Sums of float32, one after the other, are not."""
+    parameter = gluon.Parameter('weight', shape=(4096, 1024))
+    parameter.initialize()
+    with autograd.record():
+        loss = (parameter.data() * mx.nd.random.uniform(shape=parameter.shape)).sum()
+    loss.backward()
+    wanted = np.linalg.norm(parameter.grad().asnumpy().astype(np.float64))
+    found = Optimizer({'weight': parameter}, 'sgd', workers=Workers()).update(0.1, step=1)
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def test_weight_decay_spares_biases_and_layer_norms(shards, tmp_path):
+    """A gradient of zero, so that decay is all that happens."""
+    run = Run(shards, tmp_path, weight_decay=0.1)
+    before = run.values()
+    with autograd.record():
+        loss = sum((0 * parameter.data()).sum() for parameter in run.trained.values())
+    loss.backward()
+    run.optimizer.update(0.5, step=1)
+    for name, value in run.values().items():
+        factor = 1 if name.endswith(('bias', 'beta', 'gamma')) else 1 - 0.5 * 0.1
+        np.testing.assert_allclose(value, before[name] * factor, rtol=1e-6, err_msg=name)
+
+
+def overflowing(gate, step):
+    """A loss scale whose gradient overflows in one step."""
+
+    class Overflowing(LossScale):
+        def after(self, overflow):
+            super().after(overflow)
+            if self.state()[1] == step:
+                self.value = gate
+
+    return Overflowing(2.0, patience=100)
+
+
+def test_a_scaled_loss_takes_the_same_steps(shards, tmp_path):
+    """A power of two, so bit for bit."""
+    plain, scaled = (
+        Run(shards, tmp_path / 'plain'),
+        Run(shards, tmp_path / 'scaled', scale=LossScale(2.0**10, patience=2)),
+    )
+    plain.fit()
+    scaled.fit()
+    assert scaled.optimizer.scale.state() == [2.0**13, 0]
+    assert_same_bits(scaled.values(), plain.values())
+    assert scaled.records() == plain.records()
+
+
+@pytest.mark.parametrize('optimizer', ['bertadam', 'lamb'])
+def test_an_overflow_skips_its_step_and_halves_the_scale_and_resuming_knows(shards, tmp_path, optimizer):
+    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1, checkpoint_every=1)
+    whole = Run(shards, tmp_path / 'whole', optimizer=optimizer, scale=overflowing(2.0**132, 2))
+    whole.fit(phase)
+    skipped = [record['step'] for record in whole.records() if record['gradient_norm'] is None]
+    assert skipped[0] == 3 and whole.optimizer.scale.value == 2.0 ** (132 - len(skipped))
+    assert whole.optimizer.counters()[0] == 6 - len(skipped)
+    with pytest.raises(Interrupted):
+        Run(shards, tmp_path / 'parts', optimizer=optimizer, scale=overflowing(2.0**132, 2)).fit(
+            phase, schedule=acting(interrupt, 4)
+        )
+    again = Run(shards, tmp_path / 'parts', optimizer=optimizer, scale=overflowing(2.0**132, 2))
+    again.fit(phase)
+    assert_same_bits(again.values(), whole.values())
+    assert (
+        again.records() == whole.records() and again.optimizer.scale.state() == whole.optimizer.scale.state()
+    )
+
+
+def test_a_gradient_that_overflows_at_every_scale_is_no_matter_of_the_scale(shards, tmp_path):
+    run = Run(shards, tmp_path, scale=LossScale(4.0))
+    for parameter in run.trained.values():
+        parameter.data()[:] = np.nan
+    with pytest.raises(TrainingDiverged, match='step 3'):
+        run.fit()
+    assert run.optimizer.scale.value == 0.5

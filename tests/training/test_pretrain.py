@@ -1,0 +1,378 @@
+"""Pre-training runs: what they write, what they refuse, and that they go on after an interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+from helpers.pretrained import recipe_for, records, values_for
+from helpers.tiny import (
+    ROOT,
+    contents,
+    environment,
+    network,
+    run,
+    saved_model,
+    vocabulary,
+    write_saved_model,
+    write_shards,
+)
+
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.architecture.parameters import part_of
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.training import pretrain as pretraining
+from gluon_optbert.training.optimization import TrainingDiverged
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.recipe import PretrainRecipe, work_directory
+
+
+@pytest.fixture(scope='module')
+def finished(shards_directory, tmp_path_factory):
+    """An uninterrupted run: the model directory and what `pretrain` returned."""
+    output = tmp_path_factory.mktemp('pretrained') / 'model'
+    return output, pretrain(recipe_for(shards_directory, output))
+
+
+def test_run_leaves_a_model_directory_and_nothing_beside_it(finished):
+    output, measured = finished
+    assert os.listdir(output.parent) == ['model']
+    assert set(os.listdir(output)) == {
+        'architecture.json',
+        'manifest.json',
+        'metrics.jsonl',
+        'model.params',
+        'origin.json',
+        'progress.json',
+        'recipe.yaml',
+        'vocab.txt',
+    }
+    saved = read_model(output)
+    assert saved.architecture == network() and saved.progress == measured and saved.progress['step'] == 6
+    assert fill(PretrainRecipe, saved.recipe).steps == 6
+    assert {'mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy'} <= set(measured)
+
+
+def test_metrics_hold_the_logged_steps_and_evaluations(finished):
+    found = records(finished[0])
+    assert [record['step'] for record in found if 'mlm' in record] == [2, 4, 6]
+    assert [record['step'] for record in found if 'mlm_loss' in record] == [3, 6]
+    assert all(record['phase'] == 'pretraining' for record in found)
+
+
+def test_same_recipe_gives_the_same_network(finished, shards_directory, tmp_path):
+    pretrain(recipe_for(shards_directory, tmp_path / 'again'))
+    one, other = read_model(finished[0]), read_model(tmp_path / 'again')
+    assert all(np.array_equal(value, other.parameters[name]) for name, value in one.parameters.items())
+    pretrain(recipe_for(shards_directory, tmp_path / 'other', seed=2))
+    assert any(
+        (value != other.parameters[name]).any()
+        for name, value in read_model(tmp_path / 'other').parameters.items()
+    )
+
+
+def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float32(
+    finished, shards_directory, tmp_path
+):
+    measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', precision='bfloat16'))
+    found, wanted = (read_model(path).parameters for path in (tmp_path / 'model', finished[0]))
+    assert {value.dtype for value in found.values()} == {np.dtype(np.float32)}
+    assert any((value != wanted[name]).any() for name, value in found.items())
+    assert measured['mlm_loss'] == pytest.approx(
+        finished[1]['mlm_loss'], rel=0.02
+    )  # after six steps, rounded to eight bits
+
+
+def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, tmp_path):
+    measured = pretrain(recipe_for(shards_directory, tmp_path / 'second', model=str(finished[0]), steps=4))
+    assert (measured['step'], measured['earlier_steps']) == (4, 6)
+    pretrain(recipe_for(shards_directory, tmp_path / 'third', model=str(tmp_path / 'second'), steps=2))
+    third = read_model(tmp_path / 'third')
+    assert third.progress['earlier_steps'] == 10
+    recipe = fill(PruneRecipe, {'shards': 'shards', 'model': 'third', 'output': 'pruned'})
+    assert recipe.steps(
+        SavedModel(
+            third.architecture,
+            third.parameters,
+            third.vocabulary,
+            progress={'step': 1000, 'earlier_steps': 9000},
+        )
+    ) == (10, 500)
+
+
+def untrained_model(directory, *parts):
+    """A model directory whose heads are said to be random, as tools/import_checkpoint.py writes one."""
+    return write_saved_model(directory, progress={'untrained': list(parts)})
+
+
+@pytest.mark.parametrize('parts', [('mlm', 'nsp'), ('mlm',), ('pooler', 'nsp')])
+def test_heads_are_trained_with_everything_else_frozen(shards_directory, tmp_path, parts):
+    start = untrained_model(tmp_path / 'start', *parts)
+    measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), train='heads'))
+    before, after = read_model(start).parameters, read_model(tmp_path / 'model')
+    changed = {name for name, value in before.items() if not np.array_equal(value, after.parameters[name])}
+    assert changed == {name for name in before if part_of(name) in parts}
+    assert after.progress == measured and 'untrained' not in measured
+    assert measured['head_steps'] == 6 and 'step' not in measured  # these are no steps of pre-training
+
+
+def test_resumed_training_of_heads_equals_the_uninterrupted_one(shards_directory, tmp_path, monkeypatch):
+    start = str(untrained_model(tmp_path / 'start', 'mlm', 'nsp'))
+    pretrain(recipe_for(shards_directory, tmp_path / 'whole', model=start, train='heads'))
+    schedule = PretrainRecipe.schedule
+
+    def stopping(self, steps):
+        def rate(step):
+            if step == 5:
+                raise Interrupted
+            return schedule(self, steps)(step)
+
+        return rate
+
+    monkeypatch.setattr(PretrainRecipe, 'schedule', stopping)
+    with pytest.raises(Interrupted):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', model=start, train='heads'))
+    monkeypatch.undo()
+    pretrain(recipe_for(shards_directory, tmp_path / 'model', model=start, train='heads', resume=True))
+    assert contents(tmp_path / 'model')['model.params'] == contents(tmp_path / 'whole')['model.params']
+
+
+def test_training_everything_trains_the_heads_as_well(shards_directory, tmp_path):
+    start = untrained_model(tmp_path / 'start', 'mlm')
+    assert 'untrained' not in pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start)))
+
+
+def test_heads_are_not_trained_where_none_is_untrained(shards_directory, tmp_path, model_directory):
+    with pytest.raises(RecipeError, match='train heads goes with model'):
+        recipe_for(shards_directory, tmp_path / 'model', train='heads')
+    with pytest.raises(ValueError, match='no untrained pooler, MLM head, NSP head'):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', train='heads', model=str(model_directory)))
+    assert os.listdir(tmp_path) == []
+
+
+def test_network_with_the_head_of_a_task_is_refused(shards_directory, tmp_path):
+    head = Head('classification', ('no', 'yes'), 'RTE')
+    parameters = read_parameters(build(network(), head=head))
+    write_model(tmp_path / 'start', SavedModel(network(), parameters, vocabulary(), head=head))
+    with pytest.raises(ValueError, match='start has the head of RTE'):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(tmp_path / 'start')))
+    assert os.listdir(tmp_path) == ['start']
+
+
+def test_run_may_start_from_a_model_directory(shards_directory, tmp_path):
+    architecture = network((1, 2, 3, 4), (2, 1, 1, 0), h=6)
+    start = write_saved_model(tmp_path / 'start', architecture=architecture)
+    pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), steps=1, learning_rate=1e-9))
+    found = read_model(tmp_path / 'model')
+    assert found.architecture == architecture
+    for name, value in saved_model(architecture).parameters.items():
+        np.testing.assert_allclose(found.parameters[name], value, atol=1e-7)
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+def test_resumed_run_equals_the_uninterrupted_one(finished, shards_directory, tmp_path, monkeypatch):
+    output = tmp_path / 'model'
+    schedule = PretrainRecipe.schedule
+
+    def stopping(self, steps):
+        def rate(step):
+            if step == 4:
+                raise Interrupted
+            return schedule(self, steps)(step)
+
+        return rate
+
+    monkeypatch.setattr(PretrainRecipe, 'schedule', stopping)
+    with pytest.raises(Interrupted):
+        pretrain(recipe_for(shards_directory, output))
+    monkeypatch.undo()
+    assert not output.exists()
+    with pytest.raises(FileExistsError, match='--resume'):
+        pretrain(recipe_for(shards_directory, output))
+    with pytest.raises(ValueError, match='other settings of learning_rate, steps'):
+        pretrain(recipe_for(shards_directory, output, resume=True, steps=7, learning_rate=1.0))
+    assert pretrain(recipe_for(shards_directory, output, resume=True)) == finished[1]
+    assert contents(output)['model.params'] == contents(finished[0])['model.params']
+    assert records(output) == records(finished[0])
+    assert os.listdir(tmp_path) == ['model']
+
+
+def test_run_that_ended_before_it_cleared_up_resumes_to_nothing_to_do(
+    finished, shards_directory, tmp_path, monkeypatch
+):
+    output = tmp_path / 'model'
+
+    def killed(path, *_, **__):
+        if str(path).endswith('.training'):
+            raise Interrupted
+
+    monkeypatch.setattr(pretraining.shutil, 'rmtree', killed)
+    with pytest.raises(Interrupted):
+        pretrain(recipe_for(shards_directory, output))
+    monkeypatch.undo()
+    before = contents(output)
+    assert work_directory(output).exists()
+    assert pretrain(recipe_for(shards_directory, output, resume=True)) == finished[1]
+    assert contents(output) == before and os.listdir(tmp_path) == ['model']
+
+
+def test_finished_run_resumes_to_nothing_to_do(finished, shards_directory):
+    before = contents(finished[0].parent)
+    assert pretrain(recipe_for(shards_directory, finished[0], resume=True)) == finished[1]
+    with pytest.raises(ValueError, match='other settings of steps'):
+        pretrain(recipe_for(shards_directory, finished[0], resume=True, steps=7))
+    assert contents(finished[0].parent) == before
+
+
+def test_resume_of_what_is_no_run_is_refused(shards_directory, tmp_path):
+    (tmp_path / 'model').mkdir()
+    (tmp_path / 'model' / 'mine').write_text('kept')
+    with pytest.raises(FileNotFoundError, match='model: no manifest.json'):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', resume=True))
+    assert contents(tmp_path).keys() == {'model/mine'}
+
+
+def test_resume_of_nothing_begins(shards_directory, tmp_path, finished):
+    assert pretrain(recipe_for(shards_directory, tmp_path / 'model', resume=True)) == finished[1]
+
+
+def test_terminated_command_saves_its_state_and_goes_on(finished, shards_directory, tmp_path):
+    """The real command, stopped by SIGTERM while it trains."""
+    output = tmp_path / 'model'
+    recipe = tmp_path / 'recipe.yaml'
+    recipe.write_text(
+        yaml.safe_dump(
+            values_for(
+                shards_directory, output, steps=4000, log_every=1, evaluate_every=0, checkpoint_every=0
+            )
+        )
+    )
+    command = [sys.executable, '-W', 'ignore', str(ROOT / 'pretrain' / 'run_pretraining.py'), str(recipe)]
+    process = subprocess.Popen(
+        command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True
+    )
+    metrics, deadline = work_directory(output) / 'metrics.jsonl', time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert [line.split(' at step')[0] for line in said.splitlines() if line.startswith('error')] == [
+        'error: pretraining: asked to stop'
+    ]
+    assert 'Traceback' not in said and not output.exists()
+    [state] = (work_directory(output) / 'states').iterdir()
+    assert json.loads((state / 'progress.json').read_text())['step'] >= 1
+
+
+@pytest.mark.parametrize(
+    'change, named',
+    [
+        ({'steps': 0}, 'steps must be at least 1'),
+        ({'batch_size': 0}, 'batch_size'),
+        ({'accumulate': 0}, 'accumulate'),
+        ({'warmup': 1.0}, 'warmup'),
+        ({'dropout': -0.1}, 'dropout'),
+        ({'learning_rate': 0}, 'learning_rate'),
+        ({'clip_norm': -1}, 'clip_norm'),
+        ({'weight_decay': -1}, 'weight_decay'),
+        ({'seed': -1}, 'seed'),
+        ({'optimizer': 'adamw'}, 'optimizer must be one of bertadam, lamb'),
+    ],
+)
+def test_recipe_out_of_range_is_refused_by_name(tmp_path, change, named):
+    with pytest.raises(RecipeError, match=named):
+        recipe_for(tmp_path / 'shards', tmp_path / 'model', **change)
+
+
+def test_all_that_is_out_of_range_is_said_at_once(tmp_path):
+    with pytest.raises(RecipeError) as error:
+        recipe_for(tmp_path / 'shards', tmp_path / 'model', steps=-1, warmup=2, keep=0, log_every=-1)
+    assert len(error.value.problems) == 4
+
+
+@pytest.mark.parametrize(
+    'change, error, named',
+    [
+        ({'shards': 'nowhere'}, FileNotFoundError, 'nowhere'),
+        ({'architecture': 'bert_huge'}, ValueError, 'bert_huge'),
+        (
+            {'architecture': network(vocab_size=9).to_json()},
+            ValueError,
+            "9 tokens, the shards' vocabulary 32",
+        ),
+        (
+            {'architecture': network(max_length=15).to_json()},
+            ValueError,
+            'up to 16 tokens, the architecture has 15 positions',
+        ),
+        ({'model': 'nowhere'}, FileNotFoundError, 'nowhere'),
+        ({'batch_size': 9, 'accumulate': 2}, ValueError, 'batch_size 9 does not divide'),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(shards_directory, tmp_path, change, error, named):
+    with pytest.raises(error, match=named):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', **change))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_output_is_refused_and_untouched(shards_directory, tmp_path):
+    (tmp_path / 'model').mkdir()
+    (tmp_path / 'model' / 'mine').write_text('kept')
+    before = contents(tmp_path)
+    with pytest.raises(FileExistsError, match='model: exists'):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model'))
+    assert contents(tmp_path) == before
+
+
+def test_shards_without_a_held_out_split_are_refused(tmp_path):
+    directory = write_shards(tmp_path / 'shards')
+    manifest = json.loads((directory / 'manifest.json').read_text())
+    del manifest['splits']['heldout']
+    (directory / 'manifest.json').write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match='no heldout shards'):
+        pretrain(recipe_for(directory, tmp_path / 'model'))
+    assert os.listdir(tmp_path) == ['shards']
+
+
+def test_diverged_run_keeps_its_last_checkpoint(shards_directory, tmp_path):
+    with pytest.raises(TrainingDiverged, match='step [0-9]+'):
+        pretrain(
+            recipe_for(
+                shards_directory, tmp_path / 'model', steps=50, learning_rate=1e30, clip_norm=1e30, warmup=0
+            )
+        )
+    assert not (tmp_path / 'model').exists()
+
+
+def test_command_says_bad_input_in_one_line_with_status_2(shards_directory, tmp_path):
+    done = run(
+        '-W',
+        'ignore',
+        ROOT / 'pretrain' / 'run_pretraining.py',
+        '--shards',
+        shards_directory,
+        '--output',
+        tmp_path / 'model',
+        '--architecture',
+        'bert_huge',
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: 'bert_huge' is neither")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_architecture_of_the_recipe_is_the_one_that_is_trained(finished):
+    assert Architecture.from_json((finished[0] / 'architecture.json').read_text()) == network()
