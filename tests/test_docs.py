@@ -1,0 +1,386 @@
+"""The pages below docs/: commands, flags, links and modules exist, examples run, and the equations hold."""
+
+import functools
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from scipy.special import erf
+from tiny import ROOT, network, outputs_of, random_alphas, random_inputs, random_parameters, run, vocabulary
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.onnx_export import run_onnx
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel
+
+PAGES = sorted((ROOT / 'docs').glob('*.md'))
+LINKING = [*PAGES, ROOT / 'README.md']
+LONGEST = 110
+SCRIPTS = {
+    path.name: path for room in ('pretrain', 'finetune', 'tools') for path in (ROOT / room).glob('*.py')
+}
+RUNS = re.compile(r'\bpython3? (?:-m (gluon_optbert\S*)|(\S+\.py))')  # a module or a script of the project
+ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
+SHARED = {
+    'compare_finetuning.py': 'run_glue.py'
+}  # whose other flags are those of another command, as its page says
+
+
+def text_of(page):
+    return page.read_text(encoding='utf-8')
+
+
+def blocks(page):
+    """The fenced blocks of a page: language and content."""
+    return re.findall(r'^```(\w*)\n(.*?)^```', text_of(page), flags=re.DOTALL | re.MULTILINE)
+
+
+def prose(page):
+    """A page without its fenced blocks."""
+    return re.sub(r'^```.*?^```', '', text_of(page), flags=re.DOTALL | re.MULTILINE)
+
+
+def spans(page):
+    """The inline code of a page."""
+    return [' '.join(span.split()) for span in re.findall(r'`([^`]+)`', prose(page))]
+
+
+def commands():
+    """Every command line, in a block or in a sentence, that runs a script or a module of the project."""
+    found = []
+    for page in PAGES:
+        lines = '\n'.join(content for language, content in blocks(page) if not language)
+        found += lines.replace('\\\n', ' ').splitlines() + spans(page)
+    return sorted({' '.join(line.split()) for line in found if RUNS.search(line)})
+
+
+@functools.lru_cache(maxsize=None)
+def flags_of(program):
+    """The flags of a script or of `-m` and a module, with what their help says of each."""
+    helped = run(*program.split(), '--help')
+    assert helped.returncode == 0, helped.stderr
+    entries = re.split(r'\n  (?=-)', helped.stdout)[1:]
+    found = {}
+    for entry in entries:
+        name = re.match(r'(?:-h, )?(--[a-z0-9-]+)', entry)
+        if name and name.group(1) != '--help':
+            found[name.group(1)] = ' '.join(entry.split())
+    return found
+
+
+@pytest.mark.parametrize('line', commands())
+def test_commands_name_scripts_recipes_flags_and_choices_that_exist(line):
+    module, script = RUNS.search(line).groups()
+    words = shlex.split(line[RUNS.search(line).end() :])
+    assert module or (ROOT / script).is_file()
+    known = flags_of(f'-m {module}' if module else script)
+    assert all((ROOT / word).is_file() for word in words if word.endswith('.yaml'))
+    for word, value in zip(words, [*words[1:], '']):
+        if word == '--help' or not word.startswith('--'):
+            continue
+        assert word in known, f'{script or module} has no flag {word}'
+        choices = re.search(r'\(one of ([^)]*)\)', known[word])
+        if choices:
+            assert set(value.split(',')) <= set(choices.group(1).split(', ')), f'{word} {value}'
+
+
+def test_there_are_commands_to_test():
+    assert len(commands()) >= 30
+
+
+def flag_tables():
+    """The rows of the tables of flags: page, scripts, flags, and the defaults that the page gives them."""
+    for page in PAGES:
+        scripts = []
+        for line in prose(page).splitlines():
+            cells = [cell.strip() for cell in re.split(r'(?<!\\)\|', line)[1:-1]]
+            if not cells:
+                scripts = []
+            elif cells[0].startswith('flag of '):
+                scripts = re.findall(r'`([^`]+)`', cells[0])
+            elif scripts and not set(cells[0]) <= set('-'):
+                flags = re.findall(r'`([^`]+)`', cells[0])
+                defaults = cells[2].split(', ') if len(flags) > 1 else [cells[2]]  # one may stand for all
+                yield page.name, scripts, flags, defaults
+
+
+@pytest.mark.parametrize('page, scripts, flags, defaults', list(flag_tables()))
+def test_defaults_are_those_of_the_help(page, scripts, flags, defaults):
+    defaults = defaults * len(flags) if len(defaults) == 1 else defaults
+    assert len(flags) == len(defaults)
+    for script in scripts:
+        known = flags_of(str(SCRIPTS[script].relative_to(ROOT)))
+        for flag, stated in zip(flags, defaults):
+            assert flag in known, f'{script} has no flag {flag}'
+            default = re.search(r'\[default: (.*)\]$', known[flag])
+            if known[flag].endswith('[required]') or not default or not default.group(1):
+                assert (stated == 'required') == known[flag].endswith('[required]'), flag
+                assert not re.fullmatch(r'[\d.,e-]+|True|False', stated), flag
+            else:
+                assert stated == default.group(1), flag
+
+
+def test_a_command_with_a_table_has_all_of_its_flags_explained():
+    explained = {}
+    for _, scripts, flags, _ in flag_tables():
+        for script in scripts:
+            explained.setdefault(script, set()).update(flags)
+    assert len(explained) > 10
+    for script, flags in explained.items():
+        missing = (
+            set(flags_of(str(SCRIPTS[script].relative_to(ROOT))))
+            - flags
+            - explained.get(SHARED.get(script), set())
+        )
+        assert missing == set(), script
+
+
+def test_flags_in_sentences_are_flags_of_some_command():
+    programs = {
+        str(SCRIPTS[script].relative_to(ROOT)) for _, scripts, _, _ in flag_tables() for script in scripts
+    }
+    programs |= {f'-m {m}' if m else s for m, s in (RUNS.search(line).groups() for line in commands())}
+    known = {'--help', *ELSEWHERE, *flags_of('tools/quickstart.py')}.union(*map(flags_of, programs))
+    for page in PAGES:
+        named = {
+            flag
+            for span in spans(page)
+            if not RUNS.search(span)
+            for flag in re.findall(r'(?<!\S)--[a-z][a-z-]+', span)
+        }
+        assert named <= known, page.name
+
+
+@functools.lru_cache(maxsize=None)
+def anchors(page):
+    """What the headings of a page can be linked by, as GitHub makes it."""
+    found = []
+    for heading in re.findall(r'^#+ (.*)$', prose(page), flags=re.MULTILINE):
+        plain = re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', heading).lower()
+        found.append(re.sub(r'[^\w\- ]', '', plain).replace(' ', '-'))
+    return found
+
+
+@pytest.mark.parametrize('page', LINKING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings_that_exist(page):
+    for target in re.findall(r'\]\(([^)\s]+)\)', prose(page)):
+        if re.match(r'[a-z]+:', target):
+            continue
+        path, _, anchor = target.partition('#')
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists() and ROOT in file.parents, target
+        assert not anchor or anchor in anchors(file), target
+
+
+def test_the_index_lists_every_page():
+    linked = set(re.findall(r'\]\(([a-z_]+\.md)\)', text_of(ROOT / 'docs' / 'README.md')))
+    assert linked == {page.name for page in PAGES} - {'README.md'}
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def test_files_and_names_of_the_code_exist(page):
+    package = ROOT / 'gluon_optbert'
+    rooms = '|'.join(sorted(path.name for path in package.iterdir() if path.is_dir()))
+    for name in re.findall(rf'`(?:gluon_optbert/)?((?:{rooms})/\w+\.py)`', prose(page)):
+        assert (package / name).is_file(), name
+    for name, words in re.findall(
+        rf'`(?:gluon_optbert/)?((?:{rooms})/\w+\.py)`: ((?:`\w+`(?:, )?)+)', prose(page)
+    ):
+        source = text_of(package / name)
+        assert all(re.search(rf'\b{word}\b', source) for word in re.findall(r'\w+', words)), (name, words)
+    paths = [
+        span
+        for span in spans(page)
+        if re.fullmatch(r'(pretrain|finetune|tools|results/\w+)/[\w./-]*\w', span)
+    ]
+    assert all((ROOT / path).exists() for path in paths if path != 'results/mrpc.json')
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def test_lines_are_short_but_for_tables_links_and_code(page):
+    lines = [line for line in prose(page).splitlines() if not line.startswith('|') and '](' not in line]
+    assert [line for line in lines if len(line) > LONGEST] == []
+
+
+def test_targets_of_make_exist():
+    makefile = text_of(ROOT / 'Makefile')
+    lines = [line for page in PAGES for _, content in blocks(page) for line in content.splitlines()]
+    lines += [span for page in PAGES for span in spans(page)]
+    calls = [shlex.split(line)[1:] for line in lines if re.match(r'make [a-zA-Z]', line)]
+    targets = {word for words in calls for word in words if '=' not in word}
+    assert {'install', 'test', 'quickstart', 'clean'} <= targets
+    assert all(re.search(rf'^{target}:', makefile, flags=re.MULTILINE) for target in targets)
+
+
+# The examples
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory, pruned_run):
+    """What the examples read: text, a pruning run, and the exports of an encoder and of a classifier."""
+    directory = tmp_path_factory.mktemp('examples')
+    architecture, words = network((2, 3, 5, 7), (1, 4, 2, 0), vocab_size=len(vocabulary())), vocabulary()
+    export(SavedModel(architecture, random_parameters(architecture), words), directory / 'deploy', onnx=True)
+    head = Head('classification', ('no', 'yes'))
+    parameters = read_parameters(build(architecture, head=head, initial_std=0.5))
+    export(SavedModel(architecture, parameters, words, head=head), directory / 'deploy-mrpc')
+    (directory / 'runs').mkdir()
+    (directory / 'runs' / 'pruned').symlink_to(pruned_run[0])
+    (directory / 'text').mkdir()
+    (directory / 'text' / 'one.txt').write_text(
+        'a word and another word, and no other word\n' * 9, encoding='utf-8'
+    )
+    return directory
+
+
+class ReferenceSession:
+    """Stands for onnxruntime's, which is not installed beside MXNet: ONNX's own implementation."""
+
+    def __init__(self, path, providers):
+        self._path, self._known = path, providers == ['CPUExecutionProvider']
+
+    def run(self, names, feed):
+        assert names is None and self._known and all(array.dtype == np.int64 for array in feed.values())
+        return list(run_onnx(Path(self._path), feed).values())
+
+
+def example(name, number, place, monkeypatch):
+    """The names that the Python example of a page has when it has run; examples are counted from 0."""
+    stand_in = types.ModuleType('onnxruntime')
+    stand_in.InferenceSession = ReferenceSession
+    monkeypatch.setitem(sys.modules, 'onnxruntime', stand_in)
+    monkeypatch.chdir(place)
+    code = [content for language, content in blocks(ROOT / 'docs' / name) if language == 'python'][number]
+    found: dict = {}
+    exec(compile(code, name, 'exec'), found)
+    return found
+
+
+def test_every_python_example_is_run_here():
+    counts = {page.name: sum(language == 'python' for language, _ in blocks(page)) for page in PAGES}
+    assert {name: count for name, count in counts.items() if count} == {
+        'exports.md': 3,
+        'pruning.md': 1,
+        'text_to_shards.md': 1,
+    }
+
+
+def test_the_vocabulary_of_the_example_has_what_pretraining_needs(place, monkeypatch):
+    example('text_to_shards.md', 0, place, monkeypatch)
+    tokens = (place / 'vocab.txt').read_text(encoding='utf-8').split()
+    assert tokens[:5] == ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'] and 'word' in tokens
+
+
+def test_the_example_shows_every_gate_of_a_round(place, monkeypatch, capsys):
+    example('pruning.md', 0, place, monkeypatch)
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert shown == list(np.load(place / 'runs' / 'pruned' / 'round-1' / 'alphas.npz').files) and 'h' in shown
+
+
+def test_the_predictor_of_the_example_gives_labels(place, monkeypatch, capsys):
+    found = example('exports.md', 0, place, monkeypatch)['found']
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert found.label in ('no', 'yes') and sum(found.probabilities.values()) == pytest.approx(1)
+
+
+@pytest.mark.filterwarnings('ignore:Cannot decide type')  # as the page says
+def test_the_examples_in_python_c_and_onnx_compute_the_same(place, monkeypatch):
+    plain, onnx = (example('exports.md', number, place, monkeypatch) for number in (1, 2))
+    wanted = plain['encoded'].asnumpy()
+    assert wanted.shape[:2] == (1, 4) and np.abs(wanted).max() > 0.1
+    np.testing.assert_allclose(onnx['encoded'], wanted, atol=1e-5)  # float32, sums in another order
+    np.testing.assert_allclose(onnx['pooled'], plain['pooled'].asnumpy(), atol=1e-5)
+    if not shutil.which('gcc'):
+        pytest.skip('no gcc')
+    (code,) = (content for language, content in blocks(ROOT / 'docs' / 'exports.md') if language == 'c')
+    (place / 'predict.c').write_text(code)
+    (line,) = (span for span in spans(ROOT / 'docs' / 'exports.md') if span.startswith('gcc '))
+    words = line.replace('$PACKAGE', str(Path(mx.__file__).parent)).split()
+    subprocess.run([*words, '-Wall', '-Werror'], cwd=str(place), check=True, timeout=120)
+    printed = subprocess.run(
+        ['./predict'], cwd=str(place), check=True, timeout=120, stdout=subprocess.PIPE
+    ).stdout
+    found = np.array([float(line) for line in printed.split()]).reshape(wanted.shape)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)  # float32; the C API fuses operators
+
+
+# The equations of what_is_gated.md
+
+
+def gated_by_hand(architecture, weights, alphas, ids, types, positions):
+    """Encoded tokens, pooled units, NSP and MLM scores of one sequence without padding, by the page."""
+    stream_gate = alphas['h'].astype(np.float64)
+
+    def layer_norm(y, name):
+        alive = stream_gate != 0
+        mean = (alive * y).sum(-1, keepdims=True) / alive.sum()
+        variance = (alive * (y - mean) ** 2).sum(-1, keepdims=True) / alive.sum()
+        gamma, beta = weights[name + '.gamma'] * stream_gate, weights[name + '.beta'] * stream_gate
+        return gamma * (y - mean) / np.sqrt(variance + 1e-12) + beta
+
+    def product(x, name, rows=slice(None)):
+        return x @ weights[name + '.weight'][rows].T + weights[name + '.bias'][rows]
+
+    def gelu(x):
+        return x * 0.5 * (1 + erf(x / np.sqrt(2)))
+
+    words = weights['word_embed.0.weight']
+    embedded = words[ids] + weights['token_type_embed.0.weight'][types]
+    x = layer_norm(embedded + weights['encoder.position_weight'][: len(ids)], 'encoder.layer_norm')
+    for i, dims in enumerate(architecture.layers):
+        cell = f'encoder.transformer_cells.{i}.'
+        project = cell + 'attention_cell.proj_'
+        context = []
+        for n in range(dims.a):
+            keys, values = slice(n * dims.k, (n + 1) * dims.k), slice(n * dims.v, (n + 1) * dims.v)
+            head = alphas[f'a{i}'][n] ** 2
+            query = head * alphas[f'k{i}'] ** 2 * product(x, project + 'query', keys) / np.sqrt(dims.k)
+            powers = np.exp(query @ product(x, project + 'key', keys).T)
+            attention = powers / powers.sum(-1, keepdims=True)
+            context.append(head * alphas[f'v{i}'] ** 2 * (attention @ product(x, project + 'value', values)))
+        x = layer_norm(x + product(np.concatenate(context, -1), cell + 'proj'), cell + 'layer_norm')
+        inner = alphas[f'f{i}'] * gelu(alphas[f'f{i}'] * product(x, cell + 'ffn.ffn_1'))
+        x = layer_norm(x + product(inner, cell + 'ffn.ffn_2'), cell + 'ffn.layer_norm')
+    pooled = np.tanh(product(x[0], 'pooler'))
+    masked = (
+        layer_norm(gelu(product(x[positions], 'decoder.0')), 'decoder.2') @ words.T
+        + weights['decoder.3.bias']
+    )
+    return {
+        'encoded': x,
+        'pooled': pooled,
+        'next_sentence': product(stream_gate * pooled, 'classifier'),
+        'masked': masked,
+    }
+
+
+@pytest.mark.parametrize('seed', [0, 1, 2])
+def test_the_equations_are_those_of_the_gated_network(seed):
+    architecture = network((2, 3, 4, 5), (3, 2, 5, 7), h=6)
+    weights, alphas = random_parameters(architecture, seed), random_alphas(architecture, seed)
+    alphas['h'][[1, 4]] = alphas['k0'][1] = alphas['f1'][2] = 0
+    model = build(architecture, weights, gated=True, trainable=False)
+    model.gates.set(alphas)
+    inputs = random_inputs(architecture, batch=1, length=5, seed=seed)
+    found = outputs_of(model, inputs)
+    ids, kinds, _, positions = (
+        values.asnumpy()[0].astype(int) if values.ndim > 1 else None for values in inputs
+    )
+    wanted = gated_by_hand(
+        architecture,
+        {name: value.astype(np.float64) for name, value in weights.items()},
+        alphas,
+        ids,
+        kinds,
+        positions,
+    )
+    for name, value in wanted.items():
+        assert np.abs(found[name][0] - value).max() <= 1e-5 * np.abs(value).max(), name  # float32 has 6e-8
