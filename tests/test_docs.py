@@ -12,8 +12,17 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from helpers.tiny import (
+    ROOT,
+    network,
+    outputs_of,
+    random_alphas,
+    random_inputs,
+    random_parameters,
+    run,
+    vocabulary,
+)
 from scipy.special import erf
-from tiny import ROOT, network, outputs_of, random_alphas, random_inputs, random_parameters, run, vocabulary
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.export import export
@@ -199,7 +208,7 @@ def test_files_and_names_of_the_code_exist(page):
     paths = [
         span
         for span in spans(page)
-        if re.fullmatch(r'(pretrain|finetune|tools|results/\w+)/[\w./-]*\w', span)
+        if re.fullmatch(r'(pretrain|finetune|tests|tools|results/\w+)/[\w./-]*\w', span)
     ]
     assert all((ROOT / path).exists() for path in paths if path != 'results/mrpc.json')
 
