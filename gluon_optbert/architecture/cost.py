@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Dict, Mapping, Optional, Union
 
 from .architecture import Architecture
-from .parameters import parameter_shapes
+from .parameters import parameter_table
 
 OBJECTIVES = ('parameters', 'flops', 'latency')
 
@@ -26,18 +26,8 @@ def count_parameters(architecture: Architecture) -> Dict[str, int]:
     The encoder's LayerNorms are counted with the block that they follow, an embedding projection with the
     embeddings; the MLM decoder's tied matrix is counted once, as the embedding."""
     counts = {'embeddings': 0, 'attention': 0, 'feed_forward': 0, 'pooler': 0, 'heads': 0}
-    for name, shape in parameter_shapes(architecture).items():
-        if '.ffn.' in name:
-            part = 'feed_forward'
-        elif 'transformer_cells' in name:
-            part = 'attention'
-        elif name.startswith('pooler'):
-            part = 'pooler'
-        elif name.startswith(('classifier', 'decoder')):
-            part = 'heads'
-        else:
-            part = 'embeddings'
-        counts[part] += math.prod(shape)
+    for spec in parameter_table(architecture).values():
+        counts['heads' if spec.part in ('mlm', 'nsp') else spec.part] += math.prod(spec.shape)
     return counts
 
 

@@ -1,7 +1,83 @@
-"""Every parameter of the network: its name, the widths along its sides, its gate, the part that it belongs to."""
+"""The parameter table: of every parameter of the network its name, widths, gates, part and treatment.
+
+Everything that treats parameters differently reads the table: the cut, the cost model, the optimizer, imports
+and exports. No module guesses from a name.
+
+Where exactness is decided
+--------------------------
+A gated network equals the network that is cut from it only if every alpha is folded into the right sides of
+the right tensors. The table below says into which. Rows are the first side of a tensor, columns the second.
+A star means that the side takes up the alphas of its widths; ``a.k`` means that its length is a times k. With
+a star or without, all sides lose the units that are cut. Letters in brackets are those of optBERT, Table 5.
+
+    parameter                                  rows         columns
+    word_embed.0.weight                        vocab_size   h
+    token_type_embed.0.weight                  token_types  h
+    encoder.position_weight                    max_length   h
+    encoder.layer_norm.gamma                   h*
+    encoder.layer_norm.beta                    h*
+    in layer i, after encoder.transformer_cells.i:
+    attention_cell.proj_query.weight  (Q)      a.k*         h
+    attention_cell.proj_query.bias             a.k*
+    attention_cell.proj_key.weight    (K)      a.k*         h
+    attention_cell.proj_key.bias               a.k*
+    attention_cell.proj_value.weight  (V)      a.v*         h
+    attention_cell.proj_value.bias             a.v*
+    proj.weight                       (P)      h            a.v*
+    proj.bias                                  h
+    layer_norm.gamma                           h*
+    layer_norm.beta                            h*
+    ffn.ffn_1.weight                  (D)      f*           h
+    ffn.ffn_1.bias                             f*
+    ffn.ffn_2.weight                  (G)      h            f*
+    ffn.ffn_2.bias                             h
+    ffn.layer_norm.gamma                       h*
+    ffn.layer_norm.beta                        h*
+    behind the encoder:
+    pooler.weight                              h            h
+    pooler.bias                                h
+    classifier.weight                          nsp          h*
+    classifier.bias                            nsp
+    decoder.0.weight                           h            h
+    decoder.0.bias                             h
+    decoder.2.gamma                            h*
+    decoder.2.beta                             h*
+    decoder.3.bias                             vocab_size
+    task.weight                                outputs      h
+    task.bias                                  outputs
+
+    with an embedding width e (ALBERT-e), these instead:
+    word_embed.0.weight                        vocab_size   e
+    token_type_embed.0.weight                  token_types  e
+    encoder.position_weight                    max_length   e
+    encoder.layer_norm.gamma                   e
+    encoder.layer_norm.beta                    e
+    encoder.embed_proj.weight                  h*           e
+    encoder.embed_proj.bias                    h*
+    decoder.0.weight                           e            h
+    decoder.0.bias                             e
+    decoder.2.gamma                            e
+    decoder.2.beta                             e
+
+What Table 5 leaves open is decided so:
+
+- Biases are gated with their rows: alpha_f multiplies D with its bias, alpha_k K and Q with theirs, alpha_v V
+  with its own. alpha_a multiplies all of Q, K, V and P.
+- alpha_h multiplies what leaves every LayerNorm on the residual stream. The columns of K, Q, V and D read it
+  there, as in Table 5, and so do the skip connections, the pooler and the MLM head.
+- What P and G write into the stream is not scaled, and neither is the embedding, as in equation (2). The next
+  LayerNorm leaves the units at zero out of its moments and of its output, so cutting their rows changes
+  nothing.
+- The pooled output is gated where the NSP head reads it, and the MLM transform in its LayerNorm.
+- A factorised embedding has its LayerNorm before its projection, which takes alpha_h up instead.
+- A layer that is left without filters loses its intermediate block, the bias of G and the LayerNorm included.
+- Attention divides by the square root of k. Taking keys away would change that scale, so the queries take up
+  the ratio.
+- The head of a task stands on a network without gates."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
 
 from .architecture import Architecture, Axis
@@ -14,124 +90,168 @@ Alphas = Mapping[str, 'np.ndarray']
 Parameters = Mapping[str, 'np.ndarray']
 LETTERS = 'hakvf'
 GATE = '.alpha'  # how the name of a gate ends
-
-
-def parameter_axes(architecture: Architecture, *, heads: bool = True) -> Dict[str, Tuple[Axis, ...]]:
-    """Every parameter of the pre-training network with the widths along its sides.
-
-    At base widths these are the names of GluonNLP 0.10's ``BERTModel.save_parameters``. Rows of the attention
-    projections run through the heads first and through a head's units second, as there.
-
-    Parameters
-    ----------
-    architecture : Architecture
-    heads : bool
-        Whether to count the pooler and the MLM and NSP heads in.
-
-    Returns
-    -------
-    dict of name to tuple of Axis
-        Tied tensors appear once, under the name of the embedding.
-    """
-    e: Axis = ('h',) if architecture.e is None else ('e',)
-    h: Axis = ('h',)
-    axes: Dict[str, Tuple[Axis, ...]] = {
-        'word_embed.0.weight': (('vocab_size',), e),
-        'token_type_embed.0.weight': (('token_types',), e),
-        'encoder.position_weight': (('max_length',), e),
-        'encoder.layer_norm.gamma': (e,),
-        'encoder.layer_norm.beta': (e,),
-    }
-    if architecture.e is not None:
-        axes.update({'encoder.embed_proj.weight': (h, e), 'encoder.embed_proj.bias': (h,)})
-    for i, layer in enumerate(architecture.layers):
-        cell = f'encoder.transformer_cells.{i}.'
-        keys, values, filters = (f'a{i}', f'k{i}'), (f'a{i}', f'v{i}'), (f'f{i}',)
-        for name, rows in (('query', keys), ('key', keys), ('value', values)):
-            axes[f'{cell}attention_cell.proj_{name}.weight'] = (rows, h)
-            axes[f'{cell}attention_cell.proj_{name}.bias'] = (rows,)
-        axes.update(
-            {
-                cell + 'proj.weight': (h, values),
-                cell + 'proj.bias': (h,),
-                cell + 'layer_norm.gamma': (h,),
-                cell + 'layer_norm.beta': (h,),
-            }
-        )
-        if layer.f:
-            axes.update(
-                {
-                    cell + 'ffn.ffn_1.weight': (filters, h),
-                    cell + 'ffn.ffn_1.bias': (filters,),
-                    cell + 'ffn.ffn_2.weight': (h, filters),
-                    cell + 'ffn.ffn_2.bias': (h,),
-                    cell + 'ffn.layer_norm.gamma': (h,),
-                    cell + 'ffn.layer_norm.beta': (h,),
-                }
-            )
-    if heads:
-        axes.update(
-            {
-                'pooler.weight': (h, h),
-                'pooler.bias': (h,),
-                'classifier.weight': (('nsp',), h),
-                'classifier.bias': (('nsp',),),
-                'decoder.0.weight': (e, h),
-                'decoder.0.bias': (e,),
-                'decoder.2.gamma': (e,),
-                'decoder.2.beta': (e,),
-                'decoder.3.bias': (('vocab_size',),),
-            }
-        )
-    return axes
-
-
-def parameter_shapes(architecture: Architecture, *, heads: bool = True) -> Dict[str, Tuple[int, ...]]:
-    """The shape of every parameter; names as in `parameter_axes`."""
-    return {
-        name: tuple(architecture.size(axis) for axis in axes)
-        for name, axes in parameter_axes(architecture, heads=heads).items()
-    }
-
-
-def gate_name(key: str) -> str:
-    """The parameter name of a gate, e.g. ``encoder.transformer_cells.3.gate_f.alpha`` for the width ``f3``."""
-    if key == 'h':
-        return 'encoder.gate_h' + GATE
-    return f'encoder.transformer_cells.{key[1:]}.gate_{key[0]}{GATE}'
-
-
+TIED = 'decoder.3.weight'  # a second name of word_embed.0.weight in files of GluonNLP
 PARTS = {
     'pooler': 'pooler',
     'mlm': 'MLM head',
     'nsp': 'NSP head',
 }  # of what stands on the encoder in pre-training, for people
-_PARTS = {
-    'pooler': 'pooler',
-    'decoder': 'mlm',
-    'classifier': 'nsp',
-}  # by the first word of a parameter's name
 
 
-def part_of(name: str) -> Optional[str]:
-    """The key in `PARTS` of what a parameter belongs to; None if it is one of the encoder or of a task's
-    head.
+@dataclasses.dataclass(frozen=True)
+class ParameterSpec:
+    """One parameter of the network.
+
+    Parameters
+    ----------
+    name : str
+        At base widths, that of GluonNLP 0.10's ``BERTModel.save_parameters``.
+    axes : tuple of Axis
+        The widths along its sides. Rows of the attention projections run through the heads first and through
+        a head's units second, as in GluonNLP.
+    shape : tuple of int
+        The lengths of its sides.
+    gates : tuple of Axis
+        For each side, the widths whose alphas are folded into it; ``()`` for a side without.
+    part : str
+        ``embeddings``, ``attention``, ``feed_forward``, ``pooler``, ``mlm``, ``nsp`` or ``task``. A LayerNorm
+        belongs to the block that it follows, an embedding projection to the embeddings.
+    layer : int, optional
+        The encoder layer, counted from 0; None outside of the layers.
+    initial : str
+        How it is drawn: ``normal``, ``zeros`` or ``ones``.
+    decayed : bool
+        Whether weight decay is for it: for matrices, not for biases and LayerNorms.
+    low_precision : bool
+        Whether reduced precision is for it: for the encoder's matrix products, with their biases.
+    attention_scale : bool
+        Whether the scale of the attention scores, 1/sqrt(k), may stand in it: in the queries.
     """
-    return _PARTS.get(name.split('.', 1)[0])
+
+    name: str
+    axes: Tuple[Axis, ...]
+    shape: Tuple[int, ...]
+    gates: Tuple[Axis, ...]
+    part: str
+    layer: Optional[int] = None
+    initial: str = 'zeros'
+    decayed: bool = False
+    low_precision: bool = False
+    attention_scale: bool = False
+
+
+class _Builder:
+    """Collects the parameters of one architecture and head, in order."""
+
+    def __init__(self, architecture: Architecture, head: Head):
+        self._architecture, self._outputs = architecture, head.outputs
+        self.table: Dict[str, ParameterSpec] = {}
+
+    def _length(self, axis: Axis) -> int:
+        return self._outputs if axis == ('outputs',) else self._architecture.size(axis)
+
+    def add(
+        self,
+        name: str,
+        axes: Tuple[Axis, ...],
+        part: str,
+        gates: Optional[Tuple[Axis, ...]] = None,
+        **marks: Any,
+    ) -> None:
+        """One parameter; no side of it is gated unless told."""
+        shape = tuple(self._length(axis) for axis in axes)
+        gates = ((),) * len(axes) if gates is None else gates
+        self.table[name] = ParameterSpec(name, axes, shape, gates, part, **marks)
+
+    def matrix(self, name: str, rows: Axis, columns: Axis, part: str, **marks: Any) -> None:
+        """A matrix by itself: an embedding."""
+        self.add(name, (rows, columns), part, initial='normal', decayed=True, **marks)
+
+    def dense(
+        self, name: str, rows: Axis, columns: Axis, part: str, *, gated: str = '', **marks: Any
+    ) -> None:
+        """A dense layer: its weight, of which ``rows`` or ``columns`` are gated, and its bias."""
+        row_gate, column_gate = rows if gated == 'rows' else (), columns if gated == 'columns' else ()
+        self.matrix(f'{name}.weight', rows, columns, part, gates=(row_gate, column_gate), **marks)
+        self.add(f'{name}.bias', (rows,), part, gates=(row_gate,), **marks)
+
+    def norm(self, name: str, axis: Axis, part: str, *, gated: bool = True, **marks: Any) -> None:
+        """A LayerNorm."""
+        gates = (axis,) if gated else ((),)
+        self.add(f'{name}.gamma', (axis,), part, gates=gates, initial='ones', **marks)
+        self.add(f'{name}.beta', (axis,), part, gates=gates, **marks)
+
+    def layer(self, i: int) -> None:
+        """An encoder layer."""
+        cell, h, low = f'encoder.transformer_cells.{i}.', ('h',), {'layer': i, 'low_precision': True}
+        keys, values, filters = (f'a{i}', f'k{i}'), (f'a{i}', f'v{i}'), (f'f{i}',)
+        attend, feed = 'attention', 'feed_forward'
+        self.dense(
+            cell + 'attention_cell.proj_query', keys, h, attend, gated='rows', attention_scale=True, **low
+        )
+        self.dense(cell + 'attention_cell.proj_key', keys, h, attend, gated='rows', **low)
+        self.dense(cell + 'attention_cell.proj_value', values, h, attend, gated='rows', **low)
+        self.dense(cell + 'proj', h, values, attend, gated='columns', **low)
+        self.norm(cell + 'layer_norm', h, attend, layer=i)
+        if self._architecture.layers[i].f:
+            self.dense(cell + 'ffn.ffn_1', filters, h, feed, gated='rows', **low)
+            self.dense(cell + 'ffn.ffn_2', h, filters, feed, gated='columns', **low)
+            self.norm(cell + 'ffn.layer_norm', h, feed, layer=i)
+
+
+def parameter_table(architecture: Architecture, head: Head = PRETRAINING) -> Dict[str, ParameterSpec]:
+    """Every parameter of an encoder with its head, in the order in which they are saved.
+
+    Tied tensors appear once, under the name of the embedding. The head of a task is a dense layer named
+    ``task``, behind the pooler where it reads the pooled output.
+    """
+    factorised = architecture.e is not None
+    h: Axis = ('h',)
+    e: Axis = ('e',) if factorised else h
+    builder = _Builder(architecture, head)
+    builder.matrix('word_embed.0.weight', ('vocab_size',), e, 'embeddings')
+    builder.matrix('token_type_embed.0.weight', ('token_types',), e, 'embeddings')
+    builder.matrix('encoder.position_weight', ('max_length',), e, 'embeddings')
+    builder.norm('encoder.layer_norm', e, 'embeddings', gated=not factorised)
+    if factorised:
+        builder.dense('encoder.embed_proj', h, e, 'embeddings', gated='rows', low_precision=True)
+    for i in range(len(architecture.layers)):
+        builder.layer(i)
+    if head.pooled:
+        builder.dense('pooler', h, h, 'pooler')
+    if head.outputs:
+        builder.dense('task', ('outputs',), h, 'task')
+    else:
+        builder.dense('classifier', ('nsp',), h, 'nsp', gated='columns')
+        builder.dense('decoder.0', e, h, 'mlm')
+        builder.norm('decoder.2', e, 'mlm', gated=not factorised)
+        builder.add('decoder.3.bias', (('vocab_size',),), 'mlm')
+    return builder.table
 
 
 def network_shapes(architecture: Architecture, head: Head = PRETRAINING) -> Dict[str, Tuple[int, ...]]:
-    """The shape of every parameter of an encoder with its head; tied tensors once.
+    """The shape of every parameter of an encoder with its head; names as in `parameter_table`."""
+    return {name: spec.shape for name, spec in parameter_table(architecture, head).items()}
 
-    The head of a task is a dense layer named ``task``, behind the pooler where it reads the pooled output.
-    """
-    if head == PRETRAINING:
-        return parameter_shapes(architecture)
-    h = architecture.h
-    shapes = parameter_shapes(architecture, heads=False)
-    if head.pooled:
-        shapes.update({'pooler.weight': (h, h), 'pooler.bias': (h,)})
-    return {**shapes, 'task.weight': (head.outputs, h), 'task.bias': (head.outputs,)}
+
+def parameter_axes(architecture: Architecture) -> Dict[str, Tuple[Axis, ...]]:
+    """The widths along the sides of every parameter of the pre-training network."""
+    return {name: spec.axes for name, spec in parameter_table(architecture).items()}
+
+
+parameter_shapes = network_shapes
+
+
+def part_of(name: str) -> Optional[str]:
+    """The key in `PARTS` of what a parameter belongs to; None if it is one of the encoder or of a task."""
+    return {'pooler': 'pooler', 'decoder': 'mlm', 'classifier': 'nsp'}.get(name.split('.', 1)[0])
+
+
+def gate_name(key: str) -> str:
+    """The parameter name of a gate, e.g. ``encoder.transformer_cells.3.gate_f.alpha`` for width ``f3``."""
+    if key == 'h':
+        return 'encoder.gate_h' + GATE
+    return f'encoder.transformer_cells.{key[1:]}.gate_{key[0]}{GATE}'
 
 
 def check_parameters(parameters: Parameters, architecture: Architecture, head: Head = PRETRAINING) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel
-from ..architecture.parameters import Parameters, parameter_axes
+from ..architecture.parameters import Parameters, parameter_table
 from .selection import Selection, keep_all
 
 DROPS = ('last', 'first', 'alternate')
@@ -33,8 +33,8 @@ def magnitude_scores(parameters: Parameters, architecture: Architecture) -> Dict
     widths = architecture.widths()
     squares = {key: np.zeros(width) for key, width in widths.items()}
     counts = dict.fromkeys(widths, 0)
-    for name, axes in parameter_axes(architecture).items():
-        sides = [key for axis in axes for key in axis]
+    for name, spec in parameter_table(architecture).items():
+        sides = [key for axis in spec.axes for key in axis]
         value = np.square(np.asarray(parameters[name], dtype=np.float64)).reshape(
             [architecture.size((key,)) for key in sides]
         )

@@ -1,35 +1,25 @@
 """Fold the gates into the weights and cut the tensors: pure functions on arrays.
 
-Where the gates stand, and so where each is folded (optBERT, Table 5, and what the table leaves open):
-
-- alpha_f multiplies D with its bias, and G: rows of ``ffn_1``, columns of ``ffn_2``.
-- alpha_k multiplies K and Q with their biases; alpha_v multiplies V with its bias, and P; alpha_a multiplies
-  all four.
-- alpha_h multiplies what leaves every LayerNorm on the residual stream, which is what the columns of K, Q, V
-  and D in Table 5
-  read, and with them the skip connections, the pooler and the MLM head. What P and G write into the stream is
-  not scaled: the next LayerNorm drops the units at zero from its moments and from its output, so cutting
-  their rows changes nothing. The embedding is not scaled either, as in equation (2). The pooled output is
-  gated where the NSP head reads it, and the MLM transform in its LayerNorm. A factorised embedding has its
-  LayerNorm before its projection, which takes alpha_h up instead.
-- A layer that is left without filters loses its intermediate block, the bias of G and the LayerNorm included.
-- Attention divides by the square root of k. Taking keys away would change that scale, so the queries take up
-  the ratio."""
+Which sides of which tensors take up which alpha is said in `architecture.parameters`."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Callable, Dict, Optional, Tuple, TypeVar
 
 import numpy as np
 
 from ..architecture.architecture import Architecture, Axis
 from ..architecture.cost import ParameterCost
-from ..architecture.parameters import Alphas, Parameters, check_alphas, check_parameters, parameter_axes
+from ..architecture.parameters import (
+    Alphas,
+    Parameters,
+    ParameterSpec,
+    check_alphas,
+    check_parameters,
+    parameter_table,
+)
 from .selection import Selection, keep_all
-
-_LAYER = re.compile(r'(encoder\.transformer_cells\.)(\d+)')
 
 
 def _axis_gate(axis: Axis, alphas: Alphas) -> np.ndarray:
@@ -38,16 +28,6 @@ def _axis_gate(axis: Axis, alphas: Alphas) -> np.ndarray:
     for key in axis:
         gate = np.outer(gate, np.asarray(alphas[key], dtype=np.float64)).reshape(-1)
     return gate
-
-
-def _gated_sides(name: str, architecture: Architecture) -> Tuple[int, ...]:
-    """The sides of a parameter that take up the gates of their widths (0 rows, 1 columns)."""
-    if name.endswith(('gamma', 'beta')):
-        factorised = architecture.e is not None
-        return () if factorised and name.startswith(('encoder.layer_norm', 'decoder.')) else (0,)
-    if 'attention_cell' in name or '.ffn_1.' in name or name.startswith('encoder.embed_proj'):
-        return (0,)
-    return (1,) if name.endswith(('.proj.weight', 'ffn_2.weight')) or name == 'classifier.weight' else ()
 
 
 def fold(parameters: Parameters, architecture: Architecture, alphas: Alphas) -> Dict[str, np.ndarray]:
@@ -67,20 +47,19 @@ def fold(parameters: Parameters, architecture: Architecture, alphas: Alphas) -> 
     """
     check_parameters(parameters, architecture)
     check_alphas(alphas, architecture)
-    axes = parameter_axes(architecture)
     return {
-        name: _folded(name, np.asarray(parameters[name]), axes[name], architecture, alphas) for name in axes
+        name: _folded(np.asarray(parameters[name]), spec, alphas)
+        for name, spec in parameter_table(architecture).items()
     }
 
 
-def _folded(
-    name: str, value: np.ndarray, axes: Tuple[Axis, ...], architecture: Architecture, alphas: Alphas
-) -> np.ndarray:
+def _folded(value: np.ndarray, spec: ParameterSpec, alphas: Alphas) -> np.ndarray:
     """One parameter with its gates in it; itself if it has none."""
-    for side in _gated_sides(name, architecture):
-        shape = [1] * value.ndim
-        shape[side] = -1
-        value = value * _axis_gate(axes[side], alphas).reshape(shape).astype(value.dtype)
+    for side, gate in enumerate(spec.gates):
+        if gate:
+            shape = [1] * value.ndim
+            shape[side] = -1
+            value = value * _axis_gate(gate, alphas).reshape(shape).astype(value.dtype)
     return value
 
 
@@ -147,26 +126,22 @@ def _cut(
     memory.
     """
     _check_selection(architecture, selection)
-    widths = architecture.widths()
     narrower = dataclasses.replace(selection, layers=None).architecture(architecture)
     layers = range(len(architecture.layers)) if selection.layers is None else selection.layers
-    places = {old: new for new, old in enumerate(layers)}
+    specs = [
+        spec for spec in parameter_table(narrower).values() if spec.layer is None or spec.layer in layers
+    ]
+    names = parameter_table(selection.architecture(architecture))  # the same ones, their layers moved up
     left = {}
-    for name, axes in parameter_axes(narrower).items():
-        match = _LAYER.match(name)
-        if match and int(match.group(2)) not in places:
-            continue
-        value = value_of(name)
-        for side, axis in enumerate(axes):
+    for name, spec in zip(names, specs):
+        value = value_of(spec.name)
+        for side, axis in enumerate(spec.axes):
             indices = _axis_indices(axis, architecture, selection)
             if len(indices) < value.shape[side]:
                 value = np.take(value, indices, axis=side)
-        if '.proj_query.' in name:
-            key = axes[0][1]
-            ratio = narrower.widths()[key] / widths[key]
+        if spec.attention_scale:
+            ratio = narrower.layers[spec.layer].k / architecture.layers[spec.layer].k
             value = value if ratio == 1 else value * np.asarray(np.sqrt(ratio), dtype=value.dtype)
-        if match:
-            name = f'{match.group(1)}{places[int(match.group(2))]}{name[match.end() :]}'
         left[name] = np.array(value, order='C')
     return left
 
@@ -184,11 +159,9 @@ def shrink(
     """
     check_parameters(parameters, architecture)
     check_alphas(alphas, architecture)
-    axes = parameter_axes(architecture)
+    specs = parameter_table(architecture)
     return _cut(
-        lambda name: _folded(name, np.asarray(parameters[name]), axes[name], architecture, alphas),
-        architecture,
-        selection,
+        lambda name: _folded(np.asarray(parameters[name]), specs[name], alphas), architecture, selection
     ), selection.architecture(architecture)
 
 

@@ -1,0 +1,116 @@
+"""The parameter table: what its docstring says, and that it is the table of the network."""
+
+import pytest
+from helpers.architectures import ARCHITECTURES
+from helpers.tiny import network
+from hypothesis import given
+
+from gluon_optbert.architecture import parameters as module
+from gluon_optbert.architecture.heads import PRETRAINING, Head
+from gluon_optbert.architecture.parameters import parameter_table
+from gluon_optbert.network.model import build, named_parameters
+
+HEADS = [
+    PRETRAINING,
+    Head('classification', ('no', 'yes', 'maybe')),
+    Head('regression'),
+    Head('question_answering'),
+]
+NETWORKS = {
+    'even': network(),
+    'uneven': network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9), h=12),
+    'factorised': network((2, 3, 5, 7), (1, 4, 2, 0), e=5),
+}
+
+
+def printed_rows(text):
+    """The parameters of one table of the docstring by name: a tuple of the cells of its sides."""
+    lines = [line.split() for line in text.splitlines() if line.startswith('    ') and not line.endswith(':')]
+    rows = [[word for word in words if not word.startswith('(')] for words in lines if words]
+    return {name: tuple(sides) for name, *sides in rows if name != 'parameter'}
+
+
+def printed_tables():
+    """The docstring's table without a factorised embedding, and the whole one with it."""
+    plain, factorised = module.__doc__.split('with an embedding width e')
+    plain = printed_rows(plain)
+    return plain, {**plain, **printed_rows(factorised)}
+
+
+def cells(spec):
+    """The sides of a parameter as the docstring prints them."""
+    sides = []
+    for axis, gate in zip(spec.axes, spec.gates):
+        assert gate in ((), axis)
+        widths = [key.rstrip('0123456789') for key in axis]
+        sides.append('.'.join(widths) + ('*' if gate else ''))
+    return tuple(sides)
+
+
+@pytest.mark.parametrize('widths', NETWORKS)
+def test_docstring_has_the_sides_and_gates_of_every_parameter(widths):
+    architecture, seen = NETWORKS[widths], {}
+    for head in HEADS:
+        for name, spec in parameter_table(architecture, head).items():
+            bare = name if spec.layer is None else name.split(f'encoder.transformer_cells.{spec.layer}.')[1]
+            assert seen.setdefault(bare, cells(spec)) == cells(spec), name
+    assert seen == printed_tables()[architecture.e is not None]
+
+
+@pytest.mark.parametrize('head', HEADS, ids=lambda head: head.kind)
+@pytest.mark.parametrize('widths', NETWORKS)
+def test_table_has_the_parameters_of_the_network_in_their_order(widths, head):
+    model = build(NETWORKS[widths], head=head)
+    found = {name: parameter.shape for name, parameter in named_parameters(model).items()}
+    table = parameter_table(NETWORKS[widths], head)
+    assert {name: spec.shape for name, spec in table.items()} == found
+    assert all(spec.name == name for name, spec in table.items())
+
+
+@given(ARCHITECTURES)
+def test_layers_lie_together_in_their_order(architecture):
+    layers = [spec.layer for spec in parameter_table(architecture).values() if spec.layer is not None]
+    assert layers == sorted(layers) and set(layers) == set(range(len(architecture.layers)))
+
+
+@given(ARCHITECTURES)
+def test_every_prunable_width_has_a_gated_side_and_letters_of_a_layer_stay_in_it(architecture):
+    gated = set()
+    for spec in parameter_table(architecture).values():
+        gated.update(key for gate in spec.gates for key in gate)
+        own = {key for axis in spec.axes for key in axis if key[0] in 'akvf' and key[1:].isdigit()}
+        assert own <= {f'{letter}{spec.layer}' for letter in 'akvf'}
+    assert gated == {key for key, width in architecture.widths().items() if width}
+
+
+@given(ARCHITECTURES)
+def test_decay_and_normal_weights_are_for_matrices_and_precision_for_products(architecture):
+    for spec in parameter_table(architecture).values():
+        assert spec.decayed == (spec.initial == 'normal') == (len(spec.shape) == 2)
+        assert not spec.attention_scale or spec.low_precision
+        if spec.low_precision:
+            assert spec.layer is not None or spec.part == 'embeddings'
+
+
+def test_queries_and_nothing_else_take_the_scale_of_attention():
+    table = parameter_table(NETWORKS['factorised'])
+    assert [name for name, spec in table.items() if spec.attention_scale] == [
+        f'encoder.transformer_cells.{i}.attention_cell.proj_query.{part}'
+        for i in range(2)
+        for part in ('weight', 'bias')
+    ]
+
+
+def test_parts_are_those_of_the_network():
+    table = parameter_table(NETWORKS['factorised'])
+    parts = {}
+    for name, spec in table.items():
+        parts.setdefault(spec.part, []).append(name)
+    assert set(parts) == {'embeddings', 'attention', 'feed_forward', 'pooler', 'mlm', 'nsp'}
+    assert parts['embeddings'] == list(table)[:7]
+    assert parts['pooler'] == ['pooler.weight', 'pooler.bias']
+    assert parts['nsp'] == ['classifier.weight', 'classifier.bias']
+    assert parts['mlm'] == list(table)[-5:]
+    assert {table[name].layer for name in parts['feed_forward']} == {0}  # the second has none
+    tuned = parameter_table(NETWORKS['even'], HEADS[1])
+    assert [name for name, spec in tuned.items() if spec.part == 'task'] == ['task.weight', 'task.bias']
