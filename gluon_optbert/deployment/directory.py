@@ -22,13 +22,14 @@ from gluonnlp.vocab import BERTVocab
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
+from ..architecture.parameters import ParameterSpec
 from ..network.precision import need_bfloat16
 from ..network.running import INPUTS
 from ..runs.arrays import BFLOAT16, write_arrays
 from ..runs.manifest import check_manifest, write_manifest
 from ..tasks.squad import Reading
 from ..text.vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
-from .inference import KINDS, inference_shapes, inference_symbol, inputs_of, is_low, outputs_of
+from .inference import KINDS, inference_symbol, inference_table, inputs_of, outputs_of
 from .quantize import check_thresholds, int8_symbol
 
 FORMAT, VERSION = 'gluon_optbert deployment', 2
@@ -87,28 +88,21 @@ class Deployment:
     def symbol(self) -> mx.sym.Symbol:
         """The network, the same nodes with the same names every time."""
         plain = inference_symbol(self.architecture, self.kind, self.head, precision=self.precision)
-        return (
-            int8_symbol(plain, list(self.shapes()), self.calibration or {})
-            if self.precision == 'int8'
-            else plain
-        )
+        return int8_symbol(plain, self.table(), self.calibration or {}) if self.precision == 'int8' else plain
 
-    def shapes(self) -> Dict[str, Tuple[int, ...]]:
-        """The shape of every parameter in float32."""
-        return inference_shapes(self.architecture, self.kind, self.head, self.precision)
+    def table(self) -> Dict[str, ParameterSpec]:
+        """Every parameter, as it is in float32."""
+        return inference_table(self.architecture, self.kind, self.head, self.precision)
 
     def stored(self) -> Dict[str, Tuple[Tuple[int, ...], np.dtype]]:
         """Shape and type of every array in the parameter file, in the file's order."""
-        shapes, stored = self.shapes(), {}
-        for name in self.symbol().list_inputs():
-            base = name.split('_quantize')[0]
-            if name in shapes:
-                low = self.precision == 'bfloat16' and is_low(name)
-                stored[name] = shapes[name], BFLOAT16 if low else np.dtype(np.float32)
-            elif base in shapes:
-                whole = name.endswith('_quantize')
-                stored[name] = (shapes[base], np.dtype(np.int8)) if whole else ((1,), np.dtype(np.float32))
-        return stored
+        forms: Dict[str, Tuple[Tuple[int, ...], np.dtype]] = {}
+        for name, spec in self.table().items():
+            low = self.precision == 'bfloat16' and spec.low_precision
+            forms[name] = spec.shape, BFLOAT16 if low else np.dtype(np.float32)
+            forms[name + '_quantize'] = spec.shape, np.dtype(np.int8)
+            forms[name + '_quantize_min'] = forms[name + '_quantize_max'] = (1,), np.dtype(np.float32)
+        return {name: forms[name] for name in self.symbol().list_inputs() if name in forms}
 
 
 def symbol_text(symbol: mx.sym.Symbol) -> str:
@@ -205,7 +199,7 @@ def read_deployment(directory: Path) -> Deployment:
         architecture, vocabulary, head, kind, precision, calibration, reading, manifest.get('measured') or {}
     )
     if (
-        4 * sum(math.prod(shape) for shape in found.shapes().values())
+        4 * sum(math.prod(spec.shape) for spec in found.table().values())
         > 8 * (directory / PARAMETERS).stat().st_size
     ):
         raise ValueError(f'{directory / PARAMETERS}: too small for the architecture')

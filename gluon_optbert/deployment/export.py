@@ -23,7 +23,7 @@ from ..runs.failures import RunFailed
 from ..runs.staging import new_directory
 from ..tasks.squad import Reading
 from .directory import Deployment, import_symbol, vouch, write_deployment
-from .inference import KINDS, inference_parameters, inference_symbol, is_low, widened
+from .inference import KINDS, inference_parameters, inference_symbol, widened
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
 from .predictor import Instance, Predictor, feeds_of, score
 from .quantize import calibrate, int8_parameters
@@ -149,13 +149,18 @@ def _prepared(
     if precision == 'int8':
         symbol = inference_symbol(saved.architecture, kind, saved.head, precision='int8')
         found = dataclasses.replace(
-            found, calibration=calibrate(symbol, plain, feeds_of(found, calibration), method)
+            found, calibration=calibrate(symbol, plain, found.table(), feeds_of(found, calibration), method)
         )
         return found, int8_parameters(found.symbol(), plain, found.calibration)
-    arrays = {name: mx.nd.array(value) for name, value in widened(plain, found.shapes()).items()}
+    table = found.table()
+    arrays = {name: mx.nd.array(value) for name, value in widened(plain, table).items()}
     if precision == 'bfloat16':
         arrays.update(
-            {name: mx.nd.amp_cast(array, dtype=BFLOAT16) for name, array in arrays.items() if is_low(name)}
+            {
+                name: mx.nd.amp_cast(array, dtype=BFLOAT16)
+                for name, array in arrays.items()
+                if table[name].low_precision
+            }
         )
     return found, arrays
 

@@ -2,7 +2,7 @@
 
 It computes what `OptBERTModel` computes, with fewer operators: no dropout, no gates, the attention's scale in
 the weights of the queries, token ids transposed instead of embeddings. Parameters keep the names of
-`network_shapes`."""
+`parameter_table`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
-from ..architecture.parameters import Parameters, network_shapes
+from ..architecture.parameters import Parameters, ParameterSpec, parameter_table
 from ..network.encoder import MASKED_SCORE
 from ..network.gates import LAYER_NORM_EPS
 from ..network.running import INPUTS, OUTPUTS
@@ -22,7 +22,6 @@ from ..runs.arrays import BFLOAT16
 
 F = mx.sym
 KINDS = ('encoder', 'pretraining', 'task')
-_QUERY = '.proj_query.'
 _LINE = 16  # numbers in a cache line; oneDNN's product over another width loses up to a fifth of its speed
 _SLOW_WIDTH = 1024  # numbers in 4,096 bytes
 
@@ -58,43 +57,35 @@ def computed(architecture: Architecture, precision: str) -> Architecture:
     )
 
 
-def inference_shapes(
+def inference_table(
     architecture: Architecture, kind: str, head: Head, precision: str = 'float32'
-) -> Dict[str, Tuple[int, ...]]:
-    """The shape of every parameter that an export of this kind reads, with the widths of `computed`."""
-    unused = ('classifier.', 'decoder.') if kind == 'encoder' else ()
+) -> Dict[str, ParameterSpec]:
+    """Every parameter that an export of this kind reads, with the widths of `computed`."""
+    unused = ('mlm', 'nsp') if kind == 'encoder' else ()
     return {
-        name: shape
-        for name, shape in network_shapes(computed(architecture, precision), head).items()
-        if not name.startswith(unused)
+        name: spec
+        for name, spec in parameter_table(computed(architecture, precision), head).items()
+        if spec.part not in unused
     }
-
-
-def is_low(name: str) -> bool:
-    """Whether a parameter is of a matrix product that reduced precision is for: those of the encoder, and
-    their biases.
-    """
-    return 'proj' in name or '.ffn_' in name
 
 
 def inference_parameters(
     parameters: Parameters, architecture: Architecture, kind: str, head: Head
 ) -> Dict[str, np.ndarray]:
-    """The arrays that an export reads: the scale of the attention, 1/sqrt(k), stands in the queries' weights."""
+    """The arrays that an export reads: the attention's scale, 1/sqrt(k), stands in the queries' weights."""
     found = {}
-    for name in inference_shapes(architecture, kind, head):
+    for name, spec in inference_table(architecture, kind, head).items():
         value = np.asarray(parameters[name], dtype=np.float32)
-        if _QUERY in name:
-            layer = int(name.split('.')[2])
-            value = value * np.float32(architecture.layers[layer].k ** -0.5)
+        if spec.attention_scale:
+            value = value * np.float32(architecture.layers[spec.layer].k ** -0.5)
         found[name] = value
     return found
 
 
-def widened(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, Tuple[int, ...]]) -> Dict[str, np.ndarray]:
-    """The arrays in larger shapes, with zeros behind."""
+def widened(arrays: Mapping[str, np.ndarray], table: Mapping[str, ParameterSpec]) -> Dict[str, np.ndarray]:
+    """The arrays in the larger shapes of a table, with zeros behind."""
     return {
-        name: np.pad(value, [(0, wanted - there) for wanted, there in zip(shapes[name], value.shape)])
+        name: np.pad(value, [(0, wanted - there) for wanted, there in zip(table[name].shape, value.shape)])
         for name, value in arrays.items()
     }
 

@@ -16,7 +16,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.contrib import quantization
 
-from .inference import is_low
+from ..architecture.parameters import ParameterSpec
 
 METHODS = ('naive', 'entropy')
 BACKEND = 'MKLDNN_QUANTIZE'
@@ -26,7 +26,9 @@ _BINS = 8001  # of a histogram, odd, as MXNet's entropy calibration wants it
 Thresholds = Mapping[str, Tuple[float, float]]
 
 
-def _graph(symbol: mx.sym.Symbol, names: Sequence[str]) -> Tuple[mx.sym.Symbol, mx.sym.Symbol, List[str]]:
+def _graph(
+    symbol: mx.sym.Symbol, table: Mapping[str, ParameterSpec]
+) -> Tuple[mx.sym.Symbol, mx.sym.Symbol, List[str]]:
     """The graph with its products fused, the same quantised but not calibrated, and the outputs that need
     thresholds.
     """
@@ -35,14 +37,14 @@ def _graph(symbol: mx.sym.Symbol, names: Sequence[str]) -> Tuple[mx.sym.Symbol, 
     others = [
         node['name']
         for node in nodes
-        if node['op'] == _PRODUCT and not is_low(nodes[node['inputs'][1][0]]['name'])
+        if node['op'] == _PRODUCT and not table[nodes[node['inputs'][1][0]]['name']].low_precision
     ]
     quantised, outputs = quantization._quantize_symbol(
         fused,
         mx.cpu(),
         excluded_symbols=others,
         excluded_operators=_STAY,
-        offline_params=list(names),
+        offline_params=list(table),
         quantized_dtype='int8',
         quantize_mode='full',
         quantize_granularity='tensor-wise',
@@ -53,6 +55,7 @@ def _graph(symbol: mx.sym.Symbol, names: Sequence[str]) -> Tuple[mx.sym.Symbol, 
 def calibrate(
     symbol: mx.sym.Symbol,
     arrays: Mapping[str, np.ndarray],
+    table: Mapping[str, ParameterSpec],
     feeds: Sequence[Mapping[str, np.ndarray]],
     method: str = 'naive',
 ) -> Dict[str, Tuple[float, float]]:
@@ -63,6 +66,8 @@ def calibrate(
     symbol : mx.sym.Symbol
         `inference_symbol` with ``precision='int8'``.
     arrays : mapping of name to np.ndarray
+    table : mapping of name to ParameterSpec
+        `inference_table` with ``precision='int8'``: it says which products go into eight bits.
     feeds : sequence of mapping of input name to np.ndarray
         One batch each.
     method : str
@@ -80,7 +85,7 @@ def calibrate(
     """
     if not feeds:
         raise ValueError('calibration: no text; give a file with a line or more')
-    fused, _, outputs = _graph(symbol, list(arrays))
+    fused, _, outputs = _graph(symbol, table)
     internals = fused.get_internals()
     watched = mx.sym.Group([internals[name] for name in outputs])
     inputs = [name for name in watched.list_inputs() if name in feeds[0]]
@@ -136,15 +141,17 @@ def check_thresholds(values: Any, *, source: str) -> Dict[str, Tuple[float, floa
     return found
 
 
-def int8_symbol(symbol: mx.sym.Symbol, names: Sequence[str], thresholds: Thresholds) -> mx.sym.Symbol:
+def int8_symbol(
+    symbol: mx.sym.Symbol, table: Mapping[str, ParameterSpec], thresholds: Thresholds
+) -> mx.sym.Symbol:
     """The network in eight bits.
 
     Parameters
     ----------
     symbol : mx.sym.Symbol
         `inference_symbol` with ``precision='int8'``.
-    names : sequence of str
-        Its parameters.
+    table : mapping of name to ParameterSpec
+        Its parameters, as for `calibrate`.
     thresholds : mapping of output name to (float, float)
         What `calibrate` found.
 
@@ -153,7 +160,7 @@ def int8_symbol(symbol: mx.sym.Symbol, names: Sequence[str], thresholds: Thresho
     ValueError
         If they are those of another network.
     """
-    _, quantised, outputs = _graph(symbol, names)
+    _, quantised, outputs = _graph(symbol, table)
     if set(thresholds) != set(outputs):
         raise ValueError('calibration: the thresholds are those of another network')
     return quantization._calibrate_quantized_sym(quantised, dict(thresholds)).get_backend_symbol(BACKEND)

@@ -11,7 +11,7 @@ from helpers.tiny import ROOT, network, run, saved_model
 
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.deployment.export import export
-from gluon_optbert.deployment.inference import inference_shapes
+from gluon_optbert.deployment.inference import inference_table
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
 SHORT = ['--lengths', '8', '--repeats', '2', '--threads', '1']
@@ -92,7 +92,7 @@ def test_what_cannot_be_timed_is_one_line(tmp_path, words, status, message):
 
 
 def test_names_are_those_of_transformers():
-    names = [tool().transformers_name(name) for name in inference_shapes(network(), 'encoder', PRETRAINING)]
+    names = [tool().transformers_name(name) for name in inference_table(network(), 'encoder', PRETRAINING)]
     assert len(set(names)) == len(names)
     assert {
         'embeddings.word_embeddings.weight',

@@ -12,10 +12,9 @@ from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.deployment import export as deploy
 from gluon_optbert.deployment.inference import (
     inference_parameters,
-    inference_shapes,
     inference_symbol,
+    inference_table,
     inputs_of,
-    is_low,
     outputs_of,
     widened,
 )
@@ -31,7 +30,7 @@ def test_inference_network_equals_the_trained_one(widths, case):
     model = build(architecture, head=head, initial_std=0.3, trainable=False)
     arrays = widened(
         inference_parameters(read_parameters(model), architecture, kind, head),
-        inference_shapes(architecture, kind, head),
+        inference_table(architecture, kind, head),
     )
     block = of_arrays(inference_symbol(architecture, kind, head), arrays, inputs_of(kind))
     for batch, length in ((3, 9), (1, 2)):
@@ -46,7 +45,7 @@ def test_inference_network_equals_the_trained_one(widths, case):
 def test_symbol_reads_the_parameters_that_are_listed(case):
     kind, head = CASES[case]
     symbol = inference_symbol(UNEVEN, kind, head)
-    assert set(symbol.list_arguments()) - set(inputs_of(kind)) == set(inference_shapes(UNEVEN, kind, head))
+    assert set(symbol.list_arguments()) - set(inputs_of(kind)) == set(inference_table(UNEVEN, kind, head))
 
 
 def test_equal_arguments_give_equal_json():
@@ -88,7 +87,8 @@ def test_a_layer_has_no_operator_that_does_nothing():
 
 
 def test_low_precision_is_for_the_encoders_products_alone():
-    low = [name for name in inference_shapes(UNEVEN, 'pretraining', PRETRAINING) if is_low(name)]
+    table = inference_table(UNEVEN, 'pretraining', PRETRAINING)
+    low = [name for name, spec in table.items() if spec.low_precision]
     assert len(low) == 2 * (
         3 * 4 + 2 * 2
     )  # weights and biases of Q, K, V and P, and of D and G where there are some

@@ -9,7 +9,12 @@ from helpers.exported import of_arrays
 from helpers.tiny import network
 
 from gluon_optbert.architecture.heads import PRETRAINING
-from gluon_optbert.deployment.inference import inference_parameters, inference_symbol, inputs_of
+from gluon_optbert.deployment.inference import (
+    inference_parameters,
+    inference_symbol,
+    inference_table,
+    inputs_of,
+)
 from gluon_optbert.deployment.quantize import (
     _least_divergence,
     calibrate,
@@ -22,6 +27,7 @@ from gluon_optbert.network.model import build, read_parameters
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
 NAMES = inputs_of('encoder')
+TABLE = inference_table(UNEVEN, 'encoder', PRETRAINING, 'int8')
 
 
 @pytest.fixture(scope='module', params=['naive', 'entropy'])
@@ -34,8 +40,8 @@ def quantised(request):
         {name: running.random_feed(UNEVEN, batch=4, length=12, seed=seed)[name] for name in NAMES}
         for seed in range(3)
     ]
-    ranges = calibrate(symbol, arrays, feeds, request.param)
-    return symbol, arrays, feeds, ranges, int8_symbol(symbol, list(arrays), ranges)
+    ranges = calibrate(symbol, arrays, TABLE, feeds, request.param)
+    return symbol, arrays, feeds, ranges, int8_symbol(symbol, TABLE, ranges)
 
 
 def test_int8_stays_near_float32_at_any_shape(quantised, tmp_path):
@@ -82,7 +88,7 @@ def test_weights_are_bytes(quantised):
 def test_ranges_of_another_network_are_refused(quantised):
     symbol, arrays, _, ranges, _ = quantised
     with pytest.raises(ValueError, match='another network'):
-        int8_symbol(symbol, list(arrays), dict(list(ranges.items())[1:]))
+        int8_symbol(symbol, TABLE, dict(list(ranges.items())[1:]))
 
 
 def test_entropy_cuts_a_lonely_outlier_off():
@@ -95,11 +101,11 @@ def test_no_text_and_broken_models_are_refused():
     symbol = inference_symbol(UNEVEN, 'encoder', PRETRAINING, precision='int8')
     arrays = inference_parameters(read_parameters(build(UNEVEN)), UNEVEN, 'encoder', PRETRAINING)
     with pytest.raises(ValueError, match='no text'):
-        calibrate(symbol, arrays, [])
+        calibrate(symbol, arrays, TABLE, [])
     arrays['encoder.transformer_cells.0.proj.bias'][0] = np.nan
     feed = running.random_feed(UNEVEN, batch=1, length=4)
     with pytest.raises(ValueError, match='not finite'):
-        calibrate(symbol, arrays, [{name: feed[name] for name in NAMES}])
+        calibrate(symbol, arrays, TABLE, [{name: feed[name] for name in NAMES}])
 
 
 @pytest.mark.parametrize(
