@@ -35,7 +35,7 @@ from side_by_side import SIDES, summarise, table
 
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.cost import ParameterCost
-from gluon_optbert.architecture.parameters import part_of
+from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.finetuning.finetune import Exercise, FineTuning, start_parameters
 from gluon_optbert.finetuning.glue import GlueRecipe, prepare_glue
 from gluon_optbert.importing.convert import convert
@@ -370,10 +370,11 @@ def check_checkpoint(recipe: CompareRecipe, saved: SavedModel) -> None:
     """
     source = convert(read_hugging_face(recipe.checkpoint)).model
     aside = {'mlm', 'nsp', *source.progress.get('untrained', [])}
+    table = parameter_table(source.architecture, source.head)
     others = [
         name
         for name, value in source.parameters.items()
-        if part_of(name) not in aside and not np.array_equal(saved.parameters.get(name), value)
+        if table[name].part not in aside and not np.array_equal(saved.parameters.get(name), value)
     ]
     if others or saved.alphas is not None or saved.head != source.head:
         raise ValueError(

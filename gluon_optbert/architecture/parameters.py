@@ -234,19 +234,6 @@ def network_shapes(architecture: Architecture, head: Head = PRETRAINING) -> Dict
     return {name: spec.shape for name, spec in parameter_table(architecture, head).items()}
 
 
-def parameter_axes(architecture: Architecture) -> Dict[str, Tuple[Axis, ...]]:
-    """The widths along the sides of every parameter of the pre-training network."""
-    return {name: spec.axes for name, spec in parameter_table(architecture).items()}
-
-
-parameter_shapes = network_shapes
-
-
-def part_of(name: str) -> Optional[str]:
-    """The key in `PARTS` of what a parameter belongs to; None if it is one of the encoder or of a task."""
-    return {'pooler': 'pooler', 'decoder': 'mlm', 'classifier': 'nsp'}.get(name.split('.', 1)[0])
-
-
 def gate_name(key: str) -> str:
     """The parameter name of a gate, e.g. ``encoder.transformer_cells.3.gate_f.alpha`` for width ``f3``."""
     if key == 'h':

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
 from ..architecture.heads import PRETRAINING
-from ..architecture.parameters import PARTS, Parameters, network_shapes, part_of
+from ..architecture.parameters import PARTS, Parameters, ParameterSpec, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
 from ..runs.recipe import option, to_dict
 from ..runs.staging import refuse_existing
@@ -104,20 +104,15 @@ def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str
     return found, dropped, problems
 
 
-def _random(shapes: Mapping[str, Tuple[int, ...]], seed: int) -> Dict[str, np.ndarray]:
+def _random(specs: Iterable[ParameterSpec], seed: int) -> Dict[str, np.ndarray]:
     """Initial weights: normal matrices, LayerNorms that do nothing, biases of zero."""
     generator = np.random.RandomState(seed)
-
-    def draw(name: str, shape: Tuple[int, ...]) -> np.ndarray:
-        if name.endswith('gamma'):
-            return np.ones(shape, dtype=np.float32)
-        return (
-            generator.normal(0, INITIAL_STD, shape).astype(np.float32)
-            if len(shape) > 1
-            else np.zeros(shape, dtype=np.float32)
-        )
-
-    return {name: draw(name, shape) for name, shape in shapes.items()}
+    draw = {
+        'normal': lambda shape: generator.normal(0, INITIAL_STD, shape).astype(np.float32),
+        'ones': lambda shape: np.ones(shape, dtype=np.float32),
+        'zeros': lambda shape: np.zeros(shape, dtype=np.float32),
+    }
+    return {spec.name: draw[spec.initial](spec.shape) for spec in specs}
 
 
 def complete(found: Parameters, source: Source, seed: int) -> Tuple[Parameters, List[str], List[str]]:
@@ -131,15 +126,12 @@ def complete(found: Parameters, source: Source, seed: int) -> Tuple[Parameters, 
     problems : list of str
         Every other parameter that is missing.
     """
-    wanted = network_shapes(source.architecture, source.head)
-    missing = {name: shape for name, shape in wanted.items() if name not in found}
-    untrained = [
-        part
-        for part in PARTS
-        if source.head == PRETRAINING and all(name in missing for name in wanted if part_of(name) == part)
-    ]
-    drawn = {name: shape for name, shape in missing.items() if part_of(name) in untrained}
-    problems = [f'missing {name} {shape}' for name, shape in missing.items() if name not in drawn]
+    table = parameter_table(source.architecture, source.head)
+    missing = [spec for name, spec in table.items() if name not in found]
+    present = {spec.part for name, spec in table.items() if name in found}
+    untrained = [part for part in PARTS if source.head == PRETRAINING and part not in present]
+    drawn = [spec for spec in missing if spec.part in untrained]
+    problems = [f'missing {spec.name} {spec.shape}' for spec in missing if spec.part not in untrained]
     return {**found, **({} if problems else _random(drawn, seed))}, untrained, problems
 
 

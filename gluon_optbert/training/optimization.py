@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Collection, Dict, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -91,10 +91,12 @@ class Optimizer:
     Parameters
     ----------
     parameters : mapping of name to Parameter
-        What is trained. LayerNorms, biases and gates are not decayed.
+        What is trained.
     name : str
         One of `OPTIMIZERS`; ``bertadam`` is GluonNLP's.
     weight_decay : float
+    decayed : collection of str
+        The names of the parameters that weight decay is for, as the parameter table says; none unless given.
     clip_norm : float, optional
         Largest 2-norm of all gradients together.
     workers : Workers
@@ -111,6 +113,7 @@ class Optimizer:
         name: str,
         *,
         weight_decay: float = 0.0,
+        decayed: Collection[str] = (),
         clip_norm: Optional[float] = None,
         workers: Workers,
         scale: Optional[LossScale] = None,
@@ -118,8 +121,7 @@ class Optimizer:
     ):
         self.parameters = dict(parameters)
         for key, parameter in self.parameters.items():
-            if key.endswith(('bias', 'beta', 'gamma', 'alpha')):
-                parameter.wd_mult = 0.0
+            parameter.wd_mult = 1.0 if key in decayed else 0.0
         self._trainer = gluon.Trainer(
             list(self.parameters.values()), name, {'wd': weight_decay}, kvstore=None, update_on_kvstore=False
         )
@@ -204,7 +206,7 @@ class Optimizer:
             updates = int(counters[0])
             self.scale.restore(counters[1:])
         optimizer.begin_num_update = optimizer.num_update = updates
-        for i, (name, parameter) in enumerate(self.parameters.items()):
+        for i, parameter in enumerate(self.parameters.values()):
             updater.states[i] = optimizer.create_state_multi_precision(i, parameter.data())
             updater.states_synced[i] = True
         for name, slot in self.state().items():

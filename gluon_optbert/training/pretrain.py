@@ -10,7 +10,7 @@ from mxnet import gluon
 from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING
 from ..architecture.named import resolve
-from ..architecture.parameters import PARTS, part_of
+from ..architecture.parameters import PARTS, parameter_table
 from ..network.model import OptBERTModel, build, named_parameters, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.provenance import ORIGIN, note_origin
@@ -49,10 +49,11 @@ def _trained(
     parameters = named_parameters(model)
     if recipe.train == 'all' or start is None:
         return parameters
+    table = parameter_table(model.architecture, model.head)
     trained = {
         name: parameter
         for name, parameter in parameters.items()
-        if part_of(name) in start.progress['untrained']
+        if table[name].part in start.progress['untrained']
     }
     for name, parameter in parameters.items():
         if name not in trained:

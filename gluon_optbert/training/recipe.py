@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from mxnet import gluon
 
+from ..architecture.parameters import parameter_table
 from ..network.model import OptBERTModel, named_parameters
 from ..network.precision import TRAINING_PRECISIONS, check_precision
 from ..runs.recipe import option
@@ -90,10 +91,12 @@ class WeightRecipe:
         parameters: Optional[Mapping[str, gluon.Parameter]] = None,
     ) -> Optimizer:
         """The optimizer of all weights, or of the given ones."""
+        table = parameter_table(model.architecture, model.head)
         return Optimizer(
             named_parameters(model) if parameters is None else parameters,
             self.optimizer,
             weight_decay=self.weight_decay,
+            decayed={name for name, spec in table.items() if spec.decayed},
             clip_norm=self.clip_norm,
             workers=workers,
             scale=self.loss_scale(),

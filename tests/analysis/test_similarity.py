@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gluon_optbert.analysis.sample import network_of, random_network, read_sample, sample_of_texts, stream
 from gluon_optbert.analysis.similarity import LinearCKA, compare
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.architecture.parameters import network_shapes, parameter_axes
+from gluon_optbert.architecture.parameters import network_shapes, parameter_table
 from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
@@ -105,8 +105,8 @@ def test_network_of_other_hidden_order_is_the_same():
     """Permuting the units of h is a rotation of every state that the network itself can undergo."""
     saved = saved_model(UNEVEN)
     order, parameters = np.random.RandomState(0).permutation(UNEVEN.h), dict(saved.parameters)
-    for name, axes in parameter_axes(UNEVEN).items():
-        for side, axis in enumerate(axes):
+    for name, spec in parameter_table(UNEVEN).items():
+        for side, axis in enumerate(spec.axes):
             if axis == ('h',):
                 parameters[name] = parameters[name].take(order, axis=side)
     found = compare(

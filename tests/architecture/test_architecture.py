@@ -10,7 +10,7 @@ from hypothesis import given
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.named import bert_base, resolve, uniform
-from gluon_optbert.architecture.parameters import parameter_axes, parameter_shapes
+from gluon_optbert.architecture.parameters import network_shapes, parameter_table
 
 
 @given(ARCHITECTURES)
@@ -27,10 +27,10 @@ def test_with_widths_of_itself_changes_nothing(architecture):
 
 @given(ARCHITECTURES)
 def test_shapes_are_the_sizes_of_the_axes(architecture):
-    axes = parameter_axes(architecture)
-    shapes = parameter_shapes(architecture)
-    assert list(axes) == list(shapes)
-    assert all(len(axes[name]) == len(shapes[name]) for name in axes)
+    table = parameter_table(architecture)
+    shapes = network_shapes(architecture)
+    assert shapes == {name: tuple(map(architecture.size, spec.axes)) for name, spec in table.items()}
+    assert list(table) == list(shapes)
     assert all(size >= 1 for shape in shapes.values() for size in shape)
 
 
@@ -50,18 +50,18 @@ def test_with_widths_refuses_an_unknown_width():
 
 
 def test_layer_without_filters_has_no_intermediate_block():
-    names = parameter_shapes(network((2, 4, 4, 0), (2, 4, 4, 16)))
+    names = network_shapes(network((2, 4, 4, 0), (2, 4, 4, 16)))
     assert not any(name.startswith('encoder.transformer_cells.0.ffn') for name in names)
     assert any(name.startswith('encoder.transformer_cells.1.ffn') for name in names)
 
 
 def test_narrow_embedding_has_one_projection():
-    shapes = parameter_shapes(network(h=8, e=3, vocab_size=20))
+    shapes = network_shapes(network(h=8, e=3, vocab_size=20))
     assert shapes['word_embed.0.weight'] == (20, 3)
     assert shapes['encoder.embed_proj.weight'] == (8, 3)
     assert shapes['decoder.0.weight'] == (3, 8)
     assert shapes['decoder.2.gamma'] == (3,)
-    assert 'encoder.embed_proj.weight' not in parameter_shapes(network())
+    assert 'encoder.embed_proj.weight' not in network_shapes(network())
 
 
 def test_every_bad_width_is_named_at_once():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
-from gluon_optbert.architecture.parameters import parameter_axes
+from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.cutting.baselines import (
     layers_to_keep,
     magnitude_scores,
@@ -101,7 +101,7 @@ def test_layers_that_are_not_there_are_refused():
 @pytest.mark.parametrize('architecture', [UNEVEN, network(e=5)], ids=['uneven', 'factorised'])
 def test_magnitude_is_the_root_mean_square_of_what_leaves_with_a_unit(architecture):
     parameters = random_parameters(architecture)
-    scores = magnitude_scores(parameters, architecture)
+    scores, table = magnitude_scores(parameters, architecture), parameter_table(architecture)
     everything = keep_all(architecture, COST)
     for key, width in architecture.widths().items():
         assert scores[key].shape == (width,)
@@ -110,7 +110,7 @@ def test_magnitude_is_the_root_mean_square_of_what_leaves_with_a_unit(architectu
             parts = {
                 name: value
                 for name, value in parameters.items()
-                if any(key in axis for axis in parameter_axes(architecture)[name])
+                if any(key in axis for axis in table[name].axes)
             }
             ones = {
                 name: np.square(value) if name in parts else np.zeros_like(value)

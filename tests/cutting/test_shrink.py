@@ -18,7 +18,7 @@ from helpers.tiny import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluon_optbert.architecture.parameters import check_parameters, parameter_shapes
+from gluon_optbert.architecture.parameters import check_parameters, network_shapes
 from gluon_optbert.cutting.selection import Selection, truncate
 from gluon_optbert.cutting.shrink import cut, fold, shrink
 from gluon_optbert.deployment.directory import import_symbol
@@ -56,7 +56,7 @@ def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inpu
         architecture, parameters, truncate(alphas, selection), inputs, selection=selection, **options
     )
     smaller, left = shrink(parameters, architecture, alphas, selection)
-    assert {name: value.shape for name, value in smaller.items()} == parameter_shapes(left)
+    assert {name: value.shape for name, value in smaller.items()} == network_shapes(left)
     shrunk = outputs_of(build(left, smaller), inputs)
     assert relative_difference(shrunk, without(gated, selection)) <= TOLERANCE
     return smaller, left
@@ -215,7 +215,7 @@ def test_layers_that_stay_move_up_with_their_parameters():
     everything = {key: np.arange(width) for key, width in UNEVEN.widths().items()}
     left, architecture = cut(parameters, UNEVEN, Selection(everything, 0, 0, layers=(0, 2)))
     assert architecture.layers == (UNEVEN.layers[0], UNEVEN.layers[2])
-    assert {name: value.shape for name, value in left.items()} == parameter_shapes(architecture)
+    assert {name: value.shape for name, value in left.items()} == network_shapes(architecture)
     for name, value in left.items():
         assert np.array_equal(value, parameters[name.replace('cells.1.', 'cells.2.')]), name
 
@@ -249,7 +249,7 @@ def test_layer_without_filters_needs_no_gate_for_them():
     alphas = random_alphas(architecture)
     del alphas['f0']
     assert set(fold(random_parameters(architecture), architecture, alphas)) == set(
-        parameter_shapes(architecture)
+        network_shapes(architecture)
     )
 
 

@@ -12,7 +12,7 @@ import mxnet as mx
 import numpy as np
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
-from gluon_optbert.architecture.parameters import parameter_shapes
+from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.network.saved_model import SavedModel, write_model
 from gluon_optbert.text import shards as shards_module
@@ -43,7 +43,7 @@ def random_parameters(architecture, seed=0):
         values = generator.standard_normal(shape) * 0.4
         return (1 + values if name.endswith('gamma') else values).astype(np.float32)
 
-    return {name: draw(name, shape) for name, shape in parameter_shapes(architecture).items()}
+    return {name: draw(name, shape) for name, shape in network_shapes(architecture).items()}
 
 
 def random_alphas(architecture, seed=0, *, letters='hakvf'):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from gluon_optbert.architecture.cost import ParameterCost, beta
+from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.network.model import build, named_parameters
 from gluon_optbert.pruning.algorithm import GateTraining
 from gluon_optbert.pruning.penalty import L1Penalty
@@ -49,7 +50,8 @@ class Run:
                 parameter.grad_req = 'null'
             self.trained = {f'{key}.alpha': gate for key, gate in self.model.gates.parameters.items()}
             self.penalty = L1Penalty(0.01, beta(network(), ParameterCost()))
-        self.optimizer = Optimizer(self.trained, optimizer, workers=self.workers, **options)
+        decayed = {name for name, spec in parameter_table(network()).items() if spec.decayed}
+        self.optimizer = Optimizer(self.trained, optimizer, decayed=decayed, workers=self.workers, **options)
 
     def fit(self, phase=PHASE, *, schedule=None, heldout=False):
         train, data = self.shards['train'], self.shards['heldout'] if heldout else None

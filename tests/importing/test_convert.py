@@ -32,7 +32,7 @@ from helpers.tiny import (
 )
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.architecture.parameters import PARTS, parameter_shapes, part_of
+from gluon_optbert.architecture.parameters import PARTS, network_shapes, parameter_table
 from gluon_optbert.importing import sources
 from gluon_optbert.importing.convert import ImportRecipe, convert, describe, import_checkpoint
 from gluon_optbert.importing.name_maps import GLUONNLP, HUGGING_FACE, TENSORFLOW, look_up
@@ -46,6 +46,7 @@ WEIGHTS = ('model.safetensors', 'model.safetensors.index.json', 'pytorch_model.b
 MINILM = Path(__file__).parents[3] / 'shared' / 'models' / 'minilm-l6-h384'
 SENTENCES = Path(__file__).parents[3] / 'shared' / 'data' / 'glue' / 'SST-2' / 'dev.tsv'
 PARAMETERS = random_parameters(network())
+TABLE = parameter_table(network())
 
 
 def imported(source, **options):
@@ -61,7 +62,7 @@ def assert_parameters(found, wanted=PARAMETERS):
 def head_parameters(head, outputs):
     """Those of the encoder, and a head of a task."""
     generator = np.random.RandomState(3)
-    kept = {name: value for name, value in PARAMETERS.items() if part_of(name) in (None, 'pooler')}
+    kept = {name: value for name, value in PARAMETERS.items() if TABLE[name].part not in ('mlm', 'nsp')}
     return {
         **kept,
         'task.weight': generator.standard_normal((outputs, 8)).astype(np.float32),
@@ -75,7 +76,7 @@ def head_parameters(head, outputs):
 @pytest.mark.parametrize('names', [HUGGING_FACE, TENSORFLOW, GLUONNLP])
 def test_every_map_reaches_every_parameter_and_nothing_else(names):
     reached = {here.replace('{i}', layer) for here in names.values() if here for layer in '01'}
-    assert reached == {*parameter_shapes(network()), 'task.weight', 'task.bias'}
+    assert reached == {*network_shapes(network()), 'task.weight', 'task.bias'}
 
 
 def test_tensorflow_names_are_those_that_hugging_faces_were_made_from():
@@ -198,7 +199,7 @@ def test_missing_heads_are_random_and_said(tmp_path, parts, without):
     found = import_checkpoint(recipe)
     saved = read_model(tmp_path / 'model')
     assert saved.progress == {'untrained': parts}
-    kept = {name for name in PARAMETERS if part_of(name) not in parts}
+    kept = {name for name in PARAMETERS if TABLE[name].part not in parts}
     assert all(np.array_equal(saved.parameters[name], PARAMETERS[name]) for name in kept)
     again = convert(read_source(str(source)), seed=2).model.parameters
     assert {name for name in PARAMETERS if not np.array_equal(saved.parameters[name], again[name])} == {
@@ -243,7 +244,7 @@ def test_checkpoint_of_a_task_keeps_its_head(tmp_path, head, name):
     import_checkpoint(fill(ImportRecipe, {'source': str(source), 'output': str(tmp_path / 'model')}))
     saved = read_model(tmp_path / 'model')
     assert saved.head == head and saved.progress == {}
-    wanted = {key: value for key, value in parameters.items() if head.pooled or part_of(key) != 'pooler'}
+    wanted = {name: parameters[name] for name in network_shapes(network(), head)}
     assert_parameters(saved.parameters, wanted)
 
 

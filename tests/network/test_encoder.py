@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd
 
-from gluon_optbert.architecture.parameters import network_shapes, parameter_shapes
+from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.network.encoder import OptBERTEncoder
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import OptBERTModel, build, load, named_parameters, read_parameters
@@ -46,7 +46,7 @@ def test_ungated_model_has_the_names_and_shapes_of_gluonnlp():
     wanted = {name: parameter.shape for name, parameter in theirs._collect_params_with_prefix().items()}
     ours = OptBERTModel(EVEN)
     assert {name: parameter.shape for name, parameter in ours._collect_params_with_prefix().items()} == wanted
-    assert {**parameter_shapes(EVEN), 'decoder.3.weight': (32, 8)} == wanted
+    assert {**network_shapes(EVEN), 'decoder.3.weight': (32, 8)} == wanted
 
 
 def test_parameters_load_strictly_both_ways(pair, tmp_path):
@@ -239,7 +239,7 @@ def test_gates_refuse_what_does_not_fit():
 def test_weights_of_a_gated_network_are_those_of_the_plain_one():
     gated, plain = build(UNEVEN, seed=3, gated=True), build(UNEVEN, seed=3)
     assert list(named_parameters(gated)) == list(named_parameters(plain))
-    assert set(named_parameters(plain)) == set(parameter_shapes(UNEVEN))
+    assert set(named_parameters(plain)) == set(network_shapes(UNEVEN))
     found = read_parameters(build(UNEVEN, random_parameters(UNEVEN), gated=True))
     assert all(np.array_equal(found[name], value) for name, value in random_parameters(UNEVEN).items())
 

@@ -25,12 +25,13 @@ from helpers.tiny import (
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.architecture.parameters import part_of
+from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training import pretrain as pretraining
+from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import TrainingDiverged
 from gluon_optbert.training.pretrain import pretrain
 from gluon_optbert.training.recipe import PretrainRecipe, work_directory
@@ -109,6 +110,14 @@ def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, 
     ) == (10, 500)
 
 
+def test_weights_are_decayed_that_the_parameter_table_names(shards_directory, tmp_path):
+    model = build(network())
+    optimizer = recipe_for(shards_directory, tmp_path / 'model').weight_optimizer(model, Workers())
+    assert {name: parameter.wd_mult for name, parameter in optimizer.parameters.items()} == {
+        name: float(spec.decayed) for name, spec in parameter_table(network()).items()
+    }
+
+
 def untrained_model(directory, *parts):
     """A model directory whose heads are said to be random, as tools/import_checkpoint.py writes one."""
     return write_saved_model(directory, progress={'untrained': list(parts)})
@@ -120,7 +129,8 @@ def test_heads_are_trained_with_everything_else_frozen(shards_directory, tmp_pat
     measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), train='heads'))
     before, after = read_model(start).parameters, read_model(tmp_path / 'model')
     changed = {name for name, value in before.items() if not np.array_equal(value, after.parameters[name])}
-    assert changed == {name for name in before if part_of(name) in parts}
+    table = parameter_table(after.architecture)
+    assert changed == {name for name in before if table[name].part in parts}
     assert after.progress == measured and 'untrained' not in measured
     assert measured['head_steps'] == 6 and 'step' not in measured  # these are no steps of pre-training
 
