@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import struct
 import warnings
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -25,7 +24,7 @@ from ..architecture.heads import Head
 from ..architecture.parameters import ParameterSpec
 from ..network.precision import need_bfloat16
 from ..network.running import INPUTS
-from ..runs.arrays import BFLOAT16, write_arrays
+from ..runs.arrays import BFLOAT16, check_arrays, write_arrays
 from ..runs.manifest import check_manifest, write_manifest
 from ..tasks.squad import Reading
 from ..text.vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
@@ -35,14 +34,13 @@ from .quantize import check_thresholds, int8_symbol
 FORMAT, VERSION = 'gluon_optbert deployment', 2
 PRECISIONS = ('float32', 'int8', 'bfloat16')
 SYMBOL, PARAMETERS = 'model-symbol.json', 'model-0000.params'
+_ARGUMENT = 'arg:'  # how MXNet begins the name of a parameter in the file of an export
 _LARGEST = {
     'manifest.json': 1 << 20,
     'architecture.json': 1 << 20,
     'vocab.txt': 1 << 26,
     SYMBOL: 1 << 26,
 }  # bytes
-_FILE, _ARRAY = 0x112, 0xF993FAC9  # what MXNet's parameter files and the arrays in them begin with
-_TYPES = {np.dtype(np.float32): 0, np.dtype(np.int8): 5, BFLOAT16: 12}  # MXNet's numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +111,7 @@ def symbol_text(symbol: mx.sym.Symbol) -> str:
 def write_deployment(staged: Path, found: Deployment, arrays: Mapping[str, mx.nd.NDArray]) -> None:
     """Write all files but the manifest into a directory that is being made."""
     (staged / SYMBOL).write_text(symbol_text(found.symbol()), encoding='utf-8')
-    write_arrays(staged / PARAMETERS, {'arg:' + name: arrays[name] for name in found.stored()})
+    write_arrays(staged / PARAMETERS, {_ARGUMENT + name: arrays[name] for name in found.stored()})
     (staged / 'architecture.json').write_text(found.architecture.to_json(), encoding='utf-8')
     write_vocabulary(found.vocabulary, staged / 'vocab.txt')
 
@@ -205,38 +203,13 @@ def read_deployment(directory: Path) -> Deployment:
         raise ValueError(f'{directory / PARAMETERS}: too small for the architecture')
     if (directory / SYMBOL).read_bytes() != symbol_text(found.symbol()).encode():
         raise ValueError(f'{directory / SYMBOL}: not the network of {path.name}; export the model again')
-    check_parameter_file(directory / PARAMETERS, found.stored())
+    try:
+        check_arrays(
+            directory / PARAMETERS, {_ARGUMENT + name: form for name, form in found.stored().items()}
+        )
+    except ValueError as error:
+        raise ValueError(f'{error}; export the model again') from error
     return found
-
-
-def check_parameter_file(path: Path, stored: Mapping[str, Tuple[Tuple[int, ...], np.dtype]]) -> None:
-    """Refuse a parameter file that is not made of these arrays in this order.
-
-    Raises
-    ------
-    ValueError
-        Naming the first array that is another.
-    """
-
-    def wanted(expected: bytes, what: str) -> None:
-        if file.read(len(expected)) != expected:
-            raise ValueError(f'{path}: {what} is not what the architecture needs; export the model again')
-
-    with open(path, 'rb') as file:
-        wanted(struct.pack('<QQQ', _FILE, 0, len(stored)), 'the number of arrays')
-        for name, (shape, kind) in stored.items():
-            dense_on_the_cpu = struct.pack('<iii', 1, 0, _TYPES[kind])
-            wanted(
-                struct.pack(f'<Iii{len(shape)}q', _ARRAY, 0, len(shape), *shape) + dense_on_the_cpu,
-                f'{name} {shape}',
-            )
-            file.seek(math.prod(shape) * kind.itemsize, 1)
-        wanted(struct.pack('<Q', len(stored)), 'the number of names')
-        for name in stored:
-            key = ('arg:' + name).encode()
-            wanted(struct.pack('<Q', len(key)) + key, f'the name {name}')
-        if file.read(1):
-            raise ValueError(f'{path}: something stands behind the last name; export the model again')
 
 
 def import_symbol(directory: Path, names: Sequence[str]) -> mx.gluon.SymbolBlock:

@@ -16,7 +16,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.named import uniform
 from ..network.gates import LAYER_NORM_EPS
-from ..runs.arrays import BFLOAT16, read_named
+from ..runs.arrays import BFLOAT16, read_arrays
 from ..runs.failures import RunFailed
 from ..text.vocabulary import read_vocabulary, vocabulary_of
 from .foreign import array_of, read_json, read_small
@@ -290,12 +290,12 @@ def read_params(path: Path) -> Dict[str, np.ndarray]:
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file; as `read_named`, and if two names are one without their beginnings.
+        If there is no such file; as `read_arrays`, and if two names are one without their beginnings.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f'{path}: no such file')
     found: Dict[str, np.ndarray] = {}
-    for name, array in read_named(path).items():
+    for name, array in read_arrays(path).items():
         name = name[4:] if name.startswith(('arg:', 'aux:')) else name
         if name in found:
             raise ValueError(f'{path}: {name} occurs twice')

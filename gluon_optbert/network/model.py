@@ -11,7 +11,7 @@ from mxnet.gluon import nn
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
-from ..architecture.parameters import Parameters, check_parameters
+from ..architecture.parameters import GATE, TIED, Parameters, check_parameters
 from .encoder import OptBERTEncoder
 from .gates import Gate, Gates, StreamLayerNorm, column_of_ones, spread
 
@@ -203,15 +203,12 @@ class OptBERTModel(BERTModel):
         return scores(norm(gelu(transform(masked)), gate))
 
 
-TIED = 'decoder.3.weight'  # a second name of word_embed.0.weight
-
-
 def named_parameters(model: OptBERTModel) -> Dict[str, mx.gluon.Parameter]:
     """The parameters of a network by their structural names, gates and tied names left out."""
     return {
         name: parameter
         for name, parameter in model._collect_params_with_prefix().items()
-        if not name.endswith('.alpha') and name != TIED
+        if not name.endswith(GATE) and name != TIED
     }
 
 

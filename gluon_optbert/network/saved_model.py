@@ -18,7 +18,7 @@ from gluonnlp.vocab import BERTVocab
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
-from ..architecture.parameters import Alphas, Parameters, check_alphas, check_parameters, gate_name
+from ..architecture.parameters import TIED, Alphas, Parameters, check_alphas, check_parameters, gate_name
 from ..runs.arrays import read_arrays, write_arrays
 from ..runs.manifest import check_manifest, write_manifest
 from ..runs.recipe import load_yaml
@@ -119,6 +119,7 @@ def read_model(directory: Path) -> SavedModel:
         source=str(directory / 'architecture.json'),
     )
     arrays = read_arrays(directory / 'model.params')
+    arrays.pop(TIED, None)
     gates = {gate_name(key): key for key in architecture.widths()}
     alphas = {gates[name]: arrays.pop(name) for name in list(arrays) if name in gates}
     try:

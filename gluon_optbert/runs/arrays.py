@@ -1,4 +1,4 @@
-"""Parameter files of MXNet, read and written without MXNet.
+"""Parameter files of MXNet, read, written and checked without MXNet: the one place that knows their form.
 
 MXNet believes the sizes that a file states, so a damaged one may take all memory, and it does not notice a
 disk that fills up while it closes a file. Here a size is believed if the bytes are there, and a full disk is
@@ -16,7 +16,7 @@ import math
 import os
 import struct
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Mapping
+from typing import Any, BinaryIO, Dict, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -38,33 +38,66 @@ _CPU = (1, 0)
 _MOST_SIDES = 32  # of an array, NumPy's limit
 
 
+def _list_head(count: int) -> bytes:
+    """What a file of so many arrays begins with."""
+    return struct.pack('<QQQ', _LIST, 0, count)
+
+
+def _array_head(shape: Sequence[int], dtype: np.dtype) -> bytes:
+    """What stands before the values of a dense array."""
+    return struct.pack(
+        f'<Iii{len(shape)}qiii', _ARRAY, 0, len(shape), *shape, *_CPU, _NUMBERS[np.dtype(dtype)]
+    )
+
+
+def _text(name: str) -> bytes:
+    """A name as it stands behind the arrays."""
+    encoded = name.encode('utf-8')
+    return struct.pack('<Q', len(encoded)) + encoded
+
+
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write named arrays, NumPy's or MXNet's, as `mx.nd.save` does, byte for byte."""
     with open(path, 'wb') as file:
-        file.write(struct.pack('<QQQ', _LIST, 0, len(arrays)))
+        file.write(_list_head(len(arrays)))
         for array in arrays.values():
             array = np.ascontiguousarray(array.asnumpy() if hasattr(array, 'asnumpy') else array)
-            file.write(
-                struct.pack(
-                    f'<Iii{array.ndim}qiii', _ARRAY, 0, array.ndim, *array.shape, *_CPU, _NUMBERS[array.dtype]
-                )
-            )
+            file.write(_array_head(array.shape, array.dtype))
             file.write(array.tobytes())
         file.write(struct.pack('<Q', len(arrays)))
         for name in arrays:
-            encoded = name.encode('utf-8')
-            file.write(struct.pack('<Q', len(encoded)) + encoded)
+            file.write(_text(name))
+
+
+def check_arrays(path: Path, wanted: Mapping[str, Tuple[Tuple[int, ...], np.dtype]]) -> None:
+    """Refuse a parameter file that is not made of arrays of these names, shapes and types in this order.
+
+    Their values are not read.
+
+    Raises
+    ------
+    ValueError
+        Naming the first array that is another.
+    """
+
+    def expect(expected: bytes, what: str) -> None:
+        if file.read(len(expected)) != expected:
+            raise ValueError(f'{path}: {what} is not the wanted one')
+
+    with open(path, 'rb') as file:
+        expect(_list_head(len(wanted)), 'the number of arrays')
+        for name, (shape, dtype) in wanted.items():
+            expect(_array_head(shape, dtype), f'{name} {shape}')
+            file.seek(math.prod(shape) * dtype.itemsize, os.SEEK_CUR)
+        expect(struct.pack('<Q', len(wanted)), 'the number of names')
+        for name in wanted:
+            expect(_text(name), f'the name {name}')
+        if file.read(1):
+            raise ValueError(f'{path}: something stands behind the last name')
 
 
 def read_arrays(path: Path) -> Dict[str, np.ndarray]:
-    """The named arrays of a parameter file of this package, as `read_named`; tied duplicates of the decoder
-    are left out.
-    """
-    return {name: array for name, array in read_named(path).items() if name != 'decoder.3.weight'}
-
-
-def read_named(path: Path) -> Dict[str, np.ndarray]:
-    """All arrays of a parameter file by name.
+    """The arrays of a parameter file by name.
 
     Raises
     ------

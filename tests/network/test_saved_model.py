@@ -29,10 +29,10 @@ from helpers.tiny import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluon_optbert.architecture.parameters import gate_name
+from gluon_optbert.architecture.parameters import TIED, gate_name
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import FORMAT, VERSION, SavedModel, read_model, write_model
-from gluon_optbert.runs.arrays import read_arrays
+from gluon_optbert.runs.arrays import read_arrays, write_arrays
 from gluon_optbert.runs.manifest import check_manifest, write_manifest
 from gluon_optbert.runs.staging import new_directory, refuse_existing, write_file
 
@@ -97,6 +97,14 @@ def test_parameters_load_into_gluonnlps_own_model(tmp_path):
     ours = outputs_of(build(EVEN, saved_model(EVEN).parameters), random_inputs(EVEN))
     for name, value in outputs_of(theirs, random_inputs(EVEN)).items():
         np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_tied_weight_that_gluonnlp_writes_is_left_out(model_directory, tmp_path):
+    copied = shutil.copytree(model_directory, tmp_path / 'model')
+    arrays = read_arrays(copied / 'model.params')
+    write_arrays(copied / 'model.params', {**arrays, TIED: arrays['word_embed.0.weight']})
+    write_manifest(copied, form=FORMAT, version=VERSION)
+    assert read_model(copied).parameters.keys() == arrays.keys()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from gluon_optbert.runs.arrays import read_arrays, write_arrays
+from gluon_optbert.runs.arrays import check_arrays, read_arrays, write_arrays
 
 ARRAYS = {
     'weight': np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -48,9 +48,41 @@ def test_columns_are_written_as_rows(path):
     assert np.array_equal(read_arrays(path)['turned'], ARRAYS['weight'].T)
 
 
-def test_the_decoders_tied_weight_is_left_out(path):
-    write_arrays(path, {'decoder.3.weight': np.ones(3, np.float32), 'decoder.3.bias': np.ones(3, np.float32)})
-    assert list(read_arrays(path)) == ['decoder.3.bias']
+WANTED = {name: (array.shape, array.dtype) for name, array in ARRAYS.items()}
+
+
+def test_file_made_of_the_wanted_arrays_is_accepted(path):
+    write_arrays(path, ARRAYS)
+    check_arrays(path, WANTED)
+
+
+@pytest.mark.parametrize(
+    'wanted, message',
+    [
+        ({**WANTED, 'more': ((1,), np.dtype('f4'))}, 'the number of arrays is not'),
+        ({**WANTED, 'weight': ((4, 3), np.dtype('f4'))}, r'weight \(4, 3\) is not'),
+        ({**WANTED, 'half': ((1, 2, 1), np.dtype('f4'))}, r'half \(1, 2, 1\) is not'),
+        ({'other' if name == 'ü' else name: form for name, form in WANTED.items()}, 'the name other is not'),
+        (dict(reversed(WANTED.items())), r'half \(1, 2, 1\) is not'),
+    ],
+)
+def test_file_of_other_arrays_is_refused(path, wanted, message):
+    write_arrays(path, ARRAYS)
+    with pytest.raises(ValueError, match='some.params: ' + message):
+        check_arrays(path, wanted)
+
+
+def test_file_cut_anywhere_does_not_pass_the_check(path):
+    """The check reads no values, but a file that ends in them lacks what follows."""
+    write_arrays(path, ARRAYS)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match='some.params: .* is not the wanted one'):
+            check_arrays(path, WANTED)
+    path.write_bytes(whole + b'\0')
+    with pytest.raises(ValueError, match='something stands behind'):
+        check_arrays(path, WANTED)
 
 
 def test_arrays_without_names_are_refused(path):
