@@ -15,7 +15,7 @@ import numpy as np
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
 from ..architecture.parameters import Parameters, ParameterSpec, parameter_table
-from ..network.encoder import MASKED_SCORE
+from ..network.attention import MASKED_SCORE
 from ..network.gates import LAYER_NORM_EPS
 from ..network.running import INPUTS, OUTPUTS
 from ..runs.arrays import BFLOAT16

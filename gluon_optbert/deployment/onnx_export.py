@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from .. import __version__
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
-from ..network.encoder import MASKED_SCORE
+from ..network.attention import MASKED_SCORE
 from ..network.gates import LAYER_NORM_EPS
 from ..network.running import INPUTS
 from .inference import inputs_of, outputs_of

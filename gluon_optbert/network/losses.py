@@ -5,7 +5,7 @@ from __future__ import annotations
 from mxnet.gluon import HybridBlock
 
 from ..architecture.heads import Head
-from .encoder import MASKED_SCORE
+from .attention import MASKED_SCORE
 
 
 class PretrainingLoss(HybridBlock):

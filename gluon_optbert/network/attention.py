@@ -1,0 +1,119 @@
+"""Multi-head self attention with heads of any width."""
+
+from __future__ import annotations
+
+from gluonnlp.model.bert import DotProductSelfAttentionCell
+from mxnet.gluon import HybridBlock, nn
+
+from ..architecture.architecture import LayerDims
+from .gates import gated_by
+from .precision import lowered, product, raised
+
+MASKED_SCORE = -1e4  # added to the scores of padding: its softmax is exactly zero, and float16 holds it
+
+
+class OptSelfAttentionCell(DotProductSelfAttentionCell):
+    """Multi-head self attention whose heads have keys of width k and values of width v (optBERT, section 4).
+
+    Masking is an additive score and a plain softmax: the same numbers as GluonNLP's softmax with lengths,
+    which is a scalar loop in MXNet.
+
+    Parameters
+    ----------
+    dims : LayerDims
+    h : int
+        Width of the residual stream.
+    dropout : float
+        Of the attention probabilities.
+    precision : str
+        Of the projections, one of `TRAINING_PRECISIONS`.
+
+    Inputs:
+        - **stream** : shape (length, batch, h)
+        - **mask** : added to the scores, shape (batch * a, length, length), or None
+        - **query_gate** : what queries are multiplied by, shape (a * k,), or None
+        - **context_gate** : what head outputs are multiplied by, shape (a * v,), or None
+        - **column** : ones, shape (length, batch, 1), where gates are trained
+
+    Outputs:
+        - **context** : shape (length, batch, a * v)
+        - **attention** : probabilities, shape (batch, a, length, length)
+    """
+
+    def __init__(
+        self,
+        dims: LayerDims,
+        h: int,
+        *,
+        dropout: float = 0.0,
+        precision: str = 'float32',
+        weight_initializer=None,
+        prefix=None,
+        params=None,
+    ):
+        HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes square projections
+        self._dims = dims
+        self._precision = precision
+        self._dropout = dropout
+        with self.name_scope():
+            for name, width in (('query', dims.k), ('key', dims.k), ('value', dims.v)):
+                setattr(
+                    self,
+                    name + '_weight',
+                    self.params.get(name + '_weight', shape=(dims.a * width, h), init=weight_initializer),
+                )
+                setattr(
+                    self,
+                    name + '_bias',
+                    self.params.get(name + '_bias', shape=(dims.a * width,), init='zeros'),
+                )
+            self.dropout_layer = nn.Dropout(dropout)
+
+    def _heads(self, F, data, width: int):
+        """(length, batch, a * width) to (batch * a, length, width)."""
+        data = F.reshape(data, shape=(0, 0, self._dims.a, width))
+        return F.reshape(F.transpose(data, axes=(1, 2, 0, 3)), shape=(-3, 0, 0))
+
+    def hybrid_forward(
+        self,
+        F,
+        stream,
+        mask=None,
+        query_gate=None,
+        context_gate=None,
+        column=None,
+        query_weight=None,
+        query_bias=None,
+        key_weight=None,
+        key_bias=None,
+        value_weight=None,
+        value_bias=None,
+    ):  # pylint: disable=arguments-differ
+        dims, scale, precision = self._dims, self._dims.k**-0.5, self._precision
+        narrow = lowered(F, stream, precision)
+
+        def project(weight, bias, width):
+            return raised(
+                F, product(F, narrow, weight, bias, units=dims.a * width, precision=precision), precision
+            )
+
+        query = project(query_weight, query_bias, dims.k)
+        query = (
+            query * scale
+            if query_gate is None
+            else gated_by(F, query, query_gate * scale, column, dims.a * dims.k)
+        )
+        query = self._heads(F, query, dims.k)
+        key = self._heads(F, project(key_weight, key_bias, dims.k), dims.k)
+        value = self._heads(F, project(value_weight, value_bias, dims.v), dims.v)
+
+        scores = F.batch_dot(query, key, transpose_b=True)  # (batch * a, length, length)
+        if mask is not None:
+            scores = scores + mask
+        attention = F.softmax(scores, axis=-1)
+        context = F.batch_dot(self.dropout_layer(attention) if self._dropout else attention, value)
+        context = F.reshape(context, shape=(-4, -1, dims.a, 0, 0))  # (batch, a, length, v)
+        context = F.reshape(F.transpose(context, axes=(2, 0, 1, 3)), shape=(0, 0, -3))
+        if context_gate is not None:
+            context = gated_by(F, context, context_gate, column, dims.a * dims.v)
+        return context, F.reshape(attention, shape=(-4, -1, dims.a, 0, 0))

@@ -1,0 +1,62 @@
+"""The intermediate block: two matrix products with GELU between them."""
+
+from __future__ import annotations
+
+from mxnet.gluon import HybridBlock, nn
+
+from .gates import StreamLayerNorm, gated_by
+from .precision import Product, lowered, raised
+
+
+class OptFeedForward(HybridBlock):
+    """The intermediate block D, GELU, G with its skip connection and LayerNorm; names as GluonNLP's
+    PositionwiseFFN.
+
+    Inputs:
+        - **stream** : shape (length, batch, h)
+        - **alpha_f** : shape (f,), or None
+        - **alpha_h** : shape (h,), or None
+        - **column** : ones, shape (length, batch, 1), where gates are trained
+
+    Outputs:
+        - **stream** : shape (length, batch, h)
+    """
+
+    def __init__(
+        self,
+        f: int,
+        h: int,
+        *,
+        dropout: float = 0.0,
+        trainable: bool = True,
+        precision: str = 'float32',
+        weight_initializer=None,
+        prefix=None,
+        params=None,
+    ):
+        super().__init__(prefix=prefix, params=params)
+        self._f = f
+        self._dropout = dropout
+        self._precision = precision
+        with self.name_scope():
+            self.ffn_1 = Product(
+                f, h, precision=precision, weight_initializer=weight_initializer, prefix='ffn_1_'
+            )
+            self.ffn_2 = Product(
+                h, f, precision=precision, weight_initializer=weight_initializer, prefix='ffn_2_'
+            )
+            self.dropout_layer = nn.Dropout(dropout)
+            self.layer_norm = StreamLayerNorm(h, trainable=trainable)
+
+    def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):  # pylint: disable=arguments-differ
+        precision = self._precision
+        inner = self.ffn_1(lowered(F, stream, precision))
+        if alpha_f is None:
+            inner = F.LeakyReLU(inner, act_type='gelu')  # in the precision of the products on either side
+        else:
+            inner = gated_by(F, raised(F, inner, precision), alpha_f, column, self._f)
+            inner = gated_by(F, F.LeakyReLU(inner, act_type='gelu'), alpha_f, column, self._f)
+            inner = lowered(F, inner, precision)
+        outputs = raised(F, self.ffn_2(inner), precision)
+        outputs = self.dropout_layer(outputs) if self._dropout else outputs
+        return self.layer_norm(outputs + stream, alpha_h)
