@@ -15,8 +15,9 @@ import numpy as np
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
 from ..architecture.parameters import Parameters, ParameterSpec, parameter_table
-from ..network.attention import MASKED_SCORE
+from ..network.attention import attention_masks, join_heads, split_heads
 from ..network.gates import LAYER_NORM_EPS
+from ..network.model import gather_masked
 from ..network.running import INPUTS, OUTPUTS
 from ..runs.arrays import BFLOAT16
 
@@ -160,20 +161,6 @@ class _Network:
             stream = self._high(self.dense(self._low(stream), 'encoder.embed_proj', wide.h, wide.e))
         return stream, steps
 
-    def masks(self, steps, valid_length):
-        """What is added to the scores, shape (batch * a, length, length), for each number of heads that
-        occurs.
-        """
-        padding = F.broadcast_greater_equal(
-            F.reshape(steps, shape=(1, -1)), F.reshape(valid_length, shape=(-1, 1))
-        )
-        scores = F.reshape(padding * MASKED_SCORE, shape=(0, 1, 1, -1))
-        scores = F.broadcast_add(scores, F.reshape(F.zeros_like(steps), shape=(1, 1, -1, 1)))
-        return {
-            a: F.reshape(F.broadcast_axis(scores, axis=1, size=a), shape=(-3, 0, 0))
-            for a in sorted({dims.a for dims in self._architecture.layers})
-        }
-
     def layer(self, stream, mask, dims: LayerDims, cell: str):
         """One layer; `cell` is what its parameters' names begin with."""
         h, narrow = self._architecture.h, self._low(stream)
@@ -181,13 +168,11 @@ class _Network:
         def heads(name: str, width: int):
             """(length, batch, h) to (batch * a, length, width)."""
             data = self._high(self.dense(narrow, f'{cell}attention_cell.proj_{name}', dims.a * width, h))
-            data = F.transpose(F.reshape(data, shape=(0, 0, dims.a, width)), axes=(1, 2, 0, 3))
-            return F.reshape(data, shape=(-3, 0, 0))
+            return split_heads(F, data, dims.a, width)
 
         scores = F.batch_dot(heads('query', dims.k), heads('key', dims.k), transpose_b=True)
         context = F.batch_dot(F.softmax(scores + mask, axis=-1), heads('value', dims.v))
-        context = F.transpose(F.reshape(context, shape=(-4, -1, dims.a, 0, 0)), axes=(2, 0, 1, 3))
-        context = self._low(F.reshape(context, shape=(0, 0, -3)))  # (length, batch, a * v)
+        context = self._low(join_heads(F, context, dims.a))
         stream = self.norm(
             self._high(self.dense(context, cell + 'proj', h, dims.a * dims.v)) + stream, cell + 'layer_norm'
         )
@@ -200,13 +185,7 @@ class _Network:
 
     def decode(self, encoded, positions):
         """Scores over the vocabulary at the masked positions, shape (batch, masked, vocab_size)."""
-        rows = F.broadcast_add(
-            F.zeros_like(positions), F.expand_dims(F.contrib.arange_like(positions, axis=0), axis=1)
-        )
-        places = F.stack(F.reshape(positions, shape=(-1,)), F.reshape(rows, shape=(-1,)), axis=0)
-        masked = F.reshape_like(
-            F.gather_nd(encoded, places), positions, lhs_begin=0, lhs_end=1, rhs_begin=0, rhs_end=2
-        )
+        masked = gather_masked(F, encoded, positions)
         inner = F.LeakyReLU(
             self.dense(masked, 'decoder.0', self._architecture.embedding_width), act_type='gelu'
         )
@@ -241,7 +220,8 @@ def inference_symbol(
         architecture = computed(architecture, precision)
         network = _Network(architecture, precision)
         stream, steps = network.embed(inputs)
-        masks = network.masks(steps, inputs['valid_length'])
+        heads = [dims.a for dims in architecture.layers]
+        masks = attention_masks(F, steps, inputs['valid_length'], heads)
         for i, dims in enumerate(architecture.layers):
             stream = network.layer(stream, masks[dims.a], dims, f'encoder.transformer_cells.{i}.')
         encoded = F.SequenceMask(

@@ -1,15 +1,61 @@
-"""Multi-head self attention with heads of any width."""
+"""Multi-head self attention with heads of any width, and its mask."""
 
 from __future__ import annotations
+
+from typing import Dict, Iterable
 
 from gluonnlp.model.bert import DotProductSelfAttentionCell
 from mxnet.gluon import HybridBlock, nn
 
 from ..architecture.architecture import LayerDims
 from .gates import gated_by
-from .precision import lowered, product, raised
+from .precision import Tensor, lowered, product, raised
 
-MASKED_SCORE = -1e4  # added to the scores of padding: its softmax is exactly zero, and float16 holds it
+MASKED_SCORE = -1e4  # added to the scores of padding: their softmax is exactly zero, and float16 holds it
+
+
+def padding(F, steps: Tensor, valid_length: Tensor) -> Tensor:
+    """Where a sequence is padding: 1 there and 0 elsewhere, shape (batch, length).
+
+    Parameters
+    ----------
+    steps : Tensor, shape (length,)
+        The positions 0, 1, ….
+    valid_length : Tensor, shape (batch,)
+    """
+    return F.broadcast_greater_equal(F.reshape(steps, shape=(1, -1)), F.reshape(valid_length, shape=(-1, 1)))
+
+
+def attention_masks(F, steps: Tensor, valid_length: Tensor, heads: Iterable[int]) -> Dict[int, Tensor]:
+    """What is added to the scores of attention, shape (batch * a, length, length), by number of heads a.
+
+    The mask has no gradient: neither the comparison nor the positions pass one on.
+
+    Parameters
+    ----------
+    steps : Tensor, shape (length,)
+        The positions 0, 1, ….
+    valid_length : Tensor, shape (batch,)
+    heads : iterable of int
+        The numbers of heads that the layers have.
+    """
+    scores = F.reshape(padding(F, steps, valid_length) * MASKED_SCORE, shape=(0, 1, 1, -1))
+    scores = F.broadcast_add(scores, F.reshape(F.zeros_like(steps), shape=(1, 1, -1, 1)))
+    return {
+        a: F.reshape(F.broadcast_axis(scores, axis=1, size=a), shape=(-3, 0, 0)) for a in sorted(set(heads))
+    }
+
+
+def split_heads(F, data: Tensor, a: int, width: int) -> Tensor:
+    """(length, batch, a * width) to (batch * a, length, width)."""
+    data = F.reshape(data, shape=(0, 0, a, width))
+    return F.reshape(F.transpose(data, axes=(1, 2, 0, 3)), shape=(-3, 0, 0))
+
+
+def join_heads(F, data: Tensor, a: int) -> Tensor:
+    """(batch * a, length, width) to (length, batch, a * width)."""
+    data = F.reshape(data, shape=(-4, -1, a, 0, 0))  # (batch, a, length, width)
+    return F.reshape(F.transpose(data, axes=(2, 0, 1, 3)), shape=(0, 0, -3))
 
 
 class OptSelfAttentionCell(DotProductSelfAttentionCell):
@@ -69,11 +115,6 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
                 )
             self.dropout_layer = nn.Dropout(dropout)
 
-    def _heads(self, F, data, width: int):
-        """(length, batch, a * width) to (batch * a, length, width)."""
-        data = F.reshape(data, shape=(0, 0, self._dims.a, width))
-        return F.reshape(F.transpose(data, axes=(1, 2, 0, 3)), shape=(-3, 0, 0))
-
     def hybrid_forward(
         self,
         F,
@@ -103,17 +144,16 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
             if query_gate is None
             else gated_by(F, query, query_gate * scale, column, dims.a * dims.k)
         )
-        query = self._heads(F, query, dims.k)
-        key = self._heads(F, project(key_weight, key_bias, dims.k), dims.k)
-        value = self._heads(F, project(value_weight, value_bias, dims.v), dims.v)
+        query = split_heads(F, query, dims.a, dims.k)
+        key = split_heads(F, project(key_weight, key_bias, dims.k), dims.a, dims.k)
+        value = split_heads(F, project(value_weight, value_bias, dims.v), dims.a, dims.v)
 
         scores = F.batch_dot(query, key, transpose_b=True)  # (batch * a, length, length)
         if mask is not None:
             scores = scores + mask
         attention = F.softmax(scores, axis=-1)
         context = F.batch_dot(self.dropout_layer(attention) if self._dropout else attention, value)
-        context = F.reshape(context, shape=(-4, -1, dims.a, 0, 0))  # (batch, a, length, v)
-        context = F.reshape(F.transpose(context, axes=(2, 0, 1, 3)), shape=(0, 0, -3))
+        context = join_heads(F, context, dims.a)
         if context_gate is not None:
             context = gated_by(F, context, context_gate, column, dims.a * dims.v)
         return context, F.reshape(attention, shape=(-4, -1, dims.a, 0, 0))

@@ -9,7 +9,7 @@ from gluonnlp.model.bert import BERTEncoder
 from mxnet.gluon import HybridBlock, nn
 
 from ..architecture.architecture import Architecture, LayerDims
-from .attention import MASKED_SCORE, OptSelfAttentionCell
+from .attention import OptSelfAttentionCell, attention_masks
 from .feed_forward import OptFeedForward
 from .gates import LAYER_NORM_EPS, Gate, StreamLayerNorm, column_of_ones, gated_by
 from .precision import Product, lowered, raised
@@ -248,23 +248,10 @@ class OptBERTEncoder(BERTEncoder):
         """The values of alpha_h, shape (h,), or None; taken once a pass and handed on."""
         return _ones(F, self.gate_h, self.architecture.h)
 
-    def _masks(self, F, steps, valid_length):
-        """What is added to the scores, shape (batch * a, length, length), for each number of heads that
-        occurs.
-        """
-        padding = F.broadcast_greater_equal(
-            F.reshape(steps, shape=(1, -1)), F.reshape(valid_length, shape=(-1, 1))
-        )
-        scores = F.reshape(padding * MASKED_SCORE, shape=(0, 1, 1, -1))
-        scores = F.BlockGrad(F.broadcast_add(scores, F.reshape(F.zeros_like(steps), shape=(1, 1, -1, 1))))
-        return {
-            a: F.reshape(F.broadcast_axis(scores, axis=1, size=a), shape=(-3, 0, 0))
-            for a in sorted({dims.a for dims in self.architecture.layers})
-        }
-
     def hybrid_forward(self, F, inputs, states=None, valid_length=None, alpha_h=None, position_weight=None):  # pylint: disable=arguments-differ
         steps = F.contrib.arange_like(inputs, axis=0)
-        masks = {} if valid_length is None else self._masks(F, steps, valid_length)
+        heads = [dims.a for dims in self.architecture.layers]
+        masks = {} if valid_length is None else attention_masks(F, steps, valid_length, heads)
         gated = self.gate_h is not None
         if gated and alpha_h is None:
             alpha_h = self.stream_gate(F)

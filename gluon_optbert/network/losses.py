@@ -5,7 +5,7 @@ from __future__ import annotations
 from mxnet.gluon import HybridBlock
 
 from ..architecture.heads import Head
-from .attention import MASKED_SCORE
+from .attention import MASKED_SCORE, padding
 
 
 class PretrainingLoss(HybridBlock):
@@ -82,10 +82,9 @@ class TaskLoss(HybridBlock):
             return F.sum(F.square(F.reshape(scores, shape=(-1,)) - labels) * weights)
         if self._kind == 'classification':
             return -F.sum(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights)
-        places = F.reshape(F.contrib.arange_like(scores, axis=1), shape=(1, -1))
-        padding = F.broadcast_greater_equal(places, F.reshape(valid_length, shape=(-1, 1)))  # (batch, length)
+        padded = padding(F, F.contrib.arange_like(scores, axis=1), valid_length)  # (batch, length)
         entropies = F.log_softmax(
-            F.broadcast_add(scores, F.expand_dims(padding * MASKED_SCORE, axis=2)), axis=1
+            F.broadcast_add(scores, F.expand_dims(padded * MASKED_SCORE, axis=2)), axis=1
         )
         both = F.pick(F.transpose(entropies, axes=(0, 2, 1)), labels, axis=2)  # (batch, 2)
         return -F.sum(F.mean(both, axis=1) * weights)

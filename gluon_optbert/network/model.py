@@ -14,6 +14,24 @@ from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import GATE, TIED, Parameters, check_parameters
 from .encoder import OptBERTEncoder
 from .gates import Gate, Gates, StreamLayerNorm, column_of_ones, spread
+from .precision import Tensor
+
+
+def gather_masked(F, encoded: Tensor, masked_positions: Tensor) -> Tensor:
+    """The encoded tokens at the masked positions, shape (batch, masked, h).
+
+    Parameters
+    ----------
+    encoded : Tensor, shape (length, batch, h)
+    masked_positions : Tensor, shape (batch, masked)
+    """
+    rows = F.broadcast_add(
+        F.zeros_like(masked_positions), F.expand_dims(F.contrib.arange_like(masked_positions, axis=0), axis=1)
+    )
+    places = F.stack(F.reshape(masked_positions, shape=(-1,)), F.reshape(rows, shape=(-1,)), axis=0)
+    return F.reshape_like(
+        F.gather_nd(encoded, places), masked_positions, lhs_begin=0, lhs_end=1, rhs_begin=0, rhs_end=2
+    )
 
 
 class VocabularyScores(nn.Dense):
@@ -190,14 +208,7 @@ class OptBERTModel(BERTModel):
 
     def _decode_masked(self, F, encoded, masked_positions, alpha_h):
         """Scores over the vocabulary at the masked positions, shape (batch, masked, vocab_size)."""
-        rows = F.broadcast_add(
-            F.zeros_like(masked_positions),
-            F.expand_dims(F.contrib.arange_like(masked_positions, axis=0), axis=1),
-        )
-        places = F.stack(F.reshape(masked_positions, shape=(-1,)), F.reshape(rows, shape=(-1,)), axis=0)
-        masked = F.reshape_like(
-            F.gather_nd(encoded, places), masked_positions, lhs_begin=0, lhs_end=1, rhs_begin=0, rhs_end=2
-        )
+        masked = gather_masked(F, encoded, masked_positions)
         transform, gelu, norm, scores = self.decoder
         gate = alpha_h if self._architecture.e is None else None
         return scores(norm(gelu(transform(masked)), gate))
