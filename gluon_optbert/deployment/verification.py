@@ -20,7 +20,7 @@ from ..cutting.shrink import shrink
 from ..network.model import build
 from ..network.running import INPUTS, OUTPUTS, run
 from ..network.saved_model import SavedModel, read_model
-from ..runs.recipe import option, read_yaml
+from ..runs.recipe import checked, option, read_yaml
 from ..text.batches import evaluation_batches
 from ..text.shards import Shards
 from ..text.vocabulary import vocabulary_hash
@@ -143,6 +143,7 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     FileNotFoundError, ValueError
         If the run directory is incomplete or was changed.
     """
+    recipe = checked(recipe)
     rows = []
     number = 1
     while (recipe.run / f'round-{number}' / 'shrunk').is_dir():

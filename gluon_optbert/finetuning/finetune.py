@@ -28,7 +28,7 @@ from ..network.model import OptBERTModel, build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.manifest import sha256
 from ..runs.provenance import origin_here
-from ..runs.recipe import check_same, option, save, to_dict
+from ..runs.recipe import check_same, checked, option, save, to_dict
 from ..runs.staging import new_directory, refuse_existing, write_file
 from ..tasks.features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
 from ..training.distributed import Workers
@@ -371,6 +371,7 @@ def _run_seed(
 
 def result_path(recipe: FineTuneRecipe) -> Path:
     """The result file of a run, named after its output."""
+    recipe = checked(recipe)
     return recipe.results / f'{recipe.output.name}.json'
 
 
@@ -425,6 +426,7 @@ def finetune(recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise]) 
     TrainingDiverged, Terminated
         From `descend`.
     """
+    recipe = checked(recipe)
     workers = Workers()
     recipe.check_workers(workers)
     work, path = work_directory(recipe.output), result_path(recipe)

@@ -10,7 +10,7 @@ import gluonnlp
 import numpy as np
 
 from ..network.saved_model import SavedModel
-from ..runs.recipe import option
+from ..runs.recipe import checked, option
 from ..tasks.features import Features, make_reader
 from ..tasks.metrics import score
 from ..tasks.task import Examples, Task, find_task, official_files, read_examples, read_sets, submission
@@ -57,6 +57,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel) -> Exercise:
     ValueError, FileNotFoundError
         If files are missing or not as they should be, or the network has too few positions.
     """
+    recipe = checked(recipe)
     if recipe.max_length > saved.architecture.max_length:
         raise ValueError(
             f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} '
@@ -102,4 +103,5 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel) -> Exercise:
 
 def finetune_glue(recipe: GlueRecipe) -> Dict[str, Any]:
     """Fine-tune on a task of GLUE; `finetune` says what comes of it and what it raises."""
+    recipe = checked(recipe)
     return finetune(recipe, lambda saved: prepare_glue(recipe, saved))

@@ -12,7 +12,7 @@ from gluonnlp.data import SQuAD
 
 from ..architecture.heads import Head
 from ..network.saved_model import SavedModel
-from ..runs.recipe import option
+from ..runs.recipe import checked, option
 from ..tasks.answers import answer_files, best_answers
 from ..tasks.metrics import squad_v1, squad_v2
 from ..tasks.squad import Question, Reading, make_windows, read_questions
@@ -84,6 +84,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel) -> Exercise:
     ValueError, FileNotFoundError
         If files are missing or not as they should be, or the network has too few positions.
     """
+    recipe = checked(recipe)
     if recipe.max_length > saved.architecture.max_length:
         raise ValueError(
             f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} '
@@ -156,4 +157,5 @@ def measure(texts: Mapping[str, Sequence[str]], found: Mapping[str, Mapping[str,
 
 def finetune_squad(recipe: SquadRecipe) -> Dict[str, Any]:
     """Fine-tune on SQuAD; `finetune` says what comes of it and what it raises."""
+    recipe = checked(recipe)
     return finetune(recipe, lambda saved: prepare_squad(recipe, saved))

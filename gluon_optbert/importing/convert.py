@@ -13,7 +13,7 @@ import numpy as np
 from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import PARTS, Parameters, ParameterSpec, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
-from ..runs.recipe import option, to_dict
+from ..runs.recipe import checked, option, to_dict
 from ..runs.staging import refuse_existing
 from .name_maps import TRANSPOSED, look_up
 from .sources import Source, read_source
@@ -174,6 +174,7 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
     RunFailed
         If GluonNLP's model zoo cannot be reached.
     """
+    recipe = checked(recipe)
     refuse_existing(recipe.output)
     source = read_source(recipe.source, vocabulary=recipe.vocabulary, heads=recipe.heads)
     imported = convert(source, seed=recipe.seed, recipe=to_dict(recipe))

@@ -30,7 +30,7 @@ from ..cutting.shrink import shrink
 from ..network.model import OptBERTModel, build, named_parameters, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.provenance import ORIGIN, note_origin
-from ..runs.recipe import check_same, save, to_dict
+from ..runs.recipe import check_same, checked, save, to_dict
 from ..runs.staging import new_directory, refuse_existing, write_file
 from ..text.shards import Shards
 from ..training.distributed import Workers
@@ -366,6 +366,7 @@ def prune(recipe: PruneRecipe) -> List[Dict[str, Any]]:
     TrainingDiverged, Terminated
         From `fit`.
     """
+    recipe = checked(recipe)
     workers = Workers()
     current = _prepare(recipe, workers)
     if workers.first and not (recipe.output / 'rounds.json').exists():

@@ -16,7 +16,7 @@ from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from ..network.model import build
 from ..network.running import INPUTS, latency_ms, random_feed
-from ..runs.recipe import option
+from ..runs.recipe import checked, option
 from ..runs.staging import refuse_existing, write_file
 
 
@@ -135,6 +135,7 @@ def fit_latency(recipe: LatencyRecipe, *, times: Optional[np.ndarray] = None) ->
     FileExistsError
         If there is something at the output.
     """
+    recipe = checked(recipe)
     refuse_existing(recipe.output)
     generator = np.random.RandomState(recipe.seed)
     architectures = [

@@ -23,7 +23,7 @@ from ..finetuning.squad import SquadRecipe, finetune_squad, read_parts
 from ..network.saved_model import SavedModel
 from ..pruning.algorithm import prune
 from ..pruning.recipe import PruneRecipe, read_start
-from ..runs.recipe import check_same, fill, read_yaml, save, to_dict
+from ..runs.recipe import check_same, checked, fill, read_yaml, save, to_dict
 from ..runs.staging import new_directory, refuse_existing
 from ..tasks.task import find_task, read_examples
 from ..training.distributed import Workers
@@ -229,6 +229,7 @@ def plan(recipe: TableRecipe) -> Plan:
     ValueError, FileNotFoundError
         If something is missing or does not fit.
     """
+    recipe = checked(recipe)
     base = read_start(Path(str(recipe.base)))
     table = load_table(recipe.table)
     asked = [plain(task) for task in recipe.tasks]

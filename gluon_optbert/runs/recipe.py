@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import numbers
 import reprlib
 import typing
 from pathlib import Path
@@ -90,8 +91,8 @@ def _convert(value: Any, annotation: Any) -> Any:
         raise ValueError('a truth value')
     if isinstance(value, (bool, list, dict)):
         raise ValueError(type(value).__name__)
-    if annotation is int and isinstance(value, float):
-        if not value.is_integer():
+    if annotation is int and isinstance(value, numbers.Real):
+        if int(value) != value:
             raise ValueError('a fraction')
         return int(value)
     if annotation is float:
@@ -162,6 +163,26 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe') -> R:
     if problems:
         raise RecipeError(problems)
     return recipe
+
+
+def checked(recipe: R, *, source: str = 'recipe') -> R:
+    """The same recipe with every value in its field's type, however it was made; every problem is reported at
+    once.
+
+    A dataclass takes any value. Every public function that takes a recipe therefore passes it through here
+    first: strings become paths, lists become tuples, and what the command line refuses is refused as well.
+
+    Raises
+    ------
+    RecipeError
+        As `fill`.
+    """
+    values = {
+        f.name: getattr(recipe, f.name)
+        for f in dataclasses.fields(recipe)
+        if not (f.metadata['required'] and getattr(recipe, f.name) is None)
+    }
+    return fill(type(recipe), values, source=source)
 
 
 def flag(name: str) -> str:

@@ -31,7 +31,7 @@ from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optiona
 import numpy as np
 
 from ..runs.failures import RunFailed
-from ..runs.recipe import option, to_dict
+from ..runs.recipe import checked, option, to_dict
 from ..runs.staging import new_directory, refuse_existing
 from . import documents, shards, vocabulary
 from .buckets import Buckets
@@ -139,6 +139,7 @@ def survey(recipe: ShardRecipe) -> Survey:
     FileNotFoundError, ValueError
         If a file is missing or unreadable, or there are too few documents to make pairs and to hold some out.
     """
+    recipe = checked(recipe)
     files = documents.list_files(recipe.input)
     wanted = [documents.detect_layout(path) if recipe.layout == 'auto' else recipe.layout for path in files]
     count = characters = 0
@@ -354,6 +355,7 @@ def make_shards(
     RunFailed
         If a worker process dies.
     """
+    recipe = checked(recipe)
     began = time.perf_counter()
     refuse_existing(recipe.output)
     vocab = vocabulary.read_vocabulary(recipe.vocab)

@@ -14,7 +14,7 @@ from ..architecture.parameters import PARTS, parameter_table
 from ..network.model import OptBERTModel, build, named_parameters, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.provenance import ORIGIN, note_origin
-from ..runs.recipe import check_same, save, to_dict
+from ..runs.recipe import check_same, checked, save, to_dict
 from ..runs.staging import new_directory, refuse_existing
 from .distributed import Workers
 from .mlm_nsp import fit
@@ -89,6 +89,7 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
     TrainingDiverged, Terminated
         From `fit`.
     """
+    recipe = checked(recipe)
     workers = Workers()
     recipe.check_workers(workers)
     work = work_directory(recipe.output)

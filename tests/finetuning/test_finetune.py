@@ -58,6 +58,21 @@ def finished(model_directory, glue, tmp_path_factory):
         return base, finetune_glue(recipe_for(model_directory, glue, base, seeds=[1, 2]))
 
 
+def test_recipe_made_by_hand_is_checked_before_anything_is_written(model_directory, glue, tmp_path):
+    for run_of_it in (finetune_glue, lambda recipe: prepare_glue(recipe, saved_model())):
+        with pytest.raises(RecipeError) as error:
+            run_of_it(
+                GlueRecipe(output=str(tmp_path / 'run'), model=model_directory, epochs=0, select='worst')
+            )
+        assert len(error.value.problems) == 3 and '--task is missing' in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_recipe_made_by_hand_may_have_strings_for_paths(finished, model_directory, glue, tmp_path):
+    result = finetune_glue(GlueRecipe(**values_for(model_directory, glue, tmp_path, seeds=[1, 2])))
+    assert without_times(result) == without_times(finished[1])
+
+
 def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
     base, result = finished
     assert sorted(os.listdir(base)) == ['results', 'run']

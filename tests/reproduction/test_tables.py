@@ -180,6 +180,12 @@ def test_every_table_is_planned(number, base, shards_directory, data, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_recipe_made_by_hand_is_checked(base, tmp_path):
+    with pytest.raises(RecipeError) as error:
+        plan(TableRecipe(table=8, base=str(base), output=str(tmp_path / 'out'), scale=2, rows=['bert']))
+    assert len(error.value.problems) == 3 and '--shards is missing' in str(error.value)
+
+
 def test_row_out_of_reach_says_why(base, shards_directory, data, tmp_path):
     output = tmp_path / 'out'
     recipe = recipe_for(base, shards_directory, data, output, table=15, rows='optbert-f')

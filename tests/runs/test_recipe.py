@@ -1,9 +1,11 @@
 """Recipes: filled from YAML and flags, checked whole, saved and read back."""
 
 import dataclasses
+from fractions import Fraction
 from pathlib import Path
 from typing import Optional, Tuple
 
+import numpy as np
 import pytest
 import yaml
 from helpers.tiny import ROOT, run
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import command, parse, parser_of
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.recipe import RecipeError, fill, flag, option, read_yaml, to_dict
+from gluon_optbert.runs.recipe import RecipeError, checked, fill, flag, option, read_yaml, to_dict
 from gluon_optbert.training.recipe import PretrainRecipe
 
 
@@ -125,6 +127,30 @@ def test_required_fields_may_follow_optional_ones():
 def test_saved_recipe_reads_back_equal(recipe):
     assert fill(Bread, to_dict(recipe)) == recipe
     assert fill(Bread, yaml.safe_load(yaml.safe_dump(to_dict(recipe)))) == recipe
+    assert checked(recipe) == recipe
+
+
+def test_recipe_made_by_hand_is_converted_when_it_is_checked():
+    by_hand = Rolls(flour='mill', loaves=np.int64(3), salt=1, hours=2.0, seeds=['oats'], sizes=0.5, tin='tin')
+    assert checked(by_hand) == Rolls(
+        Path('mill'), 3, 1.0, hours=2, seeds=('oats',), sizes=(0.5,), tin=Path('tin')
+    )
+    assert [type(value) for value in dataclasses.astuple(checked(by_hand))[:3]] == [type(Path()), int, float]
+
+
+def test_recipe_made_by_hand_is_refused_with_what_the_command_line_says():
+    values = {'loaves': 2.5, 'salt': -1, 'kind': 'spelt', 'sieve': 'perhaps'}
+    with pytest.raises(RecipeError) as by_hand:
+        checked(Rolls(**values), source='rolls')
+    with pytest.raises(RecipeError) as filled:
+        fill(Rolls, values, source='rolls')
+    assert sorted(by_hand.value.problems) == sorted(filled.value.problems) and len(filled.value.problems) == 6
+
+
+@pytest.mark.parametrize('value', [np.float32(2.5), Fraction(5, 2), float('inf')])
+def test_no_number_is_rounded_to_a_whole_one(value):
+    with pytest.raises(RecipeError, match='loaves must be a whole number'):
+        checked(Bread('mill', loaves=value))
 
 
 def parsed(argv, cls=Bread):

@@ -307,6 +307,17 @@ def test_recipe_out_of_range_is_refused_by_name(tmp_path, change, named):
         recipe_for(tmp_path / 'shards', tmp_path / 'model', **change)
 
 
+def test_recipe_made_by_hand_is_checked_before_anything_is_written(shards_directory, tmp_path):
+    with pytest.raises(RecipeError) as error:
+        pretrain(PretrainRecipe(output=str(tmp_path / 'model'), steps=0, optimizer='adamw', warmup=2))
+    assert len(error.value.problems) == 4 and '--shards is missing' in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_recipe_made_by_hand_may_have_strings_for_paths(finished, shards_directory, tmp_path):
+    assert pretrain(PretrainRecipe(**values_for(shards_directory, tmp_path / 'model'))) == finished[1]
+
+
 def test_all_that_is_out_of_range_is_said_at_once(tmp_path):
     with pytest.raises(RecipeError) as error:
         recipe_for(tmp_path / 'shards', tmp_path / 'model', steps=-1, warmup=2, keep=0, log_every=-1)
