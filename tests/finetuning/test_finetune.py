@@ -178,16 +178,17 @@ def test_resumed_run_equals_the_uninterrupted_one(select, model_directory, glue,
     'end',
     [
         'save = lambda *_: os._exit(9)',
-        'write_model = lambda *a, **k: (checkpoint.write_model(*a, **k), os._exit(9))',
+        'write_model = lambda *a, **k: (saved_model.write_model(*a, **k), os._exit(9))',
     ],
     ids=['before its recipe', 'after its first network'],
 )
 def test_run_that_ends_between_two_files_goes_on(end, finished, model_directory, glue, tmp_path):
     """A process of its own, so that nothing is tidied up on the way."""
     program = (
-        'import json, os, sys\nfrom gluon_optbert import checkpoint, finetuning\nfrom gluon_optbert.glue '
-        'import GlueRecipe, '
-        f'finetune_glue\nfrom gluon_optbert.recipe import fill\nfinetuning.{end}\n'
+        'import json, os, sys\nfrom gluon_optbert.finetuning import finetune\n'
+        'from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue\n'
+        'from gluon_optbert.network import saved_model\nfrom gluon_optbert.runs.recipe import fill\n'
+        f'finetune.{end}\n'
         'finetune_glue(fill(GlueRecipe, json.loads(sys.argv[1])))'
     )
     ended = run(

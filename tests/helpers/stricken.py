@@ -6,14 +6,16 @@ import psutil
 STRICKEN = """
 import json, os, signal, sys, time
 from pathlib import Path
-from gluon_optbert import training
-from gluon_optbert.distributed import Workers
-from gluon_optbert.pretraining import PretrainRecipe, pretrain
-from gluon_optbert.recipe import command, fill
+from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.recipe import fill
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.optimization import Optimizer
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.recipe import PretrainRecipe
 
 rank, stricken, steps = Workers().rank, int(sys.argv[3]), []
 Path(sys.argv[2], f'pid-{rank}').write_text(str(os.getpid()))
-update = training.Optimizer.update
+update = Optimizer.update
 
 
 def striking(self, *args, **kwargs):
@@ -24,7 +26,7 @@ def striking(self, *args, **kwargs):
     return update(self, *args, **kwargs)
 
 
-training.Optimizer.update = striking
+Optimizer.update = striking
 sys.exit(command(lambda argv: pretrain(fill(PretrainRecipe, json.loads(sys.argv[1]))) and None)())
 """
 

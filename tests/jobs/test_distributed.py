@@ -32,11 +32,12 @@ several = pytest.mark.parametrize('name', list(WORKERS)[1:])
 SEVERAL = """
 import json, sys
 import mxnet as mx
-from gluon_optbert.distributed import Workers
-from gluon_optbert.pretraining import PretrainRecipe, pretrain
-from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.pruning import prune
-from gluon_optbert.recipe import fill
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.recipe import fill
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.recipe import PretrainRecipe
 
 workers, size = Workers(), int(sys.argv[1])
 assert workers.size == size and workers.first == (workers.rank == 0) and workers.local_rank == workers.rank
@@ -215,14 +216,15 @@ def test_bad_input_ends_both_workers_with_one_line(shards_directory, tmp_path):
 FALLEN = """
 import json, os, signal, sys
 from pathlib import Path
-from gluon_optbert import training
-from gluon_optbert.distributed import Workers
-from gluon_optbert.pretraining import PretrainRecipe, pretrain
-from gluon_optbert.recipe import fill
+from gluon_optbert.runs.recipe import fill
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.optimization import Optimizer
+from gluon_optbert.training.pretrain import pretrain
+from gluon_optbert.training.recipe import PretrainRecipe
 
 rank = Workers().rank
 Path(sys.argv[2], f'pid-{rank}').write_text(str(os.getpid()))
-update, steps = training.Optimizer.update, []
+update, steps = Optimizer.update, []
 
 
 def falling(self, *args, **kwargs):
@@ -232,7 +234,7 @@ def falling(self, *args, **kwargs):
     return update(self, *args, **kwargs)
 
 
-training.Optimizer.update = falling
+Optimizer.update = falling
 pretrain(fill(PretrainRecipe, json.loads(sys.argv[1])))
 """
 

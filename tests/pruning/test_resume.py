@@ -74,10 +74,10 @@ def test_run_that_ended_before_it_cleared_up_leaves_no_checkpoints(
 ATTEMPTS = """
 import json, os, shutil, signal, sys
 from pathlib import Path
-from gluon_optbert import training
-from gluon_optbert.prune_recipe import PruneRecipe
-from gluon_optbert.pruning import prune
-from gluon_optbert.recipe import fill
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.recipe import fill
+from gluon_optbert.training import optimization
 values = json.loads(sys.argv[1])
 
 
@@ -90,7 +90,7 @@ def attempt(resume, moment):
                 os.kill(os.getpid(), signal.SIGKILL)
             return action(*args, **kwargs)
         return act
-    for owner, name in ((os, 'replace'), (os, 'fsync'), (shutil, 'rmtree'), (training.Optimizer, 'update')):
+    for owner, name in ((os, 'replace'), (os, 'fsync'), (shutil, 'rmtree'), (optimization.Optimizer, 'update')):
         setattr(owner, name, counted(getattr(owner, name)))
     prune(fill(PruneRecipe, dict(values, resume=resume)))
     return moments[0]

@@ -188,7 +188,7 @@ def test_worker_whose_words_are_swallowed_ends():
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         program = (
-            f'import time\nfrom gluon_optbert.liveness import Watch\nWatch(1, 2, '
+            f'import time\nfrom gluon_optbert.training.liveness import Watch\nWatch(1, 2, '
             f'"127.0.0.1:{server.server_port}").start()\n'
             'time.sleep(40)'
         )
