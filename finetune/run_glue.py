@@ -18,8 +18,9 @@ EXAMPLE = (
 def main(argv=None):
     """Parse the recipe, fine-tune, and say what was written."""
     recipe = parse(GlueRecipe, argv, description=__doc__, example=EXAMPLE)
-    result = finetune_glue(recipe)
-    if Workers().first:
+    workers = Workers()
+    result = finetune_glue(recipe, workers=workers)
+    if workers.first:
         print(
             f'{summary(result)}\nwrote {recipe.output} and {result_path(recipe)}\nnext: python '
             f'tools/export_model.py '

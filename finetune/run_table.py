@@ -78,15 +78,16 @@ def write_tables(output: Path) -> List[Path]:
 def main(argv=None):
     """Plan, run what is not there, and render everything that is."""
     recipe = parse(TableRecipe, argv, description=__doc__, example=EXAMPLE)
+    workers = Workers()
     if not recipe.render:
-        made = plan(recipe)
+        made = plan(recipe, workers=workers)
         if recipe.dry_run:
-            said = readable(made, measure(made))
-            if Workers().first:
+            said = readable(made, measure(made, workers))
+            if workers.first:
                 print(said)
             return
-        run(made)
-    if Workers().first:
+        run(made, workers=workers)
+    if workers.first:
         written = write_tables(recipe.output)
         print((recipe.output / 'table.md').read_text(encoding='utf-8'))
         print(

@@ -17,8 +17,9 @@ EXAMPLE = (
 def main(argv=None):
     """Parse the recipe, train, and say what was written."""
     recipe = parse(PretrainRecipe, argv, description=__doc__, example=EXAMPLE)
-    pretrain(recipe)
-    if Workers().first:
+    workers = Workers()
+    pretrain(recipe, workers=workers)
+    if workers.first:
         print(
             f'wrote {recipe.output}\nnext: python pretrain/run_prune.py pretrain/recipes/small_prune.yaml '
             f'--model {recipe.output} --shards {recipe.shards} --output runs/pruned'

@@ -17,8 +17,9 @@ EXAMPLE = (
 def main(argv=None):
     """Parse the recipe, prune, and say what was written."""
     recipe = parse(PruneRecipe, argv, description=__doc__, example=EXAMPLE)
-    prune(recipe)
-    if Workers().first:
+    workers = Workers()
+    prune(recipe, workers=workers)
+    if workers.first:
         print((recipe.output / 'pruning.md').read_text(encoding='utf-8'))
         print(f'wrote {recipe.output}\nnext: python tools/verify.py {recipe.output}')
 

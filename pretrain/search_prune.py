@@ -281,7 +281,7 @@ def main(argv=None):
     while chosen is not None:
         number, values = chosen
         try:
-            row = prune(recipe.trial(number, values))[-1]
+            row = prune(recipe.trial(number, values), workers=workers)[-1]
         except TrainingDiverged as error:
             row = None
             if workers.first:

@@ -172,11 +172,13 @@ class Timed(FineTuning):
         return measured
 
 
-def run_here(recipe: CompareRecipe, seed: int, saved: SavedModel, exercise: Exercise) -> Dict[str, Any]:
+def run_here(
+    recipe: CompareRecipe, seed: int, saved: SavedModel, exercise: Exercise, workers: Workers
+) -> Dict[str, Any]:
     """Fine-tune with this package: ``epochs`` with their scores, ``versions`` and ``seconds`` from loading
     on.
     """
-    began, own, workers = time.perf_counter(), recipe.own(), Workers()
+    began, own = time.perf_counter(), recipe.own()
     model = build(
         saved.architecture,
         start_parameters(saved, exercise.head, seed=seed),
@@ -440,14 +442,15 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         raise FileNotFoundError(
             f'{recipe.peer}: no such interpreter; python tools/peers/install.py peers --only torch makes one'
         )
-    if Workers().size > 1 or Workers().context() != mx.cpu():
+    workers = Workers()
+    if workers.size > 1 or workers.context() != mx.cpu():
         raise ValueError(
             'the comparison is of one process on the CPU; start it without horovodrun, and hide GPUs'
         )
-    check_precision(recipe.precision, Workers().context())
+    check_precision(recipe.precision, workers.context())
     saved = read_model(recipe.model)
     check_checkpoint(recipe, saved)
-    exercise = prepare_glue(recipe.own(), saved)
+    exercise = prepare_glue(recipe.own(), saved, workers=workers)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
     result = start_result(recipe, saved, exercise)
     done = {(run['seed'], run['side']) for run in result['runs']}
@@ -456,7 +459,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             if (seed, side) in done:
                 continue
             found = (
-                run_here(recipe, seed, saved, exercise)
+                run_here(recipe, seed, saved, exercise, workers)
                 if side == 'here'
                 else run_peer(recipe, seed, exercise)
             )

@@ -402,7 +402,9 @@ def _result(
     }
 
 
-def finetune(recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise]) -> Dict[str, Any]:
+def finetune(
+    recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise], *, workers: Workers
+) -> Dict[str, Any]:
     """Fine-tune a model directory with every seed of the recipe.
 
     Parameters
@@ -410,6 +412,7 @@ def finetune(recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise]) 
     recipe : FineTuneRecipe
     prepare : callable
         The model, without gates → the data set made ready for it.
+    workers : Workers
 
     Returns
     -------
@@ -427,7 +430,6 @@ def finetune(recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise]) 
         From `descend`.
     """
     recipe = checked(recipe)
-    workers = Workers()
     recipe.check_workers(workers)
     work, path = work_directory(recipe.output), result_path(recipe)
     if recipe.output.exists() and recipe.resume:

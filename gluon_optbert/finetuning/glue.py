@@ -49,7 +49,7 @@ def task_directory(task: Task, data: Optional[Path], workers: Workers) -> Path:
     )
 
 
-def prepare_glue(recipe: GlueRecipe, saved: SavedModel) -> Exercise:
+def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
     """The recipe's task, made ready for a network.
 
     Raises
@@ -64,7 +64,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel) -> Exercise:
             f'positions'
         )
     task = find_task(recipe.task)
-    data = task_directory(task, recipe.data, Workers())
+    data = task_directory(task, recipe.data, workers)
     train = read_examples(task, data / task.train).first(recipe.limit)
     heldout, test = (
         {
@@ -101,7 +101,14 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel) -> Exercise:
     )
 
 
-def finetune_glue(recipe: GlueRecipe) -> Dict[str, Any]:
-    """Fine-tune on a task of GLUE; `finetune` says what comes of it and what it raises."""
-    recipe = checked(recipe)
-    return finetune(recipe, lambda saved: prepare_glue(recipe, saved))
+def finetune_glue(recipe: GlueRecipe, *, workers: Optional[Workers] = None) -> Dict[str, Any]:
+    """Fine-tune on a task of GLUE; `finetune` says what comes of it and what it raises.
+
+    Parameters
+    ----------
+    recipe : GlueRecipe
+    workers : Workers, optional
+        Those of this job; found from the environment unless given.
+    """
+    recipe, crew = checked(recipe), workers or Workers()
+    return finetune(recipe, lambda saved: prepare_glue(recipe, saved, workers=crew), workers=crew)

@@ -76,7 +76,7 @@ def read_parts(data: Optional[Path], version: str, workers: Workers) -> Dict[str
     return questions
 
 
-def prepare_squad(recipe: SquadRecipe, saved: SavedModel) -> Exercise:
+def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
     """SQuAD, made ready for a network.
 
     Raises
@@ -90,7 +90,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel) -> Exercise:
             f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} '
             f'positions'
         )
-    questions = read_parts(recipe.data, recipe.version, Workers())
+    questions = read_parts(recipe.data, recipe.version, workers)
     questions = {
         'train': questions['train'][: recipe.limit],
         'dev': questions['dev'][: recipe.evaluation_limit],
@@ -155,7 +155,14 @@ def measure(texts: Mapping[str, Sequence[str]], found: Mapping[str, Mapping[str,
     }
 
 
-def finetune_squad(recipe: SquadRecipe) -> Dict[str, Any]:
-    """Fine-tune on SQuAD; `finetune` says what comes of it and what it raises."""
-    recipe = checked(recipe)
-    return finetune(recipe, lambda saved: prepare_squad(recipe, saved))
+def finetune_squad(recipe: SquadRecipe, *, workers: Optional[Workers] = None) -> Dict[str, Any]:
+    """Fine-tune on SQuAD; `finetune` says what comes of it and what it raises.
+
+    Parameters
+    ----------
+    recipe : SquadRecipe
+    workers : Workers, optional
+        Those of this job; found from the environment unless given.
+    """
+    recipe, crew = checked(recipe), workers or Workers()
+    return finetune(recipe, lambda saved: prepare_squad(recipe, saved, workers=crew), workers=crew)

@@ -16,7 +16,7 @@ import io
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -351,8 +351,14 @@ def _prepare(recipe: PruneRecipe, workers: Workers) -> SavedModel:
     return start
 
 
-def prune(recipe: PruneRecipe) -> List[Dict[str, Any]]:
+def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Dict[str, Any]]:
     """Run Algorithm 1, going on where an interrupted run stopped.
+
+    Parameters
+    ----------
+    recipe : PruneRecipe
+    workers : Workers, optional
+        Those of this job; found from the environment unless given.
 
     Returns
     -------
@@ -367,7 +373,7 @@ def prune(recipe: PruneRecipe) -> List[Dict[str, Any]]:
         From `fit`.
     """
     recipe = checked(recipe)
-    workers = Workers()
+    workers = workers or Workers()
     current = _prepare(recipe, workers)
     if workers.first and not (recipe.output / 'rounds.json').exists():
         note_origin(recipe.output, workers=workers.size)

@@ -114,7 +114,7 @@ def _recovery_seconds(made: Plan, workers: Workers) -> Tuple[float, float]:
 def _tuning_seconds(made: Plan, row: Row, task: str, workers: Workers) -> float:
     """Fine-tuning on a task with one seed: its steps, its held-out sets after every epoch, and its test sets."""
     recipe = made.cell_recipe(row, task)
-    exercise = _prepared(recipe, made)
+    exercise = _prepared(recipe, made, workers)
     model = build(
         made.base.architecture,
         start_parameters(made.base, exercise.head, seed=0),
@@ -156,16 +156,16 @@ def _forward_seconds(model: OptBERTModel, batch: TaskBatch, workers: Workers) ->
     return time.perf_counter() - began
 
 
-def _prepared(recipe: FineTuneRecipe, made: Plan) -> Exercise:
+def _prepared(recipe: FineTuneRecipe, made: Plan, workers: Workers) -> Exercise:
     if isinstance(recipe, SquadRecipe):
-        return prepare_squad(recipe, made.base)
+        return prepare_squad(recipe, made.base, workers=workers)
     assert isinstance(recipe, GlueRecipe)
-    return prepare_glue(recipe, made.base)
+    return prepare_glue(recipe, made.base, workers=workers)
 
 
-def measure(made: Plan) -> StepTimes:
+def measure(made: Plan, workers: Workers) -> StepTimes:
     """Time what is still to be run; what is not is 0."""
-    workers, rows = Workers(), made.chosen()
+    rows = made.chosen()
     open_rows = [row for row in rows if not made.row_done(row)]
     gates = _gate_seconds(made, workers) if any(row.maker.method == 'alpha' for row in open_rows) else 0.0
     recovery, evaluation = _recovery_seconds(made, workers) if open_rows else (0.0, 0.0)

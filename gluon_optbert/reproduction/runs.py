@@ -189,9 +189,8 @@ def _further(cls: Type[R], path: Optional[Path], defaults: Mapping[str, Any], va
     )
 
 
-def _instances(recipe: TableRecipe, task: str) -> int:
+def _instances(recipe: TableRecipe, task: str, workers: Workers) -> int:
     """Training instances of a task, no more than the further settings allow."""
-    workers = Workers()
     if task in SQUAD:
         count, path = len(read_parts(recipe.data_squad, SQUAD[task], workers)['train']), recipe.squad
     else:
@@ -221,15 +220,21 @@ def _pruning(recipe: TableRecipe, base: SavedModel) -> PruneRecipe:
     return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
 
 
-def plan(recipe: TableRecipe) -> Plan:
+def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
     """Everything that a table takes, checked: the base, its shards, the data of every task and every recipe.
+
+    Parameters
+    ----------
+    recipe : TableRecipe
+    workers : Workers, optional
+        Those of this job; found from the environment unless given.
 
     Raises
     ------
     ValueError, FileNotFoundError
         If something is missing or does not fit.
     """
-    recipe = checked(recipe)
+    recipe, workers = checked(recipe), workers or Workers()
     base = read_start(Path(str(recipe.base)))
     table = load_table(recipe.table)
     asked = [plain(task) for task in recipe.tasks]
@@ -242,14 +247,14 @@ def plan(recipe: TableRecipe) -> Plan:
         base,
         tuple(rows_of(table, base.architecture)),
         tasks,
-        {task: _instances(recipe, task) for task in tasks},
+        {task: _instances(recipe, task, workers) for task in tasks},
         pruning,
     )
     for row in made.chosen():
         for run in ([] if row.maker.kind == 'base' else [made.row_recipe(row)]) + [
             made.cell_recipe(row, task) for task in tasks
         ]:
-            run.check_workers(Workers())
+            run.check_workers(workers)
     return made
 
 
@@ -280,13 +285,19 @@ def _make(made: Plan, row: Row, workers: Workers) -> None:
     if done:
         check_same(recipe, made.directory(row) / 'recipe.yaml')
     elif isinstance(recipe, PruneRecipe):
-        prune(recipe)
+        prune(recipe, workers=workers)
     elif isinstance(recipe, PretrainRecipe):
-        pretrain(recipe)
+        pretrain(recipe, workers=workers)
 
 
-def run(made: Plan) -> None:
+def run(made: Plan, *, workers: Optional[Workers] = None) -> None:
     """Make every row that is asked for and fine-tune it on every task, as far as it has not been done.
+
+    Parameters
+    ----------
+    made : Plan
+    workers : Workers, optional
+        Those of this job; found from the environment unless given.
 
     Raises
     ------
@@ -295,7 +306,7 @@ def run(made: Plan) -> None:
     TrainingDiverged, Terminated
         From the runs.
     """
-    workers = Workers()
+    workers = workers or Workers()
     _lay_out(made, workers)
     for row in made.chosen():
         _make(made, row, workers)
@@ -306,6 +317,6 @@ def run(made: Plan) -> None:
             if done:
                 check_same(recipe, cell / 'recipe.yaml')
             elif isinstance(recipe, SquadRecipe):
-                finetune_squad(recipe)
+                finetune_squad(recipe, workers=workers)
             elif isinstance(recipe, GlueRecipe):
-                finetune_glue(recipe)
+                finetune_glue(recipe, workers=workers)

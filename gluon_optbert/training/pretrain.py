@@ -74,8 +74,14 @@ def _progress(
     return {**before, **{'head_steps' if name == 'step' else name: value for name, value in measured.items()}}
 
 
-def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
+def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Dict[str, Any]:
     """Pre-train a network and write its model directory.
+
+    Parameters
+    ----------
+    recipe : PretrainRecipe
+    workers : Workers, optional
+        Those of this job; found from the environment unless given.
 
     Returns
     -------
@@ -90,7 +96,7 @@ def pretrain(recipe: PretrainRecipe) -> Dict[str, Any]:
         From `fit`.
     """
     recipe = checked(recipe)
-    workers = Workers()
+    workers = workers or Workers()
     recipe.check_workers(workers)
     work = work_directory(recipe.output)
     if recipe.output.exists() and recipe.resume:  # it was done, though it may not have lived to say so

@@ -27,6 +27,7 @@ from gluon_optbert.network.model import named_parameters
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.tasks.features import training_batches
+from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import Optimizer
 
 sys.path.append(str(ROOT / 'tools' / 'peers'))  # where the peers find what they share
@@ -115,7 +116,7 @@ def prepared(start, **more):
         for name, value in values_for(start, 'python', 'out.json', **more).items()
     }
     recipe, saved = fill(CompareRecipe, values), read_model(start / 'model')
-    return recipe, saved, prepare_glue(recipe.own(), saved)
+    return recipe, saved, prepare_glue(recipe.own(), saved, workers=Workers())
 
 
 def test_peer_is_handed_the_batches_and_learning_rates_of_a_run_here(start, monkeypatch):
@@ -143,7 +144,7 @@ def test_peer_is_handed_the_batches_and_learning_rates_of_a_run_here(start, monk
     monkeypatch.setattr(finetuning, 'evaluation_batches', evaluation_batches)
     monkeypatch.setattr(Optimizer, 'update', update)
     recipe, saved, exercise = prepared(start, evaluation_tokens=40)
-    run_here(recipe, 1, saved, exercise)
+    run_here(recipe, 1, saved, exercise, Workers())
     handed = job(recipe, 1, exercise)
     assert len(trained) == 2 * 6 and len(evaluated) >= 2 * 2 and handed['learning_rates'].tolist() == rates
     assert not any('labels' in name for name in handed if name.startswith('heldout'))
@@ -183,7 +184,7 @@ def test_peer_is_handed_every_instance_once_an_epoch_in_random_order_where_asked
 
 def test_run_here_is_a_run_of_run_glue(start, tmp_path):
     recipe, saved, exercise = prepared(start)
-    found = run_here(recipe, 3, saved, exercise)
+    found = run_here(recipe, 3, saved, exercise, Workers())
     wanted = finetune_glue(recipe_for(start / 'model', start / 'glue', tmp_path, seeds=[3], log_every=1))[
         'runs'
     ][0]['epochs']

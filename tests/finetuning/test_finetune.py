@@ -59,7 +59,7 @@ def finished(model_directory, glue, tmp_path_factory):
 
 
 def test_recipe_made_by_hand_is_checked_before_anything_is_written(model_directory, glue, tmp_path):
-    for run_of_it in (finetune_glue, lambda recipe: prepare_glue(recipe, saved_model())):
+    for run_of_it in (finetune_glue, lambda recipe: prepare_glue(recipe, saved_model(), workers=Workers())):
         with pytest.raises(RecipeError) as error:
             run_of_it(
                 GlueRecipe(output=str(tmp_path / 'run'), model=model_directory, epochs=0, select='worst')
@@ -220,7 +220,7 @@ def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, mon
     result = finetune_glue(recipe)
     assert result['runs'][0]['kept_epoch'] == 2 and result['mean'] == {'dev/accuracy': 30.0}
     saved = read_model(tmp_path / 'run' / 'seed-1')
-    features = prepare_glue(recipe, saved).heldout['dev']
+    features = prepare_glue(recipe, saved, workers=Workers()).heldout['dev']
     found = predict(
         build(saved.architecture, saved.parameters, head=saved.head),
         features,

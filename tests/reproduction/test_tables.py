@@ -42,6 +42,7 @@ from gluon_optbert.reproduction.rows import (
 from gluon_optbert.reproduction.runs import plan, run
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.tasks.squad import Question
+from gluon_optbert.training.distributed import Workers
 
 PARAMETERS = ParameterCost()
 
@@ -326,29 +327,29 @@ def test_finished_table_is_not_computed_again_and_takes_more_tasks(
 ):
     output = finished[0]
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise AssertionError('computed again')
 
     for name in ('prune', 'pretrain', 'finetune_glue', 'finetune_squad'):
         monkeypatch.setattr(table_runs, name, refuse)
-    before = contents(output)
+    monkeypatch.setattr(table_runs, 'Workers', refuse)  # those that are given are all there are
+    before, workers = contents(output), Workers()
+
+    def go_on(**more):
+        recipe = recipe_for(base, shards_directory, data, output, **{'resume': True, **more})
+        run(plan(recipe, workers=workers), workers=workers)
+
     with pytest.raises(FileExistsError, match='--resume'):
-        run(plan(recipe_for(base, shards_directory, data, output, tasks='sst-2,squad-v2.0')))
-    run(plan(recipe_for(base, shards_directory, data, output, tasks='sst-2', resume=True)))
+        go_on(tasks='sst-2,squad-v2.0', resume=False)
+    go_on(tasks='sst-2')
     with pytest.raises(AssertionError, match='computed again'):
-        run(plan(recipe_for(base, shards_directory, data, output, tasks='mnli', resume=True)))
+        go_on(tasks='mnli')
     for change in ({'seeds': '1'}, {'alpha_steps': 3}):
         with pytest.raises(ValueError, match='other settings of ' + next(iter(change))):
-            run(plan(recipe_for(base, shards_directory, data, output, resume=True, **change)))
+            go_on(**change)
     (tmp_path / 'other.yaml').write_text((data / 'tuning.yaml').read_text() + 'learning_rate: 0.5\n')
     with pytest.raises(ValueError, match='other settings of glue'):
-        run(
-            plan(
-                recipe_for(
-                    base, shards_directory, data, output, resume=True, glue=str(tmp_path / 'other.yaml')
-                )
-            )
-        )
+        go_on(glue=str(tmp_path / 'other.yaml'))
     assert contents(output) == before
 
 
@@ -359,11 +360,11 @@ def test_interrupted_table_goes_on_with_what_is_missing(
     output, calls = tmp_path / 'table', []
     original = getattr(table_runs, stopped_in)
 
-    def stopping(recipe):
+    def stopping(recipe, **options):
         calls.append(recipe)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return original(recipe)
+        return original(recipe, **options)
 
     monkeypatch.setattr(table_runs, stopped_in, stopping)
     chosen = dict(rows='bert-l,optbert-h')
