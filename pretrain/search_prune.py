@@ -30,8 +30,9 @@ from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.recipe import check_same, option, save
-from gluon_optbert.runs.staging import new_directory, refuse_existing, write_file
+from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.run_directory import RunDirectory, State
+from gluon_optbert.runs.staging import write_file
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import TrainingDiverged
 
@@ -258,16 +259,10 @@ class Search:
 
 def prepare(recipe: SearchRecipe, workers: Workers) -> None:
     """Lay the output out, or make sure that it is this search's."""
-    if recipe.output.exists() and recipe.resume:
-        check_same(recipe, recipe.output / 'recipe.yaml', but=('resume', 'trials'))
-        return
-    refuse_existing(recipe.output, remedy='go on with --resume, choose another path, or remove it')
-    recipe.steps(read_model(recipe.model))
-    workers.barrier('checked')
-    if workers.first:
-        with new_directory(recipe.output) as staged:
-            save(recipe, staged / 'recipe.yaml')
-    workers.barrier('laid out')
+    directory = RunDirectory(recipe, may_change=('resume', 'trials'))
+    if directory.state is State.NEW:
+        recipe.steps(read_model(recipe.model))
+    directory.lay_out(workers)
 
 
 @command

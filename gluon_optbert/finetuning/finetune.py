@@ -28,13 +28,14 @@ from ..network.model import OptBERTModel, build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.manifest import sha256
 from ..runs.provenance import origin_here
-from ..runs.recipe import check_same, checked, option, save, to_dict
-from ..runs.staging import new_directory, refuse_existing, write_file
+from ..runs.recipe import checked, option, to_dict
+from ..runs.run_directory import RunDirectory, State
+from ..runs.staging import refuse_existing, write_file
 from ..tasks.features import Features, TaskBatch, evaluation_batches, steps_per_epoch, training_batches
 from ..training.distributed import Workers
 from ..training.loop import descend
 from ..training.objective import Objective, Phase
-from ..training.recipe import WeightRecipe, work_directory
+from ..training.recipe import WeightRecipe
 from ..training.reporter import Reporter
 from ..training.states import States
 
@@ -375,6 +376,10 @@ def result_path(recipe: FineTuneRecipe) -> Path:
     return recipe.results / f'{recipe.output.name}.json'
 
 
+def _read_result(output: Path) -> Dict[str, Any]:
+    return json.loads((output / 'result.json').read_text(encoding='utf-8'))
+
+
 def _result(
     recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, workers: Workers, runs: List[Any]
 ) -> Dict[str, Any]:
@@ -431,24 +436,16 @@ def finetune(
     """
     recipe = checked(recipe)
     recipe.check_workers(workers)
-    work, path = work_directory(recipe.output), result_path(recipe)
-    if recipe.output.exists() and recipe.resume:
-        return json.loads((recipe.output / 'result.json').read_text(encoding='utf-8'))
-    refuse_existing(recipe.output)
-    if work.exists():
-        if not recipe.resume:
-            raise FileExistsError(f'{work} holds an unfinished run; go on with --resume, or remove it')
-        check_same(recipe, work / 'recipe.yaml')
-    else:
+    directory = RunDirectory(recipe, read=_read_result)
+    if directory.result is not None:
+        return directory.result
+    work, path = directory.path, result_path(recipe)
+    if directory.state is State.NEW:
         refuse_existing(path, remedy='remove it, or give another --output or --results')
     saved = without_gates(read_model(recipe.model))
     exercise = prepare(saved)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
-    workers.barrier('checked')
-    if workers.first and not work.exists():
-        with new_directory(work) as staged:
-            save(recipe, staged / 'recipe.yaml')
-    workers.barrier('laid out')
+    directory.lay_out(workers)
     for seed in recipe.seeds:
         if not (work / f'seed-{seed}').exists():
             _run_seed(seed, saved, exercise, recipe, work, workers)

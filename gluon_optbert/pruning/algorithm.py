@@ -30,8 +30,9 @@ from ..cutting.shrink import shrink
 from ..network.model import OptBERTModel, build, named_parameters, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.provenance import ORIGIN, note_origin
-from ..runs.recipe import check_same, checked, save, to_dict
-from ..runs.staging import new_directory, refuse_existing, write_file
+from ..runs.recipe import checked, to_dict
+from ..runs.run_directory import RunDirectory, State
+from ..runs.staging import write_file
 from ..text.shards import Shards
 from ..training.distributed import Workers
 from ..training.loop import descend
@@ -326,28 +327,25 @@ def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
     return read_model(directory / 'model')
 
 
-def _prepare(recipe: PruneRecipe, workers: Workers) -> SavedModel:
+def _open(recipe: PruneRecipe, workers: Workers) -> SavedModel:
     """Check everything before the first step, and lay the run directory out; the network that is pruned."""
     recipe.check_workers(workers)
-    base = recipe.output / 'round-0' / 'model'
-    if recipe.output.exists() and recipe.resume:
-        check_same(recipe, recipe.output / 'recipe.yaml')
-        return read_model(base)
-    refuse_existing(recipe.output, remedy='go on with --resume, choose another path, or remove it')
+    directory = RunDirectory(recipe)
+    if directory.state is State.BEGUN:
+        return read_model(recipe.output / 'round-0' / 'model')
     start = read_start(recipe.model)
     problem = unreachable(recipe, start.architecture)
     if problem:
         raise ValueError(problem)
-    open_shards(recipe, start.vocabulary)
+    open_shards(recipe.shards, start.vocabulary)
     recipe.steps(start)
-    workers.barrier('checked')
-    if workers.first:
-        with new_directory(recipe.output) as staged:
-            save(recipe, staged / 'recipe.yaml')
-            (staged / 'metrics.jsonl').write_text('', encoding='utf-8')
-            (staged / 'round-0').mkdir()
-            write_model(staged / 'round-0' / 'model', start)
-    workers.barrier('laid out')
+
+    def write(staged: Path) -> None:
+        (staged / 'metrics.jsonl').write_text('', encoding='utf-8')
+        (staged / 'round-0').mkdir()
+        write_model(staged / 'round-0' / 'model', start)
+
+    directory.lay_out(workers, write)
     return start
 
 
@@ -372,16 +370,15 @@ def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Dic
     TrainingDiverged, Terminated
         From `fit`.
     """
-    recipe = checked(recipe)
-    workers = workers or Workers()
-    current = _prepare(recipe, workers)
+    recipe, workers = checked(recipe), workers or Workers()
+    current = _open(recipe, workers)
     if workers.first and not (recipe.output / 'rounds.json').exists():
         note_origin(recipe.output, workers=workers.size)
     cost = recipe.cost()
     job = _Job(
         recipe,
         workers,
-        open_shards(recipe, current.vocabulary),
+        open_shards(recipe.shards, current.vocabulary),
         cost,
         cost.cost(current.architecture),
         recipe.steps(current),

@@ -84,7 +84,7 @@ def _gate_seconds(made: Plan, workers: Workers) -> float:
         recipe.alpha_optimizer,
         workers=workers,
     )
-    shards = open_shards(recipe)['train']
+    shards = open_shards(recipe.shards)['train']
     return step_seconds(
         Pretraining(model, workers, shards), optimizer, recipe.phase('gates', UNTIMED + TIMED)
     )
@@ -92,7 +92,7 @@ def _gate_seconds(made: Plan, workers: Workers) -> float:
 
 def _recovery_seconds(made: Plan, workers: Workers) -> Tuple[float, float]:
     """A step of all weights, and a held-out evaluation."""
-    recipe, shards = made.pruning, open_shards(made.pruning)
+    recipe, shards = made.pruning, open_shards(made.pruning.shards)
     model = build(
         made.base.architecture,
         made.base.parameters,

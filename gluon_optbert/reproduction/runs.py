@@ -23,8 +23,8 @@ from ..finetuning.squad import SquadRecipe, finetune_squad, read_parts
 from ..network.saved_model import SavedModel
 from ..pruning.algorithm import prune
 from ..pruning.recipe import PruneRecipe, read_start
-from ..runs.recipe import check_same, checked, fill, read_yaml, save, to_dict
-from ..runs.staging import new_directory, refuse_existing
+from ..runs.recipe import check_same, checked, fill, read_yaml, to_dict
+from ..runs.run_directory import RunDirectory
 from ..tasks.task import find_task, read_examples
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
@@ -153,6 +153,10 @@ class Plan:
             {**values, 'task': task, 'data': _text(recipe.data_glue)},
         )
 
+    def write(self, directory: Path) -> None:
+        """Leave what rendering has to know."""
+        (directory / 'plan.json').write_text(json.dumps(self.to_dict(), indent=1) + '\n', encoding='utf-8')
+
     def to_dict(self) -> Dict[str, Any]:
         """What rendering has to know beside the results."""
         return {
@@ -240,7 +244,7 @@ def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
     asked = [plain(task) for task in recipe.tasks]
     tasks = tuple(task for task in task_names(table) if not asked or plain(task) in asked)
     pruning = _pruning(recipe, base)
-    open_shards(pruning, base.vocabulary)
+    open_shards(pruning.shards, base.vocabulary)
     made = Plan(
         recipe,
         table,
@@ -256,23 +260,6 @@ def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
         ]:
             run.check_workers(workers)
     return made
-
-
-def _lay_out(made: Plan, workers: Workers) -> None:
-    """Make the output, or make sure that it is this table's."""
-    recipe = made.recipe
-    if recipe.output.exists() and recipe.resume:
-        check_same(recipe, recipe.output / 'recipe.yaml', but=_LATER)
-    else:
-        refuse_existing(recipe.output, remedy='go on with --resume, choose another path, or remove it')
-        workers.barrier('table checked')
-        if workers.first:
-            with new_directory(recipe.output) as staged:
-                save(recipe, staged / 'recipe.yaml')
-                (staged / 'plan.json').write_text(
-                    json.dumps(made.to_dict(), indent=1) + '\n', encoding='utf-8'
-                )
-    workers.barrier('table laid out')
 
 
 def _make(made: Plan, row: Row, workers: Workers) -> None:
@@ -307,7 +294,8 @@ def run(made: Plan, *, workers: Optional[Workers] = None) -> None:
         From the runs.
     """
     workers = workers or Workers()
-    _lay_out(made, workers)
+    directory = RunDirectory(made.recipe, may_change=_LATER, name='table ')
+    directory.lay_out(workers, made.write)
     for row in made.chosen():
         _make(made, row, workers)
         for task in made.tasks:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any, Dict, Mapping, Optional
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from mxnet import gluon
 
+from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING
 from ..architecture.named import resolve
@@ -14,11 +16,12 @@ from ..architecture.parameters import PARTS, parameter_table
 from ..network.model import OptBERTModel, build, named_parameters, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.provenance import ORIGIN, note_origin
-from ..runs.recipe import check_same, checked, save, to_dict
-from ..runs.staging import new_directory, refuse_existing
+from ..runs.recipe import checked, to_dict
+from ..runs.run_directory import RunDirectory, work_directory
+from ..text.shards import Shards
 from .distributed import Workers
 from .mlm_nsp import fit
-from .recipe import PretrainRecipe, open_shards, trained_steps, work_directory
+from .recipe import PretrainRecipe, open_shards, trained_steps
 from .reporter import Reporter
 
 
@@ -74,6 +77,59 @@ def _progress(
     return {**before, **{'head_steps' if name == 'step' else name: value for name, value in measured.items()}}
 
 
+def _architecture(
+    recipe: PretrainRecipe, start: Optional[SavedModel], shards: Shards, *, tokens: int
+) -> Architecture:
+    """The network that a run trains; ValueError unless it takes the instances of the shards and the tokens of
+    their vocabulary.
+    """
+    architecture = start.architecture if start else resolve(recipe.architecture, vocab_size=tokens)
+    if architecture.vocab_size != tokens:
+        raise ValueError(
+            f"the architecture has {architecture.vocab_size} tokens, the shards' vocabulary {tokens}"
+        )
+    if shards.max_seq_length > architecture.max_length:
+        raise ValueError(
+            f'shards have up to {shards.max_seq_length} tokens, the architecture has '
+            f'{architecture.max_length} positions'
+        )
+    return architecture
+
+
+def _train(
+    recipe: PretrainRecipe,
+    start: Optional[SavedModel],
+    architecture: Architecture,
+    shards: Mapping[str, Shards],
+    work: Path,
+    workers: Workers,
+) -> Tuple[OptBERTModel, Dict[str, Any]]:
+    """The trained network, and what `fit` says of it."""
+    model = build(
+        architecture,
+        start.parameters if start else None,
+        seed=recipe.seed,
+        initial_std=recipe.initial_std,
+        dropout=recipe.dropout,
+        precision=recipe.precision,
+        ctx=workers.context(),
+    )
+    workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
+    notes = {'parameters': ParameterCost().cost(architecture)}
+    measured = fit(
+        model,
+        recipe.weight_optimizer(model, workers, _trained(model, recipe, start)),
+        recipe.schedule(recipe.steps),
+        recipe.phase('pretraining', recipe.steps, notes=notes),
+        shards=shards['train'],
+        heldout=shards['heldout'],
+        workers=workers,
+        reporter=Reporter(work / 'metrics.jsonl', workers),
+        states=work / 'states',
+    )
+    return model, measured
+
+
 def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Dict[str, Any]:
     """Pre-train a network and write its model directory.
 
@@ -95,73 +151,28 @@ def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Di
     TrainingDiverged, Terminated
         From `fit`.
     """
-    recipe = checked(recipe)
-    workers = workers or Workers()
+    recipe, workers = checked(recipe), workers or Workers()
     recipe.check_workers(workers)
-    work = work_directory(recipe.output)
-    if recipe.output.exists() and recipe.resume:  # it was done, though it may not have lived to say so
-        progress = dict(read_model(recipe.output).progress)
-        check_same(recipe, recipe.output / 'recipe.yaml')
+    directory = RunDirectory(recipe, read=lambda output: dict(read_model(output).progress))
+    if directory.result is not None:  # it was done, though it may not have lived to say so
         workers.barrier('seen')
-        shutil.rmtree(work, ignore_errors=True)
-        return progress
-    refuse_existing(recipe.output)
-    if work.exists():
-        if not recipe.resume:
-            raise FileExistsError(f'{work} holds an unfinished run; go on with --resume, or remove it')
-        check_same(recipe, work / 'recipe.yaml')
+        shutil.rmtree(work_directory(recipe.output), ignore_errors=True)
+        return directory.result
     start = _start(recipe)
-    shards = open_shards(recipe, start.vocabulary if start else None)
+    shards = open_shards(recipe.shards, start.vocabulary if start else None)
     vocabulary = shards['train'].vocabulary()
-    architecture = start.architecture if start else resolve(recipe.architecture, vocab_size=len(vocabulary))
-    if architecture.vocab_size != len(vocabulary):
-        raise ValueError(
-            f"the architecture has {architecture.vocab_size} tokens, the shards' vocabulary {len(vocabulary)}"
-        )
-    if shards['train'].max_seq_length > architecture.max_length:
-        raise ValueError(
-            f'shards have up to {shards["train"].max_seq_length} tokens, the architecture has '
-            f'{architecture.max_length} positions'
-        )
-    workers.barrier('checked')
-    if workers.first and not work.exists():
-        with new_directory(work) as staged:
-            save(recipe, staged / 'recipe.yaml')
+    architecture = _architecture(recipe, start, shards['train'], tokens=len(vocabulary))
+    directory.lay_out(workers)
     if workers.first:
-        note_origin(work, workers=workers.size)
-    workers.barrier('laid out')
-
-    model = build(
-        architecture,
-        start.parameters if start else None,
-        seed=recipe.seed,
-        initial_std=recipe.initial_std,
-        dropout=recipe.dropout,
-        precision=recipe.precision,
-        ctx=workers.context(),
-    )
-    workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
-    reporter = Reporter(work / 'metrics.jsonl', workers)
-    size = ParameterCost().cost(architecture)
-    optimizer = recipe.weight_optimizer(model, workers, _trained(model, recipe, start))
-    measured = fit(
-        model,
-        optimizer,
-        recipe.schedule(recipe.steps),
-        recipe.phase('pretraining', recipe.steps, notes={'parameters': size}),
-        shards=shards['train'],
-        heldout=shards['heldout'],
-        workers=workers,
-        reporter=reporter,
-        states=work / 'states',
-    )
+        note_origin(directory.path, workers=workers.size)
+    model, measured = _train(recipe, start, architecture, shards, directory.path, workers)
     progress = _progress(measured, recipe, start)
     if workers.first:
         write_model(
             recipe.output,
             SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress),
-            extra={name: (work / name).read_bytes() for name in ('metrics.jsonl', ORIGIN)},
+            extra={name: (directory.path / name).read_bytes() for name in ('metrics.jsonl', ORIGIN)},
         )
-        shutil.rmtree(work)
+        shutil.rmtree(directory.path)
     workers.barrier('written')
     return progress

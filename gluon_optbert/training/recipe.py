@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
+from gluonnlp.vocab import BERTVocab
 from mxnet import gluon
 
 from ..architecture.parameters import parameter_table
@@ -187,18 +188,14 @@ class PretrainRecipe(TrainingRecipe):
         return found
 
 
-def open_shards(recipe: TrainingRecipe, vocabulary=None) -> Dict[str, Shards]:
-    """Both splits of the recipe's shards; ValueError if they were made with another vocabulary."""
+def open_shards(directory: Path, vocabulary: Optional[BERTVocab] = None) -> Dict[str, Shards]:
+    """Both splits of a directory of shards, ``train`` and ``heldout``; ValueError if they were made with
+    another vocabulary than the one given.
+    """
     expected = None if vocabulary is None else vocabulary_hash(vocabulary)
     return {
-        split: Shards.open(recipe.shards, split=split, vocabulary_hash=expected)
-        for split in ('train', 'heldout')
+        split: Shards.open(directory, split=split, vocabulary_hash=expected) for split in ('train', 'heldout')
     }
-
-
-def work_directory(output: Path) -> Path:
-    """Where an unfinished run keeps its checkpoints and metrics: beside its output."""
-    return output.with_name(output.name + '.training')
 
 
 def trained_steps(progress: Mapping[str, Any]) -> int:

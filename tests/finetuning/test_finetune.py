@@ -177,8 +177,8 @@ def test_resumed_run_equals_the_uninterrupted_one(select, model_directory, glue,
 @pytest.mark.parametrize(
     'end',
     [
-        'save = lambda *_: os._exit(9)',
-        'write_model = lambda *a, **k: (saved_model.write_model(*a, **k), os._exit(9))',
+        'run_directory.save = lambda *_: os._exit(9)',
+        'finetune.write_model = lambda *a, **k: (saved_model.write_model(*a, **k), os._exit(9))',
     ],
     ids=['before its recipe', 'after its first network'],
 )
@@ -187,8 +187,9 @@ def test_run_that_ends_between_two_files_goes_on(end, finished, model_directory,
     program = (
         'import json, os, sys\nfrom gluon_optbert.finetuning import finetune\n'
         'from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue\n'
-        'from gluon_optbert.network import saved_model\nfrom gluon_optbert.runs.recipe import fill\n'
-        f'finetune.{end}\n'
+        'from gluon_optbert.network import saved_model\nfrom gluon_optbert.runs import run_directory\n'
+        'from gluon_optbert.runs.recipe import fill\n'
+        f'{end}\n'
         'finetune_glue(fill(GlueRecipe, json.loads(sys.argv[1])))'
     )
     ended = run(
@@ -202,6 +203,15 @@ def test_run_that_ends_between_two_files_goes_on(end, finished, model_directory,
             contents(tmp_path / 'run' / seed)['model.params']
             == contents(finished[0] / 'run' / seed)['model.params']
         )
+
+
+def test_finished_run_is_not_handed_to_other_settings(finished, model_directory, glue):
+    """It once was, and its result passed for theirs."""
+    base, result = finished
+    values = {'seeds': [1, 2], 'resume': True}
+    assert finetune_glue(recipe_for(model_directory, glue, base, **values)) == result
+    with pytest.raises(ValueError, match='other settings of learning_rate'):
+        finetune_glue(recipe_for(model_directory, glue, base, **values, learning_rate=0.5))
 
 
 def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, monkeypatch):

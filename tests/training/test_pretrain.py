@@ -30,11 +30,12 @@ from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.runs.run_directory import work_directory
 from gluon_optbert.training import pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import TrainingDiverged
 from gluon_optbert.training.pretrain import pretrain
-from gluon_optbert.training.recipe import PretrainRecipe, work_directory
+from gluon_optbert.training.recipe import PretrainRecipe
 
 
 @pytest.fixture(scope='module')

@@ -1,0 +1,123 @@
+"""The directory of a run: whether the run is new, goes on, is done, or may not begin at all."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Any, Callable, Generic, Optional, Protocol, Sequence, TypeVar
+
+from .recipe import check_same, save
+from .staging import new_directory, refuse_existing
+
+T = TypeVar('T')
+RECIPE = 'recipe.yaml'
+
+
+class Ranks(Protocol):
+    """The workers of a job, as far as files are concerned."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes."""
+
+    def barrier(self, name: str) -> None:
+        """Wait until every worker is here."""
+
+
+class State(enum.Enum):
+    """Where a run stands when its command is given."""
+
+    NEW = 'new'
+    BEGUN = 'begun'
+    FINISHED = 'finished'
+
+
+def work_directory(output: Path) -> Path:
+    """Where an unfinished run keeps its checkpoints and metrics: beside its output."""
+    return output.with_name(output.name + '.training')
+
+
+class RunDirectory(Generic[T]):
+    """The directory that a run writes to.
+
+    A run either writes to its output from the beginning, and knows itself what is done; or it works beside its
+    output, in `work_directory`, and the output is there when the run is finished.
+
+    Parameters
+    ----------
+    recipe : dataclass with ``output`` and ``resume``
+    read : callable, optional
+        Reads what a finished run has left at its output; its result is `result`. Given by runs that work
+        beside their output.
+    may_change : sequence of str
+        Fields of the recipe that may differ when the run goes on.
+    name : str
+        In front of the names of barriers, where runs stand inside each other.
+
+    Attributes
+    ----------
+    path : Path
+        Where the run writes until it is done.
+    state : State
+    result
+        What `read` gave of a finished run; None of others.
+
+    Raises
+    ------
+    FileExistsError
+        If there is something at the output, or a run that is not finished, and ``resume`` is not set.
+    ValueError
+        If the run was begun with other settings.
+    FileNotFoundError
+        If the output can have no place, or what is there is no run.
+    """
+
+    def __init__(
+        self,
+        recipe: Any,
+        *,
+        read: Optional[Callable[[Path], T]] = None,
+        may_change: Sequence[str] = ('resume',),
+        name: str = '',
+    ):
+        self._recipe, self._may_change, self._name = recipe, may_change, name
+        output = recipe.output
+        self.path = output if read is None else work_directory(output)
+        self.result: Optional[T] = None
+        if output.exists() and recipe.resume:
+            self.state = State.BEGUN if read is None else State.FINISHED
+            self.result = None if read is None else read(output)
+            self._check_recipe(output)
+            return
+        if read is None:
+            refuse_existing(output, remedy='go on with --resume, choose another path, or remove it')
+        else:
+            refuse_existing(output)
+        self.state = State.BEGUN if self.path.exists() else State.NEW
+        if self.state is State.BEGUN:
+            if not recipe.resume:
+                raise FileExistsError(
+                    f'{self.path} holds an unfinished run; go on with --resume, or remove it'
+                )
+            self._check_recipe(self.path)
+
+    def _check_recipe(self, directory: Path) -> None:
+        check_same(self._recipe, directory / RECIPE, but=self._may_change)
+
+    def lay_out(self, workers: Ranks, write: Optional[Callable[[Path], Any]] = None) -> None:
+        """Make the directory of a new run, whole or not at all; the first worker does, and the others wait.
+
+        Parameters
+        ----------
+        workers : Ranks
+            All of them have opened the directory when the first one writes.
+        write : callable, optional
+            Writes what the directory holds beside the recipe.
+        """
+        workers.barrier(f'{self._name}checked')
+        if workers.first and self.state is State.NEW:
+            with new_directory(self.path) as staged:
+                save(self._recipe, staged / RECIPE)
+                if write is not None:
+                    write(staged)
+        workers.barrier(f'{self._name}laid out')

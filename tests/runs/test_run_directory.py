@@ -1,0 +1,108 @@
+"""Run directories: whether a run is new, goes on, is done or may not begin, and that they are whole or absent."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+from helpers.tiny import contents
+
+from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.run_directory import RunDirectory, State, work_directory
+
+
+@dataclasses.dataclass(frozen=True)
+class Soup:
+    """A run that writes a directory."""
+
+    output: Path = option('where the soup stands')
+    salt: float = option('grams', 1.0)
+    guests: int = option('who may come later', 2)
+    resume: bool = option('go on', False)
+
+
+class Cook:
+    """The first of the workers, or another one; remembers where it waited."""
+
+    def __init__(self, first=True):
+        self.first, self.waited = first, []
+
+    def barrier(self, name):
+        self.waited.append(name)
+
+
+def read_soup(output):
+    return (output / 'soup').read_text()
+
+
+@pytest.fixture(params=['at its output', 'beside its output'])
+def read(request):
+    """What reads a finished run: nothing where the run writes to its output from the beginning."""
+    return None if request.param == 'at its output' else read_soup
+
+
+def test_new_run_lays_out_its_recipe_and_what_it_wants(read, tmp_path):
+    directory = RunDirectory(Soup(tmp_path / 'soup'), read=read, name='soup ')
+    assert (directory.state, directory.result) == (State.NEW, None) and not list(tmp_path.iterdir())
+    cook = Cook()
+    directory.lay_out(cook, lambda staged: (staged / 'pot').write_text('empty'))
+    assert directory.path == (tmp_path / 'soup' if read is None else work_directory(tmp_path / 'soup'))
+    assert contents(tmp_path).keys() == {f'{directory.path.name}/{name}' for name in ('recipe.yaml', 'pot')}
+    assert cook.waited == ['soup checked', 'soup laid out']
+
+
+def test_only_the_first_worker_writes(read, tmp_path):
+    cook = Cook(first=False)
+    RunDirectory(Soup(tmp_path / 'soup'), read=read).lay_out(cook)
+    assert not list(tmp_path.iterdir()) and cook.waited == ['checked', 'laid out']
+
+
+def test_directory_is_whole_or_absent(read, tmp_path):
+    def burn(staged):
+        (staged / 'pot').write_text('half')
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        RunDirectory(Soup(tmp_path / 'soup'), read=read).lay_out(Cook(), burn)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_begun_run_goes_on_only_when_asked_to_and_with_its_settings(read, tmp_path):
+    begun = RunDirectory(Soup(tmp_path / 'soup'), read=read)
+    begun.lay_out(Cook())
+    (begun.path / 'pot').write_text('half')
+    before = contents(tmp_path)
+    with pytest.raises(FileExistsError, match='--resume'):
+        RunDirectory(Soup(tmp_path / 'soup'), read=read)
+    with pytest.raises(ValueError, match='other settings of guests, salt'):
+        RunDirectory(Soup(tmp_path / 'soup', 2.0, guests=3, resume=True), read=read)
+    going_on = RunDirectory(
+        Soup(tmp_path / 'soup', guests=3, resume=True), read=read, may_change=('resume', 'guests')
+    )
+    going_on.lay_out(Cook(), lambda staged: (staged / 'pot').write_text('new'))
+    assert going_on.state is State.BEGUN and going_on.path == begun.path
+    assert contents(tmp_path) == before
+
+
+def test_finished_run_is_read_and_its_settings_are_compared(tmp_path):
+    begun = RunDirectory(Soup(tmp_path / 'soup'), read=read_soup)
+    begun.lay_out(Cook(), lambda staged: (staged / 'soup').write_text('good'))
+    os.rename(begun.path, tmp_path / 'soup')
+    finished = RunDirectory(Soup(tmp_path / 'soup', resume=True), read=read_soup)
+    assert (finished.state, finished.result) == (State.FINISHED, 'good')
+    with pytest.raises(ValueError, match='soup was begun with other settings of salt'):
+        RunDirectory(Soup(tmp_path / 'soup', 2.0, resume=True), read=read_soup)
+    with pytest.raises(FileExistsError, match='soup: exists'):
+        RunDirectory(Soup(tmp_path / 'soup'), read=read_soup)
+
+
+def test_resume_of_nothing_is_a_new_run(read, tmp_path):
+    assert RunDirectory(Soup(tmp_path / 'soup', resume=True), read=read).state is State.NEW
+
+
+def test_what_is_no_run_is_not_gone_on_with(read, tmp_path):
+    (tmp_path / 'soup').mkdir()
+    (tmp_path / 'soup' / 'mine').write_text('kept')
+    with pytest.raises(FileNotFoundError, match='soup'):
+        RunDirectory(Soup(tmp_path / 'soup', resume=True), read=read)
+    assert contents(tmp_path).keys() == {'soup/mine'}
