@@ -18,16 +18,15 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-import mxnet as mx
 import numpy as np
 
 from ..architecture.architecture import Architecture
-from ..architecture.cost import CostModel, LatencyCost, ParameterCost, beta
-from ..architecture.parameters import Alphas, gate_name
+from ..architecture.cost import CostModel, LatencyCost, ParameterCost
+from ..architecture.parameters import Alphas
 from ..cutting.baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
 from ..cutting.selection import Selection, select_units
 from ..cutting.shrink import shrink
-from ..network.model import OptBERTModel, build, named_parameters, read_parameters
+from ..network.model import OptBERTModel, build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.provenance import ORIGIN, note_origin
 from ..runs.recipe import checked, to_dict
@@ -35,13 +34,13 @@ from ..runs.run_directory import RunDirectory, State
 from ..runs.staging import write_file
 from ..text.shards import Shards
 from ..training.distributed import Workers
-from ..training.loop import descend
-from ..training.mlm_nsp import Pretraining, evaluate, fit, gradients
-from ..training.optimization import Optimizer, Schedule
+from ..training.mlm_nsp import evaluate, fit
+from ..training.objective import Phase
 from ..training.recipe import open_shards
 from ..training.reporter import Reporter
+from .gate_training import train_gates
+from .head_importance import head_importance
 from .latency import check_predictions
-from .penalty import PENALTIES, Penalty
 from .recipe import PruneRecipe, read_start, unreachable
 from .report import explain, readable, summary
 
@@ -65,6 +64,14 @@ class _Job:
     def directory(self, number: int) -> Path:
         return self.recipe.output / f'round-{number}'
 
+    def phase(self, name: str, number: int, **more: Any) -> Phase:
+        """A phase of a round: recovery trains on the batches that follow those of the gates."""
+        gates, recovery = self.steps
+        first = (number - 1) * (gates + recovery)
+        if name == 'recovery':
+            return self.recipe.phase(name, recovery, first_batch=first + gates, **more)
+        return self.recipe.phase(name, gates, first_batch=first, **more)
+
     def evaluate(self, model: OptBERTModel) -> Dict[str, float]:
         return evaluate(
             model,
@@ -83,138 +90,39 @@ class _Job:
         )
 
 
-class GateTraining(Pretraining):
-    """The training of alpha by equation (2): MLM plus NSP, and a penalty on alpha.
-
-    Parameters
-    ----------
-    model : OptBERTModel
-        With gates; only they are trained.
-    workers : Workers
-    shards : Shards
-        To train on.
-    penalty : Penalty
-    """
-
-    def __init__(self, model: OptBERTModel, workers: Workers, shards: Shards, penalty: Penalty):
-        super().__init__(model, workers, shards)
-        self._penalty = penalty
-
-    def after_backward(self) -> None:
-        self._penalty.add_gradient(self.model.gates)
-
-    def after_update(self, learning_rate: float) -> None:
-        self._penalty.after_step(self.model.gates, learning_rate)
-
-    def metrics(self) -> Dict[str, float]:
-        return {'penalty': self._penalty.value(self.model.gates.values())}
-
-
-def train_gates(
-    job: _Job, current: SavedModel, number: int
-) -> Tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]:
-    """Train alpha by equation (2) with the weights frozen.
-
-    Returns
-    -------
-    alphas : dict of width key to np.ndarray
-        What the weights are multiplied by. A unit that the penalty has put at exactly zero has an alpha of
-        one: should the budget let it stay, weights folded by zero could never recover.
-    scores : dict of width key to np.ndarray
-        What ranks the units: the trained values themselves.
-    """
-    recipe = job.recipe
-    kind = PENALTIES[recipe.penalty]
-    model = job.build(current, gated=kind.gate)
-    for parameter in model.collect_params().values():
-        parameter.grad_req = 'null'
-    gates = model.gates
-    for key, parameter in gates.parameters.items():
-        if key[0] in recipe.prune:
-            parameter.grad_req = 'write'
-        else:
-            parameter.set_data(mx.nd.full(parameter.shape, kind.gate.FIXED))
-    steps, recovery = job.steps
-    phase = recipe.phase(
-        'gates',
-        steps,
-        evaluate_every=0,
-        first_batch=(number - 1) * (steps + recovery),
-        notes={'round': number, 'parameters': ParameterCost().cost(current.architecture)},
-    )
-    optimizer = Optimizer(
-        {gate_name(key): parameter for key, parameter in gates.trained().items()},
-        recipe.alpha_optimizer,
-        workers=job.workers,
-        scale=recipe.loss_scale(),
+def _train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
+    """`train_gates` with the settings of the recipe."""
+    recipe, notes = job.recipe, {'round': number, 'parameters': ParameterCost().cost(current.architecture)}
+    return train_gates(
+        current,
+        job.shards['train'],
+        job.phase('gates', number, evaluate_every=0, notes=notes),
+        learning_rate=recipe.alpha_learning_rate,
+        penalty=recipe.penalty,
+        gamma=recipe.gamma,
+        cost=job.cost,
+        prune=recipe.prune,
+        optimizer=recipe.alpha_optimizer,
+        dropout=recipe.dropout,
+        precision=recipe.precision,
         compression=recipe.compression,
-    )
-    penalty = kind(recipe.gamma, beta(current.architecture, job.cost))
-    descend(
-        GateTraining(model, job.workers, job.shards['train'], penalty),
-        optimizer,
-        Schedule(recipe.alpha_learning_rate, steps, decay=False),
-        phase,
+        workers=job.workers,
         reporter=job.reporter,
         states=job.directory(number) / 'gate-states',
     )
-    trained = gates.values()
-    values = {key: kind.gate.value(value) for key, value in trained.items()}
-    scores = {key: np.exp(value) for key, value in trained.items()} if recipe.penalty == 'l0' else values
-    return {key: np.where(value == 0, np.float32(1), value) for key, value in values.items()}, scores
-
-
-def head_importance(job: _Job, current: SavedModel, number: int) -> Dict[str, np.ndarray]:
-    """Scores of the heads by Michel et al. (2019), "Are Sixteen Heads Really Better than One?", equation (2).
-
-    The expected magnitude of the loss's derivative towards a head's output gate, over as many batches as
-    gates would be trained for, normalised within each layer as there. A head's output is linear in its
-    values, so the derivative is the inner product of the value weights with their gradients.
-
-    Returns
-    -------
-    dict of width key to np.ndarray
-        Ones for every width other than the heads.
-    """
-    model = job.build(current, precision='float32')
-    values = {
-        name: parameter for name, parameter in named_parameters(model).items() if '.proj_value.' in name
-    }
-    for parameter in model.collect_params().values():
-        parameter.grad_req = 'null'
-    for parameter in values.values():
-        parameter.grad_req = 'write'
-    steps, recovery = job.steps
-    phase = job.recipe.phase('importance', steps, first_batch=(number - 1) * (steps + recovery))
-    scores = {
-        key: np.zeros(width) if key[0] == 'a' else np.ones(width)
-        for key, width in current.architecture.widths().items()
-    }
-    for _ in gradients(model, values, phase, shards=job.shards['train'], workers=job.workers):
-        for i, layer in enumerate(current.architecture.layers):
-            prefix = f'encoder.transformer_cells.{i}.attention_cell.proj_value.'
-            slope = sum(
-                (values[prefix + part].data() * values[prefix + part].grad())
-                .asnumpy()
-                .reshape(layer.a, -1)
-                .sum(1)
-                for part in ('weight', 'bias')
-            )
-            scores[f'a{i}'] += np.abs(slope)
-    for key, score in scores.items():
-        if key[0] == 'a':
-            scores[key] = score / max(float(np.linalg.norm(score)), 1e-30)
-    return scores
 
 
 def _rank(job: _Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
     """Alpha to fold, and the scores that rank the units, by the method of the recipe."""
     recipe, architecture = job.recipe, current.architecture
     if recipe.method == 'alpha':
-        return train_gates(job, current, number)
+        return _train_gates(job, current, number)
     alphas = {key: np.ones(width, dtype=np.float32) for key, width in architecture.widths().items()}
     if recipe.method == 'heads':
-        return alphas, head_importance(job, current, number)
+        phase = job.phase('importance', number)
+        return alphas, head_importance(
+            current, job.shards['train'], phase, dropout=recipe.dropout, workers=job.workers
+        )
     if recipe.method == 'random':
         return alphas, random_scores(architecture, recipe.seed + number)
     return alphas, magnitude_scores(current.parameters, architecture)
@@ -240,21 +148,17 @@ def _select(job: _Job, current: SavedModel, scores: Alphas, number: int) -> Sele
     )
 
 
-def _cut(job: _Job, current: SavedModel, number: int) -> None:
-    """Train the gates of a round, select, fold and cut; leaves alphas.npz, selection.json and the shrunk
-    model.
-    """
-    recipe, directory = job.recipe, job.directory(number)
-    before = job.evaluate(job.build(current))
-    alphas, scores = _rank(job, current, number)
-    selection = _select(job, current, scores, number)
-    story = explain(
-        selection, scores, job.cost.prices(current.architecture), job.cost.cost(current.architecture), number
-    )
+def _story(
+    job: _Job, current: SavedModel, scores: Alphas, selection: Selection, number: int
+) -> Dict[str, Any]:
+    """What selection.json says of a round."""
+    recipe, architecture = job.recipe, current.architecture
+    prices, cost = job.cost.prices(architecture), job.cost.cost(architecture)
+    story = explain(selection, scores, prices, cost, number)
     if recipe.multiple_of > 1:
         plain = select_units(
             scores,
-            current.architecture,
+            architecture,
             job.cost,
             job.target(number),
             prune=recipe.prune,
@@ -264,6 +168,18 @@ def _cut(job: _Job, current: SavedModel, number: int) -> None:
             'units': recipe.multiple_of,
             'cost_below_plain_selection': plain.cost - selection.cost,
         }
+    return story
+
+
+def _cut(job: _Job, current: SavedModel, number: int) -> None:
+    """Train the gates of a round, select, fold and cut; leaves alphas.npz, selection.json and the shrunk
+    model.
+    """
+    recipe, directory = job.recipe, job.directory(number)
+    before = job.evaluate(job.build(current))
+    alphas, scores = _rank(job, current, number)
+    selection = _select(job, current, scores, number)
+    story = _story(job, current, scores, selection, number)
     job.workers.agree(json.dumps(story, sort_keys=True), what=f'the selection of round {number}')
     if job.workers.first:
         parameters, architecture = shrink(current.parameters, current.architecture, alphas, selection)
@@ -292,18 +208,12 @@ def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
     shrunk = read_model(directory / 'shrunk')
     model = job.build(shrunk)
     after_cut = job.evaluate(model)
-    steps, recovery = job.steps
     size = ParameterCost().cost(shrunk.architecture)
-    phase = recipe.phase(
-        'recovery',
-        recovery,
-        first_batch=(number - 1) * (steps + recovery) + steps,
-        notes={'round': number, 'parameters': size},
-    )
+    phase = job.phase('recovery', number, notes={'round': number, 'parameters': size})
     progress = fit(
         model,
         recipe.weight_optimizer(model, job.workers),
-        recipe.schedule(recovery),
+        recipe.schedule(phase.steps),
         phase,
         shards=job.shards['train'],
         heldout=job.shards['heldout'],
@@ -347,6 +257,20 @@ def _open(recipe: PruneRecipe, workers: Workers) -> SavedModel:
 
     directory.lay_out(workers, write)
     return start
+
+
+def _report(recipe: PruneRecipe, cost: CostModel, rows: List[Dict[str, Any]]) -> None:
+    """Leave rounds.json and pruning.md, and with the objective latency what this machine takes."""
+    write_file(recipe.output / 'rounds.json', (json.dumps(rows, indent=1) + '\n').encode())
+    latency = None
+    if isinstance(cost, LatencyCost):
+        networks = {
+            name: Architecture.from_dict(row['architecture'], source='rounds.json')
+            for name, row in (('before', rows[0]), ('finished', rows[-1]))
+        }
+        latency = check_predictions(cost, networks)
+        write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
+    write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency).encode())
 
 
 def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Dict[str, Any]]:
@@ -396,17 +320,6 @@ def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Dic
                 shutil.rmtree(directory / states, ignore_errors=True)
     rows = summary(recipe.output)
     if workers.first:
-        write_file(recipe.output / 'rounds.json', (json.dumps(rows, indent=1) + '\n').encode())
-        latency = None
-        if isinstance(cost, LatencyCost):
-            latency = check_predictions(
-                cost,
-                {
-                    name: Architecture.from_dict(row['architecture'], source='rounds.json')
-                    for name, row in (('before', rows[0]), ('finished', rows[-1]))
-                },
-            )
-            write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
-        write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency).encode())
+        _report(recipe, cost, rows)
     workers.barrier('finished')
     return rows

@@ -9,7 +9,7 @@ import operator
 import signal
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -185,13 +185,24 @@ def descend(
     phase: Phase,
     *,
     reporter: Reporter,
-    states: Path,
+    states: Optional[Path],
 ) -> Dict[str, Any]:
     """Train what the optimizer holds for the steps of a phase, going on from the newest checkpoint if there
     is one.
 
     The loss is the mean over the global batch, whatever the number of workers and of passes; every step's
     dropout follows from the seed, the rank and the step.
+
+    Parameters
+    ----------
+    objective : Objective
+    optimizer : Optimizer
+    schedule : callable
+        The number of steps done → the learning rate.
+    phase : Phase
+    reporter : Reporter
+    states : Path, optional
+        The directory of checkpoints; without it there are none, and nothing to go on from.
 
     Returns
     -------
@@ -202,8 +213,8 @@ def descend(
     ------
     TrainingDiverged, Terminated
     """
-    workers, store = objective.workers, States(states, phase.keep)
-    progress = store.resume(optimizer, workers, what=phase.name)
+    workers, store = objective.workers, None if states is None else States(states, phase.keep)
+    progress = {'step': 0} if store is None else store.resume(optimizer, workers, what=phase.name)
     start = progress['step']
     meter = _Meter(len(objective.losses), progress.pop('unlogged', ()), workers)
     reporter.rewind(phase, start)
@@ -234,16 +245,16 @@ def descend(
                     _evaluate(objective, phase, progress, step, reporter)
                 stopping = stop.agreed()
                 best = objective.returns_to_best and progress.get('best_step') == step
-                if stopping or (not last and (best or _due(step, phase.checkpoint_every))):
+                due = stopping or (not last and (best or _due(step, phase.checkpoint_every)))
+                if due and store is not None:
                     optimizer.check(step)
                     kept = {**progress, 'unlogged': meter.gather(), 'workers': workers.size}
                     if workers.first:
                         store.save(step, optimizer, kept)
                     workers.barrier('checkpoint')
                 if stopping:
-                    raise Terminated(
-                        f'{phase.name}: asked to stop at step {step}; its state is saved, go on with --resume'
-                    )
+                    saved = '' if store is None else '; its state is saved, go on with --resume'
+                    raise Terminated(f'{phase.name}: asked to stop at step {step}{saved}')
     return {**progress, 'step': max(start, phase.steps)}
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Optional
 
 from tqdm import tqdm
 
@@ -16,14 +16,21 @@ from .objective import Phase
 
 
 class Reporter:
-    """Metrics of a run: one record a line in ``metrics.jsonl``, and on the terminal of rank 0."""
+    """Metrics of a run: one record a line in ``metrics.jsonl``, and on the terminal of rank 0.
 
-    def __init__(self, path: Path, workers: Workers):
-        self._path, self._workers, self._bar = Path(path), workers, None
+    Parameters
+    ----------
+    path : Path, optional
+        The file; without it records are shown and not written.
+    workers : Workers
+    """
+
+    def __init__(self, path: Optional[Path], workers: Workers):
+        self._path, self._workers, self._bar = None if path is None else Path(path), workers, None
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Drop the records of a phase beyond a step: they will be written again."""
-        if not self._workers.first or not self._path.exists():
+        if not self._workers.first or self._path is None or not self._path.exists():
             return
         kept = []
         for line in self._path.read_text(encoding='utf-8').splitlines():
@@ -61,8 +68,9 @@ class Reporter:
         """Write one record, and show it."""
         if not self._workers.first:
             return
-        with open(self._path, 'a', encoding='utf-8') as file:
-            file.write(json.dumps(record) + '\n')
+        if self._path is not None:
+            with open(self._path, 'a', encoding='utf-8') as file:
+                file.write(json.dumps(record) + '\n')
         text = self._line(record)
         if self._bar is None:
             print(text, file=sys.stderr, flush=True)

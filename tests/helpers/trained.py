@@ -5,7 +5,7 @@ import numpy as np
 from gluon_optbert.architecture.cost import ParameterCost, beta
 from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.network.model import build, named_parameters
-from gluon_optbert.pruning.algorithm import GateTraining
+from gluon_optbert.pruning.gate_training import GateTraining
 from gluon_optbert.pruning.penalty import L1Penalty
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.loop import descend

@@ -1,0 +1,185 @@
+"""The training of alpha by equation (2): the weights stand still, and a penalty weighted by prices pushes alpha to
+zero.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict, Optional, Tuple, Type, Union
+
+import mxnet as mx
+import numpy as np
+
+from ..architecture.cost import CostModel, ParameterCost, beta
+from ..architecture.parameters import LETTERS, Alphas, gate_name
+from ..network.gates import Gate
+from ..network.model import OptBERTModel, build
+from ..network.precision import check_precision
+from ..network.saved_model import SavedModel
+from ..text.shards import Shards
+from ..training.distributed import Workers
+from ..training.loop import descend
+from ..training.mlm_nsp import Pretraining
+from ..training.objective import Phase
+from ..training.optimization import LossScale, Optimizer, Schedule
+from ..training.recipe import open_shards
+from ..training.reporter import Reporter
+from .penalty import PENALTIES, Penalty
+from .recipe import read_start
+
+BATCH_SIZE = 256  # instances a step where only the number of steps is given
+
+
+class GateTraining(Pretraining):
+    """The training of alpha by equation (2): MLM plus NSP, and a penalty on alpha.
+
+    Parameters
+    ----------
+    model : OptBERTModel
+        With gates; only they are trained.
+    workers : Workers
+    shards : Shards
+        To train on.
+    penalty : Penalty
+    """
+
+    def __init__(self, model: OptBERTModel, workers: Workers, shards: Shards, penalty: Penalty):
+        super().__init__(model, workers, shards)
+        self._penalty = penalty
+
+    def after_backward(self) -> None:
+        self._penalty.add_gradient(self.model.gates)
+
+    def after_update(self, learning_rate: float) -> None:
+        self._penalty.after_step(self.model.gates, learning_rate)
+
+    def metrics(self) -> Dict[str, float]:
+        return {'penalty': self._penalty.value(self.model.gates.values())}
+
+
+def train_gates(
+    start: Union[SavedModel, Path, str],
+    shards: Union[Shards, Path, str],
+    steps: Union[int, Phase],
+    *,
+    learning_rate: float = 1e-2,
+    penalty: str = 'l1',
+    gamma: float = 1e-2,
+    cost: Optional[CostModel] = None,
+    prune: str = LETTERS,
+    optimizer: str = 'adam',
+    dropout: float = 0.1,
+    precision: str = 'float32',
+    compression: str = 'none',
+    workers: Optional[Workers] = None,
+    reporter: Optional[Reporter] = None,
+    states: Optional[Path] = None,
+) -> Tuple[Alphas, Alphas]:
+    """Train alpha by equation (2) of optBERT, section 4, with the weights frozen.
+
+    What is minimised over alpha is the MLM loss, plus the NSP loss, plus gamma times the sum over the widths of
+    beta times the norm of alpha; beta is the price of one unit of a width. Every alpha begins at one.
+
+        alphas, scores = train_gates('models/small', 'shards', 100)
+
+    Parameters
+    ----------
+    start : SavedModel, or a model directory
+        A pre-trained network without gates.
+    shards : Shards, or a directory of shards
+        To train on; of a directory the training split. A directory has to have the network's vocabulary.
+    steps : int or Phase
+        How long: so many steps of 256 instances; or a `Phase`, which says batch size, seed, the place in the
+        stream of batches, logging and checkpoints as well.
+    learning_rate : float
+        Of every step.
+    penalty : str
+        A name in `PENALTIES`: the norm, and how its gradient reaches alpha.
+    gamma : float
+        The weight of the penalty.
+    cost : CostModel, optional
+        What the prices are derived from; the number of parameters unless given.
+    prune : str
+        The widths whose alphas are trained, of ``h a k v f``; all others stay at one.
+    optimizer : str
+        ``adam`` or ``sgd``.
+    dropout : float
+        Of embeddings, attention probabilities and block outputs.
+    precision : str
+        Of the encoder's matrix products, a name in `TRAINING_PRECISIONS`.
+    compression : str
+        Of the gradients between workers, a name in `COMPRESSIONS`.
+    workers : Workers, optional
+        Those of this job; found from the environment unless given.
+    reporter : Reporter, optional
+        Writes the metrics; unless given they are shown and not written.
+    states : Path, optional
+        The directory of checkpoints, from the newest of which the training goes on; none unless given.
+
+    Returns
+    -------
+    alphas : dict of width key to np.ndarray of float32, shape (width,)
+        What the weights are multiplied by; the keys are those of `Architecture.widths`: ``h``, and ``a0``,
+        ``k0``, ``v0``, ``f0`` of every layer. A unit that the penalty has put at exactly zero has an alpha of
+        one: should the budget let it stay, weights folded by zero could never recover.
+    scores : dict of width key to np.ndarray of float32, shape (width,)
+        What ranks the units: the trained values themselves; for ``l0`` the odds that the gate is open.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If the network or the shards do not suit, or a name is none of those above.
+    TrainingDiverged, Terminated
+        From `descend`.
+    """
+    if penalty not in PENALTIES:
+        raise ValueError(f'penalty must be one of {", ".join(PENALTIES)}, found {penalty!r}')
+    if not prune or set(prune) - set(LETTERS):
+        raise ValueError(f'prune must be made of letters of {LETTERS}, found {prune!r}')
+    saved = start if isinstance(start, SavedModel) else read_start(Path(start))
+    if not isinstance(shards, Shards):
+        shards = open_shards(Path(shards), saved.vocabulary)['train']
+    phase = steps if isinstance(steps, Phase) else Phase('gates', steps, BATCH_SIZE)
+    workers = workers or Workers()
+    check_precision(precision, workers.context())
+    kind = PENALTIES[penalty]
+    model = build(
+        saved.architecture,
+        saved.parameters,
+        ctx=workers.context(),
+        dropout=dropout,
+        precision=precision,
+        gated=kind.gate,
+    )
+    _freeze_all_but(model, prune, kind.gate)
+    alpha_optimizer = Optimizer(
+        {gate_name(key): parameter for key, parameter in model.gates.trained().items()},
+        optimizer,
+        workers=workers,
+        scale=LossScale() if precision == 'float16' else None,
+        compression=compression,
+    )
+    bound = kind(gamma, beta(saved.architecture, cost or ParameterCost()))
+    descend(
+        GateTraining(model, workers, shards, bound),
+        alpha_optimizer,
+        Schedule(learning_rate, phase.steps, decay=False),
+        phase,
+        reporter=reporter or Reporter(None, workers),
+        states=states,
+    )
+    trained = model.gates.values()
+    alphas = {key: kind.gate.value(value) for key, value in trained.items()}
+    scores = {key: np.exp(value) for key, value in trained.items()} if penalty == 'l0' else alphas
+    return {key: np.where(alpha == 0, np.float32(1), alpha) for key, alpha in alphas.items()}, scores
+
+
+def _freeze_all_but(model: OptBERTModel, letters: str, gate: Type[Gate]) -> None:
+    """Leave only the gates of some widths to be trained; those of the others are held open."""
+    for parameter in model.collect_params().values():
+        parameter.grad_req = 'null'
+    for key, parameter in model.gates.parameters.items():
+        if key[0] in letters:
+            parameter.grad_req = 'write'
+        else:
+            parameter.set_data(mx.nd.full(parameter.shape, gate.FIXED))

@@ -1,0 +1,70 @@
+"""The importance of attention heads, by which the method ``heads`` prunes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..architecture.parameters import Alphas
+from ..network.model import build, named_parameters
+from ..network.saved_model import SavedModel
+from ..text.shards import Shards
+from ..training.distributed import Workers
+from ..training.mlm_nsp import gradients
+from ..training.objective import Phase
+
+
+def head_importance(
+    start: SavedModel, shards: Shards, phase: Phase, *, dropout: float = 0.1, workers: Workers
+) -> Alphas:
+    """Scores of the heads by Michel et al. (2019), "Are Sixteen Heads Really Better than One?", equation (2).
+
+    The expected magnitude of the loss's derivative towards a head's output gate, over the batches of a phase,
+    normalised within each layer as there. A head's output is linear in its values, so the derivative is the
+    inner product of the value weights with their gradients.
+
+    Parameters
+    ----------
+    start : SavedModel
+        Without gates.
+    shards : Shards
+        To draw batches from.
+    phase : Phase
+        How many batches, of how many instances, from where in the stream.
+    dropout : float
+        Of embeddings, attention probabilities and block outputs.
+    workers : Workers
+
+    Returns
+    -------
+    dict of width key to np.ndarray, shape (width,)
+        Of the heads of layer i under ``ai``, with a 2-norm of one; ones for every other width.
+    """
+    model = build(
+        start.architecture, start.parameters, ctx=workers.context(), dropout=dropout, precision='float32'
+    )
+    values = {
+        name: parameter for name, parameter in named_parameters(model).items() if '.proj_value.' in name
+    }
+    for parameter in model.collect_params().values():
+        parameter.grad_req = 'null'
+    for parameter in values.values():
+        parameter.grad_req = 'write'
+    scores = {
+        key: np.zeros(width) if key[0] == 'a' else np.ones(width)
+        for key, width in start.architecture.widths().items()
+    }
+    for _ in gradients(model, values, phase, shards=shards, workers=workers):
+        for i, layer in enumerate(start.architecture.layers):
+            prefix = f'encoder.transformer_cells.{i}.attention_cell.proj_value.'
+            slope = sum(
+                (values[prefix + part].data() * values[prefix + part].grad())
+                .asnumpy()
+                .reshape(layer.a, -1)
+                .sum(1)
+                for part in ('weight', 'bias')
+            )
+            scores[f'a{i}'] += np.abs(slope)
+    for key, score in scores.items():
+        if key[0] == 'a':
+            scores[key] = score / max(float(np.linalg.norm(score)), 1e-30)
+    return scores

@@ -1,0 +1,115 @@
+"""The training of gates by itself: from directories and few arguments, and as in a pruning run."""
+
+import numpy as np
+import pytest
+from helpers.pruned import alphas_of
+from helpers.tiny import TOKENS, network, random_alphas, saved_model, write_saved_model, write_shards
+
+from gluon_optbert.architecture.cost import FlopsCost
+from gluon_optbert.network.saved_model import SavedModel, read_model
+from gluon_optbert.pruning.gate_training import train_gates
+from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.reporter import Reporter
+
+PHASE = Phase('gates', steps=3, batch_size=8, seed=1, log_every=0)
+SETTINGS = {'learning_rate': 0.05, 'gamma': 0.01}
+
+
+def test_directories_and_a_number_of_steps_are_enough(shards_directory, model_directory, tmp_path, capsys):
+    alphas, scores = train_gates(str(model_directory), str(shards_directory), 2, learning_rate=0.05)
+    widths = network().widths()
+    assert {key: alpha.shape for key, alpha in alphas.items()} == {key: (n,) for key, n in widths.items()}
+    assert scores.keys() == alphas.keys() and all(alpha.dtype == np.float32 for alpha in alphas.values())
+    assert all((alpha != 1).any() for alpha in alphas.values())
+    assert capsys.readouterr().err.startswith('gates step 2 | mlm ')
+
+
+def test_alphas_are_those_of_the_first_round_of_a_run(pruned_run, shards, model_directory):
+    alphas, _ = train_gates(model_directory, shards['train'], PHASE, **SETTINGS)
+    wanted = alphas_of(pruned_run[0] / 'round-1')
+    assert alphas.keys() == wanted.keys()
+    assert all(np.array_equal(alpha, wanted[key]) for key, alpha in alphas.items())
+
+
+def test_model_in_memory_gives_what_its_directory_gives(shards, shards_directory, model_directory):
+    one, _ = train_gates(read_model(model_directory), shards['train'], PHASE, **SETTINGS)
+    other, _ = train_gates(model_directory, shards_directory, PHASE, **SETTINGS)
+    assert all(np.array_equal(alpha, other[key]) for key, alpha in one.items())
+
+
+def test_only_the_widths_asked_for_move(shards, model_directory):
+    alphas, _ = train_gates(model_directory, shards['train'], PHASE, prune='af', **SETTINGS)
+    assert {key[0] for key, alpha in alphas.items() if (alpha != 1).any()} == {'a', 'f'}
+
+
+def test_prices_decide_how_hard_a_width_is_pushed(shards, model_directory):
+    """Without a penalty they change nothing; with one, parameters and FLOPs push differently."""
+    settings = {'learning_rate': 0.05, 'optimizer': 'sgd', 'dropout': 0.0}
+
+    def alphas(gamma, cost=None):
+        return train_gates(model_directory, shards['train'], PHASE, gamma=gamma, cost=cost, **settings)[0][
+            'f0'
+        ]
+
+    assert np.array_equal(alphas(0.0), alphas(0.0, FlopsCost(16)))
+    assert alphas(0.5).mean() < alphas(0.0).mean()
+    assert not np.array_equal(alphas(0.5), alphas(0.5, FlopsCost(16)))
+
+
+def test_unit_at_zero_scores_zero_and_keeps_its_weights(shards, model_directory):
+    alphas, scores = train_gates(
+        model_directory, shards['train'], PHASE, penalty='proximal', gamma=1e6, prune='f'
+    )
+    assert all((scores[key] == 0).all() for key in ('f0', 'f1'))
+    assert all((alpha == 1).all() for alpha in alphas.values())
+
+
+def test_training_goes_on_from_its_states_and_writes_its_metrics(shards, model_directory, tmp_path):
+    whole, _ = train_gates(model_directory, shards['train'], PHASE, **SETTINGS)
+    steps = []
+
+    class Stopping(Reporter):
+        def tick(self):
+            steps.append(1)
+            if len(steps) == 3:
+                raise KeyboardInterrupt
+
+    phase = Phase('gates', steps=3, batch_size=8, seed=1, log_every=1, checkpoint_every=2)
+    places = {'states': tmp_path / 'states'}
+    with pytest.raises(KeyboardInterrupt):
+        train_gates(
+            model_directory,
+            shards['train'],
+            phase,
+            reporter=Stopping(tmp_path / 'metrics.jsonl', Workers()),
+            **places,
+            **SETTINGS,
+        )
+    alphas, _ = train_gates(
+        model_directory,
+        shards['train'],
+        phase,
+        reporter=Reporter(tmp_path / 'metrics.jsonl', Workers()),
+        **places,
+        **SETTINGS,
+    )
+    assert all(np.array_equal(alpha, whole[key]) for key, alpha in alphas.items())
+    assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 3
+
+
+def test_what_does_not_suit_is_refused(shards, shards_directory, model_directory, tmp_path):
+    with pytest.raises(ValueError, match="penalty must be one of l1, proximal, l0, found 'l2'"):
+        train_gates(model_directory, shards['train'], 1, penalty='l2')
+    with pytest.raises(ValueError, match='prune must be made of'):
+        train_gates(model_directory, shards['train'], 1, prune='hx')
+    with pytest.raises(FileNotFoundError, match='nowhere'):
+        train_gates(tmp_path / 'nowhere', shards['train'], 1)
+    gated = write_saved_model(tmp_path / 'gated', alphas=random_alphas(network()))
+    with pytest.raises(ValueError, match='still has its gates'):
+        train_gates(gated, shards['train'], 1)
+    ours = saved_model()
+    other = SavedModel(ours.architecture, ours.parameters, vocabulary_of([*TOKENS[:-1], '!']))
+    with pytest.raises(ValueError, match='another vocabulary'):
+        train_gates(other, write_shards(tmp_path / 'shards'), 1)
