@@ -1,16 +1,12 @@
 """What several test files share: one set of shards and one model directory, made once and only read."""
 
-import sys
-
 import pytest
 from helpers.pruned import recipe_for
-from helpers.tiny import ROOT, write_saved_model, write_shards
+from helpers.tiny import write_saved_model, write_shards
 from hypothesis import settings
 
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.text.shards import Shards
-
-sys.path.append(str(ROOT / 'tools'))  # where a command finds the modules that it shares with others
 
 # The same examples in every run, so that a failure is one everywhere; --hypothesis-profile=explore draws new
 # ones.

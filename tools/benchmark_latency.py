@@ -25,7 +25,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
-from figures import FORMATS, MARKERS, OKABE_ITO, STYLE
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
@@ -41,6 +40,7 @@ from gluon_optbert.deployment.onnx_export import ONNX
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import random_feed
 from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.reporting.figures import FORMATS, MARKERS, OKABE_ITO, STYLE
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.provenance import origin_here

@@ -31,7 +31,6 @@ from typing import Any, Dict, Generator, List, Mapping, Optional, Sequence, Tupl
 
 import mxnet as mx
 import numpy as np
-from side_by_side import SIDES, summarise, table
 
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.cost import ParameterCost
@@ -43,6 +42,7 @@ from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import build
 from gluon_optbert.network.precision import check_precision
 from gluon_optbert.network.saved_model import SavedModel, read_model
+from gluon_optbert.reporting.side_by_side import SIDES, summarise, table
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.manifest import sha256

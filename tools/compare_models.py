@@ -15,10 +15,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import matplotlib
 import numpy as np
-from figures import MARKERS, OKABE_ITO, STYLE, drawn, labels_of, plain
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from page import Chapter, Html, joined, page, picture, table, tag, values
 
 from gluon_optbert import __version__
 from gluon_optbert.analysis.probing import ProbeResult, ProbeTask, probe, sentence_task, word_tasks
@@ -27,6 +25,8 @@ from gluon_optbert.analysis.similarity import Similarity, compare
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.network.model import OptBERTModel
 from gluon_optbert.network.saved_model import SavedModel, read_model
+from gluon_optbert.reporting.figures import MARKERS, OKABE_ITO, STYLE, drawn, labels_of, plain
+from gluon_optbert.reporting.page import Chapter, Html, joined, page, picture, table, tag, values
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.manifest import sha256
 from gluon_optbert.runs.provenance import origin_here

@@ -15,7 +15,6 @@ from compare_finetuning import CompareRecipe, job, main, run_here
 from helpers.checkpoints import named, write_hugging_face
 from helpers.finetuned import recipe_for, write_glue
 from helpers.tiny import ROOT, network, write_saved_model
-from side_by_side import summarise, table
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes
@@ -25,6 +24,7 @@ from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import named_parameters
 from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.reporting.side_by_side import summarise, table
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.tasks.features import training_batches
 from gluon_optbert.training.distributed import Workers

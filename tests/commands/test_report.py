@@ -7,14 +7,14 @@ import matplotlib
 import pytest
 import report as tool
 import yaml
-from curves import draw_curves, segments_of, speed
-from figures import drawn, plain
 from helpers.pages import HOSTILE, check_page
 from helpers.tiny import run
 from helpers.written_runs import BASE, SMALL, write_run
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
+from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
+from gluon_optbert.reporting.figures import drawn, plain
 
 RECORDS = [
     {

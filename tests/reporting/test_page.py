@@ -6,7 +6,8 @@ import pytest
 from helpers.pages import HOSTILE, Reader, check_page
 from hypothesis import given
 from hypothesis import strategies as st
-from page import Chapter, Html, page, picture, shown, table, tag, values
+
+from gluon_optbert.reporting.page import Chapter, Html, page, picture, shown, table, tag, values
 
 
 @pytest.mark.parametrize('text', HOSTILE)

@@ -19,7 +19,8 @@ VOID = ('img', 'meta')
 CSS = """
 :root { color-scheme: light; --ink: #1d2733; --pale: #5b6875; --line: #d9dfe5; --accent: #0072b2; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 68rem; padding: 1rem; background: #fff; color: var(--ink); overflow-wrap: anywhere;
+body { margin: 0 auto; max-width: 68rem; padding: 1rem; background: #fff; color: var(--ink);
+       overflow-wrap: anywhere;
        font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: .5rem 0; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 .75rem; padding-top: .75rem; border-top: 3px solid var(--accent); }

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
-from figures import OKABE_ITO, plain
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from .figures import OKABE_ITO, plain
 
 GATES = 'gates'  # the phase that trains alpha
 TRAINED, HELD_OUT, GATED = OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[4]

@@ -13,7 +13,7 @@ matplotlib.use('Agg')
 
 from matplotlib.figure import Figure
 
-from gluon_optbert.runs.staging import write_file
+from ..runs.staging import write_file
 
 OKABE_ITO = (
     '#0072B2',
@@ -73,7 +73,7 @@ def _named(parts: Sequence[str]) -> int:
 
 
 def plain(name: str) -> str:
-    """Somebody else's name as a figure shows it: no formula, nothing that SVG cannot hold, and not too long."""
+    """Somebody else's name as a figure shows it: no formula, nothing that SVG cannot hold, not too long."""
     name = re.sub(
         r'[\x00-\x1f\x7f-\x9f\ufffe\uffff]', '\ufffd', name.encode('utf-8', errors='replace').decode('utf-8')
     )
