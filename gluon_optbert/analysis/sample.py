@@ -19,7 +19,14 @@ from ..tasks.features import Features, TaskBatch, pair
 from ..tasks.task import find_task, read_examples, read_lines, task_of_file
 from ..text.batches import evaluation_batches
 from ..text.shards import Shards
-from ..text.vocabulary import CONTINUATION, SPECIAL_TOKENS, is_cased, make_tokenizer, vocabulary_hash
+from ..text.vocabulary import (
+    CONTINUATION,
+    SPECIAL_TOKENS,
+    is_cased,
+    make_tokenizer,
+    vocabulary_hash,
+    word_splitter,
+)
 
 Words = Tuple[Tuple[int, str], ...]
 
@@ -60,7 +67,7 @@ def sample_of_texts(
     texts: Sequence[Sequence[str]], vocabulary: BERTVocab, *, length: int = 128, labels: Sequence[str] = ()
 ) -> Sample:
     """Sentences, or pairs of them, as BERT reads them. `Sample.words` keeps capitals, whatever the
-    vocabulary.
+    vocabulary, and accents with a cased one.
 
     Parameters
     ----------
@@ -71,10 +78,9 @@ def sample_of_texts(
         The most tokens of a sequence; of what is longer, the longer sentence loses its end.
     labels : sequence of str
     """
-    split, tokenize = (
-        BasicTokenizer(lower=False).tokenize,
-        make_tokenizer(vocabulary, cased=is_cased(vocabulary)),
-    )
+    cased = is_cased(vocabulary)
+    split = word_splitter(cased=True) if cased else BasicTokenizer(lower=False).tokenize
+    tokenize = make_tokenizer(vocabulary, cased=cased)
     instances, words = [], []
     for sentences in texts:
         pieces = [
