@@ -6,13 +6,14 @@ PyTorch stays out of this environment: it is run by the interpreter of another o
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -163,7 +164,7 @@ def differences(found: Arrays, wanted: Arrays, mask: np.ndarray) -> List[Tuple[s
 
 @command
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Print the table; a difference beyond the tolerance is a failure."""
+    """Print the table; fail if an activation is beyond the tolerance or a sentence has other ids."""
     recipe = parse(CompareRecipe, argv, description=__doc__, positional='source', example=EXAMPLE)
     if not recipe.sentences.is_file():
         raise FileNotFoundError(f'{recipe.sentences}: no such file')
@@ -176,16 +177,36 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     wanted, peer = peer_activations(recipe, saved, feed, sentences)
     rows = differences(activations(saved, feed), wanted, feed['attention_mask'])
     print(
-        f'{len(sentences)} sentences, {int(feed["attention_mask"].sum())} tokens; Transformers '
-        f'{peer["transformers"]} on '
-        f'PyTorch {peer["torch"]}; {peer["same_ids"]} sentences have the same ids there\n'
+        f'{len(sentences)} sentences, {int(feed["attention_mask"].sum())} tokens, the same ids given '
+        f'to both; Transformers {peer["transformers"]} on PyTorch {peer["torch"]}\n'
     )
     print('| activation | largest difference | largest value |\n| --- | --- | --- |')
     print('\n'.join(f'| {name} | {difference:.1e} | {value:.3g} |' for name, difference, value in rows))
     worst = max(rows, key=lambda row: row[1])
     if not worst[1] <= recipe.tolerance:
         raise RunFailed(f'{worst[0]} differs by {worst[1]:.1e}, more than {recipe.tolerance:.0e}')
-    print(f'\nagreed: all within {recipe.tolerance:.0e}')
+    print(f'\nagreed on the ids given: all activations within {recipe.tolerance:.0e}')
+    if peer['other_ids']:
+        raise RunFailed(describe_ids(peer['other_ids'], feed, sentences, saved))
+    print('agreed on the text: every sentence has these ids there')
+
+
+def describe_ids(
+    others: Mapping[str, Sequence[int]], feed: Arrays, sentences: Sequence[str], saved: SavedModel
+) -> str:
+    """One line on the sentences that have other ids in Transformers, and where the first of them parts."""
+    number, there = min(((int(i), ids) for i, ids in others.items()), key=lambda item: item[0])
+    here = feed['input_ids'][number][feed['attention_mask'][number].astype(bool)].tolist()
+    at = next(i for i, (a, b) in enumerate(itertools.zip_longest(here, there)) if a != b)
+    tokens = saved.vocabulary.idx_to_token
+    shown = [
+        ' '.join(tokens[i] for i in ids[at : at + 4] if i < len(tokens)) or 'the end' for ids in (here, there)
+    ]
+    return (
+        f'the ids of {len(others)} of {len(sentences)} sentences differ: sentence {number + 1} '
+        f'({sentences[number]!r:.60}) goes on as {shown[0]} here and as {shown[1]} there; see do_lower_case, '
+        f'strip_accents and the vocabulary that Transformers reads beside the checkpoint'
+    )
 
 
 if __name__ == '__main__':

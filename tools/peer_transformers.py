@@ -43,13 +43,10 @@ def main(directory, network, inputs, outputs):
     ids = transformers.BertTokenizerFast.from_pretrained(directory)(
         sentences, truncation=True, max_length=length
     )['input_ids']
-    same = sum(
-        row == feed['input_ids'][i, : len(row)].tolist() and int(feed['attention_mask'][i].sum()) == len(row)
-        for i, row in enumerate(ids)
-    )
-    print(
-        json.dumps({'torch': torch.__version__, 'transformers': transformers.__version__, 'same_ids': same})
-    )
+    masks = feed['attention_mask'].bool()
+    others = [i for i, row in enumerate(ids) if row != feed['input_ids'][i][masks[i]].tolist()]
+    versions = {'torch': torch.__version__, 'transformers': transformers.__version__}
+    print(json.dumps({**versions, 'other_ids': {i: ids[i] for i in others}}))
 
 
 if __name__ == '__main__':
