@@ -33,10 +33,11 @@ import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.architecture.named import resolve
-from gluon_optbert.architecture.parameters import network_shapes
+from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.deployment.directory import PARAMETERS, SYMBOL, Deployment, read_deployment
 from gluon_optbert.deployment.export import export, relative_difference
 from gluon_optbert.deployment.onnx_export import ONNX
+from gluon_optbert.importing.name_maps import names_in
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import random_feed
 from gluon_optbert.network.saved_model import SavedModel
@@ -59,23 +60,6 @@ SAME = {
     'int8': 1.0,
     'bfloat16': 0.2,
 }  # the largest difference at which it is still the same network
-_CELL, _LAYER = 'encoder.transformer_cells.', 'encoder.layer.'
-_BERT = (
-    ('word_embed.0.', 'embeddings.word_embeddings.'),
-    ('token_type_embed.0.', 'embeddings.token_type_embeddings.'),
-    ('encoder.position_weight', 'embeddings.position_embeddings.weight'),
-    ('encoder.layer_norm.', 'embeddings.LayerNorm.'),
-    ('attention_cell.proj_', 'attention.self.'),
-    ('.ffn.ffn_1.', '.intermediate.dense.'),
-    ('.ffn.ffn_2.', '.output.dense.'),
-    ('.ffn.layer_norm.', '.output.LayerNorm.'),
-    ('.proj.', '.attention.output.dense.'),
-    ('.layer_norm.', '.attention.output.LayerNorm.'),
-    ('pooler.', 'pooler.dense.'),
-    (_CELL, _LAYER),
-    ('.gamma', '.weight'),
-    ('.beta', '.bias'),
-)  # in this order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,23 +109,16 @@ def trained_weights(directory: Path, found: Deployment) -> Dict[str, np.ndarray]
     """The weights of a float32 export by GluonNLP's names: no filters added, the attention's scale out of the
     queries again.
     """
-    shapes = network_shapes(found.architecture)
+    table = parameter_table(found.architecture)
     arrays = {
         name[len('arg:') :]: value.asnumpy()
         for name, value in mx.nd.load(str(directory / PARAMETERS)).items()
     }
     scale = found.architecture.layers[0].k ** 0.5
     return {
-        name: value[tuple(map(slice, shapes[name]))] * (scale if '.proj_query.' in name else 1)
+        name: value[tuple(map(slice, table[name].shape))] * (scale if table[name].attention_scale else 1)
         for name, value in arrays.items()
     }
-
-
-def transformers_name(name: str) -> str:
-    """What Transformers calls a parameter of GluonNLP's BERT."""
-    for ours, theirs in _BERT:
-        name = name.replace(ours, theirs)
-    return name
 
 
 def start_peer(
@@ -165,10 +142,10 @@ def start_peer(
         raise ValueError(f'{first}: {peer} computes exports of an encoder only, this is one of {found.kind}')
     theirs, gluon = uniform_config(found.architecture)
     arrays, path = trained_weights(first, found), place / f'{peer}.npz'
-    np.savez(
-        path,
-        **{transformers_name(name) if peer == 'torch' else name: value for name, value in arrays.items()},
-    )
+    if peer == 'torch':
+        names = names_in('Hugging Face', len(found.architecture.layers))
+        arrays = {names[name]: value for name, value in arrays.items()}
+    np.savez(path, **arrays)
     return Worker(
         peer,
         [*words, path, threads, vocab_size, json.dumps(theirs if peer == 'torch' else gluon)],

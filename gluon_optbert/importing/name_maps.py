@@ -2,7 +2,7 @@
 
 A key is a name in the checkpoint, ``{i}`` the number of a layer in it; its value is the name here, and None
 says that the tensor is dropped on purpose. Several names may stand for one tensor; they have to hold the same
-numbers."""
+numbers, and the first is the one that a tensor gets on its way out."""
 
 from __future__ import annotations
 
@@ -174,3 +174,16 @@ def look_up(form: str, name: str) -> Tuple[bool, Optional[str]]:
     pattern = f'{numbered.group(1)}{{i}}{numbered.group(3)}' if numbered else ''
     here = names.get(pattern)
     return pattern in names, here.replace('{i}', numbered.group(2)) if here and numbered else None
+
+
+def names_in(form: str, layers: int) -> Dict[str, str]:
+    """What checkpoints of a form (a key of `MAPS`) call the parameters here, for so many layers.
+
+    Names are those of the bare network, without the beginning that they have beside a head.
+    """
+    names: Dict[str, str] = {}
+    for there, here in MAPS[form].items():
+        if here is not None:
+            for i in range(layers) if '{i}' in here else (0,):
+                names.setdefault(here.replace('{i}', str(i)), there.replace('{i}', str(i)))
+    return names

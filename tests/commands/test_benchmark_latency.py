@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.tiny import ROOT, network, run, saved_model
 
-from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.deployment.export import export
-from gluon_optbert.deployment.inference import inference_table
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
 SHORT = ['--lengths', '8', '--repeats', '2', '--threads', '1']
@@ -89,18 +87,3 @@ def test_what_cannot_be_timed_is_one_line(tmp_path, words, status, message):
     export(saved_model(UNEVEN), tmp_path / 'one')
     result = run('tools/benchmark_latency.py', tmp_path / 'one', *SHORT, *words)
     assert result.returncode == status and message in result.stderr and 'Traceback' not in result.stderr
-
-
-def test_names_are_those_of_transformers():
-    names = [tool().transformers_name(name) for name in inference_table(network(), 'encoder', PRETRAINING)]
-    assert len(set(names)) == len(names)
-    assert {
-        'embeddings.word_embeddings.weight',
-        'embeddings.LayerNorm.bias',
-        'encoder.layer.1.attention.self.query.weight',
-        'encoder.layer.0.attention.output.dense.bias',
-        'encoder.layer.0.attention.output.LayerNorm.weight',
-        'encoder.layer.1.output.LayerNorm.bias',
-        'pooler.dense.weight',
-    } <= set(names)
-    assert not any(word in name for name in names for word in ('ffn', 'proj', 'cell', 'gamma', 'norm'))

@@ -35,7 +35,7 @@ from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.parameters import PARTS, network_shapes, parameter_table
 from gluon_optbert.importing import sources
 from gluon_optbert.importing.convert import ImportRecipe, convert, describe, import_checkpoint
-from gluon_optbert.importing.name_maps import GLUONNLP, HUGGING_FACE, TENSORFLOW, look_up
+from gluon_optbert.importing.name_maps import GLUONNLP, HUGGING_FACE, MAPS, TENSORFLOW, look_up, names_in
 from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model
@@ -87,6 +87,25 @@ def test_tensorflow_names_are_those_that_hugging_faces_were_made_from():
         words = re.sub('embeddings$', 'embeddings.weight', words)
         if here and here.partition('.')[0] != 'task':
             assert HUGGING_FACE[words] == here, name
+
+
+@pytest.mark.parametrize('form', MAPS)
+def test_names_on_the_way_out_are_read_back(form):
+    names = names_in(form, 2)
+    assert names.keys() >= network_shapes(network()).keys() and len(set(names.values())) == len(names)
+    assert all(look_up(form, there) == (True, here) for here, there in names.items())
+
+
+def test_names_on_the_way_out_are_those_of_transformers():
+    names = names_in('Hugging Face', 2)
+    assert names['word_embed.0.weight'] == 'embeddings.word_embeddings.weight'
+    assert names['encoder.layer_norm.beta'] == 'embeddings.LayerNorm.bias'
+    cell = 'encoder.transformer_cells.1.'
+    assert names[cell + 'attention_cell.proj_query.weight'] == 'encoder.layer.1.attention.self.query.weight'
+    assert names[cell + 'proj.bias'] == 'encoder.layer.1.attention.output.dense.bias'
+    assert names[cell + 'layer_norm.gamma'] == 'encoder.layer.1.attention.output.LayerNorm.weight'
+    assert names[cell + 'ffn.layer_norm.beta'] == 'encoder.layer.1.output.LayerNorm.bias'
+    assert names['pooler.weight'] == 'pooler.dense.weight'
 
 
 @pytest.mark.parametrize(
