@@ -16,6 +16,7 @@ from typing import Collection, Dict, List, Optional, Tuple, Union
 from .architecture import Architecture, LayerDims
 from .cost import CostModel, ParameterCost
 from .paper import load_table
+from .parameters import LETTERS
 
 
 def uniform(
@@ -85,7 +86,8 @@ def resolve(name: Union[str, Path], *, vocab_size: Optional[int] = None) -> Arch
 
 
 VOCAB_SIZE = 30522  # of BERT uncased
-SCALE_STEPS = 10000  # the factor of `scale_uniformly` is a multiple of 1/10,000
+NEAREST_STEPS = 10000  # `scale_uniformly` tries factors of 1/10,000, 2/10,000 …
+BUDGET_STEPS = 2**40  # and for a budget much finer ones
 LAYER_TABLES = {
     99: 12,
     88: 7,
@@ -207,13 +209,20 @@ def uncertainties(name: str) -> List[str]:
     return stories
 
 
-def scale_uniformly(base: Architecture, target: float, *, cost: CostModel = ParameterCost()) -> Architecture:
+def scale_uniformly(
+    base: Architecture,
+    target: float,
+    *,
+    cost: CostModel = ParameterCost(),
+    letters: str = LETTERS,
+    budget: bool = False,
+) -> Architecture:
     """The base with all of its widths h, a, k, v and f times one factor: "BERT-all uniform" of optBERT,
     section 6.
 
-    Every width is rounded to the nearest whole number (a half goes up), to no less than 1; f = 0 stays 0, and
-    an embedding width e stays as it is. Of the factors 0.0001, 0.0002, ... 1 it is the one whose cost comes
-    nearest to the target, from above or below; of two equally near, the smaller network.
+    No width falls below 1; f = 0 stays 0, and an embedding width e stays as it is. Parameter `budget` says
+    which factor is taken and how widths are rounded. There are two ways because a published size is a name
+    that the nearest network bears, while a pruning run may not spend more than its target.
 
     Parameters
     ----------
@@ -221,32 +230,52 @@ def scale_uniformly(base: Architecture, target: float, *, cost: CostModel = Para
     target : float
         In the cost model's unit.
     cost : CostModel
+    letters : str
+        Of the widths that are scaled.
+    budget : bool
+        False: widths are rounded to the nearest whole number (a half goes up), and of the factors 0.0001,
+        0.0002, ... 1 it is the one whose cost comes nearest to the target, from above or below; of two
+        equally near, the smaller network. True: widths are rounded down, and it is the largest factor whose
+        cost is not above the target.
 
     Raises
     ------
     ValueError
-        If the target is above the base's cost, or below that of widths of 1.
+        If the target is below the cost of widths of 1; without a budget, also if it is above the base's.
     """
+    steps = BUDGET_STEPS if budget else NEAREST_STEPS
+
+    def rounded(width: int, step: int) -> int:
+        if budget:  # a product that lies less than 1e-9 below a whole number counts as that number
+            return int(width * step / steps + 1e-9)
+        return (2 * width * step + steps) // (2 * steps)
 
     def scaled(step: int) -> Architecture:
         return base.with_widths(
             {
-                key: width and max(1, (2 * width * step + SCALE_STEPS) // (2 * SCALE_STEPS))
+                key: max(1, rounded(width, step)) if key[0] in letters and width else width
                 for key, width in base.widths().items()
             }
         )
 
     least, most = cost.cost(scaled(0)), cost.cost(base)
-    if not least <= target <= most:
+    if budget and target < least:
+        raise ValueError(
+            f'target {target:.6g} {cost.unit} cannot be reached by pruning {letters} uniformly: one unit of '
+            f'each width costs {least:.6g}'
+        )
+    if not budget and not least <= target <= most:
         raise ValueError(
             f'widths can be scaled to between {least:,.0f} and {most:,.0f} {cost.unit}, not to {target:,.0f}'
         )
-    low, high = 0, SCALE_STEPS  # cost(low) <= target; above high it is more
+    low, high = 0, steps  # cost(low) <= target; above high it is more
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if cost.cost(scaled(middle)) <= target else (low, middle - 1)
+    if budget:
+        return scaled(low)
     return min(
-        (scaled(step) for step in (low, min(low + 1, SCALE_STEPS))),
+        (scaled(step) for step in (low, min(low + 1, steps))),
         key=lambda candidate: abs(cost.cost(candidate) - target),
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel
+from ..architecture.named import scale_uniformly
 from ..architecture.parameters import Parameters, parameter_table
 from .selection import Selection, keep_all
 
@@ -56,38 +57,19 @@ def select_uniform(
     """Shrink all widths by one factor, keeping the best units of each ("BERT-all uniform", optBERT, section
     6).
 
-    Widths are rounded down and keep at least one unit; the factor is the largest that meets the target.
+    How many stay is `scale_uniformly`'s, with the target as the budget.
 
     Raises
     ------
     ValueError
         If one unit of each width still costs more than the target.
     """
-    widths = architecture.widths()
-
-    def scaled(factor: float) -> Dict[str, int]:
-        return {
-            key: max(1, int(width * factor + 1e-9)) if key[0] in prune and width else width
-            for key, width in widths.items()
-        }
-
-    def price(factor: float) -> float:
-        return cost.cost(architecture.with_widths(scaled(factor)))
-
-    if price(0.0) > target:
-        raise ValueError(
-            f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune} uniformly: one unit of '
-            f'each width costs {price(0.0):.6g}'
-        )
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if price(middle) <= target else (low, middle)
+    smaller = scale_uniformly(architecture, target, cost=cost, letters=prune, budget=True)
     kept = {
         key: np.sort(np.argsort(-np.abs(scores[key]), kind='stable')[:size])
-        for key, size in scaled(low).items()
+        for key, size in smaller.widths().items()
     }
-    return Selection(kept, price(low), float(target))
+    return Selection(kept, cost.cost(smaller), float(target))
 
 
 def layers_to_keep(layers: int, count: int, drop: str) -> List[int]:

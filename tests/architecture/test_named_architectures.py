@@ -158,8 +158,45 @@ def test_scaling_comes_nearest_to_the_target_of_all_factors(share, widths, cost)
         assert abs(cost.cost(found) - target) <= abs(cost.cost(other) - target)
 
 
-def test_scaling_to_the_base_itself_changes_nothing():
-    assert scale_uniformly(bert_base(), ParameterCost().cost(bert_base())) == bert_base()
+@settings(max_examples=30, deadline=None)
+@given(
+    share=strategies.floats(0.2, 1.2),
+    letters=strategies.sampled_from(['hakvf', 'f', 'ak']),
+    cost=strategies.sampled_from([ParameterCost(), FlopsCost(8)]),
+)
+def test_scaling_within_a_budget_takes_the_largest_factor_that_meets_it(share, letters, cost):
+    base = Architecture(h=20, layers=(LayerDims(4, 5, 6, 40), LayerDims(3, 7, 2, 0)), vocab_size=30)
+
+    def scaled(step):
+        """Every width times step / 1,000, rounded down."""
+        widths = {key: width for key, width in base.widths().items() if key[0] in letters and width}
+        return base.with_widths({key: max(1, width * step // 1000) for key, width in widths.items()})
+
+    least = cost.cost(scaled(0))
+    target = least + share * (cost.cost(base) - least)
+    found = scale_uniformly(base, target, cost=cost, letters=letters, budget=True)
+    assert cost.cost(found) <= target
+    largest = max(step for step in range(1001) if cost.cost(scaled(step)) <= target)
+    assert all(found.widths()[key] >= width for key, width in scaled(largest).widths().items())
+    if largest < 1000:
+        assert cost.cost(scaled(largest + 1)) > target
+        assert all(found.widths()[key] <= width for key, width in scaled(largest + 1).widths().items())
+    else:
+        assert found == base
+
+
+def test_a_size_may_be_missed_upwards_and_a_budget_may_not():
+    size = ParameterCost().cost
+    targets = [million * 1e6 for million in (40, 55, 66, 77, 99)]
+    assert any(size(scale_uniformly(bert_base(), target)) > target for target in targets)
+    for target in targets:
+        assert size(scale_uniformly(bert_base(), target, budget=True)) <= target
+
+
+@pytest.mark.parametrize('budget', [False, True])
+def test_scaling_to_the_base_itself_changes_nothing(budget):
+    whole = ParameterCost().cost(bert_base())
+    assert scale_uniformly(bert_base(), whole, budget=budget) == bert_base()
 
 
 @pytest.mark.parametrize('target', [1, 200e6])
