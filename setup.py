@@ -39,6 +39,7 @@ setup(
         'numpy',
         'gluonnlp',
         'blingfire',
+        'google-crc32c',
         'sacremoses',
         'tokenizers',
         'onnx',

@@ -43,7 +43,7 @@ LIBRARIES = {
     'tasks': {'numpy', 'scipy', 'sklearn', 'gluonnlp'},
     'reporting': {'matplotlib', 'numpy', 'yaml'},
     'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'tqdm'},
-    'importing': {'numpy', 'gluonnlp', 'safetensors', 'mxnet'},
+    'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'safetensors'},
     'deployment': {'numpy', 'mxnet', 'gluonnlp', 'onnx'},
     'analysis': {'numpy', 'mxnet', 'gluonnlp', 'scipy', 'sklearn'},
     'pruning': {'numpy', 'mxnet', 'scipy'},

@@ -11,8 +11,8 @@ import mxnet as mx
 import numpy as np
 from safetensors.numpy import save_file
 
-from gluon_optbert.importing.crc32c import crc32c, masked
 from gluon_optbert.importing.name_maps import MAPS, PREFIX, TRANSPOSED
+from gluon_optbert.importing.tensorflow_reader import masked_checksum
 from helpers.tiny import TOKENS, network, random_parameters, vocabulary
 
 CONFIG = {
@@ -237,7 +237,7 @@ def table(entries, *, per_block=7, kind=b'\0'):
     def add(content):
         nonlocal data
         handle = varint(len(data)) + varint(len(content))
-        data += content + kind + struct.pack('<I', masked(crc32c(content + kind)))
+        data += content + kind + struct.pack('<I', masked_checksum(content + kind))
         return handle
 
     for start in range(0, len(entries), per_block):
@@ -259,7 +259,7 @@ def entry(value, offset):
         + field(4, offset)
         + field(5, value.nbytes)
         + varint(6 << 3 | 5)
-        + struct.pack('<I', masked(crc32c(value.tobytes())))
+        + struct.pack('<I', masked_checksum(value.tobytes()))
     )
 
 

@@ -8,6 +8,7 @@ import struct
 import tracemalloc
 import zipfile
 
+import google_crc32c
 import mxnet as mx
 import numpy as np
 import pytest
@@ -33,12 +34,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from safetensors.numpy import save_file
 
-from gluon_optbert.importing import crc32c as crc32c_module
-from gluon_optbert.importing.crc32c import crc32c, masked
 from gluon_optbert.importing.foreign import MOST_TEXT_BYTES, array_of, read_json
 from gluon_optbert.importing.safetensors_reader import read_safetensors, read_sharded_safetensors
 from gluon_optbert.importing.sources import read_params
-from gluon_optbert.importing.tensorflow_reader import read_index, read_tensorflow
+from gluon_optbert.importing.tensorflow_reader import masked_checksum, read_index, read_tensorflow
 from gluon_optbert.importing.torch_reader import STORAGES, read_torch
 
 MANY = {f'name.{i:02d}': np.arange(i, i + 6, dtype='f4').reshape(2, 3) for i in range(40)}
@@ -76,15 +75,33 @@ def assert_arrays(found, wanted):
     ],
 )
 def test_checksum_is_that_of_rfc_3720(data, wanted):
-    assert crc32c(data) == wanted
+    assert google_crc32c.value(data) == wanted
 
 
-@pytest.mark.parametrize('length', [1 << 16, (1 << 16) + 1, 3 * (1 << 16) - 1, 1 << 18])
-def test_checksum_side_by_side_is_the_checksum_in_a_row(length, monkeypatch):
-    data = np.random.RandomState(length).bytes(length)
-    wanted = crc32c(data)
-    monkeypatch.setattr(crc32c_module, '_SIDE_BY_SIDE', length + 1)
-    assert crc32c(data) == wanted
+def bit_by_bit(data):
+    """CRC-32C by its definition: the reflected polynomial 0x82F63B78, one bit after the other."""
+    register = 0xFFFFFFFF
+    for byte in data:
+        register ^= byte
+        for _ in range(8):
+            register = (register >> 1) ^ (0x82F63B78 if register & 1 else 0)
+    return register ^ 0xFFFFFFFF
+
+
+@given(st.binary(max_size=300))
+def test_checksum_is_that_of_its_definition(data):
+    assert google_crc32c.value(data) == bit_by_bit(data)
+
+
+def test_checksum_is_computed_in_c():
+    """The package also has a way without, much slower, that it takes with a warning."""
+    assert google_crc32c.implementation == 'c'
+
+
+def test_masked_checksum_can_be_turned_back():
+    """By LevelDB's own rule: minus the constant, rotated the other way."""
+    turned = (masked_checksum(b'123456789') - 0xA282EAD8) & 0xFFFFFFFF
+    assert ((turned >> 17) | (turned << 15)) & 0xFFFFFFFF == 0xE3069283
 
 
 # Arrays
@@ -345,9 +362,9 @@ def test_tables_that_are_no_index_are_refused(tmp_path, data):
 def test_table_whose_blocks_lie_over_each_other_is_refused(tmp_path):
     """Ten bytes of index for a whole block each would take for ever."""
     content = block([(b'k' * 1000, b'')])
-    data = content + b'\0' + struct.pack('<I', masked(crc32c(content + b'\0')))
+    data = content + b'\0' + struct.pack('<I', masked_checksum(content + b'\0'))
     index = block([(b'%05d' % i, varint(0) + varint(len(content))) for i in range(2000)], restart=1)
-    data, place = data + index + b'\0' + struct.pack('<I', masked(crc32c(index + b'\0'))), len(data)
+    data, place = data + index + b'\0' + struct.pack('<I', masked_checksum(index + b'\0')), len(data)
     (tmp_path / 'ckpt.index').write_bytes(
         data
         + (b'\0\0' + varint(place) + varint(len(index))).ljust(40, b'\0')

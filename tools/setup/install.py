@@ -44,8 +44,8 @@ HOROVOD_BUILD = {
 
 TRIAL = """
 import importlib.util, sys
-import blingfire, gluonnlp, horovod.mxnet as hvd, hypothesis, matplotlib, mxnet, onnx, optuna, psutil, pytest, sacremoses
-import safetensors, scipy, sklearn, tokenizers, tqdm, yaml
+import blingfire, gluonnlp, google_crc32c, horovod.mxnet as hvd, hypothesis, matplotlib, mxnet, onnx, optuna
+import psutil, pytest, sacremoses, safetensors, scipy, sklearn, tokenizers, tqdm, yaml
 assert importlib.util.find_spec('gluon_optbert'), 'the package itself is not installed'
 mxnet.nd.ones(2).asnumpy()
 gluonnlp.data.BERTBasicTokenizer()('two words')
