@@ -182,9 +182,7 @@ def run_here(
     model = build(
         saved.architecture,
         start_parameters(saved, exercise.head, seed=seed),
-        head=exercise.head,
-        dropout=own.dropout,
-        precision=own.precision,
+        own.network_settings(head=exercise.head),
         ctx=workers.context(),
     )
     objective = Timed(model, workers, exercise, own)

@@ -23,6 +23,7 @@ from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import OptBERTModel, build, load
 from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.network.settings import NetworkSettings
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import option
@@ -86,8 +87,7 @@ def activations(saved: SavedModel, feed: Arrays) -> Arrays:
     ]
     untrained = saved.progress.get('untrained', [])
     pooled = 'pooler.weight' in saved.parameters and 'pooler' not in untrained
-    network = OptBERTModel(
-        saved.architecture,
+    settings = NetworkSettings(
         trainable=False,
         output_attention=True,
         output_all_encodings=True,
@@ -95,6 +95,7 @@ def activations(saved: SavedModel, feed: Arrays) -> Arrays:
         use_decoder=False,
         use_classifier=False,
     )
+    network = OptBERTModel(saved.architecture, settings)
     network.initialize(mx.init.Zero())
     load(network, saved.parameters)
     encoded, attention, *rest = network(*inputs)

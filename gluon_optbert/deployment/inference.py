@@ -16,8 +16,9 @@ from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
 from ..architecture.parameters import Parameters, ParameterSpec, parameter_table
 from ..network.attention import attention_masks, join_heads, split_heads
+from ..network.encoder import without_padding
 from ..network.gates import LAYER_NORM_EPS
-from ..network.model import gather_masked
+from ..network.model import first_tokens, gather_masked
 from ..network.running import INPUTS, OUTPUTS
 from ..runs.arrays import BFLOAT16
 
@@ -224,13 +225,10 @@ def inference_symbol(
         masks = attention_masks(F, steps, inputs['valid_length'], heads)
         for i, dims in enumerate(architecture.layers):
             stream = network.layer(stream, masks[dims.a], dims, f'encoder.transformer_cells.{i}.')
-        encoded = F.SequenceMask(
-            stream, sequence_length=inputs['valid_length'], use_sequence_length=True, axis=0
-        )
+        encoded = without_padding(F, stream, inputs['valid_length'])
         if kind == 'task' and not head.pooled:
             return network.dense(F.transpose(encoded, axes=(1, 0, 2)), 'task', head.outputs)
-        first = F.reshape(F.slice_axis(encoded, axis=0, begin=0, end=1), shape=(-3, 0))
-        pooled = F.tanh(network.dense(first, 'pooler', architecture.h))
+        pooled = F.tanh(network.dense(first_tokens(F, encoded), 'pooler', architecture.h))
         if kind == 'task':
             return network.dense(pooled, 'task', head.outputs)
         outputs = [F.transpose(encoded, axes=(1, 0, 2)), pooled]

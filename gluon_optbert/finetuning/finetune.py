@@ -315,9 +315,7 @@ def _run_seed(
     model = build(
         saved.architecture,
         start_parameters(saved, exercise.head, seed=seed),
-        head=exercise.head,
-        dropout=recipe.dropout,
-        precision=recipe.precision,
+        recipe.network_settings(head=exercise.head),
         ctx=workers.context(),
     )
     objective = FineTuning(model, workers, exercise, recipe)

@@ -10,6 +10,7 @@ from mxnet.gluon import HybridBlock, nn
 from ..architecture.architecture import LayerDims
 from .gates import gated_by
 from .precision import Tensor, lowered, product, raised
+from .settings import NetworkSettings
 
 MASKED_SCORE = -1e4  # added to the scores of padding: their softmax is exactly zero, and float16 holds it
 
@@ -61,18 +62,15 @@ def join_heads(F, data: Tensor, a: int) -> Tensor:
 class OptSelfAttentionCell(DotProductSelfAttentionCell):
     """Multi-head self attention whose heads have keys of width k and values of width v (optBERT, section 4).
 
-    Masking is an additive score and a plain softmax: the same numbers as GluonNLP's softmax with lengths,
-    which is a scalar loop in MXNet.
+    A score is added at padding, and the softmax is a plain one. GluonNLP's softmax with lengths gives the
+    same numbers, but MXNet computes it in a scalar loop.
 
     Parameters
     ----------
     dims : LayerDims
     h : int
         Width of the residual stream.
-    dropout : float
-        Of the attention probabilities.
-    precision : str
-        Of the projections, one of `TRAINING_PRECISIONS`.
+    settings : NetworkSettings
 
     Inputs:
         - **stream** : shape (length, batch, h)
@@ -86,34 +84,19 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         - **attention** : probabilities, shape (batch, a, length, length)
     """
 
-    def __init__(
-        self,
-        dims: LayerDims,
-        h: int,
-        *,
-        dropout: float = 0.0,
-        precision: str = 'float32',
-        weight_initializer=None,
-        prefix=None,
-        params=None,
-    ):
+    def __init__(self, dims: LayerDims, h: int, settings: NetworkSettings, prefix=None, params=None):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes square projections
         self._dims = dims
-        self._precision = precision
-        self._dropout = dropout
+        self._precision = settings.precision
+        self._dropout = settings.dropout
         with self.name_scope():
             for name, width in (('query', dims.k), ('key', dims.k), ('value', dims.v)):
-                setattr(
-                    self,
-                    name + '_weight',
-                    self.params.get(name + '_weight', shape=(dims.a * width, h), init=weight_initializer),
-                )
-                setattr(
-                    self,
-                    name + '_bias',
-                    self.params.get(name + '_bias', shape=(dims.a * width,), init='zeros'),
-                )
-            self.dropout_layer = nn.Dropout(dropout)
+                rows = dims.a * width
+                weight = self.params.get(f'{name}_weight', shape=(rows, h))
+                bias = self.params.get(f'{name}_bias', shape=(rows,), init='zeros')
+                setattr(self, f'{name}_weight', weight)
+                setattr(self, f'{name}_bias', bias)
+            self.dropout_layer = nn.Dropout(settings.dropout)
 
     def hybrid_forward(
         self,
@@ -130,20 +113,19 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         value_weight=None,
         value_bias=None,
     ):  # pylint: disable=arguments-differ
-        dims, scale, precision = self._dims, self._dims.k**-0.5, self._precision
+        dims, precision = self._dims, self._precision
+        scale = dims.k**-0.5
         narrow = lowered(F, stream, precision)
 
         def project(weight, bias, width):
-            return raised(
-                F, product(F, narrow, weight, bias, units=dims.a * width, precision=precision), precision
-            )
+            projected = product(F, narrow, weight, bias, units=dims.a * width, precision=precision)
+            return raised(F, projected, precision)
 
         query = project(query_weight, query_bias, dims.k)
-        query = (
-            query * scale
-            if query_gate is None
-            else gated_by(F, query, query_gate * scale, column, dims.a * dims.k)
-        )
+        if query_gate is None:
+            query = query * scale
+        else:
+            query = gated_by(F, query, query_gate * scale, column, dims.a * dims.k)
         query = split_heads(F, query, dims.a, dims.k)
         key = split_heads(F, project(key_weight, key_bias, dims.k), dims.a, dims.k)
         value = split_heads(F, project(value_weight, value_bias, dims.v), dims.a, dims.v)
@@ -152,8 +134,8 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         if mask is not None:
             scores = scores + mask
         attention = F.softmax(scores, axis=-1)
-        context = F.batch_dot(self.dropout_layer(attention) if self._dropout else attention, value)
-        context = join_heads(F, context, dims.a)
+        dropped = self.dropout_layer(attention) if self._dropout else attention
+        context = join_heads(F, F.batch_dot(dropped, value), dims.a)
         if context_gate is not None:
             context = gated_by(F, context, context_gate, column, dims.a * dims.v)
         return context, F.reshape(attention, shape=(-4, -1, dims.a, 0, 0))

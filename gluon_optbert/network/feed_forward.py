@@ -6,11 +6,20 @@ from mxnet.gluon import HybridBlock, nn
 
 from .gates import StreamLayerNorm, gated_by
 from .precision import Product, lowered, raised
+from .settings import NetworkSettings
 
 
 class OptFeedForward(HybridBlock):
-    """The intermediate block D, GELU, G with its skip connection and LayerNorm; names as GluonNLP's
+    """The intermediate block: D, GELU, G, skip connection, LayerNorm. Names are those of GluonNLP's
     PositionwiseFFN.
+
+    Parameters
+    ----------
+    f : int
+        Filters.
+    h : int
+        Width of the residual stream.
+    settings : NetworkSettings
 
     Inputs:
         - **stream** : shape (length, batch, h)
@@ -22,37 +31,22 @@ class OptFeedForward(HybridBlock):
         - **stream** : shape (length, batch, h)
     """
 
-    def __init__(
-        self,
-        f: int,
-        h: int,
-        *,
-        dropout: float = 0.0,
-        trainable: bool = True,
-        precision: str = 'float32',
-        weight_initializer=None,
-        prefix=None,
-        params=None,
-    ):
+    def __init__(self, f: int, h: int, settings: NetworkSettings, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._f = f
-        self._dropout = dropout
-        self._precision = precision
+        self._dropout = settings.dropout
+        self._precision = settings.precision
         with self.name_scope():
-            self.ffn_1 = Product(
-                f, h, precision=precision, weight_initializer=weight_initializer, prefix='ffn_1_'
-            )
-            self.ffn_2 = Product(
-                h, f, precision=precision, weight_initializer=weight_initializer, prefix='ffn_2_'
-            )
-            self.dropout_layer = nn.Dropout(dropout)
-            self.layer_norm = StreamLayerNorm(h, trainable=trainable)
+            self.ffn_1 = Product(f, h, precision=settings.precision, prefix='ffn_1_')
+            self.ffn_2 = Product(h, f, precision=settings.precision, prefix='ffn_2_')
+            self.dropout_layer = nn.Dropout(settings.dropout)
+            self.layer_norm = StreamLayerNorm(h, trainable=settings.trainable)
 
     def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):  # pylint: disable=arguments-differ
         precision = self._precision
         inner = self.ffn_1(lowered(F, stream, precision))
         if alpha_f is None:
-            inner = F.LeakyReLU(inner, act_type='gelu')  # in the precision of the products on either side
+            inner = F.LeakyReLU(inner, act_type='gelu')  # in the precision of both products
         else:
             inner = gated_by(F, raised(F, inner, precision), alpha_f, column, self._f)
             inner = gated_by(F, F.LeakyReLU(inner, act_type='gelu'), alpha_f, column, self._f)

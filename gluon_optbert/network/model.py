@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Dict, Mapping, Optional, Type, Union
+import dataclasses
+from typing import Any, Dict, Mapping, Optional
 
 import mxnet as mx
 import numpy as np
@@ -10,11 +11,12 @@ from gluonnlp.model.bert import BERTModel
 from mxnet.gluon import nn
 
 from ..architecture.architecture import Architecture
-from ..architecture.heads import PRETRAINING, Head
+from ..architecture.heads import Head
 from ..architecture.parameters import GATE, TIED, Parameters, check_parameters
 from .encoder import OptBERTEncoder
-from .gates import Gate, Gates, StreamLayerNorm, column_of_ones, spread
+from .gates import Gates, StreamLayerNorm, column_of_ones, spread
 from .precision import Tensor
+from .settings import NetworkSettings
 
 
 def gather_masked(F, encoded: Tensor, masked_positions: Tensor) -> Tensor:
@@ -32,6 +34,11 @@ def gather_masked(F, encoded: Tensor, masked_positions: Tensor) -> Tensor:
     return F.reshape_like(
         F.gather_nd(encoded, places), masked_positions, lhs_begin=0, lhs_end=1, rhs_begin=0, rhs_end=2
     )
+
+
+def first_tokens(F, encoded: Tensor) -> Tensor:
+    """The encoded first token of every sequence, [CLS]: (length, batch, h) to (batch, h)."""
+    return F.reshape(F.slice_axis(encoded, axis=0, begin=0, end=1), shape=(-3, 0))
 
 
 class VocabularyScores(nn.Dense):
@@ -68,67 +75,37 @@ class OptBERTModel(BERTModel):
     Parameters
     ----------
     architecture : Architecture
-    dropout : float
-    gated, trainable, precision, output_attention, output_all_encodings, output_stream
-        As in `OptBERTEncoder`.
-    use_pooler, use_classifier, use_decoder : bool
-        As in GluonNLP; the head of a task decides them by itself.
-    head : Head
-        Those of pre-training, or that of a task.
+    settings : NetworkSettings
     """
 
     def __init__(
         self,
         architecture: Architecture,
-        *,
-        dropout: float = 0.0,
-        gated: Optional[Type[Gate]] = None,
-        trainable: bool = True,
-        precision: str = 'float32',
-        use_pooler: bool = True,
-        use_classifier: bool = True,
-        use_decoder: bool = True,
-        output_attention: bool = False,
-        output_all_encodings: bool = False,
-        output_stream: bool = False,
-        head: Head = PRETRAINING,
+        settings: NetworkSettings = NetworkSettings(),
         prefix=None,
         params=None,
     ):
-        self._architecture = architecture
-        self._trainable = trainable
-        self._precision = precision
-        encoder = OptBERTEncoder(
-            architecture,
-            dropout=dropout,
-            gated=gated,
-            trainable=trainable,
-            precision=precision,
-            output_attention=output_attention,
-            output_all_encodings=output_all_encodings,
-            output_stream=output_stream,
-            prefix=None if prefix is None else prefix + 'encoder_',
-        )
+        self._architecture, self._settings = architecture, settings
+        head, width = settings.head, architecture.embedding_width
         super().__init__(
-            encoder,
+            OptBERTEncoder(architecture, settings, prefix=None if prefix is None else prefix + 'encoder_'),
             architecture.vocab_size,
             architecture.token_types,
             architecture.h,
-            architecture.embedding_width,
-            use_pooler=head.pooled if head.outputs else use_pooler,
-            use_decoder=use_decoder and not head.outputs,
-            use_classifier=use_classifier and not head.outputs,
+            width,
+            use_pooler=head.pooled if head.outputs else settings.use_pooler,
+            use_decoder=settings.use_decoder and not head.outputs,
+            use_classifier=settings.use_classifier and not head.outputs,
             prefix=prefix,
             params=params,
         )
-        self._head, self._dropout = head, dropout
         with self.name_scope():
             self.task = (
                 nn.Dense(head.outputs, in_units=architecture.h, flatten=False, prefix='task_')
                 if head.outputs
                 else None
             )
-            self.task_dropout = nn.Dropout(dropout)
+            self.task_dropout = nn.Dropout(settings.dropout)
 
     @property
     def architecture(self) -> Architecture:
@@ -138,12 +115,12 @@ class OptBERTModel(BERTModel):
     @property
     def precision(self) -> str:
         """Of the encoder's matrix products."""
-        return self._precision
+        return self._settings.precision
 
     @property
     def head(self) -> Head:
         """What stands on the encoder."""
-        return self._head
+        return self._settings.head
 
     @property
     def gates(self) -> Gates:
@@ -165,7 +142,7 @@ class OptBERTModel(BERTModel):
             decoder = nn.HybridSequential(prefix=prefix)
             decoder.add(nn.Dense(width, in_units=units, flatten=False))
             decoder.add(nn.GELU())
-            decoder.add(StreamLayerNorm(width, trainable=self._trainable))
+            decoder.add(StreamLayerNorm(width, trainable=self._settings.trainable))
             decoder.add(
                 VocabularyScores(vocab_size, in_units=width, flatten=False, params=embed.collect_params())
             )
@@ -178,32 +155,25 @@ class OptBERTModel(BERTModel):
         encoded, attention = self.encoder(
             F.transpose(embedding, axes=(1, 0, 2)), valid_length=valid_length, alpha_h=alpha_h
         )
-        last = encoded[-1] if self.encoder._output_all_encodings else encoded  # (length, batch, h)
-        outputs = [
-            [F.transpose(layer, axes=(1, 0, 2)) for layer in encoded]
-            if self.encoder._output_all_encodings
-            else F.transpose(encoded, axes=(1, 0, 2))
-        ]
-        if self.task is not None and not self._head.pooled:
+        states = encoded if self.encoder.gives_list else [encoded]  # (length, batch, h) each
+        encodings = [F.transpose(state, axes=(1, 0, 2)) for state in states]
+        outputs = [encodings if self.encoder.gives_list else encodings[0]]
+        if self.task is not None and not self.head.pooled:
             return self.task(outputs[0])
         if attention:
             outputs.append(attention)
         if self._use_pooler:
-            first = F.reshape(F.slice_axis(last, axis=0, begin=0, end=1), shape=(-3, 0))
-            pooled = self.pooler(first)
+            pooled = self.pooler(first_tokens(F, states[-1]))
             if self.task is not None:
-                return self.task(self.task_dropout(pooled) if self._dropout else pooled)
+                return self.task(self.task_dropout(pooled) if self._settings.dropout else pooled)
             outputs.append(pooled)
             if self._use_classifier:
-                outputs.append(
-                    self.classifier(
-                        pooled
-                        if alpha_h is None
-                        else F.broadcast_mul(pooled, F.reshape(alpha_h, shape=(1, -1)))
-                    )
+                gated = (
+                    pooled if alpha_h is None else F.broadcast_mul(pooled, F.reshape(alpha_h, shape=(1, -1)))
                 )
+                outputs.append(self.classifier(gated))
         if self._use_decoder:
-            outputs.append(self._decode_masked(F, last, masked_positions, alpha_h))
+            outputs.append(self._decode_masked(F, states[-1], masked_positions, alpha_h))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def _decode_masked(self, F, encoded, masked_positions, alpha_h):
@@ -231,32 +201,29 @@ def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
 def build(
     architecture: Architecture,
     parameters: Optional[Parameters] = None,
+    settings: NetworkSettings = NetworkSettings(),
     *,
     seed: int = 0,
     initial_std: float = 0.02,
-    dropout: float = 0.0,
-    gated: Union[bool, Type[Gate]] = False,
-    trainable: bool = True,
-    head: Head = PRETRAINING,
     ctx: Optional[mx.Context] = None,
-    **options,
+    **changes: Any,
 ) -> OptBERTModel:
-    """A network with the given parameters, or with random ones, hybridized.
+    """A hybridized network with the parameters of the caller, or with random ones.
 
     Parameters
     ----------
     architecture : Architecture
     parameters : mapping of name to np.ndarray, optional
         All of them, as `network_shapes` lists them.
+    settings : NetworkSettings
     seed : int
         Of the random initial weights.
     initial_std : float
-        Their standard deviation; BERT's, for h=768, unless given.
-    gated : bool or type of Gate
-        Whether there are gates, open at first; True for plain ones.
-    head : Head
+        Their standard deviation; the default is BERT's, for h = 768.
     ctx : mx.Context, optional
-        Where it lives; the CPU unless given.
+        Where the network lives; the CPU unless given.
+    **changes
+        Fields of `NetworkSettings` that replace those of `settings`.
 
     Raises
     ------
@@ -264,18 +231,18 @@ def build(
         If parameters do not fit the architecture.
     """
     ctx = ctx or mx.cpu()
-    gate = Gate if gated is True else gated or None
-    model = OptBERTModel(architecture, dropout=dropout, gated=gate, trainable=trainable, head=head, **options)
+    settings = dataclasses.replace(settings, **changes)
+    model = OptBERTModel(architecture, settings)
     if parameters is None:
         mx.random.seed(seed)
         np.random.seed(seed)  # MXNet's initializers draw from it
         model.initialize(mx.init.Normal(initial_std), ctx=ctx)
     else:
-        check_parameters(parameters, architecture, head)
+        check_parameters(parameters, architecture, settings.head)
         model.initialize(mx.init.Zero(), ctx=ctx)
         load(model, parameters)
     for parameter in model.gates.parameters.values():
-        parameter.set_data(mx.nd.full(parameter.shape, gate.OPEN))
+        parameter.set_data(mx.nd.full(parameter.shape, settings.gate.OPEN))
     model.hybridize(static_alloc=True)
     return model
 

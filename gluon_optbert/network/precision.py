@@ -46,24 +46,8 @@ class Product(nn.Dense):
         - **outputs** : shape (..., units), to be `raised`
     """
 
-    def __init__(
-        self,
-        units: int,
-        in_units: int,
-        *,
-        precision: str = 'float32',
-        weight_initializer=None,
-        prefix=None,
-        params=None,
-    ):
-        super().__init__(
-            units,
-            in_units=in_units,
-            flatten=False,
-            weight_initializer=weight_initializer,
-            prefix=prefix,
-            params=params,
-        )
+    def __init__(self, units: int, in_units: int, *, precision: str = 'float32', prefix=None, params=None):
+        super().__init__(units, in_units=in_units, flatten=False, prefix=prefix, params=params)
         self._precision = precision
 
     def _alias(self):

@@ -81,13 +81,9 @@ class _Job:
             limit=self.recipe.evaluation_limit,
         )
 
-    def build(self, saved: SavedModel, **options: Any) -> OptBERTModel:
-        return build(
-            saved.architecture,
-            saved.parameters,
-            ctx=self.workers.context(),
-            **{'dropout': self.recipe.dropout, 'precision': self.recipe.precision, **options},
-        )
+    def build(self, saved: SavedModel, **changes: Any) -> OptBERTModel:
+        settings = self.recipe.network_settings()
+        return build(saved.architecture, saved.parameters, settings, ctx=self.workers.context(), **changes)
 
 
 def _train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:

@@ -72,10 +72,8 @@ def _gate_seconds(made: Plan, workers: Workers) -> float:
     model = build(
         made.base.architecture,
         made.base.parameters,
-        dropout=recipe.dropout,
-        precision=recipe.precision,
+        recipe.network_settings(gated=PENALTIES[recipe.penalty].gate),
         ctx=workers.context(),
-        gated=PENALTIES[recipe.penalty].gate,
     )
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'
@@ -94,11 +92,7 @@ def _recovery_seconds(made: Plan, workers: Workers) -> Tuple[float, float]:
     """A step of all weights, and a held-out evaluation."""
     recipe, shards = made.pruning, open_shards(made.pruning.shards)
     model = build(
-        made.base.architecture,
-        made.base.parameters,
-        dropout=recipe.dropout,
-        precision=recipe.precision,
-        ctx=workers.context(),
+        made.base.architecture, made.base.parameters, recipe.network_settings(), ctx=workers.context()
     )
     seconds = step_seconds(
         Pretraining(model, workers, shards['train']),
@@ -118,9 +112,7 @@ def _tuning_seconds(made: Plan, row: Row, task: str, workers: Workers) -> float:
     model = build(
         made.base.architecture,
         start_parameters(made.base, exercise.head, seed=0),
-        head=exercise.head,
-        dropout=recipe.dropout,
-        precision=recipe.precision,
+        recipe.network_settings(head=exercise.head),
         ctx=workers.context(),
     )
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)

@@ -108,10 +108,9 @@ def _train(
     model = build(
         architecture,
         start.parameters if start else None,
+        recipe.network_settings(),
         seed=recipe.seed,
         initial_std=recipe.initial_std,
-        dropout=recipe.dropout,
-        precision=recipe.precision,
         ctx=workers.context(),
     )
     workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')

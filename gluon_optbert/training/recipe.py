@@ -12,6 +12,7 @@ from mxnet import gluon
 from ..architecture.parameters import parameter_table
 from ..network.model import OptBERTModel, named_parameters
 from ..network.precision import TRAINING_PRECISIONS, check_precision
+from ..network.settings import NetworkSettings
 from ..runs.recipe import option
 from ..text.shards import Shards
 from ..text.vocabulary import vocabulary_hash
@@ -103,6 +104,10 @@ class WeightRecipe:
             scale=self.loss_scale(),
             compression=self.compression,
         )
+
+    def network_settings(self, **more: Any) -> NetworkSettings:
+        """How the network is built that is trained."""
+        return NetworkSettings(dropout=self.dropout, precision=self.precision, **more)
 
     def loss_scale(self) -> Optional[LossScale]:
         """What float16 wants the loss multiplied by."""

@@ -22,6 +22,7 @@ from gluon_optbert.architecture.cost import (
 from gluon_optbert.architecture.named import bert_base
 from gluon_optbert.network.encoder import OptBERTEncoder
 from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.settings import NetworkSettings
 
 UNEVEN = network((3, 2, 5, 7), (1, 4, 1, 0), (2, 1, 3, 16), h=6)
 
@@ -43,7 +44,7 @@ def test_parameters_by_formula_equal_those_of_the_arrays(architecture):
 
 def flops_of_graph(architecture, length):
     """Operations of all matrix products in the encoder's symbol graph, from the shapes that MXNet infers."""
-    encoder = OptBERTEncoder(architecture, trainable=False)
+    encoder = OptBERTEncoder(architecture, NetworkSettings(trainable=False))
     symbol = encoder(mx.sym.var('data'), None, mx.sym.var('valid_length'))[0]
     internals = symbol.get_internals()
     shapes = internals.infer_shape(data=(length, 1, architecture.embedding_width), valid_length=(1,))[1]

@@ -27,6 +27,7 @@ from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.network.encoder import OptBERTEncoder
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import OptBERTModel, build, load, named_parameters, read_parameters
+from gluon_optbert.network.settings import NetworkSettings
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_gradients_equal_gluonnlp(pair):
     ],
 )
 def test_encoder_returns_what_gluonnlp_returns(options):
-    ours = OptBERTEncoder(EVEN, **options)
+    ours = OptBERTEncoder(EVEN, NetworkSettings(**options))
     theirs = BERTEncoder(
         units=8, hidden_size=32, num_layers=2, num_heads=2, max_length=16, dropout=0.0, **options
     )
