@@ -9,12 +9,13 @@ import io
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
-from ..architecture.parameters import Alphas
+from ..architecture.parameters import Alphas, parameter_shapes
 from ..cutting.selection import Selection, keep_all, truncate
 from ..cutting.shrink import shrink
 from ..network.model import build
@@ -28,6 +29,7 @@ from .directory import import_symbol
 from .export import TOLERANCE, NotEqual, export, relative_difference
 
 NAMES = list(INPUTS)
+_CELLS = 'encoder.transformer_cells.'  # how the names of a layer's parameters begin; its number is next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +87,42 @@ def _differences(gated: Any, shrunk: Any, feeds: List[Dict[str, np.ndarray]], ke
     return worst
 
 
+def without_dropped(
+    saved: SavedModel, alphas: Alphas, selection: Selection
+) -> Tuple[Architecture, Dict[str, np.ndarray], Dict[str, np.ndarray]]:
+    """A model without the layers and intermediate blocks that a selection drops; all other widths stay whole.
+
+    Returns
+    -------
+    architecture : Architecture
+    parameters : dict of name to np.ndarray
+        By the names of `architecture`, in which the layers that stay are numbered anew.
+    alphas : dict of width key to np.ndarray
+        The same of the gates.
+    """
+    emptied = {key: 0 for key, units in selection.kept.items() if key[0] == 'f' and not len(units)}
+    architecture = saved.architecture.with_widths(emptied)
+    kept = range(len(architecture.layers)) if selection.layers is None else selection.layers
+    architecture = dataclasses.replace(architecture, layers=tuple(architecture.layers[i] for i in kept))
+
+    def old(name: str) -> str:
+        """The name of a parameter of `architecture` in the model."""
+        if not name.startswith(_CELLS):
+            return name
+        number, rest = name[len(_CELLS) :].split('.', 1)
+        return f'{_CELLS}{kept[int(number)]}.{rest}'
+
+    return (
+        architecture,
+        {name: saved.parameters[old(name)] for name in parameter_shapes(architecture)},
+        {
+            key: alphas[key if key == 'h' else f'{key[0]}{kept[int(key[1:])]}']
+            for key, width in architecture.widths().items()
+            if width
+        },
+    )
+
+
 def gated_against_shrunk(
     before: SavedModel,
     alphas: Alphas,
@@ -92,8 +130,8 @@ def gated_against_shrunk(
     feeds: List[Dict[str, np.ndarray]],
     shrunk: Optional[SavedModel] = None,
 ) -> float:
-    """The largest relative difference between the gated network, unselected alpha at zero, and the shrunk
-    one.
+    """The largest relative difference between the gated network, with zeros for the alpha of units that go,
+    and the shrunk one.
 
     Parameters
     ----------
@@ -106,18 +144,11 @@ def gated_against_shrunk(
         parameters, architecture = shrink(before.parameters, before.architecture, alphas, selection)
     else:
         parameters, architecture = shrunk.parameters, shrunk.architecture
-    gated = build(before.architecture, before.parameters, gated=True, trainable=False)
-    gated.gates.set(truncate(alphas, selection))
-    gated.encoder.drop_blocks(
-        [
-            i
-            for i, layer in enumerate(before.architecture.layers)
-            if layer.f and not len(selection.kept[f'f{i}'])
-        ]
-    )
-    if selection.layers is not None:
-        gated.encoder.keep_layers(selection.layers)
-    return _differences(gated, build(architecture, parameters, trainable=False), feeds, selection.kept['h'])
+    wide, weights, gates = without_dropped(before, truncate(alphas, selection), selection)
+    gated = build(wide, weights, gated=True, trainable=False)
+    gated.gates.set(gates)
+    network = build(architecture, parameters, trainable=False)
+    return _differences(gated, network, feeds, selection.kept['h'])
 
 
 def _only(letter: str, selection: Selection, everything: Selection) -> Selection:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Dict, Optional, Tuple
 
 from gluonnlp.model.bert import BERTEncoder
@@ -154,24 +153,6 @@ class OptBERTEncoder(BERTEncoder):
         for i, cell in enumerate(self.transformer_cells):
             gates.update({f'{letter}{i}': gate for letter, gate in cell.gates.items()})
         return gates
-
-    def drop_blocks(self, numbers) -> None:
-        """Leave out the intermediate blocks of some layers, before the first pass."""
-        for number in numbers:
-            cell = self.transformer_cells[number]
-            object.__setattr__(cell, 'ffn', None)
-            cell.gates.pop('f', None)
-            for name in ('ffn', 'gate_f'):
-                cell._children.pop(name, None)
-
-    def keep_layers(self, kept) -> None:
-        """Leave out every layer that is not among `kept` (increasing), before the first pass."""
-        for number in range(len(self.architecture.layers)):
-            if number not in kept:
-                del self.transformer_cells._children[str(number)]
-        self.architecture = dataclasses.replace(
-            self.architecture, layers=tuple(self.architecture.layers[i] for i in kept)
-        )
 
     def stream_gate(self, F) -> Optional[Tensor]:
         """The values of alpha_h, shape (h,), or None; a pass takes them once and hands them on."""

@@ -32,13 +32,13 @@ LETTERS = st.sets(st.sampled_from('hakvf'), min_size=1).map(lambda letters: ''.j
 
 
 def gated_outputs(architecture, parameters, alphas, inputs, *, selection=None, trainable=True, hybrid=True):
-    model = build(architecture, parameters, gated=True, trainable=trainable)
+    if selection is not None:  # a layer without filters has no block, and no LayerNorm of one
+        emptied = {key: 0 for key, kept in selection.kept.items() if key[0] == 'f' and not len(kept)}
+        architecture = architecture.with_widths(emptied)
+    left = {name: parameters[name] for name in parameter_shapes(architecture)}
+    model = build(architecture, left, gated=True, trainable=trainable)
     model.hybridize(hybrid)
-    model.gates.set({key: alpha for key, alpha in alphas.items() if len(alpha)})
-    if selection is not None:
-        model.encoder.drop_blocks(
-            [i for i, layer in enumerate(selection.architecture(architecture).layers) if not layer.f]
-        )
+    model.gates.set({key: alphas[key] for key in model.gates.parameters})
     return outputs_of(model, inputs)
 
 
