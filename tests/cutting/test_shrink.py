@@ -35,7 +35,7 @@ def gated_outputs(architecture, parameters, alphas, inputs, *, selection=None, t
     if selection is not None:  # a layer without filters has no block, and no LayerNorm of one
         emptied = {key: 0 for key, kept in selection.kept.items() if key[0] == 'f' and not len(kept)}
         architecture = architecture.with_widths(emptied)
-    left = {name: parameters[name] for name in parameter_shapes(architecture)}
+    left = {name: parameters[name] for name in network_shapes(architecture)}
     model = build(architecture, left, gated=True, trainable=trainable)
     model.hybridize(hybrid)
     model.gates.set({key: alphas[key] for key in model.gates.parameters})
