@@ -1,7 +1,90 @@
-"""optBERT on MXNet: prune all five widths of BERT, and train, verify and export what is left."""
+"""optBERT on MXNet: prune all five widths of BERT, and train, fine-tune, verify and export what is left.
+
+    >>> import gluon_optbert as opt
+    >>> opt.make_shards(input=['text'], vocab='vocab.txt', output='shards')
+    >>> opt.pretrain('small', shards='shards', output='models/small')
+    >>> opt.prune('small_prune', model='models/small', shards='shards', target=0.6, output='runs/pruned')
+    >>> opt.verify(run='runs/pruned')
+    >>> model = opt.read_model('runs/pruned/round-4/model')
+    >>> print(model.architecture.h, opt.ParameterCost().cost(model.architecture))
+    >>> opt.finetune_glue('glue', task='SST-2', model='runs/pruned/round-4/model', output='runs/sst2')
+    >>> opt.export('runs/sst2/seed-1', 'deploy')
+    >>> next(opt.Predictor('deploy').predict(['a fine film'])).label
+
+Runs. Each is a function of one recipe. It is given as keywords, as the name of a packaged recipe or of a
+YAML file with keywords that override it, or as an object. All that is wrong with it is said at once, as a
+`ValueError`. Each run is a command as well, with the same fields as flags.
+
+    make_shards        raw text → shards for pre-training           ShardRecipe     optbert-make-shards
+    import_checkpoint  someone else's BERT → a model directory      ImportRecipe    optbert-import
+    pretrain           shards → a model directory                   PretrainRecipe  optbert-pretrain
+    prune              a model directory → smaller ones             PruneRecipe     optbert-prune
+    verify             checks that a pruning run changed no output  VerifyRecipe    optbert-verify
+    finetune_glue      a model directory → a classifier             GlueRecipe      optbert-finetune-glue
+    finetune_squad     a model directory → a reader of texts        SquadRecipe     optbert-finetune-squad
+
+Models. `read_model` and `write_model` read and write model directories. A `SavedModel` has the architecture,
+the parameters as NumPy arrays and the vocabulary. `export` writes one for plain MXNet and ONNX, and
+`Predictor` uses that.
+
+Parts of Algorithm 1. `train_gates` trains alpha, `select_units` decides what stays, and `shrink` cuts the
+tensors.
+
+Architectures. `resolve` knows the published networks by name. An `Architecture` has the widths of a network,
+a `LayerDims` for each layer. `ParameterCost`, `FlopsCost` and `LatencyCost` say what it costs, and what a
+unit of each width is worth.
+
+MXNet, Horovod and NumPy are imported when a name that needs them is used first. Horovod is needed for jobs of
+several workers only, which ``horovodrun -np 4 optbert-prune …`` starts.
+"""
 
 from .runs import threads as _threads
 
 _threads.use_physical_cores()  # before anything imports MXNet, which reads the setting once
 
 __version__ = '0.1.0'
+
+__all__ = [
+    'Architecture',
+    'FlopsCost',
+    'GlueRecipe',
+    'ImportRecipe',
+    'LatencyCost',
+    'LayerDims',
+    'ParameterCost',
+    'Predictor',
+    'PretrainRecipe',
+    'PruneRecipe',
+    'SavedModel',
+    'ShardRecipe',
+    'SquadRecipe',
+    'VerifyRecipe',
+    'export',
+    'finetune_glue',
+    'finetune_squad',
+    'import_checkpoint',
+    'make_shards',
+    'pretrain',
+    'prune',
+    'read_model',
+    'resolve',
+    'select_units',
+    'shrink',
+    'train_gates',
+    'verify',
+    'write_model',
+]
+
+
+def __getattr__(name):
+    """A name of `__all__`, imported when it is used first (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    from .front_door import load
+
+    value = globals()[name] = load(name)
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -17,7 +17,7 @@ def sources():
     return [
         ROOT / name
         for name in names.split('\0')
-        if name and (ROOT / name).suffix in ENDINGS and not name.startswith('results/')
+        if (ROOT / name).is_file() and (ROOT / name).suffix in ENDINGS and not name.startswith('results/')
     ]
 
 

@@ -10,11 +10,10 @@ import os
 import sys
 import time
 import typing
-from pathlib import Path
 from typing import Callable, Optional, Sequence, Type
 
 from .failures import RunFailed
-from .recipe import R, RecipeError, _unwrapped, fill, flag, read_yaml
+from .recipe import R, RecipeError, _unwrapped, fill, find_recipe, flag, read_yaml
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -34,7 +33,10 @@ def parser_of(
     )
     if positional is None:
         parser.add_argument(
-            'recipe', nargs='?', metavar='RECIPE', help='YAML file; flags override its fields'
+            'recipe',
+            nargs='?',
+            metavar='RECIPE',
+            help='YAML file, or the name of a recipe of the package; flags override its fields',
         )
     hints = typing.get_type_hints(cls)
     for f in dataclasses.fields(cls):
@@ -76,7 +78,7 @@ def parse(
     example: str,
     positional: Optional[str] = None,
 ) -> R:
-    """The recipe that a command line describes: its YAML file first, then its flags.
+    """The recipe that a command line describes: its YAML file or packaged recipe first, then its flags.
 
     Raises
     ------
@@ -87,7 +89,7 @@ def parse(
         parser_of(cls, description=description, example=example, positional=positional).parse_args(argv)
     )
     path = given.pop('recipe', None)
-    values = read_yaml(Path(path)) if path else {}
+    values = read_yaml(find_recipe(path)) if path else {}
     values.update(given)
     return fill(cls, values, source=path or 'command line')
 

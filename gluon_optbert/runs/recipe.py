@@ -13,6 +13,7 @@ from typing import Any, Dict, Optional, Sequence, Type, TypeVar, Union
 import yaml
 
 R = TypeVar('R')
+RECIPES = Path(__file__).resolve().parents[1] / 'recipes'  # of the package, in folders by what they are for
 
 
 class RecipeError(ValueError):
@@ -201,6 +202,36 @@ def to_dict(recipe: Any) -> Dict[str, Any]:
         return value
 
     return {f.name: plain(getattr(recipe, f.name)) for f in dataclasses.fields(recipe)}
+
+
+def packaged_recipes() -> Dict[str, Path]:
+    """The recipes that come with the package, by name."""
+    return {path.stem: path for path in sorted(RECIPES.glob('*/*.yaml'))}
+
+
+def find_recipe(name: Union[str, Path]) -> Path:
+    """The recipe file at a path; where there is none, the packaged recipe of that name, as ``small_prune``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is neither; the message lists the names.
+    """
+    path = Path(name)
+    try:
+        is_name = not path.is_file() and path.name == str(name)
+    except OSError:  # a path that cannot be; `read_yaml` says why
+        is_name = False
+    if not is_name:
+        return path
+    known = packaged_recipes()
+    stem = path.stem if path.suffix == '.yaml' else path.name
+    if stem not in known:
+        shown = name if str(name).isprintable() else repr(str(name))
+        raise FileNotFoundError(
+            f'{shown}: no such recipe file, and no recipe of the package, which has {", ".join(known)}'
+        )
+    return known[stem]
 
 
 def read_yaml(path: Path) -> Dict[str, Any]:

@@ -1,0 +1,204 @@
+"""Where the names of the package live, how runs are called with keywords, what a missing library means."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Type, TypeVar, Union
+
+R = TypeVar('R')
+
+# A run has the module of its function, and the module and the class of its recipe.
+RUNS = {
+    'make_shards': ('text.make_shards', 'text.make_shards', 'ShardRecipe'),
+    'import_checkpoint': ('importing.convert', 'importing.convert', 'ImportRecipe'),
+    'pretrain': ('training.pretrain', 'training.recipe', 'PretrainRecipe'),
+    'prune': ('pruning.algorithm', 'pruning.recipe', 'PruneRecipe'),
+    'verify': ('deployment.verification', 'deployment.verification', 'VerifyRecipe'),
+    'finetune_glue': ('finetuning.glue', 'finetuning.glue', 'GlueRecipe'),
+    'finetune_squad': ('finetuning.squad', 'finetuning.squad', 'SquadRecipe'),
+}
+HOMES = {
+    **{recipe: module for _, module, recipe in RUNS.values()},
+    'read_model': 'network.saved_model',
+    'write_model': 'network.saved_model',
+    'SavedModel': 'network.saved_model',
+    'Predictor': 'deployment.predictor',
+    'train_gates': 'pruning.gate_training',
+    'select_units': 'cutting.selection',
+    'shrink': 'cutting.shrink',
+    'resolve': 'architecture.named',
+    'Architecture': 'architecture.architecture',
+    'LayerDims': 'architecture.architecture',
+    'ParameterCost': 'architecture.cost',
+    'FlopsCost': 'architecture.cost',
+    'LatencyCost': 'architecture.cost',
+}
+_STACK = (
+    'pip install gluon_optbert[cpu] installs it, or pip install gluon_optbert[cu112] for GPUs with CUDA 11; '
+    'in a checkout, make install'
+)
+REMEDIES = {
+    'mxnet': f'MXNet is not installed: {_STACK}',
+    'gluonnlp': f'GluonNLP is not installed: {_STACK}',
+    'horovod': 'Horovod is not installed, and a job of several workers needs it. It is compiled against the '
+    'MXNet that is there, with cmake below 4: HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 '
+    'HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 pip install --no-build-isolation --no-binary '
+    'horovod gluon_optbert[horovod]; '
+    'in a checkout, make install',
+}
+
+
+class NotInstalled(ImportError):
+    """A library that is needed now is not there; the message has the command that installs it."""
+
+
+@contextlib.contextmanager
+def remedied() -> Iterator[None]:
+    """Say how to install MXNet, GluonNLP or Horovod where the block fails to import one."""
+    try:
+        yield
+    except ImportError as error:
+        library = (error.name or '').partition('.')[0]
+        if isinstance(error, NotInstalled) or library not in REMEDIES:
+            raise
+        raise NotInstalled(REMEDIES[library], name=library) from error
+
+
+def load(name: str) -> Any:
+    """What a name of the package stands for.
+
+    Raises
+    ------
+    NotInstalled
+        If a library is missing.
+    """
+    with remedied():
+        if name == 'export':
+            return export
+        if name in RUNS:
+            home, recipe_home, recipe = RUNS[name]
+            return run_of(getattr(_module(home), name), getattr(_module(recipe_home), recipe))
+        return getattr(_module(HOMES[name]), name)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f'{__package__}.{name}')
+
+
+def run_of(run: Callable[..., Any], cls: Type[R]) -> Callable[..., Any]:
+    """The function `run` of a recipe, for callers who give the recipe's fields as keywords.
+
+    Keywords that `run` takes itself, such as ``progress``, are passed on.
+    """
+    own = [one for one in inspect.signature(run).parameters.values() if one.kind is one.KEYWORD_ONLY]
+
+    @functools.wraps(run)
+    def called(recipe: Union[None, str, Path, R] = None, **given: Any) -> Any:
+        options = {one.name: given.pop(one.name) for one in own if one.name in given}
+        with remedied():
+            return run(recipe_of(cls, recipe, given), **options)
+
+    fields = dataclasses.fields(cls)
+    known = {one.name for one in own}
+    called.__signature__ = inspect.Signature(
+        [
+            inspect.Parameter('recipe', inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
+            *own,
+            *(
+                inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field))
+                for field in fields
+                if field.name not in known
+            ),
+        ]
+    )
+    called.__doc__ = '\n'.join([inspect.cleandoc(run.__doc__ or ''), '', *_told(cls)])
+    return called
+
+
+def _default(field: dataclasses.Field) -> Any:
+    return inspect.Parameter.empty if field.metadata['required'] else field.default
+
+
+def _told(cls: Type[R]) -> List[str]:
+    """The fields of a recipe for the documentation of its run."""
+    lines = [f'Fields of {cls.__name__}, as keywords or in a recipe:', '']
+    for field in dataclasses.fields(cls):
+        shown = 'required' if field.metadata['required'] else repr(field.default)
+        choices = field.metadata['choices']
+        listed = f'; one of {", ".join(map(str, choices))}' if choices else ''
+        lines.append(f'    {field.name}: {field.metadata["help"]}{listed} [{shown}]')
+    return lines
+
+
+def recipe_of(cls: Type[R], recipe: Union[None, str, Path, R], given: Mapping[str, Any]) -> R:
+    """A recipe of type `cls`: itself, or the file or packaged recipe of that name, and the fields `given`.
+
+    Raises
+    ------
+    RecipeError, FileNotFoundError
+        With every problem named, as the command names them.
+    TypeError
+        If `recipe` is something else.
+    """
+    from .runs.recipe import fill, find_recipe, read_yaml, to_dict
+
+    values: Dict[str, Any] = {}
+    if isinstance(recipe, cls):
+        if not given:
+            return recipe
+        values = to_dict(recipe)
+    elif isinstance(recipe, (str, Path)):
+        values = read_yaml(find_recipe(recipe))
+    elif recipe is not None:
+        raise TypeError(
+            f'a recipe is a {cls.__name__}, the name of a recipe or of its file, or keywords; found '
+            f'{type(recipe).__name__}'
+        )
+    return fill(
+        cls, {**values, **given}, source=str(recipe) if isinstance(recipe, (str, Path)) else 'keywords'
+    )
+
+
+def export(
+    model: Any, output: Union[str, Path], *, alphas: Optional[Path] = None, **options: Any
+) -> Dict[str, Any]:
+    """Export a model for plain MXNet, in float32, int8 or bfloat16, and as ONNX.
+
+    Parameters
+    ----------
+    model : str, Path or SavedModel
+        A model directory or what `read_model` gives, with gates or without.
+    output : str or Path
+        Deployment directory to write.
+    alphas : str or Path, optional
+        An ``alphas.npz`` of gates to fold first, instead of the model's own; units at zero are cut.
+    **options
+        ``head``, ``precision``, ``calibration``, ``method``, ``labelled`` and ``onnx``, as
+        `gluon_optbert.deployment.export.export` has them.
+
+    Returns
+    -------
+    dict
+        ``relative_difference`` of every output to the float32 network's, and what else was measured.
+
+    Raises
+    ------
+    FileNotFoundError, FileExistsError, ValueError
+        Bad input.
+    RunFailed
+        If the export computes something else than the model; nothing is written then.
+    """
+    with remedied():
+        from .cutting.shrink import without_gates
+        from .deployment import export as exporting
+        from .deployment.verification import read_alphas
+        from .network.saved_model import read_model
+
+    saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
+    saved = without_gates(saved, read_alphas(Path(alphas)) if alphas else None)
+    return exporting.export(saved, Path(output), **options)

@@ -1,0 +1,221 @@
+"""`import gluon_optbert as opt`: what it has, what it imports, and how its runs are called."""
+
+import importlib
+import inspect
+import pydoc
+
+import mxnet as mx
+import pytest
+from helpers.pruned import recipe_for
+from helpers.tiny import ROOT, contents, network, run, write_saved_model
+
+import gluon_optbert as opt
+from gluon_optbert import front_door
+from gluon_optbert.deployment.predictor import Predictor
+from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.recipe import RecipeError, fill, find_recipe, packaged_recipes, read_yaml, to_dict
+
+
+def blocked(*names, then):
+    """What a program says that imports the package, and cannot import some others."""
+    lines = ['import sys', *(f'sys.modules[{name!r}] = None' for name in names)]
+    return run('-W', 'ignore', '-c', '\n'.join([*lines, 'import gluon_optbert as opt', then]))
+
+
+def test_importing_the_package_imports_no_big_library():
+    program = 'print({"mxnet", "horovod", "numpy", "gluonnlp", "yaml"} & set(sys.modules))'
+    done = blocked(then=program)
+    assert done.stdout == 'set()\n', done.stderr
+
+
+def test_pure_names_need_neither_mxnet_nor_horovod():
+    program = 'print(opt.resolve("bert_base").h, opt.ParameterCost(), opt.shrink.__name__)'
+    done = blocked('mxnet', 'gluonnlp', 'horovod', then=program)
+    assert done.stdout.startswith('768 ParameterCost') and 'shrink' in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize('name', ['prune', 'Predictor', 'read_model', 'PretrainRecipe'])
+def test_missing_mxnet_says_what_installs_it(name):
+    done = blocked('mxnet', then=f'opt.{name}')
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and 'NotInstalled: MXNet is not installed' in last
+    assert 'pip install gluon_optbert[cpu]' in last and 'pip install gluon_optbert[cu112]' in last
+
+
+def test_missing_mxnet_stops_an_export_too():
+    done = blocked('mxnet', then='opt.export("model", "deploy")')
+    assert 'NotInstalled: MXNet is not installed' in done.stderr.splitlines()[-1]
+
+
+def test_missing_horovod_says_how_it_is_built(model_directory, shards_directory, tmp_path):
+    program = '\n'.join(
+        [
+            'import os',
+            'os.environ["HOROVOD_SIZE"] = "2"',
+            f'opt.prune(model={str(model_directory)!r}, shards={str(shards_directory)!r}, '
+            f'output={str(tmp_path / "out")!r})',
+        ]
+    )
+    last = blocked('horovod', then=program).stderr.splitlines()[-1]
+    assert 'NotInstalled: Horovod is not installed' in last and 'pip install --no-build-isolation' in last
+
+
+def test_the_build_line_of_horovod_is_the_one_that_the_set_up_uses():
+    spec = importlib.util.spec_from_file_location('install', ROOT / 'tools' / 'setup' / 'install.py')
+    install = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(install)
+    for name, value in install.HOROVOD_BUILD.items():
+        assert f'{name}={value} ' in front_door.REMEDIES['horovod']
+
+
+def test_other_missing_libraries_are_said_as_they_are():
+    with pytest.raises(ImportError, match='nowhere') as raised, front_door.remedied():
+        importlib.import_module('nowhere')
+    assert not isinstance(raised.value, front_door.NotInstalled)
+
+
+def test_every_name_is_what_its_module_has():
+    for name in opt.__all__:
+        value = getattr(opt, name)
+        assert value.__name__ == name
+        if name in front_door.HOMES:
+            assert value is getattr(importlib.import_module(f'gluon_optbert.{front_door.HOMES[name]}'), name)
+    assert set(opt.__all__) == {*front_door.HOMES, *front_door.RUNS, 'export'}
+    assert set(opt.__all__) <= set(dir(opt)) and '__version__' in dir(opt)
+    with pytest.raises(AttributeError, match='no attribute'):
+        opt.prunes  # noqa: B018
+
+
+def test_sub_packages_do_not_stand_before_the_names():
+    """Importing a sub-package makes it an attribute of the package, whatever was there."""
+    below = {path.stem for path in (ROOT / 'gluon_optbert').iterdir() if path.stem != '__init__'}
+    assert below.isdisjoint(opt.__all__)
+    program = '\n'.join(
+        [
+            'import gluon_optbert.pruning.algorithm, gluon_optbert.architecture.architecture',
+            'import gluon_optbert.deployment.export, gluon_optbert.training.pretrain',
+            'assert all(callable(getattr(opt, name)) for name in opt.__all__)',
+            'assert opt.Architecture is opt.architecture.architecture.Architecture',
+        ]
+    )
+    assert blocked(then=program).returncode == 0
+
+
+def test_help_is_a_page_with_an_example():
+    page = pydoc.render_doc(opt, renderer=pydoc.plaintext)
+    assert all(name in page for name in opt.__all__)
+    example = [line.strip() for line in opt.__doc__.splitlines() if line.strip().startswith('>>> ')]
+    assert len(example) == 10
+    for line in example:
+        compile(line[4:], 'example', 'exec')
+
+
+def test_example_of_the_page_names_fields_and_recipes_that_exist():
+    """Every call of the example could be made: its keywords are bound, its recipe has them."""
+    calls = [line.strip()[4:] for line in opt.__doc__.splitlines() if line.strip().startswith('>>> opt.')]
+    assert len(calls) == 6
+
+    class Bound:
+        def __getattr__(self, name):
+            def call(*words, **given):
+                inspect.signature(getattr(opt, name)).bind(*words, **given)
+                if name in front_door.RUNS:
+                    front_door.recipe_of(getattr(opt, front_door.RUNS[name][2]), *(words or [None]), given)
+
+            return call
+
+    for call in calls:
+        eval(call, {'opt': Bound()})
+
+
+def test_signature_and_documentation_have_the_fields_of_the_recipe():
+    parameters = inspect.signature(opt.prune).parameters
+    assert parameters['model'].default is inspect.Parameter.empty and parameters['target'].default == 0.6
+    assert 'model: ' in opt.prune.__doc__ and '[required]' in opt.prune.__doc__
+    assert 'progress' in inspect.signature(opt.make_shards).parameters
+
+
+def test_keywords_give_the_recipe_that_the_command_gives(tmp_path):
+    given = {'model': tmp_path / 'm', 'shards': str(tmp_path / 's'), 'output': 'out', 'target': 0.5}
+    one = front_door.recipe_of(PruneRecipe, None, given)
+    assert one == fill(PruneRecipe, {**given, 'model': str(given['model'])})
+    named = front_door.recipe_of(PruneRecipe, 'small_prune', given)
+    assert named == fill(PruneRecipe, {**read_yaml(find_recipe('small_prune')), **given})
+    assert front_door.recipe_of(PruneRecipe, one, {}) is one
+    changed = front_door.recipe_of(PruneRecipe, one, {'target': 0.25})
+    assert to_dict(changed) == {**to_dict(one), 'target': 0.25}
+
+
+def test_everything_wrong_is_said_at_once_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError) as raised:
+        opt.prune(modle='m', target='much', output='out')
+    said = raised.value.problems
+    assert any("unknown field 'modle', did you mean 'model'?" in line for line in said)
+    assert any('target must be a number' in line for line in said)
+    assert any('--shards is missing' in line for line in said) and not list(tmp_path.iterdir())
+    with pytest.raises(TypeError, match='PruneRecipe'):
+        opt.prune(3)
+    with pytest.raises(FileNotFoundError, match='small_prune'):
+        opt.prune('smal_prune')
+
+
+def test_pruning_by_keywords_is_pruning_by_recipe(pruned_run, shards_directory, model_directory, tmp_path):
+    wanted, rows = pruned_run
+    recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run')
+    found = opt.prune(**vars(recipe))
+    assert [row['architecture'] for row in found] == [row['architecture'] for row in rows]
+    for number in range(len(rows)):
+        one, other = (contents(path / f'round-{number}' / 'model') for path in (wanted, tmp_path / 'run'))
+        assert one['model.params'] == other['model.params']
+    assert len(opt.verify(run=tmp_path / 'run')) == len(rows) - 1
+
+
+def test_export_takes_a_directory_or_a_model(tmp_path):
+    directory = write_saved_model(tmp_path / 'model', architecture=network((1, 2, 3, 4)))
+    first = opt.export(str(directory), str(tmp_path / 'one'))
+    second = opt.export(opt.read_model(str(directory)), tmp_path / 'two', head='encoder')
+    assert first == second and contents(tmp_path / 'one') == contents(tmp_path / 'two')
+    block = mx.gluon.SymbolBlock.imports(
+        str(tmp_path / 'one' / 'model-symbol.json'),
+        ['input_ids', 'token_types', 'valid_length'],
+        str(tmp_path / 'one' / 'model-0000.params'),
+    )
+    assert block(mx.nd.ones((1, 3)), mx.nd.zeros((1, 3)), mx.nd.array([3]))[0].shape == (1, 3, 8)
+    assert opt.Predictor is Predictor
+
+
+def test_models_are_written_to_paths_given_as_words(tmp_path):
+    model = read_model(write_saved_model(tmp_path / 'model'))
+    opt.write_model(str(tmp_path / 'copy'), model)
+    assert contents(tmp_path / 'copy') == contents(tmp_path / 'model')
+
+
+# Recipes of the package
+
+
+def test_recipes_of_the_checkout_are_those_of_the_package():
+    for folder in ('pretrain', 'finetune'):
+        link = ROOT / folder / 'recipes'
+        assert link.is_symlink() and link.resolve() == ROOT / 'gluon_optbert' / 'recipes' / folder
+    names = [path.stem for path in (ROOT / 'gluon_optbert' / 'recipes').glob('*/*.yaml')]
+    assert sorted(packaged_recipes()) == sorted(names) and len(set(names)) == len(names) >= 8
+
+
+@pytest.mark.parametrize('name', ['small_prune', 'small_prune.yaml'])
+def test_name_of_a_packaged_recipe_is_enough(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe(name) == ROOT / 'gluon_optbert' / 'recipes' / 'pretrain' / 'small_prune.yaml'
+    (tmp_path / name).write_text('target: 0.5\n')
+    assert read_yaml(find_recipe(name)) == {'target': 0.5}  # a file goes before a name
+
+
+def test_unknown_name_lists_the_recipes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError) as raised:
+        find_recipe('smal')
+    said = str(raised.value)
+    assert said.startswith('smal: no such recipe file') and len(said) < 1000
+    assert all(name in said for name in ('small_prune', 'glue', 'squad'))
+    assert find_recipe('deep/small') == type(tmp_path)('deep/small')  # a path is no name
