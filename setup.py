@@ -13,6 +13,19 @@ from typing import List
 
 from setuptools import find_packages, setup
 
+COMMANDS = [
+    ('optbert-make-shards', 'make_shards'),
+    ('optbert-pretrain', 'pretrain'),
+    ('optbert-prune', 'prune'),
+    ('optbert-verify', 'verify'),
+    ('optbert-finetune-glue', 'finetune_glue'),
+    ('optbert-finetune-squad', 'finetune_squad'),
+    ('optbert-import', 'import_checkpoint'),
+    ('optbert-export', 'export'),
+    ('optbert-predict', 'predict'),
+    ('optbert-table', 'table'),
+    ('optbert-report', 'report'),
+]  # the programs that pip installs, and their modules in gluon_optbert/commands
 CONSTRAINTS = Path(__file__).resolve().parent / 'constraints.txt'
 
 
@@ -34,7 +47,12 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.8,<3.12',
     packages=find_packages(include=['gluon_optbert', 'gluon_optbert.*']),
-    package_data={'gluon_optbert': ['architecture/paper/*.json', 'tasks/descriptions/*.json']},
+    package_data={
+        'gluon_optbert': ['architecture/paper/*.json', 'tasks/descriptions/*.json', 'recipes/*/*.yaml']
+    },
+    entry_points={
+        'console_scripts': [f'{name} = gluon_optbert.commands.{module}:main' for name, module in COMMANDS]
+    },
     install_requires=pinned(
         'numpy',
         'gluonnlp',
@@ -42,6 +60,7 @@ setup(
         'google-crc32c',
         'sacremoses',
         'tokenizers',
+        'matplotlib',
         'onnx',
         'psutil',
         'PyYAML',
@@ -65,9 +84,7 @@ setup(
             'nvidia-nvtx-cu11',
         ),
         'horovod': pinned('horovod'),
-        'scripts': pinned(
-            'matplotlib', 'optuna'
-        ),  # what pretrain/, finetune/ and tools/ import beside the package's own
-        'test': pinned('hypothesis', 'pytest'),
+        'scripts': pinned('optuna'),  # what pretrain/search_prune.py imports beside the package's own
+        'test': pinned('hypothesis', 'pytest', 'ruff'),
     },
 )

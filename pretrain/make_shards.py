@@ -1,69 +1,8 @@
 """Turn raw text into shards for pre-training."""
 
-from __future__ import annotations
-
 import sys
-import time
-from typing import Optional, Sequence
 
-from tqdm import tqdm
-
-from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.text.make_shards import ShardRecipe, ShardSummary, make_shards
-
-EXAMPLE = 'python pretrain/make_shards.py --input TEXT_DIR --vocab vocab.txt --output SHARDS'
-
-
-class _Progress:
-    """A bar on a terminal, a line every ten seconds elsewhere."""
-
-    def __init__(self) -> None:
-        self.bar = tqdm(unit='char', unit_scale=True, disable=not sys.stderr.isatty())
-        self.began = self.shown = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        self.bar.total = total
-        self.bar.update(done - self.bar.n)
-        now = time.monotonic()
-        if self.bar.disable and now - self.shown >= 10:
-            self.shown = now
-            print(
-                f'{done / 1e6:.1f} of {total / 1e6:.1f} M characters | {now - self.began:.0f} s', flush=True
-            )
-
-
-def _report(summary: ShardSummary) -> None:
-    for split, instances in summary.instances.items():
-        print(
-            f'{split}: {summary.documents[split]:,} documents, {summary.tokens[split]:,} tokens, '
-            f'{instances:,} instances '
-            f'in {summary.shards[split]} shard(s)'
-        )
-    tokens = sum(summary.tokens.values())
-    print(
-        f'{tokens / summary.seconds / 1e3:.1f}k tok/s | {summary.seconds:.1f} s with {summary.workers} '
-        f'worker(s) | peak '
-        f'memory {summary.peak_memory_bytes / 2**20:.0f} MiB, all processes'
-    )
-    print(f'wrote {summary.output} ({summary.bytes / 1e6:.1f} MB)')
-    print(
-        f'next: python pretrain/run_pretraining.py pretrain/recipes/small.yaml --shards {summary.output} '
-        f'--output MODEL_DIR'
-    )
-
-
-@command
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Parse a recipe, make the shards, say what was made."""
-    recipe = parse(ShardRecipe, argv, description=__doc__, example=EXAMPLE)
-    print('reading the input once, to find what is unreadable and count documents', flush=True)
-    progress = _Progress()
-    try:
-        summary = make_shards(recipe, progress=progress)
-    finally:
-        progress.bar.close()
-    _report(summary)
-
+from gluon_optbert.commands.make_shards import main
 
 if __name__ == '__main__':
     sys.exit(main())

@@ -1,10 +1,12 @@
-"""The rooms of the package: what each may import, and that it loads where there is no Horovod, GPU or network."""
+"""The rooms of the package: what each may import, and that it loads without Horovod, GPU and network."""
 
 import ast
 import importlib.util
 
 import pytest
 from helpers.tiny import ROOT, run
+
+import gluon_optbert
 
 PACKAGE = ROOT / 'gluon_optbert'
 # A room imports its own modules, the rooms named here, the standard library, and its libraries.
@@ -33,6 +35,7 @@ ROOMS = {
         'reporting',
     ],
 }
+ROOMS['commands'] = list(ROOMS)  # above all others
 EXCEPTIONS = {('architecture.__main__', 'runs')}  # a command, above its room
 LIBRARIES = {
     'runs': {'numpy', 'mxnet', 'gluonnlp', 'psutil', 'yaml', 'tqdm'},
@@ -49,6 +52,7 @@ LIBRARIES = {
     'pruning': {'numpy', 'mxnet', 'scipy'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp'},
     'reproduction': {'numpy', 'mxnet', 'matplotlib', 'tqdm'},
+    'commands': {'matplotlib', 'tqdm'},
 }
 WITHOUT_MXNET = ('architecture', 'cutting')
 
@@ -76,7 +80,7 @@ def running(tree):
 
 
 def imports(name):
-    """What a module imports anywhere in it: modules and names of the package, and top-level names of all else."""
+    """What a module imports anywhere: modules and names of the package, and top-level names of all else."""
     own, others = set(), set()
     parents = ['gluon_optbert', *name.split('.')[:-1]]
     for node in running(ast.parse(path_of(name).read_text(encoding='utf-8'))):
@@ -158,7 +162,7 @@ def test_only_distributed_asks_for_gpus():
 
 
 def import_without(blocked, names):
-    """What importing the modules says and ends with, in a process without network and the blocked packages."""
+    """What importing the modules says, in a process without network and the blocked packages."""
     program = '\n'.join(
         [
             'import socket, sys',
@@ -182,6 +186,13 @@ def test_package_and_pure_rooms_load_without_mxnet():
 def test_everything_loads_without_horovod_and_network():
     done = import_without(['horovod'], MODULES)
     assert done.returncode == 0, done.stderr
+
+
+def test_rooms_do_not_go_through_the_front_door():
+    inside = [name for name in MODULES if not name.startswith('commands.')]
+    assert [name for name in inside if any(one.startswith('front_door') for one in imports(name)[0])] == []
+    names = set(gluon_optbert.__all__)
+    assert [name for name in inside if imports(name)[0] & names] == []
 
 
 def test_scripts_are_not_imported_by_the_package():

@@ -183,7 +183,7 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
 
 
 def describe(imported: Imported, recipe: ImportRecipe) -> List[str]:
-    """What was read, dropped and made up, what to know, and which command comes next, for people."""
+    """What was read, dropped, made up and written, and what to know of it, for people."""
     model, head = imported.model, imported.model.head
     layer = model.architecture.layers[0]
     lines = [
@@ -206,14 +206,4 @@ def describe(imported: Imported, recipe: ImportRecipe) -> List[str]:
             'is random, and has to be trained before pruning starts'
         )
     lines.append(f'wrote {recipe.output}')
-    if untrained:
-        lines.append(
-            f'next: python pretrain/run_pretraining.py pretrain/recipes/small.yaml --model {recipe.output} '
-            f'--train heads --shards shards --output {recipe.output}-heads'
-        )
-    elif head == PRETRAINING:
-        lines.append(
-            f'next: python pretrain/run_prune.py pretrain/recipes/small_prune.yaml --model {recipe.output} '
-            '--shards shards --output runs/pruned'
-        )
     return lines

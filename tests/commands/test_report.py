@@ -5,7 +5,6 @@ import shutil
 
 import matplotlib
 import pytest
-import report as tool
 import yaml
 from helpers.pages import HOSTILE, check_page
 from helpers.tiny import run
@@ -13,6 +12,7 @@ from helpers.written_runs import BASE, SMALL, write_run
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
+from gluon_optbert.commands import report as tool
 from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
 from gluon_optbert.reporting.figures import drawn, plain
 

@@ -1,0 +1,97 @@
+"""Export a model directory as symbol and parameters that plain MXNet loads, in float32, int8 or bfloat16, and
+as ONNX.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from .. import export
+from ..deployment.directory import PRECISIONS
+from ..deployment.inference import KINDS
+from ..deployment.predictor import read_instances
+from ..deployment.quantize import METHODS
+from ..network.precision import bfloat16_is_native
+from ..runs.command_line import parse
+from ..runs.recipe import option
+from .starting import command, line
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportRecipe:
+    """What to export, and where to."""
+
+    model: Path = option('model directory, with gates or without')
+    output: Path = option('deployment directory to write')
+    head: Optional[str] = option(
+        'what it computes: encoded tokens and pooled output; NSP and MLM scores too; the scores of its '
+        "task; by default the task's scores if the model has a task, else the encoder's outputs",
+        None,
+        choices=KINDS,
+    )
+    precision: str = option("of the encoder's matrix products", 'float32', choices=PRECISIONS)
+    calibrate: Optional[Path] = option(
+        'text for int8, like what it will read: a sentence a line, or two and a tab between', None
+    )
+    calibration_lines: int = option('lines of it that are used', 256)
+    calibration: str = option(
+        'how ranges follow from it: smallest and largest value, or least divergence', 'naive', choices=METHODS
+    )
+    labelled: Optional[Path] = option(
+        'text with a tab and the right label behind, to measure what the precision costs', None
+    )
+    onnx: bool = option('write model.onnx too, in float32', False)
+    alphas: Optional[Path] = option('alphas.npz of gates to fold first; units at zero are cut', None)
+
+    def problems(self) -> List[str]:
+        """What is contradictory."""
+        found = []
+        if (self.precision == 'int8') != (self.calibrate is not None):
+            found.append('--calibrate FILE goes with --precision int8, and int8 with it')
+        if self.calibration_lines < 1:
+            found.append(f'calibration_lines must be at least 1, found {self.calibration_lines}')
+        if self.onnx and self.precision != 'float32':
+            found.append('--onnx goes with --precision float32')
+        return found
+
+
+def say(measured: Dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> None:
+    """How near the export is to the float32 network, and what was written."""
+    for name, difference in measured['relative_difference'].items():
+        print(
+            f'{name}: largest difference {difference:.1e} of its largest value, loaded again by plain MXNet'
+        )
+    for name, difference in measured.get('onnx_relative_difference', {}).items():
+        print(f'{name}: largest difference {difference:.1e} of its largest value, in ONNX')
+    if labelled:
+        print(
+            f'{labelled} labelled lines: {measured["score"]:.4f} in {recipe.precision}, '
+            f'{measured["float32_score"]:.4f} in float32'
+        )
+    if recipe.precision == 'bfloat16' and not bfloat16_is_native():
+        print(
+            'this processor has neither avx512_bf16 nor amx_bf16: bfloat16 is emulated here, and slower than '
+            'float32'
+        )
+    print(f'wrote {recipe.output}: ' + ', '.join(sorted(path.name for path in recipe.output.iterdir())))
+
+
+@command
+def main(argv=None):
+    """Export, and say what was written and how near it is."""
+    example = line('optbert-export', 'runs/pruned/round-4/model', '--output', 'deploy')
+    recipe = parse(ExportRecipe, argv, description=__doc__, positional='model', example=example)
+    calibration = read_instances(recipe.calibrate, most=recipe.calibration_lines) if recipe.calibrate else []
+    labelled = read_instances(recipe.labelled, labelled=True) if recipe.labelled else []
+    measured = export(
+        recipe.model,
+        recipe.output,
+        alphas=recipe.alphas,
+        head=recipe.head,
+        precision=recipe.precision,
+        calibration=calibration,
+        method=recipe.calibration,
+        labelled=labelled,
+        onnx=recipe.onnx,
+    )
+    say(measured, recipe, labelled=len(labelled))

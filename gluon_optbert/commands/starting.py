@@ -1,0 +1,74 @@
+"""How a command was started, as a script or as an installed program, and what the others are called then."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import sys
+from pathlib import Path
+from typing import Callable, Optional, Sequence
+
+from ..front_door import NotInstalled
+from ..runs import command_line
+
+SCRIPTS = {
+    'optbert-make-shards': 'pretrain/make_shards.py',
+    'optbert-pretrain': 'pretrain/run_pretraining.py',
+    'optbert-prune': 'pretrain/run_prune.py',
+    'optbert-import': 'tools/import_checkpoint.py',
+    'optbert-export': 'tools/export_model.py',
+    'optbert-verify': 'tools/verify.py',
+    'optbert-predict': 'tools/predict.py',
+    'optbert-report': 'tools/report.py',
+    'optbert-finetune-glue': 'finetune/run_glue.py',
+    'optbert-finetune-squad': 'finetune/run_squad.py',
+    'optbert-table': 'finetune/run_table.py',
+}  # every installed program, and the script of a checkout that does the same
+
+
+def is_installed(program: str) -> bool:
+    """Whether a program, the first word of a command line, is one that pip installed."""
+    return Path(program).name in SCRIPTS
+
+
+def is_command(program: str) -> bool:
+    """Whether a program is one of the commands, installed or not."""
+    return is_installed(program) or Path(program).name in {Path(path).name for path in SCRIPTS.values()}
+
+
+def line(name: str, *words: object, recipe: Optional[str] = None, workers: int = 1) -> str:
+    """A command line for people, quoted for the shell and spelt as this process was started.
+
+    Parameters
+    ----------
+    name : str
+        The installed program, such as ``optbert-prune``.
+    *words
+        What follows.
+    recipe : str, optional
+        A packaged recipe and its folder, such as ``pretrain/small_prune``; it is the first word.
+    workers : int
+        Of Horovod, if more than one.
+    """
+    if is_installed(sys.argv[0]):
+        start, first = [name], [recipe.split('/')[1]] if recipe else []
+    else:
+        folder, _, stem = (recipe or '').partition('/')
+        start, first = ['python', SCRIPTS[name]], [f'{folder}/recipes/{stem}.yaml'] if recipe else []
+    started = ['horovodrun', '-np', workers] if workers > 1 else []
+    return ' '.join(shlex.quote(str(word)) for word in [*started, *start, *first, *words])
+
+
+def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callable[..., int]:
+    """As `runs.command_line.command`; a library that is missing is one line as well, and exit status 1."""
+    inner = command_line.command(main)
+
+    @functools.wraps(main)
+    def run(argv: Optional[Sequence[str]] = None) -> int:
+        try:
+            return inner(argv)
+        except NotInstalled as error:
+            print(f'error: {error}', file=sys.stderr, flush=True)
+            return 1
+
+    return run

@@ -1,0 +1,33 @@
+"""Run a whole results table of the paper on a base network: prune or build every row, fine-tune it, and
+tabulate it.
+"""
+
+from ..reproduction.drawing import write_tables
+from ..reproduction.estimate import measure, readable
+from ..reproduction.rows import TableRecipe
+from ..reproduction.runs import plan, run
+from ..runs.command_line import parse
+from ..training.distributed import Workers
+from .starting import command, line
+
+
+@command
+def main(argv=None):
+    """Plan, run what is not there, and render everything that is."""
+    words = ['--table', 8, '--base', 'models/small', '--shards', 'shards', '--tasks', 'mrpc,rte']
+    words += ['--data-glue', 'glue', '--output', 'runs/table8', '--dry-run']
+    recipe = parse(TableRecipe, argv, description=__doc__, example=line('optbert-table', *words))
+    workers = Workers()
+    if not recipe.render:
+        made = plan(recipe, workers=workers)
+        if recipe.dry_run:
+            said = readable(made, measure(made, workers))
+            if workers.first:
+                print(said)
+            return
+        run(made, workers=workers)
+    if workers.first:
+        written = write_tables(recipe.output)
+        print((recipe.output / 'table.md').read_text(encoding='utf-8'))
+        following = line('optbert-report', recipe.output, '--output', 'report.html')
+        print(f'wrote {", ".join(path.name for path in written)} in {recipe.output}\nnext: {following}')

@@ -1,0 +1,17 @@
+"""Check that every round of a pruning run computes what its gated network computes, and its export too."""
+
+from .. import VerifyRecipe, verify
+from ..deployment.export import TOLERANCE
+from ..deployment.verification import table
+from ..runs.command_line import parse
+from .starting import command, line
+
+
+@command
+def main(argv=None):
+    """Verify a run directory and print the table."""
+    example = line('optbert-verify', 'runs/pruned')
+    rows = verify(parse(VerifyRecipe, argv, description=__doc__, example=example, positional='run'))
+    print('largest difference over the largest activation, on held-out batches:\n')
+    print(table(rows))
+    print(f'\nverified: {len(rows)} rounds, all within {TOLERANCE:.0e}')
