@@ -4,6 +4,7 @@ import json
 
 import pytest
 from helpers.tiny import ROOT
+
 from jobs.small_run import EVERYWHERE, digests, processor, run_commands
 
 RECORDED = ROOT / 'tests' / 'jobs' / 'small_run.json'
