@@ -15,7 +15,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
-from ..architecture.parameters import Alphas, parameter_shapes
+from ..architecture.parameters import Alphas, network_shapes
 from ..cutting.selection import Selection, keep_all, truncate
 from ..cutting.shrink import shrink
 from ..network.model import build
@@ -114,7 +114,7 @@ def without_dropped(
 
     return (
         architecture,
-        {name: saved.parameters[old(name)] for name in parameter_shapes(architecture)},
+        {name: saved.parameters[old(name)] for name in network_shapes(architecture)},
         {
             key: alphas[key if key == 'h' else f'{key[0]}{kept[int(key[1:])]}']
             for key, width in architecture.widths().items()
