@@ -35,8 +35,9 @@ import numpy as np
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import parameter_table
-from gluon_optbert.finetuning.finetune import Exercise, FineTuning, start_parameters
+from gluon_optbert.finetuning.exercise import Exercise
 from gluon_optbert.finetuning.glue import GlueRecipe, prepare_glue
+from gluon_optbert.finetuning.objective import FineTuning, start_parameters
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import build

@@ -1,7 +1,8 @@
 """Fine-tune a model directory, pruned or not, on SQuAD."""
 
 from .. import SquadRecipe, finetune_squad
-from ..finetuning.finetune import result_path, summary
+from ..finetuning.recipe import result_path
+from ..finetuning.result import summary
 from ..runs.command_line import parse
 from ..training.distributed import Workers
 from .starting import command, line

@@ -8,7 +8,7 @@ from typing import Tuple
 
 import matplotlib
 
-from ..finetuning.finetune import FORMAT as RESULT_FORMAT
+from ..finetuning.result import FORMAT as RESULT_FORMAT
 from ..reporting.figures import STYLE, labels_of
 from ..reporting.page import page
 from ..reporting.pruned import read_run

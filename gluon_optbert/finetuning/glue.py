@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 import gluonnlp
 import numpy as np
@@ -15,7 +15,10 @@ from ..tasks.features import Features, make_reader
 from ..tasks.metrics import score
 from ..tasks.task import Examples, Task, find_task, official_files, read_examples, read_sets, submission
 from ..training.distributed import Workers
-from .finetune import Exercise, FineTuneRecipe, data_directory, finetune
+from .exercise import Exercise, data_directory
+from .finetune import finetune
+from .recipe import FineTuneRecipe
+from .result import FineTuningResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +104,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     )
 
 
-def finetune_glue(recipe: GlueRecipe, *, workers: Optional[Workers] = None) -> Dict[str, Any]:
+def finetune_glue(recipe: GlueRecipe, *, workers: Optional[Workers] = None) -> FineTuningResult:
     """Fine-tune on a task of GLUE; `finetune` says what comes of it and what it raises.
 
     Parameters

@@ -18,7 +18,10 @@ from ..tasks.metrics import squad_v1, squad_v2
 from ..tasks.squad import Question, Reading, make_windows, read_questions
 from ..text.vocabulary import is_cased, make_aligner
 from ..training.distributed import Workers
-from .finetune import Exercise, FineTuneRecipe, data_directory, finetune
+from .exercise import Exercise, data_directory
+from .finetune import finetune
+from .recipe import FineTuneRecipe
+from .result import FineTuningResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +158,7 @@ def measure(texts: Mapping[str, Sequence[str]], found: Mapping[str, Mapping[str,
     }
 
 
-def finetune_squad(recipe: SquadRecipe, *, workers: Optional[Workers] = None) -> Dict[str, Any]:
+def finetune_squad(recipe: SquadRecipe, *, workers: Optional[Workers] = None) -> FineTuningResult:
     """Fine-tune on SQuAD; `finetune` says what comes of it and what it raises.
 
     Parameters

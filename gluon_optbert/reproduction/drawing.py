@@ -13,7 +13,8 @@ from ..reporting.figures import MARKERS, OKABE_ITO, STYLE, plain, save
 from ..reporting.page import joined, picture, table, tag
 from ..reporting.sections import Reader, Section
 from ..runs.staging import write_file
-from .rendering import Results, notes, read_results, render, table_head, table_lines
+from .rendering import notes, render, table_head, table_lines
+from .results import Results, read_results
 
 
 def draw(results: Results) -> Figure:

@@ -10,8 +10,10 @@ import mxnet as mx
 from mxnet import autograd
 
 from ..architecture.parameters import gate_name
-from ..finetuning.finetune import Exercise, FineTuneRecipe, FineTuning, start_parameters
+from ..finetuning.exercise import Exercise
 from ..finetuning.glue import GlueRecipe, prepare_glue
+from ..finetuning.objective import FineTuning, start_parameters
+from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.squad import SquadRecipe, prepare_squad
 from ..network.model import OptBERTModel, build
 from ..pruning.penalty import PENALTIES

@@ -1,7 +1,7 @@
 """The results tables of the paper as things to run: their recipe, and how each row is made of a base network.
 
-`MAKERS` says it row by row; `table_runs` runs them, `table_files` renders what came of it beside the
-published numbers."""
+`MAKERS` says it row by row; `runs` runs them, `rendering` sets what came of it beside the published
+numbers."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from ..architecture.cost import ParameterCost
 from ..architecture.paper import PaperTable, load_table
-from ..finetuning.finetune import FineTuneRecipe
 from ..finetuning.glue import GlueRecipe, finetune_glue, task_directory
+from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.squad import SquadRecipe, finetune_squad, read_parts
 from ..network.saved_model import SavedModel
 from ..pruning.algorithm import prune

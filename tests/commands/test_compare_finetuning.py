@@ -18,7 +18,7 @@ from helpers.tiny import ROOT, network, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes
-from gluon_optbert.finetuning import finetune as finetuning
+from gluon_optbert.finetuning import objective as finetuning
 from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue, prepare_glue
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_hugging_face
@@ -185,10 +185,9 @@ def test_peer_is_handed_every_instance_once_an_epoch_in_random_order_where_asked
 def test_run_here_is_a_run_of_run_glue(start, tmp_path):
     recipe, saved, exercise = prepared(start)
     found = run_here(recipe, 3, saved, exercise, Workers())
-    wanted = finetune_glue(recipe_for(start / 'model', start / 'glue', tmp_path, seeds=[3], log_every=1))[
-        'runs'
-    ][0]['epochs']
-    assert [epoch['scores'] for epoch in found['epochs']] == [epoch['scores'] for epoch in wanted]
+    result = finetune_glue(recipe_for(start / 'model', start / 'glue', tmp_path, seeds=[3], log_every=1))
+    wanted = result.runs[0].epochs
+    assert [epoch['scores'] for epoch in found['epochs']] == [epoch.scores for epoch in wanted]
     logged = [
         json.loads(line) for line in (tmp_path / 'run' / 'seed-3' / 'metrics.jsonl').read_text().splitlines()
     ]

@@ -2,6 +2,7 @@
 workers.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -20,9 +21,12 @@ from helpers.tiny import ROOT, contents, network, random_alphas, run, saved_mode
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.deployment.export import export
-from gluon_optbert.finetuning import finetune as finetuning
-from gluon_optbert.finetuning.finetune import data_directory, predict, start_parameters
+from gluon_optbert.finetuning import exercise as exercise_module
+from gluon_optbert.finetuning import objective
+from gluon_optbert.finetuning.exercise import data_directory
 from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
+from gluon_optbert.finetuning.objective import predict, start_parameters
+from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.network.losses import TaskLoss
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import random_feed
@@ -42,11 +46,8 @@ def glue(tmp_path_factory):
 
 def without_times(result):
     """What two runs of the same recipe share."""
-    runs = [
-        {name: value for name, value in run.items() if name not in ('seconds', 'resumed_at')}
-        for run in result['runs']
-    ]
-    return {**{name: value for name, value in result.items() if name != 'recipe'}, 'runs': runs}
+    runs = tuple(dataclasses.replace(run, seconds=0.0, resumed_at=None) for run in result.runs)
+    return dataclasses.replace(result, runs=runs, recipe={})
 
 
 @pytest.fixture(scope='module')
@@ -82,7 +83,7 @@ def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
         saved = read_model(base / 'run' / f'seed-{seed}')
         assert (
             saved.head == Head('classification', ('0', '1'), 'SST-2')
-            and saved.progress == result['runs'][seed - 1]
+            and SeedRun.from_dict(saved.progress) == result.runs[seed - 1]
         )
     assert json.loads((base / 'results' / 'run.json').read_text()) == result
     assert (base / 'results' / 'run.json').read_bytes() == (base / 'run' / 'result.json').read_bytes()
@@ -90,25 +91,23 @@ def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
 
 def test_result_says_where_it_comes_from(finished):
     result = finished[1]
-    assert result['task'] == 'SST-2' and result['metric'] == 'dev/accuracy' and result['unit'] == 'percent'
+    assert result.task == 'SST-2' and result.metric == 'dev/accuracy'
     assert (
-        result['samples'] == {'train': 41, 'dev': 13, 'SST-2.tsv': 7}
-        and result['seeds'] == [1, 2]
-        and result['workers'] == 1
+        result.samples == {'train': 41, 'dev': 13, 'SST-2.tsv': 7}
+        and result.seeds == (1, 2)
+        and result.origin['workers'] == 1
     )
-    assert set(result['versions']) == {'gluon_optbert', 'mxnet', 'gluonnlp', 'numpy', 'python'}
-    assert result['machine']['cores'] >= 1 and result['machine']['cpu']
-    assert result['recipe']['learning_rate'] == 0.01 and len(result['model_sha256']) == 64
-    assert [epoch['step'] for epoch in result['runs'][0]['epochs']] == [6, 12]
-    assert all(
-        run['seconds'] > 0 and run['kept_epoch'] == 2 and run['resumed_at'] is None for run in result['runs']
-    )
+    assert set(result.origin['versions']) == {'gluon_optbert', 'mxnet', 'gluonnlp', 'numpy', 'python'}
+    assert result.origin['machine']['cores'] >= 1 and result.origin['machine']['cpu']
+    assert result.recipe['learning_rate'] == 0.01 and len(result.model_sha256) == 64
+    assert [epoch.step for epoch in result.runs[0].epochs] == [6, 12]
+    assert all(run.seconds > 0 and run.kept_epoch == 2 and run.resumed_at is None for run in result.runs)
 
 
 def test_mean_and_deviation_are_those_of_the_seeds(finished):
-    found = [run['scores']['dev/accuracy'] for run in finished[1]['runs']]
-    assert finished[1]['mean']['dev/accuracy'] == pytest.approx(sum(found) / 2)
-    assert finished[1]['std']['dev/accuracy'] == pytest.approx(abs(found[0] - found[1]) / 2**0.5)
+    found = [run.scores['dev/accuracy'] for run in finished[1].runs]
+    assert finished[1].mean['dev/accuracy'] == pytest.approx(sum(found) / 2)
+    assert finished[1].std['dev/accuracy'] == pytest.approx(abs(found[0] - found[1]) / 2**0.5)
 
 
 def test_metrics_hold_the_logged_steps_and_an_evaluation_each_epoch(finished):
@@ -133,7 +132,7 @@ def test_same_seed_gives_the_same_network_and_another_one_another(finished, mode
 
 def test_training_learns(model_directory, glue, tmp_path):
     result = finetune_glue(recipe_for(model_directory, glue, tmp_path, epochs=30, dropout=0.0))
-    assert result['mean']['dev/accuracy'] >= 80
+    assert result.mean['dev/accuracy'] >= 80
 
 
 class Interrupted(Exception):
@@ -144,7 +143,7 @@ class Interrupted(Exception):
 def test_resumed_run_equals_the_uninterrupted_one(select, model_directory, glue, tmp_path, monkeypatch):
     options = dict(seeds=[1, 2], select=select)
     whole = finetune_glue(recipe_for(model_directory, glue, tmp_path / 'whole', **options))
-    update, calls = finetuning.FineTuning.loss_sums, []
+    update, calls = objective.FineTuning.loss_sums, []
 
     def stopping(self, batch, rows):
         calls.append(1)
@@ -152,7 +151,7 @@ def test_resumed_run_equals_the_uninterrupted_one(select, model_directory, glue,
             raise Interrupted
         return update(self, batch, rows)
 
-    monkeypatch.setattr(finetuning.FineTuning, 'loss_sums', stopping)
+    monkeypatch.setattr(objective.FineTuning, 'loss_sums', stopping)
     with pytest.raises(Interrupted):
         finetune_glue(recipe_for(model_directory, glue, tmp_path, **options))
     monkeypatch.undo()
@@ -162,7 +161,7 @@ def test_resumed_run_equals_the_uninterrupted_one(select, model_directory, glue,
         finetune_glue(recipe_for(model_directory, glue, tmp_path, resume=True, **{**options, 'epochs': 3}))
     assert not (tmp_path / 'run').exists()
     result = finetune_glue(recipe_for(model_directory, glue, tmp_path, resume=True, **options))
-    assert [run['resumed_at'] for run in result['runs']] == [None, 8]
+    assert [run.resumed_at for run in result.runs] == [None, 8]
     assert without_times(result) == without_times(whole)
     for seed in ('seed-1', 'seed-2'):
         assert (
@@ -214,10 +213,43 @@ def test_finished_run_is_not_handed_to_other_settings(finished, model_directory,
         finetune_glue(recipe_for(model_directory, glue, base, **values, learning_rate=0.5))
 
 
+RECORDED = sorted(
+    path
+    for path in (ROOT / 'results' / 'finetuning').rglob('*.json')
+    if '"format": "gluon_optbert fine-tuning"' in path.read_text()
+)
+
+
+@pytest.mark.parametrize('path', RECORDED, ids=lambda path: path.stem)
+def test_recorded_result_is_written_again_byte_by_byte(path):
+    assert FineTuningResult.read(path).to_json() == path.read_bytes()
+
+
+def test_result_is_what_its_files_hold(finished):
+    base, result = finished
+    content = (base / 'results' / 'run.json').read_bytes()
+    assert content == (base / 'run' / 'result.json').read_bytes() == result.to_json()
+    assert FineTuningResult.read(base / 'results' / 'run.json') == result
+    values = json.loads(content)
+    assert values['unit'] == 'percent' and values['seeds'] == [1, 2]
+    with_more = FineTuningResult.from_dict({**values, 'of a later version': 3}, source='run.json')
+    assert with_more.to_dict() == {**values, 'of a later version': 3}
+
+
+@pytest.mark.parametrize(
+    'change', [{'format': 'other'}, {'runs': 3}, {'runs': [{'seed': 1}]}, {'runs': None}, {'samples': None}]
+)
+def test_file_that_is_no_result_is_refused_by_name(finished, change):
+    values = {name: value for name, value in {**finished[1].to_dict(), **change}.items() if value is not None}
+    for wrong in (values, [values], None):
+        with pytest.raises(ValueError, match='run.json: not a result of fine-tuning'):
+            FineTuningResult.from_dict(wrong, source='run.json')
+
+
 def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, monkeypatch):
     """The second of four is made the best; the network that is left has its scores."""
     given = iter([10.0, 30.0, 20.0, 30.0])
-    honest = finetuning.FineTuning.evaluate
+    honest = objective.FineTuning.evaluate
     seen = []
 
     def evaluate(self, phase):
@@ -225,10 +257,10 @@ def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, mon
         seen.append(self.heldout_scores['dev'])
         return {'dev/accuracy': next(given)}
 
-    monkeypatch.setattr(finetuning.FineTuning, 'evaluate', evaluate)
+    monkeypatch.setattr(objective.FineTuning, 'evaluate', evaluate)
     recipe = recipe_for(model_directory, glue, tmp_path, epochs=4, select='best', checkpoint_every=0)
     result = finetune_glue(recipe)
-    assert result['runs'][0]['kept_epoch'] == 2 and result['mean'] == {'dev/accuracy': 30.0}
+    assert result.runs[0].kept_epoch == 2 and result.mean == {'dev/accuracy': 30.0}
     saved = read_model(tmp_path / 'run' / 'seed-1')
     features = prepare_glue(recipe, saved, workers=Workers()).heldout['dev']
     found = predict(
@@ -277,21 +309,19 @@ def test_gates_are_folded_first(glue, tmp_path):
     )
     write_model(tmp_path / 'gated', gated)
     result = finetune_glue(recipe_for(tmp_path / 'gated', glue, tmp_path, epochs=1))
-    assert read_model(tmp_path / 'run' / 'seed-1').alphas is None and len(result['runs']) == 1
+    assert read_model(tmp_path / 'run' / 'seed-1').alphas is None and len(result.runs) == 1
 
 
 def test_task_without_its_mismatched_half_and_without_test_sets(model_directory, glue, tmp_path):
     result = finetune_glue(
         recipe_for(model_directory, glue, tmp_path, task='mnli', epochs=1, limit=10, evaluation_limit=5)
     )
-    assert result['samples'] == {'train': 10, 'dev_matched': 5} and set(result['mean']) == {
-        'dev_matched/accuracy'
-    }
+    assert result.samples == {'train': 10, 'dev_matched': 5} and set(result.mean) == {'dev_matched/accuracy'}
 
 
 def test_regression_is_measured_and_submitted(model_directory, glue, tmp_path):
     result = finetune_glue(recipe_for(model_directory, glue, tmp_path, task='STS-B', epochs=1))
-    assert set(result['mean']) == {'dev/spearman', 'dev/pearson'} and result['metric'] == 'dev/spearman'
+    assert set(result.mean) == {'dev/spearman', 'dev/pearson'} and result.metric == 'dev/spearman'
     lines = (tmp_path / 'run' / 'seed-1' / 'STS-B.tsv').read_text().splitlines()
     assert len(lines) == 8 and re.fullmatch(r'6\t-?\d+\.\d{3}', lines[-1])
 
@@ -473,7 +503,7 @@ def test_commit_is_that_of_the_working_tree_or_none(monkeypatch):
 
 def test_gluonnlp_is_asked_for_the_files_that_are_not_there(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(finetuning, 'get_home_dir', lambda: str(tmp_path))
+    monkeypatch.setattr(exercise_module, 'get_home_dir', lambda: str(tmp_path))
     monkeypatch.setattr(gluonnlp.data, 'GlueMNLI', lambda segment, root: asked.append((segment, Path(root))))
     home = tmp_path / 'datasets' / 'glue'
     (home / 'MNLI').mkdir(parents=True)
@@ -488,7 +518,7 @@ def test_fetching_without_a_network_is_refused_with_the_way_out(tmp_path, monkey
     def load(name, root):
         raise OSError('no network')
 
-    monkeypatch.setattr(finetuning, 'get_home_dir', lambda: str(tmp_path))
+    monkeypatch.setattr(exercise_module, 'get_home_dir', lambda: str(tmp_path))
     with pytest.raises(FileNotFoundError, match='train.tsv: .*could not fetch it .*no network.*--data'):
         data_directory(None, 'glue', ['RTE/train.tsv'], load, Workers())
     with pytest.raises(FileNotFoundError, match='no such directory'):

@@ -15,7 +15,7 @@ from helpers.tiny import network, write_saved_model
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.predictor import Predictor
-from gluon_optbert.finetuning import finetune as finetuning
+from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.squad import SquadRecipe, finetune_squad
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.recipe import RecipeError
@@ -49,16 +49,16 @@ def test_squad_leaves_predictions_that_have_its_scores(version, model_directory,
         if version == '1.1'
         else squad_v2(texts, files['predictions.json'])
     )
-    assert {f'dev/{name}': value for name, value in found.items() if 'total' not in name}.items() <= result[
-        'mean'
-    ].items()
+    assert {
+        f'dev/{name}': value for name, value in found.items() if 'total' not in name
+    }.items() <= result.mean.items()
     if version == '2.0':
         best = squad_v2(texts, files['answers.json'], files['null_odds.json'])
         assert all(
-            result['mean'][f'dev/{name}'] == value for name, value in best.items() if name.startswith('best')
+            result.mean[f'dev/{name}'] == value for name, value in best.items() if name.startswith('best')
         )
-        assert result['mean']['dev/best_f1'] >= result['mean']['dev/f1']
-    assert result['samples']['dev'] == 11 < result['samples']['dev_windows'] and result['metric'] == 'dev/f1'
+        assert result.mean['dev/best_f1'] >= result.mean['dev/f1']
+    assert result.samples['dev'] == 11 < result.samples['dev_windows'] and result.metric == 'dev/f1'
     assert read_model(directory).head == Head('question_answering', (), f'SQuAD v{version}')
     assert export(read_model(directory), tmp_path / 'deploy')['relative_difference']['scores'] < 1e-5
     questions = {
@@ -97,19 +97,19 @@ def test_run_that_is_stopped_at_its_last_step_goes_on_to_its_predictions(
     model_directory, tmp_path, monkeypatch
 ):
     write_questions(tmp_path / 'squad')
-    honest = finetuning.FineTuning.remember
+    honest = objective.FineTuning.remember
 
     def remember(self, progress, measured, step):
         honest(self, progress, measured, step)
         if len(progress['epochs']) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(finetuning.FineTuning, 'remember', remember)
+    monkeypatch.setattr(objective.FineTuning, 'remember', remember)
     with pytest.raises(Terminated):
         finetune_squad(squad_recipe(model_directory, tmp_path))
     monkeypatch.undo()
     result = finetune_squad(squad_recipe(model_directory, tmp_path, resume=True))
-    assert len(result['runs'][0]['epochs']) == 2
+    assert len(result.runs[0].epochs) == 2
     assert len(json.loads((tmp_path / 'run' / 'seed-1' / 'predictions.json').read_text())) == 11
 
 
@@ -122,7 +122,7 @@ def test_squad_learns_where_answers_are(tmp_path):
         for line in (tmp_path / 'run/seed-1/metrics.jsonl').read_text().splitlines()
         if '"loss"' in line
     ]
-    assert last < 0.6 * first and result['runs'][0]['kept_epoch'] == 40
+    assert last < 0.6 * first and result.runs[0].kept_epoch == 40
 
 
 def test_version_1_refuses_questions_without_an_answer(model_directory, tmp_path):

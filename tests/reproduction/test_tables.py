@@ -20,14 +20,8 @@ from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.reproduction import runs as table_runs
-from gluon_optbert.reproduction.rendering import (
-    CSV_HEADER,
-    NOT_REACHABLE,
-    NOT_RUN,
-    Entry,
-    read_results,
-    render,
-)
+from gluon_optbert.reproduction.rendering import CSV_HEADER, render
+from gluon_optbert.reproduction.results import NOT_REACHABLE, NOT_RUN, Entry, read_results
 from gluon_optbert.reproduction.rows import (
     MAKERS,
     TABLES,
@@ -282,6 +276,9 @@ def test_average_is_that_of_the_tasks_by_seed(finished, tmp_path):
     for number, task in enumerate(map(plain, task_names(load_table(8)))):
         runs = [
             {
+                'seed': seed,
+                'epochs': [],
+                'kept_epoch': 2,
                 'scores': {f'dev/{name}': 10.0 * number + seed for name in names.get(task, ['accuracy'])},
                 'seconds': 30.0,
             }
@@ -293,7 +290,10 @@ def test_average_is_that_of_the_tasks_by_seed(finished, tmp_path):
             json.dumps(
                 {
                     'format': 'gluon_optbert fine-tuning',
+                    'task': task,
                     'metric': 'dev/x',
+                    'model_sha256': '0' * 64,
+                    'architecture': {},
                     'runs': runs,
                     'parameters': 5,
                     'samples': {'train': 2500 + number},

@@ -1,0 +1,88 @@
+"""A data set made ready for one network, and where its files are."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+
+import numpy as np
+from gluonnlp.base import get_home_dir
+
+from ..architecture.heads import Head
+from ..tasks.features import Features
+from ..training.distributed import Workers
+
+
+@dataclasses.dataclass(frozen=True)
+class Exercise:
+    """A data set made ready for one network.
+
+    Parameters
+    ----------
+    name : str
+    head : Head
+    train : Features
+    heldout : mapping of str to Features
+        By name; the first decides which epoch is best.
+    metric : str
+        The one that decides, of those that `score` gives.
+    score : callable
+        The name of a held-out set and its scores → measurements in percent, by name.
+    test : mapping of str to Features
+        To predict only.
+    files : callable
+        The scores of every held-out set and test set → what to leave beside the model, by file name.
+    samples : mapping of str to int
+        How many there are of each, in the units of the data set.
+    """
+
+    name: str
+    head: Head
+    train: Features
+    heldout: Mapping[str, Features]
+    metric: str
+    score: Callable[[str, np.ndarray], Dict[str, float]]
+    test: Mapping[str, Features]
+    files: Callable[[Mapping[str, np.ndarray]], Mapping[str, bytes]]
+    samples: Mapping[str, int]
+
+
+def data_directory(
+    given: Optional[Path], home: str, files: Sequence[str], load: Callable[[str, str], Any], workers: Workers
+) -> Path:
+    """Where the files of a data set are: the directory given, or GluonNLP's own after it has fetched what is
+    not there.
+
+    Parameters
+    ----------
+    given : Path, optional
+    home : str
+        What GluonNLP calls its own directory.
+    files : sequence of str
+        What is to be fetched into it.
+    load : callable
+        A file's name without its ending, and its directory: has GluonNLP fetch it.
+    workers : Workers
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory is not there, or nothing can be fetched.
+    """
+    if given is not None:
+        if not Path(given).is_dir():
+            raise FileNotFoundError(f'{given}: no such directory')
+        return Path(given)
+    directory = Path(get_home_dir(), 'datasets', home).expanduser()
+    for path in (directory / file for file in files if workers.local_rank == 0):
+        try:
+            if not path.is_file():
+                load(path.stem, str(path.parent))
+        except Exception as error:  # whatever sockets, zip files and checksums raise
+            raise FileNotFoundError(
+                f'{path}: GluonNLP could not fetch it ({type(error).__name__}: {error}); put the files '
+                'there yourself, or give their directory with --data'
+            ) from error
+    workers.barrier('fetched')
+    return directory

@@ -1,0 +1,165 @@
+"""What fine-tuning descends: the loss of a task, measured after every epoch on its held-out sets."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Generator, List, Mapping, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+
+from ..architecture.heads import PRETRAINING, Head
+from ..architecture.parameters import Parameters, network_shapes
+from ..network.losses import TaskLoss
+from ..network.model import OptBERTModel
+from ..network.saved_model import SavedModel
+from ..tasks.features import Features, TaskBatch, evaluation_batches, training_batches
+from ..training.distributed import Workers
+from ..training.objective import Objective, Phase
+from .exercise import Exercise
+from .recipe import FineTuneRecipe
+
+INITIAL_STD = 0.02  # of the head's weights, as BERT's
+
+
+def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
+    """The parameters that fine-tuning begins with: the encoder as it is, and a new head unless there is this
+    one already.
+
+    Parameters
+    ----------
+    saved : SavedModel
+        Without gates.
+    head : Head
+    seed : int
+        Of the head's weights.
+
+    Raises
+    ------
+    ValueError
+        If the network has the head of another task.
+    """
+    if saved.head == head:
+        return dict(saved.parameters)
+    if saved.head != PRETRAINING:
+        raise ValueError(
+            f'the network has the head of {saved.head.task or saved.head.kind}, and {head.task} wants '
+            f'another; '
+            'start from the network as it was pre-trained or pruned'
+        )
+    shapes = network_shapes(saved.architecture, head)
+    new = {
+        'task.weight': np.random.RandomState(seed)
+        .normal(0.0, INITIAL_STD, shapes['task.weight'])
+        .astype(np.float32),
+        'task.bias': np.zeros(shapes['task.bias'], np.float32),
+    }
+    return {name: new[name] if name in new else saved.parameters[name] for name in shapes}
+
+
+def _feed(batch: TaskBatch, rows: slice, ctx: mx.Context) -> List[mx.nd.NDArray]:
+    return [
+        mx.nd.array(getattr(batch, name)[rows], ctx=ctx, dtype='float32')
+        for name in ('input_ids', 'token_types', 'valid_length', 'labels', 'weights')
+    ]
+
+
+def predict(
+    model: OptBERTModel, features: Features, workers: Workers, *, outputs: int, tokens: int
+) -> np.ndarray:
+    """The scores of all instances, on every worker.
+
+    Parameters
+    ----------
+    model : OptBERTModel
+        With the head of a task.
+    features : Features
+    outputs : int
+        Of the head.
+    tokens : int
+        Of a batch, padding counted.
+
+    Returns
+    -------
+    np.ndarray of float32, shape (instances, outputs), or (instances, longest, 2) for question answering
+    """
+    by_token = not model.head.pooled
+    longest = int(features.lengths.max())
+    scores = np.zeros((len(features), longest, outputs) if by_token else (len(features), outputs), np.float32)
+    for batch in evaluation_batches(features, tokens=tokens, rank=workers.rank, workers=workers.size):
+        ids, types, valid, *_ = _feed(batch, slice(None), workers.context())
+        with autograd.predict_mode():
+            found = model(ids, types, valid).asnumpy()
+        if by_token:
+            scores[batch.rows, : found.shape[1]] = found
+        else:
+            scores[batch.rows] = found
+    return workers.total(scores, name='scores')
+
+
+class FineTuning(Objective):
+    """The loss of a task, the mean over the instances of the global batch.
+
+    Parameters
+    ----------
+    model : OptBERTModel
+    workers : Workers
+    exercise : Exercise
+    recipe : FineTuneRecipe
+    """
+
+    losses = ('loss',)
+
+    def __init__(self, model: OptBERTModel, workers: Workers, exercise: Exercise, recipe: FineTuneRecipe):
+        super().__init__(model, workers)
+        self._exercise, self._recipe = exercise, recipe
+        self.returns_to_best = recipe.select == 'best'
+        self._loss = TaskLoss(exercise.head)
+        self._loss.hybridize(static_alloc=True)
+        self.heldout_scores: Dict[str, np.ndarray] = {}  # of the last evaluation
+
+    def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
+        return training_batches(
+            self._exercise.train,
+            batch_size=phase.batch_size,
+            seed=phase.seed,
+            start=start,
+            rank=self.workers.rank,
+            workers=self.workers.size,
+        )
+
+    def loss_sums(self, batch: TaskBatch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+        ids, types, valid, labels, weights = _feed(batch, rows, self.workers.context())
+        lengths = () if self.model.head.pooled else (valid,)
+        return (self._loss(self.model(ids, types, valid), labels, weights, *lengths),)
+
+    def totals(self, batch: TaskBatch) -> Tuple[int]:
+        return (batch.instance_total,)
+
+    def scores(self, sets: Mapping[str, Features]) -> Dict[str, np.ndarray]:
+        """The network's scores of some sets, by name."""
+        return {
+            name: predict(
+                self.model,
+                features,
+                self.workers,
+                outputs=self._exercise.head.outputs,
+                tokens=self._recipe.evaluation_tokens,
+            )
+            for name, features in sets.items()
+        }
+
+    def evaluate(self, phase: Phase) -> Dict[str, float]:
+        self.heldout_scores = self.scores(self._exercise.heldout)
+        return {
+            f'{name}/{metric}': value
+            for name, scores in self.heldout_scores.items()
+            for metric, value in self._exercise.score(name, scores).items()
+        }
+
+    def remember(self, progress: Dict[str, Any], measured: Mapping[str, float], step: int) -> None:
+        epochs = progress.setdefault('epochs', [])
+        epochs.append({'epoch': len(epochs) + 1, 'step': step, 'scores': dict(measured)})
+        if self.returns_to_best:
+            decisive = f'{next(iter(self._exercise.heldout))}/{self._exercise.metric}'
+            progress['best_step'] = max(epochs, key=lambda epoch: epoch['scores'][decisive])['step']

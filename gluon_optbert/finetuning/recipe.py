@@ -1,0 +1,63 @@
+"""What fine-tuning on any task has in common: its recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import List, Optional, Tuple
+
+from ..runs.recipe import checked, option
+from ..training.recipe import WeightRecipe
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuneRecipe(WeightRecipe):
+    """What fine-tuning on any task has in common (Devlin et al., 2018, appendix A.3)."""
+
+    model: Path = option('model directory to start from, pruned or not')
+    data: Optional[Path] = option(
+        'directory of the data in the official layout; without it GluonNLP fetches them', None
+    )
+    results: Path = option('directory for the result file, which is named after the output', Path('results'))
+    seeds: Tuple[int, ...] = option('of the head, data order and dropout; a run for each', (1,))
+    epochs: int = option('passes over the training set', 3)
+    batch_size: int = option('instances a step, over all workers', 32)
+    evaluation_tokens: int = option('tokens of an evaluation batch, padding counted', 8192)
+    learning_rate: float = option('its peak', 3e-5)
+    warmup: float = option('share of the steps in which the learning rate rises', 0.1)
+    select: str = option(
+        'which epoch is kept: the last, or the best on the (first) held-out set',
+        'last',
+        choices=('last', 'best'),
+    )
+    limit: Optional[int] = option('training instances to use, the first of the file; all unless given', None)
+    evaluation_limit: Optional[int] = option(
+        'instances of every held-out set and test set to use; all unless given', None
+    )
+    checkpoint_every: int = option('steps between checkpoints; 0 for none', 1000)
+    keep: int = option('newest checkpoints to keep, the best one aside', 1)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        found = super().problems()
+        for name in ('epochs', 'limit', 'evaluation_limit', 'evaluation_tokens'):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                found.append(f'{name} must be at least 1, found {value}')
+        if (
+            not self.seeds
+            or len(set(self.seeds)) < len(self.seeds)
+            or min(self.seeds) < 0
+            or max(self.seeds) >= 2**32
+        ):
+            found.append(
+                f'seeds must be different numbers from 0 to 2^32 - 1, found '
+                f'{",".join(map(str, self.seeds)) or "none"}'
+            )
+        return found
+
+
+def result_path(recipe: FineTuneRecipe) -> Path:
+    """The result file of a run, named after its output."""
+    recipe = checked(recipe)
+    return recipe.results / f'{recipe.output.name}.json'

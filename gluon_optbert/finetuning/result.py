@@ -1,0 +1,224 @@
+"""The result of fine-tuning on a task, as ``results/*.json`` hold it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+import numpy as np
+
+FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
+UNIT = 'percent'
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """What an epoch came to.
+
+    Parameters
+    ----------
+    epoch : int
+        From 1 on.
+    step : int
+        The last one of the epoch.
+    scores : mapping of str to float
+        In percent, by held-out set and metric: ``dev/accuracy``.
+    """
+
+    epoch: int
+    step: int
+    scores: Mapping[str, float]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Epoch:
+        """The inverse of `to_dict`."""
+        return cls(int(values['epoch']), int(values['step']), dict(values['scores']))
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON values."""
+        return {'epoch': self.epoch, 'step': self.step, 'scores': dict(self.scores)}
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedRun:
+    """A run with one seed; also what the progress of its model directory says.
+
+    Parameters
+    ----------
+    seed : int
+    epochs : tuple of Epoch
+    kept_epoch : int
+        The one whose network was written.
+    scores : mapping of str to float
+        Those of the kept epoch, in percent.
+    seconds : float
+        Of training with its evaluations, since the run was last resumed.
+    resumed_at : int, optional
+        The step that it was last resumed at.
+    """
+
+    seed: int
+    epochs: Tuple[Epoch, ...]
+    kept_epoch: int
+    scores: Mapping[str, float]
+    seconds: float
+    resumed_at: Optional[int] = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SeedRun:
+        """The inverse of `to_dict`."""
+        return cls(
+            seed=int(values['seed']),
+            epochs=tuple(Epoch.from_dict(epoch) for epoch in values['epochs']),
+            kept_epoch=int(values['kept_epoch']),
+            scores=dict(values['scores']),
+            seconds=float(values['seconds']),
+            resumed_at=values.get('resumed_at'),
+        )
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON values."""
+        return {
+            'seed': self.seed,
+            'epochs': [epoch.to_dict() for epoch in self.epochs],
+            'kept_epoch': self.kept_epoch,
+            'scores': dict(self.scores),
+            'seconds': self.seconds,
+            'resumed_at': self.resumed_at,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuningResult:
+    """What fine-tuning on a task with some seeds came to.
+
+    Parameters
+    ----------
+    task : str
+    metric : str
+        The score that counts, as scores are named.
+    model_sha256 : str
+        Of the parameters that the runs started from.
+    parameters : int
+        Of the network without the task's head.
+    architecture : mapping
+        As `Architecture.to_dict`.
+    samples : mapping of str to int
+        How many there are in each part of the data, in the units of the data set.
+    runs : tuple of SeedRun
+        One for each seed.
+    recipe : mapping
+        As it was run.
+    origin : mapping
+        ``commit``, ``versions``, ``machine`` and the number of ``workers``.
+    more : mapping
+        What the file of another version says beside these.
+    """
+
+    task: str
+    metric: str
+    model_sha256: str
+    parameters: int
+    architecture: Mapping[str, Any]
+    samples: Mapping[str, int]
+    runs: Tuple[SeedRun, ...]
+    recipe: Mapping[str, Any]
+    origin: Mapping[str, Any]
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def seeds(self) -> Tuple[int, ...]:
+        """Those of the runs."""
+        return tuple(run.seed for run in self.runs)
+
+    def scores(self, name: str) -> Tuple[float, ...]:
+        """A score by seed, in percent."""
+        return tuple(run.scores[name] for run in self.runs)
+
+    @property
+    def mean(self) -> Dict[str, float]:
+        """Of every score over the seeds, in percent."""
+        return {name: float(np.mean(self.scores(name))) for name in self.runs[0].scores}
+
+    @property
+    def std(self) -> Dict[str, Optional[float]]:
+        """The deviation of the sample of every score over the seeds; None for one seed."""
+        several = len(self.runs) > 1
+        return {
+            name: float(np.std(self.scores(name), ddof=1)) if several else None
+            for name in self.runs[0].scores
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, source: str) -> FineTuningResult:
+        """The inverse of `to_dict`; ValueError, with the name of the source, if it is none of these results."""
+        if not isinstance(values, dict) or values.get('format') != FORMAT:
+            raise ValueError(f'{source}: not a result of fine-tuning')
+        try:
+            return cls(
+                **{name: values[name] for name in _PLAIN},
+                runs=tuple(SeedRun.from_dict(run) for run in values['runs']),
+                origin={name: values[name] for name in _ORIGIN if name in values},
+                more={name: value for name, value in values.items() if name not in _NAMES},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f'{source}: not a result of fine-tuning ({type(error).__name__}: {error!s:.200})'
+            ) from error
+
+    @classmethod
+    def read(cls, path: Path) -> FineTuningResult:
+        """The result in a file.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            If there is none, or it is damaged.
+        """
+        try:
+            values = json.loads(Path(path).read_text(encoding='utf-8'))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f'{path}: not JSON ({error})') from error
+        return cls.from_dict(values, source=str(path))
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON values, in the order of the file."""
+        return {
+            'format': FORMAT,
+            'version': VERSION,
+            'task': self.task,
+            'metric': self.metric,
+            'unit': UNIT,
+            'model_sha256': self.model_sha256,
+            'parameters': self.parameters,
+            'architecture': dict(self.architecture),
+            'samples': dict(self.samples),
+            'seeds': list(self.seeds),
+            'runs': [run.to_dict() for run in self.runs],
+            'mean': self.mean,
+            'std': self.std,
+            'recipe': dict(self.recipe),
+            **self.origin,
+            **self.more,
+        }
+
+    def to_json(self) -> bytes:
+        """The content of the file."""
+        return (json.dumps(self.to_dict(), indent=1) + '\n').encode()
+
+
+_PLAIN = ('task', 'metric', 'model_sha256', 'parameters', 'architecture', 'samples', 'recipe')
+_ORIGIN = ('commit', 'versions', 'machine', 'workers')
+_NAMES = {'format', 'version', 'unit', 'seeds', 'runs', 'mean', 'std', *_PLAIN, *_ORIGIN}
+
+
+def summary(result: FineTuningResult) -> str:
+    """The scores of a result in one line."""
+    std = result.std
+    parts = [
+        f'{name} {mean:.2f}' + ('' if std[name] is None else f' ± {std[name]:.2f}')
+        for name, mean in result.mean.items()
+    ]
+    return f'{result.task}, seeds {",".join(map(str, result.seeds))}: ' + ' | '.join(parts)
