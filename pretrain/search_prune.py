@@ -28,6 +28,7 @@ from optuna.trial import FrozenTrial, TrialState
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.pruning.report import Round
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import option
@@ -177,16 +178,21 @@ class Search:
             'alpha_steps': int(shared[3]),
         }
 
-    def tell(self, row: Optional[Dict[str, Any]]) -> None:
+    def tell(self, row: Optional[Round]) -> None:
         """Record what the trial came to; None if its training diverged."""
         if not self.workers.first:
             return
-        if row is None:
+        measured = row and row.recovered
+        if row is None or measured is None:
             self.study.tell(self._trial, state=TrialState.FAIL)
         else:
-            for name in RESULTS[1:4]:
-                self._trial.set_user_attr(name, {**row, **row['recovered']}[name])
-            self.study.tell(self._trial, row['recovered']['mlm_loss'])
+            for name, value in (
+                ('mlm_accuracy', measured.mlm_accuracy),
+                ('nsp_accuracy', measured.nsp_accuracy),
+                ('parameters', row.parameters),
+            ):
+                self._trial.set_user_attr(name, value)
+            self.study.tell(self._trial, measured.mlm_loss)
             self._tidy()
         self._held.close()
 

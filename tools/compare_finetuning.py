@@ -204,8 +204,8 @@ def run_here(
         except Terminated:
             raise RunFailed(f'asked to stop; --resume begins again with seed {seed}') from None
     epochs = [
-        {'epoch': epoch['epoch'], **times, 'scores': epoch['scores']}
-        for epoch, times in zip(progress['epochs'], objective.epochs)
+        {'epoch': epoch.epoch, **times, 'scores': dict(epoch.scores)}
+        for epoch, times in zip(progress.epochs or (), objective.epochs)
     ]
     return {'epochs': epochs, 'versions': versions(), 'seconds': time.perf_counter() - began}
 

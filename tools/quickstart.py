@@ -15,6 +15,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any, Dict, List
 
+from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.network.running import INPUTS, latency_ms, random_feed
 from gluon_optbert.network.saved_model import read_model
@@ -82,7 +83,7 @@ def table(rows: List[Dict[str, Any]], chance: Dict[str, Any]) -> str:
         '| --- ' * 10 + '|',
     ]
     for row in [*rows, chance]:
-        layers = row['architecture']['layers']
+        layers = Architecture.from_dict(row['architecture']).layers
         latency = f'{row["latency_ms"]:.2f} ms' if 'latency_ms' in row else 'not run'
         lines.append(
             f'| {row["round"]} | {row["parameters"]:,} | {row["flops"] / 1e6:.1f} M '
@@ -157,7 +158,7 @@ def main(argv=None):
             *few,
         )
     step('verification', python, 'tools/verify.py', output / 'pruned')
-    rows = summary(output / 'pruned')
+    rows = [row.to_dict() for row in summary(output / 'pruned')]
     for row in rows:
         step(
             f'export of round {row["round"]}',
@@ -168,7 +169,7 @@ def main(argv=None):
             output / f'deploy-{row["round"]}',
         )
     measure(output, rows)
-    chance = {**summary(output / 'random')[-1], 'round': 'random'}
+    chance = {**summary(output / 'random')[-1].to_dict(), 'round': 'random'}
     (output / 'results.json').write_text(
         json.dumps({'rounds': rows, 'random': chance}, indent=1) + '\n', encoding='utf-8'
     )

@@ -31,7 +31,7 @@ from ..training.states import States
 from .exercise import Exercise
 from .objective import FineTuning, start_parameters
 from .recipe import FineTuneRecipe, result_path
-from .result import Epoch, FineTuningResult, SeedRun
+from .result import FineTuningResult, SeedRun
 
 
 def _train(
@@ -61,12 +61,12 @@ def _train(
         reporter=Reporter(work / f'seed-{seed}.jsonl', workers),
         states=states.directory,
     )
-    kept = progress.get('best_step', phase.steps)
+    kept = phase.steps if progress.best_step is None else progress.best_step
     seconds = time.perf_counter() - began
     if kept != phase.steps:
         states.load(kept, optimizer)
         objective.heldout_scores = {}  # they were another network's
-    epochs = tuple(Epoch.from_dict(epoch) for epoch in progress['epochs'])
+    epochs = progress.epochs or ()
     chosen = next(epoch for epoch in epochs if epoch.step == kept)
     return objective, SeedRun(seed, epochs, chosen.epoch, chosen.scores, seconds, resumed_at)
 

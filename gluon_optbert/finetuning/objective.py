@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Generator, List, Mapping, Tuple
+from typing import Dict, Generator, List, Mapping, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -13,6 +13,7 @@ from ..architecture.parameters import Parameters, network_shapes
 from ..network.losses import TaskLoss
 from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel
+from ..runs.progress import Epoch, Progress
 from ..tasks.features import Features, TaskBatch, evaluation_batches, training_batches
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
@@ -157,9 +158,11 @@ class FineTuning(Objective):
             for metric, value in self._exercise.score(name, scores).items()
         }
 
-    def remember(self, progress: Dict[str, Any], measured: Mapping[str, float], step: int) -> None:
-        epochs = progress.setdefault('epochs', [])
-        epochs.append({'epoch': len(epochs) + 1, 'step': step, 'scores': dict(measured)})
+    def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
+        before = progress.epochs or ()
+        epochs = (*before, Epoch(len(before) + 1, step, dict(measured)))
+        progress = progress.updated(epochs=epochs)
         if self.returns_to_best:
             decisive = f'{next(iter(self._exercise.heldout))}/{self._exercise.metric}'
-            progress['best_step'] = max(epochs, key=lambda epoch: epoch['scores'][decisive])['step']
+            progress = progress.updated(best_step=max(epochs, key=lambda epoch: epoch.scores[decisive]).step)
+        return progress

@@ -9,36 +9,10 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
+from ..runs.progress import Epoch
+
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
 UNIT = 'percent'
-
-
-@dataclasses.dataclass(frozen=True)
-class Epoch:
-    """What an epoch came to.
-
-    Parameters
-    ----------
-    epoch : int
-        From 1 on.
-    step : int
-        The last one of the epoch.
-    scores : mapping of str to float
-        In percent, by held-out set and metric: ``dev/accuracy``.
-    """
-
-    epoch: int
-    step: int
-    scores: Mapping[str, float]
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Epoch:
-        """The inverse of `to_dict`."""
-        return cls(int(values['epoch']), int(values['step']), dict(values['scores']))
-
-    def to_dict(self) -> Dict[str, Any]:
-        """JSON values."""
-        return {'epoch': self.epoch, 'step': self.step, 'scores': dict(self.scores)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,6 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel, LatencyCost, ParameterCost
 from ..architecture.parameters import Alphas
 from ..cutting.baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
@@ -28,6 +27,7 @@ from ..cutting.selection import Selection, select_units
 from ..cutting.shrink import shrink
 from ..network.model import OptBERTModel, build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
+from ..runs.progress import HeldOut, Progress
 from ..runs.provenance import ORIGIN, note_origin
 from ..runs.recipe import checked, to_dict
 from ..runs.run_directory import RunDirectory, State
@@ -42,7 +42,7 @@ from .gate_training import train_gates
 from .head_importance import head_importance
 from .latency import check_predictions
 from .recipe import PruneRecipe, read_start, unreachable
-from .report import explain, readable, summary
+from .report import Round, explain, readable, summary
 
 
 @dataclasses.dataclass
@@ -72,7 +72,7 @@ class _Job:
             return self.recipe.phase(name, recovery, first_batch=first + gates, **more)
         return self.recipe.phase(name, gates, first_batch=first, **more)
 
-    def evaluate(self, model: OptBERTModel) -> Dict[str, float]:
+    def evaluate(self, model: OptBERTModel) -> HeldOut:
         return evaluate(
             model,
             self.shards['heldout'],
@@ -190,7 +190,7 @@ def _cut(job: _Job, current: SavedModel, number: int) -> None:
                 parameters,
                 current.vocabulary,
                 to_dict(recipe),
-                {'round': number, 'before': before},
+                Progress(round=number, before=before).to_dict(),
             ),
         )
     job.workers.barrier(f'cut.{number}')
@@ -202,6 +202,7 @@ def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
     if not (directory / 'shrunk').is_dir():
         _cut(job, current, number)
     shrunk = read_model(directory / 'shrunk')
+    before = Progress.from_dict(shrunk.progress, source=str(directory / 'shrunk')).before
     model = job.build(shrunk)
     after_cut = job.evaluate(model)
     size = ParameterCost().cost(shrunk.architecture)
@@ -225,7 +226,7 @@ def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
                 read_parameters(model),
                 shrunk.vocabulary,
                 to_dict(recipe),
-                {**progress, 'round': number, 'before': shrunk.progress['before'], 'after_cut': after_cut},
+                progress.updated(round=number, before=before, after_cut=after_cut).to_dict(),
             ),
             extra={ORIGIN: (recipe.output / ORIGIN).read_bytes()},
         )
@@ -255,21 +256,20 @@ def _open(recipe: PruneRecipe, workers: Workers) -> SavedModel:
     return start
 
 
-def _report(recipe: PruneRecipe, cost: CostModel, rows: List[Dict[str, Any]]) -> None:
+def _report(recipe: PruneRecipe, cost: CostModel, rows: List[Round]) -> None:
     """Leave rounds.json and pruning.md, and with the objective latency what this machine takes."""
-    write_file(recipe.output / 'rounds.json', (json.dumps(rows, indent=1) + '\n').encode())
+    write_file(
+        recipe.output / 'rounds.json', (json.dumps([row.to_dict() for row in rows], indent=1) + '\n').encode()
+    )
     latency = None
     if isinstance(cost, LatencyCost):
-        networks = {
-            name: Architecture.from_dict(row['architecture'], source='rounds.json')
-            for name, row in (('before', rows[0]), ('finished', rows[-1]))
-        }
+        networks = {'before': rows[0].architecture, 'finished': rows[-1].architecture}
         latency = check_predictions(cost, networks)
         write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
     write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency).encode())
 
 
-def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Dict[str, Any]]:
+def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Round]:
     """Run Algorithm 1, going on where an interrupted run stopped.
 
     Parameters
@@ -280,8 +280,8 @@ def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Dic
 
     Returns
     -------
-    list of dict
-        As `summary`.
+    list of Round
+        The network that went in, and every round.
 
     Raises
     ------

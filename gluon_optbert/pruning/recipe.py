@@ -12,8 +12,9 @@ from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import LETTERS, PARTS
 from ..cutting.baselines import DROPS
 from ..network.saved_model import SavedModel, read_model
+from ..runs.progress import Progress
 from ..runs.recipe import option
-from ..training.recipe import TrainingRecipe, trained_steps
+from ..training.recipe import TrainingRecipe
 from .penalty import PENALTIES
 
 METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'blocks', 'heads')
@@ -113,7 +114,7 @@ class PruneRecipe(TrainingRecipe):
 
     def steps(self, base: SavedModel) -> Tuple[int, int]:
         """Steps of a round's gate training and recovery; the paper's shares of the pre-training unless given."""
-        trained = trained_steps(base.progress)
+        trained = Progress.from_dict(base.progress).trained_steps
         if (self.alpha_steps is None or self.recovery_steps is None) and not trained:
             raise ValueError(
                 'the model does not say how many steps it was pre-trained for; give --alpha-steps and '
@@ -133,8 +134,9 @@ def read_start(directory: Path) -> SavedModel:
             f'pre-training; '
             'prune the network that it was fine-tuned from'
         )
-    if start.progress.get('untrained'):
-        lacking = ' and '.join(PARTS[part] for part in start.progress['untrained'])
+    untrained = Progress.from_dict(start.progress, source=str(directory)).untrained
+    if untrained:
+        lacking = ' and '.join(PARTS.get(part, part) for part in untrained)
         raise ValueError(
             f'{directory} was imported without {lacking}, and what stands there is random; train it first, '
             f'with '

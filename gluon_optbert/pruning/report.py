@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
+from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.parameters import Alphas
 from ..cutting.selection import Selection
 from ..network.saved_model import read_model
+from ..runs.progress import HeldOut, Progress
 from .recipe import PruneRecipe
 
 
@@ -33,49 +36,90 @@ def explain(
     }
 
 
-def summary(output: Path) -> List[Dict[str, Any]]:
-    """What every finished round of a run came to, for tables; round 0 is the network that went in.
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What a round of a run came to; round 0 is the network that went in.
 
-    Returns
-    -------
-    list of dict
-        ``round``, ``parameters``, ``flops`` (one sequence of 128 tokens), ``architecture`` and the held-out
-        losses ``before``, ``after_cut`` and ``recovered``.
+    Parameters
+    ----------
+    round : int
+    parameters : int
+    flops : int
+        Of one sequence of 128 tokens.
+    architecture : Architecture
+    before, after_cut, recovered : HeldOut, optional
+        Measured before the cut, after it, and after recovery; of round 0 only the last, if the network says it.
     """
+
+    round: int
+    parameters: int
+    flops: int
+    architecture: Architecture
+    before: Optional[HeldOut] = None
+    after_cut: Optional[HeldOut] = None
+    recovered: Optional[HeldOut] = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, source: str = 'rounds.json') -> Round:
+        """The inverse of `to_dict`; ValueError, with the source, if it is none."""
+        try:
+            measured = {
+                name: HeldOut.from_dict(values[name]) if values[name] else None
+                for name in ('before', 'after_cut', 'recovered')
+            }
+            architecture = Architecture.from_dict(values['architecture'], source=source)
+            return cls(values['round'], values['parameters'], values['flops'], architecture, **measured)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f'{source}: not a round ({type(error).__name__}: {error!s:.200})') from error
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON values."""
+        return {
+            'round': self.round,
+            'parameters': self.parameters,
+            'flops': self.flops,
+            'architecture': self.architecture.to_dict(),
+            'before': None if self.before is None else self.before.to_dict(),
+            'after_cut': None if self.after_cut is None else self.after_cut.to_dict(),
+            'recovered': {} if self.recovered is None else self.recovered.to_dict(),
+        }
+
+
+def summary(output: Path) -> List[Round]:
+    """What every finished round of a run came to, from its model directories."""
     rows = []
     for number in range(len(list(Path(output).glob('round-*')))):
         directory = Path(output) / f'round-{number}' / 'model'
         if not directory.is_dir():
             break
         saved = read_model(directory)
+        progress = Progress.from_dict(saved.progress, source=str(directory))
         rows.append(
-            {
-                'round': number,
-                'parameters': int(ParameterCost().cost(saved.architecture)),
-                'flops': sum(count_flops(saved.architecture, 128).values()),
-                'architecture': saved.architecture.to_dict(),
-                'before': saved.progress.get('before'),
-                'after_cut': saved.progress.get('after_cut'),
-                'recovered': {
-                    name: saved.progress[name]
-                    for name in ('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'instances')
-                    if name in saved.progress
-                },
-            }
+            Round(
+                round=number,
+                parameters=int(ParameterCost().cost(saved.architecture)),
+                flops=sum(count_flops(saved.architecture, 128).values()),
+                architecture=saved.architecture,
+                before=progress.before,
+                after_cut=progress.after_cut,
+                recovered=progress.held_out,
+            )
         )
     return rows
 
 
-def widths_line(layers: List[Mapping[str, int]], letter: str) -> str:
+def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
     """A width along the layers, e.g. ``12 12 11``; one number where all are equal."""
-    values = [str(layer[letter]) for layer in layers]
+    values = [str(getattr(layer, letter)) for layer in layers]
     return values[0] if values and len(set(values)) == 1 else ' '.join(values)
 
 
-def readable(
-    rows: List[Dict[str, Any]], recipe: PruneRecipe, latency: Optional[Mapping[str, Any]] = None
-) -> str:
-    """The rounds of a run as Markdown, with what `check_predictions` found where latency was the objective."""
+def _loss(measured: Optional[HeldOut]) -> str:
+    return '–' if measured is None else f'{measured.mlm_loss:.3f}'
+
+
+def readable(rows: Sequence[Round], recipe: PruneRecipe, latency: Optional[Mapping[str, Any]] = None) -> str:
+    """The rounds of a run as Markdown, with what `check_predictions` found with the objective latency."""
     shares = recipe.shares()
     lines = [
         '# Pruning run',
@@ -87,18 +131,15 @@ def readable(
         '| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |',
     ]
     for row in rows:
-
-        def loss(name):
-            return f'{row[name]["mlm_loss"]:.3f}' if row[name] else '–'
-
-        layers = row['architecture']['layers']
-        lines.append(
-            f'| {row["round"]} | {row["parameters"] / 1e6:.3f} M | {row["flops"] / 1e9:.3f} G | '
-            f'{loss("before")} '
-            f'| {loss("after_cut")} | {loss("recovered")} | {row["architecture"]["h"]} | '
-            + ' | '.join(widths_line(layers, letter) for letter in 'akvf')
-            + ' |'
-        )
+        cells = [
+            row.round,
+            f'{row.parameters / 1e6:.3f} M',
+            f'{row.flops / 1e9:.3f} G',
+            *(_loss(measured) for measured in (row.before, row.after_cut, row.recovered)),
+            row.architecture.h,
+            *(widths_line(row.architecture.layers, letter) for letter in 'akvf'),
+        ]
+        lines.append('| ' + ' | '.join(map(str, cells)) + ' |')
     if latency:
         lines += ['', '| | predicted | measured |', '| --- | --- | --- |'] + [
             f'| {name} | {found["predicted_ms"]:.2f} ms | {found["measured_ms"]:.2f} ms |'

@@ -104,7 +104,7 @@ def _recovery_seconds(made: Plan, workers: Workers) -> Tuple[float, float]:
     began = time.perf_counter()
     found = evaluate(model, shards['heldout'], workers, batch_size=recipe.batch_size, limit=recipe.batch_size)
     whole = min(recipe.evaluation_limit, shards['heldout'].instances)
-    return seconds, (time.perf_counter() - began) * whole / max(1, found['instances'])
+    return seconds, (time.perf_counter() - began) * whole / max(1, found.instances)
 
 
 def _tuning_seconds(made: Plan, row: Row, task: str, workers: Workers) -> float:

@@ -17,6 +17,7 @@ from mxnet import autograd, gluon
 
 from ..network.model import OptBERTModel
 from ..runs.failures import RunFailed
+from ..runs.progress import Progress
 from .distributed import Workers
 from .objective import Objective, Phase
 from .optimization import Optimizer
@@ -186,7 +187,7 @@ def descend(
     *,
     reporter: Reporter,
     states: Optional[Path],
-) -> Dict[str, Any]:
+) -> Progress:
     """Train what the optimizer holds for the steps of a phase, going on from the newest checkpoint if there
     is one.
 
@@ -206,17 +207,18 @@ def descend(
 
     Returns
     -------
-    dict
-        ``step``, and what the objective remembers of its evaluations.
+    Progress
+        The step, and what the objective remembers of its evaluations.
 
     Raises
     ------
     TrainingDiverged, Terminated
     """
     workers, store = objective.workers, None if states is None else States(states, phase.keep)
-    progress = {'step': 0} if store is None else store.resume(optimizer, workers, what=phase.name)
-    start = progress['step']
-    meter = _Meter(len(objective.losses), progress.pop('unlogged', ()), workers)
+    progress = Progress(step=0) if store is None else store.resume(optimizer, workers, what=phase.name)
+    start = progress.step or 0
+    meter = _Meter(len(objective.losses), progress.unlogged or (), workers)
+    progress = progress.updated(unlogged=None)
     reporter.rewind(phase, start)
     collect_gradients(objective.model, optimizer.parameters, phase)
     batches = objective.batches(phase, phase.first_batch + start)
@@ -242,20 +244,20 @@ def descend(
                 if last:
                     optimizer.check(step)
                 if last or _due(step, phase.evaluate_every):
-                    _evaluate(objective, phase, progress, step, reporter)
+                    progress = _evaluate(objective, phase, progress, step, reporter)
                 stopping = stop.agreed()
-                best = objective.returns_to_best and progress.get('best_step') == step
+                best = objective.returns_to_best and progress.best_step == step
                 due = stopping or (not last and (best or _due(step, phase.checkpoint_every)))
                 if due and store is not None:
                     optimizer.check(step)
-                    kept = {**progress, 'unlogged': meter.gather(), 'workers': workers.size}
+                    kept = progress.updated(unlogged=tuple(meter.gather()), workers=workers.size)
                     if workers.first:
                         store.save(step, optimizer, kept)
                     workers.barrier('checkpoint')
                 if stopping:
                     saved = '' if store is None else '; its state is saved, go on with --resume'
                     raise Terminated(f'{phase.name}: asked to stop at step {step}{saved}')
-    return {**progress, 'step': max(start, phase.steps)}
+    return progress.updated(step=max(start, phase.steps))
 
 
 def _due(step: int, every: int) -> bool:
@@ -264,10 +266,11 @@ def _due(step: int, every: int) -> bool:
 
 
 def _evaluate(
-    objective: Objective, phase: Phase, progress: Dict[str, Any], step: int, reporter: Reporter
-) -> None:
-    """Measure on held-out data, if there is some, and note in the progress what follows."""
+    objective: Objective, phase: Phase, progress: Progress, step: int, reporter: Reporter
+) -> Progress:
+    """Measure on held-out data, if there is some; the progress with what follows."""
     measured = objective.evaluate(phase)
-    if measured is not None:
-        reporter.write({'phase': phase.name, **phase.notes, 'step': step, **measured})
-        objective.remember(progress, measured, step)
+    if measured is None:
+        return progress
+    reporter.write({'phase': phase.name, **phase.notes, 'step': step, **measured})
+    return objective.remember(progress, measured, step)

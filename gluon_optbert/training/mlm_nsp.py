@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Callable, Dict, Generator, Iterator, Mapping, Optional, Tuple
+from typing import Callable, Dict, Generator, Iterator, Mapping, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -12,6 +12,7 @@ from mxnet import autograd, gluon
 
 from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel
+from ..runs.progress import HeldOut, Progress
 from ..text.batches import Batch, evaluation_batches, stream
 from ..text.shards import Shards
 from .distributed import Workers
@@ -52,7 +53,7 @@ def _losses(model: OptBERTModel, loss: PretrainingLoss, feed: Mapping[str, mx.nd
 
 def evaluate(
     model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: Optional[int] = None
-) -> Dict[str, float]:
+) -> HeldOut:
     """Held-out losses and accuracies, over all workers' shares together.
 
     Parameters
@@ -65,11 +66,6 @@ def evaluate(
     limit : int, optional
         The most instances to look at.
 
-    Returns
-    -------
-    dict
-        ``mlm_loss`` (nats per masked token), ``mlm_accuracy``, ``nsp_loss``, ``nsp_accuracy`` and
-        ``instances``.
     """
     loss = PretrainingLoss(accuracy=True)
     loss.hybridize(static_alloc=True)
@@ -86,13 +82,13 @@ def evaluate(
         ]
     mlm, nsp, mlm_right, nsp_right, masked, instances = workers.sum(sums, name='evaluation')
     masked, instances = max(masked, 1.0), max(instances, 1.0)
-    return {
-        'mlm_loss': mlm / masked,
-        'mlm_accuracy': mlm_right / masked,
-        'nsp_loss': nsp / instances,
-        'nsp_accuracy': nsp_right / instances,
-        'instances': int(instances),
-    }
+    return HeldOut(
+        mlm_loss=mlm / masked,
+        mlm_accuracy=mlm_right / masked,
+        nsp_loss=nsp / instances,
+        nsp_accuracy=nsp_right / instances,
+        instances=int(instances),
+    )
 
 
 class Pretraining(Objective):
@@ -139,12 +135,13 @@ class Pretraining(Objective):
             return None
         return evaluate(
             self.model, self._heldout, self.workers, batch_size=phase.batch_size, limit=phase.evaluation_limit
-        )
+        ).to_dict()
 
-    def remember(self, progress: Dict[str, Any], measured: Mapping[str, float], step: int) -> None:
-        progress.update(measured)
-        if measured['mlm_loss'] < progress.get('best_mlm_loss', math.inf):
-            progress.update(best_mlm_loss=measured['mlm_loss'], best_step=step)
+    def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
+        progress, best = progress.updated(**measured), progress.best_mlm_loss
+        if measured['mlm_loss'] < (math.inf if best is None else best):
+            progress = progress.updated(best_mlm_loss=measured['mlm_loss'], best_step=step)
+        return progress
 
 
 def fit(
@@ -158,13 +155,9 @@ def fit(
     workers: Workers,
     reporter: Reporter,
     states: Path,
-) -> Dict[str, Any]:
-    """Pre-train what the optimizer holds; `descend` says how.
-
-    Returns
-    -------
-    dict
-        ``step``, and the last evaluation's values if there was one.
+) -> Progress:
+    """Pre-train what the optimizer holds; `descend` says how, and what it returns: the step, and the last
+    evaluation if there was one.
     """
     return descend(
         Pretraining(model, workers, shards, heldout),

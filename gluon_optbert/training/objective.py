@@ -8,6 +8,7 @@ from typing import Any, Dict, Generator, Mapping, Optional, Sequence, Tuple
 import mxnet as mx
 
 from ..network.model import OptBERTModel
+from ..runs.progress import Progress
 from .distributed import Workers
 
 
@@ -92,8 +93,8 @@ class Objective:
         """What is measured on held-out data; None if there is none."""
         raise NotImplementedError
 
-    def remember(self, progress: Dict[str, Any], measured: Mapping[str, float], step: int) -> None:
-        """Note in the progress what a measurement changes, such as ``best_step``."""
+    def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
+        """The progress with what a measurement changes, such as ``best_step``."""
         raise NotImplementedError
 
     def after_backward(self) -> None:

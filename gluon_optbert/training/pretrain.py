@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Dict, Mapping, Optional, Tuple
 
 from mxnet import gluon
 
@@ -15,14 +15,20 @@ from ..architecture.named import resolve
 from ..architecture.parameters import PARTS, parameter_table
 from ..network.model import OptBERTModel, build, named_parameters, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
+from ..runs.progress import Progress
 from ..runs.provenance import ORIGIN, note_origin
 from ..runs.recipe import checked, to_dict
 from ..runs.run_directory import RunDirectory, work_directory
 from ..text.shards import Shards
 from .distributed import Workers
 from .mlm_nsp import fit
-from .recipe import PretrainRecipe, open_shards, trained_steps
+from .recipe import PretrainRecipe, open_shards
 from .reporter import Reporter
+
+
+def _before(start: Optional[SavedModel]) -> Progress:
+    """What the network that a run starts from says of its training."""
+    return Progress.from_dict(start.progress) if start else Progress()
 
 
 def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
@@ -36,7 +42,7 @@ def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
             f'pre-training; '
             'start from the network that it was fine-tuned from'
         )
-    if recipe.train == 'heads' and not start.progress.get('untrained'):
+    if recipe.train == 'heads' and not _before(start).untrained:
         raise ValueError(
             f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave --train heads away'
         )
@@ -52,29 +58,23 @@ def _trained(
     parameters = named_parameters(model)
     if recipe.train == 'all' or start is None:
         return parameters
-    table = parameter_table(model.architecture, model.head)
-    trained = {
-        name: parameter
-        for name, parameter in parameters.items()
-        if table[name].part in start.progress['untrained']
-    }
+    table, untrained = parameter_table(model.architecture, model.head), _before(start).untrained or ()
+    trained = {name: parameter for name, parameter in parameters.items() if table[name].part in untrained}
     for name, parameter in parameters.items():
         if name not in trained:
             parameter.grad_req = 'null'
     return trained
 
 
-def _progress(
-    measured: Mapping[str, Any], recipe: PretrainRecipe, start: Optional[SavedModel]
-) -> Dict[str, Any]:
+def _progress(measured: Progress, recipe: PretrainRecipe, start: Optional[SavedModel]) -> Progress:
     """What the finished model says of its training: ``step`` of this phase, and ``earlier_steps`` of the
     phases before, as in BERT's pre-training with 128 and then with 512 tokens. Steps of the heads alone are
     not steps of pre-training."""
+    before = _before(start)
     if recipe.train == 'all' or start is None:
-        earlier = trained_steps(start.progress) if start else 0
-        return {**measured, 'earlier_steps': earlier} if earlier else dict(measured)
-    before = {name: start.progress[name] for name in ('step', 'earlier_steps') if name in start.progress}
-    return {**before, **{'head_steps' if name == 'step' else name: value for name, value in measured.items()}}
+        return measured.updated(earlier_steps=before.trained_steps or None)
+    steps = Progress().updated(step=before.step, earlier_steps=before.earlier_steps, head_steps=measured.step)
+    return steps.updated(**{name: value for name, value in measured.to_dict().items() if name != 'step'})
 
 
 def _architecture(
@@ -103,7 +103,7 @@ def _train(
     shards: Mapping[str, Shards],
     work: Path,
     workers: Workers,
-) -> Tuple[OptBERTModel, Dict[str, Any]]:
+) -> Tuple[OptBERTModel, Progress]:
     """The trained network, and what `fit` says of it."""
     model = build(
         architecture,
@@ -129,7 +129,11 @@ def _train(
     return model, measured
 
 
-def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Dict[str, Any]:
+def _read_progress(output: Path) -> Progress:
+    return Progress.from_dict(read_model(output).progress, source=str(output))
+
+
+def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Progress:
     """Pre-train a network and write its model directory.
 
     Parameters
@@ -140,8 +144,8 @@ def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Di
 
     Returns
     -------
-    dict
-        What was measured at the end; see `fit`.
+    Progress
+        What was measured at the end, as the model directory says it.
 
     Raises
     ------
@@ -152,7 +156,7 @@ def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Di
     """
     recipe, workers = checked(recipe), workers or Workers()
     recipe.check_workers(workers)
-    directory = RunDirectory(recipe, read=lambda output: dict(read_model(output).progress))
+    directory = RunDirectory(recipe, read=_read_progress)
     if directory.result is not None:  # it was done, though it may not have lived to say so
         workers.barrier('seen')
         shutil.rmtree(work_directory(recipe.output), ignore_errors=True)
@@ -169,7 +173,7 @@ def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Di
     if workers.first:
         write_model(
             recipe.output,
-            SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress),
+            SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress.to_dict()),
             extra={name: (directory.path / name).read_bytes() for name in ('metrics.jsonl', ORIGIN)},
         )
         shutil.rmtree(directory.path)

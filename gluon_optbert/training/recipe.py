@@ -201,8 +201,3 @@ def open_shards(directory: Path, vocabulary: Optional[BERTVocab] = None) -> Dict
     return {
         split: Shards.open(directory, split=split, vocabulary_hash=expected) for split in ('train', 'heldout')
     }
-
-
-def trained_steps(progress: Mapping[str, Any]) -> int:
-    """The steps of pre-training that a model has behind it, in all phases; 0 if it does not say."""
-    return int(progress.get('step', 0)) + int(progress.get('earlier_steps', 0))

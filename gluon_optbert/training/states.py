@@ -7,12 +7,13 @@ import logging
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import List, Optional
 
 import mxnet as mx
 
 from ..runs.arrays import read_arrays, write_arrays
 from ..runs.manifest import check_manifest, write_manifest
+from ..runs.progress import Progress
 from ..runs.staging import new_directory
 from .distributed import Workers
 from .optimization import Optimizer
@@ -35,7 +36,7 @@ class States:
     def _path(self, step: int) -> Path:
         return self.directory / f'step-{step:08d}'
 
-    def save(self, step: int, optimizer: Optimizer, progress: Mapping[str, Any]) -> None:
+    def save(self, step: int, optimizer: Optimizer, progress: Progress) -> None:
         """Write the checkpoint of a step; then drop old ones and those beyond it, never the best or this one."""
         with new_directory(self._path(step), replace=True) as staged:
             arrays = {name: parameter.data() for name, parameter in optimizer.parameters.items()}
@@ -43,7 +44,7 @@ class States:
             counters = {'counters': optimizer.counters()} if optimizer.counters() else {}
             write_arrays(staged / 'state.params', arrays)
             (staged / 'progress.json').write_text(
-                json.dumps({**progress, 'step': step, **counters}) + '\n', encoding='utf-8'
+                json.dumps({**progress.updated(step=step).to_dict(), **counters}) + '\n', encoding='utf-8'
             )
             write_manifest(staged, form=STATE_FORMAT, version=STATE_VERSION)
         others = [other for other in self.steps() if other < step]
@@ -51,10 +52,10 @@ class States:
             other for other in self.steps() if other > step
         ]  # damaged ones, or this would not have gone on from before
         for old in others[: max(0, len(others) + 1 - self._keep)] + beyond:
-            if old != progress.get('best_step'):
+            if old != progress.best_step:
                 shutil.rmtree(self._path(old))
 
-    def load(self, step: int, optimizer: Optimizer) -> Dict[str, Any]:
+    def load(self, step: int, optimizer: Optimizer) -> Progress:
         """Restore the checkpoint of a step; its progress.
 
         Raises
@@ -65,20 +66,21 @@ class States:
         check_manifest(self._path(step), form=STATE_FORMAT, version=STATE_VERSION)
         return self._restore(step, optimizer)
 
-    def _restore(self, step: int, optimizer: Optimizer) -> Dict[str, Any]:
+    def _restore(self, step: int, optimizer: Optimizer) -> Progress:
         arrays = read_arrays(self._path(step) / 'state.params')
-        progress = json.loads((self._path(step) / 'progress.json').read_text(encoding='utf-8'))
-        optimizer.restore(arrays, step, progress.pop('counters', ()))
+        path = self._path(step) / 'progress.json'
+        values = json.loads(path.read_text(encoding='utf-8'))
+        optimizer.restore(arrays, step, values.pop('counters', ()))
         for name, parameter in optimizer.parameters.items():
             parameter.set_data(mx.nd.array(arrays[name], dtype=parameter.dtype))
-        return progress
+        return Progress.from_dict(values, source=str(path))
 
-    def load_newest(self, optimizer: Optimizer) -> Optional[Dict[str, Any]]:
+    def load_newest(self, optimizer: Optimizer) -> Optional[Progress]:
         """Restore the newest checkpoint that is sound; older ones stand in for a damaged one, and it is said.
 
         Returns
         -------
-        dict or None
+        Progress or None
             Its progress; None if there is none.
         """
         for step in reversed(self.steps()):
@@ -90,24 +92,22 @@ class States:
             return self._restore(step, optimizer)
         return None
 
-    def resume(self, optimizer: Optimizer, workers: Workers, *, what: str) -> Dict[str, Any]:
+    def resume(self, optimizer: Optimizer, workers: Workers, *, what: str) -> Progress:
         """The progress of the newest checkpoint, whose state the optimizer has then; of step 0 without one.
 
         Another number of workers than before is said: it adds up in another order, and with dropout it drops
         other units."""
-        progress: Dict[str, Any] = self.load_newest(optimizer) or {'step': 0}
-        workers.agree(
-            str(progress['step']), what=f'the step of {what} to go on from; they need one file system'
-        )
-        before = progress.pop('workers', workers.size)
-        if before != workers.size and workers.first:
+        progress = self.load_newest(optimizer) or Progress(step=0)
+        workers.agree(str(progress.step), what=f'the step of {what} to go on from; they need one file system')
+        before = progress.workers
+        if before not in (None, workers.size) and workers.first:
             LOG.warning(
                 '%s goes on from step %d with %d worker(s) instead of %d: its end is not bit-identical, but '
                 'equal within '
                 'rounding where there is no dropout',
                 what,
-                progress['step'],
+                progress.step,
                 workers.size,
                 before,
             )
-        return progress
+        return progress.updated(workers=None)

@@ -85,7 +85,7 @@ def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
             saved.head == Head('classification', ('0', '1'), 'SST-2')
             and SeedRun.from_dict(saved.progress) == result.runs[seed - 1]
         )
-    assert json.loads((base / 'results' / 'run.json').read_text()) == result
+    assert FineTuningResult.read(base / 'results' / 'run.json') == result
     assert (base / 'results' / 'run.json').read_bytes() == (base / 'run' / 'result.json').read_bytes()
 
 
@@ -488,8 +488,8 @@ def test_two_workers_fine_tune_as_one(model_directory, glue, tmp_path):
     flags = [part for name, value in values.items() for part in ('--' + name.replace('_', '-'), str(value))]
     done = horovodrun(ROOT / 'finetune' / 'run_glue.py', *flags)
     assert done.returncode == 0, done.stderr
-    two = json.loads((tmp_path / 'two' / 'results' / 'run.json').read_text())
-    assert two['workers'] == 2 and two['mean'] == pytest.approx(one['mean'])
+    two = FineTuningResult.read(tmp_path / 'two' / 'results' / 'run.json')
+    assert two.origin['workers'] == 2 and two.mean == pytest.approx(one.mean)
     found, wanted = (read_model(tmp_path / name / 'run' / 'seed-1').parameters for name in ('two', 'one'))
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-5, err_msg=name)

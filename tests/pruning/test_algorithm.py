@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.pruned import MODEL, alphas_of, recipe_for, records, results, selection_of
-from helpers.tiny import network, outputs_of, random_inputs, relative_difference, write_saved_model
+from helpers.tiny import ROOT, network, outputs_of, random_inputs, relative_difference, write_saved_model
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.cutting.selection import select_units, truncate
@@ -16,7 +16,7 @@ from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
-from gluon_optbert.pruning.report import summary
+from gluon_optbert.pruning.report import Round, summary
 from gluon_optbert.runs.recipe import fill
 
 ROUND = {'alphas.npz', 'selection.json', 'shrunk', 'model'}
@@ -54,7 +54,7 @@ def test_every_round_is_a_plain_model_directory_at_its_target(pruned_run):
         for name in ('shrunk', 'model'):
             saved = read_model(output / f'round-{number}' / name)
             assert saved.alphas is None
-            assert ParameterCost().cost(saved.architecture) == selection.cost == rows[number]['parameters']
+            assert ParameterCost().cost(saved.architecture) == selection.cost == rows[number].parameters
             outputs_of(build(saved.architecture, saved.parameters), random_inputs(saved.architecture))
         assert selection.target == pytest.approx(whole * (1 - 0.4 * number / 2))
         before = read_model(output / f'round-{number - 1}' / 'model').architecture
@@ -128,19 +128,37 @@ def test_recovery_trains_the_weights(pruned_run):
 
 def test_rounds_json_is_the_summary_and_tells_every_loss(pruned_run):
     output, rows = pruned_run
-    assert json.loads((output / 'rounds.json').read_text()) == rows == summary(output)
-    assert [row['round'] for row in rows] == [0, 1, 2]
-    assert rows[0]['before'] is None
+    written = json.loads((output / 'rounds.json').read_text())
+    assert rows == summary(output) == [Round.from_dict(row) for row in written]
+    assert written == [row.to_dict() for row in rows]
+    assert [row.round for row in rows] == [0, 1, 2] and rows[0].before is None
     for row in rows[1:]:
-        for name in ('before', 'after_cut', 'recovered'):
-            assert np.isfinite(row[name]['mlm_loss']) and row[name]['instances'] == 16
+        for measured in (row.before, row.after_cut, row.recovered):
+            assert np.isfinite(measured.mlm_loss) and measured.instances == 16
     text = (output / 'pruning.md').read_text()
-    assert text.count('\n| ') == 5 and f'{rows[2]["recovered"]["mlm_loss"]:.3f}' in text
+    assert text.count('\n| ') == 5 and f'{rows[2].recovered.mlm_loss:.3f}' in text
+
+
+RECORDED = sorted((ROOT / 'results').rglob('rounds.json'))
+
+
+@pytest.mark.parametrize('path', RECORDED, ids=lambda path: path.parent.name)
+def test_recorded_rounds_are_written_again_byte_by_byte(path):
+    rounds = [Round.from_dict(row) for row in json.loads(path.read_text())]
+    assert (json.dumps([row.to_dict() for row in rounds], indent=1) + '\n').encode() == path.read_bytes()
+
+
+@pytest.mark.parametrize('change', [{'architecture': 3}, {'before': 3}, {'recovered': {'mlm_loss': 1.0}}])
+def test_what_is_no_round_is_refused(pruned_run, change):
+    values = {**pruned_run[1][1].to_dict(), **change}
+    for wrong in (values, {'round': 1}):
+        with pytest.raises(ValueError, match='there: not a round'):
+            Round.from_dict(wrong, source='there')
 
 
 def test_before_of_a_round_is_what_the_last_one_recovered(pruned_run):
     _, rows = pruned_run
-    assert rows[2]['before']['mlm_loss'] == pytest.approx(rows[1]['recovered']['mlm_loss'], rel=1e-5)
+    assert rows[2].before.mlm_loss == pytest.approx(rows[1].recovered.mlm_loss, rel=1e-5)
 
 
 def test_metrics_tell_phases_and_rounds(pruned_run):
@@ -176,7 +194,7 @@ def test_only_the_letters_asked_for_lose_units_and_train_gates(shards_directory,
 def test_any_architecture_is_pruned(shards_directory, tmp_path, architecture, method):
     start = write_saved_model(tmp_path / 'start', architecture=architecture)
     rows = prune(recipe_for(shards_directory, start, tmp_path / 'run', target=0.7, method=method))
-    assert rows[2]['parameters'] <= 0.7 * rows[0]['parameters']
+    assert rows[2].parameters <= 0.7 * rows[0].parameters
     left = read_model(tmp_path / 'run' / 'round-2' / 'model').architecture
     assert [layer.f == 0 for layer in left.layers] == [layer.f == 0 for layer in architecture.layers]
     assert left.e == architecture.e

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from helpers.tiny import network, run
 
-from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.cutting.baselines import random_scores
 from gluon_optbert.cutting.selection import select_units
@@ -109,7 +108,7 @@ def test_finished_run_compares_predicted_with_measured_latency(tmp_path, shards_
         )
     )
     found = json.loads((tmp_path / 'run' / 'latency.json').read_text())
-    finished = Architecture.from_dict(rows[-1]['architecture'])
+    finished = rows[-1].architecture
     assert (
         found['finished']['predicted_ms']
         == LatencyCost.read(path).cost(finished)

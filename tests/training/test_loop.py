@@ -15,6 +15,7 @@ from helpers.tiny import contents, write_shards
 from helpers.trained import Interrupted, Run, acting, assert_same_bits, interrupt
 
 from gluon_optbert.network.model import read_parameters
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.loop import Terminated
@@ -33,16 +34,16 @@ def test_training_learns(shards, tmp_path, precision):
     phase = Phase(name='training', steps=100, batch_size=16, seed=1)
     run.fit(phase, schedule=Schedule(0.005, phase.steps, 10))
     after = evaluate(run.model, shards['train'], run.workers, batch_size=8)
-    assert after['mlm_loss'] < before['mlm_loss'] - 0.5
-    assert after['mlm_accuracy'] > before['mlm_accuracy'] + 0.2
+    assert after.mlm_loss < before.mlm_loss - 0.5
+    assert after.mlm_accuracy > before.mlm_accuracy + 0.2
 
 
 def test_evaluation_does_not_depend_on_the_batch_and_counts_every_instance_once(shards, tmp_path):
     run = Run(shards, tmp_path)
     one, other = (evaluate(run.model, shards['heldout'], run.workers, batch_size=size) for size in (3, 16))
-    assert one['instances'] == other['instances'] == 16
+    assert one.instances == other.instances == 16
     assert one == pytest.approx(other, rel=1e-5)
-    assert evaluate(run.model, shards['heldout'], run.workers, batch_size=4, limit=5)['instances'] == 5
+    assert evaluate(run.model, shards['heldout'], run.workers, batch_size=4, limit=5).instances == 5
 
 
 def test_two_passes_equal_one(shards, tmp_path):
@@ -215,7 +216,7 @@ def test_no_more_checkpoints_are_kept_than_asked_for_but_the_best_is(shards, tmp
     states = States(tmp_path / 'best' / 'states', 1)
     run.fit(Phase(name='training', steps=1, batch_size=8))
     for step in (1, 2, 3):
-        states.save(step, run.optimizer, {'best_step': 1})
+        states.save(step, run.optimizer, Progress(best_step=1))
     assert states.steps() == [1, 3]
 
 

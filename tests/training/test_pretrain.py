@@ -59,9 +59,9 @@ def test_run_leaves_a_model_directory_and_nothing_beside_it(finished):
         'vocab.txt',
     }
     saved = read_model(output)
-    assert saved.architecture == network() and saved.progress == measured and saved.progress['step'] == 6
+    assert saved.architecture == network() and saved.progress == measured.to_dict() and measured.step == 6
     assert fill(PretrainRecipe, saved.recipe).steps == 6
-    assert {'mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy'} <= set(measured)
+    assert measured.held_out.instances == 16 and measured.best_mlm_loss <= measured.mlm_loss
 
 
 def test_metrics_hold_the_logged_steps_and_evaluations(finished):
@@ -89,14 +89,14 @@ def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float3
     found, wanted = (read_model(path).parameters for path in (tmp_path / 'model', finished[0]))
     assert {value.dtype for value in found.values()} == {np.dtype(np.float32)}
     assert any((value != wanted[name]).any() for name, value in found.items())
-    assert measured['mlm_loss'] == pytest.approx(
-        finished[1]['mlm_loss'], rel=0.02
+    assert measured.mlm_loss == pytest.approx(
+        finished[1].mlm_loss, rel=0.02
     )  # after six steps, rounded to eight bits
 
 
 def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, tmp_path):
     measured = pretrain(recipe_for(shards_directory, tmp_path / 'second', model=str(finished[0]), steps=4))
-    assert (measured['step'], measured['earlier_steps']) == (4, 6)
+    assert (measured.step, measured.earlier_steps) == (4, 6)
     pretrain(recipe_for(shards_directory, tmp_path / 'third', model=str(tmp_path / 'second'), steps=2))
     third = read_model(tmp_path / 'third')
     assert third.progress['earlier_steps'] == 10
@@ -132,8 +132,8 @@ def test_heads_are_trained_with_everything_else_frozen(shards_directory, tmp_pat
     changed = {name for name, value in before.items() if not np.array_equal(value, after.parameters[name])}
     table = parameter_table(after.architecture)
     assert changed == {name for name in before if table[name].part in parts}
-    assert after.progress == measured and 'untrained' not in measured
-    assert measured['head_steps'] == 6 and 'step' not in measured  # these are no steps of pre-training
+    assert after.progress == measured.to_dict() and measured.untrained is None
+    assert measured.head_steps == 6 and measured.step is None  # these are no steps of pre-training
 
 
 def test_resumed_training_of_heads_equals_the_uninterrupted_one(shards_directory, tmp_path, monkeypatch):
@@ -159,7 +159,8 @@ def test_resumed_training_of_heads_equals_the_uninterrupted_one(shards_directory
 
 def test_training_everything_trains_the_heads_as_well(shards_directory, tmp_path):
     start = untrained_model(tmp_path / 'start', 'mlm')
-    assert 'untrained' not in pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start)))
+    measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start)))
+    assert measured.untrained is None
 
 
 def test_heads_are_not_trained_where_none_is_untrained(shards_directory, tmp_path, model_directory):

@@ -1,0 +1,222 @@
+"""What a checkpoint and a model directory say of their training: ``progress.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """What pre-training measures on held-out instances.
+
+    Parameters
+    ----------
+    mlm_loss : float
+        Nats per masked token.
+    mlm_accuracy : float
+        The share of the masked tokens, from 0 to 1.
+    nsp_loss : float
+        Nats per instance.
+    nsp_accuracy : float
+        The share of the instances, from 0 to 1.
+    instances : int
+        That were looked at.
+    """
+
+    mlm_loss: float
+    mlm_accuracy: float
+    nsp_loss: float
+    nsp_accuracy: float
+    instances: int
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> HeldOut:
+        """The inverse of `to_dict`; ValueError if one is missing or no number."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: _number(values.get(name)) for name in names})
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON values."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """What an epoch of fine-tuning came to.
+
+    Parameters
+    ----------
+    epoch : int
+        From 1 on.
+    step : int
+        The last one of the epoch.
+    scores : mapping of str to float
+        In percent, by held-out set and metric: ``dev/accuracy``.
+    """
+
+    epoch: int
+    step: int
+    scores: Mapping[str, float]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Epoch:
+        """The inverse of `to_dict`."""
+        return cls(int(values['epoch']), int(values['step']), dict(values['scores']))
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON values."""
+        return {'epoch': self.epoch, 'step': self.step, 'scores': dict(self.scores)}
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f'not a whole number: {value!r:.80}')
+    return value
+
+
+def _number(value: Any) -> Any:
+    if type(value) not in (int, float):
+        raise ValueError(f'not a number: {value!r:.80}')
+    return value
+
+
+def _words(value: Any) -> Tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
+        raise ValueError(f'not a list of words: {value!r:.80}')
+    return tuple(value)
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    'step': _whole,
+    'earlier_steps': _whole,
+    'head_steps': _whole,
+    'untrained': _words,
+    'mlm_loss': _number,
+    'mlm_accuracy': _number,
+    'nsp_loss': _number,
+    'nsp_accuracy': _number,
+    'instances': _whole,
+    'best_mlm_loss': _number,
+    'best_step': _whole,
+    'epochs': lambda epochs: tuple(Epoch.from_dict(epoch) for epoch in epochs),
+    'round': _whole,
+    'before': HeldOut.from_dict,
+    'after_cut': HeldOut.from_dict,
+    'unlogged': lambda sums: tuple(_number(value) for value in sums),
+    'workers': _whole,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """Where training stands, and what it has measured; None is what a file does not say.
+
+    What was read is written again as it was, in its order and with keys that are unknown here.
+
+    Parameters
+    ----------
+    step : int
+        Steps of the last phase of pre-training, of recovery, or of fine-tuning.
+    earlier_steps : int
+        Steps of pre-training in the phases before.
+    head_steps : int
+        Steps of training heads alone, which are no steps of pre-training.
+    untrained : tuple of str
+        The parts of an imported network that are random, of `PARTS`.
+    mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy, instances
+        Of the last evaluation, as in `HeldOut`.
+    best_mlm_loss : float
+        The smallest of all evaluations, and the step of it.
+    best_step : int
+        The step of the best evaluation; of fine-tuning, where the best epoch is kept, of that epoch.
+    epochs : tuple of Epoch
+        Those of fine-tuning that are done.
+    round : int
+        Of pruning.
+    before, after_cut : HeldOut
+        Of a round of pruning: before the cut, and after it.
+    unlogged : tuple of float
+        Of a checkpoint: the sums of the losses since the last metrics record, and the steps in them.
+    workers : int
+        Of a checkpoint: how many had trained it.
+    more : mapping
+        What else the file says.
+    names : tuple of str
+        The keys of the file, in their order.
+    """
+
+    step: Optional[int] = None
+    earlier_steps: Optional[int] = None
+    head_steps: Optional[int] = None
+    untrained: Optional[Tuple[str, ...]] = None
+    mlm_loss: Optional[float] = None
+    mlm_accuracy: Optional[float] = None
+    nsp_loss: Optional[float] = None
+    nsp_accuracy: Optional[float] = None
+    instances: Optional[int] = None
+    best_mlm_loss: Optional[float] = None
+    best_step: Optional[int] = None
+    epochs: Optional[Tuple[Epoch, ...]] = None
+    round: Optional[int] = None
+    before: Optional[HeldOut] = None
+    after_cut: Optional[HeldOut] = None
+    unlogged: Optional[Tuple[float, ...]] = None
+    workers: Optional[int] = None
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    names: Tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
+
+    def __post_init__(self):
+        named = set(self.names)
+        said = [
+            name for name in (*_READERS, *self.more) if name not in named and self._value(name) is not None
+        ]
+        object.__setattr__(self, 'names', (*self.names, *said))
+
+    def _value(self, name: str) -> Any:
+        return getattr(self, name) if name in _READERS else self.more[name]
+
+    @property
+    def trained_steps(self) -> int:
+        """The steps of pre-training that a network has behind it, in all phases; 0 if it does not say."""
+        return (self.step or 0) + (self.earlier_steps or 0)
+
+    @property
+    def held_out(self) -> Optional[HeldOut]:
+        """The last evaluation of pre-training; None if there was none."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(HeldOut)}
+        return None if None in values.values() else HeldOut(**values)
+
+    def updated(self, **values: Any) -> Progress:
+        """The same with some fields changed; None takes one away, and what is new comes last."""
+        kept = tuple(name for name in self.names if values.get(name, self) is not None)
+        new = tuple(name for name, value in values.items() if name not in kept and value is not None)
+        return dataclasses.replace(self, **values, names=kept + new)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, source: str = 'progress.json') -> Progress:
+        """The inverse of `to_dict`.
+
+        Raises
+        ------
+        ValueError
+            If a value is of another type than its field; it is named, with the source.
+        """
+        fields: Dict[str, Any] = {}
+        for name in (name for name in _READERS if values.get(name) is not None):
+            try:
+                fields[name] = _READERS[name](values[name])
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise ValueError(f'{source}: {name} is {error!s:.200}') from error
+        more = {name: value for name, value in values.items() if name not in _READERS}
+        return cls(**fields, more=more, names=tuple(values))
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON values."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return [plain(item) for item in value]
+            return value.to_dict() if isinstance(value, (HeldOut, Epoch)) else value
+
+        return {name: plain(self._value(name)) for name in self.names}

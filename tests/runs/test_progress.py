@@ -1,0 +1,91 @@
+"""What progress.json holds: read, changed and written again without a byte that nobody changed."""
+
+import json
+
+import pytest
+from helpers.tiny import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluon_optbert.runs.progress import Epoch, HeldOut, Progress
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10**6)
+HELD_OUT = st.fixed_dictionaries(
+    dict.fromkeys(('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'instances'), NUMBERS)
+)
+VALUES = {
+    **dict.fromkeys(('step', 'earlier_steps', 'head_steps', 'best_step', 'round'), st.integers(0, 10**6)),
+    **dict.fromkeys(('mlm_loss', 'mlm_accuracy', 'best_mlm_loss'), NUMBERS),
+    'untrained': st.lists(st.sampled_from(['mlm', 'nsp', 'pooler'])),
+    'before': HELD_OUT | st.none(),
+    'after_cut': HELD_OUT,
+    'unlogged': st.lists(NUMBERS, max_size=3),
+    'epochs': st.lists(
+        st.fixed_dictionaries(
+            {'epoch': st.integers(1, 9), 'step': st.integers(1, 9), 'scores': st.just({'dev/f1': 50.0})}
+        ),
+        max_size=2,
+    ),
+    'of another version': st.none() | st.lists(st.integers(), max_size=2) | st.text(max_size=3),
+}
+
+
+@st.composite
+def files(draw):
+    """Any keys, in any order."""
+    names = draw(st.permutations(sorted(VALUES)))
+    return {name: draw(VALUES[name]) for name in names[: draw(st.integers(0, len(names)))]}
+
+
+@given(files())
+def test_what_is_read_is_written_byte_by_byte(values):
+    progress = Progress.from_dict(values)
+    assert json.dumps(progress.to_dict()) == json.dumps(values)
+    assert Progress.from_dict(progress.to_dict()) == progress
+
+
+@given(files(), st.integers(0, 9), NUMBERS)
+def test_changes_are_those_of_a_dict(values, step, loss):
+    changed = Progress.from_dict(values).updated(best_step=step, mlm_loss=loss, before=None)
+    wanted = {**values, 'best_step': step, 'mlm_loss': loss}
+    wanted.pop('before', None)
+    assert json.dumps(changed.to_dict()) == json.dumps(wanted)
+
+
+def test_fields_say_what_the_file_says():
+    measured = {'mlm_loss': 2.5, 'mlm_accuracy': 0.5, 'nsp_loss': 0.7, 'nsp_accuracy': 0.6, 'instances': 16}
+    progress = Progress.from_dict({'step': 4, **measured, 'earlier_steps': 6, 'before': measured, 'round': 1})
+    assert progress.held_out == progress.before == HeldOut(2.5, 0.5, 0.7, 0.6, 16)
+    assert (progress.trained_steps, progress.round, progress.after_cut) == (10, 1, None)
+    assert Progress().trained_steps == 0 and Progress().held_out is None and Progress().to_dict() == {}
+    assert Progress(step=1, epochs=(Epoch(1, 1, {}),)).to_dict() == {
+        'step': 1,
+        'epochs': [{'epoch': 1, 'step': 1, 'scores': {}}],
+    }
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        {'step': 'many'},
+        {'step': 1.5},
+        {'step': True},
+        {'untrained': 'mlm'},
+        {'untrained': [3]},
+        {'before': {'mlm_loss': 1.0}},
+        {'before': 3},
+        {'epochs': [{}]},
+        {'epochs': 3},
+        {'mlm_loss': [1]},
+    ],
+)
+def test_value_of_another_type_is_refused_by_name(values):
+    with pytest.raises(ValueError, match=f'there: {next(iter(values))} is '):
+        Progress.from_dict(values, source='there')
+
+
+def test_recorded_progress_is_written_byte_by_byte():
+    path = ROOT / 'results' / 'pruning' / 'base' / 'progress.json'
+    values = json.loads(path.read_text())
+    progress = Progress.from_dict(values)
+    assert json.dumps(progress.to_dict()) == json.dumps(values) and progress.held_out is not None
