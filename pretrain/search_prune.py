@@ -5,301 +5,36 @@ that are not the best keep their metrics, gates and selections, and lose their m
 interrupted search goes on with --resume and takes its interrupted trial up where that stopped; several
 processes may share one search through --resume, or through --storage."""
 
-from __future__ import annotations
-
-import contextlib
-import csv
-import dataclasses
-import fcntl
-import io
-import shutil
 import sys
-import warnings
-from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import matplotlib
 
-matplotlib.use('Agg')
-
-import optuna
-from optuna.trial import FrozenTrial, TrialState
-
-from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.recipe import PruneRecipe
-from gluon_optbert.pruning.report import Round
+from gluon_optbert.pruning.search import SearchRecipe, search
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.recipe import option
-from gluon_optbert.runs.run_directory import RunDirectory, State
-from gluon_optbert.runs.staging import write_file
-from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.optimization import TrainingDiverged
 
 EXAMPLE = (
     'python pretrain/search_prune.py pretrain/recipes/small_prune.yaml --model models/small --shards shards '
     '--trials 20 --output runs/search'
 )
-SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')
-RESULTS = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy', 'parameters', 'directory')
-PLOTS = ('optimization_history', 'slice', 'parallel_coordinate', 'param_importances')
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchRecipe(PruneRecipe):
-    """A search; the recipe's own gamma, alpha_learning_rate and alpha_steps are its first trial."""
-
-    trials: int = option('trials in all, whichever process runs them', 20)
-    storage: Optional[str] = option(
-        'Optuna storage, such as a database URL, that several processes share; by default an SQLite '
-        'file in the output',
-        None,
-    )
-    study: str = option('name of the study in the storage', 'prune')
-    gamma_range: Tuple[float, ...] = option(
-        'smallest and largest gamma, drawn on a logarithmic scale', (1e-4, 1.0)
-    )
-    alpha_learning_rate_range: Tuple[float, ...] = option(
-        'of the gates, drawn on a logarithmic scale', (1e-3, 1e-1)
-    )
-    alpha_steps_range: Tuple[int, ...] = option('steps of training the gates in a round', (10, 200))
-
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        found = super().problems()
-        if self.method != 'alpha':
-            found.append(f'only the method alpha has something to search, found {self.method}')
-        if self.trials < 1:
-            found.append(f'trials must be at least 1, found {self.trials}')
-        for name in SEARCHED:
-            span = getattr(self, f'{name}_range')
-            if len(span) != 2 or not 0 < span[0] <= span[1]:
-                found.append(
-                    f'{name}_range must be two numbers above 0 that do not decrease, found '
-                    f'{", ".join(map(str, span))}'
-                )
-        return found
-
-    def trial(self, number: int, values: Dict[str, Any]) -> PruneRecipe:
-        """The pruning run of a trial."""
-        own = {
-            name: getattr(self, name) for name in (field.name for field in dataclasses.fields(PruneRecipe))
-        }
-        directory = self.output / f'trial-{number:04d}'
-        return PruneRecipe(**{**own, **values, 'output': directory, 'resume': directory.exists()})
-
-
-@contextlib.contextmanager
-def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Whether this process holds the lock of a file until the end of the block."""
-    with open(path, 'a', encoding='utf-8') as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            yield False
-            return
-        yield True
-
-
-class Search:
-    """The study behind a search; it lives on rank 0, and the other ranks follow."""
-
-    def __init__(self, recipe: SearchRecipe, workers: Workers):
-        self.recipe, self.workers = recipe, workers
-        if workers.first:
-            optuna.logging.set_verbosity(optuna.logging.WARNING)
-            storage = recipe.storage or f'sqlite:///{recipe.output.resolve()}/study.db'
-            self.study = optuna.create_study(
-                storage=storage, study_name=recipe.study, direction='minimize', load_if_exists=True
-            )
-
-    def _first(self) -> Dict[str, Any]:
-        """The recipe's own values, as far as they lie in their ranges."""
-        steps = self.recipe.steps(read_model(self.recipe.model))[0]
-        own = {
-            'gamma': self.recipe.gamma,
-            'alpha_learning_rate': self.recipe.alpha_learning_rate,
-            'alpha_steps': steps,
-        }
-        return {
-            name: value
-            for name, value in own.items()
-            if getattr(self.recipe, f'{name}_range')[0] <= value <= getattr(self.recipe, f'{name}_range')[1]
-        }
-
-    def _ask(self) -> Optional[Tuple[int, Dict[str, Any]]]:
-        """A trial to run on rank 0: one whose process has died here, or a new one; None if there are enough."""
-        with locked(self.recipe.output / '.study.lock', wait=True):
-            trials = self.study.get_trials(deepcopy=False)
-            for trial in trials:
-                directory = Path(trial.user_attrs.get('directory', ''))
-                if trial.state == TrialState.RUNNING and directory.parent == self.recipe.output.resolve():
-                    if self._hold(trial.number):
-                        self._trial = optuna.Trial(self.study, trial._trial_id)
-                        return trial.number, dict(trial.params)
-            if len(trials) >= self.recipe.trials:
-                return None
-            if not trials:
-                self.study.enqueue_trial(self._first())
-            seed = self.recipe.seed + len(
-                trials
-            )  # one for each trial: a process that joins must not draw the same again
-            self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-            trial = self.study.ask()
-            for name, suggest, scale in (
-                ('gamma', trial.suggest_float, {'log': True}),
-                ('alpha_learning_rate', trial.suggest_float, {'log': True}),
-                ('alpha_steps', trial.suggest_int, {}),
-            ):
-                suggest(name, *getattr(self.recipe, f'{name}_range'), **scale)
-            trial.set_user_attr('directory', str(self.recipe.trial(trial.number, {}).output.resolve()))
-            self._hold(trial.number)
-            self._trial = trial
-            return trial.number, dict(trial.params)
-
-    def _hold(self, number: int) -> bool:
-        """Hold a trial's lock for as long as it runs; False if another process does."""
-        self._held = contextlib.ExitStack()
-        return self._held.enter_context(locked(self.recipe.output / f'.trial-{number:04d}.lock'))
-
-    def next(self) -> Optional[Tuple[int, Dict[str, Any]]]:
-        """The next trial of this job, the same on every rank."""
-        number, values = (self._ask() if self.workers.first else None) or (-1, dict.fromkeys(SEARCHED, 0))
-        mine = self.workers.first
-        shared = self.workers.sum(
-            [value if mine else 0.0 for value in (number, *(values[name] for name in SEARCHED))], name='trial'
-        )
-        if shared[0] < 0:
-            return None
-        return int(shared[0]), {
-            'gamma': shared[1],
-            'alpha_learning_rate': shared[2],
-            'alpha_steps': int(shared[3]),
-        }
-
-    def tell(self, row: Optional[Round]) -> None:
-        """Record what the trial came to; None if its training diverged."""
-        if not self.workers.first:
-            return
-        measured = row and row.recovered
-        if row is None or measured is None:
-            self.study.tell(self._trial, state=TrialState.FAIL)
-        else:
-            for name, value in (
-                ('mlm_accuracy', measured.mlm_accuracy),
-                ('nsp_accuracy', measured.nsp_accuracy),
-                ('parameters', row.parameters),
-            ):
-                self._trial.set_user_attr(name, value)
-            self.study.tell(self._trial, measured.mlm_loss)
-            self._tidy()
-        self._held.close()
-
-    def _tidy(self) -> None:
-        """Remove the model directories of every finished trial of this output that is not the best."""
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            directory = Path(trial.user_attrs['directory'])
-            if (
-                trial.number != self.study.best_trial.number
-                and directory.parent == self.recipe.output.resolve()
-            ):
-                for name in ('model', 'shrunk'):
-                    for found in directory.glob(f'round-*/{name}'):
-                        shutil.rmtree(found, ignore_errors=True)
-
-    def report(self) -> str:
-        """Write trials.csv, trials.md and Optuna's plots; the table."""
-        trials = sorted(
-            self.study.get_trials(deepcopy=False), key=lambda trial: (trial.value is None, trial.value or 0)
-        )
-        names = ('trial', 'state', *SEARCHED, *RESULTS)
-        rows = [
-            [
-                trial.number,
-                trial.state.name.lower(),
-                *(trial.params.get(name) for name in SEARCHED),
-                trial.value,
-                *(trial.user_attrs.get(name) for name in RESULTS[1:]),
-            ]
-            for trial in trials
-        ]
-        sheet = io.StringIO()
-        csv.writer(sheet, lineterminator='\n').writerows([names, *rows])
-        write_file(self.recipe.output / 'trials.csv', sheet.getvalue().encode())
-        table = (
-            '\n'.join(
-                ['| ' + ' | '.join(names[:-1]) + ' |', '| --- ' * (len(names) - 1) + '|']
-                + [
-                    '| '
-                    + ' | '.join(
-                        '' if cell is None else f'{cell:.4g}' if isinstance(cell, float) else str(cell)
-                        for cell in row[:-1]
-                    )
-                    + ' |'
-                    for row in rows
-                ]
-            )
-            + '\n'
-        )
-        write_file(self.recipe.output / 'trials.md', table.encode())
-        complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-        if len({trial.value for trial in complete}) > 1:
-            self._draw(complete)
-        return table
-
-    def _draw(self, complete: List[FrozenTrial]) -> None:
-        varied = [name for name in SEARCHED if len({trial.params[name] for trial in complete}) > 1]
-        for name in PLOTS:
-            options = {} if name == 'optimization_history' else {'params': varied}
-            with warnings.catch_warnings():
-                warnings.simplefilter('ignore', optuna.exceptions.ExperimentalWarning)
-                axes = getattr(optuna.visualization.matplotlib, f'plot_{name}')(self.study, **options)
-            figure = (axes if hasattr(axes, 'figure') else axes.flat[0]).figure
-            figure.set_size_inches(10, 5)
-            picture = io.BytesIO()
-            figure.savefig(picture, format='png', dpi=120, bbox_inches='tight')
-            write_file(self.recipe.output / f'{name}.png', picture.getvalue())
-            matplotlib.pyplot.close(figure)
-
-
-def prepare(recipe: SearchRecipe, workers: Workers) -> None:
-    """Lay the output out, or make sure that it is this search's."""
-    directory = RunDirectory(recipe, may_change=('resume', 'trials'))
-    if directory.state is State.NEW:
-        recipe.steps(read_model(recipe.model))
-    directory.lay_out(workers)
 
 
 @command
 def main(argv=None):
     """Run trials until there are enough, and say which was the best."""
+    matplotlib.use('Agg')  # a command draws into files
     recipe = parse(SearchRecipe, argv, description=__doc__, example=EXAMPLE)
-    workers = Workers()
-    prepare(recipe, workers)
-    search = Search(recipe, workers)
-    chosen = search.next()
-    while chosen is not None:
-        number, values = chosen
-        try:
-            row = prune(recipe.trial(number, values), workers=workers)[-1]
-        except TrainingDiverged as error:
-            row = None
-            if workers.first:
-                print(f'trial {number}: {error}', file=sys.stderr)
-        search.tell(row)
-        chosen = search.next()
-    if workers.first:
-        print(search.report())
-        if not any(trial.state == TrialState.COMPLETE for trial in search.study.get_trials(deepcopy=False)):
-            raise RunFailed(f'{recipe.output}: no trial came to an end; choose smaller learning rates')
-        best = search.study.best_trial
-        print(
-            f'best: trial {best.number} in {best.user_attrs["directory"]}\nwrote {recipe.output}: '
-            f'trials.csv, trials.md, '
-            f"Optuna's plots\nnext: python pretrain/run_prune.py … "
-            + ' '.join(f'--{name.replace("_", "-")} {best.params[name]:.4g}' for name in SEARCHED)
-        )
+    found = search(recipe)
+    if found is None:  # not the first of the workers
+        return
+    print(found.table)
+    if found.best is None:
+        raise RunFailed(f'{recipe.output}: no trial came to an end; choose smaller learning rates')
+    flags = ' '.join(f'--{name.replace("_", "-")} {value:.4g}' for name, value in found.values.items())
+    print(
+        f"best: trial {found.best} in {found.directory}\nwrote {recipe.output}: trials.csv, trials.md, Optuna's "
+        f'plots\nnext: python pretrain/run_prune.py … {flags}'
+    )
 
 
 if __name__ == '__main__':

@@ -49,7 +49,7 @@ LIBRARIES = {
     'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'safetensors'},
     'deployment': {'numpy', 'mxnet', 'gluonnlp', 'onnx'},
     'analysis': {'numpy', 'mxnet', 'gluonnlp', 'scipy', 'sklearn'},
-    'pruning': {'numpy', 'mxnet', 'scipy'},
+    'pruning': {'numpy', 'mxnet', 'scipy', 'optuna', 'matplotlib'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp'},
     'reproduction': {'numpy', 'mxnet', 'matplotlib', 'tqdm'},
     'commands': {'matplotlib', 'tqdm'},

@@ -1,0 +1,272 @@
+"""A search for gamma, the learning rate of alpha and the number of alpha steps, with Optuna.
+
+Each trial is a pruning run in OUTPUT/trial-N; the held-out MLM loss of its last round is minimised. Trials that
+are not the best keep their metrics, gates and selections, and lose their model directories. An interrupted
+search takes its interrupted trial up where that stopped, and several processes may share one search.
+
+Optuna is imported where a search needs it: nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import logging
+import shutil
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from ..network.saved_model import read_model
+from ..runs.recipe import checked, option
+from ..runs.run_directory import RunDirectory, State
+from ..training.distributed import Workers
+from ..training.optimization import TrainingDiverged
+from .algorithm import prune
+from .recipe import PruneRecipe
+from .report import Round
+from .search_report import SEARCHED, completed, write_report
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchRecipe(PruneRecipe):
+    """A search; the recipe's own gamma, alpha_learning_rate and alpha_steps are its first trial."""
+
+    trials: int = option('trials in all, whichever process runs them', 20)
+    storage: Optional[str] = option(
+        'Optuna storage, such as a database URL, that several processes share; by default an SQLite '
+        'file in the output',
+        None,
+    )
+    study: str = option('name of the study in the storage', 'prune')
+    gamma_range: Tuple[float, ...] = option(
+        'smallest and largest gamma, drawn on a logarithmic scale', (1e-4, 1.0)
+    )
+    alpha_learning_rate_range: Tuple[float, ...] = option(
+        'of the gates, drawn on a logarithmic scale', (1e-3, 1e-1)
+    )
+    alpha_steps_range: Tuple[int, ...] = option('steps of training the gates in a round', (10, 200))
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        found = super().problems()
+        if self.method != 'alpha':
+            found.append(f'only the method alpha has something to search, found {self.method}')
+        if self.trials < 1:
+            found.append(f'trials must be at least 1, found {self.trials}')
+        for name in SEARCHED:
+            span = getattr(self, f'{name}_range')
+            if len(span) != 2 or not 0 < span[0] <= span[1]:
+                found.append(
+                    f'{name}_range must be two numbers above 0 that do not decrease, found '
+                    f'{", ".join(map(str, span))}'
+                )
+        return found
+
+    def trial(self, number: int, values: Dict[str, Any]) -> PruneRecipe:
+        """The pruning run of a trial."""
+        own = {
+            name: getattr(self, name) for name in (field.name for field in dataclasses.fields(PruneRecipe))
+        }
+        directory = self.output / f'trial-{number:04d}'
+        return PruneRecipe(**{**own, **values, 'output': directory, 'resume': directory.exists()})
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Whether this process holds the lock of a file until the end of the block."""
+    with open(path, 'a', encoding='utf-8') as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+class Search:
+    """The study behind a search; it lives on rank 0, and the other ranks follow."""
+
+    def __init__(self, recipe: SearchRecipe, workers: Workers):
+        self.recipe, self.workers = recipe, workers
+        if workers.first:
+            import optuna
+
+            optuna.logging.set_verbosity(optuna.logging.WARNING)
+            storage = recipe.storage or f'sqlite:///{recipe.output.resolve()}/study.db'
+            self.study = optuna.create_study(
+                storage=storage, study_name=recipe.study, direction='minimize', load_if_exists=True
+            )
+
+    def _first(self) -> Dict[str, Any]:
+        """The recipe's own values, as far as they lie in their ranges."""
+        steps = self.recipe.steps(read_model(self.recipe.model))[0]
+        own = {
+            'gamma': self.recipe.gamma,
+            'alpha_learning_rate': self.recipe.alpha_learning_rate,
+            'alpha_steps': steps,
+        }
+        return {
+            name: value
+            for name, value in own.items()
+            if getattr(self.recipe, f'{name}_range')[0] <= value <= getattr(self.recipe, f'{name}_range')[1]
+        }
+
+    def _ask(self) -> Optional[Tuple[int, Dict[str, Any]]]:
+        """A trial to run on rank 0: one whose process has died here, or a new one; None if there are enough."""
+        import optuna
+
+        with locked(self.recipe.output / '.study.lock', wait=True):
+            trials = self.study.get_trials(deepcopy=False)
+            for trial in trials:
+                directory = Path(trial.user_attrs.get('directory', ''))
+                if (
+                    trial.state == optuna.trial.TrialState.RUNNING
+                    and directory.parent == self.recipe.output.resolve()
+                ):
+                    if self._hold(trial.number):
+                        self._trial = optuna.Trial(self.study, trial._trial_id)
+                        return trial.number, dict(trial.params)
+            if len(trials) >= self.recipe.trials:
+                return None
+            if not trials:
+                self.study.enqueue_trial(self._first())
+            # One seed for each trial: a process that joins must not draw the same again.
+            seed = self.recipe.seed + len(trials)
+            self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+            trial = self.study.ask()
+            for name, suggest, scale in (
+                ('gamma', trial.suggest_float, {'log': True}),
+                ('alpha_learning_rate', trial.suggest_float, {'log': True}),
+                ('alpha_steps', trial.suggest_int, {}),
+            ):
+                suggest(name, *getattr(self.recipe, f'{name}_range'), **scale)
+            trial.set_user_attr('directory', str(self.recipe.trial(trial.number, {}).output.resolve()))
+            self._hold(trial.number)
+            self._trial = trial
+            return trial.number, dict(trial.params)
+
+    def _hold(self, number: int) -> bool:
+        """Hold a trial's lock for as long as it runs; False if another process does."""
+        self._held = contextlib.ExitStack()
+        return self._held.enter_context(locked(self.recipe.output / f'.trial-{number:04d}.lock'))
+
+    def next(self) -> Optional[Tuple[int, Dict[str, Any]]]:
+        """The next trial of this job, the same on every rank."""
+        number, values = (self._ask() if self.workers.first else None) or (-1, dict.fromkeys(SEARCHED, 0))
+        mine = self.workers.first
+        shared = self.workers.sum(
+            [value if mine else 0.0 for value in (number, *(values[name] for name in SEARCHED))], name='trial'
+        )
+        if shared[0] < 0:
+            return None
+        return int(shared[0]), {
+            'gamma': shared[1],
+            'alpha_learning_rate': shared[2],
+            'alpha_steps': int(shared[3]),
+        }
+
+    def tell(self, row: Optional[Round]) -> None:
+        """Record what the trial came to; None if its training diverged."""
+        if not self.workers.first:
+            return
+        from optuna.trial import TrialState
+
+        measured = row and row.recovered
+        if row is None or measured is None:
+            self.study.tell(self._trial, state=TrialState.FAIL)
+        else:
+            for name, value in (
+                ('mlm_accuracy', measured.mlm_accuracy),
+                ('nsp_accuracy', measured.nsp_accuracy),
+                ('parameters', row.parameters),
+            ):
+                self._trial.set_user_attr(name, value)
+            self.study.tell(self._trial, measured.mlm_loss)
+            self._tidy()
+        self._held.close()
+
+    def _tidy(self) -> None:
+        """Remove the model directories of every finished trial of this output that is not the best."""
+        for trial in completed(self.study):
+            directory = Path(trial.user_attrs['directory'])
+            if (
+                trial.number != self.study.best_trial.number
+                and directory.parent == self.recipe.output.resolve()
+            ):
+                for name in ('model', 'shrunk'):
+                    for found in directory.glob(f'round-*/{name}'):
+                        shutil.rmtree(found, ignore_errors=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a search came to.
+
+    Parameters
+    ----------
+    table : str
+        All trials in Markdown, the best first.
+    best : int, optional
+        The number of the best trial; None if none came to an end.
+    directory : str
+        Of the best trial.
+    values : mapping of str to float
+        ``gamma``, ``alpha_learning_rate`` and ``alpha_steps`` of the best trial.
+    """
+
+    table: str
+    best: Optional[int] = None
+    directory: str = ''
+    values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def _found(study: Any, table: str) -> Found:
+    if not completed(study):
+        return Found(table)
+    best = study.best_trial
+    values = {name: best.params[name] for name in SEARCHED}
+    return Found(table, best.number, best.user_attrs['directory'], values)
+
+
+def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Optional[Found]:
+    """Run trials until there are enough, and leave ``trials.csv``, ``trials.md`` and Optuna's plots.
+
+    Parameters
+    ----------
+    recipe : SearchRecipe
+    workers : Workers, optional
+        Those of this job; found from the environment unless given.
+
+    Returns
+    -------
+    Found, or None on other workers than the first
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, FileExistsError
+        Bad input, before the first trial.
+    Terminated
+        From `prune`. A trial that diverges has failed, and the search goes on.
+    """
+    recipe, workers = checked(recipe), workers or Workers()
+    directory = RunDirectory(recipe, may_change=('resume', 'trials'))
+    if directory.state is State.NEW:
+        recipe.steps(read_model(recipe.model))
+    directory.lay_out(workers)
+    trials = Search(recipe, workers)
+    chosen = trials.next()
+    while chosen is not None:
+        number, values = chosen
+        row: Optional[Round] = None
+        try:
+            row = prune(recipe.trial(number, values), workers=workers)[-1]
+        except TrainingDiverged as error:
+            if workers.first:
+                LOG.warning('trial %d: %s', number, error)
+        trials.tell(row)
+        chosen = trials.next()
+    if not workers.first:
+        return None
+    return _found(trials.study, write_report(trials.study, recipe.output))

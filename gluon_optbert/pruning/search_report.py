@@ -1,0 +1,72 @@
+"""What a search leaves for people: a table of its trials as CSV and Markdown, and Optuna's plots."""
+
+from __future__ import annotations
+
+import csv
+import io
+import warnings
+from pathlib import Path
+from typing import Any, List
+
+from ..runs.staging import write_file
+
+SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')
+RESULTS = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy', 'parameters', 'directory')
+PLOTS = ('optimization_history', 'slice', 'parallel_coordinate', 'param_importances')
+
+
+def completed(study: Any) -> List[Any]:
+    """The trials of a study that came to an end."""
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == 'COMPLETE']
+
+
+def write_report(study: Any, output: Path) -> str:
+    """Write trials.csv, trials.md and Optuna's plots; the table."""
+    trials = sorted(
+        study.get_trials(deepcopy=False), key=lambda trial: (trial.value is None, trial.value or 0)
+    )
+    names = ('trial', 'state', *SEARCHED, *RESULTS)
+    rows = [
+        [
+            trial.number,
+            trial.state.name.lower(),
+            *(trial.params.get(name) for name in SEARCHED),
+            trial.value,
+            *(trial.user_attrs.get(name) for name in RESULTS[1:]),
+        ]
+        for trial in trials
+    ]
+    sheet = io.StringIO()
+    csv.writer(sheet, lineterminator='\n').writerows([names, *rows])
+    write_file(output / 'trials.csv', sheet.getvalue().encode())
+    lines = ['| ' + ' | '.join(names[:-1]) + ' |', '| --- ' * (len(names) - 1) + '|']
+    lines += ['| ' + ' | '.join(map(_shown, row[:-1])) + ' |' for row in rows]
+    table = '\n'.join(lines) + '\n'
+    write_file(output / 'trials.md', table.encode())
+    complete = [trial for trial in trials if trial.state.name == 'COMPLETE']
+    if len({trial.value for trial in complete}) > 1:
+        _draw(study, complete, output)
+    return table
+
+
+def _shown(cell: Any) -> str:
+    return '' if cell is None else f'{cell:.4g}' if isinstance(cell, float) else str(cell)
+
+
+def _draw(study: Any, complete: List[Any], output: Path) -> None:
+    """Optuna's plots, of what was varied."""
+    import matplotlib.pyplot
+    import optuna
+
+    varied = [name for name in SEARCHED if len({trial.params[name] for trial in complete}) > 1]
+    for name in PLOTS:
+        options = {} if name == 'optimization_history' else {'params': varied}
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', optuna.exceptions.ExperimentalWarning)
+            axes = getattr(optuna.visualization.matplotlib, f'plot_{name}')(study, **options)
+        figure = (axes if hasattr(axes, 'figure') else axes.flat[0]).figure
+        figure.set_size_inches(10, 5)
+        picture = io.BytesIO()
+        figure.savefig(picture, format='png', dpi=120, bbox_inches='tight')
+        write_file(output / f'{name}.png', picture.getvalue())
+        matplotlib.pyplot.close(figure)
