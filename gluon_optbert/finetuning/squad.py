@@ -9,13 +9,14 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 from gluonnlp.data import SQuAD
+from gluonnlp.vocab import BERTVocab
 
 from ..architecture.heads import Head
 from ..network.saved_model import SavedModel
 from ..runs.recipe import checked, option
 from ..tasks.answers import answer_files, best_answers
 from ..tasks.metrics import squad_v1, squad_v2
-from ..tasks.squad import Question, Reading, make_windows, read_questions
+from ..tasks.squad import Question, Reading, Windows, make_windows, read_questions
 from ..text.vocabulary import is_cased, make_aligner
 from ..training.distributed import Workers
 from .exercise import Exercise, data_directory
@@ -79,6 +80,24 @@ def read_parts(data: Optional[Path], version: str, workers: Workers) -> Dict[str
     return questions
 
 
+def _windows(
+    questions: Mapping[str, List[Question]], vocabulary: BERTVocab, reading: Reading
+) -> Dict[str, Windows]:
+    """The questions of both parts as the network reads them."""
+    align = make_aligner(vocabulary, cased=is_cased(vocabulary))
+    return {
+        part: make_windows(
+            asked,
+            align,
+            reading,
+            cls_id=vocabulary[vocabulary.cls_token],
+            sep_id=vocabulary[vocabulary.sep_token],
+            labelled=part == 'train',
+        )
+        for part, asked in questions.items()
+    }
+
+
 def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
     """SQuAD, made ready for a network.
 
@@ -99,18 +118,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         'dev': questions['dev'][: recipe.evaluation_limit],
     }
     vocabulary, reading = saved.vocabulary, recipe.reading()
-    align = make_aligner(vocabulary, cased=is_cased(vocabulary))
-    windows = {
-        part: make_windows(
-            asked,
-            align,
-            reading,
-            cls_id=vocabulary[vocabulary.cls_token],
-            sep_id=vocabulary[vocabulary.sep_token],
-            labelled=part == 'train',
-        )
-        for part, asked in questions.items()
-    }
+    windows = _windows(questions, vocabulary, reading)
     texts = {question.id: [text for text, _ in question.answers] for question in questions['dev']}
 
     def answers(scores: np.ndarray) -> Dict[str, Mapping[str, Any]]:

@@ -250,14 +250,18 @@ def descend(
                 due = stopping or (not last and (best or _due(step, phase.checkpoint_every)))
                 if due and store is not None:
                     optimizer.check(step)
-                    kept = progress.updated(unlogged=tuple(meter.gather()), workers=workers.size)
-                    if workers.first:
-                        store.save(step, optimizer, kept)
-                    workers.barrier('checkpoint')
+                    _save(store, step, optimizer, progress.updated(unlogged=tuple(meter.gather())), workers)
                 if stopping:
                     saved = '' if store is None else '; its state is saved, go on with --resume'
                     raise Terminated(f'{phase.name}: asked to stop at step {step}{saved}')
     return progress.updated(step=max(start, phase.steps))
+
+
+def _save(store: States, step: int, optimizer: Optimizer, progress: Progress, workers: Workers) -> None:
+    """Write the checkpoint of a step; the first worker does, and all wait."""
+    if workers.first:
+        store.save(step, optimizer, progress.updated(workers=workers.size))
+    workers.barrier('checkpoint')
 
 
 def _due(step: int, every: int) -> bool:
