@@ -1,9 +1,9 @@
 # PYTHON=python3.10 chooses the interpreter; PYTEST="-k shrink" and QUICKSTART="--short" are passed on. MPI=1 builds Horovod with
 # MPI beside Gloo, and .venv keeps it.
-.PHONY: help install quickstart test clean
+.PHONY: help install quickstart lint test test-all wheel clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 install: ## make .venv and install the pinned stack into it
 	@python=$$(sh tools/setup/choose_python.sh "$(PYTHON)") && "$$python" tools/setup/install.py
@@ -11,8 +11,19 @@ install: ## make .venv and install the pinned stack into it
 quickstart: install ## install, then walk the whole way on a tiny BERT
 	.venv/bin/python tools/quickstart.py $(QUICKSTART)
 
-test: install ## install, then run the tests
-	.venv/bin/python -m pytest $(PYTEST)
+lint: install ## install, then check the form of the sources
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+
+test: install ## install, then run the tests that are not slow
+	.venv/bin/python -m pytest -m "not slow" $(PYTEST)
+
+test-all: install ## install, then run all tests, and try the wheel
+	.venv/bin/python -m pytest --durations=25 $(PYTEST)
+	.venv/bin/python tools/setup/try_wheel.py
+
+wheel: install ## make a wheel and a source distribution in dist/, and try the wheel in an environment of its own
+	.venv/bin/python tools/setup/try_wheel.py --output dist
 
 clean: ## remove .venv and with it everything that was installed
 	rm -rf .venv
