@@ -23,7 +23,7 @@ import numpy as np
 import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.deployment.directory import load_deployment
-from gluon_optbert.network.running import random_feed
+from gluon_optbert.network.running import feed_of, random_feed
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
@@ -104,9 +104,7 @@ def main(argv=None):
         raise ValueError(f'length: at most {found.architecture.max_length} tokens')
     feed = random_feed(found.architecture, batch=recipe.batch, length=recipe.length)
     feed['valid_length'] = np.full(recipe.batch, recipe.length)
-    rows = operators(
-        block, [mx.nd.array(feed[name], dtype='float32') for name in found.inputs], recipe.repeats
-    )
+    rows = operators(block, list(feed_of(feed, found.inputs).values()), recipe.repeats)
     whole = rows.pop('pass')['ms']
     products = sum(row['ms'] for name, row in rows.items() if name in PRODUCTS)
     gflop = recipe.batch * sum(count_flops(found.architecture, recipe.length).values()) / 1e9

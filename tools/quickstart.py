@@ -17,7 +17,7 @@ from typing import Any, Dict, List
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.deployment.directory import load_deployment
-from gluon_optbert.network.running import INPUTS, latency_ms, random_feed
+from gluon_optbert.network.running import TOKEN_INPUTS, latency_ms, random_feed
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.report import summary, widths_line
 from gluon_optbert.runs.command_line import command, parse
@@ -64,14 +64,13 @@ def measure(output: Path, rows: List[Dict[str, Any]]) -> None:
     turn.
     """
     blocks, feeds = {}, {}
-    names = list(INPUTS)[:3]
     for row in rows:
         number = row['round']
         blocks[number], _ = load_deployment(output / f'deploy-{number}')
         feeds[number] = random_feed(
             read_model(output / 'pruned' / f'round-{number}' / 'model').architecture, batch=1, length=64
         )
-    found = latency_ms(blocks, feeds, names, repeats=40)
+    found = latency_ms(blocks, feeds, TOKEN_INPUTS, repeats=40)
     for row in rows:
         row['latency_ms'] = found[row['round']]
 

@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
-import mxnet as mx
 import numpy as np
 from gluonnlp.data.fast_bert_tokenizer import BasicTokenizer
 from gluonnlp.vocab import BERTVocab
@@ -14,6 +13,7 @@ from gluonnlp.vocab import BERTVocab
 from ..architecture.architecture import Architecture
 from ..cutting.shrink import without_gates
 from ..network.model import OptBERTModel, build
+from ..network.running import TOKEN_INPUTS, feed_of
 from ..network.saved_model import SavedModel
 from ..tasks.features import Features, TaskBatch, pair
 from ..tasks.task import find_task, read_examples, read_lines, task_of_file
@@ -207,10 +207,7 @@ def stream(network: OptBERTModel, batch: TaskBatch) -> List[np.ndarray]:
     list of np.ndarray, 1 + 2 per layer, shape (b, L, h), float32
         Zero at the padding.
     """
-    ids, types, valid = (
-        mx.nd.array(values, dtype='float32')
-        for values in (batch.input_ids, batch.token_types, batch.valid_length)
-    )
+    ids, types, valid = feed_of(batch, TOKEN_INPUTS).values()
     embedded = network.word_embed(ids) + network.token_type_embed(types)
     states, _ = network.encoder(embedded.transpose((1, 0, 2)), valid_length=valid)
     return [state.transpose((1, 0, 2)).asnumpy() for state in states]

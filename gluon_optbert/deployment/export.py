@@ -16,19 +16,21 @@ import numpy as np
 from ..cutting.shrink import without_gates
 from ..network.model import OptBERTModel, build
 from ..network.precision import need_bfloat16
-from ..network.running import random_feed, run
+from ..network.running import TOKEN_INPUTS, feed_of, random_feed, run
 from ..network.saved_model import SavedModel
 from ..runs.arrays import BFLOAT16
 from ..runs.failures import RunFailed
 from ..runs.staging import new_directory
+from ..tasks.features import sorted_batches
 from ..tasks.squad import Reading
 from .directory import Deployment, import_symbol, vouch, write_deployment
 from .inference import KINDS, inference_parameters, inference_symbol, widened
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
-from .predictor import Instance, Predictor, feeds_of, score
+from .predictor import Encoder, Instance, Predictor, score
 from .quantize import calibrate, int8_parameters
 
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
+_CALIBRATION_BATCH = 8  # instances
 
 
 class NotEqual(RunFailed):
@@ -148,9 +150,10 @@ def _prepared(
     plain = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
     if precision == 'int8':
         symbol = inference_symbol(saved.architecture, kind, saved.head, precision='int8')
-        found = dataclasses.replace(
-            found, calibration=calibrate(symbol, plain, found.table(), feeds_of(found, calibration), method)
-        )
+        batches = sorted_batches(Encoder(found).features(calibration), _CALIBRATION_BATCH)
+        feeds = [feed_of(batch, TOKEN_INPUTS) for batch in batches]
+        ranges = calibrate(symbol, plain, found.table(), feeds, method)
+        found = dataclasses.replace(found, calibration=ranges)
         return found, int8_parameters(found.symbol(), plain, found.calibration)
     table = found.table()
     arrays = {name: mx.nd.array(value) for name, value in widened(plain, table).items()}

@@ -19,7 +19,7 @@ from ..network.attention import attention_masks, join_heads, split_heads
 from ..network.encoder import without_padding
 from ..network.gates import LAYER_NORM_EPS
 from ..network.model import first_tokens, gather_masked
-from ..network.running import INPUTS, OUTPUTS
+from ..network.running import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..runs.arrays import BFLOAT16
 
 F = mx.sym
@@ -30,7 +30,7 @@ _SLOW_WIDTH = 1024  # numbers in 4,096 bytes
 
 def inputs_of(kind: str) -> List[str]:
     """The inputs of an export of this kind, in their order."""
-    return list(INPUTS)[: 4 if kind == 'pretraining' else 3]
+    return list(INPUTS if kind == 'pretraining' else TOKEN_INPUTS)
 
 
 def outputs_of(kind: str, head: Head) -> Dict[str, Tuple]:

@@ -7,11 +7,11 @@ import itertools
 from pathlib import Path
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-import mxnet as mx
 import numpy as np
 
+from ..network.running import TOKEN_INPUTS, run
 from ..tasks.answers import Answer, best_answers, given
-from ..tasks.features import Features, TaskBatch, make_reader, sorted_batches
+from ..tasks.features import Features, make_reader, sorted_batches
 from ..tasks.metrics import exact_match
 from ..tasks.squad import Question, Windows, make_windows
 from ..text.vocabulary import is_cased, make_aligner
@@ -146,20 +146,6 @@ def questions_of(instances: Sequence[Instance]) -> List[Question]:
     ]
 
 
-def feed_of(batch: TaskBatch) -> Dict[str, np.ndarray]:
-    """The inputs of a batch by name."""
-    return {
-        name: getattr(batch, name).astype(np.float32) for name in ('input_ids', 'token_types', 'valid_length')
-    }
-
-
-def feeds_of(
-    found: Deployment, instances: Sequence[Instance], *, batch_size: int = 8
-) -> List[Dict[str, np.ndarray]]:
-    """Instances as batches, the short ones together."""
-    return [feed_of(batch) for batch in sorted_batches(Encoder(found).features(instances), batch_size)]
-
-
 class Predictor:
     """The network of a deployment directory with what stands before and behind it.
 
@@ -261,7 +247,7 @@ class Predictor:
         places = (int(features.lengths.max()),) if self._reading else ()
         found = np.zeros((len(features), *places, self.head.outputs), np.float32)
         for batch in sorted_batches(features, batch_size):
-            scores = self._block(*map(mx.nd.array, feed_of(batch).values())).asnumpy()
+            (scores,) = run(self._block, batch, TOKEN_INPUTS)
             if self._reading is None:
                 found[batch.rows] = scores
             else:

@@ -17,6 +17,7 @@ import numpy as np
 from mxnet.contrib import quantization
 
 from ..architecture.parameters import ParameterSpec
+from ..network.running import run
 
 METHODS = ('naive', 'entropy')
 BACKEND = 'MKLDNN_QUANTIZE'
@@ -95,9 +96,7 @@ def calibrate(
 
     def batches():
         for feed in feeds:
-            yield zip(
-                outputs, (found.asnumpy() for found in block(*(mx.nd.array(feed[name]) for name in inputs)))
-            )
+            yield zip(outputs, run(block, feed, inputs))
 
     ranges = dict.fromkeys(outputs, (math.inf, -math.inf))
     for batch in batches():

@@ -9,7 +9,7 @@ import io
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ..network.model import build
 from ..network.running import INPUTS, OUTPUTS, run
 from ..network.saved_model import SavedModel, read_model
 from ..runs.recipe import checked, option, read_yaml
-from ..text.batches import evaluation_batches
+from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
 from ..text.vocabulary import vocabulary_hash
 from .directory import import_symbol
@@ -69,21 +69,28 @@ def read_selection(path: Path) -> Selection:
         raise ValueError(f'{path}: not a selection ({error})') from error
 
 
-def _feeds(recipe: VerifyRecipe, before: SavedModel) -> List[Dict[str, np.ndarray]]:
+def _batches(recipe: VerifyRecipe, before: SavedModel) -> List[Batch]:
+    """Held-out batches of the recipe's shards, or of those that the run was trained on."""
     directory = recipe.shards or Path(read_yaml(recipe.run / 'recipe.yaml')['shards'])
     shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(before.vocabulary))
-    found = evaluation_batches(shards, batch_size=recipe.batch_size, limit=recipe.batches * recipe.batch_size)
-    return [{name: getattr(batch, name) for name in NAMES} for batch in found]
+    limit = recipe.batches * recipe.batch_size
+    return list(evaluation_batches(shards, batch_size=recipe.batch_size, limit=limit))
 
 
-def _differences(gated: Any, shrunk: Any, feeds: List[Dict[str, np.ndarray]], kept_h: np.ndarray) -> float:
-    """The largest relative difference over all outputs and batches, of the units of h that are left."""
+def _differences(one: Any, other: Any, batches: Sequence[Batch], kept_h: np.ndarray) -> float:
+    """The largest relative difference of any output between two networks.
+
+    Parameters
+    ----------
+    one, other : callable
+        Blocks; `other` has the units `kept_h` of the hidden units of `one`.
+    """
     worst = 0.0
-    for feed in feeds:
-        for name, wanted, found in zip(OUTPUTS, run(gated, feed, NAMES), run(shrunk, feed, NAMES)):
+    for batch in batches:
+        for name, wanted, output in zip(OUTPUTS, run(one, batch, NAMES), run(other, batch, NAMES)):
             if name in ('encoded', 'pooled'):
                 wanted = np.take(wanted, kept_h, axis=-1)
-            worst = max(worst, relative_difference(found, wanted))
+            worst = max(worst, relative_difference(output, wanted))
     return worst
 
 
@@ -127,7 +134,7 @@ def gated_against_shrunk(
     before: SavedModel,
     alphas: Alphas,
     selection: Selection,
-    feeds: List[Dict[str, np.ndarray]],
+    batches: Sequence[Batch],
     shrunk: Optional[SavedModel] = None,
 ) -> float:
     """The largest relative difference between the gated network, with zeros for the alpha of units that go,
@@ -137,6 +144,8 @@ def gated_against_shrunk(
     ----------
     before : SavedModel
         What was pruned.
+    batches : sequence of Batch
+        What both networks read.
     shrunk : SavedModel, optional
         What came out; computed here unless given.
     """
@@ -148,7 +157,7 @@ def gated_against_shrunk(
     gated = build(wide, weights, gated=True, trainable=False)
     gated.gates.set(gates)
     network = build(architecture, parameters, trainable=False)
-    return _differences(gated, network, feeds, selection.kept['h'])
+    return _differences(gated, network, batches, selection.kept['h'])
 
 
 def _only(letter: str, selection: Selection, everything: Selection) -> Selection:
@@ -156,6 +165,15 @@ def _only(letter: str, selection: Selection, everything: Selection) -> Selection
         key: selection.kept[key] if key[0] == letter else indices for key, indices in everything.kept.items()
     }
     return Selection(kept, selection.cost, selection.target)
+
+
+def _export_difference(shrunk: SavedModel, batches: Sequence[Batch]) -> float:
+    """The largest relative difference between a network and its export."""
+    with tempfile.TemporaryDirectory() as place:
+        export(shrunk, Path(place) / 'export', head='pretraining')
+        network = build(shrunk.architecture, shrunk.parameters, trainable=False)
+        exported = import_symbol(Path(place) / 'export', NAMES)
+        return _differences(network, exported, batches, np.arange(shrunk.architecture.h))
 
 
 def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
@@ -180,22 +198,16 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     while (recipe.run / f'round-{number}' / 'shrunk').is_dir():
         before = read_model(recipe.run / f'round-{number - 1}' / 'model')
         directory = recipe.run / f'round-{number}'
-        alphas, selection = (
-            read_alphas(directory / 'alphas.npz'),
-            read_selection(directory / 'selection.json'),
-        )
-        shrunk, feeds = read_model(directory / 'shrunk'), _feeds(recipe, before)
+        alphas = read_alphas(directory / 'alphas.npz')
+        selection = read_selection(directory / 'selection.json')
+        shrunk = read_model(directory / 'shrunk')
+        batches = _batches(recipe, before)
         everything = keep_all(before.architecture, ParameterCost())
         row: Dict[str, Any] = {'round': number}
         for letter in 'hakvf':
-            row[letter] = gated_against_shrunk(before, alphas, _only(letter, selection, everything), feeds)
-        row['all'] = gated_against_shrunk(before, alphas, selection, feeds, shrunk)
-        with tempfile.TemporaryDirectory() as place:
-            export(shrunk, Path(place) / 'export', head='pretraining')
-            network = build(shrunk.architecture, shrunk.parameters, trainable=False)
-            row['export'] = _differences(
-                network, import_symbol(Path(place) / 'export', NAMES), feeds, np.arange(shrunk.architecture.h)
-            )
+            row[letter] = gated_against_shrunk(before, alphas, _only(letter, selection, everything), batches)
+        row['all'] = gated_against_shrunk(before, alphas, selection, batches, shrunk)
+        row['export'] = _export_difference(shrunk, batches)
         rows.append(row)
         number += 1
     if not rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Generator, List, Mapping, Tuple
+from typing import Dict, Generator, Mapping, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -12,6 +12,7 @@ from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import Parameters, network_shapes
 from ..network.losses import TaskLoss
 from ..network.model import OptBERTModel
+from ..network.running import TOKEN_INPUTS, feed_of
 from ..network.saved_model import SavedModel
 from ..runs.progress import Epoch, Progress
 from ..tasks.features import Features, TaskBatch, evaluation_batches, training_batches
@@ -58,13 +59,6 @@ def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
     return {name: new[name] if name in new else saved.parameters[name] for name in shapes}
 
 
-def _feed(batch: TaskBatch, rows: slice, ctx: mx.Context) -> List[mx.nd.NDArray]:
-    return [
-        mx.nd.array(getattr(batch, name)[rows], ctx=ctx, dtype='float32')
-        for name in ('input_ids', 'token_types', 'valid_length', 'labels', 'weights')
-    ]
-
-
 def predict(
     model: OptBERTModel, features: Features, workers: Workers, *, outputs: int, tokens: int
 ) -> np.ndarray:
@@ -88,9 +82,9 @@ def predict(
     longest = int(features.lengths.max())
     scores = np.zeros((len(features), longest, outputs) if by_token else (len(features), outputs), np.float32)
     for batch in evaluation_batches(features, tokens=tokens, rank=workers.rank, workers=workers.size):
-        ids, types, valid, *_ = _feed(batch, slice(None), workers.context())
+        feed = feed_of(batch, TOKEN_INPUTS, ctx=workers.context())
         with autograd.predict_mode():
-            found = model(ids, types, valid).asnumpy()
+            found = model(*feed.values()).asnumpy()
         if by_token:
             scores[batch.rows, : found.shape[1]] = found
         else:
@@ -130,9 +124,10 @@ class FineTuning(Objective):
         )
 
     def loss_sums(self, batch: TaskBatch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
-        ids, types, valid, labels, weights = _feed(batch, rows, self.workers.context())
-        lengths = () if self.model.head.pooled else (valid,)
-        return (self._loss(self.model(ids, types, valid), labels, weights, *lengths),)
+        names = (*TOKEN_INPUTS, 'labels', 'weights')
+        *inputs, labels, weights = feed_of(batch, names, rows=rows, ctx=self.workers.context()).values()
+        lengths = () if self.model.head.pooled else inputs[2:]
+        return (self._loss(self.model(*inputs), labels, weights, *lengths),)
 
     def totals(self, batch: TaskBatch) -> Tuple[int]:
         return (batch.instance_total,)

@@ -1,9 +1,9 @@
-"""Networks as they are run: their inputs and outputs by name, random feeds, and how long a pass takes."""
+"""Running a network: its inputs and outputs by name, batches as its inputs, and the time of a pass."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -14,6 +14,7 @@ INPUTS = {
     'valid_length': ('batch',),
     'masked_positions': ('batch', 'masked'),
 }
+TOKEN_INPUTS = ('input_ids', 'token_types', 'valid_length')  # all that an encoder or a task's network reads
 OUTPUTS = {
     'encoded': ('batch', 'length', 'h'),
     'pooled': ('batch', 'h'),
@@ -35,9 +36,29 @@ def random_feed(architecture: Any, *, batch: int, length: int, seed: int = 0) ->
     }
 
 
-def run(block: Any, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> List[np.ndarray]:
-    """What a block makes of inputs given by name."""
-    outputs = block(*(mx.nd.array(feed[name], dtype='float32') for name in names))
+def feed_of(
+    batch: Any, names: Iterable[str], *, rows: slice = slice(None), ctx: Optional[mx.Context] = None
+) -> Dict[str, mx.nd.NDArray]:
+    """Some rows of a batch as float32 arrays on a device, by name.
+
+    Parameters
+    ----------
+    batch : dataclass or mapping of name to np.ndarray
+        A `text.batches.Batch`, a `tasks.features.TaskBatch`, or what `random_feed` gives.
+    names : iterable of str
+        Which of its arrays, in the order of the result.
+    rows : slice
+        All unless given.
+    ctx : mx.Context, optional
+        The CPU unless given.
+    """
+    arrays = batch if isinstance(batch, Mapping) else vars(batch)
+    return {name: mx.nd.array(arrays[name][rows], ctx=ctx, dtype='float32') for name in names}
+
+
+def run(block: Any, batch: Any, names: Iterable[str]) -> List[np.ndarray]:
+    """The outputs of a block for a batch; `batch` and `names` as in `feed_of`, in the block's order."""
+    outputs = block(*feed_of(batch, names).values())
     return [output.asnumpy() for output in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
 
 
@@ -48,8 +69,10 @@ def latency_ms(
     *,
     repeats: int = 15,
 ) -> Dict[str, float]:
-    """The median time of a forward pass of each block in milliseconds, the blocks taken in turn, each with
-    warm caches.
+    """The median time of a forward pass of each block, in milliseconds.
+
+    The blocks are timed in turn. A pass that does not count comes before each timed one and fills the caches,
+    which hold the weights of the block before; the first one builds the graph.
 
     Parameters
     ----------
@@ -57,19 +80,17 @@ def latency_ms(
     names : sequence of str
         The inputs' names in their order.
     """
-    feeds = {key: [mx.nd.array(feed[name], dtype='float32') for name in names] for key, feed in feeds.items()}
+    inputs = {key: list(feed_of(feed, names).values()) for key, feed in feeds.items()}
     times: Dict[str, List[float]] = {key: [] for key in blocks}
 
     def one_pass(key: str) -> None:
-        outputs = blocks[key](*feeds[key])
+        outputs = blocks[key](*inputs[key])
         for output in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
             output.wait_to_read()
 
     for attempt in range(repeats + 1):
         for key in blocks:
-            one_pass(
-                key
-            )  # fills the caches, which hold the weights of the network before; the first builds the graph
+            one_pass(key)
             began = time.perf_counter()
             one_pass(key)
             times[key] += [time.perf_counter() - began] if attempt else []

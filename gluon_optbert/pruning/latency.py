@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from ..network.model import build
-from ..network.running import INPUTS, latency_ms, random_feed
+from ..network.running import TOKEN_INPUTS, latency_ms, random_feed
 from ..runs.recipe import checked, option
 from ..runs.staging import refuse_existing, write_file
 
@@ -81,7 +81,7 @@ def measure(
         key: random_feed(architecture, batch=batch, length=length)
         for key, architecture in architectures.items()
     }
-    return latency_ms(blocks, feeds, list(INPUTS)[:3], repeats=repeats)
+    return latency_ms(blocks, feeds, TOKEN_INPUTS, repeats=repeats)
 
 
 def check_predictions(

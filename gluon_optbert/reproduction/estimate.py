@@ -16,6 +16,7 @@ from ..finetuning.objective import FineTuning, start_parameters
 from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.squad import SquadRecipe, prepare_squad
 from ..network.model import OptBERTModel, build
+from ..network.running import TOKEN_INPUTS, feed_of
 from ..pruning.penalty import PENALTIES
 from ..tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
 from ..training.distributed import Workers
@@ -138,15 +139,12 @@ def _tuning_seconds(made: Plan, row: Row, task: str, workers: Workers) -> float:
 
 def _forward_seconds(model: OptBERTModel, batch: TaskBatch, workers: Workers) -> float:
     """The second forward pass of a batch; the first one lays out memory."""
-    feed = [
-        mx.nd.array(getattr(batch, name), ctx=workers.context(), dtype='float32')
-        for name in ('input_ids', 'token_types', 'valid_length')
-    ]
+    inputs = feed_of(batch, TOKEN_INPUTS, ctx=workers.context()).values()
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
         with autograd.predict_mode():
-            model(*feed).wait_to_read()
+            model(*inputs).wait_to_read()
     return time.perf_counter() - began
 
 

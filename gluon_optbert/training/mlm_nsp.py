@@ -12,6 +12,7 @@ from mxnet import autograd, gluon
 
 from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel
+from ..network.running import INPUTS, feed_of
 from ..runs.progress import HeldOut, Progress
 from ..text.batches import Batch, evaluation_batches, stream
 from ..text.shards import Shards
@@ -21,22 +22,8 @@ from .objective import Objective, Phase
 from .optimization import Optimizer
 from .reporter import Reporter
 
-
-def feed_of(batch: Batch, rows: slice, ctx: mx.Context) -> Dict[str, mx.nd.NDArray]:
-    """Some rows of a batch as the network and its loss read them."""
-    return {
-        name: mx.nd.array(getattr(batch, name)[rows], ctx=ctx, dtype='float32')
-        for name in (
-            'input_ids',
-            'token_types',
-            'valid_length',
-            'masked_positions',
-            'masked_ids',
-            'masked_weights',
-            'next_sentence_labels',
-            'instance_weights',
-        )
-    }
+# what the network and its loss read of a batch
+FIELDS = (*INPUTS, 'masked_ids', 'masked_weights', 'next_sentence_labels', 'instance_weights')
 
 
 def _losses(model: OptBERTModel, loss: PretrainingLoss, feed: Mapping[str, mx.nd.NDArray]):
@@ -74,7 +61,7 @@ def evaluate(
         shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit
     ):
         with autograd.predict_mode():
-            found = _losses(model, loss, feed_of(batch, slice(None), workers.context()))
+            found = _losses(model, loss, feed_of(batch, FIELDS, ctx=workers.context()))
         sums += [
             *(float(value.asscalar()) for value in found),
             batch.masked_weights.sum(),
@@ -125,7 +112,7 @@ class Pretraining(Objective):
         )
 
     def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
-        return _losses(self.model, self._loss, feed_of(batch, rows, self.workers.context()))
+        return _losses(self.model, self._loss, feed_of(batch, FIELDS, rows=rows, ctx=self.workers.context()))
 
     def totals(self, batch: Batch) -> Tuple[int, int]:
         return batch.masked_total, batch.instance_total

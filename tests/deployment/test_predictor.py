@@ -14,12 +14,13 @@ from gluon_optbert.deployment.predictor import (
     Encoder,
     Instance,
     Predictor,
-    feed_of,
     instance_of,
     read_instances,
     score,
 )
+from gluon_optbert.network import running
 from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import TOKEN_INPUTS
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.tasks.features import sorted_batches
 
@@ -65,11 +66,9 @@ def test_batches_and_order_do_not_matter(directories, kind):
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores(directories):
-    import mxnet as mx
-
     predictor = Predictor(directories / 'classification')
-    feed = feed_of(next(sorted_batches(predictor._encoder.features([Instance('a b', 'c')]), 1)))
-    scores = predictor._block(*map(mx.nd.array, feed.values())).asnumpy()[0].astype(float)
+    batch = next(sorted_batches(predictor._encoder.features([Instance('a b', 'c')]), 1))
+    scores = running.run(predictor._block, batch, TOKEN_INPUTS)[0][0].astype(float)
     found = next(predictor.predict([('a b', 'c')]))
     assert list(found.probabilities) == ['no', 'yes'] and math.isclose(sum(found.probabilities.values()), 1)
     np.testing.assert_allclose(
