@@ -1,9 +1,9 @@
-"""Linear probes: what a linear classifier can read from each layer of a network that is not trained for it.
+"""Linear probes: linear classifiers on the states of each layer of a frozen network.
 
-A probe says little by itself. Beside it stand the share of the commonest label, the same probe on random
-weights, and for words the control task of Hewitt & Liang (2019), "Designing and Interpreting Probes with
-Control Tasks": labels drawn at random for every word type, which only memory can learn. Selectivity is the
-accuracy less that on the control task."""
+The accuracy of a probe is compared with the share of the most frequent label, with the same probe on random
+weights, and for words with the control task of Hewitt & Liang (2019), "Designing and Interpreting Probes with
+Control Tasks". A control task has a random label for every word type, so a probe can only memorise it.
+Selectivity is the accuracy minus that on the control task."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .sample import Sample, stream
 
 BANDS = ('frequent', 'middling', 'rare')
 TEST_SHARE = 0.2  # of the sequences
-LEAST = 20  # examples of a label, or it is left out
-MEAN = -1  # instead of a position: the mean over the sequence
+LEAST = 20  # examples; a label with fewer is left out
+MEAN = -1  # stands for a position: the mean over the sequence
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeTask:
-    """What is to be read from the states of n places.
+    """The labels that a probe predicts from the states of n places.
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ class ProbeTask:
         Sequence and position; `MEAN` for the mean over the tokens of the sequence.
     labels : np.ndarray of int, shape (n,)
     classes : tuple of str
-        What the labels stand for.
+        The names of the labels.
     test : np.ndarray of bool, shape (n,)
-        Which places are kept for measuring; whole sequences are.
+        Which places are held out for the test; a sequence is held out as a whole.
     control : np.ndarray of int, shape (n,), optional
         Labels of the control task.
     """
@@ -53,29 +53,25 @@ class ProbeTask:
 
     @property
     def majority(self) -> float:
-        """The share, among the test places, of the label that is commonest in training."""
+        """The share among the test places of the label that is most frequent in training."""
         return float((self.labels[self.test] == np.bincount(self.labels[~self.test]).argmax()).mean())
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeResult:
-    """Accuracies of the probes of one task on one network: on the embedding, then on the output of every
-    layer.
-    """
+    """Accuracies of the probes of one task on one network: on the embedding, then on each layer's output."""
 
     accuracy: Tuple[float, ...]
     control: Tuple[float, ...] = ()
 
     @property
     def selectivity(self) -> Tuple[float, ...]:
-        """Accuracy less that on the control task; empty without one."""
+        """Accuracy minus that on the control task; empty without one."""
         return tuple(accuracy - control for accuracy, control in zip(self.accuracy, self.control))
 
 
 def casing(words: Sequence[str]) -> Dict[str, str]:
-    """How words are written, by word: ``lower``, ``title`` or ``upper``; others, such as ``iPod``, and digits
-    are left out.
-    """
+    """The casing of each word: ``lower``, ``title`` or ``upper``; words such as ``iPod`` have none."""
     kinds = {}
     for word in words:
         if not word.isalpha():
@@ -90,11 +86,10 @@ def casing(words: Sequence[str]) -> Dict[str, str]:
 
 
 def frequency_bands(words: Sequence[str]) -> Dict[str, str]:
-    """Thirds of a text by how common its words are in it, by word; capitals do not count, nor does what is no
-    word.
+    """The frequency band of each word, counted without regard to case; only alphabetic words have one.
 
-    The commonest word types that make up a third of the text are ``frequent``, the next third ``middling``,
-    the rest ``rare``."""
+    Word types are sorted by frequency. The first ones, up to a third of the text, are ``frequent``, the next
+    third ``middling``, the rest ``rare``."""
     counts = collections.Counter(word.lower() for word in words if word.isalpha())
     total, before, bands = sum(counts.values()), 0, {}
     for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
@@ -112,7 +107,7 @@ def _task(
     generator: np.random.RandomState,
     types: Optional[Sequence[str]] = None,
 ) -> Optional[ProbeTask]:
-    """The task of these labels; None if less than two of them are common enough to be learnt and measured."""
+    """The task of these labels; None if fewer than two labels are frequent enough, or none is held out."""
     counts = collections.Counter(named)
     classes = tuple(sorted(label for label, count in counts.items() if count >= LEAST))
     kept = np.array([label in classes for label in named], dtype=bool)
@@ -120,8 +115,8 @@ def _task(
         places[kept],
         np.array([classes.index(label) for label in named if label in classes], dtype=int),
     )
-    aside = generator.permutation(sequences) < max(1, round(TEST_SHARE * sequences))
-    test = aside[places[:, 0]]
+    held_out = generator.permutation(sequences) < max(1, round(TEST_SHARE * sequences))
+    test = held_out[places[:, 0]]
     if len(set(labels[~test])) < 2 or not test.any():
         return None
     control = None
@@ -132,38 +127,43 @@ def _task(
 
 
 def _balanced(named: Sequence[Optional[str]], most: int, generator: np.random.RandomState) -> List[int]:
-    """Which of the labels to take, so that no label has more than its equal part of `most`; None is no label."""
+    """The indices of a random sample with at most `most` divided by the number of labels of each; None is no
+    label.
+    """
     classes = sorted(set(named) - {None})
     taken: List[int] = []
     for label in classes:
-        having = [i for i, other in enumerate(named) if other == label]
-        taken += [having[i] for i in generator.permutation(len(having))[: most // len(classes)]]
+        indices = [i for i, other in enumerate(named) if other == label]
+        taken += [indices[i] for i in generator.permutation(len(indices))[: most // len(classes)]]
     return sorted(taken)
 
 
 def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> Dict[str, Optional[ProbeTask]]:
     """Casing and frequency band of words, from the text itself; a word's place is its first token.
 
-    Casing asks what the context tells of capitals that an uncased vocabulary takes away.
+    The tokens of an uncased vocabulary do not show the casing; a probe can read it from the context alone.
 
     Parameters
     ----------
     sample : Sample
     words : int
-        The most places of a task, drawn by chance; no label has more than its equal part of them.
+        The most places of a task, drawn at random with the same limit for each label.
     seed : int
 
     Returns
     -------
     dict of name to ProbeTask
-        None for a task that the text does not allow, such as casing where everything is in small letters.
+        None for a task that the text does not allow, such as casing where everything is lower case.
     """
-    found = [(number, position, word) for number, row in enumerate(sample.words) for position, word in row]
+    positions = [
+        (number, position, word) for number, row in enumerate(sample.words) for position, word in row
+    ]
     tasks: Dict[str, Optional[ProbeTask]] = {}
     for name, labelling in (('casing', casing), ('frequency band', frequency_bands)):
         generator = np.random.RandomState(seed)
-        label_of = labelling([word for *_, word in found])
-        places = [found[i] for i in _balanced([label_of.get(word) for *_, word in found], words, generator)]
+        label_of = labelling([word for *_, word in positions])
+        labels = [label_of.get(word) for *_, word in positions]
+        places = [positions[i] for i in _balanced(labels, words, generator)]
         tasks[name] = _task(
             name,
             np.array([place[:2] for place in places], dtype=int).reshape(-1, 2),
@@ -176,8 +176,8 @@ def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> Dict[str,
 
 
 def sentence_task(sample: Sample, *, name: str = 'label', seed: int = 0) -> Optional[ProbeTask]:
-    """The labels of the sequences, read from the mean over their tokens; None without two labels that are
-    common enough.
+    """The labels of the sequences, predicted from the mean over their tokens; None if fewer than two labels
+    are frequent enough.
     """
     places = np.array([(number, MEAN) for number in range(len(sample.labels))], dtype=int).reshape(-1, 2)
     return _task(name, places, sample.labels, sequences=len(sample), generator=np.random.RandomState(seed))
@@ -186,7 +186,7 @@ def sentence_task(sample: Sample, *, name: str = 'label', seed: int = 0) -> Opti
 def layer_features(
     network: OptBERTModel, sample: Sample, places: np.ndarray, *, batch_size: int = 16
 ) -> List[np.ndarray]:
-    """The states of some places: the embedding, then the output of every layer.
+    """The states of places: of the embedding, then of each layer's output.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def layer_features(
 
 
 def linear_accuracy(features: np.ndarray, labels: np.ndarray, test: np.ndarray) -> float:
-    """The accuracy at the test places of logistic regression on the other ones, features standardised."""
+    """The test accuracy of a logistic regression on standardised features, fitted to the other places."""
     probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     probe.fit(features[~test], labels[~test])
     return float(probe.score(features[test], labels[test]))

@@ -1,4 +1,4 @@
-"""Sentences, their tokens, and the states that a network has of them, layer by layer."""
+"""Sentences, their tokens, and a network's states of them, layer by layer."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ Words = Tuple[Tuple[int, str], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """The text that networks are compared on, as sequences.
+    """The sequences that networks are compared on.
 
     Parameters
     ----------
     features : Features
         Tokens from [CLS] to the last [SEP].
     words : tuple of tuple of (int, str)
-        Of every sequence: where each word begins, and how it is written.
+        For every sequence, the position of each word's first token and its spelling.
     labels : tuple of str
-        One for each sequence, or none at all.
+        One for each sequence, or empty.
     """
 
     features: Features
@@ -59,15 +59,16 @@ class Sample:
 
 
 def real(batch: TaskBatch) -> np.ndarray:
-    """Which positions are no padding, shape (b, L)."""
+    """Which positions are not padding, shape (b, L)."""
     return np.arange(batch.input_ids.shape[1]) < batch.valid_length[:, np.newaxis]
 
 
 def sample_of_texts(
     texts: Sequence[Sequence[str]], vocabulary: BERTVocab, *, length: int = 128, labels: Sequence[str] = ()
 ) -> Sample:
-    """Sentences, or pairs of them, as BERT reads them. `Sample.words` keeps capitals, whatever the
-    vocabulary, and accents with a cased one.
+    """A sample of sentences or of pairs of sentences.
+
+    `Sample.words` keeps capitals, whatever the vocabulary, and accents with a cased one.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def sample_of_texts(
         One sentence each, or two.
     vocabulary : BERTVocab
     length : int
-        The most tokens of a sequence; of what is longer, the longer sentence loses its end.
+        The most tokens of a sequence; in a longer one, the end of the longer sentence is cut off.
     labels : sequence of str
     """
     cased = is_cased(vocabulary)
@@ -95,19 +96,19 @@ def sample_of_texts(
             sep_id=vocabulary['[SEP]'],
             max_length=length,
         )
-        found: List[Tuple[int, str]] = []
+        positions: List[Tuple[int, str]] = []
         for sentence, begin, end in zip(pieces, (1, instance[1]), (instance[1] - 1, len(instance[0]) - 1)):
             for word, ids in sentence:
                 if begin < end:
-                    found.append((begin, word))
+                    positions.append((begin, word))
                 begin += len(ids)
         instances.append(instance)
-        words.append(tuple(found))
+        words.append(tuple(positions))
     return Sample(Features.of(instances), tuple(words), tuple(labels))
 
 
 def _spelt(ids: np.ndarray, vocabulary: BERTVocab) -> Words:
-    """The words of tokens; what a special token stands in is left out."""
+    """The words of tokens; a word with a special token in it is left out."""
     words: List[Tuple[int, str]] = []
     whole = False
     for position, token in enumerate(vocabulary.idx_to_token[number] for number in ids):
@@ -122,9 +123,7 @@ def _spelt(ids: np.ndarray, vocabulary: BERTVocab) -> Words:
 
 
 def sample_of_shards(directory: Path, vocabulary: BERTVocab, *, limit: int) -> Sample:
-    """The first held-out instances of shards, with the [MASK] tokens that pre-training saw; raises what
-    `Shards.open` does.
-    """
+    """The first held-out instances of shards, with their [MASK] tokens; raises what `Shards.open` does."""
     shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(vocabulary))
     instances = []
     for batch in evaluation_batches(shards, batch_size=64, limit=limit):
@@ -148,17 +147,16 @@ def read_sample(
     Parameters
     ----------
     path : Path
-        Of labelled text: a file of a task, or the directory of all tasks, of which the training file is
-        taken.
+        Of labelled text: a file of a task, or the directory of all tasks, for the task's training file.
     limit : int
-        The most sequences; of a file that has more, so many by chance.
+        The most sequences; a file with more is sampled at random.
     task : str, optional
-        Whose file it is, as `find_task` knows it. Without it a ``.tsv`` says so itself: `task_of_file`.
+        The task, by a name that `find_task` knows. Without it, `task_of_file` finds the task of a ``.tsv``.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If it is not there, or nothing of the kind.
+        If the path does not exist, or is none of these.
     """
 
     def some(count: int) -> List[int]:
@@ -186,21 +184,21 @@ def read_sample(
 
 
 def network_of(saved: SavedModel) -> OptBERTModel:
-    """A network that `stream` can read; its gates are folded, and whatever head it has is left alone."""
+    """The network of a model, for `stream`; gates are folded, and its head is kept."""
     saved = without_gates(saved)
     return build(saved.architecture, saved.parameters, head=saved.head, trainable=False, output_stream=True)
 
 
 def random_network(architecture: Architecture, seed: int = 0) -> OptBERTModel:
-    """One of random weights, as pre-training would begin with, for `stream`."""
+    """A network with the random weights of a pre-training's start, for `stream`."""
     return build(
         architecture, seed=seed, initial_std=0.6 * architecture.h**-0.5, trainable=False, output_stream=True
     )
 
 
 def stream(network: OptBERTModel, batch: TaskBatch) -> List[np.ndarray]:
-    """Every state of the residual stream: as it enters the first layer, then behind the attention block and
-    at the end of each.
+    """Every state of the residual stream: at the input of the first layer, then after the attention block and
+    at the output of each layer.
 
     Returns
     -------

@@ -1,10 +1,8 @@
-"""What networks make of the same text, layer by layer: the states of the residual stream, and linear CKA
-between them.
+"""Linear CKA between the states of two networks for the same text, layer by layer.
 
-"Undivided Attention" compares what self-attention blocks learn with and without intermediate blocks behind
-them. Its abstract says no more than "self-attention representations"; here they are the stream behind the
-attention block, its skip connection and LayerNorm included: what the next block reads, and in a layer with f
-= 0 the output of the layer itself."""
+"Undivided Attention" compares self-attention blocks with and without intermediate blocks after them. Its
+abstract says only "self-attention representations". Here they are the residual stream after the attention
+block, its skip connection and its LayerNorm: the next block's input, and the layer's output if f = 0."""
 
 from __future__ import annotations
 
@@ -23,27 +21,27 @@ class LinearCKA:
     """Linear CKA between every state of one network and every state of another (Kornblith et al., 2019,
     section 3).
 
-    With X (n, p) and Y (n, q) of centred columns it is ‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖), Frobenius norms. The products
-    and the column sums are sums over examples, so minibatches add up to the exact value, in float64, and what
-    is kept has the size of the widths, whatever n is: (sum of p) × (sum of q) numbers, 0.8 GB for thirteen
-    states of 768 units with thirteen. The mean over minibatches of the unbiased estimator (Nguyen et al.,
-    2021) would need less, but it depends on how they are cut. Exact, it is that of the sample: too high where
-    n is not much larger than the widths."""
+    For X (n, p) and Y (n, q) with centred columns it is ‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖), with Frobenius norms. The
+    products and column sums are sums over examples. Summed over minibatches in float64, they give the exact
+    value. The memory does not depend on n: it is (sum of p) × (sum of q) numbers, 0.8 GB for thirteen states
+    of 768 units with thirteen. The mean of the unbiased estimator over minibatches (Nguyen et al., 2021)
+    would need less, but depends on the minibatches. The exact value is biased: too high unless n is much
+    larger than the widths."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def add(self, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> None:
-        """Count a minibatch in.
+        """Add a minibatch.
 
         Parameters
         ----------
         first, second : sequence of np.ndarray, shape (examples, width)
-            The states of the two networks for the same examples; widths differ as they like.
+            The states of the two networks for the same examples; the widths may differ.
         """
         states = [[np.asarray(state, dtype=np.float64) for state in one] for one in (first, second)]
         x, y = (np.concatenate(one, axis=1) for one in states)
-        found = [
+        sums = [
             x.sum(axis=0),
             y.sum(axis=0),
             x.T @ y,
@@ -51,16 +49,16 @@ class LinearCKA:
         ]
         if not self.count:
             self._widths = [[state.shape[1] for state in one] for one in states]
-            self._sums = found
+            self._sums = sums
         else:
-            for held, value in zip(self._sums, found):
-                held += value
+            for total, value in zip(self._sums, sums):
+                total += value
         self.count += len(x)
 
     def value(self) -> np.ndarray:
         """The similarities, shape (states of the first, states of the second), from 0 to 1.
 
-        A state that is the same for all examples is similar to nothing: not a number.
+        It is not a number for a state that is the same for all examples.
         """
         sums, crossed, own = self._sums[:2], self._sums[2], iter(self._sums[3:])
         borders = [np.cumsum([0, *widths]) for widths in self._widths]
@@ -84,11 +82,11 @@ class Similarity:
     Parameters
     ----------
     attention : np.ndarray, shape (layers of the first, layers of the second)
-        Between the streams behind the attention blocks.
+        Between the streams after the attention blocks.
     layers : np.ndarray, shape (1 + layers of the first, 1 + layers of the second)
-        Between the outputs of the layers; number 0 is the embedding, as it enters the first.
+        Between the outputs of the layers; number 0 is the input of the first layer.
     tokens : int
-        The examples.
+        How many were compared.
     """
 
     attention: np.ndarray
@@ -97,7 +95,7 @@ class Similarity:
 
 
 def compare(first: OptBERTModel, second: OptBERTModel, sample: Sample, *, batch_size: int = 16) -> Similarity:
-    """How alike the states of two networks are, over all tokens of a sample but the padding."""
+    """The similarity of two networks over all tokens of a sample, without padding."""
     attention, layers = LinearCKA(), LinearCKA()
     for batch in sorted_batches(sample.features, batch_size):
         one, other = ([state[real(batch)] for state in stream(network, batch)] for network in (first, second))

@@ -1,8 +1,7 @@
-"""Export: a network that others load without this package, in a directory that describes itself, and what
-uses one.
+"""Export: a directory with a network that plain MXNet loads, without this package.
 
-Module `deployment` says what is in the directory. An export is loaded again, by plain MXNet, and compared
-before it counts as written."""
+Module `directory` says what is in the directory. Before an export is complete, plain MXNet loads it and its
+outputs are compared with the network's."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _CALIBRATION_BATCH = 8  # instances
 
 
 class NotEqual(RunFailed):
-    """Two routes that should compute the same do not."""
+    """Two networks that should compute the same do not."""
 
 
 def relative_difference(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -47,13 +46,12 @@ def relative_difference(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:
-    """What an export of a model computes: its task's scores if it has a task, else what is asked for or the
-    encoder's outputs.
+    """The kind of an export: ``task`` for a model with a task, else `computes` or ``encoder``.
 
     Raises
     ------
     ValueError
-        If the model cannot compute what is asked for.
+        If the model cannot compute `computes`.
     """
     able = ('task',) if saved.head.outputs else ('encoder', 'pretraining')
     if computes is not None and computes not in KINDS:
@@ -76,70 +74,71 @@ def export(
     labelled: Sequence[Instance] = (),
     onnx: bool = False,
 ) -> Dict[str, Any]:
-    """Write a deployment directory; it is loaded again by plain MXNet and compared before it counts as
-    written.
+    """Write a deployment directory, once plain MXNet has loaded it and its outputs agree with the network's.
 
     Parameters
     ----------
     saved : SavedModel
-        Gates, if it has them, are folded and cut on the way.
+        Its gates, if it has them, are folded into the export and their zeros cut.
     output : Path
     head : str, optional
-        What is computed: ``encoder``, encoded tokens and pooled output; ``pretraining``, the NSP and MLM
-        scores as well; ``task``, the scores of the model's own head. See `kind_of`.
+        The kind of the export: ``encoder`` for encoded tokens and pooled output, ``pretraining`` for the NSP
+        and MLM scores as well, ``task`` for the scores of the model's own head. See `kind_of`.
     precision : str
         ``float32``; ``int8`` or ``bfloat16`` for the encoder's matrix products.
     calibration : sequence of Instance
-        Text from which the ranges of an int8 network are taken.
+        Text that gives the ranges of an int8 network.
     method : str
-        How; one of `quantize.METHODS`.
+        The calibration method, one of `quantize.METHODS`.
     labelled : sequence of Instance
-        What to measure the score of the export and of the float32 network on.
+        Test instances for the score of the export and of the float32 network.
     onnx : bool
-        Whether ``model.onnx`` is written too, in float32.
+        Whether to write ``model.onnx`` too, in float32.
 
     Returns
     -------
     dict
-        ``relative_difference`` of every output to the float32 network's, over its largest value, and the
-        ``score`` and ``float32_score`` on `labelled`.
+        ``relative_difference`` of every output to the float32 network's, over the latter's largest value;
+        with `labelled` also ``score`` and ``float32_score``.
 
     Raises
     ------
     FileExistsError, ValueError
         Bad input.
     NotEqual
-        If a float32 export or ONNX file computes something else, or another one what is not finite.
+        If the outputs of a float32 export or an ONNX file differ, or those of another export are not finite.
     """
     saved = without_gates(saved)
     kind = kind_of(saved, head)
     if precision == 'bfloat16':
         need_bfloat16()
     with new_directory(output) as staged:
-        found, arrays = _prepared(saved, kind, precision, calibration, method)
-        write_deployment(staged, found, arrays)
+        deployment, arrays = _prepared(saved, kind, precision, calibration, method)
+        write_deployment(staged, deployment, arrays)
         network = _network(saved, kind)
-        measured: Dict[str, Any] = {'relative_difference': _compare(staged, network, found)}
+        measured: Dict[str, Any] = {'relative_difference': _compare(staged, network, deployment)}
         most = TOLERANCE if precision == 'float32' else 1e30
         _refuse(measured['relative_difference'], most, f'{output}: the export')
         if onnx:
             arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
             write_onnx(staged / ONNX, onnx_model(saved.architecture, kind, saved.head, arrays))
-            measured['onnx_relative_difference'] = _compare_onnx(staged / ONNX, network, found)
+            measured['onnx_relative_difference'] = _compare_onnx(staged / ONNX, network, deployment)
             _refuse(measured['onnx_relative_difference'], TOLERANCE, f'{output}: the ONNX file')
         if labelled:
-            measured['float32_score'] = score(Predictor.of(network, found), labelled)
-            measured['score'] = score(Predictor.of(import_symbol(staged, found.inputs), found), labelled)
-        vouch(staged, dataclasses.replace(found, measured=measured))
+            measured['float32_score'] = score(Predictor.of(network, deployment), labelled)
+            measured['score'] = score(
+                Predictor.of(import_symbol(staged, deployment.inputs), deployment), labelled
+            )
+        vouch(staged, dataclasses.replace(deployment, measured=measured))
     return measured
 
 
 def _prepared(
     saved: SavedModel, kind: str, precision: str, calibration: Sequence[Instance], method: str
 ) -> Tuple[Deployment, Dict[str, mx.nd.NDArray]]:
-    """What is to be written, and the arrays in their types."""
+    """The export's description, and its arrays in their types."""
     answers = saved.head.kind == 'question_answering'
-    found = Deployment(
+    deployment = Deployment(
         saved.architecture,
         saved.vocabulary,
         saved.head,
@@ -150,12 +149,12 @@ def _prepared(
     plain = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
     if precision == 'int8':
         symbol = inference_symbol(saved.architecture, kind, saved.head, precision='int8')
-        batches = sorted_batches(Encoder(found).features(calibration), _CALIBRATION_BATCH)
+        batches = sorted_batches(Encoder(deployment).features(calibration), _CALIBRATION_BATCH)
         feeds = [feed_of(batch, TOKEN_INPUTS) for batch in batches]
-        ranges = calibrate(symbol, plain, found.table(), feeds, method)
-        found = dataclasses.replace(found, calibration=ranges)
-        return found, int8_parameters(found.symbol(), plain, found.calibration)
-    table = found.table()
+        ranges = calibrate(symbol, plain, deployment.table(), feeds, method)
+        deployment = dataclasses.replace(deployment, calibration=ranges)
+        return deployment, int8_parameters(deployment.symbol(), plain, deployment.calibration)
+    table = deployment.table()
     arrays = {name: mx.nd.array(value) for name, value in widened(plain, table).items()}
     if precision == 'bfloat16':
         arrays.update(
@@ -165,7 +164,7 @@ def _prepared(
                 if table[name].low_precision
             }
         )
-    return found, arrays
+    return deployment, arrays
 
 
 def _network(saved: SavedModel, kind: str) -> OptBERTModel:
@@ -181,29 +180,29 @@ def _network(saved: SavedModel, kind: str) -> OptBERTModel:
     )
 
 
-def _compare(directory: Path, network: OptBERTModel, found: Deployment) -> Dict[str, float]:
+def _compare(directory: Path, network: OptBERTModel, deployment: Deployment) -> Dict[str, float]:
     """The largest relative differences between a network and its export, over two shapes."""
-    loaded = import_symbol(directory, found.inputs)
-    differences = dict.fromkeys(found.outputs, 0.0)
-    longest = min(48, found.architecture.max_length)
+    loaded = import_symbol(directory, deployment.inputs)
+    differences = dict.fromkeys(deployment.outputs, 0.0)
+    longest = min(48, deployment.architecture.max_length)
     for batch, length in ((1, min(7, longest)), (3, longest)):
-        feed = random_feed(found.architecture, batch=batch, length=length)
+        feed = random_feed(deployment.architecture, batch=batch, length=length)
         for name, output, wanted in zip(
-            differences, run(loaded, feed, found.inputs), run(network, feed, found.inputs)
+            differences, run(loaded, feed, deployment.inputs), run(network, feed, deployment.inputs)
         ):
             differences[name] = max(differences[name], relative_difference(output, wanted))
     return differences
 
 
-def _compare_onnx(path: Path, network: OptBERTModel, found: Deployment) -> Dict[str, float]:
+def _compare_onnx(path: Path, network: OptBERTModel, deployment: Deployment) -> Dict[str, float]:
     """The largest relative differences between a network and its ONNX file, as ONNX's reference
     implementation runs it.
     """
-    feed = random_feed(found.architecture, batch=2, length=min(6, found.architecture.max_length))
-    outputs = run_onnx(path, {name: feed[name] for name in found.inputs})
+    feed = random_feed(deployment.architecture, batch=2, length=min(6, deployment.architecture.max_length))
+    outputs = run_onnx(path, {name: feed[name] for name in deployment.inputs})
     return {
         name: relative_difference(outputs[name], wanted)
-        for name, wanted in zip(found.outputs, run(network, feed, found.inputs))
+        for name, wanted in zip(deployment.outputs, run(network, feed, deployment.inputs))
     }
 
 

@@ -1,8 +1,8 @@
-"""The network of an export: a symbol that says what is computed, and the arrays that it reads.
+"""The network of an export: a symbol, and the arrays that it reads.
 
-It computes what `OptBERTModel` computes, with fewer operators: no dropout, no gates, the attention's scale in
-the weights of the queries, token ids transposed instead of embeddings. Parameters keep the names of
-`parameter_table`."""
+It computes what `OptBERTModel` computes, with fewer operators. It has no dropout and no gates, the weights of
+the queries contain the attention's scale, and the token ids are transposed instead of the embeddings.
+Parameters keep the names of `parameter_table`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..runs.arrays import BFLOAT16
 
 F = mx.sym
 KINDS = ('encoder', 'pretraining', 'task')
-_LINE = 16  # numbers in a cache line; oneDNN's product over another width loses up to a fifth of its speed
+_LINE = 16  # numbers of a cache line; over other widths oneDNN's product loses up to a fifth of its speed
 _SLOW_WIDTH = 1024  # numbers in 4,096 bytes
 
 
@@ -41,22 +41,16 @@ def outputs_of(kind: str, head: Head) -> Dict[str, Tuple]:
 
 
 def computed(architecture: Architecture, precision: str) -> Architecture:
-    """The widths that an export computes with: in float32 as many filters as are fast; those that are added
-    are at zero.
-    """
+    """The widths that an export computes with: in float32 f is rounded up to a fast width, with zeros."""
 
     def fast(f: int) -> int:
         f = -(-f // _LINE) * _LINE
         return f + _LINE if f and f % _SLOW_WIDTH == 0 else f
 
-    return (
-        architecture
-        if precision != 'float32'
-        else dataclasses.replace(
-            architecture,
-            layers=tuple(dataclasses.replace(dims, f=fast(dims.f)) for dims in architecture.layers),
-        )
-    )
+    if precision != 'float32':
+        return architecture
+    layers = tuple(dataclasses.replace(dims, f=fast(dims.f)) for dims in architecture.layers)
+    return dataclasses.replace(architecture, layers=layers)
 
 
 def inference_table(
@@ -74,33 +68,30 @@ def inference_table(
 def inference_parameters(
     parameters: Parameters, architecture: Architecture, kind: str, head: Head
 ) -> Dict[str, np.ndarray]:
-    """The arrays that an export reads: the attention's scale, 1/sqrt(k), stands in the queries' weights."""
-    found = {}
+    """The arrays that an export reads; those of the queries contain the attention's scale, 1/sqrt(k)."""
+    arrays = {}
     for name, spec in inference_table(architecture, kind, head).items():
         value = np.asarray(parameters[name], dtype=np.float32)
         if spec.attention_scale:
             value = value * np.float32(architecture.layers[spec.layer].k ** -0.5)
-        found[name] = value
-    return found
+        arrays[name] = value
+    return arrays
 
 
 def widened(arrays: Mapping[str, np.ndarray], table: Mapping[str, ParameterSpec]) -> Dict[str, np.ndarray]:
-    """The arrays in the larger shapes of a table, with zeros behind."""
+    """The arrays in the larger shapes of a table, padded with zeros."""
     return {
-        name: np.pad(value, [(0, wanted - there) for wanted, there in zip(table[name].shape, value.shape)])
+        name: np.pad(value, [(0, wanted - side) for wanted, side in zip(table[name].shape, value.shape)])
         for name, value in arrays.items()
     }
 
 
 class _Network:
-    """The symbol of one architecture, piece by piece; tensors are time-major, (length, batch, units), inside."""
+    """The parts of the symbol of one architecture; its tensors are time-major, (length, batch, units)."""
 
     def __init__(self, architecture: Architecture, precision: str):
-        self._architecture, self._bfloat16, self._float32 = (
-            architecture,
-            precision == 'bfloat16',
-            precision == 'float32',
-        )
+        self._architecture = architecture
+        self._bfloat16, self._float32 = precision == 'bfloat16', precision == 'float32'
         self._variables: Dict[str, mx.sym.Symbol] = {}
 
     def _var(self, name: str) -> mx.sym.Symbol:
@@ -115,11 +106,10 @@ class _Network:
         return F.amp_cast(data, dtype='float32') if self._bfloat16 else data
 
     def dense(self, data, name: str, units: int, width: Optional[int] = None):
-        """A matrix product and a bias over the last axis; in the encoder, where speed counts, of the given
-        width.
+        """A matrix product over the last axis plus a bias.
 
-        oneDNN's float32 product loses a third of its speed where rows begin a multiple of 4,096 bytes apart;
-        `dot` does not."""
+        oneDNN's float32 product loses a third of its speed if rows are a multiple of 4,096 bytes long; `dot`
+        does not. The encoder's products therefore give their input `width`."""
         if self._float32 and width and width % _SLOW_WIDTH == 0:
             product = F.dot(data, self._var(name + '.weight'), transpose_b=True, name=name)
             return F.broadcast_add(product, F.reshape(self._var(name + '.bias'), shape=(1, 1, -1)))
@@ -149,21 +139,21 @@ class _Network:
         )
 
     def embed(self, inputs: Mapping[str, mx.sym.Symbol]):
-        """(batch, length) ids to the stream, and the steps 0, 1, … of its length."""
-        wide = self._architecture
+        """The stream from ids of shape (batch, length), and the positions 0, 1, …, shape (length,)."""
+        widths = self._architecture
         tokens = F.transpose(inputs['input_ids'])
         steps = F.contrib.arange_like(tokens, axis=0)
-        stream = self._embedding(tokens, 'word_embed.0.weight', wide.vocab_size) + self._embedding(
-            F.transpose(inputs['token_types']), 'token_type_embed.0.weight', wide.token_types
+        stream = self._embedding(tokens, 'word_embed.0.weight', widths.vocab_size) + self._embedding(
+            F.transpose(inputs['token_types']), 'token_type_embed.0.weight', widths.token_types
         )
-        positions = self._embedding(steps, 'encoder.position_weight', wide.max_length)
+        positions = self._embedding(steps, 'encoder.position_weight', widths.max_length)
         stream = self.norm(F.broadcast_add(stream, F.expand_dims(positions, axis=1)), 'encoder.layer_norm')
-        if wide.e is not None:
-            stream = self._high(self.dense(self._low(stream), 'encoder.embed_proj', wide.h, wide.e))
+        if widths.e is not None:
+            stream = self._high(self.dense(self._low(stream), 'encoder.embed_proj', widths.h, widths.e))
         return stream, steps
 
     def layer(self, stream, mask, dims: LayerDims, cell: str):
-        """One layer; `cell` is what its parameters' names begin with."""
+        """One layer; the names of its parameters begin with `cell`."""
         h, narrow = self._architecture.h, self._low(stream)
 
         def heads(name: str, width: int):
@@ -209,11 +199,11 @@ def inference_symbol(
     ----------
     architecture : Architecture
     kind : str
-        One of `KINDS`: the encoded tokens and the pooled output, the scores of pre-training as well, or the
-        scores of `head`.
+        One of `KINDS`. ``encoder`` gives the encoded tokens and the pooled output, ``pretraining`` the scores
+        of pre-training as well, ``task`` the scores of `head`.
     head : Head
     precision : str
-        ``bfloat16``: the encoder's matrix products are taken in it, all else stays float32. ``int8``: a
+        ``float32``; ``bfloat16`` for the encoder's matrix products, all else stays float32; ``int8`` for a
         float32 network of operators that can be quantised.
     """
     with mx.name.NameManager():  # counts operators from zero

@@ -1,8 +1,8 @@
 """The network of an export as an ONNX file, written node by node from the architecture.
 
-MXNet's own exporter passes every number through a Python list, which takes minutes for BERT-base, and lists
-the weights among the inputs, where no reader folds them. Here they are raw bytes, the ids are int64, and
-operators stand as ONNX Runtime and OpenVINO recognise them for their fusions."""
+MXNet's own exporter passes every number through a Python list, which takes minutes for BERT-base. It also
+lists the weights among the inputs, and readers do not fold inputs. Here the weights are raw bytes, the ids
+are int64, and the operators have the order that ONNX Runtime and OpenVINO can fuse."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from ..network.running import INPUTS
 from .inference import inputs_of, outputs_of
 
 ONNX = 'model.onnx'
-OPSET, IR_VERSION = 17, 8  # 17 has LayerNormalization; readers since 2022 know both
+OPSET, IR_VERSION = 17, 8  # 17 has LayerNormalization; readers since 2022 support both
 
 
 class _Graph:
-    """Nodes and constants as they accumulate; every method gives the name of a tensor, batch-major inside."""
+    """The nodes and constants of a graph; most methods add nodes and return a tensor's name.
+
+    Tensors are batch-major, (batch, length, units).
+    """
 
     def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray]):
         self._architecture, self._arrays = architecture, arrays
@@ -34,7 +37,7 @@ class _Graph:
         self.initializers: Dict[str, Any] = {}
 
     def node(self, operator: str, *inputs: str, output: str = '', **attributes: Any) -> str:
-        """Append a node with one output."""
+        """Add a node with one output."""
         output = output or f'{operator}_{len(self.nodes)}'
         self.nodes.append(helper.make_node(operator, list(inputs), [output], name=output, **attributes))
         return output
@@ -50,7 +53,7 @@ class _Graph:
         return self.constant(values, np.int64)
 
     def parameter(self, name: str, *, transposed: bool = False) -> str:
-        """A parameter of the network; a matrix that multiplies from the right is stored transposed."""
+        """A parameter of the network; the right factor of a product is stored transposed."""
         array = self._arrays[name]
         return self._stored(name, np.ascontiguousarray(array.T) if transposed else array)
 
@@ -60,7 +63,7 @@ class _Graph:
         return name
 
     def dense(self, data: str, name: str, output: str = '') -> str:
-        """A matrix product and a bias over the last axis."""
+        """A matrix product over the last axis plus a bias."""
         product = self.node('MatMul', data, self.parameter(name + '.weight', transposed=True))
         return self.node('Add', product, self.parameter(name + '.bias'), output=output)
 
@@ -83,7 +86,7 @@ class _Graph:
         )
 
     def embed(self) -> str:
-        """(batch, length) ids to the stream, shape (batch, length, h)."""
+        """The stream, shape (batch, length, h), from ids of shape (batch, length)."""
         length = self.node('Slice', self.node('Shape', 'input_ids'), self.integers(1), self.integers(2))
         positions = self.node(
             'Slice', self.parameter('encoder.position_weight'), self.integers(0), length, self.integers(0)
@@ -94,7 +97,7 @@ class _Graph:
         return stream if self._architecture.e is None else self.dense(stream, 'encoder.embed_proj')
 
     def valid(self) -> str:
-        """Whether a token is no padding, shape (batch, length)."""
+        """Whether a token is not padding, shape (batch, length)."""
         length = self.node('Gather', self.node('Shape', 'input_ids'), self.constant(1, np.int64))
         steps = self.node('Range', self.constant(0, np.int64), length, self.constant(1, np.int64))
         return self.node('Less', steps, self.node('Unsqueeze', 'valid_length', self.integers(1)))
@@ -138,7 +141,7 @@ class _Graph:
         )
 
     def outputs(self, stream: str, valid: str, kind: str, head: Head) -> None:
-        """What stands on the encoder, down to the outputs' names."""
+        """The heads on the encoder, and the named outputs."""
         padded = self.node('Unsqueeze', valid, self.integers(2))
         encoded = self.node('Where', padded, stream, self.constant(0), output='encoded')
         if kind == 'task' and not head.pooled:
@@ -156,7 +159,7 @@ class _Graph:
 def onnx_model(
     architecture: Architecture, kind: str, head: Head, arrays: Mapping[str, np.ndarray]
 ) -> onnx.ModelProto:
-    """The network in ONNX; batch and length are free, ids are int64.
+    """The network in ONNX, for any batch and length; ids are int64.
 
     Parameters
     ----------
@@ -194,14 +197,14 @@ def onnx_model(
 
 
 def write_onnx(path: Path, model: onnx.ModelProto) -> None:
-    """Check and write a model; raises onnx.checker.ValidationError if it is none, which would be a defect."""
+    """Check and write a model; raises onnx.checker.ValidationError if this module made an invalid one."""
     onnx.checker.check_model(model, full_check=True)
     Path(path).write_bytes(model.SerializeToString())
 
 
 def run_onnx(path: Path, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """The outputs by name that ONNX's reference implementation, slow and plain, computes from a file."""
-    from onnx.reference import ReferenceEvaluator  # imports every operator, so only where it is wanted
+    """The outputs of a file by name, from ONNX's slow reference implementation."""
+    from onnx.reference import ReferenceEvaluator  # it imports every operator, so only a caller pays for it
 
     evaluator = ReferenceEvaluator(str(path))
     inputs = {name: np.asarray(feed[name], dtype=np.int64) for name in evaluator.input_names}

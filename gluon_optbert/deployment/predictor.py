@@ -20,7 +20,7 @@ from .directory import Deployment, load_deployment
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """What a prediction is made for.
+    """The text of a prediction.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Instance:
     second : str, optional
         The other sentence of a pair, or a context.
     label : str, optional
-        What is right, where it is known.
+        The right answer, if it is known.
     """
 
     first: str
@@ -47,7 +47,7 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """What a regression gives."""
+    """The value of a regression."""
 
     value: float
 
@@ -89,38 +89,41 @@ def read_instances(path: Path, *, labelled: bool = False, most: Optional[int] = 
     try:
         with open(path, encoding='utf-8') as file:
             lines = ((i, line) for i, line in enumerate(file, 1) if line.strip())
-            found = [
+            instances = [
                 instance_of(line, labelled=labelled, source=f'{path}: line {i}')
                 for i, line in itertools.islice(lines, most)
             ]
     except UnicodeDecodeError as error:
         raise ValueError(f'{path}: not UTF-8 at byte {error.start}; convert it') from error
-    if not found:
+    if not instances:
         raise ValueError(f'{path}: no text in it')
-    return found
+    return instances
 
 
 class Encoder:
-    """Text as what a network reads.
+    """Text to the features that a network reads.
 
     Parameters
     ----------
-    found : Deployment
+    deployment : Deployment
+
+    Raises
+    ------
+    ValueError
+        If the network has fewer than five positions.
     """
 
-    def __init__(self, found: Deployment):
-        length = found.architecture.max_length
+    def __init__(self, deployment: Deployment):
+        length = deployment.architecture.max_length
         if length < 5:
             raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
-        vocabulary, self._reading = found.vocabulary, found.reading
+        vocabulary, self._reading = deployment.vocabulary, deployment.reading
         self._read = make_reader(vocabulary, max_length=length)
         self._align = make_aligner(vocabulary, cased=is_cased(vocabulary))
         self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
 
     def features(self, instances: Sequence[Instance]) -> Features:
-        """What is read for sentences and pairs, one after the other; for questions, all windows of their
-        contexts.
-        """
+        """The features of sentences and pairs; of questions, those of all windows of their contexts."""
         if self._reading is not None:
             return self.windows(questions_of(instances)).features
         return self._read(
@@ -131,7 +134,7 @@ class Encoder:
         )
 
     def windows(self, questions: Sequence[Question]) -> Windows:
-        """What is read for questions."""
+        """The windows of questions."""
         assert self._reading is not None
         return make_windows(questions, self._align, self._reading, labelled=False, **self._ids)
 
@@ -147,15 +150,15 @@ def questions_of(instances: Sequence[Instance]) -> List[Question]:
 
 
 class Predictor:
-    """The network of a deployment directory with what stands before and behind it.
+    """The network of a deployment directory, from text to predictions.
 
     Parameters
     ----------
     directory : Path
         Of an export that computes the scores of a task.
     null_threshold : float, optional
-        Of question answering, instead of the export's: how far the score of having no answer must be above
-        that of the best one.
+        For question answering, instead of the export's: by how much the score of no answer must exceed that
+        of the best answer.
 
     Raises
     ------
@@ -165,42 +168,38 @@ class Predictor:
 
     Examples
     --------
-    >>> for found in Predictor('deploy').predict(['a fine film', ('one sentence', 'and another')]):
-    ...     print(found.label, found.probabilities)
+    >>> for prediction in Predictor('deploy').predict(['a fine film', ('one sentence', 'and another')]):
+    ...     print(prediction.label, prediction.probabilities)
     """
 
     def __init__(self, directory: Union[str, Path], *, null_threshold: Optional[float] = None):
-        block, found = load_deployment(Path(directory))
+        block, deployment = load_deployment(Path(directory))
         if null_threshold is not None:
-            if found.reading is None:
+            if deployment.reading is None:
                 raise ValueError(
                     f'{directory}: a null threshold is for question answering, and this is an export of '
-                    f'{found.head.kind if found.head.outputs else found.kind}'
+                    f'{deployment.head.kind if deployment.head.outputs else deployment.kind}'
                 )
-            found = dataclasses.replace(
-                found, reading=dataclasses.replace(found.reading, null_threshold=null_threshold)
+            deployment = dataclasses.replace(
+                deployment, reading=dataclasses.replace(deployment.reading, null_threshold=null_threshold)
             )
         block.hybridize(static_alloc=True)  # not static_shape: lengths vary
-        self._start(block, found)
+        self._start(block, deployment)
 
     @classmethod
-    def of(cls, block: Callable, found: Deployment) -> Predictor:
-        """The predictor of a network in memory that takes ids, token types and lengths."""
+    def of(cls, block: Callable, deployment: Deployment) -> Predictor:
+        """The predictor of a network in memory; it reads `TOKEN_INPUTS`."""
         predictor = cls.__new__(cls)
-        predictor._start(block, found)
+        predictor._start(block, deployment)
         return predictor
 
-    def _start(self, block: Callable, found: Deployment) -> None:
-        if found.kind != 'task':
+    def _start(self, block: Callable, deployment: Deployment) -> None:
+        if deployment.kind != 'task':
             raise ValueError(
-                f'this is an export of {found.kind}, which has no labels; export a fine-tuned model'
+                f'this is an export of {deployment.kind}, which has no labels; export a fine-tuned model'
             )
-        self._block, self.head, self._reading, self._encoder = (
-            block,
-            found.head,
-            found.reading,
-            Encoder(found),
-        )
+        self._block, self._encoder = block, Encoder(deployment)
+        self.head, self._reading = deployment.head, deployment.reading
 
     def predict(
         self,
@@ -216,10 +215,9 @@ class Predictor:
         instances : iterable of str, of (str, str) or of Instance
             Sentences, pairs, or questions with their contexts; read as they are needed.
         batch_size : int
-            Sequences that are computed together.
+            Sequences of a forward pass.
         ahead : int
-            Batches' worth of instances that are read at once, so that sequences of like length are computed
-            together.
+            Batches of instances that are read at once and sorted by length.
         """
         instances = iter(instances)
         while True:
@@ -243,16 +241,16 @@ class Predictor:
         return [self._label(row) for row in scores]
 
     def _scores(self, features: Features, batch_size: int) -> np.ndarray:
-        """The network's, by instance, or by window and token."""
+        """The scores of the network, by instance, or by window and token."""
         places = (int(features.lengths.max()),) if self._reading else ()
-        found = np.zeros((len(features), *places, self.head.outputs), np.float32)
+        all_scores = np.zeros((len(features), *places, self.head.outputs), np.float32)
         for batch in sorted_batches(features, batch_size):
             (scores,) = run(self._block, batch, TOKEN_INPUTS)
             if self._reading is None:
-                found[batch.rows] = scores
+                all_scores[batch.rows] = scores
             else:
-                found[batch.rows, : scores.shape[1]] = scores
-        return found
+                all_scores[batch.rows, : scores.shape[1]] = scores
+        return all_scores
 
     def _label(self, scores: np.ndarray) -> Label:
         powers = np.exp(scores.astype(np.float64) - scores.max())
@@ -267,26 +265,26 @@ def _as_instance(item: Union[str, Tuple[str, str], Instance]) -> Instance:
 
 
 def score(predictor: Predictor, labelled: Sequence[Instance]) -> float:
-    """How good predictions are: the share of right labels, or of answers that SQuAD counts as exact, or
-    Pearson's correlation.
+    """The score of predictions: accuracy, SQuAD's exact match, or Pearson's correlation, by the head.
 
     Raises
     ------
     ValueError
         If a label is none of the head's, or no number for a regression.
     """
-    found, wanted = list(predictor.predict(labelled)), [str(instance.label) for instance in labelled]
+    predictions = list(predictor.predict(labelled))
+    wanted = [str(instance.label) for instance in labelled]
     if predictor.head.kind == 'regression':
         try:
             values = np.array([float(label) for label in wanted])
         except ValueError as error:
             raise ValueError(f'labelled file: {error}') from error
-        return float(np.corrcoef(values, [prediction.value for prediction in found])[0, 1])
+        return float(np.corrcoef(values, [prediction.value for prediction in predictions])[0, 1])
     if predictor.head.kind == 'question_answering':
-        return float(np.mean([exact_match(answer.text, label) for answer, label in zip(found, wanted)]))
+        return float(np.mean([exact_match(answer.text, label) for answer, label in zip(predictions, wanted)]))
     unknown = sorted(set(wanted) - set(predictor.head.labels))
     if unknown:
         raise ValueError(
             f'labelled file: {", ".join(unknown[:9])} not among the labels {", ".join(predictor.head.labels)}'
         )
-    return float(np.mean([prediction.label == label for prediction, label in zip(found, wanted)]))
+    return float(np.mean([prediction.label == label for prediction, label in zip(predictions, wanted)]))

@@ -1,6 +1,4 @@
-"""Whether a pruning run is what it says: the gated network with its alpha truncated, the shrunk one, and its
-export agree.
-"""
+"""The check of a pruning run: the gated network with truncated alpha, the shrunk one and its export agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate vectors alpha, and how a tensor is multiplied by one without a slow backward pass."""
+"""The gate vectors alpha, their products with tensors, and the LayerNorm of a gated stream."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Gate(HybridBlock):
         Length of alpha, the width that it gates.
 
     Inputs:
-        - **vector** : what is to be gated, shape (units,).
+        - **vector** : shape (units,)
 
     Outputs:
-        - **gated** : the vector times alpha, shape (units,).
+        - **gated** : the vector times alpha, shape (units,)
     """
 
-    OPEN = 1.0  # where alpha starts
-    FIXED = 1.0  # where the alpha of a width that may not lose units stays
+    OPEN = 1.0  # the initial alpha
+    FIXED = 1.0  # the alpha of a width that may not lose units
 
     def __init__(self, units: int, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
@@ -43,21 +43,21 @@ class Gate(HybridBlock):
 
     @classmethod
     def value(cls, alpha: np.ndarray) -> np.ndarray:
-        """What the weights are multiplied by once alpha is trained."""
+        """The factors of the weights, from a trained alpha."""
         return alpha
 
 
 class HardConcreteGate(Gate):
-    """A gate whose alpha is drawn anew in every pass: Louizos et al. (2018), Learning Sparse Networks through
-    l0.
+    """A random gate, drawn in every pass (Louizos et al., 2018, Learning Sparse Networks through l0).
 
-    The parameter named alpha holds log-odds; a uniform draw u becomes the gate clip(sigmoid((log u - log(1 -
-    u) + odds) / TEMPERATURE) (HIGH - LOW) + LOW, 0, 1). Temperature and stretch are the paper's."""
+    The parameter alpha holds log-odds. A uniform draw u gives s = sigmoid((log u - log(1 - u) + odds) /
+    TEMPERATURE), and the gate is clip(s (HIGH - LOW) + LOW, 0, 1). Temperature, HIGH and LOW are the paper's.
+    """
 
     TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1
     SHIFT = TEMPERATURE * float(np.log(-LOW / HIGH))  # a gate is open with probability sigmoid(odds - SHIFT)
-    OPEN = 3.0  # whose deterministic value is one
-    FIXED = 30.0  # whose every draw is one
+    OPEN = 3.0  # its gate without noise is one
+    FIXED = 30.0  # its gate is one in every draw
 
     def hybrid_forward(self, F, vector: Tensor, alpha: Tensor) -> Tensor:  # pylint: disable=arguments-differ
         uniform = F.random.uniform(1e-6, 1 - 1e-6, shape=(self._units,))
@@ -77,17 +77,16 @@ class HardConcreteGate(Gate):
 
 
 def spread(F, vector: Tensor, column: Tensor, units: int) -> Tensor:
-    """A vector for every token, times a number of that token's, by a matrix product, so that its gradients
-    are some too.
+    """The outer product of a column and a vector: for every token, the vector times the token's number.
 
-    The gradients of ``broadcast_mul`` and ``broadcast_add`` towards the small side are scalar loops on a CPU
-    and several times as slow.
+    It is computed as a matrix product, whose gradients are matrix products too. ``broadcast_mul`` would give
+    the same, but its gradient towards the vector is a scalar loop on a CPU and several times as slow.
 
     Parameters
     ----------
     vector : Tensor, shape (units,)
     column : Tensor, shape (length, batch, 1)
-        The numbers; ones to repeat the vector as it is.
+        One number for each token; ones repeat the vector.
     units : int
 
     Returns
@@ -105,15 +104,16 @@ def column_of_ones(F, data: Tensor) -> Tensor:
 
 
 def gated_by(F, data: Tensor, vector: Tensor, column: Optional[Tensor], units: int) -> Tensor:
-    """Every token times a vector: with a fast gradient given `column`, and with the least to write to memory
-    without.
+    """Every token times a vector, shape (length, batch, units).
+
+    With `column` the gradient is fast; without it the forward pass writes less to memory.
 
     Parameters
     ----------
     data : Tensor, shape (length, batch, units)
     vector : Tensor, shape (units,)
     column : Tensor, shape (length, batch, 1), or None
-        Ones, where there will be a backward pass.
+        Ones if there will be a backward pass.
     units : int
     """
     with mx.AttrScope(__part__='gates'):  # for tools/profile_training.py
@@ -123,25 +123,23 @@ def gated_by(F, data: Tensor, vector: Tensor, column: Optional[Tensor], units: i
 
 
 class StreamLayerNorm(nn.LayerNorm):
-    """LayerNorm on the residual stream, whose units may be gated.
+    """LayerNorm of the residual stream, whose units may have gates.
 
-    Alpha scales what leaves it: gamma and beta times alpha, which costs nothing per token. A unit whose alpha
-    is zero has left the stream, so the moments are those of the units that remain, as they will be once it is
-    cut.
+    Alpha multiplies gamma and beta and so scales the output, at no cost per token. A unit with an alpha of
+    zero is out of the stream. The moments are those of the other units, as they will be after the cut.
 
-    MXNet's own operator has a slow gradient on a CPU; where there is something to train, the moments and what
-    is multiplied and added are matrix products instead, and forward and backward together take 0.4 of its
-    time.
+    The gradient of MXNet's own operator is slow on a CPU. A trainable network therefore computes the moments,
+    the scale and the shift as matrix products; forward and backward together take 0.4 of the operator's time.
 
     Parameters
     ----------
     units : int
     trainable : bool
-        Whether there will be a backward pass; without, and without gates, it is MXNet's operator.
+        Whether there will be a backward pass; without one, and without gates, MXNet's operator is used.
 
     Inputs:
         - **data** : shape (..., units)
-        - **alpha** : shape (units,), or None.
+        - **alpha** : shape (units,), or None
     """
 
     def __init__(self, units: int, *, trainable: bool = True, prefix=None, params=None):
@@ -156,7 +154,7 @@ class StreamLayerNorm(nn.LayerNorm):
         else:
             gamma, beta = gamma * alpha, beta * alpha
             alive = F.BlockGrad(alpha != 0)
-            share = F.broadcast_div(alive, F.sum(alive))  # gamma and beta are zero where this is
+            share = F.broadcast_div(alive, F.sum(alive))  # zero for the units that gamma and beta zero out
 
         def mean(values):
             return F.FullyConnected(
@@ -191,7 +189,7 @@ class Gates:
         return {key: parameter.data().asnumpy() for key, parameter in self.parameters.items()}
 
     def set(self, alphas: Mapping[str, np.ndarray]) -> None:
-        """Set alpha; raises ValueError unless every gate gets a vector of its own length."""
+        """Set every alpha; raises ValueError if one is missing, unknown or of another length."""
         wrong = [
             key for key, parameter in self.parameters.items() if np.shape(alphas.get(key)) != parameter.shape
         ]

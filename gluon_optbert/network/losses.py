@@ -14,7 +14,7 @@ class PretrainingLoss(HybridBlock):
     Parameters
     ----------
     accuracy : bool
-        Whether to count right predictions as well.
+        Whether to count correct predictions too.
 
     Inputs:
         - **next_sentence_scores** : shape (batch, 2)
@@ -25,7 +25,7 @@ class PretrainingLoss(HybridBlock):
     Outputs:
         - **mlm** : sum over masked tokens, shape (1,), float32
         - **nsp** : sum over instances, shape (1,), float32
-        - **mlm_correct**, **nsp_correct** : how many were predicted right, shape (1,); with `accuracy` only
+        - **mlm_correct**, **nsp_correct** : numbers of correct predictions, shape (1,); with `accuracy` only
     """
 
     def __init__(self, accuracy: bool = False, prefix=None, params=None):
@@ -56,8 +56,8 @@ class PretrainingLoss(HybridBlock):
 class TaskLoss(HybridBlock):
     """The loss of a task's head, summed over a worker's share of a batch (Devlin et al., 2018, section 4).
 
-    Cross entropy of the labels, or of the places of an answer's first and last token, half each; squared
-    error of a regression.
+    It is the squared error for a regression and the cross entropy for a classification. For question
+    answering it is the mean of two cross entropies: of the positions of the answer's first and last token.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
-"""The pre-training network around the encoder, and its loss (optBERT, Figure 1 and equation (1))."""
+"""The network around the encoder: embeddings, pooler, and the heads of pre-training or of a task (optBERT,
+Figure 1)."""
 
 from __future__ import annotations
 
@@ -44,9 +45,9 @@ def first_tokens(F, encoded: Tensor) -> Tensor:
 class VocabularyScores(nn.Dense):
     """The last layer of the MLM decoder.
 
-    Where the gradient of a weight is not asked for, MXNet 1.9.1 with oneDNN leaves that of the bias at zero.
-    So a bias that is trained while the weight is frozen comes in as a product of its own. What is trained is
-    settled before the first pass.
+    MXNet 1.9.1 with oneDNN leaves the gradient of a bias at zero if its weight needs none. A bias that is
+    trained while the weight is frozen is therefore added by a product of its own. The first pass fixes which
+    of the two it is.
 
     Inputs:
         - **data** : shape (batch, masked, width)
@@ -68,9 +69,9 @@ class VocabularyScores(nn.Dense):
 class OptBERTModel(BERTModel):
     """GluonNLP's BERTModel around an `OptBERTEncoder`: embeddings, pooler, MLM decoder and NSP classifier.
 
-    Inputs and outputs are GluonNLP's; with the head of a task the only output is its scores, shape (batch,
+    Inputs and outputs are GluonNLP's. With the head of a task the only output is its scores, shape (batch,
     outputs), or (batch, length, 2) for question answering. With gates, alpha_h also multiplies the pooled
-    units where the NSP head reads them and the LayerNorm of the MLM head.
+    units that the NSP head reads, and the LayerNorm of the MLM head.
 
     Parameters
     ----------
@@ -124,10 +125,11 @@ class OptBERTModel(BERTModel):
 
     @property
     def gates(self) -> Gates:
-        """The gates of the network, none if it was built without."""
+        """The gates of the network; none if it was built without."""
         return Gates({key: gate.alpha for key, gate in self.encoder.gates().items()})
 
-    # Known input widths: a deferred initialisation would draw random numbers in the first step.
+    # These three state their input widths. Without them initialisation is deferred, and the first step would
+    # draw random numbers.
     def _get_classifier(self, prefix):
         with self.name_scope():
             return nn.Dense(2, in_units=self._units, prefix=prefix)
@@ -185,7 +187,7 @@ class OptBERTModel(BERTModel):
 
 
 def named_parameters(model: OptBERTModel) -> Dict[str, mx.gluon.Parameter]:
-    """The parameters of a network by their structural names, gates and tied names left out."""
+    """The parameters of a network by their structural names, without gates and tied names."""
     return {
         name: parameter
         for name, parameter in model._collect_params_with_prefix().items()
@@ -194,7 +196,7 @@ def named_parameters(model: OptBERTModel) -> Dict[str, mx.gluon.Parameter]:
 
 
 def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
-    """The weights of a network as arrays, gates left out; the names of `network_shapes`."""
+    """The weights of a network as arrays, without gates, by the names of `network_shapes`."""
     return {name: parameter.data().asnumpy() for name, parameter in named_parameters(model).items()}
 
 
@@ -248,6 +250,8 @@ def build(
 
 
 def load(model: OptBERTModel, parameters: Mapping[str, np.ndarray]) -> None:
-    """Put arrays into the network's parameters; names that it has no room for (an unused head) are left out."""
+    """Set the network's parameters to arrays; arrays that it has no parameter for (an unused head) are
+    ignored.
+    """
     for name, parameter in named_parameters(model).items():
         parameter.set_data(mx.nd.array(parameters[name], dtype=parameter.dtype))

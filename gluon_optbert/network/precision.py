@@ -1,8 +1,8 @@
-"""Reduced precision in training: which products are taken in it, and what a processor needs for it.
+"""Reduced precision in training: the matrix products that have it, and the processors that can compute them.
 
-The matrix products of the encoder, forward and backward, take operands of the reduced type; MXNet's AMP
-operators cast them within the graph. Weights, gradients, LayerNorm, softmax, the heads, losses, alpha and the
-optimizer's state stay float32."""
+The operands of the encoder's matrix products have the reduced type, in the forward and in the backward pass.
+MXNet's AMP operators cast them within the graph. Weights, gradients, LayerNorm, softmax, the heads, losses,
+alpha and the optimizer's state stay float32."""
 
 from __future__ import annotations
 
@@ -20,30 +20,33 @@ _CASTS = {'bfloat16': BFLOAT16, 'float16': 'float16'}
 
 
 def lowered(F, data: Tensor, precision: str) -> Tensor:
-    """A float32 tensor in the precision of the products."""
+    """A float32 tensor, cast to the precision of the products."""
     return F.amp_cast(data, dtype=_CASTS[precision]) if precision in _CASTS else data
 
 
 def raised(F, data: Tensor, precision: str) -> Tensor:
-    """What a product gave, in float32."""
+    """The result of a product, cast to float32."""
     return F.amp_cast(data, dtype='float32') if precision in _CASTS else data
 
 
 def product(F, data: Tensor, weight: Tensor, bias: Tensor, *, units: int, precision: str) -> Tensor:
-    """A matrix product and a bias over the last axis; data and result are `lowered`, weight and bias are not."""
+    """A matrix product over the last axis plus a bias.
+
+    Data and result have the precision of the products (see `lowered`); weight and bias are float32.
+    """
     return F.FullyConnected(
         data, lowered(F, weight, precision), lowered(F, bias, precision), num_hidden=units, flatten=False
     )
 
 
 class Product(nn.Dense):
-    """A Dense layer over the last axis whose product is taken in a precision of its own.
+    """A Dense layer over the last axis, with a precision for its product.
 
     Inputs:
-        - **data** : shape (..., in_units), `lowered`
+        - **data** : shape (..., in_units), in that precision (see `lowered`)
 
     Outputs:
-        - **outputs** : shape (..., units), to be `raised`
+        - **outputs** : shape (..., units), in that precision (see `raised`)
     """
 
     def __init__(self, units: int, in_units: int, *, precision: str = 'float32', prefix=None, params=None):
@@ -63,7 +66,7 @@ def _cpu_flags() -> str:
 
 
 def need_bfloat16() -> None:
-    """Raise ValueError if this processor is known to lack AVX-512, without which oneDNN has no bfloat16."""
+    """Raise ValueError if this processor is known to lack AVX-512; oneDNN has no bfloat16 without it."""
     flags = _cpu_flags()
     if flags and 'avx512bw' not in flags:
         raise ValueError(
@@ -73,13 +76,13 @@ def need_bfloat16() -> None:
 
 
 def bfloat16_is_native() -> bool:
-    """Whether this processor multiplies bfloat16 itself (avx512_bf16 or amx_bf16) rather than in emulation."""
+    """Whether this processor multiplies bfloat16 natively (avx512_bf16 or amx_bf16), not in emulation."""
     flags = _cpu_flags()
     return 'avx512_bf16' in flags or 'amx_bf16' in flags
 
 
 def check_precision(precision: str, ctx: mx.Context) -> None:
-    """Raise ValueError unless a network can be trained there in that precision."""
+    """Raise ValueError unless a network can be trained on a device in a precision."""
     if precision == 'float16' and ctx.device_type != 'gpu':
         raise ValueError(
             'precision float16: MXNet multiplies it on a GPU only, and none is seen here; take bfloat16 or '

@@ -1,9 +1,9 @@
-"""Model directories: an architecture, its parameters and vocabulary, and how they were made.
+"""Model directories: an architecture, its parameters and vocabulary, and their recipe.
 
     architecture.json  model.params  vocab.txt  recipe.yaml  progress.json  manifest.json  (head.json)
 
-``model.params`` is MXNet's own format with GluonNLP's names. The manifest has the size and SHA-256 of every
-other file, and nothing is parsed before it is checked."""
+``model.params`` has MXNet's own format and GluonNLP's names. The manifest has the size and SHA-256 of every
+other file; both are checked before a file is parsed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FILES = ('architecture.json', 'model.params', 'vocab.txt', 'recipe.yaml', 'prog
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
-    """What a model directory holds.
+    """The content of a model directory.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ class SavedModel:
         As `network_shapes` lists them.
     vocabulary : BERTVocab
     recipe : dict
-        The recipe that made it.
+        The recipe of the run that wrote it.
     progress : dict
-        Where training stood, and what it had measured.
+        The step that training had reached, and its measurements.
     alphas : dict of width key to np.ndarray, optional
-        The gates, of a network that has not been folded yet.
+        The gates, if they are not folded into the parameters yet.
     head : Head
-        Those of pre-training unless given; only a task's is written, to ``head.json``.
+        The heads of pre-training unless given. Only a task's head is written, to ``head.json``.
     """
 
     architecture: Architecture
@@ -70,9 +70,9 @@ def write_model(
     directory : Path
     model : SavedModel
     replace : bool
-        Whether a directory that is there gives way.
+        Whether to replace an existing directory.
     extra : mapping of file name to bytes, optional
-        What else goes in, such as ``metrics.jsonl``.
+        Further files, such as ``metrics.jsonl``.
 
     Raises
     ------

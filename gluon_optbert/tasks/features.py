@@ -1,9 +1,8 @@
-"""Tokenised instances of a task, and their batches: of like lengths, in an order that any number of ranks
-share.
+"""Tokenised instances of a task, and their batches.
 
-An epoch is a permutation of the instances, cut into pools of some batches; a pool is sorted by length and cut
-into batches, and the batches are shuffled. So a batch holds instances of like lengths and little padding, and
-rank r of N takes every N-th row."""
+An epoch permutes the instances and cuts them into pools. Each pool is sorted by length and cut into batches,
+and the batches are shuffled. The instances of a batch therefore have similar lengths and little padding. The
+order does not depend on the number of ranks: rank r of N takes every N-th row of a batch."""
 
 from __future__ import annotations
 
@@ -16,23 +15,24 @@ from gluonnlp.vocab import BERTVocab
 
 from ..text.vocabulary import is_cased, make_tokenizer
 
-LENGTH_MULTIPLE = 8  # lengths are rounded up to it, so that few shapes occur
-_POOL = 64  # batches that are sorted by length together
+LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that there are few shapes
+_POOL = 64  # batches of a pool
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Instances in a row: instance i is ids[starts[i]:starts[i + 1]], and its second segment begins at its
-    token seconds[i].
+    """The tokens of all instances, one instance after the other.
+
+    Instance i is ids[starts[i]:starts[i + 1]]; its second segment begins at its token seconds[i].
 
     Parameters
     ----------
     ids : np.ndarray of int32, shape (tokens,)
     starts : np.ndarray of int64, shape (instances + 1,)
     seconds : np.ndarray of int64, shape (instances,)
-        The length of an instance that has no second segment.
+        For an instance without a second segment, its length.
     labels : np.ndarray, shape (instances,) or (instances, 2), optional
-        Numbers of classes, values, or the positions of the first and the last token of an answer.
+        Class indices, values, or the positions of the first and the last token of an answer.
     """
 
     ids: np.ndarray
@@ -49,9 +49,7 @@ class Features:
         return np.diff(self.starts)
 
     def width(self, rows: np.ndarray) -> int:
-        """Tokens that the longest of some instances takes in a batch: rounded up, yet never more than the
-        longest of all.
-        """
+        """The length of a batch of some rows: of the longest, rounded up, at most that of all instances."""
         longest = int(self.lengths[rows].max())
         return min(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, self._longest)
 
@@ -63,7 +61,7 @@ class Features:
     def of(
         cls, instances: Iterable[Tuple[Sequence[int], int]], labels: Optional[np.ndarray] = None
     ) -> Features:
-        """From the ids of each instance and the place of its second segment."""
+        """Features from the ids of each instance and the position of its second segment."""
         ids, starts, seconds = [], [0], []
         for tokens, second in instances:
             ids.extend(tokens)
@@ -74,9 +72,9 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class TaskBatch:
-    """One rank's part of a global batch: b instances of length L, which fits the longest of the global batch.
+    """One rank's part of a global batch: b instances, padded to the length L of the whole global batch.
 
-    Rows that fill a batch up repeat another one with the weight zero.
+    A row that only fills the batch repeats another one and has the weight zero.
     """
 
     input_ids: np.ndarray  # (b, L) int32
@@ -84,18 +82,18 @@ class TaskBatch:
     valid_length: np.ndarray  # (b,) float32
     labels: np.ndarray  # (b,) or (b, 2) float32
     weights: np.ndarray  # (b,) float32
-    rows: np.ndarray  # (b,) int64; numbers of the instances
+    rows: np.ndarray  # (b,) int64; indices of the instances
     instance_total: int  # instances of weight one in the global batch
-    token_total: int  # tokens in those, padding not counted
+    token_total: int  # tokens of those, without padding
 
 
 def pair(
     first: Sequence[int], second: Optional[Sequence[int]], *, cls_id: int, sep_id: int, max_length: int
 ) -> Tuple[List[int], int]:
-    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], and where B begins; what is too long loses tokens at the end
-    of its longer text.
+    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], and the position where B begins.
 
-    At a tie the second text loses one, as in BERT's program.
+    A sequence that is too long loses tokens at the end of its longer text, at a tie of the second one, as in
+    BERT's program.
     """
     if second is None:
         tokens = [cls_id, *first[: max_length - 2], sep_id]
@@ -111,7 +109,7 @@ def pair(
 
 
 def make_reader(vocabulary: BERTVocab, *, max_length: int) -> Callable[..., Features]:
-    """A function (sentences or pairs, labels if there are) → what a network with this vocabulary reads."""
+    """A function from sentences or pairs, and optional labels, to `Features`."""
     tokenize = make_tokenizer(vocabulary, cased=is_cased(vocabulary))
     cls_id, sep_id = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
 
@@ -134,15 +132,14 @@ def make_reader(vocabulary: BERTVocab, *, max_length: int) -> Callable[..., Feat
 
 
 def steps_per_epoch(features: Features, batch_size: int) -> int:
-    """Batches that hold every instance once."""
+    """The number of batches of an epoch."""
     return -(-len(features) // batch_size)
 
 
 def training_batches(
     features: Features, *, batch_size: int, seed: int, start: int = 0, rank: int = 0, workers: int = 1
 ) -> Generator[TaskBatch, None, None]:
-    """One rank's part of every batch, without end; every instance comes once per epoch, whatever `workers`
-    is.
+    """One rank's part of every batch, without end. Every instance comes once an epoch, whatever `workers` is.
 
     Parameters
     ----------
@@ -150,7 +147,7 @@ def training_batches(
     batch_size : int
         Of the global batch, a multiple of `workers`.
     seed : int
-        The order of an epoch follows from it and the epoch's number alone.
+        The order of an epoch depends only on it and the epoch's number.
     start : int
         Global batches already consumed.
     rank, workers : int
@@ -178,8 +175,9 @@ def _epoch(lengths: np.ndarray, batch_size: int, random: np.random.RandomState) 
 def evaluation_batches(
     features: Features, *, tokens: int, rank: int = 0, workers: int = 1
 ) -> Generator[TaskBatch, None, None]:
-    """One rank's batches that hold every instance once, the longest first, of as many as fit `tokens` tokens,
-    padding counted.
+    """One rank's part of batches that hold every instance once, the longest first.
+
+    A batch has as many instances as fit into `tokens` tokens, with padding.
     """
     lengths = features.lengths
     order = np.argsort(-lengths, kind='stable')
@@ -192,17 +190,17 @@ def evaluation_batches(
 
 
 def sorted_batches(features: Features, batch_size: int) -> Iterator[TaskBatch]:
-    """Batches of so many instances that hold every instance once, the shortest first."""
+    """Batches that hold every instance once, the shortest first."""
     order = np.argsort(features.lengths, kind='stable')
     for first in range(0, len(order), batch_size):
         rows = order[first : first + batch_size]
         yield _batch(features, rows, np.ones(len(rows), np.float32), rows)
 
 
-def _batch(features: Features, rows: np.ndarray, weights: np.ndarray, everyone: np.ndarray) -> TaskBatch:
-    """A batch of some rows, as long as the longest of `everyone`'s."""
+def _batch(features: Features, rows: np.ndarray, weights: np.ndarray, all_rows: np.ndarray) -> TaskBatch:
+    """One rank's `rows` of the global batch `all_rows`."""
     valid, starts = features.lengths[rows], features.starts
-    width = features.width(everyone)
+    width = features.width(all_rows)
     ids = np.zeros((len(rows), width), np.int32)
     for target, row in zip(ids, rows):
         target[: starts[row + 1] - starts[row]] = features.ids[starts[row] : starts[row + 1]]
@@ -220,6 +218,6 @@ def _batch(features: Features, rows: np.ndarray, weights: np.ndarray, everyone: 
         labels,
         weights,
         rows,
-        len(everyone),
-        int(features.lengths[everyone].sum()),
+        len(all_rows),
+        int(features.lengths[all_rows].sum()),
     )
