@@ -15,7 +15,7 @@ from ..architecture.parameters import PARTS, Parameters, ParameterSpec, network_
 from ..network.saved_model import SavedModel, write_model
 from ..runs.recipe import checked, option, to_dict
 from ..runs.staging import refuse_existing
-from .name_maps import TRANSPOSED, look_up
+from .name_maps import is_transposed, look_up
 from .sources import Source, read_source
 
 INITIAL_STD = 0.02  # of random weights, BERT's
@@ -85,7 +85,7 @@ def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str
         if here not in wanted:
             problems.append(f'unknown {name!r:.200} {array.shape}')
             continue
-        if name.endswith(TRANSPOSED):
+        if is_transposed(source.form, name):
             array = array.T
         if array.shape != wanted[here]:
             problems.append(f'{name} has shape {array.shape}, wanted {wanted[here]} for {here}')

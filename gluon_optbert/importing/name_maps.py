@@ -103,7 +103,7 @@ TENSORFLOW: NameMap = {
     'cls/squad/output_bias': 'task.bias',
     'global_step': None,
 }
-TRANSPOSED = '/kernel'  # how the name of a TensorFlow matrix ends that has its inputs along the rows
+_TRANSPOSED = '/kernel'  # how the name of a TensorFlow matrix ends that has its inputs along the rows
 OPTIMIZER_STATE = (
     '/adam_m',
     '/adam_v',
@@ -174,6 +174,11 @@ def look_up(form: str, name: str) -> Tuple[bool, Optional[str]]:
     pattern = f'{numbered.group(1)}{{i}}{numbered.group(3)}' if numbered else ''
     here = names.get(pattern)
     return pattern in names, here.replace('{i}', numbered.group(2)) if here and numbered else None
+
+
+def is_transposed(form: str, name: str) -> bool:
+    """Whether a matrix of a checkpoint of a form (a key of `MAPS`) has its inputs along the rows."""
+    return form == 'TensorFlow' and name.endswith(_TRANSPOSED)
 
 
 def names_in(form: str, layers: int) -> Dict[str, str]:

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 from safetensors.numpy import save_file
 
-from gluon_optbert.importing.name_maps import MAPS, PREFIX, TRANSPOSED
+from gluon_optbert.importing.name_maps import MAPS, PREFIX, is_transposed
 from gluon_optbert.importing.tensorflow_reader import masked_checksum
 from helpers.tiny import TOKENS, network, random_parameters, vocabulary
 
@@ -55,7 +55,7 @@ def named(form, parameters=None, *, without=(), prefix=True, spelling=0):
             if name.startswith(('cls', 'qa', 'classifier', 'output', 'span')) or not prefix
             else PREFIX[form] + name
         )
-        arrays[whole] = value.T.copy() if name.endswith(TRANSPOSED) else value
+        arrays[whole] = value.T.copy() if is_transposed(form, name) else value
     return arrays
 
 
