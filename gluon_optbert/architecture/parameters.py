@@ -78,7 +78,7 @@ What Table 5 leaves open is decided so:
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Collection, Dict, Mapping, Optional, Tuple
 
 from .architecture import Architecture, Axis
 from .heads import PRETRAINING, Head
@@ -227,6 +227,22 @@ def parameter_table(architecture: Architecture, head: Head = PRETRAINING) -> Dic
         builder.norm('decoder.2', e, 'mlm', gated=not factorised)
         builder.add('decoder.3.bias', (('vocab_size',),), 'mlm')
     return builder.table
+
+
+def parameters_left(architecture: Architecture, layers: Collection[int]) -> Dict[str, ParameterSpec]:
+    """The parameters that stay when only some layers do: as they were, by the names that they get.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    layers : collection of int, increasing
+        The layers that stay; they are numbered anew.
+    """
+    smaller = dataclasses.replace(architecture, layers=tuple(architecture.layers[i] for i in layers))
+    staying = [
+        spec for spec in parameter_table(architecture).values() if spec.layer is None or spec.layer in layers
+    ]
+    return dict(zip(parameter_table(smaller), staying))
 
 
 def network_shapes(architecture: Architecture, head: Head = PRETRAINING) -> Dict[str, Tuple[int, ...]]:

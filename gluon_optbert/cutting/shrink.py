@@ -18,6 +18,7 @@ from ..architecture.parameters import (
     check_alphas,
     check_parameters,
     parameter_table,
+    parameters_left,
 )
 from .selection import Selection, keep_all
 
@@ -128,12 +129,8 @@ def _cut(
     _check_selection(architecture, selection)
     narrower = dataclasses.replace(selection, layers=None).architecture(architecture)
     layers = range(len(architecture.layers)) if selection.layers is None else selection.layers
-    specs = [
-        spec for spec in parameter_table(narrower).values() if spec.layer is None or spec.layer in layers
-    ]
-    names = parameter_table(selection.architecture(architecture))  # the same ones, their layers moved up
     left = {}
-    for name, spec in zip(names, specs):
+    for name, spec in parameters_left(narrower, layers).items():
         value = value_of(spec.name)
         for side, axis in enumerate(spec.axes):
             indices = _axis_indices(axis, architecture, selection)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
-from ..architecture.parameters import Alphas, network_shapes
+from ..architecture.parameters import Alphas, parameters_left
 from ..cutting.selection import Selection, keep_all, truncate
 from ..cutting.shrink import shrink
 from ..network.model import build
@@ -27,7 +27,6 @@ from .directory import import_symbol
 from .export import TOLERANCE, NotEqual, export, relative_difference
 
 NAMES = list(INPUTS)
-_CELLS = 'encoder.transformer_cells.'  # how the names of a layer's parameters begin; its number is next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,18 +107,11 @@ def without_dropped(
     emptied = {key: 0 for key, units in selection.kept.items() if key[0] == 'f' and not len(units)}
     architecture = saved.architecture.with_widths(emptied)
     kept = range(len(architecture.layers)) if selection.layers is None else selection.layers
+    staying = parameters_left(architecture, kept)
     architecture = dataclasses.replace(architecture, layers=tuple(architecture.layers[i] for i in kept))
-
-    def old(name: str) -> str:
-        """The name of a parameter of `architecture` in the model."""
-        if not name.startswith(_CELLS):
-            return name
-        number, rest = name[len(_CELLS) :].split('.', 1)
-        return f'{_CELLS}{kept[int(number)]}.{rest}'
-
     return (
         architecture,
-        {name: saved.parameters[old(name)] for name in network_shapes(architecture)},
+        {name: saved.parameters[spec.name] for name, spec in staying.items()},
         {
             key: alphas[key if key == 'h' else f'{key[0]}{kept[int(key[1:])]}']
             for key, width in architecture.widths().items()

@@ -1,5 +1,7 @@
 """The parameter table: what its docstring says, and that it is the table of the network."""
 
+import dataclasses
+
 import pytest
 from helpers.architectures import ARCHITECTURES
 from helpers.tiny import network
@@ -7,7 +9,7 @@ from hypothesis import given
 
 from gluon_optbert.architecture import parameters as module
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.architecture.parameters import parameter_table
+from gluon_optbert.architecture.parameters import parameter_table, parameters_left
 from gluon_optbert.network.model import build, named_parameters
 
 HEADS = [
@@ -90,6 +92,22 @@ def test_decay_and_normal_weights_are_for_matrices_and_precision_for_products(ar
         assert not spec.attention_scale or spec.low_precision
         if spec.low_precision:
             assert spec.layer is not None or spec.part == 'embeddings'
+
+
+@given(ARCHITECTURES)
+def test_parameters_that_stay_with_some_layers_move_up(architecture):
+    layers = range(0, len(architecture.layers), 2)
+    smaller = dataclasses.replace(architecture, layers=architecture.layers[::2])
+    staying, table = parameters_left(architecture, layers), parameter_table(smaller)
+    assert list(staying) == list(table)
+    for name, spec in staying.items():
+        new = table[name]
+        assert (spec.shape, spec.part, spec.name.split('.')[-2:]) == (
+            new.shape,
+            new.part,
+            name.split('.')[-2:],
+        )
+        assert spec.layer == (None if new.layer is None else layers[new.layer])
 
 
 def test_queries_and_nothing_else_take_the_scale_of_attention():
