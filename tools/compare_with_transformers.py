@@ -53,7 +53,7 @@ class CompareRecipe:
     sentences: Path = option('text to compare on, one sentence a line')
     count: int = option('sentences to take, the first ones that are not blank', 32)
     length: int = option('tokens that a longer sentence is cut to', 128)
-    cased: bool = option('whether the vocabulary has upper case', False)
+    cased: Optional[bool] = option('keep capitals and accents; as the vocabulary is, if not given', None)
     tolerance: float = option('largest difference allowed', 1e-4)
 
     def problems(self) -> List[str]:

@@ -14,7 +14,7 @@ from ..tasks.answers import Answer, best_answers, given
 from ..tasks.features import Features, make_reader, sorted_batches
 from ..tasks.metrics import exact_match
 from ..tasks.squad import Question, Windows, make_windows
-from ..text.vocabulary import is_cased, make_aligner
+from ..text.vocabulary import make_aligner
 from .directory import Deployment, load_deployment
 
 
@@ -119,7 +119,7 @@ class Encoder:
             raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
         vocabulary, self._reading = deployment.vocabulary, deployment.reading
         self._read = make_reader(vocabulary, max_length=length)
-        self._align = make_aligner(vocabulary, cased=is_cased(vocabulary))
+        self._align = make_aligner(vocabulary)
         self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
 
     def features(self, instances: Sequence[Instance]) -> Features:

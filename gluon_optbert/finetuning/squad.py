@@ -17,7 +17,7 @@ from ..runs.recipe import checked, option
 from ..tasks.answers import answer_files, best_answers
 from ..tasks.metrics import squad_v1, squad_v2
 from ..tasks.squad import Question, Reading, Windows, make_windows, read_questions
-from ..text.vocabulary import is_cased, make_aligner
+from ..text.vocabulary import make_aligner
 from ..training.distributed import Workers
 from .exercise import Exercise, data_directory
 from .finetune import finetune
@@ -84,7 +84,7 @@ def _windows(
     questions: Mapping[str, List[Question]], vocabulary: BERTVocab, reading: Reading
 ) -> Dict[str, Windows]:
     """The questions of both parts as the network reads them."""
-    align = make_aligner(vocabulary, cased=is_cased(vocabulary))
+    align = make_aligner(vocabulary)
     return {
         part: make_windows(
             asked,

@@ -13,7 +13,7 @@ from typing import Callable, Generator, Iterable, Iterator, List, Optional, Sequ
 import numpy as np
 from gluonnlp.vocab import BERTVocab
 
-from ..text.vocabulary import is_cased, make_tokenizer
+from ..text.vocabulary import make_tokenizer
 
 LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that there are few shapes
 _POOL = 64  # batches of a pool
@@ -110,7 +110,7 @@ def pair(
 
 def make_reader(vocabulary: BERTVocab, *, max_length: int) -> Callable[..., Features]:
     """A function from sentences or pairs, and optional labels, to `Features`."""
-    tokenize = make_tokenizer(vocabulary, cased=is_cased(vocabulary))
+    tokenize = make_tokenizer(vocabulary)
     cls_id, sep_id = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
 
     def read(texts: Iterable[Sequence[str]], labels: Optional[np.ndarray] = None) -> Features:

@@ -51,7 +51,7 @@ class ShardRecipe:
     vocab: Path = option('WordPiece vocabulary, one token per line', metavar='FILE')
     output: Path = option('directory of shards to make', metavar='DIR')
     layout: str = option('how the text is laid out', 'auto', choices=('auto', *documents.LAYOUTS))
-    cased: bool = option('keep capitals, for a cased vocabulary', False)
+    cased: Optional[bool] = option('keep capitals and accents; as the vocabulary is, if not given', None)
     max_seq_length: int = option('tokens of an instance, [CLS] and [SEP] counted', 128)
     max_predictions: Optional[int] = option(
         'masked tokens of an instance at most; 20 per 128 tokens if not given', None
@@ -359,6 +359,7 @@ def make_shards(
     began = time.perf_counter()
     refuse_existing(recipe.output)
     vocab = vocabulary.read_vocabulary(recipe.vocab)
+    recipe = dataclasses.replace(recipe, cased=vocabulary.is_cased(vocab, recipe.cased, source=recipe.vocab))
     workers = recipe.workers or len(os.sched_getaffinity(0))
     found = survey(recipe)
     log.info(
@@ -439,6 +440,7 @@ def _manifest(
 ) -> Dict[str, Any]:
     """What vouches for the shards; nothing in it depends on the time, the place or the number of workers."""
     left_out = ('output', 'workers')
+    libraries = ('numpy', 'gluonnlp', 'blingfire', 'sacremoses', *(('tokenizers',) if recipe.cased else ()))
     return {
         'format': shards.FORMAT,
         'version': shards.VERSION,
@@ -447,8 +449,6 @@ def _manifest(
         'cased': recipe.cased,
         'vocabulary': {'size': vocab_size, 'sha256': vocab_hash},
         'recipe': {name: value for name, value in to_dict(recipe).items() if name not in left_out},
-        'versions': {
-            name: metadata.version(name) for name in ('numpy', 'gluonnlp', 'blingfire', 'sacremoses')
-        },
+        'versions': {name: metadata.version(name) for name in libraries},
         'splits': splits,
     }

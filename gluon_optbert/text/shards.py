@@ -239,6 +239,8 @@ class Shards:
             files,
             manifest,
         )
+        if 'cased' in manifest:
+            shards.vocabulary()
         for number in range(len(files)):
             shards.read(number) if verify else shards._check_size(number)
         return shards
@@ -254,12 +256,20 @@ class Shards:
         Raises
         ------
         FileNotFoundError, ValueError
-            If the file beside the shards is missing or is another.
+            If the file beside the shards is missing or is another, or the shards were made of text with
+            another casing than it asks for.
         """
         vocab = vocabulary.read_vocabulary(self.directory / VOCABULARY)
         if vocabulary.vocabulary_hash(vocab) != self.vocabulary_hash or len(vocab) != self.vocabulary_size:
             raise ValueError(
                 f'{self.directory / VOCABULARY}: is not the vocabulary of these shards; {REMAKE}'
+            )
+        stated = self.manifest.get('cased')
+        cased, evidence = vocabulary.casing_of(vocab)
+        if None not in (stated, cased) and stated != cased:
+            raise ValueError(
+                f'{self.directory}: made of text that {"kept" if stated else "lost"} its capitals and accents, '
+                f'yet the vocabulary is {"cased" if cased else "uncased"}: {evidence}; {REMAKE}'
             )
         return vocab
 
@@ -332,6 +342,8 @@ def _manifest_problems(manifest: Any) -> List[str]:
         problems.append(f'max_seq_length is {manifest.get("max_seq_length")!r:.80}')
     if not _is_count(manifest.get('max_predictions'), 1, 2**20):
         problems.append(f'max_predictions is {manifest.get("max_predictions")!r:.80}')
+    if not isinstance(manifest.get('cased', False), bool):
+        problems.append(f'cased is {manifest["cased"]!r:.80}')
     vocab = manifest.get('vocabulary')
     if (
         not isinstance(vocab, dict)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import collections
 import functools
 import hashlib
+import logging
 import re
 import unicodedata
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, List, Sequence, Tuple
+from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from gluonnlp.data import BERTTokenizer
 from gluonnlp.data.fast_bert_tokenizer import BasicTokenizer
 from gluonnlp.vocab import BERTVocab
 
+log = logging.getLogger(__name__)
+
 SPECIAL_TOKENS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 CONTINUATION = '##'
 _LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokenizer
 _WORD_CACHE = 2**17  # entries
+_SPECIAL = re.compile(r'\[.+\]|<.+>', re.DOTALL)
+_CASING = {True: 'a cased', False: 'an uncased'}
 _ASCII_WORDS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')
 
 
@@ -88,24 +93,66 @@ def vocabulary_hash(vocab: BERTVocab) -> str:
     return hashlib.sha256(vocabulary_bytes(vocab)).hexdigest()
 
 
-def is_cased(vocab: BERTVocab) -> bool:
-    """Whether a vocabulary has capitals, the special tokens aside, so that text must not be lower-cased for
-    it.
+def casing_of(vocab: BERTVocab) -> Tuple[Optional[bool], str]:
+    """Whether a vocabulary is cased, None if it cannot be told, and what says so.
+
+    Special tokens such as ``[unused1]`` and ``<S>`` aside, one capital makes it cased, and small letters
+    without one uncased. Scripts without capitals are told by their marks: uncased text has か for が.
     """
-    return any(
-        token != token.lower()
-        for token in vocab.idx_to_token
-        if token not in SPECIAL_TOKENS and not (token.startswith('[') and token.endswith(']'))
-    )
+    words = [token for token in vocab.idx_to_token if not _SPECIAL.fullmatch(token)]
+    capitals = [token for token in words if token != token.lower()]
+    if capitals:
+        return True, f'{len(capitals):,} of its {len(words):,} tokens have capitals, such as {capitals[0]}'
+    if any(token != token.upper() for token in words):
+        return False, f'none of its {len(words):,} tokens has a capital'
+    fold = word_splitter(cased=False)
+    marked = [token for token in words if not token.isascii() and ''.join(fold(token)) != token]
+    if marked:
+        return True, f'{len(marked):,} of its {len(words):,} tokens have accents, such as {marked[0]}'
+    return None, f'none of its {len(words):,} tokens has a letter with a capital or an accent'
 
 
-def make_tokenizer(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], List[int]]:
+def is_cased(vocab: BERTVocab, stated: Optional[bool] = None, *, source: object = 'the vocabulary') -> bool:
+    """Whether text keeps its capitals and accents for this vocabulary; it loses both otherwise.
+
+    The vocabulary decides. Where it says nothing `stated` does; without that it is no, and a warning says so.
+
+    Parameters
+    ----------
+    vocab : BERTVocab
+    stated : bool, optional
+        What the user says.
+    source : object
+        What messages call the vocabulary.
+
+    Raises
+    ------
+    ValueError
+        If `stated` contradicts the vocabulary.
+    """
+    cased, evidence = casing_of(vocab)
+    if cased is None:
+        if stated is None:
+            log.warning(
+                '%s: %s, so text is lower-cased; --cased keeps capitals and accents', source, evidence
+            )
+        return bool(stated)
+    if stated is not None and stated != cased:
+        raise ValueError(
+            f'{source}: {evidence}, so it is {_CASING[cased]} vocabulary, which --cased '
+            f'{str(stated).lower()} contradicts; leave --cased out, or take {_CASING[stated]} vocabulary'
+        )
+    return cased
+
+
+def make_tokenizer(vocab: BERTVocab, *, cased: Optional[bool] = None) -> Callable[[str], List[int]]:
     """A function text → token ids, those of BERT's program and about twice as fast as GluonNLP's on English.
 
     Uncased, it equals GluonNLP's BERT tokenizer; cased, that of `tokenizers`, since GluonNLP's takes accents
-    off cased text too. The ids of a word are remembered, and in printable ASCII a regular expression finds
-    the words.
+    off cased text too. The vocabulary decides which it is, or `cased` where that says nothing: `is_cased`.
+    The ids of a word are remembered, and in printable ASCII a regular expression finds the words.
     """
+    cased = is_cased(vocab, cased)
     split_any, pieces_of = word_splitter(cased=cased), _piece_splitter(vocab)
     token_to_idx = vocab.token_to_idx
 
@@ -127,7 +174,7 @@ def make_tokenizer(vocab: BERTVocab, *, cased: bool = False) -> Callable[[str], 
 
 
 def make_aligner(
-    vocab: BERTVocab, *, cased: bool = False
+    vocab: BERTVocab, *, cased: Optional[bool] = None
 ) -> Callable[[str], Tuple[List[int], List[int], List[int]]]:
     """A function text → token ids, and where in the text each token begins and ends; the ids are the
     tokenizer's.
@@ -135,6 +182,7 @@ def make_aligner(
     ``text[begin:end]`` is what a token stands for, with the accents that are dropped from uncased text. Both
     positions never decrease. A character of which several tokens are made, such as a Hangul syllable, belongs
     to each of them; [UNK] has its whole word."""
+    cased = is_cased(vocab, cased)
     split_any, pieces_of = word_splitter(cased=cased), _piece_splitter(vocab)
     token_to_idx = vocab.token_to_idx
 

@@ -21,7 +21,7 @@ from gluon_optbert.runs.staging import new_directory
 from gluon_optbert.text import make_shards as corpus
 from gluon_optbert.text.make_shards import ShardRecipe, make_shards
 from gluon_optbert.text.shards import Shards
-from gluon_optbert.text.vocabulary import vocabulary_of, write_vocabulary
+from gluon_optbert.text.vocabulary import read_vocabulary, vocabulary_of, write_vocabulary
 
 ROOT = Path(__file__).parents[2]
 WORDS = [f'{a}{b}{c}' for a in 'bdfgklmn' for b in 'aeiou' for c in 'rstx']
@@ -198,6 +198,66 @@ def test_an_empty_corpus_is_refused(tmp_path):
         make_shards(recipe_of(tmp_path))
 
 
+def with_tokens(root, tokens):
+    """The text about a café, and the vocabulary with more tokens."""
+    for path in (root / 'text').iterdir():
+        path.write_text(path.read_text().replace(' .', ' Café café CAFÉ .'), encoding='utf-8')
+    write_vocabulary(
+        vocabulary_of([*read_vocabulary(root / 'vocab.txt').idx_to_token, *tokens]), root / 'vocab.txt'
+    )
+
+
+@pytest.mark.parametrize(
+    'tokens, stated, text',
+    [
+        (['Café', 'café', 'cafe'], None, 'Café café [UNK]'),
+        (['Café', 'café', 'cafe'], True, 'Café café [UNK]'),
+        (['café', 'cafe'], None, 'cafe cafe cafe'),
+        (['café', 'cafe'], False, 'cafe cafe cafe'),
+    ],
+)
+def test_the_vocabulary_decides_whether_capitals_and_accents_are_kept(root, tokens, stated, text):
+    with_tokens(root, tokens)
+    make_shards(recipe_of(root, cased=stated))
+    assert any(text in made for made, _ in texts_of(root / 'shards', 'train'))
+    manifest = json.loads((root / 'shards' / 'manifest.json').read_text())
+    cased = 'Café' in tokens
+    assert manifest['cased'] == manifest['recipe']['cased'] == ('tokenizers' in manifest['versions']) == cased
+
+
+def test_a_casing_that_contradicts_the_vocabulary_is_refused_by_name(root):
+    for tokens, stated, said in (
+        (
+            ['cafe'],
+            True,
+            'vocab.txt: none of its .* has a capital, .*--cased true contradicts; leave --cased out',
+        ),
+        (
+            ['Café'],
+            False,
+            'vocab.txt: 1 of its .*such as Café, .*--cased false contradicts; leave --cased out',
+        ),
+    ):
+        with_tokens(root, tokens)
+        with pytest.raises(ValueError, match=said):
+            make_shards(recipe_of(root, cased=stated))
+    assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
+
+
+def test_shards_that_lost_the_capitals_of_their_vocabulary_are_refused(root):
+    with_tokens(root, ['Café'])
+    make_shards(recipe_of(root))
+    path = root / 'shards' / 'manifest.json'
+    path.write_text(json.dumps({**json.loads(path.read_text()), 'cased': False}))
+    with pytest.raises(
+        ValueError, match='text that lost its capitals.*is cased: .*such as Café; make the shards again'
+    ):
+        Shards.open(root / 'shards')
+    path.write_text(json.dumps({**json.loads(path.read_text()), 'cased': 'no'}))
+    with pytest.raises(ValueError, match="cased is 'no'"):
+        Shards.open(root / 'shards')
+
+
 def test_an_output_that_exists_is_left_alone(root):
     (root / 'shards').mkdir()
     (root / 'shards' / 'mine').write_text('precious')
@@ -323,6 +383,7 @@ def main():
         (['--input', 'nowhere'], 'nowhere: no such file'),
         (['--output', 'text'], 'text: exists'),
         (['--wrkers', '1'], 'wrkers'),
+        (['--cased'], 'vocab.txt: none of its 221 tokens has a capital'),
         (['--workers', 'many'], 'workers must be a whole number'),
     ],
 )

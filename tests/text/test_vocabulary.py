@@ -36,8 +36,6 @@ TOKENS = [
     *LETTERS,
     *('##' + letter for letter in LETTERS),
     '##able',
-    'A',
-    'B',
     '!',
     "'",
     '0',
@@ -115,10 +113,10 @@ ODD = st.text(
 )
 
 
-@given(ODD, st.booleans())
-def test_aligned_tokens_are_the_tokenizers_and_have_places_in_order(text, cased):
-    ids, begins, ends = make_aligner(VOCAB, cased=cased)(text)
-    assert ids == make_tokenizer(VOCAB, cased=cased)(text)
+@given(ODD)
+def test_aligned_tokens_are_the_tokenizers_and_have_places_in_order(text):
+    ids, begins, ends = make_aligner(VOCAB)(text)
+    assert ids == make_tokenizer(VOCAB)(text)
     assert len(begins) == len(ends) == len(ids)
     assert all(0 <= begin < end <= len(text) for begin, end in zip(begins, ends))
     assert begins == sorted(begins) and ends == sorted(ends)
