@@ -1,5 +1,5 @@
-"""Raw text → documents → sentences, for four layouts: WikiExtractor's, one sentence per line, books, Moses
-tokens.
+"""Raw text → documents → sentences, for five layouts: WikiExtractor's, WikiText's, one sentence per line,
+books, Moses tokens.
 
 Sentences are split by blingfire 0.1.8: one wheel without dependencies or downloads serves CPython 3.8–3.11,
 so every Python makes the same shards; it ran at 19 MB/s where syntok, pysbd and sentence-splitter took 1.2,
@@ -20,13 +20,16 @@ from typing import Callable, Iterable, Iterator, List, Sequence, Tuple
 import blingfire
 import sacremoses
 
-LAYOUTS = ('wikiextractor', 'sentences', 'book', 'moses')
+LAYOUTS = ('wikiextractor', 'wikitext', 'sentences', 'book', 'moses')
 LONGEST_DOCUMENT = 4_000_000  # characters; a longer text without borders counts as several documents
 _LONGEST_LINE = 1_000_000  # characters
 _SAMPLE_LINES = 2000
 
 _DOC = re.compile(r'<doc\s.*>$')
+_TITLE = re.compile(r'\s*= (?!= ).*(?<! =) =$')  # of an article of WikiText; its sections have more signs
+_SECTION = re.compile(r'\s*(?P<signs>(?:= )+=) .* (?P=signs)$')
 _MOSES = re.compile(r' @[-/,.]@ |&(?:apos|quot|amp|lt|gt|#91|#93|#124);')
+_JOINT = re.compile(r' @([-/,.])@ ')  # inside a word or a number; sacremoses knows the hyphen alone
 _SENTENCE_END = re.compile(r'[.!?…]["\'”’)\]]*$')
 _BOOK_START = re.compile(
     r'\W*(?:start of (?:the|this)(?: copyrighted)? project gutenberg|end\W*(?:of )?(?:the )?small print)',
@@ -49,7 +52,7 @@ _ITALICS = re.compile(r'(?<!\w)_(\S(?:[^_]*\S)?)_(?!\w)')
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """Consecutive text of one source: lines that are paragraphs, sentences, or sentences in Moses tokens."""
+    """Consecutive text of one source: lines that are paragraphs or sentences, in Moses tokens or not."""
 
     lines: Tuple[str, ...]
     layout: str
@@ -122,6 +125,8 @@ def detect_layout(path: Path) -> str:
         return 'wikiextractor' if text else 'sentences'
     if any(_BOOK_START.match(line) for line in text):
         return 'book'
+    if _TITLE.match(text[0]) or any(map(_TITLE.match, text)) and any(map(_SECTION.match, text)):
+        return 'wikitext'
     escaped = sum(_MOSES.search(line) is not None for line in text)
     spaced = sum(line[-2:] in (' .', ' !', ' ?') or line.endswith((' &quot;', ' "')) for line in text)
     if escaped * 50 > len(text) or spaced * 2 > len(text):
@@ -142,6 +147,7 @@ def read_documents(path: Path, layout: str = 'auto') -> Iterator[Document]:
     layout = detect_layout(path) if layout == 'auto' else layout
     readers: dict = {
         'wikiextractor': _articles,
+        'wikitext': _titled,
         'book': _books,
         'sentences': _blank_separated,
         'moses': _blank_separated,
@@ -185,6 +191,21 @@ def _articles(lines: Iterable[str]) -> Iterator[List[str]]:
                 title_is_next = False
             elif line:
                 yield html.unescape(line)
+
+    return _bounded(marked(), _BORDER)
+
+
+def _titled(lines: Iterable[str]) -> Iterator[List[str]]:
+    """WikiText: what stands between the titles, without headings; a title has a blank line before it."""
+
+    def marked() -> Iterator[object]:
+        after_blank = True
+        for line in lines:
+            if after_blank and _TITLE.match(line):
+                yield _BORDER
+            elif line and not _SECTION.match(line):
+                yield line
+            after_blank = not line
 
     return _bounded(marked(), _BORDER)
 
@@ -281,6 +302,6 @@ def sentences_of(document: Document) -> List[str]:
     if document.layout == 'sentences':
         return list(document.lines)
     lines: Iterable[str] = document.lines
-    if document.layout == 'moses':
-        lines = (_detokenizer()(line.split()) for line in lines)
+    if document.layout in ('wikitext', 'moses'):
+        lines = (_detokenizer()(_JOINT.sub(r'\1', line).split()) for line in lines)
     return [sentence for line in lines for sentence in split_sentences(line)]

@@ -52,6 +52,23 @@ Dogs bark.
 """
 
 SENTENCES = 'This is one sentence.\nThis is another!\n\nA new document begins. \n\n\n   \n"Does it?" \n'
+WIKITEXT = """
+ = A =
+
+ A is a well @-@ known letter . It weighs 1 @,@ 000 pounds .
+ " = = " is no heading = .
+
+ = = First use = =
+
+ = = = In Rome = = =
+
+ It was used .
+ x = 2 =
+
+ = B & C =
+
+ B isn 't A .
+"""
 MOSES = 'It isn &apos;t a well @-@ known &quot; fact &quot; .\nHe paid ( much ) .\n\nNo , he did not !\n'
 
 
@@ -93,6 +110,23 @@ def test_moses_tokens_are_put_together(tmp_path):
     assert found == [['It isn\'t a well-known "fact".', 'He paid (much).'], ['No, he did not!']]
 
 
+def test_an_article_of_wikitext_is_one_document_without_headings(tmp_path):
+    path = written(tmp_path / 'wiki.train.tokens', WIKITEXT)
+    assert detect_layout(path) == 'wikitext'
+    assert [sentences_of(document) for document in read_documents(path)] == [
+        [
+            'A is a well-known letter.',
+            'It weighs 1,000 pounds.',
+            '"= =" is no heading =.',
+            'It was used.',
+            'x = 2 =',
+        ],
+        ["B isn't A."],
+    ]
+    rest = written(tmp_path / 'rest', WIKITEXT.partition('= = First use')[2])
+    assert detect_layout(written(tmp_path / 'part', ' = = First use' + rest.read_text())) == 'wikitext'
+
+
 def test_wrapped_lines_become_paragraphs(tmp_path):
     path = written(tmp_path / 'book.txt', PROSE)
     assert detect_layout(path) == 'book'
@@ -108,7 +142,7 @@ def test_wrapped_lines_become_paragraphs(tmp_path):
 
 
 def test_line_ends_and_byte_order_marks_make_no_difference(tmp_path):
-    for number, text in enumerate((WIKI, SENTENCES, MOSES, PROSE)):
+    for number, text in enumerate((WIKI, WIKITEXT, SENTENCES, MOSES, PROSE)):
         plain = written(tmp_path / f'plain{number}', text)
         marked = written(tmp_path / f'marked{number}', '\ufeff' + text.replace('\n', '\r\n'))
         assert lines_of(marked) == lines_of(plain)
