@@ -27,6 +27,7 @@ from gluon_optbert.cutting.selection import select_units
 from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.network.saved_model import SavedModel, write_model
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
@@ -131,10 +132,11 @@ def main(argv=None):
     with tempfile.TemporaryDirectory(dir=recipe.place) as place:
         memory = memory_of(given, recipe.target, Path(place) / 'model')
         rounds = [end_of_round(given, recipe.target, Path(place) / 'model') for _ in range(recipe.repeats)]
-    print('| part | median | minimum | maximum |\n| --- | --- | --- | --- |')
+    rows = []
     for name in rounds[0]:
         values = [found[name] for found in rounds]
-        print(f'| {name} | {np.median(values):.2f} s | {min(values):.2f} s | {max(values):.2f} s |')
+        rows.append((name, *(f'{of(values):.2f} s' for of in (np.median, min, max))))
+    print(markdown_table(['part', 'median', 'minimum', 'maximum'], rows))
     print(f'\nat most {memory:.2f} times the memory of the parameters')
     if recipe.output:
         write_file(

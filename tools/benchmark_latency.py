@@ -44,6 +44,7 @@ from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.reporting.figures import FORMATS, MARKERS, OKABE_ITO, STYLE
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import refuse_existing, write_file
@@ -213,24 +214,30 @@ def gflops(architecture: Architecture, shape: str) -> float:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as Markdown, a line for each network and shape."""
-    lines = [
-        '| network | precision | parameters | on disk | peak memory | shape | GFLOP | median | 10 % – 90 % | '
-        'GFLOP/s '
-        '| time of the first | FLOPs of the first |',
-        '| --- ' * 12 + '|',
-    ]
+    header = (
+        'network, precision, parameters, on disk, peak memory, shape, GFLOP, median, 10 % – 90 %, GFLOP/s'
+    )
+    cells = []
     for row in rows:
         for shape, times in row['shapes'].items():
             work = row['gflop'][shape]
-            lines.append(
-                f'| {row["name"]} | {row["precision"]} | {row["parameters"] / 1e6:.2f} M | '
-                f'{row["size_mb"]:.1f} MB '
-                f'| {row["peak_mb"]:.0f} MB | {shape} | {work:.2f} | {times["median_ms"]:.2f} ms '
-                f'| {times["p10_ms"]:.2f} – {times["p90_ms"]:.2f} ms | {1e3 * work / times["median_ms"]:.0f} '
-                f'| {times["median_ms"] / rows[0]["shapes"][shape]["median_ms"]:.3f} '
-                f'| {work / rows[0]["gflop"][shape]:.3f} |'
+            cells.append(
+                (
+                    row['name'],
+                    row['precision'],
+                    f'{row["parameters"] / 1e6:.2f} M',
+                    f'{row["size_mb"]:.1f} MB',
+                    f'{row["peak_mb"]:.0f} MB',
+                    shape,
+                    f'{work:.2f}',
+                    f'{times["median_ms"]:.2f} ms',
+                    f'{times["p10_ms"]:.2f} – {times["p90_ms"]:.2f} ms',
+                    f'{1e3 * work / times["median_ms"]:.0f}',
+                    f'{times["median_ms"] / rows[0]["shapes"][shape]["median_ms"]:.3f}',
+                    f'{work / rows[0]["gflop"][shape]:.3f}',
+                )
             )
-    return '\n'.join(lines)
+    return markdown_table([*header.split(', '), 'time of the first', 'FLOPs of the first'], cells)
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import refuse_existing, write_file
@@ -136,22 +137,25 @@ def table(found: Dict[str, List[List[float]]]) -> Tuple[List[str], Dict[str, Any
         name: [statistics.median(run) / statistics.median(base) for run, base in zip(runs, found[first])]
         for name, runs in found.items()
     }
-    lines = [
-        '| workers x threads | tokens/s | lowest and highest run | ratio to the first | of each turn | '
-        'wanted | |',
-        '| --- | --- | --- | --- | --- | --- | --- |',
-    ]
+    rows = []
     for name, runs in found.items():
         workers, threads = map(int, name.split('x'))
         each = sorted(statistics.median(run) for run in runs)
         wanted = f'{WANTED[name]:.2f}' if name in WANTED and first == '1x2' else ''
         more = f'more threads than {physical_cores()} cores' if workers * threads > physical_cores() else ''
-        lines.append(
-            f'| {name} | {medians[name]:,.0f} | {each[0]:,.0f}–{each[-1]:,.0f} | '
-            f'{medians[name] / medians[first]:.3f} | '
-            f'{" ".join(f"{ratio:.3f}" for ratio in ratios[name])} | {wanted} | {more} |'
+        rows.append(
+            (
+                name,
+                f'{medians[name]:,.0f}',
+                f'{each[0]:,.0f}–{each[-1]:,.0f}',
+                f'{medians[name] / medians[first]:.3f}',
+                ' '.join(f'{ratio:.3f}' for ratio in ratios[name]),
+                wanted,
+                more,
+            )
         )
-    return lines, {
+    header = ['workers x threads', 'tokens/s', 'lowest and highest run', 'ratio to the first', 'of each turn']
+    return markdown_table([*header, 'wanted', None], rows).split('\n'), {
         'medians': medians,
         'ratios': {name: medians[name] / medians[first] for name in found},
         'ratios_by_turn': ratios,

@@ -35,6 +35,7 @@ from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import OptBERTModel, build, named_parameters
 from gluon_optbert.network.precision import bfloat16_is_native
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
@@ -267,15 +268,21 @@ def ratios_of(times: Mapping[str, Mapping[str, float]]) -> Dict[str, Tuple[float
 
 def table(times: Mapping[str, Mapping[str, float]], tokens: int) -> str:
     """Times and ratios as Markdown."""
-    lines = ['| | minimum | median | maximum | tokens/s |', '| --- ' * 5 + '|']
-    lines += [
-        f'| {name} | {found["min"]:.0f} ms | {found["median"]:.0f} ms | {found["max"]:.0f} ms '
-        f'| {1e3 * tokens / found["median"]:.0f} |'
+    steps = [
+        (
+            name,
+            *(f'{found[which]:.0f} ms' for which in ('min', 'median', 'max')),
+            f'{1e3 * tokens / found["median"]:.0f}',
+        )
         for name, found in times.items()
     ]
-    lines += ['', '| ratio of medians | measured | wanted |', '| --- | --- | --- |']
-    lines += [f'| {name} | {ratio:.3f} | {wanted} |' for name, (ratio, wanted) in ratios_of(times).items()]
-    return '\n'.join(lines)
+    ratios = [(name, f'{ratio:.3f}', wanted) for name, (ratio, wanted) in ratios_of(times).items()]
+    return '\n\n'.join(
+        [
+            markdown_table([None, 'minimum', 'median', 'maximum', 'tokens/s'], steps),
+            markdown_table(['ratio of medians', 'measured', 'wanted'], ratios),
+        ]
+    )
 
 
 @command

@@ -26,6 +26,7 @@ from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.network.settings import NetworkSettings
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.recipe import option
 from gluon_optbert.text.vocabulary import make_tokenizer
 
@@ -181,8 +182,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         f'{len(sentences)} sentences, {int(feed["attention_mask"].sum())} tokens, the same ids given '
         f'to both; Transformers {peer["transformers"]} on PyTorch {peer["torch"]}\n'
     )
-    print('| activation | largest difference | largest value |\n| --- | --- | --- |')
-    print('\n'.join(f'| {name} | {difference:.1e} | {value:.3g} |' for name, difference, value in rows))
+    cells = [(name, f'{difference:.1e}', f'{value:.3g}') for name, difference, value in rows]
+    print(markdown_table(['activation', 'largest difference', 'largest value'], cells))
     worst = max(rows, key=lambda row: row[1])
     if not worst[1] <= recipe.tolerance:
         raise RunFailed(f'{worst[0]} differs by {worst[1]:.1e}, more than {recipe.tolerance:.0e}')

@@ -18,6 +18,7 @@ from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import count_flops, count_parameters
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option
 from gluon_optbert.runs.staging import write_file
@@ -264,6 +265,65 @@ def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> List[
     return lines
 
 
+def stage_table(recipe: PlanRecipe, architecture: Architecture, measured: Dict[str, Any]) -> str:
+    """What is trained on in each stage."""
+    rows = []
+    for stage in recipe.stages():
+        instances, size = corpus(recipe, stage, measured)
+        rows.append(
+            (
+                stage.length,
+                f'{stage.steps:,}',
+                f'{instances / 1e6:.0f} M',
+                f'{size / 1e9:.0f} GB',
+                f'{stage.steps * recipe.batch_size / instances:.1f}',
+                f'{training_flops(architecture, stage) * recipe.batch_size / 1e12:.1f} T',
+            )
+        )
+    header = 'length, steps, instances, shards, times that training sees each, operations of a step'
+    return markdown_table(header.split(', '), rows)
+
+
+def step_table(recipe: PlanRecipe, architecture: Architecture) -> str:
+    """What a step takes, by number of GPUs and by stage."""
+    rows = []
+    for gpus in recipe.gpus:
+        for stage in recipe.stages():
+            share, count = recipe.batch_size // gpus, passes(recipe, architecture, stage, gpus)
+            fixed, kept = memory(architecture, stage, share // (count or share))
+            computing, exchange = step_seconds(recipe, architecture, stage, gpus)
+            rows.append(
+                (
+                    gpus,
+                    stage.length,
+                    share,
+                    count or 'does not fit',
+                    f'{fixed / 2**30:.1f} GiB',
+                    f'{kept / 2**30:.1f} GiB',
+                    f'{1e3 * computing:.0f} ms',
+                    f'{1e3 * exchange:.0f} ms',
+                    f'{stage.steps * (computing + exchange) / DAY:.2f}',
+                )
+            )
+    header = ['GPUs', 'length', 'sequences each', 'passes', 'weights and Adam', 'activations', 'computing']
+    return markdown_table([*header, f'exchange ({recipe.exchange:g} GB/s)', 'days'], rows)
+
+
+def cost_table(recipe: PlanRecipe, architecture: Architecture) -> str:
+    """Days and money, by number of GPUs."""
+    rows = []
+    for gpus in recipe.gpus:
+        days = days_of(recipe, architecture, gpus)
+        pruning = (
+            7
+            * (recipe.steps // 1000 + recipe.steps // 20)
+            * sum(step_seconds(recipe, architecture, recipe.stages()[0], gpus))
+            / DAY
+        )
+        rows.append((gpus, f'{days:.1f}', f'${days * 24 * gpus * recipe.price:,.0f}', f'{pruning:.1f} days'))
+    return markdown_table(['GPUs', 'days', 'cost', 'pruning to the seven sizes, at most'], rows)
+
+
 def plan(recipe: PlanRecipe) -> str:
     """The plan, as Markdown."""
     architecture, measured = resolve(recipe.architecture), read_measured(recipe.measured)
@@ -273,45 +333,12 @@ def plan(recipe: PlanRecipe) -> str:
         f'{recipe.words / 1e9:.1f} billion words; '
         f'{recipe.steps:,} steps of {recipe.batch_size} sequences',
         '',
-        '| length | steps | instances | shards | times that training sees each | operations of a step |',
-        '| --- | --- | --- | --- | --- | --- |',
-    ]
-    for stage in recipe.stages():
-        instances, size = corpus(recipe, stage, measured)
-        lines.append(
-            f'| {stage.length} | {stage.steps:,} | {instances / 1e6:.0f} M | {size / 1e9:.0f} GB | '
-            f'{stage.steps * recipe.batch_size / instances:.1f} | '
-            f'{training_flops(architecture, stage) * recipe.batch_size / 1e12:.1f} T |'
-        )
-    lines += [
+        stage_table(recipe, architecture, measured),
         '',
-        f'| GPUs | length | sequences each | passes | weights and Adam | activations | computing | exchange '
-        f'({recipe.exchange:g} GB/s) | days |',
-        '| --- | --- | --- | --- | --- | --- | --- | --- | --- |',
+        step_table(recipe, architecture),
+        '',
+        cost_table(recipe, architecture),
     ]
-    for gpus in recipe.gpus:
-        for stage in recipe.stages():
-            share, count = recipe.batch_size // gpus, passes(recipe, architecture, stage, gpus)
-            fixed, kept = memory(architecture, stage, share // (count or share))
-            computing, exchange = step_seconds(recipe, architecture, stage, gpus)
-            lines.append(
-                f'| {gpus} | {stage.length} | {share} | {count or "does not fit"} | {fixed / 2**30:.1f} GiB '
-                f'| '
-                f'{kept / 2**30:.1f} GiB | {1e3 * computing:.0f} ms | {1e3 * exchange:.0f} ms | '
-                f'{stage.steps * (computing + exchange) / DAY:.2f} |'
-            )
-    lines += ['', '| GPUs | days | cost | pruning to the seven sizes, at most |', '| --- | --- | --- | --- |']
-    for gpus in recipe.gpus:
-        days = days_of(recipe, architecture, gpus)
-        pruning = (
-            7
-            * (recipe.steps // 1000 + recipe.steps // 20)
-            * sum(step_seconds(recipe, architecture, recipe.stages()[0], gpus))
-            / DAY
-        )
-        lines.append(
-            f'| {gpus} | {days:.1f} | ${days * 24 * gpus * recipe.price:,.0f} | {pruning:.1f} days |'
-        )
     total = sum(
         training_flops(resolve('bert_base'), stage) * stage.steps * 256 for stage in PlanRecipe().stages()
     )

@@ -25,6 +25,7 @@ from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.network.running import feed_of, random_feed
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
@@ -109,10 +110,12 @@ def main(argv=None):
     products = sum(row['ms'] for name, row in rows.items() if name in PRODUCTS)
     gflop = recipe.batch * sum(count_flops(found.architecture, recipe.length).values()) / 1e9
     ceiling = ceiling_gflops()
-    print('| operator | calls | ms | share |\n| --- | --- | --- | --- |')
-    for name, row in rows.items():
-        if row['ms'] >= 0.001 * whole:
-            print(f'| {name} | {row["calls"]:.0f} | {row["ms"]:.2f} | {row["ms"] / whole:.1%} |')
+    cells = [
+        (name, f'{row["calls"]:.0f}', f'{row["ms"]:.2f}', f'{row["ms"] / whole:.1%}')
+        for name, row in rows.items()
+        if row['ms'] >= 0.001 * whole
+    ]
+    print(markdown_table(['operator', 'calls', 'ms', 'share'], cells))
     print(
         f'\n{recipe.batch}x{recipe.length} tokens in {found.precision}: {whole:.2f} ms, '
         f'{1 - products / whole:.1%} of it '

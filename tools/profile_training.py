@@ -39,6 +39,7 @@ from gluon_optbert.network.precision import TRAINING_PRECISIONS, check_precision
 from gluon_optbert.network.running import feed_of
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
@@ -353,17 +354,14 @@ def profile(recipe: ProfileRecipe, architecture: Architecture) -> Dict[str, Any]
 def table(found: Mapping[str, Any]) -> str:
     """The parts as Markdown."""
     most = found['ceilings']['gflops']
-    lines = ['| part | time | share | GFLOP/s | of the ceiling |', '| --- ' * 5 + '|']
+    rows = []
     for part, milliseconds in [*found['parts'].items(), ('remainder', found['remainder'])]:
         speed = 1e3 * found['gflop'].get(part, 0.0) / milliseconds if milliseconds > 0 else 0.0
-        lines.append(
-            f'| {part} | {milliseconds:.1f} ms | {milliseconds / found["step"]:.1%} | '
-            + (f'{speed:.0f} | {speed / most:.0%} |' if speed else '| |')
-        )
+        reached = (f'{speed:.0f}', f'{speed / most:.0%}') if speed else (None, None)
+        rows.append((part, f'{milliseconds:.1f} ms', f'{milliseconds / found["step"]:.1%}', *reached))
     speed = 1e3 * sum(found['gflop'].values()) / found['step']
-    return '\n'.join(
-        [*lines, f'| the step | {found["step"]:.1f} ms | 100.0% | {speed:.0f} | {speed / most:.0%} |']
-    )
+    rows.append(('the step', f'{found["step"]:.1f} ms', '100.0%', f'{speed:.0f}', f'{speed / most:.0%}'))
+    return markdown_table(['part', 'time', 'share', 'GFLOP/s', 'of the ceiling'], rows)
 
 
 @command

@@ -22,6 +22,7 @@ from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.report import summary, widths_line
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.recipe import option
 from gluon_optbert.runs.staging import refuse_existing
 from gluon_optbert.text.vocabulary import train_wordpiece, write_vocabulary
@@ -77,20 +78,23 @@ def measure(output: Path, rows: List[Dict[str, Any]]) -> None:
 
 def table(rows: List[Dict[str, Any]], chance: Dict[str, Any]) -> str:
     """What came out, round by round, and the random cut of the same size."""
-    lines = [
-        '| round | parameters | FLOPs at 128 | held-out MLM loss | latency at 1x64 | h | a | k | v | f |',
-        '| --- ' * 10 + '|',
-    ]
+    cells = []
     for row in [*rows, chance]:
         layers = Architecture.from_dict(row['architecture']).layers
         latency = f'{row["latency_ms"]:.2f} ms' if 'latency_ms' in row else 'not run'
-        lines.append(
-            f'| {row["round"]} | {row["parameters"]:,} | {row["flops"] / 1e6:.1f} M '
-            f'| {row["recovered"]["mlm_loss"]:.3f} | {latency} | {row["architecture"]["h"]} | '
-            + ' | '.join(widths_line(layers, letter) for letter in 'akvf')
-            + ' |'
+        cells.append(
+            (
+                row['round'],
+                f'{row["parameters"]:,}',
+                f'{row["flops"] / 1e6:.1f} M',
+                f'{row["recovered"]["mlm_loss"]:.3f}',
+                latency,
+                row['architecture']['h'],
+                *(widths_line(layers, letter) for letter in 'akvf'),
+            )
         )
-    return '\n'.join(lines)
+    header = ['round', 'parameters', 'FLOPs at 128', 'held-out MLM loss', 'latency at 1x64']
+    return markdown_table([*header, *'hakvf'], cells)
 
 
 @command

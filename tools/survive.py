@@ -31,6 +31,7 @@ import psutil
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.manifest import check_manifest
+from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
@@ -617,8 +618,7 @@ def main(argv=None):
                 trial.run(report)
                 records += trial.records
     found = summary(records)
-    print('\n| killed | times |\n| --- | --- |')
-    print('\n'.join(f'| {moment} | {times} |' for moment, times in found['by_moment'].items()))
+    print('\n' + markdown_table(['killed', 'times'], found['by_moment'].items()))
     print(
         f'\n{found["kills"]} kills, {found["losses"]} losses, {found["processes_left"]} processes left; '
         f'{found["ends_compared"]} '

@@ -19,6 +19,7 @@ from ..cutting.shrink import shrink
 from ..network.model import build
 from ..network.running import INPUTS, OUTPUTS, run
 from ..network.saved_model import SavedModel, read_model
+from ..runs.markdown import markdown_table
 from ..runs.recipe import checked, option, read_yaml
 from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
@@ -212,11 +213,7 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
 def table(rows: List[Dict[str, Any]]) -> str:
     """The rows of `verify` as Markdown."""
     names = [name for name in rows[0] if name != 'round']
-    lines = [
-        '| round | ' + ' | '.join(f'{name} alone' if len(name) == 1 else name for name in names) + ' |',
-        '| --- ' * (len(names) + 1) + '|',
-    ]
-    lines += [
-        f'| {row["round"]} | ' + ' | '.join(f'{row[name]:.1e}' for name in names) + ' |' for row in rows
-    ]
-    return '\n'.join(lines)
+    return markdown_table(
+        ['round', *(f'{name} alone' if len(name) == 1 else name for name in names)],
+        [[row['round'], *(f'{row[name]:.1e}' for name in names)] for row in rows],
+    )

@@ -13,6 +13,7 @@ from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.parameters import Alphas
 from ..cutting.selection import Selection
 from ..network.saved_model import read_model
+from ..runs.markdown import markdown_table
 from ..runs.progress import HeldOut, Progress
 from .recipe import PruneRecipe
 
@@ -121,17 +122,9 @@ def _loss(measured: Optional[HeldOut]) -> str:
 def readable(rows: Sequence[Round], recipe: PruneRecipe, latency: Optional[Mapping[str, Any]] = None) -> str:
     """The rounds of a run as Markdown, with what `check_predictions` found with the objective latency."""
     shares = recipe.shares()
-    lines = [
-        '# Pruning run',
-        '',
-        f'Method {recipe.method} on {recipe.prune}: {recipe.objective} to {shares[-1]:.0%} in '
-        f'{len(shares)} rounds.',
-        '',
-        '| round | parameters | FLOPs at 128 | MLM before | after the cut | recovered | h | a | k | v | f |',
-        '| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |',
-    ]
-    for row in rows:
-        cells = [
+    header = ['round', 'parameters', 'FLOPs at 128', 'MLM before', 'after the cut', 'recovered', *'hakvf']
+    cells = [
+        [
             row.round,
             f'{row.parameters / 1e6:.3f} M',
             f'{row.flops / 1e9:.3f} G',
@@ -139,10 +132,18 @@ def readable(rows: Sequence[Round], recipe: PruneRecipe, latency: Optional[Mappi
             row.architecture.h,
             *(widths_line(row.architecture.layers, letter) for letter in 'akvf'),
         ]
-        lines.append('| ' + ' | '.join(map(str, cells)) + ' |')
+        for row in rows
+    ]
+    parts = [
+        '# Pruning run',
+        f'Method {recipe.method} on {recipe.prune}: {recipe.objective} to {shares[-1]:.0%} in '
+        f'{len(shares)} rounds.',
+        markdown_table(header, cells),
+    ]
     if latency:
-        lines += ['', '| | predicted | measured |', '| --- | --- | --- |'] + [
-            f'| {name} | {found["predicted_ms"]:.2f} ms | {found["measured_ms"]:.2f} ms |'
+        times = [
+            (name, f'{found["predicted_ms"]:.2f} ms', f'{found["measured_ms"]:.2f} ms')
             for name, found in latency.items()
         ]
-    return '\n'.join(lines) + '\n'
+        parts.append(markdown_table([None, 'predicted', 'measured'], times))
+    return '\n\n'.join(parts) + '\n'

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any, List
 
+from ..runs.markdown import markdown_table
 from ..runs.staging import write_file
 
 SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')
@@ -39,9 +40,7 @@ def write_report(study: Any, output: Path) -> str:
     sheet = io.StringIO()
     csv.writer(sheet, lineterminator='\n').writerows([names, *rows])
     write_file(output / 'trials.csv', sheet.getvalue().encode())
-    lines = ['| ' + ' | '.join(names[:-1]) + ' |', '| --- ' * (len(names) - 1) + '|']
-    lines += ['| ' + ' | '.join(map(_shown, row[:-1])) + ' |' for row in rows]
-    table = '\n'.join(lines) + '\n'
+    table = markdown_table(names[:-1], [list(map(_shown, row[:-1])) for row in rows]) + '\n'
     write_file(output / 'trials.md', table.encode())
     complete = [trial for trial in trials if trial.state.name == 'COMPLETE']
     if len({trial.value for trial in complete}) > 1:

@@ -13,6 +13,7 @@ import numpy as np
 from ..architecture.architecture import Architecture
 from ..architecture.named import LAYER_TABLES, bert_base, published
 from ..architecture.paper import load_table
+from ..runs.markdown import markdown_table
 from .figures import in_millions
 
 LETTERS = 'hakvf'
@@ -145,11 +146,7 @@ def read_gates(run: Run) -> List[Tuple[int, Dict[str, Tuple[np.ndarray, np.ndarr
 
 def loss_table(runs: Sequence[Run]) -> str:
     """The networks of every run by size, with their held-out losses, as Markdown."""
-    lines = [
-        '| run | parameters | of the first | MLM loss after the cut | recovered | MLM accuracy | NSP '
-        'accuracy |',
-        '| --- | --- | --- | --- | --- | --- | --- |',
-    ]
+    rows = []
     for run in runs:
         for row in run.rounds:
             cut, recovered = row['after_cut'] or {}, row['recovered'] or {}
@@ -163,9 +160,6 @@ def loss_table(runs: Sequence[Run]) -> str:
                 )
             ]
             share = row['parameters'] / run.rounds[0]['parameters']
-            lines.append(
-                f'| {run.label} | {in_millions(row["parameters"])} | {share:.1%} | '
-                + ' | '.join(cells)
-                + ' |'
-            )
-    return '\n'.join(lines) + '\n'
+            rows.append((run.label, in_millions(row['parameters']), f'{share:.1%}', *cells))
+    header = ['run', 'parameters', 'of the first', 'MLM loss after the cut', 'recovered']
+    return markdown_table([*header, 'MLM accuracy', 'NSP accuracy'], rows) + '\n'

@@ -4,9 +4,11 @@ all.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+
+from ..runs.markdown import markdown_table
 
 SIDES = {'here': 'this package', 'peer': 'Transformers'}
 
@@ -60,18 +62,15 @@ def table(result: Mapping[str, Any]) -> str:
     paired, summary = _paired(result['runs']), result['summary']
     if not paired:
         return 'no seed has been run on both sides'
-    lines = []
+    tables = []
     for kind, digits, last in (('scores', 2, 'difference'), ('seconds', 1, 'ratio')):
-        lines += [f'| {kind} | seed | {SIDES["here"]} | {SIDES["peer"]} | {last} |', '| --- ' * 5 + '|']
+        rows: List[Tuple[Any, ...]] = []
         for name, found in summary[kind].items():
             for seed, sides in paired.items():
                 here, peer = (sides[side][kind][name] for side in SIDES)
                 compared = f'{here - peer:+.2f}' if last == 'difference' else f'{here / peer:.3f}'
-                lines.append(f'| {name} | {seed} | {here:.{digits}f} | {peer:.{digits}f} | {compared} |')
+                rows.append((name, seed, f'{here:.{digits}f}', f'{peer:.{digits}f}', compared))
             compared = f'{found[last]:+.2f}' if last == 'difference' else f'{found[last]:.3f}'
-            lines.append(
-                f'| {name} | mean | {_shown(found["here"], digits)} | {_shown(found["peer"], digits)} | '
-                f'{compared} |'
-            )
-        lines.append('')
-    return '\n'.join(lines[:-1])
+            rows.append((name, 'mean', *(_shown(found[side], digits) for side in SIDES), compared))
+        tables.append(markdown_table([kind, 'seed', SIDES['here'], SIDES['peer'], last], rows))
+    return '\n\n'.join(tables)

@@ -18,6 +18,7 @@ from ..finetuning.squad import SquadRecipe, prepare_squad
 from ..network.model import OptBERTModel, build
 from ..network.running import TOKEN_INPUTS, feed_of
 from ..pruning.penalty import PENALTIES
+from ..runs.markdown import markdown_table
 from ..tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
 from ..training.distributed import Workers
 from ..training.loop import backward, collect_gradients
@@ -205,20 +206,16 @@ def readable(made: Plan, times: StepTimes) -> str:
     """The estimate as a Markdown table, with what cannot be reached."""
     rows = estimate(made, times)
     heads = ['row', 'how it is made', 'made in', *made.tasks, 'in all']
+    cells = []
+    for row in rows:
+        seconds = [row['making'], *row['tuning'].values()]
+        cells.append([row['row'], row['how'], *map(duration, (*seconds, sum(seconds)))])
     lines = [
         f'Table {made.table.number}: {len(rows)} rows, {len(made.tasks)} tasks, {len(made.recipe.seeds)} '
         f'seeds',
         '',
-        '| ' + ' | '.join(heads) + ' |',
-        '| --- ' * len(heads) + '|',
+        markdown_table(heads, cells),
     ]
-    for row in rows:
-        cells = [row['making'], *row['tuning'].values()]
-        lines.append(
-            '| '
-            + ' | '.join([row['row'], row['how'], *(duration(cell) for cell in (*cells, sum(cells)))])
-            + ' |'
-        )
     whole = sum(row['making'] + sum(row['tuning'].values()) for row in rows)
     lines += [''] + [f'not reachable: {row.name}: {row.unreachable}' for row in made.rows if row.unreachable]
     measured = [

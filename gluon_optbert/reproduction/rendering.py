@@ -9,6 +9,7 @@ import csv
 import io
 from typing import Dict, List, Sequence
 
+from ..runs.markdown import markdown_table
 from .results import NOT_REACHABLE, Results
 
 CSV_HEADER = (
@@ -80,15 +81,12 @@ def notes(results: Results) -> List[str]:
 
 def markdown(results: Results) -> str:
     """The table for a page."""
-    heads = table_head(results)
     lines = [
         f'# Table {results.table.number}',
         '',
         results.table.caption,
         '',
-        '| ' + ' | '.join(heads) + ' |',
-        '| --- ' * len(heads) + '|',
-        *('| ' + ' | '.join(line) + ' |' for line in table_lines(results)),
+        markdown_table(table_head(results), table_lines(results)),
         '',
     ]
     return '\n'.join(lines + [f'- {note}' for note in notes(results)]) + '\n'

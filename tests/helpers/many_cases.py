@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.markdown import markdown_row, markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
@@ -62,14 +63,16 @@ def main(argv=None):
     found: Dict[str, Dict[str, Any]] = {}
     origin = origin_here()
     origin['versions']['hypothesis'] = hypothesis.__version__
-    print('| input | cases | seconds | |\n| --- | --- | --- | --- |', flush=True)
+    print(markdown_table(['input', 'cases', 'seconds', None], []), flush=True)
     for prop in PROPERTIES:
         found[prop.__name__] = result = fuzz(prop, recipe)
-        print(
-            f'| {prop.__name__.replace("_", " ")} | {result["cases"]:,} | {result["seconds"]:.0f} | '
-            f'{"failed" if result["failure"] else "held"} |',
-            flush=True,
+        cells = (
+            prop.__name__.replace('_', ' '),
+            f'{result["cases"]:,}',
+            f'{result["seconds"]:.0f}',
+            'failed' if result['failure'] else 'held',
         )
+        print(markdown_row(cells), flush=True)
     failures = [f'{name}: {result["failure"]}' for name, result in found.items() if result['failure']]
     print(f'\n{sum(result["cases"] for result in found.values()):,} cases, {len(failures)} properties failed')
     if recipe.output:

@@ -1,0 +1,44 @@
+"""Tables in Markdown."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluon_optbert.runs.markdown import markdown_row, markdown_table
+
+
+def test_a_table_is_its_header_a_rule_and_its_rows():
+    assert markdown_table(['a', '', 3], [(1, 'x y', ''), [None, 2.5, '–']]) == '\n'.join(
+        ['| a |  | 3 |', '| --- | --- | --- |', '| 1 | x y |  |', '| | 2.5 | – |']
+    )
+    assert markdown_table(['a'], iter([])) == '| a |\n| --- |'
+
+
+def test_columns_are_aligned_by_letter():
+    assert markdown_table('abcd', [], align='lcr-').splitlines()[1] == '| :--- | :---: | ---: | --- |'
+
+
+def test_pipes_and_line_breaks_stay_inside_their_cell():
+    assert markdown_row(['a|b', 'c\nd\r\ne', '||']) == r'| a\|b | c d e | \|\| |'
+
+
+@given(st.lists(st.lists(st.text(max_size=8), min_size=3, max_size=3), max_size=4))
+def test_every_cell_is_found_again(rows):
+    lines = markdown_table(['a', 'b', 'c'], rows).split('\n')
+    assert len(lines) == 2 + len(rows)
+    for line, row in zip(lines[2:], rows):
+        cells = re.split(r'(?<!\\)\|', line)[1:-1]
+        assert [cell[1:-1].replace('\\|', '|') for cell in cells] == [
+            ' '.join(cell.splitlines()) for cell in row
+        ]
+
+
+@pytest.mark.parametrize(
+    'rows, align, said',
+    [([(1,)], None, '1 cells below 2 heads'), ([], 'l', "align 'l'"), ([], 'lx', "align 'lx'")],
+)
+def test_other_lengths_and_letters_are_refused(rows, align, said):
+    with pytest.raises(ValueError, match=said):
+        markdown_table(['a', 'b'], rows, align=align)
