@@ -32,8 +32,9 @@ def main(argv=None):
         raise RunFailed(f'{recipe.output}: no trial came to an end; choose smaller learning rates')
     flags = ' '.join(f'--{name.replace("_", "-")} {value:.4g}' for name, value in found.values.items())
     print(
-        f"best: trial {found.best} in {found.directory}\nwrote {recipe.output}: trials.csv, trials.md, Optuna's "
-        f'plots\nnext: python pretrain/run_prune.py … {flags}'
+        f'best: trial {found.best} in {found.directory}\n'
+        f"wrote {recipe.output}: trials.csv, trials.md, Optuna's plots\n"
+        f'next: python pretrain/run_prune.py … {flags}'
     )
 
 

@@ -161,7 +161,7 @@ def read_measured(path: Path) -> Dict[str, Any]:
 
 
 def corpus(recipe: PlanRecipe, stage: Stage, measured: Dict[str, Any]) -> Tuple[float, float]:
-    """Instances and bytes that the words become, at another length equally full as those that were counted."""
+    """Instances and bytes that the words become, at another length, as full as those that were counted."""
     tokens_per_word = measured['tokens'] / measured['words'] / measured['dupe_factor']
     share_full = measured['tokens'] / measured['instances'] / measured['max_seq_length']
     instances = recipe.words * recipe.dupe_factor * tokens_per_word / (share_full * stage.length)

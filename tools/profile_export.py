@@ -67,7 +67,7 @@ def ceiling_gflops(repeats: int = 15) -> float:
 
 
 def operators(block: Any, inputs: List[mx.nd.NDArray], repeats: int) -> Dict[str, Dict[str, float]]:
-    """Milliseconds and calls of one pass by operator, the slowest first, and ``pass``, the time of the whole."""
+    """Milliseconds and calls of one pass by operator, the slowest first, and of the whole as ``pass``."""
 
     def passes(count: int) -> float:
         began = time.perf_counter()

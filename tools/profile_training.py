@@ -53,7 +53,8 @@ from gluon_optbert.training.optimization import Optimizer
 
 GATES = 'gates'
 PARTS = {
-    GATES: r'gate_|_transformer\d+_(_ones|square|reshape|broadcast_mul)\d|model\d+_(_ones|reshape3|broadcast_mul)',
+    GATES: r'gate_|_transformer\d+_(_ones|square|reshape|broadcast_mul)\d'
+    r'|model\d+_(_ones|reshape3|broadcast_mul)',
     'LayerNorm': 'streamlayernorm',
     'feed-forward': 'optfeedforward',
     'attention': r'_transformer\d+_',

@@ -48,7 +48,7 @@ TIMED = (
     'metrics.jsonl',
     'progress.json',
 )  # files with times, whose digests in manifests differ; they are compared themselves
-MARK = 'GLUON_OPTBERT_SURVIVE'  # an environment variable by which the processes of an attempt are found, orphans too
+MARK = 'GLUON_OPTBERT_SURVIVE'  # the environment variable by which the processes of an attempt are found
 PATIENCE_SECONDS = 60  # within which a job has to end once one of its processes is killed
 
 
@@ -235,7 +235,9 @@ class Attempt:
         self.mark = f'{os.getpid()}-{time.monotonic_ns()}'
         place.mkdir(exist_ok=True)
         self.began = time.time_ns()
-        self.said = open(place.with_name(place.name + '.log'), 'w+', encoding='utf-8', errors='replace')
+        log = place.with_name(place.name + '.log')
+        # the process writes to it as long as it lives
+        self.said = open(log, 'w+', encoding='utf-8', errors='replace')  # noqa: SIM115
         self.process = subprocess.Popen(
             words,
             cwd=str(place),
@@ -499,8 +501,7 @@ class Trial:
         """How the directory of a run that was killed and went on differs from the uninterrupted one."""
         found = contents(place)
         return [
-            f'{name}: '
-            f'{"differs" if name in found and name in self.wanted else "missing" if name in self.wanted else "extra"}'
+            f'{name}: {"extra" if name not in self.wanted else "differs" if name in found else "missing"}'
             for name in sorted(set(found) | set(self.wanted))
             if found.get(name) != self.wanted.get(name)
         ]

@@ -50,7 +50,8 @@ class Worker:
         alone = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', *OPENMP)}
         if threads is not None:
             alone['OMP_NUM_THREADS'] = str(threads)
-        self._errors = tempfile.TemporaryFile('w+')
+        # open as long as the process lives
+        self._errors = tempfile.TemporaryFile('w+')  # noqa: SIM115
         self._process = subprocess.Popen(
             list(map(str, words)),
             stdin=subprocess.PIPE,
@@ -101,7 +102,7 @@ def peer_python(peers: Path, environment: Optional[str]) -> Path:
 
 
 def uniform_config(architecture: Architecture) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """What Transformers' BertConfig and GluonNLP's BERTEncoder are told; ValueError if they cannot build it."""
+    """What Transformers' BertConfig and GluonNLP's BERTEncoder are told; ValueError if they cannot."""
     layers = set(architecture.layers)
     dims = next(iter(layers), None)
     if (

@@ -37,7 +37,7 @@ from .result import FineTuningResult, SeedRun
 def _train(
     seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTuneRecipe, work: Path, workers: Workers
 ) -> Tuple[FineTuning, SeedRun]:
-    """Fine-tune with one seed: the objective, whose network is that of the epoch kept, and what it came to."""
+    """Fine-tune with one seed: the objective, with the network of the epoch kept, and what it came to."""
     began = time.perf_counter()
     model = build(
         saved.architecture,

@@ -127,7 +127,7 @@ class FineTuningResult:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str) -> FineTuningResult:
-        """The inverse of `to_dict`; ValueError, with the name of the source, if it is none of these results."""
+        """The inverse of `to_dict`; ValueError, naming the source, if it is none of these results."""
         if not isinstance(values, dict) or values.get('format') != FORMAT:
             raise ValueError(f'{source}: not a result of fine-tuning')
         try:

@@ -144,7 +144,7 @@ class _Machine:
         self.push(_Name(name.replace(' ', '.', 1)))
 
     def reduce(self, _: None) -> None:
-        """A call; of the few names whose calls have a meaning here, which is given to them without calling."""
+        """A call; of the few names whose calls have a meaning here, given without calling."""
         arguments, name = self._stack.pop(), self._stack.pop()
         make = _CALLS.get(name.text) if type(name) is _Name else None
         if make is None:

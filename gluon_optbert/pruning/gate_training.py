@@ -1,6 +1,4 @@
-"""The training of alpha by equation (2): the weights stand still, and a penalty weighted by prices pushes alpha to
-zero.
-"""
+"""The training of alpha by equation (2): weights stand still, a penalty weighted by prices shrinks alpha."""
 
 from __future__ import annotations
 
@@ -77,8 +75,8 @@ def train_gates(
 ) -> Tuple[Alphas, Alphas]:
     """Train alpha by equation (2) of optBERT, section 4, with the weights frozen.
 
-    What is minimised over alpha is the MLM loss, plus the NSP loss, plus gamma times the sum over the widths of
-    beta times the norm of alpha; beta is the price of one unit of a width. Every alpha begins at one.
+    What is minimised over alpha is the MLM loss, plus the NSP loss, plus gamma times the sum over the widths
+    of beta times the norm of alpha; beta is the price of one unit of a width. Every alpha begins at one.
 
         alphas, scores = train_gates('models/small', 'shards', 100)
 

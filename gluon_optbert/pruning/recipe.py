@@ -113,7 +113,7 @@ class PruneRecipe(TrainingRecipe):
         return cost_model(self.objective, length=self.length, latency_model=self.latency_model)
 
     def steps(self, base: SavedModel) -> Tuple[int, int]:
-        """Steps of a round's gate training and recovery; the paper's shares of the pre-training unless given."""
+        """Steps of a round's gate training and recovery; the paper's shares of pre-training unless given."""
         trained = Progress.from_dict(base.progress).trained_steps
         if (self.alpha_steps is None or self.recovery_steps is None) and not trained:
             raise ValueError(

@@ -49,7 +49,7 @@ class Round:
         Of one sequence of 128 tokens.
     architecture : Architecture
     before, after_cut, recovered : HeldOut, optional
-        Measured before the cut, after it, and after recovery; of round 0 only the last, if the network says it.
+        Measured before the cut, after it, and after recovery; of round 0 only the last, if it is known.
     """
 
     round: int

@@ -1,8 +1,9 @@
 """A search for gamma, the learning rate of alpha and the number of alpha steps, with Optuna.
 
-Each trial is a pruning run in OUTPUT/trial-N; the held-out MLM loss of its last round is minimised. Trials that
-are not the best keep their metrics, gates and selections, and lose their model directories. An interrupted
-search takes its interrupted trial up where that stopped, and several processes may share one search.
+Each trial is a pruning run in OUTPUT/trial-N; the held-out MLM loss of its last round is minimised. Trials
+that are not the best keep their metrics, gates and selections, and lose their model directories. An
+interrupted search takes its interrupted trial up where that stopped, and several processes may share one
+search.
 
 Optuna is imported where a search needs it: nothing else does."""
 
@@ -114,7 +115,7 @@ class Search:
         }
 
     def _ask(self) -> Optional[Tuple[int, Dict[str, Any]]]:
-        """A trial to run on rank 0: one whose process has died here, or a new one; None if there are enough."""
+        """A trial to run on rank 0: one whose process has died, or a new one; None if there are enough."""
         import optuna
 
         with locked(self.recipe.output / '.study.lock', wait=True):

@@ -110,7 +110,7 @@ def _recovery_seconds(made: Plan, workers: Workers) -> Tuple[float, float]:
 
 
 def _tuning_seconds(made: Plan, row: Row, task: str, workers: Workers) -> float:
-    """Fine-tuning on a task with one seed: its steps, its held-out sets after every epoch, and its test sets."""
+    """Fine-tuning on a task with one seed: steps, held-out sets after every epoch, and test sets."""
     recipe = made.cell_recipe(row, task)
     exercise = _prepared(recipe, made, workers)
     model = build(

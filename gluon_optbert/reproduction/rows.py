@@ -22,7 +22,7 @@ TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
 
 
 def plain(name: str) -> str:
-    """A row's or a task's name as a directory and as what a user may type, e.g. ``bert-l`` or ``squad-v1.1``."""
+    """A row's or a task's name as a directory and as users may type it, as ``bert-l`` or ``squad-v1.1``."""
     return re.sub('[^a-z0-9.]+', '-', name.lower().replace('ℓ', 'l'))
 
 
@@ -143,7 +143,7 @@ def in_proportion(base: Architecture, row: Published) -> Size:
 
 
 def by_embedding(base: Architecture, row: Published) -> Size:
-    """The base with the widest factorised embedding that keeps it within the row's share of the parameters."""
+    """The base with the widest factorised embedding that stays within the row's share of parameters."""
     target, cost = by_share(base, row), ParameterCost()
     for width in range(base.embedding_width - 1, 0, -1):
         smaller = dataclasses.replace(base, e=width)

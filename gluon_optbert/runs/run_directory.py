@@ -40,8 +40,8 @@ def work_directory(output: Path) -> Path:
 class RunDirectory(Generic[T]):
     """The directory that a run writes to.
 
-    A run either writes to its output from the beginning, and knows itself what is done; or it works beside its
-    output, in `work_directory`, and the output is there when the run is finished.
+    A run either writes to its output from the beginning, and knows itself what is done; or it works beside
+    its output, in `work_directory`, and the output is there when the run is finished.
 
     Parameters
     ----------

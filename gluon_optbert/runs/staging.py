@@ -1,4 +1,4 @@
-"""Files and directories that are whole or absent: written under another name, renamed when they are complete."""
+"""Files and directories that are whole or absent: written under another name, renamed when complete."""
 
 from __future__ import annotations
 

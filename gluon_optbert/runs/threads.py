@@ -1,4 +1,4 @@
-"""How many threads MXNet uses, and how they wait: what suits its CPU kernels, unless the user said otherwise."""
+"""How many threads MXNet uses, and how they wait: what suits its CPU kernels, unless the user decides."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def _batch(fields: Fields, *, size: int, rank: int, workers: int, multiple: int,
 
 
 def _prepared(items: Iterator[T], depth: int) -> Iterator[T]:
-    """The same items, up to `depth` of them made in advance by a thread that lives as long as this generator."""
+    """The same items, up to `depth` made in advance by a thread that lives as long as this generator."""
     ready: queue.SimpleQueue = queue.SimpleQueue()
     room = threading.Semaphore(depth)
     stopped = threading.Event()

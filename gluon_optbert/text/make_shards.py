@@ -165,7 +165,7 @@ def survey(recipe: ShardRecipe) -> Survey:
 
 
 def _held_out(recipe: ShardRecipe, count: int) -> frozenset:
-    """The documents whose hashes are the smallest: the wanted share, at least two, and two left to train on."""
+    """The documents whose hashes are the smallest: the wanted share, two at least, two left to train on."""
     if not recipe.held_out:
         return frozenset()
     wanted = min(max(round(count * recipe.held_out), 2), count - 2)

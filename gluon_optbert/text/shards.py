@@ -268,8 +268,8 @@ class Shards:
         cased, evidence = vocabulary.casing_of(vocab)
         if None not in (stated, cased) and stated != cased:
             raise ValueError(
-                f'{self.directory}: made of text that {"kept" if stated else "lost"} its capitals and accents, '
-                f'yet the vocabulary is {"cased" if cased else "uncased"}: {evidence}; {REMAKE}'
+                f'{self.directory}: made of text that {"kept" if stated else "lost"} its capitals and '
+                f'accents, yet the vocabulary is {"cased" if cased else "uncased"}: {evidence}; {REMAKE}'
             )
         return vocab
 

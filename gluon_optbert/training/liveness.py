@@ -42,7 +42,8 @@ class Peer:
     at: float
 
     def __str__(self) -> str:
-        return f'rank {self.rank} (host {self.said.get("host", "unknown")}, process {self.said.get("process", "unknown")})'
+        host, process = (self.said.get(name, 'unknown') for name in ('host', 'process'))
+        return f'rank {self.rank} (host {host}, process {process})'
 
     @property
     def left(self) -> bool:

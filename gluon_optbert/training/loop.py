@@ -1,4 +1,4 @@
-"""The one training loop: whatever is trained, on whatever batches, with checkpoints that resume bit for bit."""
+"""The one training loop: whatever is trained, on any batches, with checkpoints that resume bit for bit."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class _Meter:
         self._began += time.perf_counter() - paused
 
     def gather(self) -> List[float]:
-        """What a checkpoint has to keep; from here on rank 0 has the sums of all workers, as after resuming."""
+        """What a checkpoint has to keep; from here on rank 0 has the sums of all workers, as if resumed."""
         self._sums = np.array(self._workers.sum(self._sums, name='losses')) * self._workers.first
         return [*self._sums, self._steps]
 

@@ -23,7 +23,7 @@ STATE_FORMAT, STATE_VERSION = 'gluon_optbert training state', 1
 
 
 class States:
-    """The checkpoints of one phase: trained parameters, optimizer state and progress, each whole or absent."""
+    """The checkpoints of one phase: parameters, optimizer state and progress, each whole or absent."""
 
     def __init__(self, directory: Path, keep: int):
         self.directory, self._keep = Path(directory), keep
@@ -37,7 +37,7 @@ class States:
         return self.directory / f'step-{step:08d}'
 
     def save(self, step: int, optimizer: Optimizer, progress: Progress) -> None:
-        """Write the checkpoint of a step; then drop old ones and those beyond it, never the best or this one."""
+        """Write the checkpoint of a step; then drop old ones and those beyond it, not the best or this."""
         with new_directory(self._path(step), replace=True) as staged:
             arrays = {name: parameter.data() for name, parameter in optimizer.parameters.items()}
             arrays.update(optimizer.state())

@@ -31,8 +31,8 @@ TEXTS = [
 def by_definition(x, y):
     """Through the centred Gram matrices of all examples: tr(KL) over the norms."""
     x, y = (values - values.mean(axis=0) for values in (x, y))
-    k, l = x @ x.T, y @ y.T
-    return (k * l).sum() / (np.linalg.norm(k) * np.linalg.norm(l))
+    first, second = x @ x.T, y @ y.T
+    return (first * second).sum() / (np.linalg.norm(first) * np.linalg.norm(second))
 
 
 def cka(first, second, size=7):

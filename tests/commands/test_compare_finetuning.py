@@ -45,9 +45,10 @@ with np.load(job) as arrays:
     sizes = {{name: len(arrays['heldout/' + name + '/seconds']) for name in settings['heldout']}}
 print(json.dumps({{'ready': {{'torch': 'none'}}}}))
 for epoch in (1, 2):
-    print(json.dumps({{'epoch': epoch, 'loss': 0.5, 'training_seconds': 2.0 * settings['seed'], 'evaluation_seconds': 0.5}}))
-np.savez(scores, **{{f'{{epoch}}/{{name}}': np.eye(2)[(np.arange(size) + epoch) % 2] for name, size in sizes.items()
-                    for epoch in (1, 2)}})
+    seconds = {{'training_seconds': 2.0 * settings['seed'], 'evaluation_seconds': 0.5}}
+    print(json.dumps({{'epoch': epoch, 'loss': 0.5, **seconds}}))
+np.savez(scores, **{{f'{{epoch}}/{{name}}': np.eye(2)[(np.arange(size) + epoch) % 2]
+                    for name, size in sizes.items() for epoch in (1, 2)}})
 print(json.dumps({{'seconds': 9.0}}))
 """
 needs_transformers = pytest.mark.skipif(
@@ -424,9 +425,11 @@ def test_peer_decays_what_is_decayed_here(start):
 import json, sys
 sys.path.append(sys.argv[1])
 import torch_finetuning as peer
-settings = {'dropout': 0.1, 'outputs': 2, 'problem': 'single_label_classification', 'weight_decay': 0.01, 'epsilon': 1e-6}
+settings = {'dropout': 0.1, 'outputs': 2, 'problem': 'single_label_classification'}
+settings.update(weight_decay=0.01, epsilon=1e-6)
 optimizer = peer.optimizer_of(peer.load(sys.argv[2], settings), settings)
-print(json.dumps([[group['weight_decay'], sum(one.numel() for one in group['params'])] for group in optimizer.param_groups]))
+groups = optimizer.param_groups
+print(json.dumps([[group['weight_decay'], sum(one.numel() for one in group['params'])] for group in groups]))
 """
     done = subprocess.run(
         [os.environ['TRANSFORMERS_PYTHON'], '-c', program, ROOT / 'tools' / 'peers', start / 'hf'],

@@ -1,4 +1,4 @@
-"""The profile of a training step: every operator has its part, and the parts and the remainder are the step."""
+"""The profile of a training step: every operator has its part, and parts and remainder are the step."""
 
 import json
 

@@ -116,9 +116,7 @@ def test_magnitude_is_the_root_mean_square_of_what_leaves_with_a_unit(architectu
                 name: np.square(value) if name in parts else np.zeros_like(value)
                 for name, value in parameters.items()
             }
-            left, _ = cut(
-                {name: value for name, value in ones.items()}, architecture, Selection(without, 0.0, 0.0)
-            )
+            left, _ = cut(dict(ones), architecture, Selection(without, 0.0, 0.0))
             scale = {
                 name: width / (width - 1) if key.startswith('k') and '.proj_query.' in name else 1
                 for name in left

@@ -1,4 +1,4 @@
-"""Deployment directories that are damaged, too large or hostile: one clear error, and MXNet sees none of it."""
+"""Deployment directories that are damaged, too large or hostile: one clear error, and MXNet sees nothing."""
 
 import json
 import shutil

@@ -126,7 +126,7 @@ json_values = st.recursive(
 
 @st.composite
 def mutated_json(draw, good: Any) -> str:
-    """JSON text: a good value with some of its parts replaced, removed or added; or any value, or any text."""
+    """JSON text: a good value with some parts replaced, removed or added; or any value, or any text."""
     kind = draw(st.integers(0, 9))
     if kind == 0:
         return draw(
@@ -331,7 +331,7 @@ class Payload:
 
 @st.composite
 def member(draw, good: np.ndarray) -> bytes:
-    """The content of one npy file: good values, or others, or a pickle, or a header that promises too much."""
+    """The content of one npy file: good values, others, a pickle, or a header that promises too much."""
     kind, packed = draw(st.integers(0, 5)), io.BytesIO()
     if kind == 0:
         np.save(packed, np.array([Payload()] * draw(st.integers(1, 4)), object), allow_pickle=True)

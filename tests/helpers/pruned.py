@@ -53,7 +53,7 @@ def records(directory):
 
 
 def results(directory):
-    """What has to be the same bits in two runs: everything but recipes, which name their output, and times."""
+    """What has to be the same bits in two runs: all but recipes, which name their output, and times."""
     found = {
         name: digest
         for name, digest in contents(directory).items()

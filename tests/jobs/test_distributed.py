@@ -47,7 +47,7 @@ workers.average(arrays, name='average')
 assert arrays[0].asnumpy().tolist() == [size] * 2 and arrays[1].asnumpy().tolist() == [[(size - 1) / 2] * 3]
 arrays = [mx.nd.array([1 + 2.0 ** -12, 1e4 + workers.rank])]
 workers.average(arrays, name='rounded', compression='fp16')
-assert arrays[0].dtype.__name__ == 'float32' and arrays[0].asnumpy().tolist() == [1, 1e4]  # their neighbours in float16
+assert arrays[0].dtype.__name__ == 'float32' and arrays[0].asnumpy().tolist() == [1, 1e4]  # as float16
 arrays = [mx.nd.ones((2,)) * (7 + workers.rank)]
 workers.broadcast(arrays, name='broadcast')
 assert arrays[0].asnumpy().tolist() == [7, 7]

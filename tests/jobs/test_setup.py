@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ['Makefile', 'constraints.txt', 'setup.py', 'tools/setup/choose_python.sh', 'tools/setup/install.py']
 PYTHONS = ['3.8.0', '3.9.0', '3.10.0', '3.11.0']
-BASE_PYTHON = Path(sys.base_prefix, 'bin', 'python%d.%d' % sys.version_info[:2])
+BASE_PYTHON = Path(sys.base_prefix, 'bin', 'python{}.{}'.format(*sys.version_info))
 
 
 def canonical(name):
@@ -69,7 +69,10 @@ def commands(tmp_path):
 
 def add_python(directory, name, version):
     """An interpreter that takes itself for `version`."""
-    told = 'import platform, sys; platform.python_version = lambda: "{}"; sys.version_info = {}; exec(sys.argv[1])'
+    told = (
+        'import platform, sys; platform.python_version = lambda: "{}"; '
+        'sys.version_info = {}; exec(sys.argv[1])'
+    )
     numbers = tuple(map(int, version.split('.')))
     (directory / name).write_text(
         f'#!/bin/sh\nexec {BASE_PYTHON} -c \'{told.format(version, numbers)}\' "$2"\n'
@@ -196,7 +199,8 @@ def test_make_stops_where_there_is_no_suitable_python(tree, commands):
         ('<stdlib.h>', r'the C compiler compiler does not work: install gcc, or set CC'),
         (
             '<Python.h>',
-            r'.* comes without its C headers: install python3\.\d+-dev, or run make PYTHON=\.\.\. with another',
+            r'.* comes without its C headers: install python3\.\d+-dev, '
+            r'or run make PYTHON=\.\.\. with another',
         ),
     ],
 )
@@ -250,7 +254,7 @@ def install_script(tree):
 
 
 def add_distribution(script, name):
-    """A package of one file, as pip leaves it; like pip, believe a dist-info directory that is there already."""
+    """A package of one file, as pip leaves it; like pip, believe a dist-info directory that is there."""
     site = script.site_packages()
     if (site / (name + '.dist-info')).exists():
         return
@@ -260,7 +264,7 @@ def add_distribution(script, name):
 
 
 class Pretended:
-    """Stands in for running commands: packages appear, but none is fetched; call number `fatal` is cut short."""
+    """Stands in for running commands: packages appear, none is fetched; call number `fatal` is cut short."""
 
     def __init__(self, script, fatal=None):
         self.script, self.fatal, self.calls = script, fatal, 0

@@ -43,7 +43,7 @@ class Hosts:
         self._spaces = {host: f'gluon-optbert-{os.getpid()}-{host}' for host in ADDRESSES}
 
     def _enter(self, host):
-        """The words before a command that is to run on a host: its network, its name, and its list of names."""
+        """The words before a command that is to run on a host: its network, its name, its list of names."""
         return [
             'nsenter',
             f'--net=/run/netns/{self._spaces[host]}',

@@ -1,4 +1,4 @@
-"""Reduced precision in training: how near its losses and gradients are to float32's, and where it is refused."""
+"""Reduced precision in training: how near losses and gradients are to float32's, and where it is refused."""
 
 import mxnet as mx
 import numpy as np
@@ -21,7 +21,7 @@ NETWORKS = {
 
 
 def weights_of(architecture):
-    """Weights of the size that trained ones have: with larger ones softmax makes cliffs of small differences."""
+    """Weights of the size that trained ones have: with larger ones softmax turns small differences large."""
     return {
         name: value if name.endswith('gamma') else value * np.float32(1.5 * architecture.h**-0.5)
         for name, value in random_parameters(architecture).items()

@@ -1,4 +1,4 @@
-"""A pruning run that was killed, at any moment, ends with the same bits, and what is finished is left alone."""
+"""A pruning run that is killed at any moment ends with the same bits, and what is finished is left alone."""
 
 import json
 import os
@@ -90,7 +90,8 @@ def attempt(resume, moment):
                 os.kill(os.getpid(), signal.SIGKILL)
             return action(*args, **kwargs)
         return act
-    for owner, name in ((os, 'replace'), (os, 'fsync'), (shutil, 'rmtree'), (optimization.Optimizer, 'update')):
+    files = ((os, 'replace'), (os, 'fsync'), (shutil, 'rmtree'))
+    for owner, name in (*files, (optimization.Optimizer, 'update')):
         setattr(owner, name, counted(getattr(owner, name)))
     prune(fill(PruneRecipe, dict(values, resume=resume)))
     return moments[0]
@@ -118,7 +119,8 @@ class Attempts:
     """Runs of one recipe, each in a process of its own; see `ATTEMPTS`."""
 
     def __init__(self, values):
-        self._said = tempfile.TemporaryFile('w+')  # not a pipe, which would be full some day
+        # not a pipe, which would be full some day; open as long as the process lives
+        self._said = tempfile.TemporaryFile('w+')  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, '-W', 'ignore', '-c', ATTEMPTS, json.dumps(values)],
             env=environment(),

@@ -1,4 +1,4 @@
-"""Run directories: whether a run is new, goes on, is done or may not begin, and that they are whole or absent."""
+"""Run directories: whether a run is new, goes on, is done or may not begin; whole or absent."""
 
 import dataclasses
 import os

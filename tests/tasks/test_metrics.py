@@ -120,7 +120,7 @@ def test_odds_above_the_threshold_withhold_the_answer():
 
 
 def test_best_thresholds_by_hand():
-    """In the order h2 (+1), n2 (-1), h1 (+2/3 of F1), n1 (nothing); without any answer two of four are right."""
+    """In the order h2 (+1), n2 (-1), h1 (+2/3 of F1), n1 (nothing); with no answers two of four are right."""
     found = squad_v2(ANSWERS, PREDICTIONS, {'h1': 0.5, 'h2': -3.0, 'n1': 0.7, 'n2': 0.0}, threshold=math.inf)
     assert (found['best_exact'], found['best_exact_thresh']) == (75.0, -3.0)
     assert (found['best_f1'], found['best_f1_thresh']) == (75.0, -3.0)
@@ -138,7 +138,7 @@ def test_best_thresholds_by_hand():
     )
 )
 def test_best_threshold_is_the_best_of_all(cases):
-    """The odds are the keys, all different: between equal ones the search may stop, and a threshold may not."""
+    """The odds are the keys, all different: between equal ones the search may stop, a threshold may not."""
     answers, predictions = ({str(key): value[i] for key, value in cases.items()} for i in (0, 1))
     odds = {str(key): float(key) for key in cases}
     found = squad_v2(answers, predictions, odds, threshold=math.inf)

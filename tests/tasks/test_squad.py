@@ -219,7 +219,8 @@ def test_questions_are_read_as_they_stand(tmp_path):
     assert read_questions(write_squad(tmp_path / 'dev.json', asked)) == asked
 
 
-TWICE = '{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "1", "question": "?"}, {"id": "1", "question": "?"}]}]}]}'
+ASKED = '{"id": "1", "question": "?"}'
+TWICE = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": [{ASKED}, {ASKED}]}}]}}]}}'
 
 
 @pytest.mark.parametrize(

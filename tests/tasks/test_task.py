@@ -94,7 +94,11 @@ def test_what_is_no_task_file_is_refused(tmp_path, text):
         read_task(tmp_path / 'none.json')
 
 
-MRPC = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tHe said " no .\tone\u2028line\r\n0\t7\t8\t"quoted"\tb\r\n'
+MRPC = (
+    '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n'
+    '1\t7\t8\tHe said " no .\tone\u2028line\r\n'
+    '0\t7\t8\t"quoted"\tb\r\n'
+)
 
 
 def test_byte_order_mark_quotes_and_line_separators_are_what_they_are(tmp_path):

@@ -234,10 +234,8 @@ def test_at_most_two_shards_are_in_memory(shards, monkeypatch):
         Shards, 'read', lambda self, number, honest=Shards.read: read.append(number) or honest(self, number)
     )
     batches = stream(shards, batch_size=1, seed=1, read_ahead=2)
-    consumed = 0
-    for batch in itertools.islice(batches, 37):
+    for consumed, _ in enumerate(itertools.islice(batches, 37), 1):
         time.sleep(0.001)
-        consumed += 1
         order = [shards.files[number].instances for number in read]
         # what was read, but for the last shard, holds no more than was consumed, is ready, or is just being
         # handed over

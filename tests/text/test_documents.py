@@ -183,7 +183,10 @@ LICENCE = (
     ],
 )
 def test_no_licence_text_survives_and_no_prose_is_lost(tmp_path, start, end):
-    header = 'The Project Gutenberg EBook of A Book, by Nobody\n\nThis eBook is for the use of anyone.\n\nTitle: A Book\n\n'
+    header = (
+        'The Project Gutenberg EBook of A Book, by Nobody\n\n'
+        'This eBook is for the use of anyone.\n\nTitle: A Book\n\n'
+    )
     path = written(tmp_path / 'book.txt', f'{header}{start}\n\n\n{PROSE}\n\n\n{end}\n\n{LICENCE}')
     plain = written(tmp_path / 'plain.txt', PROSE)
     found = [lines for lines in lines_of(path) if 'some legal words' not in lines]

@@ -28,7 +28,7 @@ WORDS = [f'{a}{b}{c}' for a in 'bdfgklmn' for b in 'aeiou' for c in 'rstx']
 
 
 def make_input(directory, documents=40, *, seed=0):
-    """Two files of documents, one sentence per line; sentence j of document i begins with its own two words."""
+    """Two files of documents, one sentence per line; sentence j of document i begins with d<i> s<j>."""
     chance = random.Random(seed)
     directory.mkdir(parents=True)
     texts = []

@@ -170,7 +170,7 @@ def test_worker_that_cannot_reach_horovodrun_ends(watches):
 
 
 class Silent(Store):
-    """A store that takes three lines, and then the connection but no more: a network that swallows packets."""
+    """A store that takes three lines, then only the connection: a network that swallows packets."""
 
     taken = 0
 
