@@ -2,16 +2,26 @@
 
 import functools
 import re
-import shlex
 import shutil
-import subprocess
 import sys
 import types
 from pathlib import Path
 
-import mxnet as mx
 import numpy as np
 import pytest
+from helpers.documents import (
+    RUNS,
+    check_command,
+    code_of,
+    commands,
+    compiled_and_run,
+    flags_of,
+    is_target,
+    prose,
+    spans,
+    targets_of_make,
+    text_of,
+)
 from helpers.tiny import (
     ROOT,
     network,
@@ -19,7 +29,6 @@ from helpers.tiny import (
     random_alphas,
     random_inputs,
     random_parameters,
-    run,
     vocabulary,
 )
 from scipy.special import erf
@@ -36,73 +45,19 @@ LONGEST = 110
 SCRIPTS = {
     path.name: path for room in ('pretrain', 'finetune', 'tools') for path in (ROOT / room).glob('*.py')
 }
-RUNS = re.compile(r'\bpython3? (?:-m (gluon_optbert\S*)|(\S+\.py))')  # a module or a script of the project
 ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
 SHARED = {
     'compare_finetuning.py': 'run_glue.py'
 }  # whose other flags are those of another command, as its page says
 
 
-def text_of(page):
-    return page.read_text(encoding='utf-8')
-
-
-def blocks(page):
-    """The fenced blocks of a page: language and content."""
-    return re.findall(r'^```(\w*)\n(.*?)^```', text_of(page), flags=re.DOTALL | re.MULTILINE)
-
-
-def prose(page):
-    """A page without its fenced blocks."""
-    return re.sub(r'^```.*?^```', '', text_of(page), flags=re.DOTALL | re.MULTILINE)
-
-
-def spans(page):
-    """The inline code of a page."""
-    return [' '.join(span.split()) for span in re.findall(r'`([^`]+)`', prose(page))]
-
-
-def commands():
-    """Every command line, in a block or in a sentence, that runs a script or a module of the project."""
-    found = []
-    for page in PAGES:
-        lines = '\n'.join(content for language, content in blocks(page) if not language)
-        found += lines.replace('\\\n', ' ').splitlines() + spans(page)
-    return sorted({' '.join(line.split()) for line in found if RUNS.search(line)})
-
-
-@functools.lru_cache(maxsize=None)
-def flags_of(program):
-    """The flags of a script or of `-m` and a module, with what their help says of each."""
-    helped = run(*program.split(), '--help')
-    assert helped.returncode == 0, helped.stderr
-    entries = re.split(r'\n  (?=-)', helped.stdout)[1:]
-    found = {}
-    for entry in entries:
-        name = re.match(r'(?:-h, )?(--[a-z0-9-]+)', entry)
-        if name and name.group(1) != '--help':
-            found[name.group(1)] = ' '.join(entry.split())
-    return found
-
-
-@pytest.mark.parametrize('line', commands())
+@pytest.mark.parametrize('line', commands(*PAGES))
 def test_commands_name_scripts_recipes_flags_and_choices_that_exist(line):
-    module, script = RUNS.search(line).groups()
-    words = shlex.split(line[RUNS.search(line).end() :])
-    assert module or (ROOT / script).is_file()
-    known = flags_of(f'-m {module}' if module else script)
-    assert all((ROOT / word).is_file() for word in words if word.endswith('.yaml'))
-    for word, value in zip(words, [*words[1:], '']):
-        if word == '--help' or not word.startswith('--'):
-            continue
-        assert word in known, f'{script or module} has no flag {word}'
-        choices = re.search(r'\(one of ([^)]*)\)', known[word])
-        if choices:
-            assert set(value.split(',')) <= set(choices.group(1).split(', ')), f'{word} {value}'
+    check_command(line)
 
 
 def test_there_are_commands_to_test():
-    assert len(commands()) >= 30
+    assert len(commands(*PAGES)) >= 30
 
 
 def flag_tables():
@@ -156,7 +111,7 @@ def test_flags_in_sentences_are_flags_of_some_command():
     programs = {
         str(SCRIPTS[script].relative_to(ROOT)) for _, scripts, _, _ in flag_tables() for script in scripts
     }
-    programs |= {f'-m {m}' if m else s for m, s in (RUNS.search(line).groups() for line in commands())}
+    programs |= {f'-m {m}' if m else s for m, s in (RUNS.search(line).groups() for line in commands(*PAGES))}
     known = {'--help', *ELSEWHERE, *flags_of('tools/quickstart.py')}.union(*map(flags_of, programs))
     for page in PAGES:
         named = {
@@ -220,13 +175,9 @@ def test_lines_are_short_but_for_tables_links_and_code(page):
 
 
 def test_targets_of_make_exist():
-    makefile = text_of(ROOT / 'Makefile')
-    lines = [line for page in PAGES for _, content in blocks(page) for line in content.splitlines()]
-    lines += [span for page in PAGES for span in spans(page)]
-    calls = [shlex.split(line)[1:] for line in lines if re.match(r'make [a-zA-Z]', line)]
-    targets = {word for words in calls for word in words if '=' not in word}
+    targets = targets_of_make(*PAGES)
     assert {'install', 'test', 'quickstart', 'clean'} <= targets
-    assert all(re.search(rf'^{target}:', makefile, flags=re.MULTILINE) for target in targets)
+    assert all(map(is_target, targets))
 
 
 # The examples
@@ -267,14 +218,14 @@ def example(name, number, place, monkeypatch):
     stand_in.InferenceSession = ReferenceSession
     monkeypatch.setitem(sys.modules, 'onnxruntime', stand_in)
     monkeypatch.chdir(place)
-    code = [content for language, content in blocks(ROOT / 'docs' / name) if language == 'python'][number]
+    code = code_of(ROOT / 'docs' / name, 'python')[number]
     found: dict = {}
     exec(compile(code, name, 'exec'), found)
     return found
 
 
 def test_every_python_example_is_run_here():
-    counts = {page.name: sum(language == 'python' for language, _ in blocks(page)) for page in PAGES}
+    counts = {page.name: len(code_of(page, 'python')) for page in PAGES}
     assert {name: count for name, count in counts.items() if count} == {
         'exports.md': 3,
         'pruning.md': 1,
@@ -309,15 +260,9 @@ def test_the_examples_in_python_c_and_onnx_compute_the_same(place, monkeypatch):
     np.testing.assert_allclose(onnx['pooled'], plain['pooled'].asnumpy(), atol=1e-5)
     if not shutil.which('gcc'):
         pytest.skip('no gcc')
-    (code,) = (content for language, content in blocks(ROOT / 'docs' / 'exports.md') if language == 'c')
-    (place / 'predict.c').write_text(code)
-    (line,) = (span for span in spans(ROOT / 'docs' / 'exports.md') if span.startswith('gcc '))
-    words = line.replace('$PACKAGE', str(Path(mx.__file__).parent)).split()
-    subprocess.run([*words, '-Wall', '-Werror'], cwd=str(place), check=True, timeout=120)
-    printed = subprocess.run(
-        ['./predict'], cwd=str(place), check=True, timeout=120, stdout=subprocess.PIPE
-    ).stdout
-    found = np.array([float(line) for line in printed.split()]).reshape(wanted.shape)
+    page = ROOT / 'docs' / 'exports.md'
+    (code,) = code_of(page, 'c')
+    found = compiled_and_run(code, page, place).reshape(wanted.shape)
     np.testing.assert_allclose(found, wanted, atol=1e-5)  # float32; the C API fuses operators
 
 

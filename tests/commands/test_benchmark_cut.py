@@ -3,11 +3,13 @@
 import json
 
 import pytest
-from helpers.tiny import run
+from helpers.commands import call
 
 
 def test_it_times_every_part_and_weighs_the_whole(tmp_path):
-    result = run('tools/benchmark_cut.py', 'l12_h256_a4', '--repeats', 2, '--output', tmp_path / 'found.json')
+    result = call(
+        'tools/benchmark_cut.py', 'l12_h256_a4', '--repeats', 2, '--output', tmp_path / 'found.json'
+    )
     assert result.returncode == 0, result.stderr
     found = json.loads((tmp_path / 'found.json').read_text())
     assert len(found['seconds']) == 2 and set(found['seconds'][0]) == {
@@ -24,5 +26,5 @@ def test_it_times_every_part_and_weighs_the_whole(tmp_path):
 
 @pytest.mark.parametrize('words', [['--target', '1'], ['--repeats', '0'], ['nonsense']])
 def test_what_cannot_be_timed_is_one_line(words):
-    result = run('tools/benchmark_cut.py', *words)
+    result = call('tools/benchmark_cut.py', *words)
     assert result.returncode == 2 and result.stderr.startswith('error:') and 'Traceback' not in result.stderr

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.tiny import ROOT, network, run, saved_model
+from helpers.commands import call
+from helpers.tiny import ROOT, network, saved_model
 
 from gluon_optbert.deployment.export import export
 
@@ -43,7 +44,7 @@ def tool():
 def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
     export(saved_model(), tmp_path / 'one', onnx=True)
     export(saved_model(UNEVEN), tmp_path / 'two', precision='bfloat16')
-    result = run(
+    result = call(
         'tools/benchmark_latency.py',
         tmp_path / 'one',
         tmp_path / 'two',
@@ -85,5 +86,5 @@ def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
 )
 def test_what_cannot_be_timed_is_one_line(tmp_path, words, status, message):
     export(saved_model(UNEVEN), tmp_path / 'one')
-    result = run('tools/benchmark_latency.py', tmp_path / 'one', *SHORT, *words)
+    result = call('tools/benchmark_latency.py', tmp_path / 'one', *SHORT, *words)
     assert result.returncode == status and message in result.stderr and 'Traceback' not in result.stderr

@@ -5,8 +5,9 @@ import json
 import sys
 
 import pytest
+from helpers.commands import call
 from helpers.jobs import needs_horovod
-from helpers.tiny import ROOT, run
+from helpers.tiny import ROOT
 
 SPEC = importlib.util.spec_from_file_location('benchmark_scaling', ROOT / 'tools' / 'benchmark_scaling.py')
 tool = importlib.util.module_from_spec(SPEC)
@@ -16,9 +17,7 @@ SPEC.loader.exec_module(tool)
 
 @needs_horovod
 def test_it_times_all_configurations_in_turn(shards_directory, tmp_path):
-    done = run(
-        '-W',
-        'ignore',
+    done = call(
         'tools/benchmark_scaling.py',
         'l1_h8_a2',
         '--shards',
@@ -71,5 +70,5 @@ def test_ratios_are_those_of_the_medians_and_of_each_turn(monkeypatch):
     ],
 )
 def test_nonsense_is_refused(tmp_path, flags, said):
-    done = run('-W', 'ignore', 'tools/benchmark_scaling.py', '--shards', tmp_path, *flags)
+    done = call('tools/benchmark_scaling.py', '--shards', tmp_path, *flags)
     assert done.returncode == 2 and said in done.stderr and 'Traceback' not in done.stderr

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers.commands import call
 from helpers.tiny import run
 
 from gluon_optbert.network.precision import bfloat16_is_native
@@ -23,7 +24,7 @@ def peers():
 
 
 def test_it_reports_all_steps_and_ratios(tmp_path):
-    result = run(
+    result = call(
         'tools/benchmark_training.py',
         *SMALL,
         '--repeats',
@@ -57,7 +58,7 @@ def test_it_reports_all_steps_and_ratios(tmp_path):
 
 
 def test_only_the_steps_asked_for_are_timed(tmp_path):
-    result = run(
+    result = call(
         'tools/benchmark_training.py',
         *SMALL,
         '--repeats',
@@ -88,7 +89,7 @@ def test_nothing_to_time_is_said():
 
 
 def test_uneven_architectures_are_refused():
-    result = run(
+    result = call(
         'tools/benchmark_training.py',
         '{"format": 1, "h": 8, "e": null, "vocab_size": 32, "max_length": 16, '
         '"token_types": 2, "layers": [{"a": 1, "k": 2, "v": 2, "f": 4}, {"a": 2, "k": 2, "v": 2, "f": 4}]}',
@@ -106,5 +107,5 @@ def test_uneven_architectures_are_refused():
     ],
 )
 def test_what_cannot_be_timed_is_one_line(words, message):
-    result = run('tools/benchmark_training.py', *SMALL, *words)
+    result = call('tools/benchmark_training.py', *SMALL, *words)
     assert result.returncode == 2 and message in result.stderr and 'Traceback' not in result.stderr

@@ -6,8 +6,9 @@ import json
 import compare_models as tool
 import numpy as np
 import pytest
+from helpers.commands import call
 from helpers.pages import check_page
-from helpers.tiny import network, run, write_saved_model
+from helpers.tiny import network, write_saved_model
 
 from gluon_optbert.runs.manifest import sha256
 
@@ -89,7 +90,7 @@ def test_pictures_and_the_page_are_there(compared):
 
 def test_network_is_like_itself_and_less_like_random_weights(tmp_path, model_directory, shards_directory):
     output = tmp_path / 'comparison'
-    done = run(
+    done = call(
         'tools/compare_models.py',
         model_directory,
         model_directory,

@@ -9,7 +9,8 @@ import shlex
 import sys
 
 import pytest
-from helpers.tiny import ROOT, network, run, write_shards
+from helpers.commands import call
+from helpers.tiny import ROOT, network, write_shards
 
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parse
@@ -108,15 +109,7 @@ def test_counting_shards_counts_words_tokens_and_bytes(tmp_path):
     manifest = json.loads((directory / 'manifest.json').read_text())
     manifest['recipe'] = {'input': [str(tmp_path / 'text.txt')], 'layout': 'sentences', 'dupe_factor': 3}
     (directory / 'manifest.json').write_text(json.dumps(manifest))
-    done = run(
-        '-W',
-        'ignore',
-        'tools/plan_training.py',
-        '--measure',
-        directory,
-        '--measured',
-        tmp_path / 'counts.json',
-    )
+    done = call('tools/plan_training.py', '--measure', directory, '--measured', tmp_path / 'counts.json')
     assert done.returncode == 0, done.stderr
     counted = json.loads((tmp_path / 'counts.json').read_text())['shards'][0]
     assert (counted['words'], counted['instances'], counted['dupe_factor']) == (6, 80, 3)
@@ -124,16 +117,7 @@ def test_counting_shards_counts_words_tokens_and_bytes(tmp_path):
         counted['bytes'] == sum(path.stat().st_size for path in directory.glob('*.npz'))
         and 80 * 8 <= counted['tokens'] <= 80 * 16
     )
-    shown = run(
-        '-W',
-        'ignore',
-        'tools/plan_training.py',
-        'l2_h16_a2',
-        '--measured',
-        tmp_path / 'counts.json',
-        '--gpus',
-        '2',
-    )
+    shown = call('tools/plan_training.py', 'l2_h16_a2', '--measured', tmp_path / 'counts.json', '--gpus', '2')
     assert shown.returncode == 0 and '| 2 | 128 | 128 | 1 |' in shown.stdout
 
 
@@ -146,5 +130,5 @@ def test_counting_shards_counts_words_tokens_and_bytes(tmp_path):
     ],
 )
 def test_plan_of_nonsense_is_refused(flags, said):
-    done = run('-W', 'ignore', 'tools/plan_training.py', *flags)
+    done = call('tools/plan_training.py', *flags)
     assert done.returncode == 2 and said in done.stderr and 'Traceback' not in done.stderr

@@ -6,8 +6,8 @@ import shutil
 import matplotlib
 import pytest
 import yaml
+from helpers.commands import call
 from helpers.pages import HOSTILE, check_page
-from helpers.tiny import run
 from helpers.written_runs import BASE, SMALL, write_run
 
 from gluon_optbert.architecture.cost import ParameterCost
@@ -319,5 +319,5 @@ def test_bad_command_lines_are_refused(tmp_path, capsys):
 
 def test_command_runs_from_anywhere(tmp_path):
     write_run(tmp_path / 'pruned')
-    done = run('tools/report.py', tmp_path / 'pruned', '--output', tmp_path / 'page.html')
+    done = call('tools/report.py', tmp_path / 'pruned', '--output', tmp_path / 'page.html')
     assert done.returncode == 0 and 'wrote' in done.stdout, done.stderr

@@ -9,7 +9,8 @@ import time
 
 import optuna
 import pytest
-from helpers.tiny import ROOT, environment, run
+from helpers.commands import call
+from helpers.tiny import ROOT, environment
 from optuna.trial import TrialState
 
 RANGES = [
@@ -64,7 +65,7 @@ def study_of(output):
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory, shards_directory, model_directory):
     output = tmp_path_factory.mktemp('search') / 'search'
-    result = run(*words(shards_directory, model_directory, output, '--trials', '3'))
+    result = call(*words(shards_directory, model_directory, output, '--trials', '3'))
     assert result.returncode == 0, result.stderr
     return output, result.stdout
 
@@ -101,7 +102,7 @@ def test_table_and_plots_of_the_study_are_written(finished):
 
 def test_finished_search_takes_more_trials(finished, shards_directory, model_directory):
     output = finished[0]
-    result = run(*words(shards_directory, model_directory, output, '--trials', '4', '--resume'))
+    result = call(*words(shards_directory, model_directory, output, '--trials', '4', '--resume'))
     assert result.returncode == 0, result.stderr
     rows = trials_of(output)
     assert len(rows) == len({row['gamma'] for row in rows}) == 4
@@ -123,7 +124,7 @@ def test_killed_search_takes_its_trial_up_again(tmp_path, shards_directory, mode
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert [trial.state for trial in study_of(output).get_trials()] == [TrialState.RUNNING]
-    result = run(*given, '--resume')
+    result = call(*given, '--resume')
     assert result.returncode == 0, result.stderr
     assert [trial.state for trial in study_of(output).get_trials()] == [TrialState.COMPLETE] * 2
     assert '"step": 60' in (output / 'trial-0000' / 'metrics.jsonl').read_text()
@@ -139,12 +140,12 @@ def test_killed_search_takes_its_trial_up_again(tmp_path, shards_directory, mode
     ],
 )
 def test_contradictory_search_is_refused(tmp_path, shards_directory, model_directory, change, named):
-    result = run(*words(shards_directory, model_directory, tmp_path / 'search', *change))
+    result = call(*words(shards_directory, model_directory, tmp_path / 'search', *change))
     assert result.returncode == 2 and named in result.stderr and not (tmp_path / 'search').exists()
 
 
 def test_output_of_another_search_is_refused(finished, shards_directory, model_directory):
-    result = run(*words(shards_directory, model_directory, finished[0]))
+    result = call(*words(shards_directory, model_directory, finished[0]))
     assert result.returncode == 2 and 'exists' in result.stderr
-    result = run(*words(shards_directory, model_directory, finished[0], '--seed', '5', '--resume'))
+    result = call(*words(shards_directory, model_directory, finished[0], '--seed', '5', '--resume'))
     assert result.returncode == 2 and 'seed' in result.stderr

@@ -6,7 +6,8 @@ import struct
 
 import mxnet as mx
 import pytest
-from helpers.tiny import network, run, saved_model
+from helpers.commands import call
+from helpers.tiny import network, saved_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -181,7 +182,7 @@ def test_a_file_that_the_manifest_leaves_out_is_missed(copied):
 
 def test_the_command_says_it_in_one_line(copied):
     rewritten_symbol(copied)
-    result = run('tools/predict.py', copied, input='a\n')
+    result = call('tools/predict.py', copied, input='a\n')
     assert result.returncode == 2 and result.stdout == ''
     assert result.stderr.startswith('error:') and result.stderr.count('\n') == 1
 

@@ -6,7 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from helpers.tiny import contents, network, random_alphas, random_parameters, run, saved_model, vocabulary
+from helpers.commands import call
+from helpers.tiny import contents, network, random_alphas, random_parameters, saved_model, vocabulary
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.cutting.shrink import without_gates
@@ -75,7 +76,7 @@ def test_a_gated_model_is_folded_and_cut_on_the_way_out(tmp_path):
         alphas[key][gone] = 0.0
     saved = saved_model(architecture, alphas=alphas)
     write_model(tmp_path / 'gated', saved)
-    result = run(
+    result = call(
         'tools/export_model.py', tmp_path / 'gated', '--output', tmp_path / 'deploy', '--head', 'pretraining'
     )
     assert result.returncode == 0, result.stderr
@@ -180,7 +181,7 @@ def task_model(directory, head):
 def test_plain_mxnet_loads_the_scores_of_a_task_in_every_precision(tmp_path, head, precision):
     (tmp_path / 'text').write_text('a b c\td e f\nhi j\tx y.\n')
     words = ['--calibrate', tmp_path / 'text'] if precision == 'int8' else []
-    result = run(
+    result = call(
         'tools/export_model.py',
         task_model(tmp_path / 'model', head),
         '--output',
@@ -223,7 +224,7 @@ def test_plain_mxnet_loads_the_scores_of_a_task_in_every_precision(tmp_path, hea
 
 def test_labelled_text_measures_what_a_precision_costs(tmp_path):
     (tmp_path / 'text').write_text('a b c\tyes\nhi j\tno\n')
-    result = run(
+    result = call(
         'tools/export_model.py',
         task_model(tmp_path / 'model', Head('classification', ('no', 'yes'))),
         '--output',
@@ -240,7 +241,7 @@ def test_labelled_text_measures_what_a_precision_costs(tmp_path):
 
 def test_onnx_on_request(tmp_path):
     write_model(tmp_path / 'model', saved_model(UNEVEN))
-    result = run(
+    result = call(
         'tools/export_model.py',
         tmp_path / 'model',
         '--output',
@@ -266,6 +267,6 @@ def test_onnx_on_request(tmp_path):
 )
 def test_contradictory_flags_are_one_line(tmp_path, words, message):
     write_model(tmp_path / 'model', saved_model())
-    result = run('tools/export_model.py', tmp_path / 'model', '--output', tmp_path / 'deploy', *words)
+    result = call('tools/export_model.py', tmp_path / 'model', '--output', tmp_path / 'deploy', *words)
     assert result.returncode == 2 and message in result.stderr and 'Traceback' not in result.stderr
     assert not (tmp_path / 'deploy').exists()

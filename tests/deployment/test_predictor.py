@@ -5,7 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from helpers.tiny import network, run, saved_model, vocabulary
+from helpers.commands import call
+from helpers.tiny import network, saved_model, vocabulary
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.directory import Deployment
@@ -107,7 +108,7 @@ def test_answers_are_passages_of_the_context(directories):
 def test_null_threshold_is_for_questions(directories):
     with pytest.raises(ValueError, match='this is an export of classification'):
         Predictor(directories / 'classification', null_threshold=0.0)
-    result = run(
+    result = call(
         'tools/predict.py',
         directories / 'question_answering',
         '--null-threshold',
@@ -197,9 +198,9 @@ def test_command_answers_every_line(directories, tmp_path):
         (['--input', tmp_path / 'text'], {}),
         ([], {'input': (tmp_path / 'text').read_text()}),
     ):
-        result = run('tools/predict.py', directories / 'classification', *options, **more)
+        result = call('tools/predict.py', directories / 'classification', *options, **more)
         assert result.returncode == 0, result.stderr
         lines = [json.loads(line) for line in result.stdout.splitlines()]
         assert len(lines) == 4 and all(set(line['probabilities']) == {'no', 'yes'} for line in lines)
-    result = run('tools/predict.py', directories / 'classification', input='a\tb\tc\n')
+    result = call('tools/predict.py', directories / 'classification', input='a\tb\tc\n')
     assert result.returncode == 2 and 'line 1: 3 columns' in result.stderr

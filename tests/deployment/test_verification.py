@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny import run
+from helpers.commands import call
 
 from gluon_optbert.deployment.export import TOLERANCE, NotEqual
 from gluon_optbert.deployment.verification import VerifyRecipe, read_alphas, read_selection, table, verify
@@ -108,14 +108,14 @@ def test_a_weight_that_was_changed_is_found(finished, tmp_path):
 
 
 def test_the_command_says_verified_and_fails_with_status_1(finished, tmp_path):
-    result = run('tools/verify.py', finished)
+    result = call('tools/verify.py', finished)
     assert result.returncode == 0 and 'verified: 2 rounds' in result.stdout, result.stderr
     output = copy_of(finished, tmp_path / 'run')
     alphas = read_alphas(output / 'round-1' / 'alphas.npz')
     kept = read_selection(output / 'round-1' / 'selection.json').kept['f0'][0]
     alphas['f0'][kept] *= 1.1
     np.savez(output / 'round-1' / 'alphas.npz', **alphas)
-    result = run('tools/verify.py', output)
+    result = call('tools/verify.py', output)
     assert result.returncode == 1 and 'is above 1e-05' in result.stderr
 
 
@@ -129,7 +129,7 @@ def test_a_spoilt_run_directory_is_one_clear_line(finished, tmp_path, spoil):
     else:
         path = output / 'round-1' / 'selection.json'
         path.write_text(path.read_text()[:-20])
-    result = run('tools/verify.py', output)
+    result = call('tools/verify.py', output)
     assert result.returncode == 2
     assert result.stderr.count('error:') == 1 and 'Traceback' not in result.stderr
     assert 'round-1' in result.stderr

@@ -13,6 +13,7 @@ import gluonnlp
 import mxnet as mx
 import numpy as np
 import pytest
+from helpers.commands import call
 from helpers.finetuned import FILES, recipe_for, sentences, values_for, write_glue
 from helpers.jobs import horovodrun, needs_horovod
 from helpers.pruned import records
@@ -446,15 +447,7 @@ def test_nothing_is_overwritten(finished, model_directory, glue):
 def test_command_fine_tunes_and_says_what_comes_next(model_directory, glue, tmp_path):
     values = values_for(model_directory, glue, tmp_path, epochs=1)
     flags = [part for name, value in values.items() for part in ('--' + name.replace('_', '-'), str(value))]
-    done = run(
-        '-W',
-        'ignore',
-        ROOT / 'finetune' / 'run_glue.py',
-        'finetune/recipes/glue.yaml',
-        *flags,
-        '--seeds',
-        '3',
-    )
+    done = call(ROOT / 'finetune' / 'run_glue.py', 'finetune/recipes/glue.yaml', *flags, '--seeds', '3')
     assert done.returncode == 0, done.stderr
     assert (
         done.stdout.startswith('SST-2, seeds 3: dev/accuracy ')
@@ -466,16 +459,7 @@ def test_command_fine_tunes_and_says_what_comes_next(model_directory, glue, tmp_
 @pytest.mark.parametrize('script', ['run_glue.py', 'run_squad.py'])
 def test_command_says_bad_input_in_one_line_with_status_2(script, tmp_path):
     more = ['--task', 'RTE'] if script == 'run_glue.py' else []
-    done = run(
-        '-W',
-        'ignore',
-        ROOT / 'finetune' / script,
-        '--model',
-        tmp_path / 'none',
-        '--output',
-        tmp_path / 'run',
-        *more,
-    )
+    done = call(ROOT / 'finetune' / script, '--model', tmp_path / 'none', '--output', tmp_path / 'run', *more)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith('error: ')
     assert list(tmp_path.iterdir()) == []
 

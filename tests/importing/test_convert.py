@@ -17,6 +17,7 @@ from helpers.checkpoints import (
     write_google,
     write_hugging_face,
 )
+from helpers.commands import call
 from helpers.gluonnlp_models import gluonnlp_model
 from helpers.tiny import (
     ROOT,
@@ -27,7 +28,6 @@ from helpers.tiny import (
     random_inputs,
     random_parameters,
     relative_difference,
-    run,
     vocabulary,
 )
 
@@ -459,9 +459,7 @@ def test_command_says_what_it_read_dropped_made_up_and_wrote(tmp_path):
         'bert.embeddings.position_ids': np.arange(16)[np.newaxis],
     }
     source = write_hugging_face(tmp_path / 'hf', arrays)
-    done = run(
-        '-W', 'ignore', ROOT / 'tools' / 'import_checkpoint.py', source, '--output', tmp_path / 'model'
-    )
+    done = call(ROOT / 'tools' / 'import_checkpoint.py', source, '--output', tmp_path / 'model')
     assert done.returncode == 0, done.stderr
     for said in (
         '2 layers, h=8',
@@ -477,9 +475,7 @@ def test_command_says_what_it_read_dropped_made_up_and_wrote(tmp_path):
 def test_command_that_fails_leaves_nothing(tmp_path):
     source = write_hugging_face(tmp_path / 'hf', hidden_act='relu')
     before = contents(tmp_path)
-    done = run(
-        '-W', 'ignore', ROOT / 'tools' / 'import_checkpoint.py', source, '--output', tmp_path / 'model'
-    )
+    done = call(ROOT / 'tools' / 'import_checkpoint.py', source, '--output', tmp_path / 'model')
     assert done.returncode == 2 and done.stderr.startswith('error: ') and len(done.stderr.splitlines()) == 1
     assert contents(tmp_path) == before and sorted(os.listdir(tmp_path)) == ['hf']
 
@@ -513,9 +509,7 @@ def test_real_checkpoint_is_imported_whole():
 def test_real_checkpoint_agrees_with_transformers_on_real_sentences(tmp_path):
     lines = SENTENCES.read_text(encoding='utf-8').splitlines()[1:17]
     (tmp_path / 'sentences').write_text('\n'.join(line.split('\t')[0] for line in lines))
-    done = run(
-        '-W',
-        'ignore',
+    done = call(
         ROOT / 'tools' / 'compare_with_transformers.py',
         MINILM,
         '--peer',
@@ -531,9 +525,7 @@ def test_real_checkpoint_agrees_with_transformers_on_real_sentences(tmp_path):
 def test_comparison_says_that_its_peer_failed(tmp_path):
     source = write_hugging_face(tmp_path / 'hf')
     (tmp_path / 'sentences').write_text('a b c .\n')
-    done = run(
-        '-W',
-        'ignore',
+    done = call(
         ROOT / 'tools' / 'compare_with_transformers.py',
         source,
         '--peer',

@@ -3,7 +3,8 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from helpers.tiny import network, random_inputs, random_parameters, run, write_shards
+from helpers.commands import call
+from helpers.tiny import network, random_inputs, random_parameters, write_shards
 from mxnet import autograd
 
 from gluon_optbert.network import precision as precision_module
@@ -92,7 +93,7 @@ def test_precisions_are_refused_where_mxnet_does_not_multiply_in_them():
 
 def test_float16_without_a_gpu_is_one_line(tmp_path):
     write_shards(tmp_path / 'shards')
-    result = run(
+    result = call(
         'pretrain/run_pretraining.py',
         '--shards',
         tmp_path / 'shards',

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers.commands import call
 from helpers.pruned import recipe_for, results, values_for
 from helpers.tiny import ROOT, contents, environment, run
 
@@ -193,9 +194,7 @@ def test_killed_command_resumes_to_the_same_bits(pruned_run, shards_directory, m
 
 
 def test_command_says_bad_input_in_one_line_with_status_2(shards_directory, tmp_path):
-    done = run(
-        '-W',
-        'ignore',
+    done = call(
         ROOT / 'pretrain' / 'run_prune.py',
         '--shards',
         shards_directory,

@@ -8,7 +8,8 @@ from typing import Optional, Tuple
 import numpy as np
 import pytest
 import yaml
-from helpers.tiny import ROOT, run
+from helpers.commands import call
+from helpers.tiny import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -291,9 +292,9 @@ def test_recipe_file_fills_its_dataclass(path, cls):
 
 @pytest.mark.parametrize('script', ['run_pretraining.py', 'run_prune.py'])
 def test_script_shows_help_and_refuses_nonsense(script):
-    shown = run(ROOT / 'pretrain' / script, '--help')
+    shown = call(ROOT / 'pretrain' / script, '--help')
     assert shown.returncode == 0 and 'example:' in shown.stdout and '--batch-size' in shown.stdout
-    refused = run(ROOT / 'pretrain' / script, '--batch-size', 'many', '--rate', '3')
+    refused = call(ROOT / 'pretrain' / script, '--batch-size', 'many', '--rate', '3')
     assert refused.returncode == 2
     assert 'Traceback' not in refused.stderr
 

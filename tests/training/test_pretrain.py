@@ -10,13 +10,13 @@ import time
 import numpy as np
 import pytest
 import yaml
+from helpers.commands import call
 from helpers.pretrained import recipe_for, records, values_for
 from helpers.tiny import (
     ROOT,
     contents,
     environment,
     network,
-    run,
     saved_model,
     vocabulary,
     write_saved_model,
@@ -381,9 +381,7 @@ def test_diverged_run_keeps_its_last_checkpoint(shards_directory, tmp_path):
 
 
 def test_command_says_bad_input_in_one_line_with_status_2(shards_directory, tmp_path):
-    done = run(
-        '-W',
-        'ignore',
+    done = call(
         ROOT / 'pretrain' / 'run_pretraining.py',
         '--shards',
         shards_directory,

@@ -1,0 +1,60 @@
+"""Commands that run in the process of the tests, which has imported MXNet already."""
+
+import contextlib
+import io
+import os
+import runpy
+import subprocess
+import sys
+import traceback
+from unittest import mock
+
+from helpers.tiny import ROOT, environment
+
+
+def _stream(content=''):
+    return io.TextIOWrapper(io.BytesIO(content.encode()), encoding='utf-8', newline='')
+
+
+def _text(stream):
+    stream.flush()
+    return stream.buffer.getvalue().decode()
+
+
+def _status(program, module):
+    """The exit status of a script, or of a module, whose words are those of `sys.argv`."""
+    try:
+        if module:
+            runpy.run_module(program, run_name='__main__', alter_sys=True)
+        else:
+            runpy.run_path(program, run_name='__main__')
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return ended.code or 0
+        print(ended.code, file=sys.stderr)
+        return 1
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def call(*words, input=''):
+    """What `helpers.tiny.run` gives for a script, or for `-m` and a module, without another process.
+
+    A bug is a traceback and status 1, as in a process. `os.environ` and the working directory are restored.
+    """
+    words = [str(word) for word in words]
+    module = words[0] == '-m'
+    program = words[module]
+    out, err, before = _stream(), _stream(), os.getcwd()
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.chdir, before)
+        os.chdir(ROOT)
+        stack.enter_context(mock.patch.dict(os.environ, environment()))
+        stack.enter_context(mock.patch.object(sys, 'argv', words[module:]))
+        stack.enter_context(mock.patch.object(sys, 'stdin', _stream(input)))
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        status = _status(program, module)
+    return subprocess.CompletedProcess(words, status, _text(out), _text(err))
