@@ -41,6 +41,7 @@ def tool():
     return module
 
 
+@pytest.mark.slow
 def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
     export(saved_model(), tmp_path / 'one', onnx=True)
     export(saved_model(UNEVEN), tmp_path / 'two', precision='bfloat16')

@@ -15,6 +15,7 @@ sys.modules['benchmark_scaling'] = tool  # its dataclasses look themselves up th
 SPEC.loader.exec_module(tool)
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_it_times_all_configurations_in_turn(shards_directory, tmp_path):
     done = call(

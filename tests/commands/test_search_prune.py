@@ -108,6 +108,7 @@ def test_finished_search_takes_more_trials(finished, shards_directory, model_dir
     assert len(rows) == len({row['gamma'] for row in rows}) == 4
 
 
+@pytest.mark.slow
 def test_killed_search_takes_its_trial_up_again(tmp_path, shards_directory, model_directory):
     output = tmp_path / 'search'
     given = words(shards_directory, model_directory, output, '--trials', '2', '--recovery-steps', '60')

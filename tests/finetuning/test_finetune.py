@@ -464,6 +464,7 @@ def test_command_says_bad_input_in_one_line_with_status_2(script, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_two_workers_fine_tune_as_one(model_directory, glue, tmp_path):
     more = dict(dropout=0.0, learning_rate=0.001)

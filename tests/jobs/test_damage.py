@@ -17,6 +17,8 @@ from gluon_optbert.training.optimization import Optimizer, TrainingDiverged
 from gluon_optbert.training.pretrain import pretrain
 from gluon_optbert.training.states import STATE_FORMAT, STATE_VERSION
 
+pytestmark = pytest.mark.slow
+
 SIZE = 400_000  # bytes of the small disk; a checkpoint of the tiny network takes 35,000
 
 

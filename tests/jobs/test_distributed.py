@@ -26,6 +26,8 @@ from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.pretrain import pretrain
 from gluon_optbert.training.recipe import PretrainRecipe
 
+pytestmark = pytest.mark.slow
+
 WORKERS = {'one': 1, 'two': 2, 'four': 4}
 several = pytest.mark.parametrize('name', list(WORKERS)[1:])
 

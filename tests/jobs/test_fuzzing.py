@@ -25,6 +25,7 @@ OPTIONS = settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('prop', PROPERTIES, ids=lambda prop: prop.__name__)
 def test_hostile_input_is_read_right_or_refused_clearly(prop):
     cases, error = try_out(prop, OPTIONS)

@@ -7,6 +7,8 @@ from helpers.tiny import ROOT
 
 from jobs.small_run import EVERYWHERE, digests, processor, run_commands
 
+pytestmark = pytest.mark.slow
+
 RECORDED = ROOT / 'tests' / 'jobs' / 'small_run.json'
 
 

@@ -102,6 +102,7 @@ def test_moment_is_the_file_that_is_written_or_the_last_step(place):
     assert survive.moment(directory, frozenset({str(partial)}), 0) == 'gates of round 2, after step 5'
 
 
+@pytest.mark.slow
 def test_kills_lose_nothing_and_are_told(tmp_path):
     done = run(
         '-W',

@@ -22,6 +22,8 @@ from helpers.tiny import ROOT, environment
 from gluon_optbert.training.liveness import PATIENCE
 from gluon_optbert.training.pretrain import pretrain
 
+pytestmark = pytest.mark.slow
+
 ADDRESSES = {'hostA': '10.77.0.1', 'hostB': '10.77.0.2'}
 SSH = """#!/bin/sh
 while :; do

@@ -144,6 +144,7 @@ class Attempts:
         return self._said.read()
 
 
+@pytest.mark.slow
 def test_run_killed_at_random_moments_ends_with_the_same_bits(
     pruned_run, shards_directory, model_directory, tmp_path
 ):
@@ -165,6 +166,7 @@ def test_run_killed_at_random_moments_ends_with_the_same_bits(
     assert os.listdir(tmp_path) == ['run']
 
 
+@pytest.mark.slow
 def test_killed_command_resumes_to_the_same_bits(pruned_run, shards_directory, model_directory, tmp_path):
     """The real command, killed from outside once the first recovery has begun, and run to its end."""
     recipe, output = tmp_path / 'recipe.yaml', tmp_path / 'run'

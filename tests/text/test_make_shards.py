@@ -331,6 +331,7 @@ def alive(pid):
     return status.rpartition(')')[2].split()[0] != 'Z'  # a zombie has ended, whenever it is reaped
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(root):
     process = subprocess.Popen(
         command(root, '--dupe-factor', '400', '--workers', '2'),

@@ -63,6 +63,7 @@ def strike(shards_directory, place, rank, what):
     )
 
 
+@pytest.mark.slow
 @needs_horovod
 @pytest.mark.parametrize(
     'rank, what, said',
@@ -181,6 +182,7 @@ class Silent(Store):
         super().do_PUT()
 
 
+@pytest.mark.slow
 def test_worker_whose_words_are_swallowed_ends():
     """An answer is waited for during five seconds, which are no standing still of its own."""
     Silent.taken = 0

@@ -260,6 +260,7 @@ def test_resume_of_nothing_begins(shards_directory, tmp_path, finished):
     assert pretrain(recipe_for(shards_directory, tmp_path / 'model', resume=True)) == finished[1]
 
 
+@pytest.mark.slow
 def test_terminated_command_saves_its_state_and_goes_on(finished, shards_directory, tmp_path):
     """The real command, stopped by SIGTERM while it trains."""
     output = tmp_path / 'model'
