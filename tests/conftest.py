@@ -1,6 +1,7 @@
 """What several test files share: one set of shards and one model directory, made once and only read."""
 
 import pytest
+from helpers.examples import USUAL
 from helpers.pruned import recipe_for
 from helpers.tiny import write_saved_model, write_shards
 from hypothesis import settings
@@ -8,11 +9,18 @@ from hypothesis import settings
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.text.shards import Shards
 
-# The same examples in every run, so that a failure is one everywhere; --hypothesis-profile=explore draws new
-# ones.
-settings.register_profile('fixed', deadline=None, derandomize=True)
+# The same examples in every run, so that a failure is one everywhere, and a quarter of them where slow tests are
+# left out; --hypothesis-profile=explore draws new ones.
+settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=USUAL)
+settings.register_profile('quick', deadline=None, derandomize=True, max_examples=USUAL // 4)
 settings.register_profile('explore', deadline=None, max_examples=300)
 settings.load_profile('fixed')
+
+
+def pytest_configure(config):
+    """Have few examples for `-m "not slow"`, unless the command line names a profile."""
+    if config.getoption('markexpr') == 'not slow' and not config.getoption('--hypothesis-profile'):
+        settings.load_profile('quick')
 
 
 @pytest.fixture(scope='session')

@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.tiny import LENGTH, TOKENS, network, random_alphas, saved_model, vocabulary, write_shards
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.analysis.sample import network_of, random_network, read_sample, sample_of_texts, stream
@@ -52,7 +53,7 @@ def sample(**options):
 
 
 @given(st.integers(0, 1000), st.integers(2, 30), st.integers(1, 6), st.integers(1, 6), st.integers(1, 40))
-@settings(max_examples=30)
+@examples(30)
 def test_minibatches_add_up_to_the_definition(seed, count, p, q, size):
     x, y = drawn((count, p), seed), drawn((count, q), seed + 1)
     assert cka([x], [y], size) == pytest.approx(by_definition(x, y), rel=1e-8)  # float64

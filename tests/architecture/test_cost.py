@@ -7,8 +7,9 @@ from decimal import ROUND_DOWN, Decimal
 import mxnet as mx
 import pytest
 from helpers.architectures import ARCHITECTURES
+from helpers.examples import examples
 from helpers.tiny import network
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.architecture.cost import (
@@ -120,7 +121,7 @@ def test_price_is_what_the_next_unit_saves(cost, architecture):
 
 
 @given(ARCHITECTURES, st.integers(1, 64))
-@settings(max_examples=30)
+@examples(30)
 def test_flops_of_two_sequences_are_twice_those_of_one(architecture, length):
     """Only attention is quadratic in the length."""
     once, twice = count_flops(architecture, length), count_flops(architecture, 2 * length)

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies
+from helpers.examples import examples
+from hypothesis import given, strategies
 
 from gluon_optbert.architecture.__main__ import main
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
@@ -136,7 +137,7 @@ def test_bert_all_uniform_scales_all_five_widths():
     )  # times 0.7793
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     share=strategies.floats(0.2, 1),
     widths=strategies.lists(
@@ -158,7 +159,7 @@ def test_scaling_comes_nearest_to_the_target_of_all_factors(share, widths, cost)
         assert abs(cost.cost(found) - target) <= abs(cost.cost(other) - target)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     share=strategies.floats(0.2, 1.2),
     letters=strategies.sampled_from(['hakvf', 'f', 'ak']),
@@ -176,7 +177,10 @@ def test_scaling_within_a_budget_takes_the_largest_factor_that_meets_it(share, l
     target = least + share * (cost.cost(base) - least)
     found = scale_uniformly(base, target, cost=cost, letters=letters, budget=True)
     assert cost.cost(found) <= target
-    largest = max(step for step in range(1001) if cost.cost(scaled(step)) <= target)
+    largest, above = 0, 1001  # costs rise with the factor
+    while above - largest > 1:
+        middle = (largest + above) // 2
+        largest, above = (middle, above) if cost.cost(scaled(middle)) <= target else (largest, middle)
     assert all(found.widths()[key] >= width for key, width in scaled(largest).widths().items())
     if largest < 1000:
         assert cost.cost(scaled(largest + 1)) > target

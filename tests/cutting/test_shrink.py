@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.networks import NETWORKS, SEEDS, TOLERANCE, UNEVEN
 from helpers.tiny import (
     TOKENS,
@@ -15,7 +16,7 @@ from helpers.tiny import (
     random_selection,
     relative_difference,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.architecture.parameters import check_parameters, network_shapes
@@ -63,7 +64,7 @@ def assert_gated_equals_shrunk(architecture, parameters, alphas, selection, inpu
 
 
 @given(NETWORKS, LETTERS, SEEDS)
-@settings(max_examples=25)
+@examples(25)
 def test_gated_network_equals_folded_network(architecture, letters, seed):
     parameters, alphas = (
         random_parameters(architecture, seed),
@@ -76,7 +77,7 @@ def test_gated_network_equals_folded_network(architecture, letters, seed):
 
 
 @given(NETWORKS, LETTERS, SEEDS, st.booleans(), st.booleans())
-@settings(max_examples=60)
+@examples(60)
 def test_gated_network_with_zeros_equals_shrunk_network(architecture, letters, seed, trainable, hybrid):
     parameters = random_parameters(architecture, seed)
     alphas = random_alphas(architecture, seed + 1, letters=letters)
@@ -267,7 +268,7 @@ def test_selection_of_an_unknown_width_is_named():
 
 
 @given(NETWORKS, LETTERS, SEEDS, st.integers(1, 2))
-@settings(max_examples=12)
+@examples(12)
 def test_gated_network_equals_the_export_after_several_rounds(
     tmp_path_factory, architecture, letters, seed, rounds
 ):

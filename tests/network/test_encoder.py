@@ -9,6 +9,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluonnlp.model.bert import BERTEncoder
+from helpers.examples import examples
 from helpers.gluonnlp_models import EVEN, gluonnlp_model
 from helpers.networks import NETWORKS, SEEDS, TOLERANCE, UNEVEN
 from helpers.tiny import (
@@ -19,7 +20,7 @@ from helpers.tiny import (
     random_parameters,
     relative_difference,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd
 
@@ -153,7 +154,7 @@ def test_stream_is_what_enters_each_block_and_what_comes_out(architecture, lengt
 
 
 @given(NETWORKS, SEEDS, st.booleans())
-@settings(max_examples=15)
+@examples(15)
 def test_hybridized_equals_eager(architecture, seed, gated):
     model = build(architecture, random_parameters(architecture, seed), gated=gated)
     model.gates.set(

@@ -11,6 +11,7 @@ import sys
 import mxnet as mx
 import numpy as np
 import pytest
+from helpers.examples import examples
 from helpers.gluonnlp_models import EVEN, gluonnlp_model
 from helpers.networks import UNEVEN
 from helpers.tiny import (
@@ -26,7 +27,7 @@ from helpers.tiny import (
     vocabulary,
     write_saved_model,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.architecture.parameters import TIED, gate_name
@@ -181,7 +182,7 @@ def test_flipped_bit_of_the_manifest_is_found_or_changes_nothing(damaged):
         max_leaves=8,
     )
 )
-@settings(max_examples=60)
+@examples(60)
 def test_manifest_of_any_json_is_a_value_error(tmp_path_factory, content):
     directory = tmp_path_factory.getbasetemp() / 'any-json'
     directory.mkdir(exist_ok=True)

@@ -9,7 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.text.batches import Batch, evaluation_batches, stream
@@ -105,7 +106,7 @@ def test_every_instance_once_per_epoch_for_any_worker_count(shards, workers, bat
         )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(batch_size=st.integers(1, 30), start=st.integers(0, 12), seed=st.integers(0, 2**32 - 1))
 def test_resumed_stream_equals_uninterrupted(directory, batch_size, start, seed):
     shards = Shards.open(directory)

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.text import documents
@@ -225,7 +226,7 @@ def test_no_licence_text_survives_in_real_books():
         assert lost <= 0, (path, lost)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.text(
         alphabet=st.characters(blacklist_categories=('Cc', 'Cs'), blacklist_characters='\ufeff'), max_size=150

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.text.instances import InstanceSpec, Tokens, make_instances, segment_pairs
@@ -59,7 +60,7 @@ documents_strategy = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(documents_strategy, st.integers(8, 48), st.integers(1, 8), st.booleans(), st.integers(0, 2**32 - 1))
 def test_every_instance_is_well_formed(documents, length, predictions, whole_words, seed):
     spec = spec_of(length, predictions, whole_words=whole_words)

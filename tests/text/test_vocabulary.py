@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from gluonnlp.data import BERTTokenizer
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.text.vocabulary import (
@@ -87,7 +88,7 @@ def test_a_missing_vocabulary_is_refused(tmp_path):
         read_vocabulary(tmp_path / 'none')
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.text(max_size=60) | st.text(alphabet="abAB un01 !'\t\n\x0b_\x7f\u00e9\u6771", max_size=60))
 def test_the_uncased_tokenizer_equals_that_of_gluonnlp(text):
     reference = BERTTokenizer(VOCAB)
