@@ -5,6 +5,7 @@ import importlib
 import shlex
 
 import pytest
+from helpers.commands import call
 from helpers.tiny import ROOT, run
 
 from gluon_optbert.commands import starting
@@ -105,9 +106,9 @@ def test_import_of_commands_does_not_end_another_program(name, words):
 
 
 def test_packaged_recipe_is_enough_for_a_command(tmp_path):
-    done = run(
+    done = call(
         'pretrain/run_prune.py', 'small_prune', '--model', tmp_path / 'no', '--shards', tmp_path / 'no'
     )
     assert done.returncode == 2 and done.stderr.startswith('error: ') and '--output is missing' in done.stderr
-    done = run('pretrain/run_prune.py', 'smal_prune')
+    done = call('pretrain/run_prune.py', 'smal_prune')
     assert done.returncode == 2 and done.stderr.count('\n') == 1 and 'small_prune' in done.stderr

@@ -30,7 +30,7 @@ NAMES = inputs_of('encoder')
 TABLE = inference_table(UNEVEN, 'encoder', PRETRAINING, 'int8')
 
 
-@pytest.fixture(scope='module', params=['naive', 'entropy'])
+@pytest.fixture(scope='module', params=['naive', pytest.param('entropy', marks=pytest.mark.slow)])
 def quantised(request):
     """The network, its arrays, batches of text, its ranges, and the network in eight bits."""
     model = build(UNEVEN, initial_std=0.3, trainable=False)

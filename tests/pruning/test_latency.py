@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from helpers.tiny import network, run
+from helpers.commands import call
+from helpers.tiny import network
 
 from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.cutting.baselines import random_scores
@@ -80,10 +81,10 @@ def test_the_command_measures_and_does_not_overwrite(tmp_path):
         '--largest-h',
         16,
     ]
-    result = run(*words)
+    result = call(*words)
     assert result.returncode == 0 and 'relative error on 11 networks' in result.stdout, result.stderr
     assert LatencyCost.read(tmp_path / 'latency.json').length == 8
-    assert run(*words).returncode == 2
+    assert call(*words).returncode == 2
 
 
 def test_finished_run_compares_predicted_with_measured_latency(tmp_path, shards_directory, model_directory):

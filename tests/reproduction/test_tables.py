@@ -10,10 +10,10 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.commands import call
 from helpers.finetuned import write_glue
 from helpers.questions import write_squad
 from helpers.tiny import ROOT, contents, network, write_saved_model
-from helpers.tiny import run as program
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
@@ -109,11 +109,8 @@ def sheet(output):
 def finished(base, shards_directory, data, tmp_path_factory):
     """All rows of Table 8 on SST-2 and SQuAD 2.0, by the command; where, and what it said."""
     output = tmp_path_factory.mktemp('table') / 'table'
-    done = program(
-        '-W',
-        'ignore',
-        'finetune/run_table.py',
-        *flags_for(base, shards_directory, data, output, tasks='sst-2,squad-v2.0'),
+    done = call(
+        'finetune/run_table.py', *flags_for(base, shards_directory, data, output, tasks='sst-2,squad-v2.0')
     )
     assert done.returncode == 0, done.stderr
     return output, done.stdout
@@ -317,7 +314,7 @@ def test_rendering_needs_nothing_but_the_output(finished, tmp_path):
     shutil.copytree(finished[0], output)
     for path in output.glob('table.*'):
         path.unlink()
-    done = program('-W', 'ignore', 'finetune/run_table.py', '--table', 8, '--output', output, '--render')
+    done = call('finetune/run_table.py', '--table', 8, '--output', output, '--render')
     assert done.returncode == 0, done.stderr
     assert contents(output) == contents(finished[0])
 
@@ -401,9 +398,7 @@ def test_scale_shortens_steps_and_training_sets(base, shards_directory, data, tm
 
 
 def test_dry_run_says_how_long_and_writes_nothing(base, shards_directory, data, tmp_path):
-    done = program(
-        '-W',
-        'ignore',
+    done = call(
         'finetune/run_table.py',
         *flags_for(
             base,
@@ -447,9 +442,7 @@ def test_missing_data_and_missing_base_are_said_before_anything_is_written(
 ):
     with pytest.raises(FileNotFoundError, match='RTE/train.tsv: no such file'):
         plan(recipe_for(base, shards_directory, data, tmp_path / 'out', tasks='rte'))
-    done = program(
-        '-W', 'ignore', ROOT / 'finetune' / 'run_table.py', '--table', 8, '--output', tmp_path / 'out'
-    )
+    done = call(ROOT / 'finetune' / 'run_table.py', '--table', 8, '--output', tmp_path / 'out')
     assert done.returncode == 2 and done.stderr.splitlines() == [
         'error: --base is missing',
         'error: --shards is missing',
