@@ -127,9 +127,9 @@ class CompareRecipe(_Shared):
 
     def own(self) -> GlueRecipe:
         """The recipe of the runs here; nothing is written between their steps."""
-        return GlueRecipe(
-            **{**{name: getattr(self, name) for name in _AS_THERE}, 'select': 'last', 'checkpoint_every': 0}
-        )
+        settings = {name: getattr(self, name) for name in _AS_THERE}
+        settings.update(output=self.output, select='last', checkpoint_every=0)
+        return GlueRecipe(**settings)
 
     def problems(self) -> List[str]:
         """What is out of range."""
