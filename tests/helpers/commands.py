@@ -6,14 +6,30 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 import traceback
 from unittest import mock
 
 from helpers.tiny import ROOT, environment
 
 
-def _stream(content=''):
-    return io.TextIOWrapper(io.BytesIO(content.encode()), encoding='utf-8', newline='')
+def _stream():
+    return io.TextIOWrapper(io.BytesIO(), encoding='utf-8', newline='')
+
+
+@contextlib.contextmanager
+def _standard_input(content):
+    """Have a text as standard input, which commands open by its number."""
+    before = os.dup(0)
+    with tempfile.TemporaryFile('w+', encoding='utf-8') as file:
+        file.write(content)
+        file.seek(0)
+        os.dup2(file.fileno(), 0)
+        try:
+            yield
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
 
 
 def _text(stream):
@@ -53,7 +69,7 @@ def call(*words, input=''):
         os.chdir(ROOT)
         stack.enter_context(mock.patch.dict(os.environ, environment()))
         stack.enter_context(mock.patch.object(sys, 'argv', words[module:]))
-        stack.enter_context(mock.patch.object(sys, 'stdin', _stream(input)))
+        stack.enter_context(_standard_input(input))
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
         status = _status(program, module)

@@ -10,10 +10,10 @@ import mxnet as mx
 import numpy as np
 
 from helpers.commands import call
-from helpers.tiny import ROOT, run
+from helpers.tiny import ROOT
 
 RUNS = re.compile(r'\bpython3? (?:-m (gluon_optbert\S*)|(\S+\.py))')  # a module or a script of the project
-STARTERS = {'tools/fuzz.py'}  # programs that hand their words to another process, which says its help itself
+HANDED_ON = {'tools/fuzz.py': 'tests/helpers/many_cases.py'}  # whose words another process is given
 
 
 def text_of(page):
@@ -56,7 +56,7 @@ def commands(*pages):
 @functools.lru_cache(maxsize=None)
 def flags_of(program):
     """The flags of a script or of `-m` and a module, with what their help says of each."""
-    helped = (run if program in STARTERS else call)(*program.split(), '--help')
+    helped = call(*HANDED_ON.get(program, program).split(), '--help')
     assert helped.returncode == 0, helped.stderr
     entries = re.split(r'\n  (?=-)', helped.stdout)[1:]
     flags = {}

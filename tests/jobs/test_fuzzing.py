@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.fuzzing import PROPERTIES, guarded, try_out
+from helpers.tiny import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -80,3 +81,9 @@ def test_case_that_fails_is_told():
     cases, error = try_out(small, OPTIONS)
     assert isinstance(error, AssertionError) and cases >= 1
     assert try_out(given(number=st.integers(0, 9))(small.hypothesis.inner_test), OPTIONS)[1] is None
+
+
+@pytest.mark.slow
+def test_tool_hands_its_words_to_the_program_of_the_tests():
+    done = run('tools/fuzz.py', '--cases', 0)
+    assert done.returncode == 2 and done.stderr == 'error: cases must be at least 1, found 0\n'
