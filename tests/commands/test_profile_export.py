@@ -3,13 +3,15 @@
 import json
 
 import pytest
+from helpers.commands import call
 from helpers.tiny import run, saved_model
 
 from gluon_optbert.deployment.export import export
 
 
 @pytest.mark.parametrize(
-    'precision, product', [('float32', 'FullyConnected'), ('bfloat16', 'FullyConnected')]
+    'precision, product',
+    [('float32', 'FullyConnected'), pytest.param('bfloat16', 'FullyConnected', marks=pytest.mark.slow)],
 )
 def test_operators_add_up_to_a_pass(tmp_path, precision, product):
     export(saved_model(), tmp_path / 'deploy', precision=precision)
@@ -33,5 +35,5 @@ def test_operators_add_up_to_a_pass(tmp_path, precision, product):
 
 def test_a_length_beyond_the_positions_is_one_line(tmp_path):
     export(saved_model(), tmp_path / 'deploy')
-    result = run('tools/profile_export.py', tmp_path / 'deploy', '--length', '99')
+    result = call('tools/profile_export.py', tmp_path / 'deploy', '--length', '99')
     assert result.returncode == 2 and 'at most 16' in result.stderr and 'Traceback' not in result.stderr

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from helpers.commands import call
 from helpers.tiny import run
 
 from gluon_optbert.network.precision import bfloat16_is_native
@@ -32,7 +33,10 @@ print(json.dumps([[kind, name, part] for (kind, name), part in zip(plan, parts_o
 """
 
 
-@pytest.mark.parametrize('words', [[], ['--gates'], ['--precision', 'bfloat16', '--dropout', '0']])
+@pytest.mark.parametrize(
+    'words',
+    [pytest.param([], marks=pytest.mark.slow), ['--gates'], ['--precision', 'bfloat16', '--dropout', '0']],
+)
 def test_parts_and_remainder_are_the_step(words, tmp_path):
     if 'bfloat16' in words and not bfloat16_is_native():
         pytest.skip('this processor has no bfloat16')
@@ -49,6 +53,7 @@ def test_parts_and_remainder_are_the_step(words, tmp_path):
     assert {'commit', 'versions', 'machine'} <= set(found)
 
 
+@pytest.mark.slow
 def test_work_and_ceilings_are_those_of_the_shards_lengths(shards_directory, tmp_path):
     found = {}
     for length in (8, 16):  # which the shards do not read
@@ -129,5 +134,5 @@ def test_every_operator_counts_for_the_part_whose_name_it_bears():
     ],
 )
 def test_what_cannot_be_profiled_is_one_line(words, message):
-    result = run('tools/profile_training.py', *SMALL, *words)
+    result = call('tools/profile_training.py', *SMALL, *words)
     assert result.returncode == 2 and message in result.stderr and 'Traceback' not in result.stderr

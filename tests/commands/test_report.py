@@ -1,5 +1,7 @@
 """tools/report.py: one page for whatever a run leaves."""
 
+import contextlib
+import io
 import json
 import shutil
 
@@ -69,8 +71,17 @@ def report(*paths, output):
     return check_page(output.read_text(encoding='utf-8'))
 
 
-def test_page_of_a_pruning_run_has_all_its_parts(tmp_path, capsys):
-    read = report(write_whole_run(tmp_path / 'pruned'), output=tmp_path / 'page.html')
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+    """A finished pruning run, its page and what the command said."""
+    place, said = tmp_path_factory.mktemp('whole'), io.StringIO()
+    with contextlib.redirect_stdout(said):
+        report(write_whole_run(place / 'pruned'), output=place / 'page.html')
+    return place / 'pruned', place / 'page.html', said.getvalue()
+
+
+def test_page_of_a_pruning_run_has_all_its_parts(whole):
+    read = check_page(whole[1].read_text(encoding='utf-8'))
     text = ' '.join(read.text)
     for part in (
         'Size and accuracy',
@@ -87,11 +98,14 @@ def test_page_of_a_pruning_run_has_all_its_parts(tmp_path, capsys):
     for value in (f'{share:.1%}', '2.500', '3', '0.0123', '5.25', 'models/small', '9.8.7', 'recovery'):
         assert value in read.text, value
     assert sum(name == 'img' for name in read.tags) == 1 + 4 + 1 + 1  # losses by size, widths, gates, curves
-    assert 'opens in any browser' in capsys.readouterr().out
+    assert 'opens in any browser' in whole[2]
 
 
 def test_page_of_a_run_that_says_where_it_was_made_shows_it(tmp_path):
     path = write_whole_run(tmp_path / 'pruned')
+    for name in ('rounds.json', 'metrics.jsonl', 'latency.json'):  # which are drawn
+        (path / name).unlink()
+    shutil.rmtree(path / 'round-1')
     (path / 'origin.json').write_text(json.dumps([{'commit': 'c0ffee1', 'workers': 2}]))
     read = report(path, output=tmp_path / 'page.html')
     assert (
@@ -102,7 +116,7 @@ def test_page_of_a_run_that_says_where_it_was_made_shows_it(tmp_path):
 
 
 def test_runs_are_set_side_by_side(tmp_path):
-    paths = [write_run(tmp_path / name) for name in ('one', 'two')]
+    paths = [write_run(tmp_path / name, trained=False) for name in ('one', 'two')]
     text = report(*paths, output=tmp_path / 'page.html').text
     assert 'Side by side' in text and text.count('one') >= 2 and text.count('two') >= 2
 
@@ -268,11 +282,9 @@ def test_figures_take_any_name(text):
     assert drawn(figure, text.encode('utf-8', 'replace').decode(), 'svg').startswith(b'<?xml')
 
 
-def test_same_run_gives_the_same_page(tmp_path):
-    path = write_whole_run(tmp_path / 'pruned')
-    for name in ('one', 'two'):
-        report(path, output=tmp_path / f'{name}.html')
-    assert (tmp_path / 'one.html').read_bytes() == (tmp_path / 'two.html').read_bytes()
+def test_same_run_gives_the_same_page(whole, tmp_path):
+    report(whole[0], output=tmp_path / 'again.html')
+    assert (tmp_path / 'again.html').read_bytes() == whole[1].read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -317,7 +329,6 @@ def test_bad_command_lines_are_refused(tmp_path, capsys):
     assert (tmp_path / 'page.html').read_text() == 'mine'
 
 
-def test_command_runs_from_anywhere(tmp_path):
-    write_run(tmp_path / 'pruned')
-    done = call('tools/report.py', tmp_path / 'pruned', '--output', tmp_path / 'page.html')
+def test_command_runs_from_anywhere(model_directory, tmp_path):
+    done = call('tools/report.py', model_directory, '--output', tmp_path / 'page.html')
     assert done.returncode == 0 and 'wrote' in done.stdout, done.stderr

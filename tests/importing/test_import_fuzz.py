@@ -9,12 +9,13 @@ import time
 import numpy as np
 import pytest
 from helpers.checkpoints import write_gluonnlp, write_google, write_hugging_face
+from helpers.examples import in_proportion
 
 from gluon_optbert.architecture.parameters import check_parameters
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
 
-TIMES = 400  # damages of each file
+TIMES = in_proportion(400)  # damages of each file
 SOURCES = {
     'safetensors': (write_hugging_face, {}, ('config.json', 'vocab.txt', 'model.safetensors')),
     'sharded safetensors': (

@@ -288,6 +288,7 @@ def _start_dying(recipe):
     corpus._worker = _Dying(recipe)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_ends_the_job_and_leaves_nothing(root, monkeypatch):
     monkeypatch.setattr(corpus, '_start_worker', _start_dying)
     with pytest.raises(RunFailed, match='a worker process died'):

@@ -1,6 +1,7 @@
 """The training loop: passes, checkpoints, interruptions, and what ends a run."""
 
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -26,7 +27,7 @@ from gluon_optbert.training.reporter import Reporter
 from gluon_optbert.training.states import States
 
 
-@pytest.mark.parametrize('precision', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('precision', ['float32', pytest.param('bfloat16', marks=pytest.mark.slow)])
 def test_training_learns(shards, tmp_path, precision):
     """By heart: 64 instances are too few for more."""
     run = Run(shards, tmp_path, dropout=0.0, precision=precision)
@@ -92,9 +93,26 @@ def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path):
     assert_same_bits(every.values(), third.values())
 
 
-@pytest.mark.parametrize('optimizer', ['bertadam', 'lamb', 'adam', 'sgd'])
-@pytest.mark.parametrize('gated', [False, True], ids=['weights', 'gates'])
-@pytest.mark.parametrize('precision', ['float32', 'bfloat16'])
+QUICK = {('float32', False, name) for name in ('bertadam', 'lamb', 'adam', 'sgd')}
+QUICK |= {
+    ('float32', True, 'bertadam'),
+    ('bfloat16', False, 'bertadam'),
+}  # the other combinations are slow tests
+
+
+@pytest.mark.parametrize(
+    'precision, gated, optimizer',
+    [
+        pytest.param(
+            *case,
+            marks=[] if case in QUICK else pytest.mark.slow,
+            id=f'{case[0]}-{"gates" if case[1] else "weights"}-{case[2]}',
+        )
+        for case in itertools.product(
+            ('float32', 'bfloat16'), (False, True), ('bertadam', 'lamb', 'adam', 'sgd')
+        )
+    ],
+)
 def test_resumed_equals_uninterrupted_bit_for_bit(shards, tmp_path, optimizer, gated, precision):
     """With dropout, an evaluation, and records that run over the checkpoint."""
     phase = Phase(
