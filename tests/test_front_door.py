@@ -165,7 +165,7 @@ def test_pruning_by_keywords_is_pruning_by_recipe(pruned_run, shards_directory, 
     wanted, rows = pruned_run
     recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run')
     found = opt.prune(**vars(recipe))
-    assert [row['architecture'] for row in found] == [row['architecture'] for row in rows]
+    assert [row.architecture for row in found] == [row.architecture for row in rows]
     for number in range(len(rows)):
         one, other = (contents(path / f'round-{number}' / 'model') for path in (wanted, tmp_path / 'run'))
         assert one['model.params'] == other['model.params']
