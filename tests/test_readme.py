@@ -1,17 +1,22 @@
-"""The README: its commands exist, its flags are read, its Python and C run."""
+"""The README: its commands exist, its Python runs, its table says what the result files say, and it is short."""
 
-import shutil
+import json
 
-import mxnet as mx
-import numpy as np
 import pytest
-from helpers.documents import check_command, code_of, commands, compiled_and_run, is_target, targets_of_make
-from helpers.tiny import ROOT, network, random_parameters, vocabulary
-
-from gluon_optbert.deployment.export import export
-from gluon_optbert.network.saved_model import SavedModel
+from helpers.checkpoints import named, write_hugging_face
+from helpers.documents import check_command, code_of, commands, is_target, targets_of_make, text_of
+from helpers.finetuned import write_glue
+from helpers.tiny import ROOT, network, random_parameters, write_shards
 
 README = ROOT / 'README.md'
+ROWS = {  # of its table: the fine-tuning run, and the network's name in the file of latencies
+    'MiniLM as imported': ('table11/results/bert-base', 'base'),
+    'optBERT-all': ('table8/results/optbert-all', 'optbert_all_61'),
+    'BERT-all uniform': ('table8/results/bert-all-uniform', 'uniform_61'),
+    'optBERT-all, smaller': ('table9/results/optbert-all', 'optbert_all_39'),
+    'BERT-all uniform, smaller': ('table9/results/bert-all-uniform', 'uniform_39'),
+}
+LATENCY = ROOT / 'results' / 'latency' / 'table_rows.json'
 
 
 @pytest.mark.parametrize('line', commands(README))
@@ -23,39 +28,42 @@ def test_there_are_commands_to_test():
     assert len(commands(README)) >= 5
 
 
-@pytest.fixture(scope='module')
-def place(tmp_path_factory):
-    """What the examples read: an export of an encoder."""
-    directory, architecture = tmp_path_factory.mktemp('examples'), network(vocab_size=len(vocabulary()))
-    export(SavedModel(architecture, random_parameters(architecture), vocabulary()), directory / 'deploy')
-    return directory
-
-
-def example(language):
-    """The first example in a language, with ids that the vocabulary of tests has."""
-    code = code_of(README, language)[0]
-    assert '2, 45, 67, 3' in code
-    return code.replace('2, 45, 67, 3', '2, 5, 7, 3')
-
-
-def test_the_python_example_runs_on_an_export(place, monkeypatch):
-    monkeypatch.chdir(place)
-    names: dict = {}
-    exec(compile(example('python'), 'README.md', 'exec'), names)
-    assert names['encoded'].shape == (1, 4, 8) and names['pooled'].shape == (1, 8)
-
-
-def test_the_c_example_computes_what_python_computes(place):
-    if not shutil.which('gcc'):
-        pytest.skip('no gcc')
-    found = compiled_and_run(example('c'), README, place)
-    block = mx.gluon.SymbolBlock.imports(
-        str(place / 'deploy' / 'model-symbol.json'),
-        ['input_ids', 'token_types', 'valid_length'],
-        str(place / 'deploy' / 'model-0000.params'),
+def row(name):
+    """A row of the table, from the files of results."""
+    run, network_name = ROWS[name]
+    found = json.loads((ROOT / 'results' / 'tables' / run / 'sst-2.json').read_text())
+    rows = json.loads(LATENCY.read_text())['networks']
+    measured = {one['name']: one for one in rows}
+    base, here = measured['base'], measured[network_name]
+    mean, std = (found[key]['dev/accuracy'] for key in ('mean', 'std'))
+    share = here['gflop']['8x128'] / base['gflop']['8x128']
+    time = here['shapes']['8x128']['median_ms'] / base['shapes']['8x128']['median_ms']
+    return (
+        f'| {name} | {found["parameters"] / 1e6:.1f} M | {mean:.1f} ± {std:.1f} | {share:.2f} | {time:.2f} |'
     )
-    wanted = block(mx.nd.array([[2, 5, 7, 3]]), mx.nd.zeros((1, 4)), mx.nd.array([4]))[0].asnumpy()
-    np.testing.assert_allclose(found, wanted.reshape(-1), atol=1e-5)  # float32; the C API fuses operators
+
+
+@pytest.mark.parametrize('name', ROWS)
+def test_the_table_says_what_the_results_say(name):
+    assert row(name) in text_of(README).splitlines()
+
+
+def test_it_is_short():
+    assert len(text_of(README).splitlines()) <= 150
+
+
+@pytest.mark.slow
+def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
+    arrays = named('Hugging Face', random_parameters(network(max_length=128)))
+    write_hugging_face(tmp_path / 'downloads' / 'bert-base-uncased', arrays, max_position_embeddings=128)
+    write_shards(tmp_path / 'shards')
+    write_glue(tmp_path / 'glue')
+    monkeypatch.chdir(tmp_path)
+    (code,) = code_of(README, 'python')
+    exec(compile(code, 'README.md', 'exec'), {})
+    widths, parameters, label = capsys.readouterr().out.strip().splitlines()[-3:]
+    assert widths.endswith(']') and parameters.endswith('parameters of embeddings and encoder')
+    assert label in ('0', '1', 'negative', 'positive')
 
 
 def test_the_targets_of_make_are_the_ones_named():
