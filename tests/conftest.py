@@ -9,8 +9,8 @@ from hypothesis import settings
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.text.shards import Shards
 
-# The same examples in every run, so that a failure is one everywhere, and a quarter of them where slow tests are
-# left out; --hypothesis-profile=explore draws new ones.
+# The same examples in every run, so that a failure is one everywhere, and a quarter of them where slow tests
+# are left out; --hypothesis-profile=explore draws new ones.
 settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=USUAL)
 settings.register_profile('quick', deadline=None, derandomize=True, max_examples=USUAL // 4)
 settings.register_profile('explore', deadline=None, max_examples=300)

@@ -158,7 +158,9 @@ class OptBERTEncoder(BERTEncoder):
         """The values of alpha_h, shape (h,), or None; a pass takes them once and hands them on."""
         return _values(F, self.gate_h, self.architecture.h)
 
-    def hybrid_forward(self, F, inputs, states=None, valid_length=None, alpha_h=None, position_weight=None):  # pylint: disable=arguments-differ
+    def hybrid_forward(  # pylint: disable=arguments-differ
+        self, F, inputs, states=None, valid_length=None, alpha_h=None, position_weight=None
+    ):
         settings, layers = self._settings, self.architecture.layers
         steps = F.contrib.arange_like(inputs, axis=0)
         masks = {}

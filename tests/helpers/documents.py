@@ -1,4 +1,6 @@
-"""The pages of the project, README.md and docs/*.md, in parts: blocks, sentences, commands and what they name."""
+"""The pages of the project, README.md and docs/*.md, in parts: blocks, sentences, commands and what they
+name.
+"""
 
 import functools
 import re
