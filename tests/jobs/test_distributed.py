@@ -26,8 +26,6 @@ from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.pretrain import pretrain
 from gluon_optbert.training.recipe import PretrainRecipe
 
-pytestmark = pytest.mark.slow
-
 WORKERS = {'one': 1, 'two': 2, 'four': 4}
 several = pytest.mark.parametrize('name', list(WORKERS)[1:])
 
@@ -119,6 +117,7 @@ def test_context_is_one_that_exists():
     assert mx.nd.ones((1,), ctx=Workers().context()).asscalar() == 1
 
 
+@pytest.mark.slow
 @needs_horovod
 @several
 def test_workers_pre_train_as_one(bases, name):
@@ -127,6 +126,7 @@ def test_workers_pre_train_as_one(bases, name):
     assert_close_models(one / 'model', two / 'model')
 
 
+@pytest.mark.slow
 @needs_horovod
 @several
 def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases, name):
@@ -140,6 +140,7 @@ def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases, name):
     assert {value.dtype for value in found.parameters.values()} == {np.dtype(np.float32)}
 
 
+@pytest.mark.slow
 @needs_horovod
 @several
 def test_workers_prune_as_one(bases, name):
@@ -160,6 +161,7 @@ def test_workers_prune_as_one(bases, name):
         )
 
 
+@pytest.mark.slow
 @needs_horovod
 @several
 def test_workers_leave_what_one_leaves(bases, name):
@@ -177,6 +179,7 @@ def has_mpi():
     return mpi_built()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_mpi(), reason='Horovod has no MPI here; make install MPI=1 builds it')
 def test_mpi_leaves_the_bits_of_gloo(bases, shards_directory, tmp_path):
     more = {'accumulate': 2, **EXACT}
@@ -197,6 +200,7 @@ def test_mpi_leaves_the_bits_of_gloo(bases, shards_directory, tmp_path):
     assert records(tmp_path / 'run') == records(bases['two'] / 'run')
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_bad_input_ends_both_workers_with_one_line(shards_directory, tmp_path):
     done = horovodrun(
@@ -241,6 +245,7 @@ pretrain(fill(PretrainRecipe, json.loads(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_fallen_worker_takes_the_other_along_and_one_goes_on_to_the_same_end(
     one_and_two, shards_directory, tmp_path, caplog
@@ -261,6 +266,7 @@ class Interrupted(Exception):
     """Stands for whatever ends a process."""
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_run_that_one_began_goes_on_with_two_to_the_same_end(
     one_and_two, shards_directory, tmp_path, monkeypatch
