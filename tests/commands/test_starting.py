@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import shlex
 
 import pytest
@@ -112,3 +113,20 @@ def test_packaged_recipe_is_enough_for_a_command(tmp_path):
     assert done.returncode == 2 and done.stderr.startswith('error: ') and '--output is missing' in done.stderr
     done = call('pretrain/run_prune.py', 'smal_prune')
     assert done.returncode == 2 and done.stderr.count('\n') == 1 and 'small_prune' in done.stderr
+
+
+@pytest.mark.parametrize(
+    'words', [('tools/verify.py', 'nowhere'), ('-m', 'gluon_optbert.architecture', 'bert_3', '--json')]
+)
+def test_command_in_the_process_of_the_tests_says_what_its_own_process_says(words):
+    one, other = run('-W', 'ignore', *words), call(*words)
+    assert (one.returncode, one.stdout, one.stderr) == (other.returncode, other.stdout, other.stderr)
+    assert one.stdout or one.stderr
+
+
+def test_bug_in_a_command_is_a_traceback_and_status_1(tmp_path):
+    (tmp_path / 'wrong.py').write_text(
+        'import os, sys\nos.environ["OURS"] = sys.argv[1]\nraise KeyError("x")\n'
+    )
+    done = call(tmp_path / 'wrong.py', 'word')
+    assert done.returncode == 1 and done.stderr.endswith("KeyError: 'x'\n") and 'OURS' not in os.environ
