@@ -177,6 +177,4 @@ def test_cut_link_ends_the_job_on_both_hosts_and_one_goes_on(hosts, shards_direc
     assert f'rank 1 (host hostB, process {processes[1]}) ' in done.stderr
     assert 'the network has failed' in done.stderr or 'cut off' in done.stderr
     assert not any(map(living, processes))
-    assert (
-        pretrain(recipe_for(shards_directory, tmp_path / 'model', evaluate_every=0, resume=True))['step'] == 6
-    )
+    assert pretrain(recipe_for(shards_directory, tmp_path / 'model', evaluate_every=0, resume=True)).step == 6

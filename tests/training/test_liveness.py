@@ -86,9 +86,7 @@ def test_lost_worker_ends_the_job_which_names_it_and_resumes(shards_directory, t
     assert not any(map(living, processes))
     assert seconds < 60
     assert not (tmp_path / 'model').exists()
-    assert (
-        pretrain(recipe_for(shards_directory, tmp_path / 'model', evaluate_every=0, resume=True))['step'] == 6
-    )
+    assert pretrain(recipe_for(shards_directory, tmp_path / 'model', evaluate_every=0, resume=True)).step == 6
 
 
 class Store(http.server.BaseHTTPRequestHandler):
