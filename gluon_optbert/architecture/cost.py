@@ -11,12 +11,10 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Dict, Mapping, Optional, Union
+from typing import Callable, Dict, Mapping, Optional
 
 from .architecture import Architecture
 from .parameters import parameter_table
-
-OBJECTIVES = ('parameters', 'flops', 'latency')
 
 
 def count_parameters(architecture: Architecture) -> Dict[str, int]:
@@ -46,8 +44,11 @@ def count_flops(architecture: Architecture, length: int) -> Dict[str, int]:
     return {'embeddings': projection, 'attention': attention, 'feed_forward': feed_forward}
 
 
-class _Cost:
-    """What every objective has in common: prices are differences of the cost at one unit more or less."""
+class CostModel:
+    """What every objective has in common: prices are differences of the cost at one unit more or less.
+
+    A subclass says what a network costs, and sets `unit`, the word for it in messages and reports. A network
+    with fewer units must not cost more."""
 
     unit = ''
 
@@ -82,7 +83,7 @@ class _Cost:
 
 
 @dataclasses.dataclass(frozen=True)
-class ParameterCost(_Cost):
+class ParameterCost(CostModel):
     """Parameters of embeddings and encoder."""
 
     unit = 'parameters'
@@ -96,7 +97,7 @@ class ParameterCost(_Cost):
 
 
 @dataclasses.dataclass(frozen=True)
-class FlopsCost(_Cost):
+class FlopsCost(CostModel):
     """Floating-point operations of the encoder for one sequence of `length` tokens."""
 
     length: int = 128
@@ -107,7 +108,7 @@ class FlopsCost(_Cost):
 
 
 @dataclasses.dataclass(frozen=True)
-class LatencyCost(_Cost):
+class LatencyCost(CostModel):
     """Milliseconds of the encoder's forward pass, by a linear model fitted to measurements of this machine.
 
     Parameters
@@ -187,21 +188,31 @@ def latency_features(architecture: Architecture) -> Dict[str, float]:
     return found
 
 
-CostModel = Union[ParameterCost, FlopsCost, LatencyCost]
+def _latency(length: int, latency_model: Optional[Path]) -> CostModel:
+    if latency_model is None:
+        raise _no_objective('latency')
+    return LatencyCost.read(latency_model)
+
+
+# An objective's cost model, made from the recipe's `length` and `latency_model`.
+OBJECTIVES: Dict[str, Callable[[int, Optional[Path]], CostModel]] = {
+    'parameters': lambda length, latency_model: ParameterCost(),
+    'flops': lambda length, latency_model: FlopsCost(length),
+    'latency': _latency,
+}
+
+
+def _no_objective(name: str) -> ValueError:
+    return ValueError(
+        f'objective must be one of {", ".join(OBJECTIVES)}, and latency needs a latency model; found {name!r}'
+    )
 
 
 def cost_model(objective: str, *, length: int = 128, latency_model: Optional[Path] = None) -> CostModel:
     """The cost model of an objective's name, one of `OBJECTIVES`."""
-    if objective == 'parameters':
-        return ParameterCost()
-    if objective == 'flops':
-        return FlopsCost(length)
-    if objective == 'latency' and latency_model is not None:
-        return LatencyCost.read(latency_model)
-    raise ValueError(
-        f'objective must be one of {", ".join(OBJECTIVES)}, and latency needs a latency model; found '
-        f'{objective!r}'
-    )
+    if objective not in OBJECTIVES:
+        raise _no_objective(objective)
+    return OBJECTIVES[objective](length, latency_model)
 
 
 def beta(architecture: Architecture, cost: CostModel) -> Dict[str, float]:

@@ -8,7 +8,7 @@ import numbers
 import reprlib
 import typing
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence, Type, TypeVar, Union
+from typing import Any, Collection, Dict, Optional, Sequence, Type, TypeVar, Union
 
 import yaml
 
@@ -31,7 +31,7 @@ def option(
     help: str,
     default: Any = REQUIRED,
     *,
-    choices: Optional[Sequence[Any]] = None,
+    choices: Optional[Collection[Any]] = None,
     metavar: Optional[str] = None,
 ) -> Any:
     """One field of a recipe.
@@ -42,8 +42,8 @@ def option(
         What the value means, with its unit; shown by ``--help``.
     default : optional
         Without it the field has to be given.
-    choices : sequence, optional
-        The values allowed.
+    choices : collection, optional
+        The values allowed; those of a mapping are its keys at the time of asking.
     metavar : str, optional
         The placeholder in ``--help``.
     """
