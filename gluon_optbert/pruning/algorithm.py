@@ -22,7 +22,6 @@ import numpy as np
 
 from ..architecture.cost import CostModel, LatencyCost, ParameterCost
 from ..architecture.parameters import Alphas
-from ..cutting.baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
 from ..cutting.selection import Selection, select_units
 from ..cutting.shrink import shrink
 from ..network.model import OptBERTModel, build, read_parameters
@@ -39,8 +38,8 @@ from ..training.objective import Phase
 from ..training.recipe import open_shards
 from ..training.reporter import Reporter
 from .gate_training import train_gates
-from .head_importance import head_importance
 from .latency import check_predictions
+from .methods import METHODS, Cut
 from .recipe import PruneRecipe, read_start, unreachable
 from .report import Round, explain, readable, summary
 
@@ -71,6 +70,19 @@ class _Job:
         if name == 'recovery':
             return self.recipe.phase(name, recovery, first_batch=first + gates, **more)
         return self.recipe.phase(name, gates, first_batch=first, **more)
+
+    def cut(self, current: SavedModel, number: int) -> Cut:
+        """What the method of the recipe sees of a round."""
+        return Cut(
+            current,
+            self.recipe,
+            number,
+            self.cost,
+            self.target(number),
+            self.shards['train'],
+            self.phase('importance', number),
+            self.workers,
+        )
 
     def evaluate(self, model: OptBERTModel) -> HeldOut:
         return evaluate(
@@ -110,38 +122,18 @@ def _train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Alphas, A
 
 def _rank(job: _Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
     """Alpha to fold, and the scores that rank the units, by the method of the recipe."""
-    recipe, architecture = job.recipe, current.architecture
-    if recipe.method == 'alpha':
+    score = METHODS[job.recipe.method].scores
+    if score is None:
         return _train_gates(job, current, number)
-    alphas = {key: np.ones(width, dtype=np.float32) for key, width in architecture.widths().items()}
-    if recipe.method == 'heads':
-        phase = job.phase('importance', number)
-        return alphas, head_importance(
-            current, job.shards['train'], phase, dropout=recipe.dropout, workers=job.workers
-        )
-    if recipe.method == 'random':
-        return alphas, random_scores(architecture, recipe.seed + number)
-    return alphas, magnitude_scores(current.parameters, architecture)
+    widths = current.architecture.widths()
+    return {key: np.ones(width, dtype=np.float32) for key, width in widths.items()}, score(
+        job.cut(current, number)
+    )
 
 
 def _select(job: _Job, current: SavedModel, scores: Alphas, number: int) -> Selection:
     """The units that stay, by the method of the recipe."""
-    recipe, target = job.recipe, job.target(number)
-    if recipe.method == 'layers':
-        return select_layers(current.architecture, job.cost, target, drop=recipe.drop)
-    if recipe.method == 'blocks':
-        return select_blocks(current.architecture, job.cost, target)
-    if recipe.method == 'uniform':
-        return select_uniform(scores, current.architecture, job.cost, target, prune=recipe.prune)
-    return select_units(
-        scores,
-        current.architecture,
-        job.cost,
-        target,
-        prune=recipe.prune,
-        multiple_of=recipe.multiple_of,
-        drop_blocks=recipe.drop_blocks,
-    )
+    return METHODS[job.recipe.method].select(job.cut(current, number), scores)
 
 
 def _story(

@@ -1,4 +1,7 @@
-"""What pushes alpha to zero: the second term of equation (2) as l1, as l1 by proximal steps, and as l0."""
+"""What pushes alpha to zero: the second term of equation (2) as l1, as l1 by proximal steps, and as l0.
+
+A new penalty is a subclass of `L1Penalty` and a new entry of `PENALTIES`; the recipe and the command line
+then take its name."""
 
 from __future__ import annotations
 
@@ -19,25 +22,30 @@ class L1Penalty:
     gamma : float
         The regularisation coefficient.
     beta : mapping of width key to float
-        The price of one unit of each width, as `gluon_optbert.cost.beta` derives it.
+        The price of one unit of each width, as `architecture.cost.beta` derives it.
+
+    Attributes
+    ----------
+    weights : dict of width key to float
+        gamma times beta.
     """
 
     gate: Type[Gate] = Gate
 
     def __init__(self, gamma: float, beta: Mapping[str, float]):
-        self._weights: Dict[str, float] = {key: gamma * weight for key, weight in beta.items()}
+        self.weights: Dict[str, float] = {key: gamma * weight for key, weight in beta.items()}
 
     def value(self, alphas: Mapping[str, np.ndarray]) -> float:
         """The penalty at alpha."""
         return float(
-            sum(self._weights[key] * np.abs(alpha).sum(dtype=np.float64) for key, alpha in alphas.items())
+            sum(self.weights[key] * np.abs(alpha).sum(dtype=np.float64) for key, alpha in alphas.items())
         )
 
     def add_gradient(self, gates: Gates) -> None:
         """Add the penalty's gradient to what `backward` left in the gates."""
         for key, parameter in gates.trained().items():
             gradient = parameter.grad()
-            gradient += self._weights[key] * mx.nd.sign(parameter.data())
+            gradient += self.weights[key] * mx.nd.sign(parameter.data())
 
     def after_step(self, gates: Gates, learning_rate: float) -> None:
         """Nothing to do once the optimizer has stepped."""
@@ -57,7 +65,7 @@ class ProximalPenalty(L1Penalty):
     def after_step(self, gates: Gates, learning_rate: float) -> None:
         """Move every alpha towards zero by the learning rate times its weight."""
         for key, parameter in gates.trained().items():
-            alpha, threshold = parameter.data(), learning_rate * self._weights[key]
+            alpha, threshold = parameter.data(), learning_rate * self.weights[key]
             parameter.set_data(mx.nd.sign(alpha) * mx.nd.relu(mx.nd.abs(alpha) - threshold))
 
 
@@ -74,7 +82,7 @@ class L0Penalty(L1Penalty):
         """The penalty at log-odds."""
         return float(
             sum(
-                self._weights[key] * HardConcreteGate.open_probability(odds).sum(dtype=np.float64)
+                self.weights[key] * HardConcreteGate.open_probability(odds).sum(dtype=np.float64)
                 for key, odds in alphas.items()
             )
         )
@@ -84,7 +92,7 @@ class L0Penalty(L1Penalty):
         for key, parameter in gates.trained().items():
             probability = mx.nd.sigmoid(parameter.data() - HardConcreteGate.SHIFT)
             gradient = parameter.grad()
-            gradient += self._weights[key] * probability * (1 - probability)
+            gradient += self.weights[key] * probability * (1 - probability)
 
 
 Penalty = Union[L1Penalty, ProximalPenalty, L0Penalty]

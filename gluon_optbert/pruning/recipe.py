@@ -15,10 +15,8 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import Progress
 from ..runs.recipe import option
 from ..training.recipe import TrainingRecipe
+from .methods import METHODS
 from .penalty import PENALTIES
-
-METHODS = ('alpha', 'random', 'magnitude', 'uniform', 'layers', 'blocks', 'heads')
-UNRANKED = ('uniform', 'layers', 'blocks')  # they choose widths or layers, not units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +48,7 @@ class PruneRecipe(TrainingRecipe):
     objective: str = option('what the cost counts', 'parameters', choices=OBJECTIVES)
     length: int = option('tokens of a sequence for the FLOPs objective', 128)
     latency_model: Optional[Path] = option('what tools/fit_latency.py wrote, for the latency objective', None)
-    penalty: str = option('what pushes alpha to zero', 'l1', choices=tuple(PENALTIES))
+    penalty: str = option('what pushes alpha to zero', 'l1', choices=PENALTIES)
     gamma: float = option('weight of the penalty on alpha', 1e-2)
     alpha_steps: Optional[int] = option(
         'steps of training the gates in a round; by default 1/1000 of the pre-training steps', None
@@ -63,7 +61,8 @@ class PruneRecipe(TrainingRecipe):
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = super().problems()
+        found, method = super().problems(), METHODS.get(self.method)
+        ranks_units = method is None or method.ranks_units
         for name, share in [('target', self.target)] + [('targets', share) for share in self.targets]:
             if not 0 < share < 1:
                 found.append(f'{name} must lie between 0 and 1, found {share}')
@@ -71,15 +70,14 @@ class PruneRecipe(TrainingRecipe):
             found.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
         if self.multiple_of < 1:
             found.append(f'multiple_of must be at least 1, found {self.multiple_of}')
-        if self.multiple_of > 1 and self.method in UNRANKED:
+        if self.multiple_of > 1 and not ranks_units:
             found.append(f'multiple_of does not go with the method {self.method}')
-        if self.drop_blocks and ('f' not in self.prune or self.method in UNRANKED):
+        if self.drop_blocks and ('f' not in self.prune or not ranks_units):
             found.append(
                 f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}'
             )
-        for method, width in (('heads', 'a'), ('blocks', 'f')):
-            if self.method == method and self.prune != width:
-                found.append(f'the method {method} goes with --prune {width}, found {self.prune!r}')
+        if method is not None and method.only and self.prune != method.only:
+            found.append(f'the method {self.method} goes with --prune {method.only}, found {self.prune!r}')
         if self.method == 'layers' and set(self.prune) != set(LETTERS):
             found.append(
                 f'the method layers takes whole layers; leave prune at {LETTERS}, found {self.prune!r}'

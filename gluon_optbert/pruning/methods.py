@@ -1,0 +1,124 @@
+"""The methods of pruning by name: what scores the units, and how the scores become a selection.
+
+A new method is a new entry of `METHODS`; the recipe and the command line then take its name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Callable, Dict, Optional
+
+from ..architecture.cost import CostModel
+from ..architecture.parameters import Alphas
+from ..cutting.baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
+from ..cutting.selection import Selection, select_units
+from ..network.saved_model import SavedModel
+from ..text.shards import Shards
+from ..training.distributed import Workers
+from ..training.objective import Phase
+from .head_importance import head_importance
+
+if TYPE_CHECKING:
+    from .recipe import PruneRecipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """What a method may look at when it chooses the units of one round.
+
+    Parameters
+    ----------
+    model : SavedModel
+        The network that is cut, without gates.
+    recipe : PruneRecipe
+    number : int
+        Of the round, from 1.
+    cost : CostModel
+    target : float
+        What the network may cost after the round, in the unit of `cost`.
+    shards : Shards
+        The training split.
+    phase : Phase
+        The batches that other methods train gates on: ``alpha_steps`` of them, from the round's own place in
+        the stream.
+    workers : Workers
+    """
+
+    model: SavedModel
+    recipe: PruneRecipe
+    number: int
+    cost: CostModel
+    target: float
+    shards: Shards
+    phase: Phase
+    workers: Workers
+
+
+def _ranked(cut: Cut, scores: Alphas) -> Selection:
+    recipe = cut.recipe
+    return select_units(
+        scores,
+        cut.model.architecture,
+        cut.cost,
+        cut.target,
+        prune=recipe.prune,
+        multiple_of=recipe.multiple_of,
+        drop_blocks=recipe.drop_blocks,
+    )
+
+
+def _uniform(cut: Cut, scores: Alphas) -> Selection:
+    return select_uniform(scores, cut.model.architecture, cut.cost, cut.target, prune=cut.recipe.prune)
+
+
+def _layers(cut: Cut, scores: Alphas) -> Selection:
+    return select_layers(cut.model.architecture, cut.cost, cut.target, drop=cut.recipe.drop)
+
+
+def _blocks(cut: Cut, scores: Alphas) -> Selection:
+    return select_blocks(cut.model.architecture, cut.cost, cut.target)
+
+
+def _random(cut: Cut) -> Alphas:
+    return random_scores(cut.model.architecture, cut.recipe.seed + cut.number)
+
+
+def _magnitude(cut: Cut) -> Alphas:
+    return magnitude_scores(cut.model.parameters, cut.model.architecture)
+
+
+def _heads(cut: Cut) -> Alphas:
+    return head_importance(cut.model, cut.shards, cut.phase, dropout=cut.recipe.dropout, workers=cut.workers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to choose the units that stay.
+
+    Parameters
+    ----------
+    scores : function of Cut, or None
+        Scores of all units by width key, each of shape (width,), finite, the same on every worker; the
+        magnitude counts, and large ones stay. None stands for gates that are trained.
+    select : function of Cut and scores
+        The units that stay; unless given, those with the largest scores, as `select_units` takes them.
+    ranks_units : bool
+        Whether units stay by their scores; the recipe's ``multiple_of`` and ``drop_blocks`` need that.
+    only : str
+        The value of the recipe's ``prune`` that the method goes with; empty if it takes any.
+    """
+
+    scores: Optional[Callable[[Cut], Alphas]]
+    select: Callable[[Cut, Alphas], Selection] = _ranked
+    ranks_units: bool = True
+    only: str = ''
+
+
+METHODS: Dict[str, Method] = {
+    'alpha': Method(None),
+    'random': Method(_random),
+    'magnitude': Method(_magnitude),
+    'uniform': Method(_magnitude, _uniform, ranks_units=False),
+    'layers': Method(_magnitude, _layers, ranks_units=False),
+    'blocks': Method(_magnitude, _blocks, ranks_units=False, only='f'),
+    'heads': Method(_heads, only='a'),
+}
