@@ -1,6 +1,7 @@
 """The pages below docs/: commands, flags, links and modules exist, examples run, and the equations hold."""
 
 import functools
+import json
 import re
 import shutil
 import sys
@@ -22,6 +23,8 @@ from helpers.documents import (
     targets_of_make,
     text_of,
 )
+from helpers.finetuned import recipe_for as tuning_recipe
+from helpers.pruned import recipe_for as pruning_recipe
 from helpers.tiny import (
     ROOT,
     network,
@@ -29,15 +32,22 @@ from helpers.tiny import (
     random_alphas,
     random_inputs,
     random_parameters,
+    run,
     vocabulary,
 )
 from scipy.special import erf
 
+from gluon_optbert.architecture import cost
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.onnx_export import run_onnx
+from gluon_optbert.finetuning.glue import finetune_glue
 from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+from gluon_optbert.pruning import methods, penalty
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.recipe import RecipeError, fill
 
 PAGES = sorted((ROOT / 'docs').glob('*.md'))
 LINKING = [*PAGES, ROOT / 'README.md']
@@ -228,6 +238,7 @@ def test_every_python_example_is_run_here():
     counts = {page.name: len(code_of(page, 'python')) for page in PAGES}
     assert {name: count for name, count in counts.items() if count} == {
         'exports.md': 3,
+        'extending.md': 4,
         'pruning.md': 1,
         'text_to_shards.md': 1,
     }
@@ -264,6 +275,112 @@ def test_the_examples_in_python_c_and_onnx_compute_the_same(place, monkeypatch):
     (code,) = code_of(page, 'c')
     found = compiled_and_run(code, page, place).reshape(wanted.shape)
     np.testing.assert_allclose(found, wanted, atol=1e-5)  # float32; the C API fuses operators
+
+
+# The additions of extending.md
+
+
+@pytest.fixture
+def registries(monkeypatch):
+    """Names that a test registers are gone after it."""
+    for module, name in ((penalty, 'PENALTIES'), (methods, 'METHODS'), (cost, 'OBJECTIVES')):
+        registry = getattr(module, name)
+        for added in ('elastic', 'sensitivity', 'int8_bytes'):
+            monkeypatch.setitem(registry, added, None)
+            monkeypatch.delitem(registry, added)
+
+
+@pytest.mark.parametrize('field, name', [('penalty', 'elastic'), ('objective', 'int8_bytes')])
+def test_names_of_extending_are_refused_before_they_are_registered(field, name):
+    with pytest.raises(RecipeError, match=f'{field} must be one of '):
+        fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', field: name})
+
+
+def test_penalty_of_extending_has_the_slope_of_its_value(place, monkeypatch, registries):
+    kind = example('extending.md', 0, place, monkeypatch)['ElasticNet']
+    assert fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', 'penalty': 'elastic'})
+    architecture = network()
+    weights = cost.beta(architecture, cost.ParameterCost())
+    elastic, alphas = kind(0.3, weights), random_alphas(architecture)
+    gates = build(architecture, gated=True).gates
+    gates.set(alphas)
+    for parameter in gates.parameters.values():
+        parameter.grad()[:] = 0
+    elastic.add_gradient(gates)
+    assert elastic.value(alphas) == pytest.approx(
+        0.3 * sum(weights[key] * (abs(alpha) + alpha**2 / 2).sum() for key, alpha in alphas.items()), rel=1e-5
+    )
+    for key, alpha in alphas.items():
+        step = np.zeros(len(alpha))
+        step[-1] = 1e-3
+        up, down = (elastic.value({**alphas, key: alpha + sign * step}) for sign in (1, -1))
+        slope = gates.parameters[key].grad().asnumpy()[-1]
+        assert slope == pytest.approx((up - down) / 2e-3, rel=1e-4)
+
+
+def test_method_of_extending_scores_what_the_loss_feels(
+    place, monkeypatch, registries, shards_directory, model_directory
+):
+    """A filter without outgoing weights changes nothing, so its score is zero, and it goes first."""
+    example('extending.md', 1, place, monkeypatch)
+    start = read_model(model_directory)
+    name = 'encoder.transformer_cells.0.ffn.ffn_2.weight'
+    assert start.parameters[name].shape[1] == start.architecture.layers[0].f
+    start.parameters[name] = start.parameters[name] * (np.arange(start.architecture.layers[0].f) != 1)
+    write_model(place / 'silent', start)
+    output = place / 'by-sensitivity'
+    wanted = {'method': 'sensitivity', 'prune': 'f', 'rounds': 1, 'target': 0.8}
+    prune(pruning_recipe(shards_directory, place / 'silent', output, **wanted))
+    story = json.loads((output / 'round-1' / 'selection.json').read_text())
+    scores = dict(story['removed_unit_and_alpha']['f0'])
+    assert scores[1] == 0 and story['cost'] <= story['target']
+    assert all(score > 0 for unit, score in scores.items() if unit != 1)
+
+
+def test_objective_of_extending_counts_the_bytes_of_the_arrays(place, monkeypatch, registries):
+    example('extending.md', 2, place, monkeypatch)
+    architecture = network()
+    counted, whole = (cost.cost_model(name).cost(architecture) for name in ('int8_bytes', 'parameters'))
+    weights = sum(
+        value.size
+        for name, value in random_parameters(architecture).items()
+        if name.startswith('encoder.transformer_cells') and value.ndim == 2
+    )
+    assert weights > 0 and counted == 4 * whole - 3 * weights
+    assert all(price > 0 for price in cost.cost_model('int8_bytes').prices(architecture).values())
+
+
+def test_command_of_extending_prunes_by_the_added_names(place, shards_directory, model_directory):
+    code = code_of(ROOT / 'docs' / 'extending.md', 'python')
+    (place / 'additions.py').write_text('\n'.join(code[:3]), encoding='utf-8')
+    (place / 'my_prune.py').write_text(code[3], encoding='utf-8')
+    output = place / 'extended'
+    words = ['--shards', shards_directory, '--model', model_directory, '--output', output, '--rounds', 1]
+    words += ['--batch-size', 8, '--alpha-steps', 2, '--recovery-steps', 1, '--target', 0.8]
+    words += ['--penalty', 'elastic', '--objective', 'int8_bytes']
+    assert 'penalty must be one of' in run('pretrain/run_prune.py', *words).stderr
+    done = run(place / 'my_prune.py', *words)
+    assert done.returncode == 0, done.stderr
+    story = json.loads((output / 'round-1' / 'selection.json').read_text())
+    assert 0 < story['cost'] <= story['target']
+    assert 'int8_bytes to 80%' in (output / 'pruning.md').read_text(encoding='utf-8')
+
+
+def test_task_of_extending_is_fine_tuned(place, tmp_path):
+    (described,) = code_of(ROOT / 'docs' / 'extending.md', 'json')
+    (tmp_path / 'reviews.json').write_text(described, encoding='utf-8')
+    (tmp_path / 'data' / 'reviews').mkdir(parents=True)
+    for name, count in (('train', 16), ('dev', 5), ('test', 3)):
+        lines = [f'{i + 7}\ta word\t{"good" if i % 2 else "bad"}\n' for i in range(count)]
+        (tmp_path / 'data' / 'reviews' / f'{name}.tsv').write_text('id\ttext\tverdict\n' + ''.join(lines))
+    start = place / 'runs' / 'pruned' / 'round-2' / 'model'
+    task = str(tmp_path / 'reviews.json')
+    finetune_glue(tuning_recipe(start, tmp_path / 'data', tmp_path, task=task, epochs=1))
+    result = json.loads((tmp_path / 'run' / 'result.json').read_text())
+    assert result['task'] == 'Reviews' and 0 <= result['mean']['dev/accuracy'] <= 100
+    lines = (tmp_path / 'run' / 'seed-1' / 'reviews.tsv').read_text().splitlines()
+    assert [line.split('\t')[0] for line in lines] == ['index', '7', '8', '9']
+    assert {line.split('\t')[1] for line in lines[1:]} <= {'bad', 'good'}
 
 
 # The equations of what_is_gated.md

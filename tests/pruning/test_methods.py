@@ -1,0 +1,65 @@
+"""The registry of methods: what an added one may do, and what the recipe checks of it."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.pruned import recipe_for
+
+from gluon_optbert.cutting.selection import Selection
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.methods import METHODS, Method
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.command_line import parser_of
+from gluon_optbert.runs.recipe import RecipeError
+
+
+def ones(cut):
+    return {key: np.ones(width) for key, width in cut.model.architecture.widths().items()}
+
+
+def test_added_method_chooses_its_own_units(shards_directory, model_directory, tmp_path, monkeypatch):
+    seen = []
+
+    def first_halves(cut, scores):
+        seen.append((cut.number, cut.phase.steps, cut.phase.first_batch))
+        kept = {
+            key: np.arange((len(score) + 1) // 2 if key[0] == 'f' else len(score))
+            for key, score in scores.items()
+        }
+        left = Selection(kept, 0.0, cut.target).architecture(cut.model.architecture)
+        return Selection(kept, cut.cost.cost(left), cut.target)
+
+    monkeypatch.setitem(METHODS, 'halves', Method(ones, first_halves, ranks_units=False))
+    prune(
+        recipe_for(shards_directory, model_directory, tmp_path / 'run', method='halves', targets=[0.9, 0.8])
+    )
+    assert seen == [(1, 3, 0), (2, 3, 7)]  # three batches of scores and four of recovery a round
+    first, second = (
+        json.loads((tmp_path / 'run' / f'round-{n}' / 'selection.json').read_text())['kept']['f0']
+        for n in (1, 2)
+    )
+    assert first == list(range(len(first))) and len(second) == (len(first) + 1) // 2
+
+
+def test_help_and_refusals_name_an_added_method(tmp_path, monkeypatch):
+    monkeypatch.setitem(METHODS, 'ones', Method(ones))
+    assert ', heads, ones)' in parser_of(PruneRecipe, description='', example='').format_help()
+    with pytest.raises(RecipeError, match='method must be one of alpha, .*, heads, ones, found'):
+        recipe_for(tmp_path, tmp_path, tmp_path / 'run', method='twos')
+
+
+@pytest.mark.parametrize(
+    'method, change, refused',
+    [
+        (Method(ones, ranks_units=False), {'multiple_of': 2}, 'multiple_of does not go with the method own'),
+        (Method(ones, ranks_units=False), {'drop_blocks': True}, 'drop_blocks goes with a method that ranks'),
+        (Method(ones, only='a'), {'prune': 'f'}, "the method own goes with --prune a, found 'f'"),
+    ],
+)
+def test_what_an_added_method_cannot_do_is_refused(tmp_path, monkeypatch, method, change, refused):
+    monkeypatch.setitem(METHODS, 'own', method)
+    with pytest.raises(RecipeError, match=refused):
+        recipe_for(tmp_path, tmp_path, tmp_path / 'run', method='own', **change)
+    monkeypatch.setitem(METHODS, 'own', Method(ones))
+    recipe_for(tmp_path, tmp_path, tmp_path / 'run', method='own', **change)
