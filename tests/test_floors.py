@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 
 import pytest
 from helpers.tiny import ROOT, run
@@ -198,3 +199,12 @@ def test_rooms_do_not_go_through_the_front_door():
 def test_scripts_are_not_imported_by_the_package():
     for name in MODULES:
         assert imports(name)[1].isdisjoint({'pretrain', 'finetune', 'tools', 'tests'})
+
+
+def test_the_page_on_the_code_has_this_table():
+    """The rows of docs/code.md: a room and what it may import."""
+    rows = re.findall(
+        r'^\| \d \| `(\w+)/` \| .* \| (.*?) ?\|$', (ROOT / 'docs' / 'code.md').read_text(), re.MULTILINE
+    )
+    docs_table = {room: set(filter(None, allowed.split(', '))) for room, allowed in rows}
+    assert docs_table == {**{room: set(allowed) for room, allowed in ROOMS.items()}, 'commands': {'all'}}

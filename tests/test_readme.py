@@ -1,4 +1,4 @@
-"""The README: its commands exist, its Python runs, its table says what the result files say, and it is short."""
+"""The README: its commands exist, its Python runs, its table is that of the result files, and it is short."""
 
 import json
 
