@@ -57,7 +57,7 @@ def test_every_round_and_every_width_is_within_the_tolerance(finished):
         pytest.param('magnitude', {}, marks=pytest.mark.slow),
         ('heads', {'prune': 'a', 'target': 0.9}),
         pytest.param('blocks', {'prune': 'f', 'target': 0.9}, marks=pytest.mark.slow),
-        ('alpha', {'penalty': 'proximal'}),
+        pytest.param('alpha', {'penalty': 'proximal'}, marks=pytest.mark.slow),
         pytest.param('alpha', {'penalty': 'l0'}, marks=pytest.mark.slow),
         pytest.param('alpha', {'multiple_of': 4}, marks=pytest.mark.slow),
         ('alpha', {'prune': 'f', 'drop_blocks': True, 'target': 0.66}),

@@ -344,8 +344,8 @@ def test_file_holds_the_old_bytes_or_the_new_ones(tmp_path, monkeypatch):
 
 KILLED = """
 import os, pathlib, signal
-from gluon_optbert import staging
-from gluon_optbert.staging import new_directory, write_file
+from gluon_optbert.runs import staging
+from gluon_optbert.runs.staging import new_directory, write_file
 output = pathlib.Path({output!r})
 {body}
 """
