@@ -43,7 +43,7 @@ def test_evaluation_does_not_depend_on_the_batch_and_counts_every_instance_once(
     run = Run(shards, tmp_path)
     one, other = (evaluate(run.model, shards['heldout'], run.workers, batch_size=size) for size in (3, 16))
     assert one.instances == other.instances == 16
-    assert vars(one) == pytest.approx(vars(other), rel=1e-5)
+    assert one.to_dict() == pytest.approx(other.to_dict(), rel=1e-5)
     assert evaluate(run.model, shards['heldout'], run.workers, batch_size=4, limit=5).instances == 5
 
 
