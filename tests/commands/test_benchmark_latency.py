@@ -60,7 +60,6 @@ def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
         tmp_path / 'found.json',
         '--plot',
         tmp_path / 'found.png',
-        timeout=300,
     )
     assert result.returncode == 0, result.stderr
     rows = json.loads((tmp_path / 'found.json').read_text())['networks']
