@@ -18,7 +18,7 @@ from gluon_optbert.runs.failures import RunFailed
 
 SCRIPTS = Path(__file__).resolve().parent / 'peers'
 PAUSE = 0.02  # seconds between two workers, for threads that still spin
-OPENMP = ('OMP_NUM_THREADS', 'GOMP_SPINCOUNT', 'MXNET_USE_OPERATOR_TUNING')  # what gluon_optbert.threads sets
+OPENMP = ('OMP_NUM_THREADS', 'GOMP_SPINCOUNT', 'MXNET_USE_OPERATOR_TUNING')  # what runs.threads sets
 
 
 class Worker:
