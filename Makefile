@@ -1,5 +1,5 @@
-# PYTHON=python3.10 chooses the interpreter; PYTEST="-k shrink" and QUICKSTART="--short" are passed on. MPI=1 builds Horovod with
-# MPI beside Gloo, and .venv keeps it.
+# PYTHON=python3.10 chooses the interpreter; PYTEST="-k shrink" and QUICKSTART="--short" are passed on. MPI=1
+# builds Horovod with MPI beside Gloo, and .venv keeps it.
 .PHONY: help install quickstart lint test test-all wheel clean
 
 help: ## list the targets
@@ -22,7 +22,7 @@ test-all: install ## install, then run all tests, and try the wheel
 	.venv/bin/python -m pytest --durations=25 $(PYTEST)
 	.venv/bin/python tools/setup/try_wheel.py
 
-wheel: install ## make a wheel and a source distribution in dist/, and try the wheel in an environment of its own
+wheel: install ## make and try a wheel and a source distribution, in dist/
 	.venv/bin/python tools/setup/try_wheel.py --output dist
 
 clean: ## remove .venv and with it everything that was installed

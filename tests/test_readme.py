@@ -1,6 +1,7 @@
 """The README: its commands exist, its Python runs, its table is that of the result files, and it is short."""
 
 import json
+from pathlib import Path
 
 import pytest
 from helpers.checkpoints import named, write_hugging_face
@@ -33,7 +34,7 @@ def row(name):
     run, network_name = ROWS[name]
     found = json.loads((ROOT / 'results' / 'tables' / run / 'sst-2.json').read_text())
     rows = json.loads(LATENCY.read_text())['networks']
-    measured = {one['name']: one for one in rows}
+    measured = {Path(one['name']).stem: one for one in rows}
     base, here = measured['base'], measured[network_name]
     mean, std = (found[key]['dev/accuracy'] for key in ('mean', 'std'))
     share = here['gflop']['8x128'] / base['gflop']['8x128']

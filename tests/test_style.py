@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from helpers.tiny import ROOT
 
-LONGEST = 135
+LONGEST = 110
 ENDINGS = {'.py', '.sh', '.c', '.yaml', '.yml', '.toml', '.cfg', '.md', ''}
 
 

@@ -112,7 +112,7 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         key_bias=None,
         value_weight=None,
         value_bias=None,
-    ):  # pylint: disable=arguments-differ
+    ):
         dims, precision = self._dims, self._precision
         scale = dims.k**-0.5
         narrow = lowered(F, stream, precision)

@@ -78,7 +78,7 @@ class OptBERTEncoderCell(HybridBlock):
                     setattr(self, 'gate_' + letter, gate)
                     self.gates[letter] = gate
 
-    def hybrid_forward(self, F, stream, mask=None, alpha_h=None, column=None):  # pylint: disable=arguments-differ
+    def hybrid_forward(self, F, stream, mask=None, alpha_h=None, column=None):
         alpha = {letter: _values(F, gate, getattr(self._dims, letter)) for letter, gate in self.gates.items()}
         query_gate, context_gate = _head_gates(F, alpha) if alpha else (None, None)
         context, attention = self.attention_cell(stream, mask, query_gate, context_gate, column)
@@ -137,7 +137,7 @@ class OptBERTEncoder(BERTEncoder):
             for i, dims in enumerate(architecture.layers):
                 self.transformer_cells.add(OptBERTEncoderCell(dims, h, settings, prefix=f'transformer{i}_'))
 
-    def __call__(self, inputs, states=None, valid_length=None, alpha_h=None):  # pylint: disable=arguments-differ
+    def __call__(self, inputs, states=None, valid_length=None, alpha_h=None):
         return HybridBlock.__call__(self, inputs, states, valid_length, alpha_h)
 
     @property
@@ -158,9 +158,7 @@ class OptBERTEncoder(BERTEncoder):
         """The values of alpha_h, shape (h,), or None; a pass takes them once and hands them on."""
         return _values(F, self.gate_h, self.architecture.h)
 
-    def hybrid_forward(  # pylint: disable=arguments-differ
-        self, F, inputs, states=None, valid_length=None, alpha_h=None, position_weight=None
-    ):
+    def hybrid_forward(self, F, inputs, states=None, valid_length=None, alpha_h=None, position_weight=None):
         settings, layers = self._settings, self.architecture.layers
         steps = F.contrib.arange_like(inputs, axis=0)
         masks = {}

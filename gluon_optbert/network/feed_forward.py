@@ -42,7 +42,7 @@ class OptFeedForward(HybridBlock):
             self.dropout_layer = nn.Dropout(settings.dropout)
             self.layer_norm = StreamLayerNorm(h, trainable=settings.trainable)
 
-    def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):  # pylint: disable=arguments-differ
+    def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):
         precision = self._precision
         inner = self.ffn_1(lowered(F, stream, precision))
         if alpha_f is None:

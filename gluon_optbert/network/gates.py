@@ -38,7 +38,7 @@ class Gate(HybridBlock):
                 'alpha', shape=(units,), init=mx.init.Constant(self.OPEN), wd_mult=0.0
             )
 
-    def hybrid_forward(self, F, vector: Tensor, alpha: Tensor) -> Tensor:  # pylint: disable=arguments-differ
+    def hybrid_forward(self, F, vector: Tensor, alpha: Tensor) -> Tensor:
         return vector * alpha
 
     @classmethod
@@ -59,7 +59,7 @@ class HardConcreteGate(Gate):
     OPEN = 3.0  # its gate without noise is one
     FIXED = 30.0  # its gate is one in every draw
 
-    def hybrid_forward(self, F, vector: Tensor, alpha: Tensor) -> Tensor:  # pylint: disable=arguments-differ
+    def hybrid_forward(self, F, vector: Tensor, alpha: Tensor) -> Tensor:
         uniform = F.random.uniform(1e-6, 1 - 1e-6, shape=(self._units,))
         noise = F.log(uniform) - F.log(1 - uniform)
         drawn = F.sigmoid((noise + alpha) / self.TEMPERATURE) * (self.HIGH - self.LOW) + self.LOW
@@ -146,7 +146,7 @@ class StreamLayerNorm(nn.LayerNorm):
         super().__init__(in_channels=units, epsilon=LAYER_NORM_EPS, prefix=prefix, params=params)
         self._units, self._trainable = units, trainable
 
-    def hybrid_forward(self, F, data, alpha=None, gamma=None, beta=None):  # pylint: disable=arguments-differ
+    def hybrid_forward(self, F, data, alpha=None, gamma=None, beta=None):
         if alpha is None and not self._trainable:
             return F.LayerNorm(data, gamma=gamma, beta=beta, axis=-1, eps=self._epsilon)
         if alpha is None:

@@ -41,7 +41,7 @@ class PretrainingLoss(HybridBlock):
         masked_weights,
         next_sentence_labels,
         instance_weights,
-    ):  # pylint: disable=arguments-differ
+    ):
         entropies, correct = [], []
         for scores, labels, weights in (
             (masked_scores, masked_ids, masked_weights),
@@ -77,7 +77,7 @@ class TaskLoss(HybridBlock):
         super().__init__(prefix=prefix, params=params)
         self._kind = head.kind
 
-    def hybrid_forward(self, F, scores, labels, weights, valid_length=None):  # pylint: disable=arguments-differ
+    def hybrid_forward(self, F, scores, labels, weights, valid_length=None):
         if self._kind == 'regression':
             return F.sum(F.square(F.reshape(scores, shape=(-1,)) - labels) * weights)
         if self._kind == 'classification':

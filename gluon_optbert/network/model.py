@@ -59,7 +59,7 @@ class VocabularyScores(nn.Dense):
     def _alias(self):
         return 'dense'  # in the names of exported parameters
 
-    def hybrid_forward(self, F, x, weight, bias=None):  # pylint: disable=arguments-differ
+    def hybrid_forward(self, F, x, weight, bias=None):
         if self.weight.grad_req != 'null' or self.bias.grad_req == 'null':
             return super().hybrid_forward(F, x, weight, bias)
         scores = F.FullyConnected(x, weight, no_bias=True, num_hidden=self._units, flatten=False)
@@ -151,7 +151,7 @@ class OptBERTModel(BERTModel):
         return decoder
 
     def hybrid_forward(self, F, inputs, token_types, valid_length=None, masked_positions=None):
-        # pylint: disable=arguments-differ
+
         embedding = self.word_embed(inputs) + self.token_type_embed(token_types)
         alpha_h = self.encoder.stream_gate(F)
         encoded, attention = self.encoder(

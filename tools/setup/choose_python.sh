@@ -1,14 +1,15 @@
 #!/bin/sh
 # Print the path of a CPython 3.8 to 3.11: the one named by the argument, or else the first suitable one of
-# .venv's own, python3, python, and the newest of python3.11 to python3.8. Environments are seen through to their base.
-# Exit status 2, and one line that says why, where there is none.
+# .venv's own, python3, python, and the newest of python3.11 to python3.8. Environments are seen through to
+# their base. Exit status 2, and one line that says why, where there is none.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 chosen=${1:-}
 wanted="CPython 3.8 to 3.11 is needed (MXNet 1.9.1 and its NumPy have no newer one)"
 wayout="install one (python3.11 with its venv module and headers, say) and run make PYTHON=python3.11"
 
-# Says "suitable PATH VERSION" or "unsuitable VERSION"; nothing if the command is missing or broken. Runs on Python 2 too.
+# Says "suitable PATH VERSION" or "unsuitable VERSION"; nothing if the command is missing or broken. Runs on
+# Python 2 too.
 probe() {
     "$1" -c '
 import os, platform, sys
