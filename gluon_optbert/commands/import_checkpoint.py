@@ -4,6 +4,7 @@ from .. import ImportRecipe, import_checkpoint
 from ..architecture.heads import PRETRAINING
 from ..importing.convert import describe
 from ..runs.command_line import parse
+from ..runs.progress import Progress
 from .starting import command, line
 
 
@@ -15,7 +16,7 @@ def main(argv=None):
     imported = import_checkpoint(recipe)
     print('\n'.join(describe(imported, recipe)))
     words = ['--model', recipe.output]
-    if imported.model.progress.get('untrained'):
+    if Progress.from_dict(imported.model.progress).untrained:
         words += ['--train', 'heads', '--shards', 'shards', '--output', f'{recipe.output}-heads']
         print(f'next: {line("optbert-pretrain", *words, recipe="pretrain/small")}')
     elif imported.model.head == PRETRAINING:

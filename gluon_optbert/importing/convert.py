@@ -13,6 +13,7 @@ import numpy as np
 from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import PARTS, Parameters, ParameterSpec, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
+from ..runs.progress import Progress
 from ..runs.recipe import checked, option, to_dict
 from ..runs.staging import refuse_existing
 from .name_maps import is_transposed, look_up
@@ -198,7 +199,7 @@ def describe(imported: Imported, recipe: ImportRecipe) -> List[str]:
         lines.append(
             f'head: {head.kind.replace("_", " ")}' + (f' of {", ".join(head.labels)}' if head.labels else '')
         )
-    untrained = model.progress.get('untrained', [])
+    untrained = Progress.from_dict(model.progress).untrained
     if untrained:
         lines.append(
             f'untrained: the checkpoint has no {" and no ".join(PARTS[part] for part in untrained)}; what '

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import os
 from typing import Iterable, Iterator, List, Optional, Sequence
 
@@ -12,13 +13,9 @@ import mxnet as mx
 import numpy as np
 
 from ..runs.failures import RunFailed
-from .liveness import Watch
+from .liveness import Watch, patience
 
 COMPRESSIONS = ('none', 'fp16')
-
-
-class WorkerLost(RunFailed):
-    """Another worker has died, or has ended before the job was done."""
 
 
 class Disagreement(RunFailed):
@@ -52,6 +49,8 @@ class Workers:
         if int(os.environ.get('HOROVOD_SIZE', '1')) > 1 or 'OMPI_COMM_WORLD_SIZE' in os.environ:
             import horovod.mxnet as hvd
 
+            # Gloo reads it here, and ends an operation in which another worker has not answered for so long.
+            os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', str(math.ceil(patience())))
             hvd.init()
             self._hvd = hvd
         self.rank = self._hvd.rank() if self._hvd else 0
@@ -61,21 +60,15 @@ class Workers:
 
     @contextlib.contextmanager
     def _together(self, operation: str) -> Iterator[None]:
-        """While this worker waits for all others in a collective operation; WorkerLost if that fails because
-        of one.
-        """
-        with self._watch.waiting(operation) if self._watch else contextlib.nullcontext():
-            try:
+        """While this worker waits for the others in a collective operation; it ends if one is lost."""
+        try:
+            with self._watch.waiting(operation) if self._watch else contextlib.nullcontext():
                 yield
-            except mx.MXNetError as error:
-                lost = self._watch.explain() if self._watch else None
-                if lost is None:
-                    raise
-                raise WorkerLost(
-                    f'{lost} while rank {self.rank} waited in the operation {operation}; the job ends, go on '
-                    f'with '
-                    '--resume'
-                ) from error
+        except mx.MXNetError:
+            lost = self._watch.explain() if self._watch else None
+            if lost:
+                self._watch.end(f'rank {self.rank} waited in the operation {operation}, but {lost}')
+            raise
 
     @property
     def first(self) -> bool:

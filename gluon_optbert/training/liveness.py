@@ -1,14 +1,17 @@
-"""Whether the workers of a job live: every rank says so to horovodrun, and ends itself when another one is
-lost.
+"""What Horovod and horovodrun do not do about lost workers: name them, and end those that hang.
 
-Horovod waits for a worker that is stopped, and a worker whose horovodrun is gone goes on without an owner. So
-a thread on every rank puts a line about itself into the key-value store by which horovodrun brings workers
-together (Gloo's rendezvous): who it is, how often it has spoken, and which collective operation it waits in.
-Rank 0 reads all lines, the others rank 0's."""
+Gloo ends the operations that wait for a stopped, dead or cut-off worker after HOROVOD_GLOO_TIMEOUT_SECONDS.
+horovodrun then ends the other workers. Neither names rank and host of a stopped or cut-off worker. Both wait
+without end for a worker that hangs in Python: under Gloo the stall check of Horovod 0.28.1 looks at no rank.
+On another host such a worker outlives its job, for the signal that ends ssh does not reach it.
+
+So a thread on every rank puts a line about itself into the key-value store by which horovodrun brings
+workers together: who it is, how often it has spoken, and which collective operation it waits in. Rank 0 reads
+all lines, the others rank 0's.
+"""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import http.client
@@ -21,14 +24,15 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, NoReturn, Optional
 
 PATIENCE = 'GLUON_OPTBERT_PATIENCE'  # the environment variable that replaces this:
-PATIENCE_SECONDS = 30.0  # of silence, or of waiting in an operation that another worker does not come to
+PATIENCE_SECONDS = 30.0  # that Gloo waits for a worker, and we for one that hangs; half for horovodrun
 BARRIER_FACTOR = 60  # at a barrier, half an hour: rank 0 may be writing or measuring
-START_FACTOR = 2  # before its first word, a worker may still be loading
 GAP_FACTOR = 3  # a worker may be late by so many times the longest work of this one between two operations
 PERIOD_SECONDS = 1.0
+HEARING_SECONDS = 1.5  # within which a line that another worker has put is read
+SILENCE_SECONDS = 4.0  # after a failed operation; a worker without a new line since HEARING_SECONDS is lost
 SCOPE = 'gluon_optbert_liveness'
 _MOST_BYTES = 4096  # of a line
 
@@ -45,24 +49,9 @@ class Peer:
         host, process = (self.said.get(name, 'unknown') for name in ('host', 'process'))
         return f'rank {self.rank} (host {host}, process {process})'
 
-    @property
-    def left(self) -> bool:
-        """Whether it has said that it ends."""
-        return bool(self.said.get('left'))
-
-    def gone(self, host: str) -> bool:
-        """Whether it was a process of this host and is no more, without having said that it ends."""
-        process = self.said.get('process')
-        return (
-            self.said.get('host') == host
-            and type(process) is int
-            and not self.left
-            and not os.path.exists(f'/proc/{process}')
-        )
-
 
 def patience() -> float:
-    """Seconds without a sign of life after which a worker counts as lost.
+    """Seconds after which a worker that others wait for counts as lost.
 
     Raises
     ------
@@ -92,9 +81,10 @@ class Watch:
     def __init__(self, rank: int, size: int, address: str):
         self.rank = rank
         self._watched = range(1, size) if rank == 0 else (0,)
-        self._address, self._patience, self._parent = address, patience(), os.getppid()
+        self._address, self._patience = address, patience()
         self._host = os.environ.get('HOROVOD_HOSTNAME') or socket.gethostname()
-        self._beats, self._left, self._reached = 0, False, time.monotonic()
+        self._beats = 0
+        self._unreached: Optional[float] = None  # since when horovodrun has not answered
         self._operation, self._since, self._until, self._gap = '', time.monotonic(), time.monotonic(), 0.0
         self._peers: Dict[int, Peer] = {}
 
@@ -102,11 +92,10 @@ class Watch:
         return f'rank {self.rank} (host {self._host}, process {os.getpid()})'
 
     def start(self) -> None:
-        """Begin with a first word; when the program ends, the others are told that this was no accident."""
+        """Begin with a first word."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             self._speak()
         threading.Thread(target=self._run, name='liveness', daemon=True).start()
-        atexit.register(self._leave)
 
     @contextlib.contextmanager
     def waiting(self, operation: str) -> Iterator[None]:
@@ -120,93 +109,78 @@ class Watch:
         finally:
             self._operation, self._until = '', time.monotonic()
 
-    def explain(self, seconds: float = 4.0) -> Optional[str]:
-        """What has happened to the others, after an operation has failed; None if nothing is found in so many
-        seconds.
-        """
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            now, peers = time.monotonic(), [peer for _, peer in sorted(self._peers.items())]
-            died = [
-                str(peer)
-                for peer in peers
-                if peer.gone(self._host) or not peer.left and now - peer.at > 2 * PERIOD_SECONDS
-            ]
-            left = [str(peer) for peer in peers if peer.left]
-            if died or left:
-                return f'{", ".join(died)} has died' if died else f'{", ".join(left)} has ended'
+    def explain(self) -> Optional[str]:
+        """Who of the others is lost, after an operation has failed; None if none is. It takes up to 6 s."""
+        began = time.monotonic()
+        seconds = SILENCE_SECONDS * (1 if self.rank == 0 else 1.5)  # rank 0 hears all, and speaks first
+        while time.monotonic() < began + seconds:
+            ended = self._troubles(-math.inf)
+            if ended:
+                return ended
             time.sleep(PERIOD_SECONDS / 4)
-        return None
+        return self._alone(0) or self._troubles(began + HEARING_SECONDS)
 
-    def _leave(self) -> None:
-        self._left = True
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            self._speak()
+    @staticmethod
+    def end(lost: str) -> NoReturn:
+        """Say so, and end this process at once: the main thread may be in an operation that never returns."""
+        print(f'error: {lost}; the job ends, go on with --resume', file=sys.stderr, flush=True)
+        os._exit(1)
 
     def _run(self) -> None:
         looked = time.monotonic()
         while True:
             time.sleep(PERIOD_SECONDS)
-            now = time.monotonic()
-            if (
-                now - looked > self._patience / 2
-            ):  # this process itself was stopped, and what it remembers is old
-                self._reached = self._since = now
-                self._peers = {rank: Peer(rank, peer.said, now) for rank, peer in self._peers.items()}
-            looked = now
-            with contextlib.suppress(OSError, http.client.HTTPException):
+            if time.monotonic() - looked > self._patience / 2:
+                self._since = time.monotonic()  # this process itself was stopped, and has not waited
+            try:
                 self._speak()
                 self._listen()
-                self._reached = time.monotonic()
-            lost = self._lost(time.monotonic())
+                self._unreached = None
+            except (OSError, http.client.HTTPException):
+                self._unreached = self._unreached or time.monotonic()
+            looked = time.monotonic()
+            lost = self._alone(self._patience / 2) or self._late()
             if lost:
-                print(f'error: {lost}; the job ends, go on with --resume', file=sys.stderr, flush=True)
-                os._exit(1)  # the main thread may be in an operation that never returns
+                self.end(lost)
 
-    def _lost(self, now: float) -> Optional[str]:
-        """What is wrong with the job, in a sentence; None if nothing is."""
-        if os.getppid() != self._parent:
-            return f'{self} has lost the process that started it'
-        if now - self._reached > self._patience / 2:
-            return (
-                f'{self} cannot reach horovodrun at {self._address}: it has ended, or the network has failed'
-            )
-        for peer in self._peers.values():
-            if peer.gone(self._host):
-                return f'{peer} has died'
-            if now - peer.at > self._patience * (1 if peer.said else START_FACTOR) and not peer.left:
-                return f'{peer} has not been heard of for {now - peer.at:.0f} s: it is stopped, or cut off'
-        return self._late(self._operation, now - self._since)
-
-    def _late(self, operation: str, waited: float) -> Optional[str]:
-        """Who does not come to the operation that this rank has waited in for so many seconds, if it is too
-        long.
-        """
-        factor = BARRIER_FACTOR if operation.startswith('barrier') else 1
-        if not operation or waited <= max(self._patience * factor, GAP_FACTOR * self._gap):
+    def _alone(self, seconds: float) -> Optional[str]:
+        """That horovodrun has not answered for more than so many seconds; None if it has."""
+        if self._unreached is None or time.monotonic() - self._unreached <= seconds:
             return None
-        missing = [
-            str(peer) for _, peer in sorted(self._peers.items()) if peer.said.get('operation') != operation
-        ]
-        if not missing and self.rank:
-            return None  # rank 0 waits as well, and knows for whom
-        found = (
-            f'{", ".join(missing)} did not come'
-            if missing
-            else 'though every worker is in it: the network may have failed'
-        )
-        return f'{self} has waited for {waited:.0f} s in the operation {operation}, {found}'
+        return f'{self} cannot reach horovodrun at {self._address}: it has ended, or the network has failed'
+
+    def _late(self) -> Optional[str]:
+        """Who has not come for too long to the operation that this rank waits in; None if nobody.
+
+        It says nothing while horovodrun does not answer, for then the lines of the others are old.
+        """
+        operation, now = self._operation, time.monotonic()
+        factor = BARRIER_FACTOR if operation.startswith('barrier') else 1
+        limit = max(self._patience * factor, GAP_FACTOR * self._gap)
+        waited = now - self._since
+        if not operation or waited <= limit or self._unreached is not None:
+            return None
+        troubles = self._troubles(now - self._patience / 2, operation)
+        return troubles and f'{self} has waited for {waited:.0f} s in the operation {operation}: {troubles}'
+
+    def _troubles(self, since: float, operation: Optional[str] = None) -> Optional[str]:
+        """Which others have ended, have not spoken since then, or are not in the operation; None if none."""
+        troubles = []
+        for _, peer in sorted(self._peers.items()):
+            process = peer.said.get('process')
+            here = peer.said.get('host') == self._host and type(process) is int
+            if here and not os.path.exists(f'/proc/{process}'):
+                troubles.append(f'{peer} has ended')
+            elif peer.at < since:
+                troubles.append(f'{peer} is silent: it is stopped, hanging, cut off or dead')
+            elif operation not in (None, peer.said.get('operation')):
+                troubles.append(f'{peer} did not come')
+        return ', '.join(troubles) or None
 
     def _speak(self) -> None:
         self._beats += 1
         line = json.dumps(
-            {
-                'host': self._host,
-                'process': os.getpid(),
-                'beats': self._beats,
-                'operation': self._operation,
-                'left': self._left,
-            }
+            {'host': self._host, 'process': os.getpid(), 'beats': self._beats, 'operation': self._operation}
         )
         with self._open(urllib.request.Request(self._url(self.rank), data=line.encode(), method='PUT')):
             pass
@@ -219,8 +193,9 @@ class Watch:
                     said = json.loads(answer.read(_MOST_BYTES))
             except (urllib.error.HTTPError, ValueError, RecursionError):
                 said = {}
+            said = said if isinstance(said, dict) else {}
             if rank not in self._peers or said != self._peers[rank].said:
-                self._peers[rank] = Peer(rank, said if isinstance(said, dict) else {}, time.monotonic())
+                self._peers[rank] = Peer(rank, said, time.monotonic())
 
     def _url(self, rank: int) -> str:
         return f'http://{self._address}/{SCOPE}/{rank}'

@@ -169,7 +169,7 @@ def test_cut_link_ends_the_job_on_both_hosts_and_one_goes_on(hosts, shards_direc
         tmp_path,
         1,
         'os.system("ip link set link0 down")',
-        **{PATIENCE: '6'},
+        **{PATIENCE: '10'},
     )
     seconds = time.time() - (tmp_path / 'struck').stat().st_mtime
     assert done.returncode != 0 and seconds < 60
