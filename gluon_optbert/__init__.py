@@ -11,9 +11,10 @@
     >>> opt.export('runs/sst2/seed-1', 'deploy')
     >>> next(opt.Predictor('deploy').predict(['a fine film'])).label
 
-Runs. Each is a function of one recipe. It is given as keywords, as the name of a packaged recipe or of a
-YAML file with keywords that override it, or as an object. All that is wrong with it is said at once, as a
-`ValueError`. Each run is a command as well, with the same fields as flags.
+Runs. Each of these functions runs one recipe. Give the fields of the recipe as keywords. Or give first the
+name of a packaged recipe, a YAML file or a recipe object; keywords then override its fields. One
+`ValueError` lists everything that is wrong with a recipe. Each function is also a command, with the fields
+as flags.
 
     make_shards        raw text → shards for pre-training           ShardRecipe     optbert-make-shards
     import_checkpoint  someone else's BERT → a model directory      ImportRecipe    optbert-import
@@ -24,18 +25,18 @@ YAML file with keywords that override it, or as an object. All that is wrong wit
     finetune_squad     a model directory → a reader of texts        SquadRecipe     optbert-finetune-squad
 
 Models. `read_model` and `write_model` read and write model directories. A `SavedModel` has the architecture,
-the parameters as NumPy arrays and the vocabulary. `export` writes one for plain MXNet and ONNX, and
-`Predictor` uses that.
+the parameters as NumPy arrays and the vocabulary. `export` writes a model for plain MXNet and ONNX, and
+`Predictor` predicts with the export of a fine-tuned model.
 
-Parts of Algorithm 1. `train_gates` trains alpha, `select_units` decides what stays, and `shrink` cuts the
-tensors.
+Parts of Algorithm 1. `train_gates` trains the gates alpha, `select_units` selects the units that stay, and
+`shrink` cuts the tensors.
 
-Architectures. `resolve` knows the published networks by name. An `Architecture` has the widths of a network,
-a `LayerDims` for each layer. `ParameterCost`, `FlopsCost` and `LatencyCost` say what it costs, and what a
-unit of each width is worth.
+Architectures. `resolve` returns a published architecture by its name. An `Architecture` has the hidden size
+and a `LayerDims` with the other widths for each layer. `ParameterCost`, `FlopsCost` and `LatencyCost`
+compute the cost of an architecture and the price of one unit of each width.
 
-MXNet, Horovod and NumPy are imported when a name that needs them is used first. Horovod is needed for jobs of
-several workers only, which ``horovodrun -np 4 optbert-prune …`` starts.
+MXNet, Horovod and NumPy are imported at the first use of a name that needs them. Only jobs of several workers
+need Horovod, such as ``horovodrun -np 4 optbert-prune …``.
 """
 
 from .runs import threads as _threads

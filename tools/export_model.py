@@ -1,6 +1,4 @@
-"""Export a model directory as symbol and parameters that plain MXNet loads, in float32, int8 or bfloat16, and
-as ONNX.
-"""
+"""Export a model directory for plain MXNet, in float32, int8 or bfloat16, and on request as ONNX."""
 
 import sys
 

@@ -68,7 +68,8 @@ class CostModel:
         Returns
         -------
         dict of width key to float
-            In the objective's unit; for a width of one unit, the price of a second; 0.0 where f = 0.
+            In the objective's unit. For a width of one unit it is the price of a second unit; for f = 0 it is
+            0.0.
         """
         prices = {}
         for key, width in architecture.widths().items():
@@ -109,7 +110,7 @@ class FlopsCost(CostModel):
 
 @dataclasses.dataclass(frozen=True)
 class LatencyCost(CostModel):
-    """Milliseconds of the encoder's forward pass, by a linear model fitted to measurements of this machine.
+    """Milliseconds of the encoder's forward pass, by a linear model fitted to measurements on one machine.
 
     Parameters
     ----------

@@ -1,6 +1,4 @@
-"""Export a model directory as symbol and parameters that plain MXNet loads, in float32, int8 or bfloat16, and
-as ONNX.
-"""
+"""Export a model directory for plain MXNet, in float32, int8 or bfloat16, and on request as ONNX."""
 
 import dataclasses
 from pathlib import Path
@@ -24,24 +22,28 @@ class ExportRecipe:
     model: Path = option('model directory, with gates or without')
     output: Path = option('deployment directory to write')
     head: Optional[str] = option(
-        'what it computes: encoded tokens and pooled output; NSP and MLM scores too; the scores of its '
-        "task; by default the task's scores if the model has a task, else the encoder's outputs",
+        'what the export computes. encoder: encoded tokens and pooled output; pretraining: NSP and MLM '
+        'scores as well; task: the scores of the task. By default task for a fine-tuned model, else encoder',
         None,
         choices=KINDS,
     )
-    precision: str = option("of the encoder's matrix products", 'float32', choices=PRECISIONS)
+    precision: str = option("precision of the encoder's matrix products", 'float32', choices=PRECISIONS)
     calibrate: Optional[Path] = option(
-        'text for int8, like what it will read: a sentence a line, or two and a tab between', None
+        'calibration text for int8: on each line a sentence, or two with a tab between', None
     )
-    calibration_lines: int = option('lines of it that are used', 256)
+    calibration_lines: int = option('number of lines of calibration text to use', 256)
     calibration: str = option(
-        'how ranges follow from it: smallest and largest value, or least divergence', 'naive', choices=METHODS
+        'how to choose value ranges. naive: smallest and largest value; entropy: least KL divergence',
+        'naive',
+        choices=METHODS,
     )
     labelled: Optional[Path] = option(
-        'text with a tab and the right label behind, to measure what the precision costs', None
+        'labelled text, to compare the score with that of float32: on each line text, tab, label', None
     )
-    onnx: bool = option('write model.onnx too, in float32', False)
-    alphas: Optional[Path] = option('alphas.npz of gates to fold first; units at zero are cut', None)
+    onnx: bool = option('also write model.onnx, in float32', False)
+    alphas: Optional[Path] = option(
+        'alphas.npz with gates to fold into the parameters first; units whose gate is zero are cut', None
+    )
 
     def problems(self) -> List[str]:
         """What is contradictory."""

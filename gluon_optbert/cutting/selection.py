@@ -77,11 +77,11 @@ def select_units(
     multiple_of: int = 1,
     drop_blocks: bool = False,
 ) -> Selection:
-    """Take the units with the smallest scores away until what is left costs no more than the target.
+    """Remove the units with the smallest scores until the network costs no more than the target.
 
-    All widths are ranked together (Algorithm 1: "set the zeta smallest prunable parameters to zero"); equal
-    scores go by the order of the widths and of their units. The best unit of every width stays, and units are
-    taken one by one, so the cost ends at most one unit's price below the target.
+    All widths are ranked together (Algorithm 1: "set the zeta smallest prunable parameters to zero"). Ties
+    are broken by the order of the widths and of their units. The best unit of every width stays. Units are
+    removed one by one, so the final cost is at most one unit's price below the target.
 
     Parameters
     ----------
@@ -94,10 +94,11 @@ def select_units(
     prune : str
         The letters of the widths that may lose units.
     multiple_of : int
-        Widths h, k, v and f that lose units end at multiples of this, or at one unit: units then go in
-        groups, ranked by their mean, and the cost ends at most one group's price below the target.
+        Widths h, k, v and f that lose units end at multiples of this, or at one unit. Units are then removed
+        in groups, ranked by their mean score, and the final cost is at most one group's price below the
+        target.
     drop_blocks : bool
-        Whether f may lose its best unit too, and with it the whole intermediate block, bias and LayerNorm.
+        Whether f may reach 0, which removes the whole intermediate block with its biases and LayerNorm.
 
     Raises
     ------

@@ -146,8 +146,10 @@ def _cut(
 def shrink(
     parameters: Parameters, architecture: Architecture, alphas: Alphas, selection: Selection
 ) -> Tuple[Dict[str, np.ndarray], Architecture]:
-    """Fold alpha into the parameters and cut what is not selected: what the gated network with the unselected
-    alpha at zero computes, in smaller tensors.
+    """Fold alpha into the parameters and cut the units that are not selected.
+
+    The smaller network computes what the gated network computes when the alpha of every unselected unit is
+    zero.
 
     Raises
     ------

@@ -111,7 +111,7 @@ def finetune_glue(recipe: GlueRecipe, *, workers: Optional[Workers] = None) -> F
     ----------
     recipe : GlueRecipe
     workers : Workers, optional
-        Those of this job; found from the environment unless given.
+        The workers of this job; by default those that the environment names.
     """
     recipe, crew = checked(recipe), workers or Workers()
     return finetune(recipe, lambda saved: prepare_glue(recipe, saved, workers=crew), workers=crew)

@@ -16,26 +16,30 @@ class FineTuneRecipe(WeightRecipe):
 
     model: Path = option('model directory to start from, pruned or not')
     data: Optional[Path] = option(
-        'directory of the data in the official layout; without it GluonNLP fetches them', None
+        'directory of the data in the official layout; by default GluonNLP downloads the data', None
     )
     results: Path = option('directory for the result file, which is named after the output', Path('results'))
-    seeds: Tuple[int, ...] = option('of the head, data order and dropout; a run for each', (1,))
+    seeds: Tuple[int, ...] = option(
+        'random seeds of the head, data order and dropout; one run for each', (1,)
+    )
     epochs: int = option('passes over the training set', 3)
-    batch_size: int = option('instances a step, over all workers', 32)
-    evaluation_tokens: int = option('tokens of an evaluation batch, padding counted', 8192)
-    learning_rate: float = option('its peak', 3e-5)
-    warmup: float = option('share of the steps in which the learning rate rises', 0.1)
+    batch_size: int = option('instances in a batch, over all workers', 32)
+    evaluation_tokens: int = option('tokens in an evaluation batch, padding included', 8192)
+    learning_rate: float = option('peak learning rate', 3e-5)
+    warmup: float = option('share of the steps in which the learning rate rises to its peak', 0.1)
     select: str = option(
         'which epoch is kept: the last, or the best on the (first) held-out set',
         'last',
         choices=('last', 'best'),
     )
-    limit: Optional[int] = option('training instances to use, the first of the file; all unless given', None)
+    limit: Optional[int] = option(
+        'number of training instances to use, from the start of the file; by default all', None
+    )
     evaluation_limit: Optional[int] = option(
-        'instances of every held-out set and test set to use; all unless given', None
+        'number of instances of every held-out set and test set to use; by default all', None
     )
     checkpoint_every: int = option('steps between checkpoints; 0 for none', 1000)
-    keep: int = option('newest checkpoints to keep, the best one aside', 1)
+    keep: int = option('number of newest checkpoints to keep, besides the best one', 1)
 
     def problems(self) -> List[str]:
         """What is out of range."""

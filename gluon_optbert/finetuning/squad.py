@@ -173,7 +173,7 @@ def finetune_squad(recipe: SquadRecipe, *, workers: Optional[Workers] = None) ->
     ----------
     recipe : SquadRecipe
     workers : Workers, optional
-        Those of this job; found from the environment unless given.
+        The workers of this job; by default those that the environment names.
     """
     recipe, crew = checked(recipe), workers or Workers()
     return finetune(recipe, lambda saved: prepare_squad(recipe, saved, workers=crew), workers=crew)

@@ -27,15 +27,17 @@ class ImportRecipe:
     """What to import, and where to."""
 
     source: str = option(
-        "Hugging Face directory, directory or bert_model.ckpt of Google's TensorFlow BERT, GluonNLP .params "
-        "file, or a name in GluonNLP's model zoo"
+        "checkpoint to import: a Hugging Face directory, a directory or bert_model.ckpt of Google's BERT, a "
+        "GluonNLP .params file, or a name in GluonNLP's model zoo"
     )
     output: Path = option('model directory to write')
     vocabulary: Optional[Path] = option(
         'vocab.txt or GluonNLP .vocab; by default the one beside the weights', None
     )
-    heads: Optional[int] = option('attention heads of a .params file whose name does not say them', None)
-    seed: int = option('of the random weights of heads that the checkpoint lacks', 1)
+    heads: Optional[int] = option(
+        'number of attention heads, for a .params file without it in its name', None
+    )
+    seed: int = option('random seed for pre-training heads that the checkpoint lacks', 1)
 
     def problems(self) -> List[str]:
         """What is out of range."""

@@ -268,7 +268,7 @@ def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Rou
     ----------
     recipe : PruneRecipe
     workers : Workers, optional
-        Those of this job; found from the environment unless given.
+        The workers of this job; by default those that the environment names.
 
     Returns
     -------

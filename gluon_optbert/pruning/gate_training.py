@@ -75,8 +75,9 @@ def train_gates(
 ) -> Tuple[Alphas, Alphas]:
     """Train alpha by equation (2) of optBERT, section 4, with the weights frozen.
 
-    What is minimised over alpha is the MLM loss, plus the NSP loss, plus gamma times the sum over the widths
-    of beta times the norm of alpha; beta is the price of one unit of a width. Every alpha begins at one.
+    The objective is the MLM loss, plus the NSP loss, plus gamma times the sum over the widths of beta times
+    the norm of alpha. Here beta weights a width; it is derived from the price of one of its units. Every gate
+    starts at one.
 
         alphas, scores = train_gates('models/small', 'shards', 100)
 
@@ -85,10 +86,10 @@ def train_gates(
     start : SavedModel, or a model directory
         A pre-trained network without gates.
     shards : Shards, or a directory of shards
-        To train on; of a directory the training split. A directory has to have the network's vocabulary.
+        The training data; of a directory, the training split. A directory must have the network's vocabulary.
     steps : int or Phase
-        How long: so many steps of 256 instances; or a `Phase`, which says batch size, seed, the place in the
-        stream of batches, logging and checkpoints as well.
+        The number of steps, with batches of 256 instances. A `Phase` also sets the batch size, the seed, the
+        first batch, logging and checkpoints.
     learning_rate : float
         Of every step.
     penalty : str
@@ -108,20 +109,21 @@ def train_gates(
     compression : str
         Of the gradients between workers, a name in `COMPRESSIONS`.
     workers : Workers, optional
-        Those of this job; found from the environment unless given.
+        The workers of this job; by default those that the environment names.
     reporter : Reporter, optional
         Writes the metrics; unless given they are shown and not written.
     states : Path, optional
-        The directory of checkpoints, from the newest of which the training goes on; none unless given.
+        The directory of checkpoints. Training continues from the newest one. By default none are written.
 
     Returns
     -------
     alphas : dict of width key to np.ndarray of float32, shape (width,)
-        What the weights are multiplied by; the keys are those of `Architecture.widths`: ``h``, and ``a0``,
-        ``k0``, ``v0``, ``f0`` of every layer. A unit that the penalty has put at exactly zero has an alpha of
-        one: should the budget let it stay, weights folded by zero could never recover.
+        The gates to fold into the weights. The keys are those of `Architecture.widths`: ``h``, and ``a0``,
+        ``k0``, ``v0``, ``f0`` and so on for every layer. A unit whose trained gate is exactly zero gets an
+        alpha of one here. It may still stay within the budget, and weights multiplied by zero could not
+        recover.
     scores : dict of width key to np.ndarray of float32, shape (width,)
-        What ranks the units: the trained values themselves; for ``l0`` the odds that the gate is open.
+        The scores that rank the units: the trained gates; for ``l0`` the odds that a gate is open.
 
     Raises
     ------

@@ -24,37 +24,37 @@ class PruneRecipe(TrainingRecipe):
     """A pruning run."""
 
     model: Path = option('model directory to prune')
-    target: float = option("share of the model's cost that is to be left", 0.6)
-    rounds: int = option('T, the rounds of training gates, cutting and recovering', 4)
+    target: float = option("share of the model's cost that is left after the last round", 0.6)
+    rounds: int = option('number of rounds (T in the paper); each trains gates, cuts and recovers', 4)
     targets: Tuple[float, ...] = option(
-        'a ladder, such as 0.9,0.8,0.7: the share that is left after each round, instead of '
-        'target and rounds',
-        (),
+        'share of the cost that is left after each round, such as 0.9,0.8,0.7; replaces target and rounds', ()
     )
-    prune: str = option('the widths that may lose units, of h a k v f', LETTERS)
+    prune: str = option(
+        'widths that may lose units, as letters: h hidden, a heads, k keys, v values, f filters', LETTERS
+    )
     method: str = option(
-        'what chooses the units: trained gates; or a baseline: chance, the size of the weights, one factor '
-        'for all widths, whole layers, whole intermediate blocks at even distances, or heads by the '
-        'importance '
-        'of Michel et al. (2019)',
+        'how the units that stay are chosen. alpha: by trained gates. The others are baselines. random: by '
+        'chance; magnitude: by the size of the weights; uniform: one factor for all widths; layers: whole '
+        'layers; blocks: whole intermediate blocks, at even distances; heads: by the head importance of '
+        'Michel et al. (2019)',
         'alpha',
         choices=METHODS,
     )
-    drop: str = option('which layers the method layers drops', 'last', choices=DROPS)
-    multiple_of: int = option('widths h, k, v and f that lose units end at multiples of this', 1)
-    drop_blocks: bool = option(
-        'whether f may reach 0, which takes the whole intermediate block of a layer away', False
+    drop: str = option('which layers to drop, for --method layers', 'last', choices=DROPS)
+    multiple_of: int = option('cut the widths h, k, v and f down to multiples of this', 1)
+    drop_blocks: bool = option('allow f = 0, which removes the whole intermediate block of a layer', False)
+    objective: str = option('what the cost of a network is measured in', 'parameters', choices=OBJECTIVES)
+    length: int = option('tokens in a sequence, for --objective flops', 128)
+    latency_model: Optional[Path] = option(
+        'file written by tools/fit_latency.py, for --objective latency', None
     )
-    objective: str = option('what the cost counts', 'parameters', choices=OBJECTIVES)
-    length: int = option('tokens of a sequence for the FLOPs objective', 128)
-    latency_model: Optional[Path] = option('what tools/fit_latency.py wrote, for the latency objective', None)
-    penalty: str = option('what pushes alpha to zero', 'l1', choices=PENALTIES)
-    gamma: float = option('weight of the penalty on alpha', 1e-2)
+    penalty: str = option('penalty that pushes the gates alpha towards zero', 'l1', choices=PENALTIES)
+    gamma: float = option('coefficient of the penalty', 1e-2)
     alpha_steps: Optional[int] = option(
-        'steps of training the gates in a round; by default 1/1000 of the pre-training steps', None
+        'steps of gate training in a round; by default 1/1000 of the pre-training steps', None
     )
-    alpha_learning_rate: float = option('of the gates', 1e-2)
-    alpha_optimizer: str = option('of the gates', 'adam', choices=('adam', 'sgd'))
+    alpha_learning_rate: float = option('learning rate of the gates', 1e-2)
+    alpha_optimizer: str = option('optimizer of the gates', 'adam', choices=('adam', 'sgd'))
     recovery_steps: Optional[int] = option(
         'steps of recovery in a round; by default 1/20 of the pre-training steps', None
     )

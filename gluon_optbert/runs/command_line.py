@@ -36,7 +36,7 @@ def parser_of(
             'recipe',
             nargs='?',
             metavar='RECIPE',
-            help='YAML file, or the name of a recipe of the package; flags override its fields',
+            help='recipe: a YAML file, or the name of a packaged recipe; flags override its fields',
         )
     hints = typing.get_type_hints(cls)
     for f in dataclasses.fields(cls):

@@ -140,7 +140,7 @@ def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Pr
     ----------
     recipe : PretrainRecipe
     workers : Workers, optional
-        Those of this job; found from the environment unless given.
+        The workers of this job; by default those that the environment names.
 
     Returns
     -------

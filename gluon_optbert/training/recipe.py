@@ -26,29 +26,29 @@ class WeightRecipe:
     """What every run that trains weights has in common."""
 
     output: Path = option('where the result is written')
-    batch_size: int = option('instances a step, over all workers', 256)
-    accumulate: int = option('passes that a worker splits its share of a batch into', 1)
-    optimizer: str = option('of the weights', 'bertadam', choices=OPTIMIZERS[:2])
-    learning_rate: float = option('its peak', 1e-4)
-    warmup: float = option('share of the steps in which the learning rate rises', 0.01)
+    batch_size: int = option('instances in a batch, over all workers', 256)
+    accumulate: int = option('forward and backward passes into which a worker splits its share of a batch', 1)
+    optimizer: str = option('optimizer of the weights', 'bertadam', choices=OPTIMIZERS[:2])
+    learning_rate: float = option('peak learning rate', 1e-4)
+    warmup: float = option('share of the steps in which the learning rate rises to its peak', 0.01)
     precision: str = option(
-        "of the encoder's matrix products, all else stays float32; bfloat16 is for processors with AVX-512, "
-        'float16 for GPUs, with a loss scale that adapts',
+        "precision of the encoder's matrix products; all else stays float32. bfloat16 needs a processor with "
+        'AVX-512; float16 is for GPUs and uses dynamic loss scaling',
         'float32',
         choices=TRAINING_PRECISIONS,
     )
     compression: str = option(
-        'of the gradients on their way between workers: fp16 sends half the bytes',
+        'compression of the gradients between workers; fp16 sends half the bytes',
         'none',
         choices=COMPRESSIONS,
     )
-    weight_decay: float = option('of all weights but biases and LayerNorms', 0.01)
-    clip_norm: float = option('largest 2-norm of the gradient', 1.0)
-    dropout: float = option('of embeddings, attention probabilities and block outputs', 0.1)
-    log_every: int = option('steps between metrics', 50)
+    weight_decay: float = option('weight decay of all weights except biases and LayerNorms', 0.01)
+    clip_norm: float = option('largest 2-norm of the gradient; a larger gradient is scaled down', 1.0)
+    dropout: float = option('dropout of embeddings, attention probabilities and block outputs', 0.1)
+    log_every: int = option('steps between logged metrics', 50)
     checkpoint_every: int = option('steps between checkpoints; 0 for none', 500)
-    keep: int = option('newest checkpoints to keep, the best one aside', 2)
-    resume: bool = option('go on from the newest checkpoint of an unfinished run', False)
+    keep: int = option('number of newest checkpoints to keep, besides the best one', 2)
+    resume: bool = option('continue an unfinished run from its newest checkpoint', False)
 
     def problems(self) -> List[str]:
         """What is out of range."""
@@ -134,10 +134,12 @@ class WeightRecipe:
 class TrainingRecipe(WeightRecipe):
     """What every run that trains weights by equation (1) has in common."""
 
-    shards: Path = option('directory of shards that pretrain/make_shards.py made')
-    seed: int = option('of weights, data order and dropout', 1)
-    evaluate_every: int = option('steps between held-out evaluations; 0 for one at the end', 1000)
-    evaluation_limit: int = option('held-out instances to evaluate on', 2048)
+    shards: Path = option('directory of shards, made by pretrain/make_shards.py')
+    seed: int = option('random seed of initial weights, data order and dropout', 1)
+    evaluate_every: int = option(
+        'steps between evaluations on held-out data; 0 for only one, at the end', 1000
+    )
+    evaluation_limit: int = option('number of held-out instances to evaluate on', 2048)
 
     def problems(self) -> List[str]:
         """What is out of range."""
