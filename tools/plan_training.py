@@ -344,12 +344,10 @@ def plan(recipe: PlanRecipe) -> str:
     )
     lines += [
         '',
-        f'For comparison: BERT-base in {GLUONNLP_DAYS} days on {GLUONNLP_GPUS} GPUs, as GluonNLP reported, '
-        f'is '
-        f'{total / (GLUONNLP_DAYS * DAY * GLUONNLP_GPUS) / 1e12:.1f} T operations',
-        'a second and GPU if it was the same million steps; the published runs that the table is scaled from '
-        'come to '
-        f'{published_speed(8, PlanRecipe().stages()[0]) / 1e12:.1f} T.',
+        f'For comparison: BERT-base in {GLUONNLP_DAYS} days on {GLUONNLP_GPUS} GPUs, as GluonNLP reported,',
+        f'is {total / (GLUONNLP_DAYS * DAY * GLUONNLP_GPUS) / 1e12:.1f} T operations a second and GPU if it '
+        'was the same million steps; the published runs',
+        f'that the table is scaled from come to {published_speed(8, PlanRecipe().stages()[0]) / 1e12:.1f} T.',
         '',
         '```',
         *commands(recipe, architecture, recipe.gpus[0]),
