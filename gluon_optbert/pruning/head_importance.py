@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import List
+
 import numpy as np
 
-from ..architecture.parameters import Alphas
+from ..architecture.architecture import Architecture
+from ..architecture.parameters import Alphas, parameter_table
 from ..network.model import build, named_parameters
 from ..network.saved_model import SavedModel
 from ..text.shards import Shards
@@ -42,9 +45,9 @@ def head_importance(
     model = build(
         start.architecture, start.parameters, ctx=workers.context(), dropout=dropout, precision='float32'
     )
-    values = {
-        name: parameter for name, parameter in named_parameters(model).items() if '.proj_value.' in name
-    }
+    projections = value_projections(start.architecture)
+    parameters = named_parameters(model)
+    values = {name: parameters[name] for names in projections for name in names}
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'
     for parameter in values.values():
@@ -55,16 +58,21 @@ def head_importance(
     }
     for _ in gradients(model, values, phase, shards=shards, workers=workers):
         for i, layer in enumerate(start.architecture.layers):
-            prefix = f'encoder.transformer_cells.{i}.attention_cell.proj_value.'
             slope = sum(
-                (values[prefix + part].data() * values[prefix + part].grad())
-                .asnumpy()
-                .reshape(layer.a, -1)
-                .sum(1)
-                for part in ('weight', 'bias')
+                (values[name].data() * values[name].grad()).asnumpy().reshape(layer.a, -1).sum(1)
+                for name in projections[i]
             )
             scores[f'a{i}'] += np.abs(slope)
     for key, score in scores.items():
         if key[0] == 'a':
             scores[key] = score / max(float(np.linalg.norm(score)), 1e-30)
     return scores
+
+
+def value_projections(architecture: Architecture) -> List[List[str]]:
+    """The names of the weight and the bias that compute the values, layer by layer."""
+    table = parameter_table(architecture)
+    return [
+        [name for name, spec in table.items() if spec.axes[0] == (f'a{i}', f'v{i}')]
+        for i in range(len(architecture.layers))
+    ]

@@ -229,17 +229,7 @@ def descend(
             meter.add(losses, batch.token_total)
             reporter.tick()
             if last or _due(step, phase.log_every):
-                reporter.write(
-                    {
-                        'phase': phase.name,
-                        **phase.notes,
-                        'step': step,
-                        **meter.read(objective.losses),
-                        'gradient_norm': norm if math.isfinite(norm) else None,
-                        'learning_rate': schedule(step - 1),
-                        **objective.metrics(),
-                    }
-                )
+                _log(objective, phase, step, meter, norm, schedule(step - 1), reporter)
             with meter.paused():
                 if last:
                     optimizer.check(step)
@@ -262,6 +252,23 @@ def _save(store: States, step: int, optimizer: Optimizer, progress: Progress, wo
     if workers.first:
         store.save(step, optimizer, progress.updated(workers=workers.size))
     workers.barrier('checkpoint')
+
+
+def _log(
+    objective: Objective, phase: Phase, step: int, meter: _Meter, norm: float, rate: float, reporter: Reporter
+) -> None:
+    """Write a metrics record: losses and speed since the last one, and the gradient norm of this step."""
+    reporter.write(
+        {
+            'phase': phase.name,
+            **phase.notes,
+            'step': step,
+            **meter.read(objective.losses),
+            'gradient_norm': norm if math.isfinite(norm) else None,
+            'learning_rate': rate,
+            **objective.metrics(),
+        }
+    )
 
 
 def _due(step: int, every: int) -> bool:
