@@ -10,6 +10,7 @@ import numpy as np
 from gluonnlp.base import get_home_dir
 
 from ..architecture.heads import Head
+from ..network.saved_model import SavedModel
 from ..tasks.features import Features
 from ..training.distributed import Workers
 
@@ -86,3 +87,11 @@ def data_directory(
             ) from error
     workers.barrier('fetched')
     return directory
+
+
+def check_length(max_length: int, saved: SavedModel) -> None:
+    """Raise ValueError if the network has fewer positions than an instance may have tokens."""
+    if max_length > saved.architecture.max_length:
+        raise ValueError(
+            f'max_length is {max_length}, and the network has {saved.architecture.max_length} positions'
+        )

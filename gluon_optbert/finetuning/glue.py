@@ -15,7 +15,7 @@ from ..tasks.features import Features, make_reader
 from ..tasks.metrics import score
 from ..tasks.task import Examples, Task, find_task, official_files, read_examples, read_sets, submission
 from ..training.distributed import Workers
-from .exercise import Exercise, data_directory
+from .exercise import Exercise, check_length, data_directory
 from .finetune import finetune
 from .recipe import FineTuneRecipe
 from .result import FineTuningResult
@@ -61,11 +61,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         If files are missing or not as they should be, or the network has too few positions.
     """
     recipe = checked(recipe)
-    if recipe.max_length > saved.architecture.max_length:
-        raise ValueError(
-            f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} '
-            f'positions'
-        )
+    check_length(recipe.max_length, saved)
     task = find_task(recipe.task)
     data = task_directory(task, recipe.data, workers)
     train = read_examples(task, data / task.train).first(recipe.limit)

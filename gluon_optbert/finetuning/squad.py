@@ -19,7 +19,7 @@ from ..tasks.metrics import squad_v1, squad_v2
 from ..tasks.squad import Question, Reading, Windows, make_windows, read_questions
 from ..text.vocabulary import make_aligner
 from ..training.distributed import Workers
-from .exercise import Exercise, data_directory
+from .exercise import Exercise, check_length, data_directory
 from .finetune import finetune
 from .recipe import FineTuneRecipe
 from .result import FineTuningResult
@@ -107,11 +107,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         If files are missing or not as they should be, or the network has too few positions.
     """
     recipe = checked(recipe)
-    if recipe.max_length > saved.architecture.max_length:
-        raise ValueError(
-            f'max_length is {recipe.max_length}, and the network has {saved.architecture.max_length} '
-            f'positions'
-        )
+    check_length(recipe.max_length, saved)
     questions = read_parts(recipe.data, recipe.version, workers)
     questions = {
         'train': questions['train'][: recipe.limit],
