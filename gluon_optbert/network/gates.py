@@ -189,11 +189,14 @@ class Gates:
         return {key: parameter.data().asnumpy() for key, parameter in self.parameters.items()}
 
     def set(self, alphas: Mapping[str, np.ndarray]) -> None:
-        """Set every alpha; raises ValueError if one is missing, unknown or of another length."""
+        """Set every alpha; raises ValueError if one is missing, unknown or of another length.
+
+        A layer without filters has no gate, and may have an alpha of length zero.
+        """
         wrong = [
             key for key, parameter in self.parameters.items() if np.shape(alphas.get(key)) != parameter.shape
         ]
-        wrong += [key for key in alphas if key not in self.parameters]
+        wrong += [key for key, alpha in alphas.items() if key not in self.parameters and len(alpha)]
         if wrong:
             raise ValueError(f'gates: missing, unknown or of another length: {", ".join(wrong)}')
         for key, parameter in self.parameters.items():

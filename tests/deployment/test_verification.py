@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import call
+from helpers.pruned import recipe_for
+from helpers.tiny import network, saved_model, write_saved_model
 
+from gluon_optbert.architecture.parameters import LETTERS
 from gluon_optbert.deployment.export import TOLERANCE, NotEqual
 from gluon_optbert.deployment.verification import VerifyRecipe, read_alphas, read_selection, table, verify
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.methods import METHODS
 from gluon_optbert.pruning.recipe import PruneRecipe
 
 
@@ -86,6 +90,39 @@ def test_runs_of_every_method_verify(tmp_path, shards_directory, model_directory
     )
     (row,) = verify(recipe_of(tmp_path / 'run', batches=1))
     assert row['all'] <= TOLERANCE
+
+
+def run_of(directory, start, shards_directory, method, **more):
+    """A finished run of one method on the widths that go with it."""
+    values = {'prune': METHODS[method].only or LETTERS, 'target': 0.92, **more}
+    prune(recipe_for(shards_directory, start, directory, method=method, checkpoint_every=0, **values))
+    return directory
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_runs_of_every_method_from_a_network_without_some_blocks_verify(tmp_path, shards_directory, method):
+    full, empty = (2, 4, 4, 16), (2, 4, 4, 0)
+    start = write_saved_model(tmp_path / 'start', architecture=network(empty, full, empty, full))
+    output = run_of(tmp_path / 'run', start, shards_directory, method, rounds=1)
+    left = read_model(output / 'round-1' / 'model').architecture
+    assert left.layers[0].f == left.layers[2].f == 0
+    assert [row['all'] <= TOLERANCE for row in verify(recipe_of(output, batches=1))] == [True]
+
+
+@pytest.mark.parametrize('method, more', [('blocks', {}), ('magnitude', {'prune': 'f', 'drop_blocks': True})])
+def test_rounds_behind_one_that_dropped_a_block_verify(tmp_path, shards_directory, method, more):
+    weights = saved_model(network(*[(2, 4, 4, 16)] * 3))
+    name = 'encoder.transformer_cells.1.ffn.ffn_'
+    for parameter in (name + '1.weight', name + '1.bias', name + '2.weight'):
+        weights.parameters[parameter] *= np.float32(0.01)  # so that the magnitudes drop its block first
+    write_model(tmp_path / 'start', weights)
+    output = run_of(tmp_path / 'run', tmp_path / 'start', shards_directory, method, target=0.6, **more)
+    blocks = [
+        sum(layer.f > 0 for layer in read_model(output / f'round-{number}' / 'model').architecture.layers)
+        for number in (0, 1, 2)
+    ]
+    assert blocks[0] > blocks[1] >= blocks[2]
+    assert [row['all'] <= TOLERANCE for row in verify(recipe_of(output, batches=1))] == [True, True]
 
 
 def copy_of(finished, place) -> Path:

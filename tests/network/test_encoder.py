@@ -228,6 +228,13 @@ def test_gates_keep_what_they_are_set_to():
     assert all(np.array_equal(value, alphas[key]) for key, value in gates.values().items())
 
 
+def test_gates_take_an_empty_alpha_of_a_layer_without_filters():
+    gates, alphas = build(UNEVEN, gated=True).gates, random_alphas(UNEVEN)
+    assert len(alphas['f1']) == 0
+    gates.set(alphas)
+    assert all(np.array_equal(value, alphas[key]) for key, value in gates.values().items())
+
+
 def test_gates_refuse_what_does_not_fit():
     alphas = random_alphas(network())
     alphas['q9'] = alphas.pop('k1')
