@@ -118,6 +118,7 @@ def gluonnlp_model(architecture: Architecture, dropout: float) -> BERTModel:
         max_length=architecture.max_length,
         num_heads=dims.a,
         dropout=dropout,
+        layer_norm_eps=architecture.layer_norm_eps,
     )
     model = BERTModel(
         encoder,

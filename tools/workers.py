@@ -122,7 +122,7 @@ def uniform_config(architecture: Architecture) -> Tuple[Dict[str, Any], Dict[str
         'num_attention_heads': dims.a,
         'intermediate_size': dims.f,
         'max_position_embeddings': architecture.max_length,
-        'layer_norm_eps': 1e-12,
+        'layer_norm_eps': architecture.layer_norm_eps,
         'type_vocab_size': architecture.token_types,
     }
     gluon = {
@@ -131,6 +131,7 @@ def uniform_config(architecture: Architecture) -> Tuple[Dict[str, Any], Dict[str
         'hidden_size': dims.f,
         'num_heads': dims.a,
         'max_length': architecture.max_length,
+        'layer_norm_eps': architecture.layer_norm_eps,
         'dropout': 0.0,
     }
     return theirs, gluon

@@ -1,4 +1,4 @@
-"""The widths of a BERT, layer by layer, and the names and axes of the tensors that follow from them."""
+"""The widths of a BERT, layer by layer, the lengths of its tensors' sides, and its LayerNorm epsilon."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 Axis = Tuple[str, ...]  # the widths whose product is the length of one side of a tensor, outermost first
 FORMAT = 1
+LAYER_NORM_EPS = 1e-12  # BERT's, and that of a file that names none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class LayerDims:
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """Everything that decides the shapes of a BERT.
+    """Everything that decides what a BERT computes from its parameters: widths and the LayerNorm epsilon.
 
     Parameters
     ----------
@@ -48,11 +49,13 @@ class Architecture:
         Positions that have an embedding.
     token_types : int
         Segments that have an embedding.
+    layer_norm_eps : float
+        What every LayerNorm adds to the variance.
 
     Raises
     ------
     ValueError
-        If a width is not a whole number in its range.
+        If a width is not a whole number in its range, or the epsilon is not a number from 0 to below 1.
     """
 
     h: int
@@ -61,6 +64,7 @@ class Architecture:
     e: Optional[int] = None
     max_length: int = 512
     token_types: int = 2
+    layer_norm_eps: float = LAYER_NORM_EPS
 
     def __post_init__(self):
         object.__setattr__(self, 'layers', tuple(self.layers))
@@ -78,6 +82,7 @@ class Architecture:
                 problems += _below(
                     f'{letter} of layer {i}', getattr(layer, letter), 0 if letter == 'f' else 1
                 )
+        problems += epsilon_problems(self.layer_norm_eps)
         if problems:
             raise ValueError('architecture: ' + '; '.join(problems))
 
@@ -127,7 +132,8 @@ class Architecture:
         return size
 
     def to_dict(self) -> Dict[str, Any]:
-        """Plain JSON values; the inverse of `from_dict`."""
+        """Plain JSON values; the inverse of `from_dict`. BERT's own epsilon is left away."""
+        own = self.layer_norm_eps == LAYER_NORM_EPS
         return {
             'format': FORMAT,
             'h': self.h,
@@ -135,6 +141,7 @@ class Architecture:
             'vocab_size': self.vocab_size,
             'max_length': self.max_length,
             'token_types': self.token_types,
+            **({} if own else {'layer_norm_eps': self.layer_norm_eps}),
             'layers': [dataclasses.asdict(layer) for layer in self.layers],
         }
 
@@ -159,7 +166,7 @@ class Architecture:
             raise ValueError(f'{source}: an architecture is a JSON object, found {type(values).__name__}')
         wanted = {'format', 'h', 'e', 'vocab_size', 'max_length', 'token_types', 'layers'}
         problems = [f'missing {name}' for name in sorted(wanted - set(values))]
-        problems += [f'unknown {name!r:.80}' for name in sorted(set(values) - wanted)]
+        problems += [f'unknown {name!r:.80}' for name in sorted(set(values) - wanted - {'layer_norm_eps'})]
         if not problems and values['format'] != FORMAT:
             problems.append(f'format {values["format"]!r:.80}, this version reads {FORMAT}')
         rows = values.get('layers')
@@ -176,6 +183,7 @@ class Architecture:
                 vocab_size=values['vocab_size'],
                 max_length=values['max_length'],
                 token_types=values['token_types'],
+                layer_norm_eps=values.get('layer_norm_eps', LAYER_NORM_EPS),
                 layers=tuple(LayerDims(**row) for row in rows),
             )
         except ValueError as error:
@@ -189,6 +197,12 @@ class Architecture:
         except (ValueError, RecursionError) as error:
             raise ValueError(f'{source}: not JSON ({error})') from error
         return cls.from_dict(values, source=source)
+
+
+def epsilon_problems(value: Any) -> List[str]:
+    """What is wrong with a LayerNorm epsilon; nothing if it is a number from 0 to below 1."""
+    right = type(value) in (int, float) and 0 <= value < 1
+    return [] if right else [f'layer_norm_eps must be a number from 0 to below 1, found {value!r:.80}']
 
 
 def _below(name: str, value: Any, least: int) -> List[str]:

@@ -17,7 +17,6 @@ from ..architecture.heads import Head
 from ..architecture.parameters import Parameters, ParameterSpec, parameter_table
 from ..network.attention import attention_masks, join_heads, split_heads
 from ..network.encoder import without_padding
-from ..network.gates import LAYER_NORM_EPS
 from ..network.model import first_tokens, gather_masked
 from ..network.running import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..runs.arrays import BFLOAT16
@@ -129,7 +128,7 @@ class _Network:
             self._var(name + '.gamma'),
             self._var(name + '.beta'),
             axis=-1,
-            eps=LAYER_NORM_EPS,
+            eps=self._architecture.layer_norm_eps,
             name=name,
         )
 

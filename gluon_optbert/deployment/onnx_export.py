@@ -17,7 +17,6 @@ from .. import __version__
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
 from ..network.attention import MASKED_SCORE
-from ..network.gates import LAYER_NORM_EPS
 from ..network.running import INPUTS
 from .inference import inputs_of, outputs_of
 
@@ -75,7 +74,7 @@ class _Graph:
             self.parameter(name + '.gamma'),
             self.parameter(name + '.beta'),
             axis=-1,
-            epsilon=LAYER_NORM_EPS,
+            epsilon=self._architecture.layer_norm_eps,
         )
 
     def gelu(self, data: str) -> str:

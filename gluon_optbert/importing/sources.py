@@ -12,10 +12,9 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 from gluonnlp.vocab import BERTVocab
 
-from ..architecture.architecture import Architecture
+from ..architecture.architecture import LAYER_NORM_EPS, Architecture, epsilon_problems
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.named import uniform
-from ..network.gates import LAYER_NORM_EPS
 from ..runs.arrays import BFLOAT16, read_arrays
 from ..runs.failures import RunFailed
 from ..text.vocabulary import read_vocabulary, vocabulary_of
@@ -43,7 +42,6 @@ FIXED = {
     'is_decoder': (False,),
     'add_cross_attention': (False,),
 }
-LARGEST_EPS = 1e-5  # of LayerNorm; this package computes with `LAYER_NORM_EPS`
 UNREAD = (
     'BertForTokenClassification',
     'BertForMultipleChoice',
@@ -141,8 +139,7 @@ def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architectu
         if config.get(name, values[0]) not in values
     ]
     eps = config.get('layer_norm_eps', LAYER_NORM_EPS)
-    if type(eps) not in (int, float) or not 0 <= eps <= LARGEST_EPS:
-        problems.append(f'layer_norm_eps must be at most {LARGEST_EPS}, found {eps!r:.80}')
+    problems += epsilon_problems(eps)
     if not problems and config['hidden_size'] % config['num_attention_heads']:
         problems.append(
             f'num_attention_heads {config["num_attention_heads"]} does not divide hidden_size '
@@ -160,16 +157,10 @@ def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architectu
             max_length=config['max_position_embeddings'],
         ),
         token_types=config['type_vocab_size'],
+        layer_norm_eps=eps,
     )
-    notes = (
-        ()
-        if eps == LAYER_NORM_EPS
-        else (
-            f'its LayerNorms add {eps} to the variance, those of this package {LAYER_NORM_EPS}: outputs '
-            f'differ a little',
-        )
-    )
-    return architecture, notes
+    note = f'its LayerNorm epsilon is {eps}, that of BERT {LAYER_NORM_EPS}; architecture.json records it'
+    return architecture, () if eps == LAYER_NORM_EPS else (note,)
 
 
 def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], source: Path) -> Head:

@@ -45,6 +45,8 @@ class OptBERTEncoderCell(HybridBlock):
     dims : LayerDims
     h : int
         Width of the residual stream.
+    eps : float
+        The epsilon of its LayerNorms.
     settings : NetworkSettings
 
     Inputs:
@@ -60,7 +62,9 @@ class OptBERTEncoderCell(HybridBlock):
           where f = 0
     """
 
-    def __init__(self, dims: LayerDims, h: int, settings: NetworkSettings, prefix=None, params=None):
+    def __init__(
+        self, dims: LayerDims, h: int, eps: float, settings: NetworkSettings, prefix=None, params=None
+    ):
         super().__init__(prefix=prefix, params=params)
         self._dims = dims
         self._dropout = settings.dropout
@@ -70,8 +74,8 @@ class OptBERTEncoderCell(HybridBlock):
             self.attention_cell = OptSelfAttentionCell(dims, h, settings)
             self.proj = Product(h, dims.a * dims.v, precision=settings.precision, prefix='proj_')
             self.dropout_layer = nn.Dropout(settings.dropout)
-            self.layer_norm = StreamLayerNorm(h, trainable=settings.trainable)
-            self.ffn = OptFeedForward(dims.f, h, settings) if dims.f else None
+            self.layer_norm = StreamLayerNorm(h, eps, trainable=settings.trainable)
+            self.ffn = OptFeedForward(dims.f, h, eps, settings) if dims.f else None
             if settings.gate:
                 for letter in 'akvf' if dims.f else 'akv':
                     gate = settings.gate(getattr(dims, letter), prefix=f'gate_{letter}_')
@@ -122,10 +126,10 @@ class OptBERTEncoder(BERTEncoder):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes equal layers
         self.architecture = architecture
         self._settings = settings
-        h, width = architecture.h, architecture.embedding_width
+        h, width, eps = architecture.h, architecture.embedding_width, architecture.layer_norm_eps
         with self.name_scope():
             self.dropout_layer = nn.Dropout(settings.dropout)
-            self.layer_norm = StreamLayerNorm(width, trainable=settings.trainable)
+            self.layer_norm = StreamLayerNorm(width, eps, trainable=settings.trainable)
             self.position_weight = self.params.get('position_weight', shape=(architecture.max_length, width))
             self.embed_proj = (
                 None
@@ -135,7 +139,9 @@ class OptBERTEncoder(BERTEncoder):
             self.gate_h = settings.gate(h, prefix='gate_h_') if settings.gate else None
             self.transformer_cells = nn.HybridSequential()
             for i, dims in enumerate(architecture.layers):
-                self.transformer_cells.add(OptBERTEncoderCell(dims, h, settings, prefix=f'transformer{i}_'))
+                self.transformer_cells.add(
+                    OptBERTEncoderCell(dims, h, eps, settings, prefix=f'transformer{i}_')
+                )
 
     def __call__(self, inputs, states=None, valid_length=None, alpha_h=None):
         return HybridBlock.__call__(self, inputs, states, valid_length, alpha_h)

@@ -19,6 +19,8 @@ class OptFeedForward(HybridBlock):
         Filters.
     h : int
         Width of the residual stream.
+    eps : float
+        The epsilon of its LayerNorm.
     settings : NetworkSettings
 
     Inputs:
@@ -31,7 +33,7 @@ class OptFeedForward(HybridBlock):
         - **stream** : shape (length, batch, h)
     """
 
-    def __init__(self, f: int, h: int, settings: NetworkSettings, prefix=None, params=None):
+    def __init__(self, f: int, h: int, eps: float, settings: NetworkSettings, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._f = f
         self._dropout = settings.dropout
@@ -40,7 +42,7 @@ class OptFeedForward(HybridBlock):
             self.ffn_1 = Product(f, h, precision=settings.precision, prefix='ffn_1_')
             self.ffn_2 = Product(h, f, precision=settings.precision, prefix='ffn_2_')
             self.dropout_layer = nn.Dropout(settings.dropout)
-            self.layer_norm = StreamLayerNorm(h, trainable=settings.trainable)
+            self.layer_norm = StreamLayerNorm(h, eps, trainable=settings.trainable)
 
     def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):
         precision = self._precision

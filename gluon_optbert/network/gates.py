@@ -9,7 +9,6 @@ import numpy as np
 from mxnet.gluon import HybridBlock, Parameter, nn
 
 Tensor = Union[mx.nd.NDArray, mx.sym.Symbol]
-LAYER_NORM_EPS = 1e-12  # BERT's
 
 
 class Gate(HybridBlock):
@@ -134,6 +133,8 @@ class StreamLayerNorm(nn.LayerNorm):
     Parameters
     ----------
     units : int
+    eps : float
+        What is added to the variance.
     trainable : bool
         Whether there will be a backward pass; without one, and without gates, MXNet's operator is used.
 
@@ -142,8 +143,8 @@ class StreamLayerNorm(nn.LayerNorm):
         - **alpha** : shape (units,), or None
     """
 
-    def __init__(self, units: int, *, trainable: bool = True, prefix=None, params=None):
-        super().__init__(in_channels=units, epsilon=LAYER_NORM_EPS, prefix=prefix, params=params)
+    def __init__(self, units: int, eps: float, *, trainable: bool = True, prefix=None, params=None):
+        super().__init__(in_channels=units, epsilon=eps, prefix=prefix, params=params)
         self._units, self._trainable = units, trainable
 
     def hybrid_forward(self, F, data, alpha=None, gamma=None, beta=None):

@@ -139,12 +139,12 @@ class OptBERTModel(BERTModel):
             return nn.Dense(units, in_units=units, flatten=False, activation='tanh', prefix=prefix)
 
     def _get_decoder(self, units, vocab_size, embed, prefix):
-        width = self._architecture.embedding_width
+        width, eps = self._architecture.embedding_width, self._architecture.layer_norm_eps
         with self.name_scope():
             decoder = nn.HybridSequential(prefix=prefix)
             decoder.add(nn.Dense(width, in_units=units, flatten=False))
             decoder.add(nn.GELU())
-            decoder.add(StreamLayerNorm(width, trainable=self._settings.trainable))
+            decoder.add(StreamLayerNorm(width, eps, trainable=self._settings.trainable))
             decoder.add(
                 VocabularyScores(vocab_size, in_units=width, flatten=False, params=embed.collect_params())
             )

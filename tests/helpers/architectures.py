@@ -18,4 +18,5 @@ ARCHITECTURES = st.builds(
     e=st.none() | WIDTH,
     max_length=WIDTH,
     token_types=WIDTH,
+    layer_norm_eps=st.just(1e-12) | st.floats(0, 1, exclude_max=True),
 )

@@ -362,7 +362,7 @@ def test_parameter_file_with_a_wrong_shape_is_refused_by_name(tmp_path):
         ({'position_embedding_type': 'relative_key'}, 'position_embedding_type'),
         ({'model_type': 'roberta'}, 'model_type'),
         ({'is_decoder': True}, 'is_decoder'),
-        ({'layer_norm_eps': 1e-3}, 'layer_norm_eps'),
+        ({'layer_norm_eps': 1.0}, 'layer_norm_eps'),
         ({'hidden_size': None}, 'hidden_size'),
         ({'num_hidden_layers': 10**9}, 'num_hidden_layers'),
         ({'hidden_size': 8.0}, 'hidden_size'),
@@ -386,10 +386,11 @@ def test_all_that_is_wrong_with_a_configuration_is_said_at_once(tmp_path):
     assert all(name in str(error.value) for name in ('hidden_act', 'vocab_size', 'layer_norm_eps'))
 
 
-def test_another_epsilon_is_said(tmp_path):
+def test_another_epsilon_is_kept_and_said(tmp_path):
     assert imported(write_hugging_face(tmp_path / 'same')).notes == ()
-    (note,) = imported(write_hugging_face(tmp_path / 'other', layer_norm_eps=1e-5)).notes
-    assert '1e-05' in note and '1e-12' in note
+    other = imported(write_hugging_face(tmp_path / 'other', layer_norm_eps=1e-5))
+    assert other.model.architecture.layer_norm_eps == 1e-5
+    assert '1e-05' in other.notes[0] and '1e-12' in other.notes[0]
 
 
 @pytest.mark.parametrize('name', ['config.json', 'vocab.txt', 'model.safetensors'])
