@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
+from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import PARTS, Parameters, ParameterSpec, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
@@ -193,7 +194,7 @@ def describe(imported: Imported, recipe: ImportRecipe) -> List[str]:
         f'read a {imported.form} checkpoint: {len(model.architecture.layers)} layers, '
         f'h={model.architecture.h} a={layer.a} '
         f'k={layer.k} v={layer.v} f={layer.f}, {len(model.vocabulary)} tokens, '
-        f'{sum(value.size for value in model.parameters.values()) / 1e6:.1f} M parameters'
+        f'{ParameterCost().cost(model.architecture) / 1e6:.1f} M parameters of embeddings and encoder'
     ]
     lines += [f'dropped: {", ".join(imported.dropped)}'] if imported.dropped else []
     lines += [f'note: {note}' for note in imported.notes]

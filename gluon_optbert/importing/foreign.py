@@ -1,17 +1,18 @@
-"""What the readers of foreign files share: JSON, and arrays from bytes. Whatever is wrong with a file is a
-ValueError.
-"""
+"""What the readers of foreign files share: JSON, arrays from bytes, and checkpoints in several files.
+
+Whatever is wrong with a file is a ValueError."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import numpy as np
 
 MOST_TEXT_BYTES = 1 << 26  # of a JSON file, a vocabulary or an index: ten times the largest in use
 MOST_SIDES = 8  # of an array
+POINTER = b'version https://git-lfs.github.com/spec/'  # how a file begins that stands for another in Git LFS
 # Element types by their names in safetensors, little-endian; bfloat16 is the upper half of a float32.
 ELEMENTS = {
     'F64': '<f8',
@@ -62,30 +63,82 @@ def array_of(data: bytes, kind: str, shape: Tuple[int, ...]) -> np.ndarray:
     return values.reshape(shape)
 
 
+def existing(path: Path) -> Path:
+    """The path of a file with content of its own.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, or only the pointer that Git LFS leaves in its place.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such file')
+    with open(path, 'rb') as file:
+        if file.read(len(POINTER)) == POINTER:
+            raise ValueError(
+                f'{path}: a pointer of Git LFS instead of the content; run git lfs pull there, or download it'
+            )
+    return path
+
+
 def read_small(path: Path) -> bytes:
     """The bytes of a text file or index.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file, or it is larger than any that is in use.
+        As `existing`, and if it is larger than any that is in use.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
+    path = existing(path)
     if path.stat().st_size > MOST_TEXT_BYTES:
         raise ValueError(f'{path}: {path.stat().st_size} bytes, which is more than any such file has')
     return path.read_bytes()
 
 
 def read_json(path: Path) -> Dict[str, Any]:
-    """The object in a JSON file; ValueError if it holds anything else."""
+    """The object in a JSON file; as `read_small`, and ValueError if it holds anything else."""
+    data = read_small(path)
     try:
-        values = json.loads(read_small(path).decode('utf-8'))
-    except FileNotFoundError:
-        raise
+        values = json.loads(data.decode('utf-8'))
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{path}: not JSON ({str(error) or type(error).__name__})') from error
     if not isinstance(values, dict):
         raise ValueError(f'{path}: wanted a JSON object, found {type(values).__name__}')
     return values
+
+
+def read_sharded(index: Path, read: Callable[[Path], Dict[str, np.ndarray]]) -> Dict[str, np.ndarray]:
+    """The tensors of the files that an index names, and of no others.
+
+    Parameters
+    ----------
+    index : Path
+        JSON whose ``weight_map`` gives the name of a file beside it for every tensor.
+    read : function
+        From the path of such a file to its tensors by name.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing or damaged, is not beside the index, or has other tensors than the index says.
+    """
+    index = Path(index)
+    places = read_json(index).get('weight_map')
+    if (
+        not isinstance(places, dict)
+        or not places
+        or not all(isinstance(file, str) and Path(file).name == file for file in places.values())
+    ):
+        raise ValueError(f'{index}: weight_map must give a file beside it for every tensor')
+    arrays: Dict[str, np.ndarray] = {}
+    for file in sorted(set(places.values())):
+        part = read(index.parent / file)
+        wanted = {name for name, place in places.items() if place == file}
+        if part.keys() != wanted:
+            raise ValueError(
+                f'{index.parent / file}: its tensors are not those of {index.name}: '
+                f'{", ".join(map(repr, sorted(part.keys() ^ wanted)))}'
+            )
+        arrays.update(part)
+    return arrays

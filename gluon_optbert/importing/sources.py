@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
@@ -18,9 +19,9 @@ from ..architecture.named import uniform
 from ..runs.arrays import BFLOAT16, read_arrays
 from ..runs.failures import RunFailed
 from ..text.vocabulary import read_vocabulary, vocabulary_of
-from .foreign import array_of, read_json, read_small
+from .foreign import array_of, existing, read_json, read_sharded, read_small
 from .name_maps import QUESTION_ANSWERING, look_up
-from .safetensors_reader import read_safetensors, read_sharded_safetensors
+from .safetensors_reader import read_safetensors
 from .tensorflow_reader import read_index, read_tensorflow
 from .torch_reader import read_torch
 
@@ -42,6 +43,7 @@ FIXED = {
     'is_decoder': (False,),
     'add_cross_attention': (False,),
 }
+WRAPPED = 'module.'  # how every name begins in a network that was saved from PyTorch's DataParallel
 UNREAD = (
     'BertForTokenClassification',
     'BertForMultipleChoice',
@@ -237,21 +239,25 @@ def read_gluonnlp_vocabulary(path: Path) -> BERTVocab:
 
 
 def read_hugging_face(directory: Path, vocabulary: Optional[Path] = None) -> Source:
-    """A Hugging Face directory: ``config.json``, ``vocab.txt`` and safetensors, in one file or several, or
-    PyTorch's ``.bin``.
+    """A Hugging Face directory: ``config.json``, ``vocab.txt`` and safetensors or PyTorch's ``.bin``, in one
+    file or several.
     """
     config = read_json(directory / 'config.json')
     architecture, notes = architecture_of(config, directory / 'config.json')
     words = _beside(directory, vocabulary)
     readers = {
         'model.safetensors': read_safetensors,
-        'model.safetensors.index.json': read_sharded_safetensors,
+        'model.safetensors.index.json': partial(read_sharded, read=read_safetensors),
         'pytorch_model.bin': read_torch,
+        'pytorch_model.bin.index.json': partial(read_sharded, read=read_torch),
     }
     present = [name for name in readers if (directory / name).is_file()]
     if not present:
         raise FileNotFoundError(f'{directory}: no weights; wanted one of {", ".join(readers)}')
     arrays = readers[present[0]](directory / present[0])
+    if arrays and all(name.startswith(WRAPPED) for name in arrays):
+        arrays = {name[len(WRAPPED) :]: array for name, array in arrays.items()}
+        notes += (f'every name began with {WRAPPED}, as DataParallel of PyTorch has it; read without that',)
     head = head_of('Hugging Face', arrays, config, directory)
     return Source('Hugging Face', architecture, words, head, arrays, notes=notes)
 
@@ -281,17 +287,15 @@ def read_params(path: Path) -> Dict[str, np.ndarray]:
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file; as `read_arrays`, and if two names are one without their beginnings.
+        As `existing` and `read_arrays`, and if two names are one without their beginnings.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f'{path}: no such file')
-    found: Dict[str, np.ndarray] = {}
-    for name, array in read_arrays(path).items():
+    arrays: Dict[str, np.ndarray] = {}
+    for name, array in read_arrays(existing(path)).items():
         name = name[4:] if name.startswith(('arg:', 'aux:')) else name
-        if name in found:
+        if name in arrays:
             raise ValueError(f'{path}: {name} occurs twice')
-        found[name] = array_of(array.tobytes(), 'BF16', array.shape) if array.dtype == BFLOAT16 else array
-    return found
+        arrays[name] = array_of(array.tobytes(), 'BF16', array.shape) if array.dtype == BFLOAT16 else array
+    return arrays
 
 
 def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional[int] = None) -> Source:

@@ -15,7 +15,7 @@ from typing import Callable, Dict, Iterator, List, Tuple, Union
 import google_crc32c
 import numpy as np
 
-from .foreign import array_of, read_small
+from .foreign import array_of, existing, read_small
 
 _FOOTER, _MAGIC = 48, 0xDB4775248B80FB57
 _ELEMENTS = {
@@ -183,6 +183,7 @@ def read_tensorflow(prefix: Path, skip: Callable[[str], bool] = lambda name: Fal
     for path in files.values():
         if not path.is_file():
             raise FileNotFoundError(f'{path}: no such file; the checkpoint is incomplete')
+        existing(path)
     if sum(entry.size for entry in entries.values()) > sum(path.stat().st_size for path in files.values()):
         raise ValueError(f'{prefix}: its data files are shorter than its tensors; copy it again')
     return {name: _read(files[entry.shard], name, entry) for name, entry in entries.items()}

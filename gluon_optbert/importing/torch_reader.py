@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Callable, Dict, List, Tuple
 
 import numpy as np
 
-from .foreign import MOST_SIDES, MOST_TEXT_BYTES, array_of, element_bytes, size_of
+from .foreign import MOST_SIDES, MOST_TEXT_BYTES, array_of, element_bytes, existing, size_of
 
 # The classes of storages that may be named, and the elements they hold.
 STORAGES = {
@@ -255,11 +255,9 @@ def read_torch(path: Path) -> Dict[str, np.ndarray]:
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file; if it is damaged, or holds anything but a dictionary of dense tensors.
+        As `existing`, and if it is damaged, or holds anything but a dictionary of dense tensors.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
+    path = existing(path)
     try:
         with open(path, 'rb') as file:
             return _from_zip(file) if zipfile.is_zipfile(file) else _from_stream(file)

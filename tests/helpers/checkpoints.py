@@ -69,7 +69,7 @@ def write_config(directory, name='config.json', **changes):
 
 
 def write_hugging_face(directory, arrays=None, *, files='model.safetensors', **changes):
-    """A Hugging Face directory with one file of weights, or with two of them and their index."""
+    """A Hugging Face directory with one file of weights, or with two of them and the index `files`."""
     arrays = named('Hugging Face') if arrays is None else arrays
     write_config(directory, **changes)
     if files == 'pytorch_model.bin':
@@ -84,12 +84,14 @@ def write_hugging_face(directory, arrays=None, *, files='model.safetensors', **c
         places = {}
         for number in range(2):
             part = {name: value for i, (name, value) in enumerate(sorted(arrays.items())) if i % 2 == number}
-            file = f'model-{number + 1:05d}-of-00002.safetensors'
-            save_file(part, str(directory / file))
+            stem, ending = files[: -len('.index.json')].split('.')
+            file = f'{stem}-{number + 1:05d}-of-00002.{ending}'
+            if ending == 'bin':
+                write_torch(directory / file, part)
+            else:
+                save_file(part, str(directory / file))
             places.update(dict.fromkeys(part, file))
-        (directory / 'model.safetensors.index.json').write_text(
-            json.dumps({'metadata': {}, 'weight_map': places})
-        )
+        (directory / files).write_text(json.dumps({'metadata': {}, 'weight_map': places}))
     return directory
 
 

@@ -5,6 +5,7 @@ half-written.
 import os
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,14 @@ from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import fill
 
-WEIGHTS = ('model.safetensors', 'model.safetensors.index.json', 'pytorch_model.bin', 'old pytorch_model.bin')
+WEIGHTS = (
+    'model.safetensors',
+    'model.safetensors.index.json',
+    'pytorch_model.bin',
+    'pytorch_model.bin.index.json',
+    'old pytorch_model.bin',
+)
+LFS_POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 90868376\n'
 MINILM = Path(__file__).parents[3] / 'shared' / 'models' / 'minilm-l6-h384'
 SENTENCES = Path(__file__).parents[3] / 'shared' / 'data' / 'glue' / 'SST-2' / 'dev.tsv'
 PARAMETERS = random_parameters(network())
@@ -411,6 +419,42 @@ def test_missing_file_of_a_tensorflow_checkpoint_is_named(tmp_path, name):
         imported(source)
 
 
+@pytest.mark.parametrize(
+    'write, name',
+    [
+        (write_hugging_face, 'config.json'),
+        (write_hugging_face, 'vocab.txt'),
+        (write_hugging_face, 'model.safetensors'),
+        (
+            partial(write_hugging_face, files='model.safetensors.index.json'),
+            'model-00002-of-00002.safetensors',
+        ),
+        (partial(write_hugging_face, files='pytorch_model.bin'), 'pytorch_model.bin'),
+        (write_google, 'bert_model.ckpt.index'),
+        (write_google, 'bert_model.ckpt.data-00000-of-00001'),
+        (write_gluonnlp, 'bert_2_8_2_tiny.params'),
+        (write_gluonnlp, 'tiny.vocab'),
+    ],
+)
+def test_pointer_of_git_lfs_is_named_as_one(tmp_path, write, name):
+    source = write(tmp_path / 'source')
+    (tmp_path / 'source' / name).write_text(LFS_POINTER)
+    with pytest.raises(ValueError, match=f'^{tmp_path}/source/{name}: a pointer of Git LFS .* git lfs pull'):
+        imported(source)
+
+
+def test_names_of_a_wrapped_network_are_read_without_their_beginning(tmp_path):
+    arrays = {'module.' + name: value for name, value in named('Hugging Face').items()}
+    wrapped = imported(write_hugging_face(tmp_path / 'hf', arrays))
+    assert_parameters(wrapped.model.parameters)
+    (note,) = wrapped.notes
+    assert note.startswith('every name began with module.')
+    del arrays['module.bert.pooler.dense.bias']
+    arrays['bert.pooler.dense.bias'] = PARAMETERS['pooler.bias']
+    with pytest.raises(ValueError, match="unknown 'module.bert.pooler.dense.weight'"):
+        imported(write_hugging_face(tmp_path / 'mixed', arrays))
+
+
 def test_two_checkpoints_in_a_directory_have_to_be_told_apart(tmp_path):
     source = write_google(tmp_path / 'tf')
     write_checkpoint(source / 'model.ckpt-7', named('TensorFlow'))
@@ -497,6 +541,8 @@ def test_real_checkpoint_is_imported_whole():
         'embeddings.position_ids',
     )
     assert found.model.architecture.h == 384 and len(found.model.architecture.layers) == 6
+    recipe = ImportRecipe(source=str(MINILM), output=Path('model'))
+    assert describe(found, recipe)[0].endswith(', 22.6 M parameters of embeddings and encoder')
     assert found.model.vocabulary['[PAD]'] == 0 and found.model.vocabulary['[MASK]'] == 103
 
 

@@ -1,4 +1,4 @@
-"""Twelve files, each damaged in hundreds of ways: each time it is a clear error, or still a network; none
+"""Fourteen files, each damaged in hundreds of ways: each time it is a clear error, or still a network; none
 ends the process.
 """
 
@@ -24,6 +24,11 @@ SOURCES = {
         ('model.safetensors.index.json', 'model-00001-of-00002.safetensors'),
     ),
     'bin': (write_hugging_face, {'files': 'pytorch_model.bin'}, ('pytorch_model.bin',)),
+    'sharded bin': (
+        write_hugging_face,
+        {'files': 'pytorch_model.bin.index.json'},
+        ('pytorch_model.bin.index.json', 'pytorch_model-00002-of-00002.bin'),
+    ),
     'old bin': (write_hugging_face, {'files': 'old pytorch_model.bin'}, ('pytorch_model.bin',)),
     'TensorFlow': (
         write_google,

@@ -34,8 +34,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from safetensors.numpy import save_file
 
-from gluon_optbert.importing.foreign import MOST_TEXT_BYTES, array_of, read_json
-from gluon_optbert.importing.safetensors_reader import read_safetensors, read_sharded_safetensors
+from gluon_optbert.importing.foreign import MOST_TEXT_BYTES, array_of, read_json, read_sharded
+from gluon_optbert.importing.safetensors_reader import read_safetensors
 from gluon_optbert.importing.sources import read_params
 from gluon_optbert.importing.tensorflow_reader import masked_checksum, read_index, read_tensorflow
 from gluon_optbert.importing.torch_reader import STORAGES, read_torch
@@ -481,4 +481,4 @@ def test_index_that_does_not_fit_its_files_is_refused(tmp_path, places):
     save_file({'a': ARRAYS['a']}, str(tmp_path / 'file.safetensors'))
     (tmp_path / 'index.json').write_text(json.dumps({'weight_map': places}))
     with pytest.raises((ValueError, FileNotFoundError), match=str(tmp_path)):
-        read_sharded_safetensors(tmp_path / 'index.json')
+        read_sharded(tmp_path / 'index.json', read_safetensors)
