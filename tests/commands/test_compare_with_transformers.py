@@ -34,19 +34,18 @@ def compare(tmp_path, monkeypatch, capsys):
 def test_equal_ids_and_activations_agree(compare):
     status, said, complaint = compare({})
     assert status == 0 and not complaint
-    assert said.splitlines()[-2:] == [
-        'agreed on the ids given: all activations within 1e-04',
-        'agreed on the text: every sentence has these ids there',
-    ]
+    assert said.splitlines()[-1] == (
+        'agreed: the same ids of every sentence, and all activations within 1e-04'
+    )
 
 
 def test_other_ids_are_a_failure_that_says_where(compare):
     specials = [TOKENS.index('[CLS]'), TOKENS.index('[SEP]')]
     ids = [specials[0], *map(TOKENS.index, 'bbc'), specials[1]]
     status, said, complaint = compare({1: ids, 2: specials})
-    assert status == 1 and 'agreed on the text' not in said
+    assert status == 1 and 'agreed' not in said
     assert complaint.startswith(
-        "error: the ids of 2 of 3 sentences differ: sentence 2 ('b c') goes on as c [SEP] here "
+        "error: not the same: the ids of 2 of 3 sentences differ: sentence 2 ('b c') goes on as c [SEP] here "
         'and as b c [SEP] there'
     )
     assert len(complaint.splitlines()) == 1
@@ -55,3 +54,9 @@ def test_other_ids_are_a_failure_that_says_where(compare):
 def test_other_activations_are_a_failure(compare):
     status, said, complaint = compare({}, added=0.5)
     assert status == 1 and 'agreed' not in said and 'differs by 5.0e-01, more than 1e-04' in complaint
+
+
+def test_other_ids_and_other_activations_are_said_in_one_line(compare):
+    status, _, complaint = compare({1: [TOKENS.index('[CLS]')]}, added=0.5)
+    assert status == 1 and len(complaint.splitlines()) == 1
+    assert 'differs by 5.0e-01' in complaint and 'the ids of 1 of 3 sentences differ' in complaint
