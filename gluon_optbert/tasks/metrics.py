@@ -25,8 +25,8 @@ def _correlation(measure: Callable) -> Callable[[np.ndarray, np.ndarray], float]
     def score(predictions: np.ndarray, labels: np.ndarray) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # constant predictions have no correlation; it counts as none
-            found = measure(predictions, labels)[0]
-        return 0.0 if np.isnan(found) else float(found)
+            correlation = measure(predictions, labels)[0]
+        return 0.0 if np.isnan(correlation) else float(correlation)
 
     return score
 
@@ -59,6 +59,32 @@ def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> 
             f'{len(predictions)} predictions for {len(labels)} labels; there must be as many, and some'
         )
     return {name: 100.0 * float(METRICS[name](predictions, labels)) for name in names}
+
+
+def majority_score(names: Sequence[str], labels: np.ndarray) -> Dict[str, float]:
+    """The score of always giving the commonest answer, in percent: what a network must exceed.
+
+    The answer is the commonest class of the labels, the smallest of equally common ones. For a regression it
+    is the mean of the labels. A constant has no correlation with anything: scipy's is nan, and it counts as 0
+    here, as in `score`. Matthews' correlation of a constant is 0 too.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of `METRICS`.
+    labels : np.ndarray, shape (instances,)
+        Of a development set: integers for classes, floating-point numbers for the values of a regression.
+
+    Raises
+    ------
+    ValueError
+        If there are no labels.
+    """
+    labels = np.asarray(labels)
+    if not len(labels):
+        raise ValueError('no labels: there is no commonest one')
+    commonest = labels.mean() if labels.dtype.kind == 'f' else np.bincount(labels).argmax()
+    return score(names, np.full(len(labels), commonest), labels)
 
 
 def normalised(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from ..architecture.heads import Head
-from .metrics import METRICS
+from .metrics import METRICS, majority_score
 
 LOG = logging.getLogger(__name__)
 FORMAT = 1
@@ -320,6 +320,18 @@ def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: boo
         else:
             LOG.info('%s: there is no %s, so it is left out', task.name, Path(data) / file)
     return found
+
+
+def majority_scores(task: Task, data: Path) -> Dict[str, float]:
+    """The scores of always giving the commonest answer of each development set that is there, in percent, by
+    the names of a fine-tuning result: ``dev/accuracy``. `metrics.majority_score` says what they are.
+    """
+    sets = read_sets(task, data, task.dev, labelled=True)
+    return {
+        f'{name}/{metric}': value
+        for name, examples in sets.items()
+        for metric, value in majority_score(task.metrics, examples.labels).items()
+    }
 
 
 def submission(task: Task, indices: Sequence[str], scores: np.ndarray) -> bytes:

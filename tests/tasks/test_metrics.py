@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.tasks.metrics import METRICS, exact_match, normalised, score, squad_v1, squad_v2, token_f1
+from gluon_optbert.tasks.metrics import (
+    METRICS,
+    exact_match,
+    majority_score,
+    normalised,
+    score,
+    squad_v1,
+    squad_v2,
+    token_f1,
+)
 
 WORDS = st.lists(st.sampled_from(['a', 'the', 'cat', 'Cat!', 'sat', '', ',', 'on  mats']), max_size=6).map(
     ' '.join
@@ -36,6 +45,25 @@ def test_all_metrics_come_together_and_nothing_scores_nothing():
     for predictions, labels in (([], []), ([1], [1, 0])):
         with pytest.raises(ValueError, match='predictions for'):
             score(['accuracy'], np.array(predictions), np.array(labels))
+
+
+@pytest.mark.parametrize(
+    'labels, wanted',
+    [
+        ([1, 0, 1, 1], {'accuracy': 75, 'f1': 600 / 7, 'matthews': 0}),  # precision 3/4, recall 1
+        ([0, 0, 1], {'accuracy': 200 / 3, 'f1': 0, 'matthews': 0}),  # class 1 is never given
+        ([2, 0, 2, 1], {'accuracy': 50, 'matthews': 0}),
+        ([1, 0], {'accuracy': 50, 'f1': 0}),
+        ([0.0, 2.5, 5.0], {'pearson': 0, 'spearman': 0}),  # a constant has no correlation
+    ],
+)
+def test_majority_is_the_score_of_one_answer_for_all(labels, wanted):
+    assert majority_score(list(wanted), np.array(labels)) == pytest.approx(wanted)
+
+
+def test_no_labels_have_no_majority():
+    with pytest.raises(ValueError, match='no labels'):
+        majority_score(['accuracy'], np.array([], np.int64))
 
 
 @pytest.mark.parametrize(

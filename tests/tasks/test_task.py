@@ -13,6 +13,7 @@ from gluon_optbert.tasks.metrics import METRICS
 from gluon_optbert.tasks.task import (
     Examples,
     find_task,
+    majority_scores,
     names,
     read_examples,
     read_sets,
@@ -168,6 +169,30 @@ def test_sets_that_are_not_there_are_left_out_and_named(tmp_path, caplog):
             'dev_matched'
         ]
     assert 'dev_mismatched.tsv' in caplog.text
+
+
+def test_majority_of_every_development_set_has_the_names_of_a_result(tmp_path):
+    header = 'sentence1\tsentence2\tgold_label\n'
+    rows = 'a\tb\tneutral\n' * 2 + 'a\tb\tentailment\n'
+    write(tmp_path / 'MNLI' / 'dev_matched.tsv', header + rows)
+    write(tmp_path / 'MNLI' / 'dev_mismatched.tsv', header + 'a\tb\tneutral\n')
+    assert majority_scores(find_task('MNLI'), tmp_path) == {
+        'dev_matched/accuracy': pytest.approx(200 / 3),
+        'dev_mismatched/accuracy': 100,
+    }
+
+
+@needs_glue
+@pytest.mark.parametrize(
+    'name, wanted',
+    [
+        ('SST-2', {'dev/accuracy': 100 * 444 / 872}),
+        ('MRPC', {'dev/accuracy': 100 * 279 / 408, 'dev/f1': 100 * 2 * 279 / (408 + 279)}),
+        ('RTE', {'dev/accuracy': 100 * 146 / 277}),
+    ],
+)
+def test_majority_of_real_development_sets(name, wanted):
+    assert majority_scores(find_task(name), GLUE) == pytest.approx(wanted)
 
 
 def test_first_rows():
