@@ -49,9 +49,8 @@ class CompareRecipe:
     )
     data: Path = option(
         'shards, whose held-out instances are taken with their [MASK] tokens; a text with a sequence in each '
-        'line; a .tsv with a header: one or two sentences and a label; or with --task a file of that task, '
-        'or '
-        'the directory of all, of which the training file is taken'
+        'line; a .tsv with a header: that of a task of GLUE, or one or two sentences and a label; or with '
+        '--task a file of that task, or the directory of all, of which the training file is taken'
     )
     output: Path = option('directory to write')
     instances: int = option(

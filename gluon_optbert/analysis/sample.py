@@ -15,8 +15,9 @@ from ..cutting.shrink import without_gates
 from ..network.model import OptBERTModel, build
 from ..network.running import TOKEN_INPUTS, feed_of
 from ..network.saved_model import SavedModel
+from ..tasks.examples import read_examples, read_lines, task_of_file
 from ..tasks.features import Features, TaskBatch, pair
-from ..tasks.task import find_task, read_examples, read_lines, task_of_file
+from ..tasks.task import find_task
 from ..text.batches import evaluation_batches
 from ..text.shards import Shards
 from ..text.vocabulary import (

@@ -22,16 +22,26 @@ class Head:
         Of a classification, in the order of its scores.
     task : str
         What it was trained for, e.g. ``SST-2``.
+    names : tuple of str
+        Of the labels, for people: ``negative`` and ``positive`` where the labels are 0 and 1. Empty if labels
+        need none.
+    columns : tuple of str
+        Of a data file of the task: that of the text or those of both texts, then that of the label. Empty if
+        not known.
+
+    Two heads are equal whatever their names and columns are: these say nothing of the network.
 
     Raises
     ------
     ValueError
-        If the kind is unknown, or the labels do not go with it.
+        If the kind is unknown, or the labels or names do not go with it.
     """
 
     kind: str = 'pretraining'
     labels: Tuple[str, ...] = ()
     task: str = ''
+    names: Tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    columns: Tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -43,6 +53,19 @@ class Head:
                 f'head: a classification has two different labels or more and no other head has any, found '
                 f'{self.kind} with {", ".join(self.labels) or "none"}'
             )
+        if self.names and (len(self.names) != len(self.labels) or len(set(self.names)) < len(self.names)):
+            raise ValueError(
+                f'head: {len(self.labels)} labels have as many different names, or none, found '
+                f'{", ".join(self.names)}'
+            )
+        if self.columns and len(self.columns) not in (2, 3):
+            raise ValueError(
+                f'head: columns are one or two of text and one of labels, found {", ".join(self.columns)}'
+            )
+
+    def name_of(self, label: str) -> str:
+        """The name of a label; the label itself if it has none."""
+        return dict(zip(self.labels, self.names)).get(label, label)
 
     @property
     def outputs(self) -> int:
@@ -59,21 +82,36 @@ class Head:
         return self.kind != 'question_answering'
 
     def to_dict(self) -> Dict[str, Any]:
-        """The head as JSON values."""
-        return {'kind': self.kind, 'labels': list(self.labels), 'task': self.task}
+        """The head as JSON values, without names and columns that are empty."""
+        more = {'names': list(self.names), 'columns': list(self.columns)}
+        return {
+            'kind': self.kind,
+            'labels': list(self.labels),
+            'task': self.task,
+            **{name: words for name, words in more.items() if words},
+        }
 
     @classmethod
     def from_dict(cls, values: Any, *, source: str = 'head') -> Head:
         """The inverse of `to_dict`; raises ValueError if the values are something else."""
-        wanted = {'kind': str, 'labels': list, 'task': str}
+        kinds = {'kind': str, 'labels': list, 'task': str, 'names': list, 'columns': list}
         if (
             not isinstance(values, Mapping)
-            or set(values) != set(wanted)
-            or not all(isinstance(values[name], kind) for name, kind in wanted.items())
-            or not all(isinstance(label, str) for label in values['labels'])
+            or not {'kind', 'labels', 'task'} <= set(values) <= set(kinds)
+            or not all(isinstance(value, kinds[name]) for name, value in values.items())
+            or not all(
+                isinstance(word, str)
+                for value in values.values()
+                if isinstance(value, list)
+                for word in value
+            )
         ):
-            raise ValueError(f'{source}: wanted kind, labels and task, found {values!r:.200}')
-        return cls(values['kind'], tuple(values['labels']), values['task'])
+            raise ValueError(
+                f'{source}: wanted kind, labels and task, perhaps names and columns, found {values!r:.200}'
+            )
+        return cls(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        )
 
 
 PRETRAINING = Head()

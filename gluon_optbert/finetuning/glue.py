@@ -11,9 +11,10 @@ import numpy as np
 
 from ..network.saved_model import SavedModel
 from ..runs.recipe import checked, option
+from ..tasks.examples import Examples, read_examples, read_sets, submission
 from ..tasks.features import Features, make_reader
 from ..tasks.metrics import score
-from ..tasks.task import Examples, Task, find_task, official_files, read_examples, read_sets, submission
+from ..tasks.task import Task, find_task, official_files
 from ..training.distributed import Workers
 from .exercise import Exercise, check_length, data_directory
 from .finetune import finetune

@@ -25,7 +25,8 @@ from ..pruning.algorithm import prune
 from ..pruning.recipe import PruneRecipe, read_start
 from ..runs.recipe import check_same, checked, fill, read_yaml, to_dict
 from ..runs.run_directory import RunDirectory
-from ..tasks.task import find_task, read_examples
+from ..tasks.examples import read_examples
+from ..tasks.task import find_task
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
 from ..training.recipe import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards

@@ -56,6 +56,16 @@ def test_model_directory_keeps_the_head(tmp_path, head):
     assert all((again.parameters[name] == value).all() for name, value in parameters.items())
 
 
+def test_names_and_columns_are_kept_and_are_no_part_of_the_network(tmp_path):
+    head = Head('classification', ('0', '1'), 'SST-2', ('negative', 'positive'), ('sentence', 'label'))
+    again = Head.from_dict(json.loads(json.dumps(head.to_dict())))
+    assert (again.names, again.columns) == (head.names, head.columns)
+    assert again.name_of('1') == 'positive'
+    plain = Head('classification', ('0', '1'), 'SST-2')
+    assert plain == head and hash(plain) == hash(head) and plain.name_of('1') == '1'
+    assert set(plain.to_dict()) == {'kind', 'labels', 'task'}  # as files have always had it
+
+
 def test_pretraining_head_is_not_written(tmp_path):
     write_model(tmp_path / 'model', SavedModel(UNEVEN, read_parameters(build(UNEVEN)), vocabulary()))
     assert not (tmp_path / 'model' / 'head.json').exists()
@@ -72,7 +82,16 @@ def test_parameters_of_another_head_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     'arguments',
-    [('sentence',), ('classification', ('one',)), ('classification', ('a', 'a')), ('regression', ('a', 'b'))],
+    [
+        ('sentence',),
+        ('classification', ('one',)),
+        ('classification', ('a', 'a')),
+        ('regression', ('a', 'b')),
+        ('classification', ('0', '1'), '', ('no',)),
+        ('classification', ('0', '1'), '', ('no', 'no')),
+        ('regression', (), '', ('no', 'yes')),
+        ('classification', ('0', '1'), '', (), ('label',)),
+    ],
 )
 def test_contradictory_heads_are_refused(arguments):
     with pytest.raises(ValueError, match='^head: '):
@@ -88,6 +107,8 @@ def test_contradictory_heads_are_refused(arguments):
         {'kind': 'regression'},
         {'kind': 'regression', 'labels': 'ab', 'task': ''},
         {'kind': 'classification', 'labels': [1, 2], 'task': ''},
+        {'kind': 'regression', 'labels': [], 'task': '', 'columns': 'ab'},
+        {'kind': 'regression', 'labels': [], 'task': '', 'more': []},
     ],
 )
 def test_what_is_no_head_is_refused(values):

@@ -1,0 +1,240 @@
+"""The rows of a task's files, in GLUE's official layout: texts, labels, scores of the development sets,
+submissions.
+
+A column is found by its name in the header, because mirrors differ in which columns they carry."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..architecture.heads import Head
+from .metrics import majority_score
+from .task import Task, find_task, names
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """The rows of one file.
+
+    Parameters
+    ----------
+    texts : tuple of tuple of str
+        One text a row, or two.
+    labels : np.ndarray, shape (rows,), optional
+        Numbers of classes (int64), or values (float64); None of a test set.
+    indices : tuple of str
+    """
+
+    texts: Tuple[Tuple[str, ...], ...]
+    labels: Optional[np.ndarray]
+    indices: Tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def first(self, count: Optional[int]) -> Examples:
+        """The first `count` rows; all of them if it is None."""
+        return Examples(
+            self.texts[:count], None if self.labels is None else self.labels[:count], self.indices[:count]
+        )
+
+
+def read_lines(path: Path) -> List[List[str]]:
+    """The cells of every line of a tab-separated file; quotes are literal, and a byte order mark is none of
+    the first cell.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, or it is not UTF-8.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such file')
+    content = path.read_bytes()
+    try:
+        text = content.decode('utf-8-sig')
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b'\n') + 1
+        raise ValueError(f'{path}: not UTF-8 at byte {error.start}, in line {line}; convert it') from error
+    lines = text.replace('\r\n', '\n').split(
+        '\n'
+    )  # not splitlines: a sentence may hold a Unicode line separator
+    return [line.split('\t') for line in lines]
+
+
+def task_of_file(path: Path) -> Task:
+    """The task that a tab-separated file with a header holds, by its columns.
+
+    If the header has the columns of a task of GLUE, the texts and the label are those. Else it has one column
+    of text or two, and the last one of labels. The labels of a classification are those in the file.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, or it has other columns or fewer than two labels.
+    """
+    header, *rows = read_lines(path)
+    packaged = _glue_task(header)
+    if packaged is not None and packaged.head.kind != 'classification':
+        return packaged
+    if packaged is not None:
+        columns = (*packaged.fields, packaged.label)
+    elif len(header) in (2, 3) and len(set(header)) == len(header):
+        columns = tuple(header)
+    else:
+        raise ValueError(
+            f'{path}: its first line has the columns {", ".join(map(repr, header))}; wanted the columns of a '
+            f'task of GLUE, or one of text or two and one of labels, all named'
+        )
+    place = header.index(columns[-1])
+    labels = tuple(sorted({row[place] for row in rows if len(row) == len(header)}))
+    try:
+        head = Head('classification', labels, columns=columns)
+    except ValueError as error:
+        raise ValueError(f'{path}: {error}') from error
+    return task_of_head(head, Path(path))
+
+
+def _glue_task(header: Sequence[str]) -> Optional[Task]:
+    """The task of GLUE whose columns a header has; that with the most, if it has those of several."""
+    tasks = [find_task(name) for name in names()]
+    fitting = [task for task in tasks if set(task.head.columns) <= set(header)]
+    return max(fitting, key=lambda task: len(task.fields), default=None)
+
+
+def task_of_head(head: Head, path: Path) -> Task:
+    """The task of a head whose columns are known, to read one file of it."""
+    return Task(
+        name=head.task or path.stem,
+        head=head,
+        fields=head.columns[:-1],
+        label=head.columns[-1],
+        index='index',
+        metrics=('pearson',) if head.kind == 'regression' else ('accuracy',),
+        train=path.name,
+        dev={},
+        test={},
+    )
+
+
+def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
+    """The rows of one file of a task.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file; if a column is missing, a row is too short or a label is unknown: the line
+        is named.
+    """
+    rows = read_lines(path)
+    wanted = [*task.fields, *([task.label] if labelled else [])]
+    columns = _columns(task, path, rows, wanted)
+    headed = rows[0] == columns
+    numbers = [columns.index(name) for name in wanted]
+    complete, cut = [], 0
+    for line, row in enumerate(rows[headed:], 1 + headed):
+        if len(row) > max(numbers):
+            complete.append((line, [row[number] for number in numbers], row))
+        elif row != ['']:
+            cut += 1
+            if not (task.incomplete_rows and labelled):
+                raise ValueError(
+                    f'{path}: line {line} has {len(row)} cells, and {len(columns)} are wanted: '
+                    f'{", ".join(columns)}'
+                )
+    if cut:
+        LOG.warning('%s: %d rows are cut short and left out', path, cut)
+    if not complete:
+        raise ValueError(f'{path}: has no rows')
+    count = len(task.fields)
+    labels = _labels(task, path, [(line, cells[count]) for line, cells, _ in complete]) if labelled else None
+    if task.index in columns and not labelled:
+        indices = tuple(row[columns.index(task.index)] for _, _, row in complete)
+    else:
+        indices = tuple(map(str, range(len(complete))))
+    return Examples(tuple(tuple(cells[:count]) for _, cells, _ in complete), labels, indices)
+
+
+def _columns(task: Task, path: Path, rows: Sequence[Sequence[str]], wanted: Sequence[str]) -> List[str]:
+    """The columns of a file: its header, or those of the task where a file of it has no header."""
+    header = list(rows[0])
+    missing = [name for name in wanted if name not in header]
+    if not missing:
+        return header
+    if task.headerless and len(header) == len(task.headerless):
+        return list(task.headerless)
+    raise ValueError(
+        f'{path}: no column {", ".join(map(repr, missing))}; its header is {", ".join(header) or "empty"}'
+    )
+
+
+def _labels(task: Task, path: Path, cells: Sequence[Tuple[int, str]]) -> np.ndarray:
+    regression = task.head.kind == 'regression'
+    numbers = {label: number for number, label in enumerate(task.head.labels)}
+    try:
+        values = [float(cell) if regression else numbers[cell] for _, cell in cells]
+    except (KeyError, ValueError):
+        line, cell = next(
+            (line, cell) for line, cell in cells if not (_is_number(cell) if regression else cell in numbers)
+        )
+        raise ValueError(
+            f'{path}: line {line} has the label {cell!r}, wanted '
+            f'{"a number" if regression else " or ".join(task.head.labels)}'
+        ) from None
+    return np.array(values, dtype=np.float64 if regression else np.int64)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: bool) -> Dict[str, Examples]:
+    """Those of some files of a task that are there, by name; it is said which are not."""
+    sets = {}
+    for name, file in files.items():
+        if (Path(data) / file).is_file():
+            sets[name] = read_examples(task, Path(data) / file, labelled=labelled)
+        else:
+            LOG.info('%s: there is no %s, so it is left out', task.name, Path(data) / file)
+    return sets
+
+
+def majority_scores(task: Task, data: Path) -> Dict[str, float]:
+    """The scores of always giving the commonest answer of each development set that is there, in percent, by
+    the names of a fine-tuning result: ``dev/accuracy``. `metrics.majority_score` says what they are.
+    """
+    sets = read_sets(task, data, task.dev, labelled=True)
+    return {
+        f'{name}/{metric}': value
+        for name, examples in sets.items()
+        for metric, value in majority_score(task.metrics, examples.labels).items()
+    }
+
+
+def submission(task: Task, indices: Sequence[str], scores: np.ndarray) -> bytes:
+    """The file that GLUE's leaderboard takes for one test set: ``index`` and ``prediction``.
+
+    Parameters
+    ----------
+    task : Task
+    indices : sequence of str
+    scores : np.ndarray, shape (rows, outputs)
+    """
+    if task.head.kind == 'regression':
+        predictions: Sequence[Any] = [f'{value:.3f}' for value in scores[:, 0]]
+    else:
+        predictions = [task.head.labels[number] for number in scores.argmax(axis=1)]
+    rows = [f'{index}\t{prediction}\n' for index, prediction in zip(indices, predictions)]
+    return ''.join(['index\tprediction\n', *rows]).encode()

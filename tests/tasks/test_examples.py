@@ -1,0 +1,210 @@
+"""The rows of a task's files: the official layout is read as it is, with its oddities."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gluon_optbert.tasks.examples import (
+    Examples,
+    majority_scores,
+    read_examples,
+    read_sets,
+    submission,
+    task_of_file,
+)
+from gluon_optbert.tasks.task import find_task
+
+GLUE = Path(__file__).parents[3] / 'shared' / 'data' / 'glue'
+needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode('utf-8'))
+    return path
+
+
+MRPC = (
+    '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n'
+    '1\t7\t8\tHe said " no .\tone\u2028line\r\n'
+    '0\t7\t8\t"quoted"\tb\r\n'
+)
+
+
+def test_byte_order_mark_quotes_and_line_separators_are_what_they_are(tmp_path):
+    found = read_examples(find_task('MRPC'), write(tmp_path / 'dev.tsv', MRPC))
+    assert found.texts == (('He said " no .', 'one\u2028line'), ('"quoted"', 'b'))
+    assert found.labels.tolist() == [1, 0] and found.indices == ('0', '1')
+
+
+def test_columns_are_found_by_name_in_any_order(tmp_path):
+    path = write(tmp_path / 'train.tsv', 'gold_label\textra\tsentence2\tsentence1\nneutral\tx\tB\tA\n')
+    found = read_examples(find_task('MNLI'), path)
+    assert found.texts == (('A', 'B'),) and found.labels.tolist() == [2]
+
+
+def test_test_set_has_no_labels_and_its_own_numbers(tmp_path):
+    path = write(tmp_path / 'test.tsv', 'index\tsentence\n7\tx\n9\ty\n')
+    found = read_examples(find_task('SST-2'), path, labelled=False)
+    assert found.labels is None and found.indices == ('7', '9')
+
+
+def test_file_without_a_header_is_read_where_the_task_says_so(tmp_path):
+    rows = 'gj04\t1\t\tOne sentence.\ngj04\t0\t*\tOther one.\n'
+    found = read_examples(find_task('CoLA'), write(tmp_path / 'train.tsv', rows))
+    assert found.texts == (('One sentence.',), ('Other one.',)) and found.labels.tolist() == [1, 0]
+    headed = read_examples(find_task('CoLA'), write(tmp_path / 'mirror.tsv', 'sentence\tlabel\nOne.\t1\n'))
+    assert headed.texts == (('One.',),)
+
+
+def test_rows_cut_short_are_left_out_only_where_they_are_known(tmp_path, caplog):
+    text = 'id\tquestion1\tquestion2\tis_duplicate\n0\ta\tb\t1\n1\ta\n2\tc\td\t0\n'
+    with caplog.at_level(logging.WARNING):
+        assert len(read_examples(find_task('QQP'), write(tmp_path / 'train.tsv', text))) == 2
+    assert '1 rows are cut short' in caplog.text
+    path = write(tmp_path / 'rte.tsv', 'index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\ta\n')
+    with pytest.raises(ValueError, match='rte.tsv: line 3 has 2 cells, and 4 are wanted'):
+        read_examples(find_task('RTE'), path)
+
+
+@pytest.mark.parametrize(
+    'name, text, said',
+    [
+        ('RTE', 'index\tsentence1\tlabel\n', "no column 'sentence2'; its header is index, sentence1, label"),
+        ('RTE', '', 'its header is empty'),
+        ('RTE', b'\xff\xfe', 'not UTF-8 at byte 0, in line 1'),
+        ('RTE', 'sentence1\tsentence2\tlabel\n', 'has no rows'),
+        (
+            'RTE',
+            'sentence1\tsentence2\tlabel\na\tb\tentailment\na\tb\tmaybe\n',
+            "line 3 has the label 'maybe', wanted entailment or not_",
+        ),
+        (
+            'STS-B',
+            'sentence1\tsentence2\tscore\na\tb\thigh\n',
+            "line 2 has the label 'high', wanted a number",
+        ),
+    ],
+)
+def test_file_that_is_not_as_it_should_be_is_refused_by_name(tmp_path, name, text, said):
+    with pytest.raises(ValueError, match=f'data.tsv: .*{said}'):
+        read_examples(find_task(name), write(tmp_path / 'data.tsv', text))
+
+
+@pytest.mark.parametrize(
+    'header, fields, label',
+    [
+        ('sentence\tlabel', ('sentence',), 'label'),
+        ('Quality\t#1 ID\t#2 ID\t#1 String\t#2 String', ('#1 String', '#2 String'), 'Quality'),
+        ('index\tsentence1\tsentence2\tgold_label', ('sentence1', 'sentence2'), 'gold_label'),
+        ('index\tquestion\tsentence\tlabel', ('question', 'sentence'), 'label'),  # QNLI, not SST-2
+        ('text\tverdict', ('text',), 'verdict'),
+        ('premise\thypothesis\tverdict', ('premise', 'hypothesis'), 'verdict'),
+    ],
+)
+def test_file_with_a_header_is_read_by_its_columns(tmp_path, header, fields, label):
+    count = len(header.split('\t'))
+    rows = ''.join('\t'.join(str((i + j) % 2) for j in range(count)) + '\n' for i in range(4))
+    path = write(tmp_path / 'dev.tsv', f'\ufeff{header}\n{rows}')
+    task = task_of_file(path)
+    assert (task.fields, task.label, task.head.labels) == (fields, label, ('0', '1'))
+    assert len(read_examples(task, path)) == 4
+
+
+def test_values_are_no_labels(tmp_path):
+    text = 'index\tsentence1\tsentence2\tscore\n0\ta\tb\t2.5\n1\ta\tb\t3.5\n'
+    assert task_of_file(write(tmp_path / 'dev.tsv', text)).head.kind == 'regression'
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('a\tb\tc\td\n', 'dev.tsv: its first line has the columns'),
+        ('text\tlabel\na\t1\n', 'dev.tsv: head: a classification has two different labels'),
+    ],
+)
+def test_file_of_other_columns_is_refused_by_name(tmp_path, text, said):
+    with pytest.raises(ValueError, match=said):
+        task_of_file(write(tmp_path / 'dev.tsv', text))
+
+
+@needs_glue
+@pytest.mark.parametrize('path', sorted(GLUE.glob('*/dev*.tsv')), ids=lambda path: path.parent.name)
+def test_real_development_sets_need_no_task_to_be_read(path):
+    by_name = read_examples(find_task(path.parent.name), path)
+    by_columns = read_examples(task_of_file(path), path)
+    assert by_columns.texts == by_name.texts and (by_columns.labels == by_name.labels).all()
+
+
+def test_sets_that_are_not_there_are_left_out_and_named(tmp_path, caplog):
+    write(tmp_path / 'MNLI' / 'dev_matched.tsv', 'sentence1\tsentence2\tgold_label\na\tb\tneutral\n')
+    with caplog.at_level(logging.INFO):
+        assert list(read_sets(find_task('MNLI'), tmp_path, find_task('MNLI').dev, labelled=True)) == [
+            'dev_matched'
+        ]
+    assert 'dev_mismatched.tsv' in caplog.text
+
+
+def test_majority_of_every_development_set_has_the_names_of_a_result(tmp_path):
+    header = 'sentence1\tsentence2\tgold_label\n'
+    rows = 'a\tb\tneutral\n' * 2 + 'a\tb\tentailment\n'
+    write(tmp_path / 'MNLI' / 'dev_matched.tsv', header + rows)
+    write(tmp_path / 'MNLI' / 'dev_mismatched.tsv', header + 'a\tb\tneutral\n')
+    assert majority_scores(find_task('MNLI'), tmp_path) == {
+        'dev_matched/accuracy': pytest.approx(200 / 3),
+        'dev_mismatched/accuracy': 100,
+    }
+
+
+@needs_glue
+@pytest.mark.parametrize(
+    'name, wanted',
+    [
+        ('SST-2', {'dev/accuracy': 100 * 444 / 872}),
+        ('MRPC', {'dev/accuracy': 100 * 279 / 408, 'dev/f1': 100 * 2 * 279 / (408 + 279)}),
+        ('RTE', {'dev/accuracy': 100 * 146 / 277}),
+    ],
+)
+def test_majority_of_real_development_sets(name, wanted):
+    assert majority_scores(find_task(name), GLUE) == pytest.approx(wanted)
+
+
+def test_first_rows():
+    examples = Examples((('a',), ('b',), ('c',)), np.array([1, 0, 1]), ('0', '1', '2'))
+    assert (
+        examples.first(2).texts == (('a',), ('b',))
+        and len(examples.first(2).labels) == 2
+        and len(examples.first(None)) == 3
+    )
+
+
+def test_submission_has_the_labels_of_the_task():
+    scores = np.array([[0.1, 3.0, 0.2], [5.0, 1.0, 2.0]])
+    assert (
+        submission(find_task('MNLI'), ('0', '1'), scores)
+        == b'index\tprediction\n0\tentailment\n1\tcontradiction\n'
+    )
+    assert submission(find_task('STS-B'), ('4',), np.array([[2.34567]])) == b'index\tprediction\n4\t2.346\n'
+
+
+@needs_glue
+@pytest.mark.parametrize(
+    'name, train, dev, test',
+    [
+        ('SST-2', 67349, {'dev': 872}, {'SST-2.tsv': 1821}),
+        ('MRPC', 3668, {'dev': 408}, {'MRPC.tsv': 1725}),
+        ('RTE', 2490, {'dev': 277}, {'RTE.tsv': 3000}),
+        ('MNLI', 20100, {'dev_matched': 9815}, {}),
+    ],
+)
+def test_real_files_have_their_rows(name, train, dev, test):
+    task = find_task(name)
+    assert len(read_examples(task, GLUE / task.train)) == train
+    found = read_sets(task, GLUE, task.dev, labelled=True)
+    assert {key: len(examples) for key, examples in found.items()} == dev
+    assert all(set(examples.labels) == set(range(len(task.head.labels))) for examples in found.values())
+    assert {
+        key: len(examples) for key, examples in read_sets(task, GLUE, task.test, labelled=False).items()
+    } == test
