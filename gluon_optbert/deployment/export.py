@@ -19,6 +19,7 @@ from ..network.running import TOKEN_INPUTS, feed_of, random_feed, run
 from ..network.saved_model import SavedModel
 from ..runs.arrays import BFLOAT16
 from ..runs.failures import RunFailed
+from ..runs.lock import locked
 from ..runs.staging import new_directory
 from ..tasks.features import sorted_batches
 from ..tasks.squad import Reading
@@ -112,7 +113,7 @@ def export(
     kind = kind_of(saved, head)
     if precision == 'bfloat16':
         need_bfloat16()
-    with new_directory(output) as staged:
+    with locked(output), new_directory(output) as staged:
         deployment, arrays = _prepared(saved, kind, precision, calibration, method)
         write_deployment(staged, deployment, arrays)
         network = _network(saved, kind)

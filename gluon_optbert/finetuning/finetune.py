@@ -18,6 +18,7 @@ from ..architecture.cost import ParameterCost
 from ..cutting.shrink import without_gates
 from ..network.model import build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
+from ..runs.lock import running
 from ..runs.manifest import sha256
 from ..runs.provenance import origin_here
 from ..runs.recipe import checked, to_dict
@@ -132,18 +133,26 @@ def finetune(
     Raises
     ------
     ValueError, FileNotFoundError, FileExistsError
-        Bad input, before the first step.
-    TrainingDiverged, Terminated
+        Bad input, before the first step; or another process is writing the output.
+    TrainingDiverged, Interrupted
         From `descend`.
     """
     recipe = checked(recipe)
     recipe.check_workers(workers)
+    with running(recipe.output, workers):
+        return _finetune(recipe, prepare, workers)
+
+
+def _finetune(
+    recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise], workers: Workers
+) -> FineTuningResult:
+    """`finetune`, while no other process writes the output."""
     directory = RunDirectory(recipe, read=lambda output: FineTuningResult.read(output / 'result.json'))
     if directory.result is not None:
         return directory.result
     work, path = directory.path, result_path(recipe)
     if directory.state is State.NEW:
-        refuse_existing(path, remedy='remove it, or give another --output or --results')
+        refuse_existing(path, remedy='give another --output or --results')
     saved = without_gates(read_model(recipe.model))
     exercise = prepare(saved)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's

@@ -14,6 +14,7 @@ from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import PARTS, Parameters, ParameterSpec, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
+from ..runs.lock import locked
 from ..runs.progress import Progress
 from ..runs.recipe import checked, option, to_dict
 from ..runs.staging import refuse_existing
@@ -179,10 +180,11 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
         If GluonNLP's model zoo cannot be reached.
     """
     recipe = checked(recipe)
-    refuse_existing(recipe.output)
-    source = read_source(recipe.source, vocabulary=recipe.vocabulary, heads=recipe.heads)
-    imported = convert(source, seed=recipe.seed, recipe=to_dict(recipe))
-    write_model(recipe.output, imported.model)
+    with locked(recipe.output):
+        refuse_existing(recipe.output)
+        source = read_source(recipe.source, vocabulary=recipe.vocabulary, heads=recipe.heads)
+        imported = convert(source, seed=recipe.seed, recipe=to_dict(recipe))
+        write_model(recipe.output, imported.model)
     return imported
 
 

@@ -26,6 +26,7 @@ from ..cutting.selection import Selection, select_units
 from ..cutting.shrink import shrink
 from ..network.model import OptBERTModel, build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
+from ..runs.lock import running
 from ..runs.progress import HeldOut, Progress
 from ..runs.provenance import ORIGIN, note_origin
 from ..runs.recipe import checked, to_dict
@@ -278,11 +279,17 @@ def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Rou
     Raises
     ------
     ValueError, FileNotFoundError, FileExistsError
-        Bad input, before the first step.
-    TrainingDiverged, Terminated
+        Bad input, before the first step; or another process is writing the output.
+    TrainingDiverged, Interrupted
         From `fit`.
     """
     recipe, workers = checked(recipe), workers or Workers()
+    with running(recipe.output, workers):
+        return _prune(recipe, workers)
+
+
+def _prune(recipe: PruneRecipe, workers: Workers) -> List[Round]:
+    """`prune`, while no other process writes the output."""
     current = _open(recipe, workers)
     if workers.first and not (recipe.output / 'rounds.json').exists():
         note_origin(recipe.output, workers=workers.size)

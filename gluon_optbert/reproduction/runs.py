@@ -23,6 +23,7 @@ from ..finetuning.squad import SquadRecipe, finetune_squad, read_parts
 from ..network.saved_model import SavedModel
 from ..pruning.algorithm import prune
 from ..pruning.recipe import PruneRecipe, read_start
+from ..runs.lock import running
 from ..runs.recipe import check_same, checked, fill, read_yaml, to_dict
 from ..runs.run_directory import RunDirectory
 from ..tasks.examples import read_examples
@@ -290,13 +291,19 @@ def run(made: Plan, *, workers: Optional[Workers] = None) -> None:
     Raises
     ------
     ValueError, FileNotFoundError, FileExistsError
-        Bad input, or an output that was begun with other settings.
-    TrainingDiverged, Terminated
+        Bad input, an output that was begun with other settings, or one that another process is writing.
+    TrainingDiverged, Interrupted
         From the runs.
     """
     workers = workers or Workers()
-    directory = RunDirectory(made.recipe, may_change=_LATER, name='table ')
-    directory.lay_out(workers, made.write)
+    with running(made.recipe.output, workers):
+        directory = RunDirectory(made.recipe, may_change=_LATER, name='table ')
+        directory.lay_out(workers, made.write)
+        _run(made, workers)
+
+
+def _run(made: Plan, workers: Workers) -> None:
+    """`run`, once the directory is laid out."""
     for row in made.chosen():
         _make(made, row, workers)
         for task in made.tasks:

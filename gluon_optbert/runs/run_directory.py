@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Any, Callable, Generic, Optional, Protocol, Sequence, TypeVar
+from typing import Any, Callable, Generic, Iterable, List, Optional, Protocol, Sequence, TypeVar
 
 from .recipe import check_same, save
 from .staging import new_directory, refuse_existing
@@ -22,6 +22,9 @@ class Ranks(Protocol):
 
     def barrier(self, name: str) -> None:
         """Wait until every worker is here."""
+
+    def sum(self, values: Iterable[float], *, name: str) -> List[float]:
+        """Sums over the workers."""
 
 
 class State(enum.Enum):
@@ -90,14 +93,14 @@ class RunDirectory(Generic[T]):
             self._check_recipe(output)
             return
         if read is None:
-            refuse_existing(output, remedy='go on with --resume, choose another path, or remove it')
+            refuse_existing(output, remedy='go on with --resume, or give another --output')
         else:
             refuse_existing(output)
         self.state = State.BEGUN if self.path.exists() else State.NEW
         if self.state is State.BEGUN:
             if not recipe.resume:
                 raise FileExistsError(
-                    f'{self.path} holds an unfinished run; go on with --resume, or remove it'
+                    f'{self.path} holds an unfinished run; go on with --resume, or give another --output'
                 )
             self._check_recipe(self.path)
 

@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Iterator
 
 
-def refuse_existing(output: Path, *, remedy: str = 'remove it or give another --output') -> None:
+def refuse_existing(output: Path, *, remedy: str = 'give another --output') -> None:
     """Raise FileExistsError if there is anything at `output`, FileNotFoundError if it can have no place."""
     if os.path.lexists(output):
         raise FileExistsError(f'{output}: exists, and nothing is overwritten; {remedy}')
+    check_place(output)
+
+
+def check_place(output: Path) -> None:
+    """Raise FileNotFoundError if `output` can have no place, because a file is where it needs a directory."""
     for parent in Path(output).absolute().parents:
         if parent.exists():
             if not parent.is_dir():

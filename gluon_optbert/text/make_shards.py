@@ -31,6 +31,7 @@ from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optiona
 import numpy as np
 
 from ..runs.failures import RunFailed
+from ..runs.lock import locked
 from ..runs.recipe import checked, option, to_dict
 from ..runs.staging import new_directory, refuse_existing
 from . import documents, shards, vocabulary
@@ -351,11 +352,17 @@ def make_shards(
     Raises
     ------
     ValueError, FileNotFoundError, FileExistsError
-        If the input, the vocabulary or the output cannot be used.
+        If the input, the vocabulary or the output cannot be used, or another process is writing the output.
     RunFailed
         If a worker process dies.
     """
     recipe = checked(recipe)
+    with locked(recipe.output):
+        return _make_shards(recipe, progress)
+
+
+def _make_shards(recipe: ShardRecipe, progress: Optional[Callable[[int, int], None]]) -> ShardSummary:
+    """`make_shards`, while no other process writes the output."""
     began = time.perf_counter()
     refuse_existing(recipe.output)
     vocab = vocabulary.read_vocabulary(recipe.vocab)

@@ -15,6 +15,7 @@ from ..architecture.named import resolve
 from ..architecture.parameters import PARTS, parameter_table
 from ..network.model import OptBERTModel, build, named_parameters, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
+from ..runs.lock import running
 from ..runs.progress import Progress
 from ..runs.provenance import ORIGIN, note_origin
 from ..runs.recipe import checked, to_dict
@@ -150,12 +151,18 @@ def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Pr
     Raises
     ------
     ValueError, FileNotFoundError, FileExistsError
-        Bad input, before the first step.
-    TrainingDiverged, Terminated
+        Bad input, before the first step; or another process is writing the output.
+    TrainingDiverged, Interrupted
         From `fit`.
     """
     recipe, workers = checked(recipe), workers or Workers()
     recipe.check_workers(workers)
+    with running(recipe.output, workers):
+        return _pretrain(recipe, workers)
+
+
+def _pretrain(recipe: PretrainRecipe, workers: Workers) -> Progress:
+    """`pretrain`, while no other process writes the output."""
     directory = RunDirectory(recipe, read=_read_progress)
     if directory.result is not None:  # it was done, though it may not have lived to say so
         workers.barrier('seen')
