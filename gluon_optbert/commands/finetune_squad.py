@@ -1,7 +1,7 @@
 """Fine-tune a model directory, pruned or not, on SQuAD."""
 
 from .. import SquadRecipe, finetune_squad
-from ..finetuning.recipe import result_path
+from ..finetuning.recipe import written
 from ..finetuning.result import summary
 from ..runs.command_line import parse
 from ..training.distributed import Workers
@@ -18,4 +18,4 @@ def main(argv=None):
     result = finetune_squad(recipe, workers=workers)
     if workers.first:
         following = line('optbert-export', recipe.output / f'seed-{recipe.seeds[0]}', '--output', 'deploy')
-        print(f'{summary(result)}\nwrote {recipe.output} and {result_path(recipe)}\nnext: {following}')
+        print(f'{summary(result)}\n{written(recipe)}\nnext: {following}')

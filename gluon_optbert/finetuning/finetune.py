@@ -31,7 +31,7 @@ from ..training.reporter import Reporter
 from ..training.states import States
 from .exercise import Exercise
 from .objective import FineTuning, start_parameters
-from .recipe import FineTuneRecipe, result_path
+from .recipe import RESULT, FineTuneRecipe, copy_path
 from .result import FineTuningResult, SeedRun
 
 
@@ -113,6 +113,13 @@ def _result(
     )
 
 
+def _copy(result: FineTuningResult, recipe: FineTuneRecipe, workers: Workers) -> None:
+    """Leave the copy of the result file that was asked for, unless there is a file already."""
+    path = copy_path(recipe)
+    if path is not None and workers.first and not path.exists():
+        write_file(path, result.to_json())
+
+
 def finetune(
     recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise], *, workers: Workers
 ) -> FineTuningResult:
@@ -147,12 +154,15 @@ def _finetune(
     recipe: FineTuneRecipe, prepare: Callable[[SavedModel], Exercise], workers: Workers
 ) -> FineTuningResult:
     """`finetune`, while no other process writes the output."""
-    directory = RunDirectory(recipe, read=lambda output: FineTuningResult.read(output / 'result.json'))
+    directory = RunDirectory(
+        recipe, read=lambda output: FineTuningResult.read(output / RESULT), may_change=('resume', 'results')
+    )
     if directory.result is not None:
+        _copy(directory.result, recipe, workers)
         return directory.result
-    work, path = directory.path, result_path(recipe)
-    if directory.state is State.NEW:
-        refuse_existing(path, remedy='give another --output or --results')
+    work, copy = directory.path, copy_path(recipe)
+    if directory.state is State.NEW and copy is not None:
+        refuse_existing(copy, remedy='give another --output or --results')
     saved = without_gates(read_model(recipe.model))
     exercise = prepare(saved)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
@@ -166,8 +176,8 @@ def _finetune(
                 (work / f'seed-{seed}.jsonl').unlink()
     result = _result(recipe, saved, exercise, workers, work)
     if workers.first:
-        write_file(work / 'result.json', result.to_json())
-        write_file(path, result.to_json())
+        write_file(work / RESULT, result.to_json())
         os.rename(work, recipe.output)
+    _copy(result, recipe, workers)
     workers.barrier('written')
     return result

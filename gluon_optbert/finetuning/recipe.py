@@ -9,6 +9,8 @@ from typing import List, Optional, Tuple
 from ..runs.recipe import checked, option
 from ..training.recipe import WeightRecipe
 
+RESULT = 'result.json'  # in the output
+
 
 @dataclasses.dataclass(frozen=True)
 class FineTuneRecipe(WeightRecipe):
@@ -18,7 +20,9 @@ class FineTuneRecipe(WeightRecipe):
     data: Optional[Path] = option(
         'directory of the data in the official layout; by default GluonNLP downloads the data', None
     )
-    results: Path = option('directory for the result file, which is named after the output', Path('results'))
+    results: Optional[Path] = option(
+        'directory for a copy of the result file, named after the output; by default no copy', None
+    )
     seeds: Tuple[int, ...] = option(
         'random seeds of the head, data order and dropout; one run for each', (1,)
     )
@@ -62,6 +66,19 @@ class FineTuneRecipe(WeightRecipe):
 
 
 def result_path(recipe: FineTuneRecipe) -> Path:
-    """The result file of a run, named after its output."""
+    """The result file of a run."""
+    return checked(recipe).output / RESULT
+
+
+def copy_path(recipe: FineTuneRecipe) -> Optional[Path]:
+    """The copy of the result file that was asked for, named after the output; None if none was."""
     recipe = checked(recipe)
-    return recipe.results / f'{recipe.output.name}.json'
+    return None if recipe.results is None else recipe.results / f'{recipe.output.name}.json'
+
+
+def written(recipe: FineTuneRecipe) -> str:
+    """What a run wrote, for people."""
+    copy = copy_path(recipe)
+    return f'wrote {recipe.output}; its scores are in {result_path(recipe)}' + (
+        '' if copy is None else f' and in {copy}'
+    )

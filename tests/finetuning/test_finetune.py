@@ -77,7 +77,7 @@ def test_recipe_made_by_hand_may_have_strings_for_paths(finished, model_director
 
 def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
     base, result = finished
-    assert sorted(os.listdir(base)) == ['results', 'run']
+    assert os.listdir(base) == ['run']
     assert sorted(os.listdir(base / 'run')) == ['recipe.yaml', 'result.json', 'seed-1', 'seed-2']
     for seed in (1, 2):
         assert set(os.listdir(base / 'run' / f'seed-{seed}')) == FILES | {'SST-2.tsv'}
@@ -86,8 +86,7 @@ def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
             saved.head == Head('classification', ('0', '1'), 'SST-2')
             and SeedRun.from_dict(saved.progress) == result.runs[seed - 1]
         )
-    assert FineTuningResult.read(base / 'results' / 'run.json') == result
-    assert (base / 'results' / 'run.json').read_bytes() == (base / 'run' / 'result.json').read_bytes()
+    assert FineTuningResult.read(base / 'run' / 'result.json') == result
 
 
 def test_result_says_where_it_comes_from(finished):
@@ -170,7 +169,7 @@ def test_resumed_run_equals_the_uninterrupted_one(select, model_directory, glue,
             == contents(tmp_path / 'whole' / 'run' / seed)['model.params']
         )
         assert records(tmp_path / 'run' / seed) == records(tmp_path / 'whole' / 'run' / seed)
-    assert sorted(os.listdir(tmp_path)) == ['results', 'run', 'whole']
+    assert sorted(os.listdir(tmp_path)) == ['run', 'whole']
     assert finetune_glue(recipe_for(model_directory, glue, tmp_path, resume=True, **options)) == result
 
 
@@ -228,9 +227,8 @@ def test_recorded_result_is_written_again_byte_by_byte(path):
 
 def test_result_is_what_its_files_hold(finished):
     base, result = finished
-    content = (base / 'results' / 'run.json').read_bytes()
-    assert content == (base / 'run' / 'result.json').read_bytes() == result.to_json()
-    assert FineTuningResult.read(base / 'results' / 'run.json') == result
+    content = (base / 'run' / 'result.json').read_bytes()
+    assert content == result.to_json()
     values = json.loads(content)
     assert values['unit'] == 'percent' and values['seeds'] == [1, 2]
     with_more = FineTuningResult.from_dict({**values, 'of a later version': 3}, source='run.json')
@@ -439,9 +437,28 @@ def test_nothing_is_overwritten(finished, model_directory, glue):
     before = contents(base)
     with pytest.raises(FileExistsError, match='run: exists'):
         finetune_glue(recipe_for(model_directory, glue, base))
-    with pytest.raises(FileExistsError, match='run.json: exists'):
-        finetune_glue(recipe_for(model_directory, glue, base, output=str(base / 'other' / 'run')))
     assert contents(base) == before
+
+
+def test_nothing_is_written_where_the_command_was_started(model_directory, glue, tmp_path, monkeypatch):
+    (tmp_path / 'here').mkdir()
+    monkeypatch.chdir(tmp_path / 'here')
+    finetune_glue(recipe_for(model_directory, glue, tmp_path / 'there', epochs=1))
+    assert os.listdir(tmp_path / 'here') == []
+
+
+def test_a_copy_of_the_result_goes_where_it_is_asked_for(model_directory, glue, tmp_path):
+    copies = str(tmp_path / 'results')
+    result = finetune_glue(recipe_for(model_directory, glue, tmp_path, epochs=1, results=copies))
+    copy = tmp_path / 'results' / 'run.json'
+    assert copy.read_bytes() == (tmp_path / 'run' / 'result.json').read_bytes()
+    other = {'epochs': 1, 'results': copies, 'output': str(tmp_path / 'other' / 'run')}
+    with pytest.raises(FileExistsError, match='run.json: exists'):
+        finetune_glue(recipe_for(model_directory, glue, tmp_path, **other))
+    assert not (tmp_path / 'other').exists()
+    more = {'epochs': 1, 'resume': True, 'results': str(tmp_path / 'elsewhere')}
+    assert finetune_glue(recipe_for(model_directory, glue, tmp_path, **more)) == result
+    assert (tmp_path / 'elsewhere' / 'run.json').read_bytes() == copy.read_bytes()
 
 
 def test_command_fine_tunes_and_says_what_comes_next(model_directory, glue, tmp_path):
@@ -451,7 +468,7 @@ def test_command_fine_tunes_and_says_what_comes_next(model_directory, glue, tmp_
     assert done.returncode == 0, done.stderr
     assert (
         done.stdout.startswith('SST-2, seeds 3: dev/accuracy ')
-        and f'wrote {tmp_path / "run"} and' in done.stdout
+        and f'wrote {tmp_path / "run"}; its scores are in {tmp_path / "run" / "result.json"}' in done.stdout
     )
     assert 'next: python tools/export_model.py' in done.stdout and '| dev/accuracy ' in done.stderr
 
@@ -473,7 +490,7 @@ def test_two_workers_fine_tune_as_one(model_directory, glue, tmp_path):
     flags = [part for name, value in values.items() for part in ('--' + name.replace('_', '-'), str(value))]
     done = horovodrun(ROOT / 'finetune' / 'run_glue.py', *flags)
     assert done.returncode == 0, done.stderr
-    two = FineTuningResult.read(tmp_path / 'two' / 'results' / 'run.json')
+    two = FineTuningResult.read(tmp_path / 'two' / 'run' / 'result.json')
     assert two.origin['workers'] == 2 and two.mean == pytest.approx(one.mean)
     found, wanted = (read_model(tmp_path / name / 'run' / 'seed-1').parameters for name in ('two', 'one'))
     for name, value in wanted.items():

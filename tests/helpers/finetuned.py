@@ -72,7 +72,6 @@ def values_for(model, data, base, **more):
         'model': str(model),
         'data': str(data),
         'output': str(base / 'run'),
-        'results': str(base / 'results'),
         'task': 'SST-2',
         'max_length': 16,
         'epochs': 2,

@@ -196,18 +196,7 @@ class Trial:
         self.run('optbert-verify', 'pruned')
         self.run('optbert-report', 'pruned', '--output', 'report.html')
         words = ['--task', 'SST-2', '--model', 'pruned/round-1/model', '--data', 'glue', '--epochs', 1]
-        words += [
-            '--batch-size',
-            8,
-            '--max-length',
-            16,
-            '--seeds',
-            1,
-            '--output',
-            'tuned',
-            '--results',
-            'results',
-        ]
+        words += ['--batch-size', 8, '--max-length', 16, '--seeds', 1, '--output', 'tuned']
         self.run('optbert-finetune-glue', 'glue', *words)
         self.run('optbert-export', 'tuned/seed-1', '--output', 'deploy', '--onnx')
         (self.work / 'sentences.txt').write_text('the old ship is good\na small bird\n', encoding='utf-8')
