@@ -36,6 +36,9 @@ class Exercise:
         The scores of every held-out set and test set → what to leave beside the model, by file name.
     samples : mapping of str to int
         How many there are of each, in the units of the data set.
+    majority : mapping of str to float
+        The scores of always giving the commonest answer of a held-out set, in percent, by set and score:
+        ``dev/accuracy``.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Exercise:
     test: Mapping[str, Features]
     files: Callable[[Mapping[str, np.ndarray]], Mapping[str, bytes]]
     samples: Mapping[str, int]
+    majority: Mapping[str, float]
 
 
 def data_directory(

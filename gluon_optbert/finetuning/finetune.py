@@ -110,6 +110,7 @@ def _result(
         runs=tuple(SeedRun.from_dict(read_model(work / f'seed-{seed}').progress) for seed in recipe.seeds),
         recipe=to_dict(recipe),
         origin={**origin_here(), 'workers': workers.size},
+        majority=dict(exercise.majority),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 import numpy as np
 
 from ..runs.progress import Epoch
+from ..runs.scores import MARK, NOTE, score_text
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
 UNIT = 'percent'
@@ -87,6 +88,9 @@ class FineTuningResult:
         As it was run.
     origin : mapping
         ``commit``, ``versions``, ``machine`` and the number of ``workers``.
+    majority : mapping of str to float, optional
+        The scores of always giving the majority class, in percent: for SQuAD, of giving no answer. A file of
+        an earlier version has none.
     more : mapping
         What the file of another version says beside these.
     """
@@ -100,6 +104,7 @@ class FineTuningResult:
     runs: Tuple[SeedRun, ...]
     recipe: Mapping[str, Any]
     origin: Mapping[str, Any]
+    majority: Optional[Mapping[str, float]] = None
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -135,6 +140,7 @@ class FineTuningResult:
                 **{name: values[name] for name in _PLAIN},
                 runs=tuple(SeedRun.from_dict(run) for run in values['runs']),
                 origin={name: values[name] for name in _ORIGIN if name in values},
+                majority=None if values.get('majority') is None else dict(values['majority']),
                 more={name: value for name, value in values.items() if name not in _NAMES},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -173,6 +179,7 @@ class FineTuningResult:
             'runs': [run.to_dict() for run in self.runs],
             'mean': self.mean,
             'std': self.std,
+            **({} if self.majority is None else {'majority': dict(self.majority)}),
             'recipe': dict(self.recipe),
             **self.origin,
             **self.more,
@@ -185,14 +192,24 @@ class FineTuningResult:
 
 _PLAIN = ('task', 'metric', 'model_sha256', 'parameters', 'architecture', 'samples', 'recipe')
 _ORIGIN = ('commit', 'versions', 'machine', 'workers')
-_NAMES = {'format', 'version', 'unit', 'seeds', 'runs', 'mean', 'std', *_PLAIN, *_ORIGIN}
+_NAMES = {'format', 'version', 'unit', 'seeds', 'runs', 'mean', 'std', 'majority', *_PLAIN, *_ORIGIN}
 
 
 def summary(result: FineTuningResult) -> str:
-    """The scores of a result in one line."""
-    std = result.std
-    parts = [
-        f'{name} {mean:.2f}' + ('' if std[name] is None else f' ± {std[name]:.2f}')
+    """The scores of a result in one line, then those of the majority class; a score that is no better is
+    marked.
+    """
+    std, majority = result.std, result.majority or {}
+    scores = {
+        name: score_text(mean, std[name], majority=majority.get(name), digits=2)
         for name, mean in result.mean.items()
-    ]
-    return f'{result.task}, seeds {",".join(map(str, result.seeds))}: ' + ' | '.join(parts)
+    }
+    parts = ' | '.join(f'{name} {text}' for name, text in scores.items())
+    lines = [f'{result.task}, seeds {",".join(map(str, result.seeds))}: {parts}']
+    if majority:
+        constant = ' | '.join(f'{name} {score_text(value, digits=2)}' for name, value in majority.items())
+        what = 'no answer to any question' if result.task.startswith('SQuAD') else 'always the majority class'
+        lines.append(f'{what}: {constant}')
+    if any(text.endswith(MARK) for text in scores.values()):
+        lines.append(NOTE)
+    return '\n'.join(lines)

@@ -144,7 +144,15 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
             **{part: len(asked) for part, asked in questions.items()},
             **{f'{part}_windows': len(made.features) for part, made in windows.items()},
         },
+        majority={f'dev/{name}': value for name, value in unanswered(texts, recipe.version).items()},
     )
+
+
+def unanswered(texts: Mapping[str, Sequence[str]], version: str) -> Dict[str, float]:
+    """The exact match and F1 of answering no question at all, in percent."""
+    score = squad_v1 if version == '1.1' else squad_v2
+    names = ('exact_match', 'exact', 'f1')
+    return {name: value for name, value in score(texts, dict.fromkeys(texts, '')).items() if name in names}
 
 
 def measure(texts: Mapping[str, Sequence[str]], found: Mapping[str, Mapping[str, Any]]) -> Dict[str, float]:

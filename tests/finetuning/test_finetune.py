@@ -27,7 +27,7 @@ from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.exercise import data_directory
 from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue, prepare_glue, task_directory
 from gluon_optbert.finetuning.objective import predict, start_parameters
-from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
+from gluon_optbert.finetuning.result import FineTuningResult, SeedRun, summary
 from gluon_optbert.network.losses import TaskLoss
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import random_feed
@@ -108,6 +108,23 @@ def test_mean_and_deviation_are_those_of_the_seeds(finished):
     found = [run.scores['dev/accuracy'] for run in finished[1].runs]
     assert finished[1].mean['dev/accuracy'] == pytest.approx(sum(found) / 2)
     assert finished[1].std['dev/accuracy'] == pytest.approx(abs(found[0] - found[1]) / 2**0.5)
+
+
+def test_result_has_the_score_of_the_majority_class(finished, glue):
+    labels = [line.split('\t')[1] for line in (glue / 'SST-2' / 'dev.tsv').read_text().splitlines()[1:]]
+    majority = 100 * max(labels.count('0'), labels.count('1')) / len(labels)
+    assert finished[1].majority == {'dev/accuracy': pytest.approx(majority)}
+    assert FineTuningResult.read(finished[0] / 'run' / 'result.json').majority == finished[1].majority
+
+
+def test_summary_marks_a_score_that_the_majority_class_has_as_well(finished):
+    good, poor = (
+        dataclasses.replace(finished[1], majority={'dev/accuracy': finished[1].mean['dev/accuracy'] + more})
+        for more in (-1.0, 0.0)
+    )
+    assert '*' not in summary(good) and 'always the majority class: dev/accuracy' in summary(good)
+    first, _, last = summary(poor).splitlines()
+    assert first.endswith(' *') and last.startswith('* no better than the majority class')
 
 
 def test_metrics_hold_the_logged_steps_and_an_evaluation_each_epoch(finished):

@@ -19,7 +19,7 @@ from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.squad import SquadRecipe, finetune_squad
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.recipe import RecipeError
-from gluon_optbert.tasks.metrics import squad_v1, squad_v2
+from gluon_optbert.tasks.metrics import normalised, squad_v1, squad_v2
 from gluon_optbert.tasks.squad import read_questions
 from gluon_optbert.training.loop import Terminated
 
@@ -59,6 +59,11 @@ def test_squad_leaves_predictions_that_have_its_scores(version, model_directory,
         )
         assert result.mean['dev/best_f1'] >= result.mean['dev/f1']
     assert result.samples['dev'] == 11 < result.samples['dev_windows'] and result.metric == 'dev/f1'
+    empty = sum(not any(map(normalised, answers)) for answers in texts.values())  # 'a' is an article
+    share = pytest.approx(100 * empty / len(texts))
+    assert result.majority == (
+        {'dev/exact_match': share, 'dev/f1': 0} if version == '1.1' else {'dev/exact': share, 'dev/f1': share}
+    )
     assert read_model(directory).head == Head('question_answering', (), f'SQuAD v{version}')
     assert export(read_model(directory), tmp_path / 'deploy')['relative_difference']['scores'] < 1e-5
     questions = {

@@ -28,6 +28,7 @@ CHANGING_FIELDS = {
     'versions',
     'machine',
     'recipe',
+    'majority',  # of the data, not of a network
     'resumed_at',
     'workers',
 }

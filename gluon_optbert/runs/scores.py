@@ -1,0 +1,32 @@
+"""Scores in percent, as tables and messages show them."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+MARK = '*'  # behind a score that is no better than the majority class's
+NOTE = f'{MARK} no better than the majority class, which needs no network'
+_ROUNDING = 1e-6  # percent; means over seeds of equal scores differ by less
+
+
+def exceeds(score: float, majority: Optional[float]) -> bool:
+    """Whether a score is better than the majority class's; true where that is not known."""
+    return majority is None or score > majority + _ROUNDING
+
+
+def score_text(
+    mean: float, std: Optional[float] = None, *, majority: Optional[float] = None, digits: int = 1
+) -> str:
+    """A score for people, such as ``81.7 ± 0.4``; `MARK` stands behind one that is no better than `majority`.
+
+    Parameters
+    ----------
+    mean, std : float
+        In percent. A single run has no deviation.
+    majority : float, optional
+        The score of always giving the majority class, in percent.
+    digits : int
+        Behind the point.
+    """
+    spread = '' if std is None else f' ± {std:.{digits}f}'
+    return f'{mean:.{digits}f}{spread}' + ('' if exceeds(mean, majority) else f' {MARK}')
