@@ -403,6 +403,7 @@ def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -
         'metric': f'{next(iter(exercise.heldout))}/{exercise.metric}',
         'unit': 'percent',
         'samples': dict(exercise.samples),
+        'majority': dict(exercise.majority),
         'model_sha256': sha256(recipe.model / 'model.params'),
         'parameters': int(ParameterCost().cost(saved.architecture)),
         'recipe': to_dict(recipe),
@@ -421,7 +422,7 @@ def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -
         name
         for name, value in wanted.items()
         if begun.get(name) != value
-        and name not in (*_LATER, 'recipe', 'machine', 'system', 'runs', 'summary')
+        and name not in (*_LATER, 'recipe', 'machine', 'system', 'majority', 'runs', 'summary')
     ]
     if changed:
         raise ValueError(

@@ -31,6 +31,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.manifest import sha256
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, save, to_dict
+from gluon_optbert.runs.scores import NOTE, score_text
 from gluon_optbert.runs.staging import new_directory, refuse_existing
 from gluon_optbert.text.vocabulary import vocabulary_hash
 
@@ -250,18 +251,22 @@ def probe_rows(comparison: Comparison) -> List[Dict[str, Any]]:
 
 
 def probe_table(comparison: Comparison, task: str) -> Html:
-    """Accuracies and selectivities of one task, a column for each layer."""
-    found = {network: results[task] for network, results in comparison.probes.items()}
-    deepest = max(len(result.accuracy) for result in found.values())
-    rows = [
-        [network, measure, *series]
-        for network, result in found.items()
-        for measure, series in (('accuracy', result.accuracy), ('selectivity', result.selectivity))
-        if series
-    ]
-    return table(
-        ['network', 'on held-out sequences', 'embedding', *(f'layer {i}' for i in range(1, deepest))],
-        [row + [None] * (deepest + 2 - len(row)) for row in rows],
+    """Accuracies and selectivities of one task on held-out sequences, a column for each layer."""
+    probes = {network: results[task] for network, results in comparison.probes.items()}
+    deepest = max(len(result.accuracy) for result in probes.values())
+    majority = 100 * comparison.tasks[task].majority
+    rows = [['majority class', 'accuracy', *[score_text(majority)] * deepest]]
+    for network, result in probes.items():
+        accuracies = [score_text(100 * value, majority=majority) for value in result.accuracy]
+        rows.append([network, 'accuracy', *accuracies])
+        if result.selectivity:
+            rows.append([network, 'selectivity', *(f'{100 * value:.1f}' for value in result.selectivity)])
+    heads = ['network', 'percent', 'embedding', *(f'layer {i}' for i in range(1, deepest))]
+    return joined(
+        [
+            table(heads, [row + [None] * (len(heads) - len(row)) for row in rows]),
+            tag('p', f'{NOTE}.', class_='note'),
+        ]
     )
 
 

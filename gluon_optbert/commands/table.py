@@ -19,13 +19,13 @@ def main(argv=None):
     recipe = parse(TableRecipe, argv, description=__doc__, example=line('optbert-table', *words))
     workers = Workers()
     if not recipe.render:
-        made = plan(recipe, workers=workers)
+        table_plan = plan(recipe, workers=workers)
         if recipe.dry_run:
-            said = readable(made, measure(made, workers))
+            estimate = readable(table_plan, measure(table_plan, workers))
             if workers.first:
-                print(said)
+                print(estimate)
             return
-        run(made, workers=workers)
+        run(table_plan, workers=workers)
     if workers.first:
         written = write_tables(recipe.output)
         print((recipe.output / 'table.md').read_text(encoding='utf-8'))

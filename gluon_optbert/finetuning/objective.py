@@ -84,11 +84,11 @@ def predict(
     for batch in evaluation_batches(features, tokens=tokens, rank=workers.rank, workers=workers.size):
         feed = feed_of(batch, TOKEN_INPUTS, ctx=workers.context())
         with autograd.predict_mode():
-            found = model(*feed.values()).asnumpy()
+            output = model(*feed.values()).asnumpy()
         if by_token:
-            scores[batch.rows, : found.shape[1]] = found
+            scores[batch.rows, : output.shape[1]] = output
         else:
-            scores[batch.rows] = found
+            scores[batch.rows] = output
     return workers.total(scores, name='scores')
 
 

@@ -47,22 +47,22 @@ class FineTuneRecipe(WeightRecipe):
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = super().problems()
+        problems = super().problems()
         for name in ('epochs', 'limit', 'evaluation_limit', 'evaluation_tokens'):
             value = getattr(self, name)
             if value is not None and value < 1:
-                found.append(f'{name} must be at least 1, found {value}')
+                problems.append(f'{name} must be at least 1, found {value}')
         if (
             not self.seeds
             or len(set(self.seeds)) < len(self.seeds)
             or min(self.seeds) < 0
             or max(self.seeds) >= 2**32
         ):
-            found.append(
+            problems.append(
                 f'seeds must be different numbers from 0 to 2^32 - 1, found '
                 f'{",".join(map(str, self.seeds)) or "none"}'
             )
-        return found
+        return problems
 
 
 def result_path(recipe: FineTuneRecipe) -> Path:

@@ -142,7 +142,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         files=files,
         samples={
             **{part: len(asked) for part, asked in questions.items()},
-            **{f'{part}_windows': len(made.features) for part, made in windows.items()},
+            **{f'{part}_windows': len(part_windows.features) for part, part_windows in windows.items()},
         },
         majority={f'dev/{name}': value for name, value in unanswered(texts, recipe.version).items()},
     )
@@ -155,17 +155,17 @@ def unanswered(texts: Mapping[str, Sequence[str]], version: str) -> Dict[str, fl
     return {name: value for name, value in score(texts, dict.fromkeys(texts, '')).items() if name in names}
 
 
-def measure(texts: Mapping[str, Sequence[str]], found: Mapping[str, Mapping[str, Any]]) -> Dict[str, float]:
+def measure(texts: Mapping[str, Sequence[str]], files: Mapping[str, Mapping[str, Any]]) -> Dict[str, float]:
     """The official scores of what `answer_files` gave.
 
     In version 2.0 they are those of ``predictions.json``; the best thresholds are those for ``answers.json``,
     in which no answer is withheld yet, with ``null_odds.json``."""
-    if 'null_odds.json' not in found:
-        return squad_v1(texts, found['predictions.json'])
-    given = squad_v2(texts, found['predictions.json'])
-    best = squad_v2(texts, found['answers.json'], found['null_odds.json'], threshold=float('inf'))
+    if 'null_odds.json' not in files:
+        return squad_v1(texts, files['predictions.json'])
+    measured = squad_v2(texts, files['predictions.json'])
+    best = squad_v2(texts, files['answers.json'], files['null_odds.json'], threshold=float('inf'))
     return {
-        **{name: value for name, value in given.items() if not name.endswith('total')},
+        **{name: value for name, value in measured.items() if not name.endswith('total')},
         **{name: value for name, value in best.items() if name.startswith('best')},
     }
 

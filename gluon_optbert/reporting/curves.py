@@ -39,12 +39,12 @@ class Segment:
 
     def series(self, name: str) -> Tuple[List[float], List[float]]:
         """Steps of the run and values, where there is one."""
-        found = [
+        points = [
             (self.start + record['step'], record[name])
             for record in self.records
             if isinstance(record.get(name), (int, float))
         ]
-        return [step for step, _ in found], [value for _, value in found]
+        return [step for step, _ in points], [value for _, value in points]
 
 
 def read_metrics(path: Path) -> List[Dict[str, Any]]:

@@ -16,6 +16,7 @@ MEDIA = {'png': 'image/png', 'svg': 'image/svg+xml'}
 DEEPEST = 6  # tables in tables; below, a value is shown as JSON
 FEW = 6  # values that a cell shows without being asked
 VOID = ('img', 'meta')
+NUMBER = re.compile(r'[-+]?\d[\d,]*(\.\d+)?( ± [\d.]+)?( ?(%|M|G|MB|ms|×))?( \*)?')
 CSS = """
 :root { color-scheme: light; --ink: #1d2733; --pale: #5b6875; --line: #d9dfe5; --accent: #0072b2; }
 * { box-sizing: border-box; }
@@ -96,7 +97,7 @@ def _is_number(value: Any) -> bool:
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
-        or (isinstance(value, str) and re.fullmatch(r'[-\d.,]+ ?%', value) is not None)
+        or (isinstance(value, str) and NUMBER.fullmatch(value) is not None)
     )
 
 

@@ -9,16 +9,17 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from ..runs.markdown import markdown_table
+from ..runs.scores import MARK, NOTE, score_text
 
 SIDES = {'here': 'this package', 'peer': 'Transformers'}
 
 
 def _paired(runs: Sequence[Mapping[str, Any]]) -> Dict[int, Dict[str, Mapping[str, Any]]]:
     """The runs of both sides by seed, of the seeds that have both."""
-    found: Dict[int, Dict[str, Mapping[str, Any]]] = {}
+    by_seed: Dict[int, Dict[str, Mapping[str, Any]]] = {}
     for run in runs:
-        found.setdefault(run['seed'], {})[run['side']] = run
-    return {seed: sides for seed, sides in sorted(found.items()) if len(sides) == len(SIDES)}
+        by_seed.setdefault(run['seed'], {})[run['side']] = run
+    return {seed: sides for seed, sides in sorted(by_seed.items()) if len(sides) == len(SIDES)}
 
 
 def _spread(values: Sequence[float]) -> Dict[str, Optional[float]]:
@@ -44,33 +45,35 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
 
     first = next(iter(paired.values()))['here']
     scores, seconds = ({name: compared(kind, name) for name in first[kind]} for kind in ('scores', 'seconds'))
-    for found in scores.values():
-        found['difference'] = found['here']['mean'] - found['peer']['mean']
-    for found in seconds.values():
-        found['ratio'] = found['here']['mean'] / found['peer']['mean']
+    for sides in scores.values():
+        sides['difference'] = sides['here']['mean'] - sides['peer']['mean']
+    for sides in seconds.values():
+        sides['ratio'] = sides['here']['mean'] / sides['peer']['mean']
     return {'seeds': list(paired), 'scores': scores, 'seconds': seconds}
 
 
-def _shown(spread: Mapping[str, Optional[float]], digits: int) -> str:
-    return f'{spread["mean"]:.{digits}f}' + (
-        '' if spread['std'] is None else f' ± {spread["std"]:.{digits}f}'
-    )
-
-
 def table(result: Mapping[str, Any]) -> str:
-    """Scores in percent, then seconds, seed by seed and over all, as Markdown."""
-    paired, summary = _paired(result['runs']), result['summary']
-    if not paired:
+    """Scores in percent beside the majority class's, then seconds, seed by seed and over all, as Markdown."""
+    if not _paired(result['runs']):
         return 'no seed has been run on both sides'
-    tables = []
-    for kind, digits, last in (('scores', 2, 'difference'), ('seconds', 1, 'ratio')):
-        rows: List[Tuple[Any, ...]] = []
-        for name, found in summary[kind].items():
-            for seed, sides in paired.items():
-                here, peer = (sides[side][kind][name] for side in SIDES)
-                compared = f'{here - peer:+.2f}' if last == 'difference' else f'{here / peer:.3f}'
-                rows.append((name, seed, f'{here:.{digits}f}', f'{peer:.{digits}f}', compared))
-            compared = f'{found[last]:+.2f}' if last == 'difference' else f'{found[last]:.3f}'
-            rows.append((name, 'mean', *(_shown(found[side], digits) for side in SIDES), compared))
-        tables.append(markdown_table([kind, 'seed', SIDES['here'], SIDES['peer'], last], rows))
-    return '\n\n'.join(tables)
+    tables = [_table(result, 'scores', 'difference'), _table(result, 'seconds', 'ratio')]
+    return '\n\n'.join(tables) + (f'\n\n{NOTE}' if f' {MARK} |' in tables[0] else '')
+
+
+def _table(result: Mapping[str, Any], kind: str, last: str) -> str:
+    """The table of a kind, with how the sides compare in its last column."""
+    digits, majority = (2, result.get('majority') or {}) if kind == 'scores' else (1, {})
+    rows: List[Tuple[Any, ...]] = []
+    for name, over_all in result['summary'][kind].items():
+        least = majority.get(name)
+        for seed, sides in _paired(result['runs']).items():
+            here, peer = (sides[side][kind][name] for side in SIDES)
+            texts = (score_text(value, majority=least, digits=digits) for value in (here, peer))
+            compared = f'{here - peer:+.2f}' if last == 'difference' else f'{here / peer:.3f}'
+            rows.append((name, seed, *texts, compared))
+        texts = (score_text(**over_all[side], majority=least, digits=digits) for side in SIDES)
+        compared = f'{over_all[last]:+.2f}' if last == 'difference' else f'{over_all[last]:.3f}'
+        rows.append((name, 'mean', *texts, compared))
+        if least is not None:
+            rows.append((name, 'majority class', *[score_text(least, digits=digits)] * len(SIDES), ''))
+    return markdown_table([kind, 'seed', SIDES['here'], SIDES['peer'], last], rows)

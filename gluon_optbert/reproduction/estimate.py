@@ -70,12 +70,12 @@ def step_seconds(objective: Objective, optimizer: Optimizer, phase: Phase) -> fl
     return (time.perf_counter() - began) / TIMED
 
 
-def _gate_seconds(made: Plan, workers: Workers) -> float:
+def _gate_seconds(plan: Plan, workers: Workers) -> float:
     """A step of all gates."""
-    recipe = made.pruning
+    recipe = plan.pruning
     model = build(
-        made.base.architecture,
-        made.base.parameters,
+        plan.base.architecture,
+        plan.base.parameters,
         recipe.network_settings(gated=PENALTIES[recipe.penalty].gate),
         ctx=workers.context(),
     )
@@ -92,11 +92,11 @@ def _gate_seconds(made: Plan, workers: Workers) -> float:
     )
 
 
-def _recovery_seconds(made: Plan, workers: Workers) -> Tuple[float, float]:
+def _recovery_seconds(plan: Plan, workers: Workers) -> Tuple[float, float]:
     """A step of all weights, and a held-out evaluation."""
-    recipe, shards = made.pruning, open_shards(made.pruning.shards)
+    recipe, shards = plan.pruning, open_shards(plan.pruning.shards)
     model = build(
-        made.base.architecture, made.base.parameters, recipe.network_settings(), ctx=workers.context()
+        plan.base.architecture, plan.base.parameters, recipe.network_settings(), ctx=workers.context()
     )
     seconds = step_seconds(
         Pretraining(model, workers, shards['train']),
@@ -104,18 +104,20 @@ def _recovery_seconds(made: Plan, workers: Workers) -> Tuple[float, float]:
         recipe.phase('recovery', UNTIMED + TIMED),
     )
     began = time.perf_counter()
-    found = evaluate(model, shards['heldout'], workers, batch_size=recipe.batch_size, limit=recipe.batch_size)
+    evaluation = evaluate(
+        model, shards['heldout'], workers, batch_size=recipe.batch_size, limit=recipe.batch_size
+    )
     whole = min(recipe.evaluation_limit, shards['heldout'].instances)
-    return seconds, (time.perf_counter() - began) * whole / max(1, found.instances)
+    return seconds, (time.perf_counter() - began) * whole / max(1, evaluation.instances)
 
 
-def _tuning_seconds(made: Plan, row: Row, task: str, workers: Workers) -> float:
+def _tuning_seconds(plan: Plan, row: Row, task: str, workers: Workers) -> float:
     """Fine-tuning on a task with one seed: steps, held-out sets after every epoch, and test sets."""
-    recipe = made.cell_recipe(row, task)
-    exercise = _prepared(recipe, made, workers)
+    recipe = plan.cell_recipe(row, task)
+    exercise = _prepared(recipe, plan, workers)
     model = build(
-        made.base.architecture,
-        start_parameters(made.base, exercise.head, seed=0),
+        plan.base.architecture,
+        start_parameters(plan.base, exercise.head, seed=0),
         recipe.network_settings(head=exercise.head),
         ctx=workers.context(),
     )
@@ -149,29 +151,29 @@ def _forward_seconds(model: OptBERTModel, batch: TaskBatch, workers: Workers) ->
     return time.perf_counter() - began
 
 
-def _prepared(recipe: FineTuneRecipe, made: Plan, workers: Workers) -> Exercise:
+def _prepared(recipe: FineTuneRecipe, plan: Plan, workers: Workers) -> Exercise:
     if isinstance(recipe, SquadRecipe):
-        return prepare_squad(recipe, made.base, workers=workers)
+        return prepare_squad(recipe, plan.base, workers=workers)
     assert isinstance(recipe, GlueRecipe)
-    return prepare_glue(recipe, made.base, workers=workers)
+    return prepare_glue(recipe, plan.base, workers=workers)
 
 
-def measure(made: Plan, workers: Workers) -> StepTimes:
+def measure(plan: Plan, workers: Workers) -> StepTimes:
     """Time what is still to be run; what is not is 0."""
-    rows = made.chosen()
-    open_rows = [row for row in rows if not made.row_done(row)]
-    gates = _gate_seconds(made, workers) if any(row.maker.method == 'alpha' for row in open_rows) else 0.0
-    recovery, evaluation = _recovery_seconds(made, workers) if open_rows else (0.0, 0.0)
-    open_tasks = [task for task in made.tasks if any(not made.cell(row, task).exists() for row in rows)]
+    rows = plan.chosen()
+    open_rows = [row for row in rows if not plan.row_done(row)]
+    gates = _gate_seconds(plan, workers) if any(row.maker.method == 'alpha' for row in open_rows) else 0.0
+    recovery, evaluation = _recovery_seconds(plan, workers) if open_rows else (0.0, 0.0)
+    open_tasks = [task for task in plan.tasks if any(not plan.cell(row, task).exists() for row in rows)]
     return StepTimes(
         gates,
         recovery,
         evaluation,
-        {task: _tuning_seconds(made, rows[0], task, workers) for task in open_tasks},
+        {task: _tuning_seconds(plan, rows[0], task, workers) for task in open_tasks},
     )
 
 
-def estimate(made: Plan, times: StepTimes) -> List[Dict[str, Any]]:
+def estimate(plan: Plan, times: StepTimes) -> List[Dict[str, Any]]:
     """Seconds by row, as the base would take them: what is cut is faster, and an interrupted run counts as
     whole.
 
@@ -180,44 +182,44 @@ def estimate(made: Plan, times: StepTimes) -> List[Dict[str, Any]]:
     list of dict
         ``row``, ``how``, ``making`` and, by task, ``tuning``; both 0 for what is done.
     """
-    found, rounds = [], len(made.pruning.shares())
-    for row in made.chosen():
-        alpha = (made.pruning.alpha_steps or 0) * times.gates * (row.maker.method == 'alpha')
-        recovery = (made.pruning.recovery_steps or 0) * times.recovery
+    rows, rounds = [], len(plan.pruning.shares())
+    for row in plan.chosen():
+        alpha = (plan.pruning.alpha_steps or 0) * times.gates * (row.maker.method == 'alpha')
+        recovery = (plan.pruning.recovery_steps or 0) * times.recovery
         evaluations = 3 if row.maker.kind == 'pruned' else 1  # before, after the cut, recovered
-        making = 0.0 if made.row_done(row) else rounds * (alpha + recovery + evaluations * times.evaluation)
-        found.append(
+        making = 0.0 if plan.row_done(row) else rounds * (alpha + recovery + evaluations * times.evaluation)
+        rows.append(
             {
                 'row': row.name,
                 'how': row.maker.sentence(),
                 'making': making,
                 'tuning': {
                     task: 0.0
-                    if made.cell(row, task).exists()
-                    else len(made.recipe.seeds) * times.tuning[task]
-                    for task in made.tasks
+                    if plan.cell(row, task).exists()
+                    else len(plan.recipe.seeds) * times.tuning[task]
+                    for task in plan.tasks
                 },
             }
         )
-    return found
+    return rows
 
 
-def readable(made: Plan, times: StepTimes) -> str:
+def readable(plan: Plan, times: StepTimes) -> str:
     """The estimate as a Markdown table, with what cannot be reached."""
-    rows = estimate(made, times)
-    heads = ['row', 'how it is made', 'made in', *made.tasks, 'in all']
+    rows = estimate(plan, times)
+    heads = ['row', 'how it is made', 'made in', *plan.tasks, 'in all']
     cells = []
     for row in rows:
         seconds = [row['making'], *row['tuning'].values()]
         cells.append([row['row'], row['how'], *map(duration, (*seconds, sum(seconds)))])
     lines = [
-        f'Table {made.table.number}: {len(rows)} rows, {len(made.tasks)} tasks, {len(made.recipe.seeds)} '
+        f'Table {plan.table.number}: {len(rows)} rows, {len(plan.tasks)} tasks, {len(plan.recipe.seeds)} '
         f'seeds',
         '',
         markdown_table(heads, cells),
     ]
     whole = sum(row['making'] + sum(row['tuning'].values()) for row in rows)
-    lines += [''] + [f'not reachable: {row.name}: {row.unreachable}' for row in made.rows if row.unreachable]
+    lines += [''] + [f'not reachable: {row.name}: {row.unreachable}' for row in plan.rows if row.unreachable]
     measured = [
         f'{1e3 * seconds:.0f} ms a step of {what}'
         for what, seconds in (('gates', times.gates), ('recovery', times.recovery))

@@ -1,6 +1,7 @@
 """A results table as Markdown, CSV and LaTeX.
 
-Every score stands beside the published one, as mean and deviation over the seeds of fine-tuning. What has no
+Every score stands beside the published one, as mean and deviation over the seeds of fine-tuning. The first
+line has the scores of always giving the majority class, and a score that is no better is marked. What has no
 result file says "not run", what the base is too small for "not reachable"."""
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import io
 from typing import Dict, List, Sequence
 
 from ..runs.markdown import markdown_table
+from ..runs.scores import NOTE, score_text
 from .results import NOT_REACHABLE, Results
 
 CSV_HEADER = (
@@ -28,13 +30,18 @@ CSV_HEADER = (
 
 
 def table_lines(results: Results) -> List[List[str]]:
-    """Two lines a row: what was measured, and what was published."""
-    lines = []
+    """The majority class, then two lines a row: what was measured, and what was published."""
+    majority = [results.majority(column) for column in results.columns]
+    lines = [
+        ['majority class', 'here', '–', *('–' if score is None else score_text(score) for score in majority)]
+    ]
     for row in results.rows:
         size = '–' if row.parameters is None else f'{row.parameters / 1e6:.3g} M'
         lines.append(
             [row.name, 'here', size, *(row.entries[column.name].text() for column in results.columns)]
         )
+        if row.published_parameters_m is None:
+            continue
         published = (row.entries[column.name].published for column in results.columns)
         lines.append(
             [
@@ -60,6 +67,8 @@ def notes(results: Results) -> List[str]:
         f'seeds '
         f'{", ".join(map(str, plan["seeds"]))} of fine-tuning, one network a row; scores in percent, on the '
         f'held-out sets.',
+        'The majority class is the commonest of the held-out set; for SQuAD it stands for giving no answer. '
+        f'{NOTE}.',
         'The average is of one score a task, F1 of SQuAD.',
         f'Steps in each of {plan["rounds"]} rounds: {plan["alpha_steps"]} of gates, {plan["recovery_steps"]} '
         f'of recovery; '

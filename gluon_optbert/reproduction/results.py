@@ -11,7 +11,8 @@ import numpy as np
 
 from ..architecture.paper import Cell, Column, PaperTable, load_table
 from ..finetuning.result import FineTuningResult
-from .rows import plain
+from ..runs.scores import score_text
+from .rows import BASE, plain
 from .runs import FORMAT
 
 SCORES = {
@@ -33,11 +34,14 @@ class Entry:
     state : str
         ``done``, `NOT_RUN` or `NOT_REACHABLE`.
     published : Cell
+    majority : float, optional
+        The score of always giving the majority class, in percent; None where no result says it.
     """
 
     scores: Tuple[float, ...]
     state: str
     published: Cell
+    majority: Optional[float] = None
 
     @property
     def mean(self) -> Optional[float]:
@@ -50,16 +54,17 @@ class Entry:
         return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else None
 
     def text(self) -> str:
-        """For people, with one digit as the paper has it."""
-        if not self.scores:
+        """For people, with one digit as the paper has it, and marked if it says nothing."""
+        if self.mean is None:
             return self.state
-        return f'{self.mean:.1f}' + ('' if self.std is None else f' ± {self.std:.1f}')
+        return score_text(self.mean, self.std, majority=self.majority)
 
 
 @dataclasses.dataclass(frozen=True)
 class ResultRow:
-    """A row: its cells by column, its parameters, here (None where nothing was run) and published (millions),
-    and by task how it was fine-tuned and in how many seconds."""
+    """A row: its cells by column, its parameters, here (None where nothing was run) and published (millions;
+    None for the base where the table does not have it), and by task how it was fine-tuned and in how many
+    seconds."""
 
     name: str
     entries: Mapping[str, Entry]
@@ -77,6 +82,11 @@ class Results:
     columns: Tuple[Column, ...]
     rows: Tuple[ResultRow, ...]
     plan: Mapping[str, Any]
+
+    def majority(self, column: Column) -> Optional[float]:
+        """The score of always giving the majority class, in percent; None where no result says it."""
+        known = (row.entries[column.name].majority for row in self.rows)
+        return next((score for score in known if score is not None), None)
 
     def label(self, column: Column) -> str:
         """The head of a column; the two of a pair have their metrics in it."""
@@ -109,45 +119,61 @@ def read_results(output: Path) -> Results:
     plan = _read_plan(path)
     table = load_table(plan['table'])
     columns = tuple(column for column in table.columns if column.task or column.name == 'average')
-    if len(plan['rows']) != len(table.rows):
-        raise ValueError(f'{path}: has {len(plan["rows"])} rows, Table {table.number} {len(table.rows)}')
-    rows = tuple(
-        _row(Path(output), columns, planned, record) for planned, record in zip(plan['rows'], table.records())
-    )
-    return Results(table, columns, rows, plan)
+    planned = {row['slug']: row for row in plan['rows']}
+    added = planned.pop(BASE, None)  # an earlier version planned none
+    if len(planned) != len(table.rows):
+        raise ValueError(f'{path}: has {len(planned)} rows, Table {table.number} {len(table.rows)}')
+    rows = [
+        _row(Path(output), columns, row, record) for row, record in zip(planned.values(), table.records())
+    ]
+    base = [] if added is None else [_row(Path(output), columns, added, {})]
+    return Results(table, columns, (*base, *rows), plan)
 
 
 def _row(
     output: Path, columns: Sequence[Column], planned: Mapping[str, Any], record: Mapping[str, Cell]
 ) -> ResultRow:
+    """A row of the plan with its results; the record is what was published, empty for the base."""
     absent = NOT_REACHABLE if planned['unreachable'] else NOT_RUN
-    found: Dict[str, FineTuningResult] = {}
+    results: Dict[str, FineTuningResult] = {}
     for task in dict.fromkeys(column.task for column in columns if column.task):
         path = output / 'cells' / planned['slug'] / plain(task) / 'result.json'
         if path.is_file():
-            found[task] = FineTuningResult.read(path)
-    scores = {
-        column.name: _scores(found[column.task], column) if column.task in found else () for column in columns
-    }
-    counted = [
-        scores[column.name] for column in columns if column.metric in ('f1', 'accuracy')
-    ]  # F1 of a pair
-    if all(counted):
-        scores['average'] = tuple(float(np.mean(one)) for one in zip(*counted))
+            results[task] = FineTuningResult.read(path)
+    scores, majority = _cells(results, columns)
     entries = {
-        column.name: Entry(
-            scores[column.name], 'done' if scores[column.name] else absent, record[column.name]
-        )
-        for column in columns
+        name: Entry(scores[name], 'done' if scores[name] else absent, record.get(name), majority[name])
+        for name in (column.name for column in columns)
     }
     return ResultRow(
         planned['name'],
         entries,
-        next((result.parameters for result in found.values()), None),
-        record['parameters_m'],
-        {task: _tuning(result) for task, result in found.items()},
-        sum(run.seconds for result in found.values() for run in result.runs),
+        next((result.parameters for result in results.values()), None),
+        record.get('parameters_m'),
+        {task: _tuning(result) for task, result in results.items()},
+        sum(run.seconds for result in results.values() for run in result.runs),
     )
+
+
+def _cells(
+    results: Mapping[str, FineTuningResult], columns: Sequence[Column]
+) -> Tuple[Dict[str, Tuple[float, ...]], Dict[str, Optional[float]]]:
+    """By column, the scores by seed, empty where there are none, and the score of the majority class."""
+    scores: Dict[str, Tuple[float, ...]] = dict.fromkeys((column.name for column in columns), ())
+    majority: Dict[str, Optional[float]] = dict.fromkeys(scores)
+    for column in columns:
+        if column.task in results:
+            result = results[column.task]
+            name = _score_name(result, column)
+            scores[column.name] = result.scores(name)
+            majority[column.name] = (result.majority or {}).get(name)
+    counted = [column.name for column in columns if column.metric in ('f1', 'accuracy')]  # F1 of a pair
+    if all(scores[name] for name in counted):
+        scores['average'] = tuple(float(np.mean(one)) for one in zip(*(scores[name] for name in counted)))
+        constant = [majority[name] for name in counted]
+        if None not in constant:
+            majority['average'] = float(np.mean(constant))
+    return scores, majority
 
 
 def _tuning(result: FineTuningResult) -> str:
@@ -159,8 +185,8 @@ def _tuning(result: FineTuningResult) -> str:
     )
 
 
-def _scores(result: FineTuningResult, column: Column) -> Tuple[float, ...]:
-    """A column's score by seed, on the first held-out set."""
+def _score_name(result: FineTuningResult, column: Column) -> str:
+    """A column's score, as the result names it, on the first held-out set."""
     first = result.metric.split('/')[0]
     names = [f'{first}/{name}' for name in SCORES[str(column.metric)]]
-    return result.scores(next(name for name in names if name in result.runs[0].scores))
+    return next(name for name in names if name in result.runs[0].scores)

@@ -19,6 +19,7 @@ from ..pruning.recipe import PruneRecipe, unreachable
 from ..runs.recipe import option
 
 TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
+BASE = 'base'  # the row that every table has beside its own
 
 
 def plain(name: str) -> str:
@@ -78,28 +79,28 @@ class TableRecipe:
 
     def problems(self) -> List[str]:
         """What is missing, unknown or out of range."""
-        found = [
+        problems = [
             f'--{name} is missing'
             for name in ('base', 'shards')
             if getattr(self, name) is None and not self.render
         ]
         if not 0 < self.scale <= 1:
-            found.append(f'scale must be above 0 and at most 1, found {self.scale}')
+            problems.append(f'scale must be above 0 and at most 1, found {self.scale}')
         if self.render and self.dry_run:
-            found.append('render and dry_run exclude each other')
+            problems.append('render and dry_run exclude each other')
         if self.table in TABLES:
             table = load_table(self.table)
-            for what, given, known in (
-                ('row', self.rows, row_names(table)),
+            for what, asked, known in (
+                ('row', self.rows, [BASE, *row_names(table)]),
                 ('task', self.tasks, task_names(table)),
             ):
                 names = [plain(name) for name in known]
-                found += [
+                problems += [
                     f'Table {self.table} has no {what} {name!r}; there are {", ".join(names)}'
-                    for name in given
+                    for name in asked
                     if plain(name) not in names
                 ]
-        return found
+        return problems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +248,14 @@ def rows_of(table: PaperTable, base: Architecture) -> List[Row]:
                 Row(name, slug, maker, wanted / whole, size if isinstance(size, Architecture) else None)
             )
     return rows
+
+
+def all_rows(table: PaperTable, base: Architecture) -> List[Row]:
+    """The rows of a table on a base; the base itself comes first where the table does not have it."""
+    rows = rows_of(table, base)
+    if any(row.maker.kind == 'base' for row in rows):
+        return rows
+    return [Row(BASE, BASE, Maker('base', base_itself), 1.0, base), *rows]
 
 
 def _number(cell: Cell) -> float:

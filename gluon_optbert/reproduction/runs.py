@@ -26,12 +26,13 @@ from ..pruning.recipe import PruneRecipe, read_start
 from ..runs.lock import running
 from ..runs.recipe import check_same, checked, fill, read_yaml, to_dict
 from ..runs.run_directory import RunDirectory
+from ..runs.staging import write_file
 from ..tasks.examples import read_examples
 from ..tasks.task import find_task
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
 from ..training.recipe import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards
-from .rows import Row, TableRecipe, plain, rows_of, task_names
+from .rows import Row, TableRecipe, all_rows, plain, task_names
 
 FORMAT = 1
 SQUAD = {'SQuAD v1.1': '1.1', 'SQuAD v2.0': '2.0'}  # their versions; the other tasks are GLUE's
@@ -67,12 +68,16 @@ class Plan:
     pruning: PruneRecipe
 
     def chosen(self) -> List[Row]:
-        """The rows that are run: those asked for, without those out of reach."""
+        """The rows that are run: the base and those asked for, without those out of reach."""
         asked = [plain(name) for name in self.recipe.rows]
-        return [row for row in self.rows if row.unreachable is None and (not asked or row.slug in asked)]
+        return [
+            row
+            for row in self.rows
+            if row.unreachable is None and (not asked or row.slug in asked or row.maker.kind == 'base')
+        ]
 
     def directory(self, row: Row) -> Path:
-        """Where a row's network is made."""
+        """Where a row's network is table_plan."""
         return self.recipe.output / 'rows' / row.slug
 
     def model(self, row: Row) -> Path:
@@ -157,7 +162,7 @@ class Plan:
 
     def write(self, directory: Path) -> None:
         """Leave what rendering has to know."""
-        (directory / 'plan.json').write_text(json.dumps(self.to_dict(), indent=1) + '\n', encoding='utf-8')
+        write_file(directory / 'plan.json', (json.dumps(self.to_dict(), indent=1) + '\n').encode('utf-8'))
 
     def to_dict(self) -> Dict[str, Any]:
         """What rendering has to know beside the results."""
@@ -216,12 +221,12 @@ def _pruning(recipe: TableRecipe, base: SavedModel) -> PruneRecipe:
         'objective': 'parameters',
         'targets': [],
     }
-    given = {
+    steps = {
         name: getattr(recipe, name)
         for name in ('alpha_steps', 'recovery_steps')
         if getattr(recipe, name) is not None
     }
-    common = _further(PruneRecipe, recipe.pruning, {}, {**fixed, **given})
+    common = _further(PruneRecipe, recipe.pruning, {}, {**fixed, **steps})
     gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.steps(base))
     return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
 
@@ -247,44 +252,44 @@ def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
     tasks = tuple(task for task in task_names(table) if not asked or plain(task) in asked)
     pruning = _pruning(recipe, base)
     open_shards(pruning.shards, base.vocabulary)
-    made = Plan(
+    table_plan = Plan(
         recipe,
         table,
         base,
-        tuple(rows_of(table, base.architecture)),
+        tuple(all_rows(table, base.architecture)),
         tasks,
         {task: _instances(recipe, task, workers) for task in tasks},
         pruning,
     )
-    for row in made.chosen():
-        for run in ([] if row.maker.kind == 'base' else [made.row_recipe(row)]) + [
-            made.cell_recipe(row, task) for task in tasks
+    for row in table_plan.chosen():
+        for run in ([] if row.maker.kind == 'base' else [table_plan.row_recipe(row)]) + [
+            table_plan.cell_recipe(row, task) for task in tasks
         ]:
             run.check_workers(workers)
-    return made
+    return table_plan
 
 
-def _make(made: Plan, row: Row, workers: Workers) -> None:
+def _make(table_plan: Plan, row: Row, workers: Workers) -> None:
     """Prune or build a row, unless it is there."""
-    done = made.row_done(row)
+    done = table_plan.row_done(row)
     workers.barrier(f'row {row.slug}')  # all have looked before one writes
     if row.maker.kind == 'base':
         return
-    recipe = made.row_recipe(row)
+    recipe = table_plan.row_recipe(row)
     if done:
-        check_same(recipe, made.directory(row) / 'recipe.yaml')
+        check_same(recipe, table_plan.directory(row) / 'recipe.yaml')
     elif isinstance(recipe, PruneRecipe):
         prune(recipe, workers=workers)
     elif isinstance(recipe, PretrainRecipe):
         pretrain(recipe, workers=workers)
 
 
-def run(made: Plan, *, workers: Optional[Workers] = None) -> None:
+def run(table_plan: Plan, *, workers: Optional[Workers] = None) -> None:
     """Make every row that is asked for and fine-tune it on every task, as far as it has not been done.
 
     Parameters
     ----------
-    made : Plan
+    table_plan : Plan
     workers : Workers, optional
         Those of this job; found from the environment unless given.
 
@@ -296,18 +301,20 @@ def run(made: Plan, *, workers: Optional[Workers] = None) -> None:
         From the runs.
     """
     workers = workers or Workers()
-    with running(made.recipe.output, workers):
-        directory = RunDirectory(made.recipe, may_change=_LATER, name='table ')
-        directory.lay_out(workers, made.write)
-        _run(made, workers)
+    with running(table_plan.recipe.output, workers):
+        directory = RunDirectory(table_plan.recipe, may_change=_LATER, name='table ')
+        directory.lay_out(workers, table_plan.write)
+        if workers.first:  # the plan of an earlier version may lack rows
+            table_plan.write(directory.path)
+        _run(table_plan, workers)
 
 
-def _run(made: Plan, workers: Workers) -> None:
+def _run(table_plan: Plan, workers: Workers) -> None:
     """`run`, once the directory is laid out."""
-    for row in made.chosen():
-        _make(made, row, workers)
-        for task in made.tasks:
-            recipe, cell = made.cell_recipe(row, task), made.cell(row, task)
+    for row in table_plan.chosen():
+        _make(table_plan, row, workers)
+        for task in table_plan.tasks:
+            recipe, cell = table_plan.cell_recipe(row, task), table_plan.cell(row, task)
             done = cell.exists()
             workers.barrier(f'cell {row.slug} {task}')
             if done:

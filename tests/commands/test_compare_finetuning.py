@@ -298,6 +298,16 @@ def test_summary_and_table_by_hand():
     ]
 
 
+def test_scores_that_are_no_better_than_the_majority_class_are_marked():
+    runs = runs_of([80.0, 82.0], [81.0, 79.0])
+    result = {'runs': runs, 'summary': summarise(runs), 'majority': {'dev/f1': 80.0}}
+    lines = table(result).splitlines()
+    assert lines[2] == '| dev/f1 | 1 | 80.00 * | 81.00 | -1.00 |'
+    assert lines[4] == '| dev/f1 | mean | 81.00 ± 1.41 | 80.00 ± 1.41 * | +1.00 |'
+    assert lines[5] == '| dev/f1 | majority class | 80.00 | 80.00 |  |'
+    assert lines[-1].startswith('* no better than the majority class')
+
+
 def test_one_seed_has_no_deviation_and_half_a_seed_no_summary():
     assert summarise(runs_of([80.0], [79.0]))['scores']['dev/f1']['here'] == {'mean': 80.0, 'std': None}
     half = runs_of([80.0], [79.0])[:1]

@@ -86,6 +86,9 @@ def test_pictures_and_the_page_are_there(compared):
     )
     read = check_page((compared / 'report.html').read_text(encoding='utf-8'))
     assert sum(name == 'img' for name in read.tags) == len(names) and 'Probes: casing' in read.text
+    tasks = json.loads((compared / 'comparison.json').read_text())['tasks']
+    assert all(f'{100 * task["majority"]:.1f}' in read.text for task in tasks.values())
+    assert read.text.count('majority class') == len(tasks)
 
 
 def test_network_is_like_itself_and_less_like_random_weights(tmp_path, model_directory, shards_directory):

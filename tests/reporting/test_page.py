@@ -108,6 +108,16 @@ def test_numbers_stand_at_the_right_under_their_header():
     assert '<td class="number">2.5</td>' in found and '<td>a</td>' in found
 
 
+@pytest.mark.parametrize('text', ['81.7 ± 0.4', '68.4 ± 0.0 *', '50 %', '22.6 M', '1,234', '-0.5', '0.62 ×'])
+def test_text_that_is_a_number_stands_at_the_right(text):
+    assert f'<td class="number">{text}</td>' in table(['score'], [[text]])
+
+
+@pytest.mark.parametrize('text', ['1.9.1', '1, 2', 'not run', '3 layers'])
+def test_other_text_stands_at_the_left(text):
+    assert f'<td>{text}</td>' in table(['score'], [[text]])
+
+
 def test_equal_mappings_are_rows_of_one_table():
     found = values({'before': {'ms': 2.0, 'mb': 1}, 'after': {'ms': 1.0, 'mb': 1}})
     assert found.count('<table>') == 1 and Reader(found).text[:3] == ['ms', 'mb', 'before']

@@ -165,7 +165,9 @@ def test_every_table_is_planned(number, base, shards_directory, data, tmp_path):
     made = plan(
         recipe_for(base, shards_directory, data, tmp_path / 'out', table=number, tasks=','.join(tasks))
     )
-    assert [row.name for row in made.rows] == row_names(load_table(number)) and list(made.tasks) == tasks
+    names = row_names(load_table(number))
+    rows = names if {'BERT-base', 'bert_base'} & set(names) else ['base', *names]
+    assert [row.name for row in made.rows] == rows and list(made.tasks) == tasks
     for row in made.chosen():
         assert row.maker.kind == 'base' or made.row_recipe(row).output == tmp_path / 'out' / 'rows' / row.slug
         assert {made.cell_recipe(row, task).max_length for task in tasks} == {64}
@@ -183,7 +185,8 @@ def test_row_out_of_reach_says_why(base, shards_directory, data, tmp_path):
     recipe = recipe_for(base, shards_directory, data, output, table=15, rows='optbert-f')
     made = plan(recipe)
     reasons = {row.name: row.unreachable for row in made.rows}
-    assert 'cannot be reached by pruning f' in reasons['optBERT-f'] and made.chosen() == []
+    assert 'cannot be reached by pruning f' in reasons['optBERT-f']
+    assert [row.name for row in made.chosen()] == ['base']
     run(made)
     row = next(row for row in read_results(output).rows if row.name == 'optBERT-f')
     assert {entry.text() for entry in row.entries.values()} == {NOT_REACHABLE}
@@ -194,7 +197,8 @@ def test_albert_is_built_within_its_share_and_trained_as_long_as_the_others_reco
     base, shards_directory, data, tmp_path
 ):
     made = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', table=6, rows='albert-e'))
-    (row,) = made.chosen()
+    base_row, row = made.chosen()
+    assert base_row.maker.kind == 'base'
     whole = PARAMETERS.cost(made.base.architecture)
     assert PARAMETERS.cost(row.architecture) / whole == row.share <= 88e6 / PARAMETERS.cost(bert_base())
     run(made)
@@ -263,6 +267,60 @@ def test_published_numbers_stand_beside_ours(finished):
     assert (finished[0] / 'table.png').read_bytes().startswith(b'\x89PNG') and (
         finished[0] / 'table.svg'
     ).is_file()
+
+
+def test_base_is_fine_tuned_like_every_row(finished, base):
+    output = finished[0]
+    results = [
+        json.loads((output / 'cells' / row / 'sst-2' / 'result.json').read_text())
+        for row in ('base', 'optbert-h')
+    ]
+    assert results[0]['parameters'] == PARAMETERS.cost(read_model(base).architecture)
+    assert results[0]['architecture'] == read_model(base).architecture.to_dict()
+    alike, other = ({**result['recipe'], 'model': '', 'output': '', 'results': ''} for result in results)
+    assert alike == other
+    assert '| base | here |' in (output / 'table.md').read_text()
+
+
+def test_majority_class_stands_first_and_marks_what_it_equals(finished, tmp_path):
+    output = tmp_path / 'table'
+    shutil.copytree(finished[0], output)
+    cell = output / 'cells' / 'optbert-h' / 'sst-2' / 'result.json'
+    result = json.loads(cell.read_text())
+    majority = result['majority']['dev/accuracy']
+    for run_of_it in result['runs']:
+        run_of_it['scores']['dev/accuracy'] = majority
+    cell.write_text(json.dumps(result))
+    lines = render(read_results(output))['table.md'].splitlines()
+    first, poor = (
+        next(line for line in lines if line.startswith(f'| {name} |'))
+        for name in ('majority class', 'optBERT-h')
+    )
+    assert f' {majority:.1f} |' in first and f' {majority:.1f} ± 0.0 * |' in poor
+    assert any('* no better than the majority class' in line for line in lines)
+
+
+def test_table_of_an_earlier_version_is_read_and_its_plan_is_completed(
+    finished, base, shards_directory, data, tmp_path
+):
+    """It has no row of the base, and its results have no score of the majority class."""
+    output = tmp_path / 'table'
+    values = values_for(base, shards_directory, data, output, rows='optbert-h')
+    run(plan(fill(TableRecipe, values)))
+    planned = json.loads((output / 'plan.json').read_text())
+    del planned['rows'][0]
+    (output / 'plan.json').write_text(json.dumps(planned))
+    shutil.rmtree(output / 'cells' / 'base')
+    shutil.rmtree(output / 'results' / 'base')
+    cell = output / 'cells' / 'optbert-h' / 'sst-2' / 'result.json'
+    result = json.loads(cell.read_text())
+    del result['majority']
+    cell.write_text(json.dumps(result))
+    text = render(read_results(output))['table.md']
+    assert '| base |' not in text and '| majority class | here | – | – |' in text
+    run(plan(fill(TableRecipe, {**values, 'resume': True})))
+    assert [row.name for row in read_results(output).rows][:2] == ['base', 'BERT-ℓ']
+    assert read_results(output).rows[0].entries['sst2'].state == 'done'
 
 
 def test_average_is_that_of_the_tasks_by_seed(finished, tmp_path):
@@ -369,7 +427,9 @@ def test_interrupted_table_goes_on_with_what_is_missing(
         run(plan(recipe_for(base, shards_directory, data, output, **chosen)))
     before = contents(output)
     run(plan(recipe_for(base, shards_directory, data, output, resume=True, **chosen)))
-    assert len(calls) == 3 and calls[2] == calls[1]
+    assert (
+        len(calls) == (3 if stopped_in == 'prune' else 4) and calls[2] == calls[1]
+    )  # the base is not pruned
     assert before.items() <= contents(output).items()
     rows = {row.name: row.entries['sst2'].state for row in read_results(output).rows}
     assert rows['BERT-ℓ'] == rows['optBERT-h'] == 'done' and rows['optBERT-all'] == NOT_RUN
@@ -425,7 +485,7 @@ def test_dry_run_says_how_long_and_writes_nothing(base, shards_directory, data, 
 @pytest.mark.parametrize(
     'change, named',
     [
-        ({'rows': 'optbert-x'}, "no row 'optbert-x'; there are bert-l"),
+        ({'rows': 'optbert-x'}, "no row 'optbert-x'; there are base, bert-l"),
         ({'tasks': 'cola'}, "no task 'cola'"),
         ({'scale': 2}, 'scale must be above 0 and at most 1'),
         ({'table': 7}, 'table must be one of 1, 6'),
