@@ -14,7 +14,7 @@ class PretrainingLoss(HybridBlock):
     Parameters
     ----------
     accuracy : bool
-        Whether to count correct predictions too.
+        Whether to count correct predictions too, and to give the MLM loss of every instance.
 
     Inputs:
         - **next_sentence_scores** : shape (batch, 2)
@@ -26,6 +26,7 @@ class PretrainingLoss(HybridBlock):
         - **mlm** : sum over masked tokens, shape (1,), float32
         - **nsp** : sum over instances, shape (1,), float32
         - **mlm_correct**, **nsp_correct** : numbers of correct predictions, shape (1,); with `accuracy` only
+        - **mlm_by_instance** : sum over an instance's masked tokens, shape (batch,); with `accuracy` only
     """
 
     def __init__(self, accuracy: bool = False, prefix=None, params=None):
@@ -42,15 +43,16 @@ class PretrainingLoss(HybridBlock):
         next_sentence_labels,
         instance_weights,
     ):
-        entropies, correct = [], []
+        logs, correct = [], []
         for scores, labels, weights in (
             (masked_scores, masked_ids, masked_weights),
             (next_sentence_scores, next_sentence_labels, instance_weights),
         ):
-            entropies.append(-F.sum(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights))
+            logs.append(F.pick(F.log_softmax(scores, axis=-1), labels, axis=-1) * weights)
             if self._accuracy:
                 correct.append(F.sum((F.argmax(scores, axis=-1) == labels) * weights))
-        return (*entropies, *correct)
+        entropies = [-F.sum(log) for log in logs]
+        return (*entropies, *correct, -F.sum(logs[0], axis=1)) if self._accuracy else tuple(entropies)
 
 
 class TaskLoss(HybridBlock):

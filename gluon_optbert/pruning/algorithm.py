@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
@@ -42,7 +43,9 @@ from .gate_training import train_gates
 from .latency import check_predictions
 from .methods import METHODS, Cut
 from .recipe import PruneRecipe, read_start, unreachable
-from .report import Round, explain, readable, summary
+from .report import MORE, Round, explain, readable, summary, unclear
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -224,7 +227,11 @@ def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
             extra={ORIGIN: (recipe.output / ORIGIN).read_bytes()},
         )
     job.workers.barrier(f'recovered.{number}')
-    return read_model(directory / 'model')
+    recovered = read_model(directory / 'model')
+    if job.workers.first:
+        for sentence in unclear(Round.of(recovered, number, source=str(directory))):
+            LOG.warning('%s; to tell, %s', sentence, MORE)
+    return recovered
 
 
 def _open(recipe: PruneRecipe, workers: Workers) -> SavedModel:

@@ -41,7 +41,9 @@ class PruneRecipe(TrainingRecipe):
         choices=METHODS,
     )
     drop: str = option('which layers to drop, for --method layers', 'last', choices=DROPS)
-    multiple_of: int = option('cut the widths h, k, v and f down to multiples of this', 1)
+    multiple_of: int = option(
+        'cut the widths h, k, v and f down to multiples of this; the number of heads a is never rounded', 1
+    )
     drop_blocks: bool = option('allow f = 0, which removes the whole intermediate block of a layer', False)
     objective: str = option('what the cost of a network is measured in', 'parameters', choices=OBJECTIVES)
     length: int = option('tokens in a sequence, for --objective flops', 128)
@@ -72,6 +74,8 @@ class PruneRecipe(TrainingRecipe):
             found.append(f'multiple_of must be at least 1, found {self.multiple_of}')
         if self.multiple_of > 1 and not ranks_units:
             found.append(f'multiple_of does not go with the method {self.method}')
+        if self.multiple_of > 1 and set(self.prune) == {'a'}:
+            found.append('multiple_of rounds h, k, v and f only; leave it away with prune a')
         if self.drop_blocks and ('f' not in self.prune or not ranks_units):
             found.append(
                 f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}'

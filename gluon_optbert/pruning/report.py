@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -12,10 +13,13 @@ from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.parameters import Alphas
 from ..cutting.selection import Selection
-from ..network.saved_model import read_model
+from ..network.saved_model import SavedModel, read_model
 from ..runs.markdown import markdown_table
 from ..runs.progress import HeldOut, Progress
 from .recipe import PruneRecipe
+
+CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
+MORE = 'raise --evaluation-limit, and if it is above what is held out, --held-out of make_shards.py'
 
 
 def explain(
@@ -49,7 +53,8 @@ class Round:
         Of one sequence of 128 tokens.
     architecture : Architecture
     before, after_cut, recovered : HeldOut, optional
-        Measured before the cut, after it, and after recovery; of round 0 only the last, if it is known.
+        Measured before the cut, after it, and after recovery. Of round 0 there is only the last: what round
+        1 measured before its cut, or what the network that went in says of itself.
     """
 
     round: int
@@ -59,6 +64,20 @@ class Round:
     before: Optional[HeldOut] = None
     after_cut: Optional[HeldOut] = None
     recovered: Optional[HeldOut] = None
+
+    @classmethod
+    def of(cls, saved: SavedModel, number: int, *, source: str) -> Round:
+        """The round that a network came out of; ValueError, with the source, if its progress is none."""
+        progress = Progress.from_dict(saved.progress, source=source)
+        return cls(
+            round=number,
+            parameters=int(ParameterCost().cost(saved.architecture)),
+            flops=sum(count_flops(saved.architecture, 128).values()),
+            architecture=saved.architecture,
+            before=progress.before,
+            after_cut=progress.after_cut,
+            recovered=progress.held_out,
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = 'rounds.json') -> Round:
@@ -93,20 +112,35 @@ def summary(output: Path) -> List[Round]:
         directory = Path(output) / f'round-{number}' / 'model'
         if not directory.is_dir():
             break
-        saved = read_model(directory)
-        progress = Progress.from_dict(saved.progress, source=str(directory))
-        rows.append(
-            Round(
-                round=number,
-                parameters=int(ParameterCost().cost(saved.architecture)),
-                flops=sum(count_flops(saved.architecture, 128).values()),
-                architecture=saved.architecture,
-                before=progress.before,
-                after_cut=progress.after_cut,
-                recovered=progress.held_out,
-            )
-        )
+        rows.append(Round.of(read_model(directory), number, source=str(directory)))
+    if len(rows) > 1 and rows[1].before:  # on the same instances as all other rows
+        rows[0] = dataclasses.replace(rows[0], recovered=rows[1].before)
     return rows
+
+
+def chance(*measured: Optional[HeldOut]) -> Optional[float]:
+    """Below which difference two of these MLM losses may differ by chance, in nats; None if it is not known.
+
+    It is `CLEAR` standard errors of the difference of the two least certain ones, as if they were measured on
+    different instances.
+    """
+    errors = [one.mlm_standard_error for one in measured if one is not None]
+    known = sorted(error for error in errors if error is not None)
+    return CLEAR * math.hypot(*known[-2:]) if len(known) > 1 else None
+
+
+def unclear(row: Round) -> List[str]:
+    """What of a round may be chance, a sentence for each."""
+    sentences = []
+    steps = (('the cut', row.before, row.after_cut), ('recovery', row.after_cut, row.recovered))
+    for name, before, after in steps:
+        least = chance(before, after)
+        if least is not None and abs(after.mlm_loss - before.mlm_loss) < least:
+            sentences.append(
+                f'round {row.round}: {name} took the held-out MLM loss from {before.mlm_loss:.3f} to '
+                f'{after.mlm_loss:.3f}; on {after.instances} instances, less than {least:.3f} may be chance'
+            )
+    return sentences
 
 
 def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
@@ -117,6 +151,18 @@ def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
 
 def _loss(measured: Optional[HeldOut]) -> str:
     return '–' if measured is None else f'{measured.mlm_loss:.3f}'
+
+
+def _certainty(rows: Sequence[Round]) -> List[str]:
+    """What a difference of two losses has to be, and what of the rounds falls short of it; nothing if that is
+    not known.
+    """
+    least = chance(*(one for row in rows for one in (row.before, row.after_cut, row.recovered)))
+    if least is None:
+        return []
+    doubts = [f'- {sentence}' for row in rows for sentence in unclear(row)]
+    clear = f'Two of these losses that differ by less than {least:.3f} may differ by chance.'
+    return [clear, f'To tell more apart, {MORE}.\n\n' + '\n'.join(doubts)] if doubts else [clear]
 
 
 def readable(rows: Sequence[Round], recipe: PruneRecipe, latency: Optional[Mapping[str, Any]] = None) -> str:
@@ -139,6 +185,8 @@ def readable(rows: Sequence[Round], recipe: PruneRecipe, latency: Optional[Mappi
         f'Method {recipe.method} on {recipe.prune}: {recipe.objective} to {shares[-1]:.0%} in '
         f'{len(shares)} rounds.',
         markdown_table(header, cells),
+        'Parameters are those of embeddings and encoder; losses are nats per masked token of held-out text.',
+        *_certainty(rows),
     ]
     if latency:
         times = [

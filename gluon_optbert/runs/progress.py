@@ -22,6 +22,8 @@ class HeldOut:
         The share of the instances, from 0 to 1.
     instances : int
         That were looked at.
+    mlm_standard_error : float, optional
+        Of the MLM loss, as if the instances were independent; files of older versions lack it.
     """
 
     mlm_loss: float
@@ -29,16 +31,20 @@ class HeldOut:
     nsp_loss: float
     nsp_accuracy: float
     instances: int
+    mlm_standard_error: Optional[float] = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HeldOut:
         """The inverse of `to_dict`; ValueError if one is missing or no number."""
         names = [field.name for field in dataclasses.fields(cls)]
+        if values.get(names[-1]) is None:
+            names.pop()
         return cls(**{name: _number(values.get(name)) for name in names})
 
     def to_dict(self) -> Dict[str, Any]:
-        """JSON values."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """JSON values, without those that are not known."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +103,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     'nsp_loss': _number,
     'nsp_accuracy': _number,
     'instances': _whole,
+    'mlm_standard_error': _number,
     'best_mlm_loss': _number,
     'best_step': _whole,
     'epochs': lambda epochs: tuple(Epoch.from_dict(epoch) for epoch in epochs),
@@ -124,7 +131,7 @@ class Progress:
         Steps of training heads alone, which are no steps of pre-training.
     untrained : tuple of str
         The parts of an imported network that are random, of `PARTS`.
-    mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy, instances
+    mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy, instances, mlm_standard_error
         Of the last evaluation, as in `HeldOut`.
     best_mlm_loss : float
         The smallest of all evaluations, and the step of it.
@@ -155,6 +162,7 @@ class Progress:
     nsp_loss: Optional[float] = None
     nsp_accuracy: Optional[float] = None
     instances: Optional[int] = None
+    mlm_standard_error: Optional[float] = None
     best_mlm_loss: Optional[float] = None
     best_step: Optional[int] = None
     epochs: Optional[Tuple[Epoch, ...]] = None
@@ -185,7 +193,8 @@ class Progress:
     def held_out(self) -> Optional[HeldOut]:
         """The last evaluation of pre-training; None if there was none."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(HeldOut)}
-        return None if None in values.values() else HeldOut(**values)
+        known = all(value is not None for name, value in values.items() if name != 'mlm_standard_error')
+        return HeldOut(**values) if known else None
 
     def updated(self, **values: Any) -> Progress:
         """The same with some fields changed; None takes one away, and what is new comes last."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Callable, Dict, Generator, Iterator, Mapping, Optional, Tuple
+from typing import Callable, Dict, Generator, Iterator, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -52,22 +52,26 @@ def evaluate(
         Instances at a time, over all workers.
     limit : int, optional
         The most instances to look at.
-
     """
     loss = PretrainingLoss(accuracy=True)
     loss.hybridize(static_alloc=True)
-    sums = np.zeros(6)
+    sums = np.zeros(9)
     for batch in evaluation_batches(
         shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit
     ):
         with autograd.predict_mode():
-            found = _losses(model, loss, feed_of(batch, FIELDS, ctx=workers.context()))
+            *totals, by_instance = _losses(model, loss, feed_of(batch, FIELDS, ctx=workers.context()))
+        losses = by_instance.asnumpy().astype(np.float64)
+        tokens = batch.masked_weights.sum(axis=1, dtype=np.float64)
         sums += [
-            *(float(value.asscalar()) for value in found),
+            *(float(value.asscalar()) for value in totals),
             batch.masked_weights.sum(),
             batch.instance_weights.sum(),
+            losses @ losses,
+            losses @ tokens,
+            tokens @ tokens,
         ]
-    mlm, nsp, mlm_right, nsp_right, masked, instances = workers.sum(sums, name='evaluation')
+    mlm, nsp, mlm_right, nsp_right, masked, instances, *moments = workers.sum(sums, name='evaluation')
     masked, instances = max(masked, 1.0), max(instances, 1.0)
     return HeldOut(
         mlm_loss=mlm / masked,
@@ -75,7 +79,32 @@ def evaluate(
         nsp_loss=nsp / instances,
         nsp_accuracy=nsp_right / instances,
         instances=int(instances),
+        mlm_standard_error=_standard_error(mlm / masked, masked, instances, moments),
     )
+
+
+def _standard_error(
+    loss: float, masked: float, instances: float, moments: Sequence[float]
+) -> Optional[float]:
+    """The standard error of a mean loss per token, of instances that were drawn independently.
+
+    The mean is a ratio of two sums, of losses and of tokens, and so this is the standard error of a ratio
+    estimate (Cochran, 1977, Sampling Techniques).
+
+    Parameters
+    ----------
+    loss : float
+        The mean.
+    masked, instances : float
+        How many tokens and instances it was taken over.
+    moments : sequence of float
+        Sums over the instances: loss squared, loss times tokens, tokens squared.
+    """
+    if instances < 2:
+        return None
+    squares, products, tokens = moments
+    scatter = max(squares - 2 * loss * products + loss**2 * tokens, 0.0)
+    return math.sqrt(scatter * instances / (instances - 1)) / masked
 
 
 class Pretraining(Objective):

@@ -19,11 +19,20 @@ from pathlib import Path
 from typing import Dict
 
 EVERYWHERE = ('shards/', 'architecture', 'deploy/model-symbol.json', 'pretraining-export/model-symbol.json')
-VOLATILE = ('manifest.json', 'recipe.yaml', 'metrics.jsonl', 'origin.json', 'result.json', 'vocab.txt')
+VOLATILE = (
+    'manifest.json',
+    'recipe.yaml',
+    'metrics.jsonl',
+    'origin.json',
+    'result.json',
+    'vocab.txt',
+    'pruning.md',  # its numbers are in rounds.json
+)
 CHANGING_FIELDS = {
     'seconds',
     'tokens_per_second',
     'data_wait',
+    'mlm_standard_error',  # not yet there when the digests were recorded
     'commit',
     'versions',
     'machine',

@@ -381,12 +381,11 @@ def test_loss_sums_what_its_weights_count():
     )
     weights = mx.nd.array([[1, 0], [1, 1]])
     pairs, truth, counted = mx.nd.array([[1, 2], [3, 1]]), mx.nd.array([1, 1]), mx.nd.array([1, 0])
-    mlm, nsp, right, pairs_right = (
-        float(value.asscalar())
-        for value in PretrainingLoss(accuracy=True)(pairs, scores, labels, weights, truth, counted)
-    )
+    *totals, by_instance = PretrainingLoss(accuracy=True)(pairs, scores, labels, weights, truth, counted)
+    mlm, nsp, right, pairs_right = (float(value.asscalar()) for value in totals)
     log = scores.log_softmax(axis=-1).asnumpy()
     assert mlm == pytest.approx(-(log[0, 0, 1] + log[1, 0, 3] + log[1, 1, 4]), rel=1e-6)
+    assert by_instance.asnumpy() == pytest.approx([-log[0, 0, 1], -log[1, 0, 3] - log[1, 1, 4]], rel=1e-6)
     assert nsp == pytest.approx(np.log(1 + np.exp(-1.0)), rel=1e-5)  # oneDNN's logarithm is good to 6e-6 here
     best = scores.asnumpy().argmax(-1)
     assert right == (best[0, 0] == 1) + (best[1, 0] == 3) + (best[1, 1] == 4) and pairs_right == 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -137,6 +138,17 @@ def test_rounds_json_is_the_summary_and_tells_every_loss(pruned_run):
             assert np.isfinite(measured.mlm_loss) and measured.instances == 16
     text = (output / 'pruning.md').read_text()
     assert text.count('\n| ') == 5 and f'{rows[2].recovered.mlm_loss:.3f}' in text
+
+
+def test_round_0_is_measured_on_as_many_instances_as_the_rounds_behind_it(shards_directory, tmp_path):
+    """The network that goes in may say of itself what was measured on more instances."""
+    own = {'mlm_loss': 1.0, 'mlm_accuracy': 0.5, 'nsp_loss': 0.5, 'nsp_accuracy': 0.5, 'instances': 2048}
+    start = write_saved_model(tmp_path / 'start', progress={'step': 1000, **own})
+    rows = prune(recipe_for(shards_directory, start, tmp_path / 'run', rounds=1, evaluation_limit=8))
+    assert [row.recovered.instances for row in rows] == [8, 8]
+    assert rows[0].recovered == rows[1].before
+    (line,) = re.findall(r'^\| 0 \|.*', (tmp_path / 'run' / 'pruning.md').read_text(), flags=re.MULTILINE)
+    assert f'| {rows[1].before.mlm_loss:.3f} |' in line
 
 
 RECORDED = sorted((ROOT / 'results').rglob('rounds.json'))

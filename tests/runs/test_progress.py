@@ -11,11 +11,12 @@ from gluon_optbert.runs.progress import Epoch, HeldOut, Progress
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10**6)
 HELD_OUT = st.fixed_dictionaries(
-    dict.fromkeys(('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'instances'), NUMBERS)
+    dict.fromkeys(('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'instances'), NUMBERS),
+    optional={'mlm_standard_error': NUMBERS},
 )
 VALUES = {
     **dict.fromkeys(('step', 'earlier_steps', 'head_steps', 'best_step', 'round'), st.integers(0, 10**6)),
-    **dict.fromkeys(('mlm_loss', 'mlm_accuracy', 'best_mlm_loss'), NUMBERS),
+    **dict.fromkeys(('mlm_loss', 'mlm_accuracy', 'mlm_standard_error', 'best_mlm_loss'), NUMBERS),
     'untrained': st.lists(st.sampled_from(['mlm', 'nsp', 'pooler'])),
     'before': HELD_OUT | st.none(),
     'after_cut': HELD_OUT,
@@ -56,6 +57,10 @@ def test_fields_say_what_the_file_says():
     measured = {'mlm_loss': 2.5, 'mlm_accuracy': 0.5, 'nsp_loss': 0.7, 'nsp_accuracy': 0.6, 'instances': 16}
     progress = Progress.from_dict({'step': 4, **measured, 'earlier_steps': 6, 'before': measured, 'round': 1})
     assert progress.held_out == progress.before == HeldOut(2.5, 0.5, 0.7, 0.6, 16)
+    newer = Progress.from_dict(
+        {**measured, 'mlm_standard_error': 0.1, 'before': {**measured, 'mlm_standard_error': 0.2}}
+    )
+    assert newer.held_out == HeldOut(2.5, 0.5, 0.7, 0.6, 16, 0.1) and newer.before.mlm_standard_error == 0.2
     assert (progress.trained_steps, progress.round, progress.after_cut) == (10, 1, None)
     assert Progress().trained_steps == 0 and Progress().held_out is None and Progress().to_dict() == {}
     assert Progress(step=1, epochs=(Epoch(1, 1, {}),)).to_dict() == {

@@ -47,6 +47,21 @@ def test_evaluation_does_not_depend_on_the_batch_and_counts_every_instance_once(
     assert evaluate(run.model, shards['heldout'], run.workers, batch_size=4, limit=5).instances == 5
 
 
+def test_standard_error_is_that_of_a_ratio_over_instances(shards, tmp_path):
+    run = Run(shards, tmp_path)
+
+    def measured(limit):
+        return evaluate(run.model, shards['heldout'], run.workers, batch_size=4, limit=limit)
+
+    tokens = np.array(shards['heldout'].read(0)['masked_lm_weights'].sum(axis=1), dtype=float)
+    sums = [measured(count).mlm_loss * tokens[:count].sum() for count in range(1, 17)]
+    losses = np.diff(sums, prepend=0.0)
+    ratio = losses.sum() / tokens.sum()
+    error = np.sqrt(16 / 15 * np.square(losses - ratio * tokens).sum()) / tokens.sum()
+    assert measured(16).mlm_standard_error == pytest.approx(error, rel=1e-4)  # float32 sums, differenced
+    assert measured(1).mlm_standard_error is None
+
+
 def test_two_passes_equal_one(shards, tmp_path):
     """Plain gradient descent, whose steps are as close as the gradients; sums are taken in another order."""
     found = []

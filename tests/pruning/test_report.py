@@ -1,0 +1,56 @@
+"""What pruning.md says of a run: which differences of its losses are larger than chance."""
+
+import logging
+
+import pytest
+from helpers.pruned import recipe_for
+from helpers.tiny import network
+
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.report import Round, chance, readable, unclear
+from gluon_optbert.runs.progress import HeldOut
+
+
+def measured(loss, error=0.01):
+    return HeldOut(loss, 0.5, 0.5, 0.5, 512, error)
+
+
+def round_of(*losses, number=1, error=0.01):
+    return Round(number, 1000, 1000, network(), *(measured(loss, error) for loss in losses))
+
+
+def test_difference_within_two_standard_errors_may_be_chance():
+    assert chance(measured(4.0, 0.03), measured(4.1, 0.04)) == pytest.approx(2 * 0.05)
+    assert chance(measured(4.0, 0.03), measured(4.0, 0.01), measured(4.1, 0.04)) == pytest.approx(2 * 0.05)
+    assert chance(measured(4.0), None) is None and chance(measured(4.0, None), measured(4.0)) is None
+
+
+def test_steps_of_a_round_that_may_be_chance_are_named():
+    assert unclear(round_of(4.0, 4.5, 4.2)) == []
+    (sentence,) = unclear(round_of(4.0, 4.02, 4.2))
+    assert sentence == (
+        'round 1: the cut took the held-out MLM loss from 4.000 to 4.020; on 512 instances, less than 0.028 '
+        'may be chance'
+    )
+    (sentence,) = unclear(round_of(4.0, 4.5, 4.49))
+    assert 'recovery took the held-out MLM loss from 4.500 to 4.490' in sentence
+    assert unclear(round_of(4.0, 4.0, 4.0, error=None)) == []  # of a run of an older version
+
+
+def test_page_says_what_a_difference_has_to_be(tmp_path):
+    recipe = recipe_for(tmp_path, tmp_path, tmp_path / 'run')
+    text = readable([round_of(4.0, 4.5, 4.2), round_of(4.2, 4.21, 4.0, number=2)], recipe)
+    assert 'losses that differ by less than 0.028 may differ by chance' in text
+    assert text.count('\n- round') == 1 and '\n- round 2: the cut' in text and '--evaluation-limit' in text
+    assert '--evaluation-limit' not in readable([round_of(4.0, 4.5, 4.2)], recipe)
+    assert 'chance' not in readable([round_of(4.0, 4.5, 4.2, error=None)], recipe)
+
+
+def test_log_warns_of_a_round_that_is_not_clear(shards_directory, model_directory, tmp_path, caplog):
+    recipe = recipe_for(
+        shards_directory, model_directory, tmp_path / 'run', rounds=1, learning_rate=1e-6, method='random'
+    )
+    with caplog.at_level(logging.WARNING):
+        prune(recipe)
+    assert 'round 1: recovery took' in caplog.text and 'raise --evaluation-limit' in caplog.text
+    assert '- round 1: recovery took' in (tmp_path / 'run' / 'pruning.md').read_text()
