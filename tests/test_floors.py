@@ -46,7 +46,7 @@ LIBRARIES = {
     'network': {'numpy', 'mxnet', 'gluonnlp', 'yaml'},
     'tasks': {'numpy', 'scipy', 'sklearn', 'gluonnlp'},
     'reporting': {'matplotlib', 'numpy', 'yaml'},
-    'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'tqdm'},
+    'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'psutil', 'tqdm'},
     'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'safetensors'},
     'deployment': {'numpy', 'mxnet', 'gluonnlp', 'onnx'},
     'analysis': {'numpy', 'mxnet', 'gluonnlp', 'scipy', 'sklearn'},

@@ -12,7 +12,7 @@ import time
 import typing
 from typing import Callable, Optional, Sequence, Type
 
-from .failures import RunFailed
+from .failures import Interrupted, RunFailed
 from .recipe import R, RecipeError, _unwrapped, fill, find_recipe, flag, read_yaml
 
 
@@ -105,6 +105,8 @@ def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callabl
             return main(argv) or 0
         except RecipeError as error:
             return _complain(2, *error.problems)
+        except Interrupted as error:  # the same on every worker, so rank 0 speaks for all
+            return _complain(1, *([error] if _rank() == '0' else []))
         except RunFailed as error:
             return _complain(1, error)
         except (
@@ -126,8 +128,12 @@ def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callabl
     return run
 
 
+def _rank() -> str:
+    return os.environ.get('HOROVOD_RANK', '0')
+
+
 def _complain(status: int, *problems: object) -> int:
-    rank = os.environ.get('HOROVOD_RANK', '0')
+    rank = _rank()
     if rank != '0':
         time.sleep(3)  # what rank 0 finds as well it says alone, and horovodrun ends the others
     for problem in problems:

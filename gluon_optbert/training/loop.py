@@ -6,7 +6,6 @@ import contextlib
 import functools
 import math
 import operator
-import signal
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -16,37 +15,13 @@ import numpy as np
 from mxnet import autograd, gluon
 
 from ..network.model import OptBERTModel
-from ..runs.failures import RunFailed
 from ..runs.progress import Progress
 from .distributed import Workers
 from .objective import Objective, Phase
 from .optimization import Optimizer
 from .reporter import Reporter
 from .states import States
-
-
-class Terminated(RunFailed):
-    """The run was asked to stop (SIGTERM), has saved its state, and can be resumed."""
-
-
-class _Stop:
-    """Turns SIGTERM into a flag that all workers see at the same step."""
-
-    def __init__(self, workers: Workers):
-        self._asked, self._workers = False, workers
-        self._before = signal.signal(signal.SIGTERM, self._ask)
-
-    def _ask(self, *_):
-        self._asked = True
-
-    def agreed(self) -> bool:
-        return self._workers.sum([self._asked], name='stop')[0] > 0
-
-    def __enter__(self) -> _Stop:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
+from .stopping import Stop, Terminated
 
 
 def collect_gradients(model: OptBERTModel, parameters: Mapping[str, gluon.Parameter], phase: Phase) -> None:
@@ -222,7 +197,7 @@ def descend(
     reporter.rewind(phase, start)
     collect_gradients(objective.model, optimizer.parameters, phase)
     batches = objective.batches(phase, phase.first_batch + start)
-    with contextlib.closing(batches), _Stop(workers) as stop, reporter.showing(phase, start):
+    with contextlib.closing(batches), Stop(workers) as stop, reporter.showing(phase, start):
         for step in range(start + 1, phase.steps + 1):
             batch, last = meter.next(batches), step == phase.steps
             losses, norm = _step(objective, optimizer, schedule, batch, phase, step - 1)

@@ -1,6 +1,7 @@
 """Jobs of several Horovod workers."""
 
 import importlib.util
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,16 +29,40 @@ TOLERANCE = 1e-5
 EXACT = {'dropout': 0.0}
 
 
+def _words(arguments, workers, by):
+    return [str(HOROVODRUN), by, '-np', str(workers), sys.executable, '-W', 'ignore', *map(str, arguments)]
+
+
 def horovodrun(*arguments, workers=2, timeout=180, by='--gloo'):
     root = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'} if by == '--mpi' else {}
     return subprocess.run(
-        [str(HOROVODRUN), by, '-np', str(workers), sys.executable, '-W', 'ignore', *map(str, arguments)],
+        _words(arguments, workers, by),
         cwd=str(ROOT),
         env=environment(**root),
         timeout=timeout,
         capture_output=True,
         text=True,
     )
+
+
+def interrupted_job(*arguments, at, workers=2):
+    """The exit status and the lines of standard error of a job that gets SIGINT once it has said `at`."""
+    job = subprocess.Popen(
+        _words(arguments, workers, '--gloo'),
+        cwd=str(ROOT),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lines = []
+    for line in job.stderr:
+        lines.append(line)
+        if at in line:
+            job.send_signal(signal.SIGINT)
+            break
+    lines += job.communicate(timeout=60)[1].splitlines()
+    return job.returncode, lines
 
 
 def assert_close_records(one, two):

@@ -10,7 +10,14 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from helpers.jobs import EXACT, assert_close_models, assert_close_records, horovodrun, needs_horovod
+from helpers.jobs import (
+    EXACT,
+    assert_close_models,
+    assert_close_records,
+    horovodrun,
+    interrupted_job,
+    needs_horovod,
+)
 from helpers.pretrained import recipe_for as pretraining_recipe
 from helpers.pretrained import values_for as pretraining_values
 from helpers.pruned import alphas_of, records, selection_of
@@ -260,6 +267,23 @@ def test_fallen_worker_takes_the_other_along_and_one_goes_on_to_the_same_end(
     assert 'goes on from step 2 with 1 worker(s) instead of 2: its end is not bit-identical' in caplog.text
     assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
     assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_interrupted_job_saves_its_state_and_one_worker_says_so(shards_directory, tmp_path):
+    """Ctrl-C reaches horovodrun alone, for its workers are in sessions of their own."""
+    values = pretraining_values(
+        shards_directory, tmp_path / 'model', steps=4000, log_every=1, evaluate_every=0, checkpoint_every=0
+    )
+    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values))
+    command = [ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml']
+    states = tmp_path / 'model.training' / 'states'
+    status, lines = interrupted_job(*command, at='step 2 ')
+    said = [line for line in lines if 'error: ' in line]
+    assert status != 0
+    assert len(said) == 1 and '[0]<stderr>:error: pretraining: asked to stop at step' in said[0]
+    assert '--resume' in said[0] and len(list(states.iterdir())) == 1
 
 
 class Interrupted(Exception):

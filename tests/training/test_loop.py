@@ -312,16 +312,24 @@ def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp
     assert all(np.isfinite(array).all() for array in sound.values().values())
 
 
-@pytest.mark.parametrize('step', [3, 6], ids=['midway', 'at the last step'])
-def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, step):
+@pytest.mark.parametrize(
+    'step, how',
+    [(3, signal.SIGTERM), (6, signal.SIGTERM), (3, signal.SIGINT)],
+    ids=['midway', 'at the last step', 'by Ctrl-C'],
+)
+def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, step, how):
     whole = Run(shards, tmp_path / 'whole')
     measured = whole.fit(heldout=True)
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(how)
+    asked = []
+
+    def ask():  # once, though the schedule is asked for a step when it is logged as well
+        if not asked:
+            asked.append(os.kill(os.getpid(), how))
+
     with pytest.raises(Terminated, match=f'training: asked to stop at step {step}; .* --resume'):
-        Run(shards, tmp_path / 'parts').fit(
-            schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), step - 1), heldout=True
-        )
-    assert signal.getsignal(signal.SIGTERM) is before
+        Run(shards, tmp_path / 'parts').fit(schedule=acting(ask, step - 1), heldout=True)
+    assert signal.getsignal(how) is before
     assert States(tmp_path / 'parts' / 'states', 2).steps() == [step]
     again = Run(shards, tmp_path / 'parts')
     assert again.fit(heldout=True) == measured

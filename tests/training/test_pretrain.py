@@ -261,8 +261,9 @@ def test_resume_of_nothing_begins(shards_directory, tmp_path, finished):
 
 
 @pytest.mark.slow
-def test_terminated_command_saves_its_state_and_goes_on(finished, shards_directory, tmp_path):
-    """The real command, stopped by SIGTERM while it trains."""
+@pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGINT])
+def test_stopped_command_saves_its_state(shards_directory, tmp_path, how):
+    """The real command, stopped while it trains."""
     output = tmp_path / 'model'
     recipe = tmp_path / 'recipe.yaml'
     recipe.write_text(
@@ -279,7 +280,7 @@ def test_terminated_command_saves_its_state_and_goes_on(finished, shards_directo
     metrics, deadline = work_directory(output) / 'metrics.jsonl', time.monotonic() + 60
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(how)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert [line.split(' at step')[0] for line in said.splitlines() if line.startswith('error')] == [
