@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import functools
 import os
+import signal
 import sys
 import time
 import typing
@@ -135,6 +136,7 @@ def _rank() -> str:
 def _complain(status: int, *problems: object) -> int:
     rank = _rank()
     if rank != '0':
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(status))  # or the shell says 'Terminated'
         time.sleep(3)  # what rank 0 finds as well it says alone, and horovodrun ends the others
     for problem in problems:
         print(('' if rank == '0' else f'[rank {rank}] ') + f'error: {problem}', file=sys.stderr, flush=True)

@@ -33,6 +33,13 @@ def _words(arguments, workers, by):
     return [str(HOROVODRUN), by, '-np', str(workers), sys.executable, '-W', 'ignore', *map(str, arguments)]
 
 
+def run_workers(*arguments):
+    """What `tools/run_workers.py` does with two workers."""
+    words = _words(arguments, 2, '--gloo')
+    words[:1] = [sys.executable, 'tools/run_workers.py']
+    return subprocess.run(words, cwd=str(ROOT), env=environment(), timeout=60, capture_output=True, text=True)
+
+
 def horovodrun(*arguments, workers=2, timeout=180, by='--gloo'):
     root = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'} if by == '--mpi' else {}
     return subprocess.run(

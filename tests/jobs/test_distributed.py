@@ -17,6 +17,7 @@ from helpers.jobs import (
     horovodrun,
     interrupted_job,
     needs_horovod,
+    run_workers,
 )
 from helpers.pretrained import recipe_for as pretraining_recipe
 from helpers.pretrained import values_for as pretraining_values
@@ -209,20 +210,15 @@ def test_mpi_leaves_the_bits_of_gloo(bases, shards_directory, tmp_path):
 
 @pytest.mark.slow
 @needs_horovod
-def test_bad_input_ends_both_workers_with_one_line(shards_directory, tmp_path):
-    done = horovodrun(
-        ROOT / 'pretrain' / 'run_prune.py',
-        '--shards',
-        shards_directory,
-        '--model',
-        tmp_path / 'none',
-        '--output',
-        tmp_path / 'run',
-        timeout=60,
-    )
-    assert done.returncode != 0 and 'Exit code: 2' in done.stderr  # the traceback there is horovodrun's own
-    said = [line for line in done.stderr.splitlines() if line.startswith('[') and 'Terminated' not in line]
-    assert said == [f'[0]<stderr>:error: {tmp_path}/none: no such directory']
+def test_bad_input_ends_both_workers_with_one_line_and_status_2(shards_directory, tmp_path):
+    words = [ROOT / 'pretrain' / 'run_prune.py', '--shards', shards_directory]
+    words += ['--model', tmp_path / 'none', '--output', tmp_path / 'run']
+    line = f'[0]<stderr>:error: {tmp_path}/none: no such directory'
+    done = run_workers(*words)
+    assert (done.returncode, done.stderr.splitlines()) == (2, [line])
+    done = horovodrun(*words, timeout=60)  # which adds a traceback, and has no other status for a failure
+    assert done.returncode == 1 and 'Exit code: 2' in done.stderr
+    assert [said for said in done.stderr.splitlines() if said.startswith('[')] == [line]
     assert os.listdir(tmp_path) == []
 
 
