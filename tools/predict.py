@@ -1,8 +1,10 @@
-"""Predict with an exported classifier, regressor or question-answering network: a line of JSON for every line
-of text.
+"""Predict with an exported classifier, regressor or question-answering network: a line of JSON for every
+text.
 
 A line of text is a sentence, two sentences with a tab between, or a question and its context with a tab
-between. Lines are read as they are needed."""
+between. A file that ends with .jsonl has a JSON object on each line, with text, text and pair, or question
+and context. One that ends with .json has questions in SQuAD's format. A file of the network's task with a
+header is read by its columns."""
 
 import sys
 

@@ -4,14 +4,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from .. import export
+from .. import export, read_model
 from ..deployment.directory import PRECISIONS
 from ..deployment.inference import KINDS
-from ..deployment.predictor import read_instances
+from ..deployment.instances import read_instances
 from ..deployment.quantize import METHODS
 from ..network.precision import bfloat16_is_native
 from ..runs.command_line import parse
 from ..runs.recipe import option
+from ..tasks.task import known_head
 from .starting import command, line
 
 
@@ -38,7 +39,9 @@ class ExportRecipe:
         choices=METHODS,
     )
     labelled: Optional[Path] = option(
-        'labelled text, to compare the score with that of float32: on each line text, tab, label', None
+        'labelled text, to compare the score with that of float32: a file of the task with its header, as '
+        "GLUE's dev.tsv, or on each line text, tab, label",
+        None,
     )
     onnx: bool = option('also write model.onnx, in float32', False)
     alphas: Optional[Path] = option(
@@ -83,10 +86,14 @@ def main(argv=None):
     """Export, and say what was written and how near it is."""
     example = line('optbert-export', 'runs/pruned/round-4/model', '--output', 'deploy')
     recipe = parse(ExportRecipe, argv, description=__doc__, positional='model', example=example)
-    calibration = read_instances(recipe.calibrate, most=recipe.calibration_lines) if recipe.calibrate else []
-    labelled = read_instances(recipe.labelled, labelled=True) if recipe.labelled else []
+    saved = read_model(recipe.model)
+    head = known_head(saved.head)
+    calibration = (
+        read_instances(recipe.calibrate, head, most=recipe.calibration_lines) if recipe.calibrate else []
+    )
+    labelled = read_instances(recipe.labelled, head, labelled=True) if recipe.labelled else []
     measured = export(
-        recipe.model,
+        saved,
         recipe.output,
         alphas=recipe.alphas,
         head=recipe.head,

@@ -1,16 +1,20 @@
-"""Predict with an exported classifier, regressor or question-answering network: a line of JSON for every line
-of text.
+"""Predict with an exported classifier, regressor or question-answering network: a line of JSON for every
+text.
 
 A line of text is a sentence, two sentences with a tab between, or a question and its context with a tab
-between. Lines are read as they are needed."""
+between. A file that ends with .jsonl has a JSON object on each line, with text, text and pair, or question
+and context. One that ends with .json has questions in SQuAD's format. A file of the network's task with a
+header is read by its columns."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Iterator, List, Optional
 
 from .. import Predictor
-from ..deployment.predictor import Instance, instance_of
+from ..deployment.instances import FORMATS, Instance, stream_instances
+from ..deployment.predictor import record
 from ..runs.command_line import parse
 from ..runs.recipe import option
 from .starting import command, line
@@ -22,6 +26,12 @@ class PredictRecipe:
 
     deployment: Path = option('deployment directory of an export')
     input: Optional[Path] = option('file of text; standard input if not given', None)
+    format: Optional[str] = option(
+        'format of the input: lines of text, JSON lines, or SQuAD; by default what the name of the file ends '
+        'with, and lines for standard input',
+        None,
+        choices=FORMATS,
+    )
     batch_size: int = option('sequences that are computed together', 32)
     ahead: int = option(
         "batches' worth of lines that are read before the first is answered, to put like lengths together", 16
@@ -42,17 +52,12 @@ class PredictRecipe:
         ]
 
 
-def lines_of(path: Optional[Path]) -> Iterator[Instance]:
-    """The instances of a file or of standard input, as they are asked for."""
-    if path is not None and not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
-    source = 'standard input' if path is None else str(path)
-    with open(0 if path is None else path, encoding='utf-8', closefd=path is not None) as file:
-        try:
-            for i, line in enumerate(file, 1):
-                yield instance_of(line, source=f'{source}: line {i}')
-        except UnicodeDecodeError as error:
-            raise ValueError(f'{source}: not UTF-8 at byte {error.start}; convert it') from error
+def instances_of(recipe: PredictRecipe, predictor: Predictor) -> Iterator[Instance]:
+    """The instances of the input; those of a file are all checked before the first is given."""
+    if recipe.input is not None:
+        for _ in stream_instances(recipe.input, predictor.head, format=recipe.format):
+            pass
+    return stream_instances(recipe.input, predictor.head, format=recipe.format)
 
 
 @command
@@ -61,5 +66,7 @@ def main(argv=None):
     example = line('optbert-predict', 'deploy', '--input', 'sentences.txt')
     recipe = parse(PredictRecipe, argv, description=__doc__, positional='deployment', example=example)
     predictor = Predictor(recipe.deployment, null_threshold=recipe.null_threshold)
-    for found in predictor.predict(lines_of(recipe.input), batch_size=recipe.batch_size, ahead=recipe.ahead):
-        print(json.dumps(dataclasses.asdict(found), ensure_ascii=False), flush=True)
+    shown, read = itertools.tee(instances_of(recipe, predictor))
+    predictions = predictor.predict(read, batch_size=recipe.batch_size, ahead=recipe.ahead)
+    for instance, prediction in zip(shown, predictions):
+        print(json.dumps(record(instance, prediction), ensure_ascii=False), flush=True)

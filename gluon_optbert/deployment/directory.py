@@ -27,6 +27,7 @@ from ..network.running import INPUTS
 from ..runs.arrays import BFLOAT16, check_arrays, write_arrays
 from ..runs.manifest import check_manifest, write_manifest
 from ..tasks.squad import Reading
+from ..tasks.task import known_head
 from ..text.vocabulary import is_cased, read_vocabulary, vocabulary_hash, write_vocabulary
 from .inference import KINDS, inference_symbol, inference_table, inputs_of, outputs_of
 from .quantize import check_thresholds, int8_symbol
@@ -172,7 +173,7 @@ def read_deployment(directory: Path) -> Deployment:
             f'of '
             f'{", ".join(PRECISIONS)}'
         )
-    head = Head.from_dict(manifest.get('head'), source=source)
+    head = known_head(Head.from_dict(manifest.get('head'), source=source))
     if (kind == 'task') != bool(head.outputs):
         raise ValueError(f'{source}: a head for {head.kind} does not go with an export of {kind}')
     reading = None

@@ -23,10 +23,12 @@ from ..runs.lock import locked
 from ..runs.staging import new_directory
 from ..tasks.features import sorted_batches
 from ..tasks.squad import Reading
+from ..tasks.task import known_head
 from .directory import Deployment, import_symbol, vouch, write_deployment
 from .inference import KINDS, inference_parameters, inference_symbol, widened
+from .instances import Instance
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
-from .predictor import Encoder, Instance, Predictor, score
+from .predictor import Encoder, Predictor, score
 from .quantize import calibrate, int8_parameters
 
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
@@ -142,7 +144,7 @@ def _prepared(
     deployment = Deployment(
         saved.architecture,
         saved.vocabulary,
-        saved.head,
+        known_head(saved.head),
         kind,
         precision,
         reading=Reading.of(saved.recipe, saved.architecture.max_length) if answers else None,

@@ -5,44 +5,28 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from ..architecture.heads import Head
 from ..network.running import TOKEN_INPUTS, run
-from ..tasks.answers import Answer, best_answers, given
+from ..tasks.answers import Answer, best_answers, chosen_answer
 from ..tasks.features import Features, make_reader, sorted_batches
 from ..tasks.metrics import exact_match
 from ..tasks.squad import Question, Windows, make_windows
 from ..text.vocabulary import make_aligner
 from .directory import Deployment, load_deployment
-
-
-@dataclasses.dataclass(frozen=True)
-class Instance:
-    """The text of a prediction.
-
-    Parameters
-    ----------
-    first : str
-        A sentence, or a question.
-    second : str, optional
-        The other sentence of a pair, or a context.
-    label : str, optional
-        The right answer, if it is known.
-    """
-
-    first: str
-    second: Optional[str] = None
-    label: Optional[str] = None
+from .instances import Instance, check_texts
 
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A label and the probabilities of all."""
+    """A label, its name for people, and the probabilities of all labels."""
 
     label: str
     probabilities: Dict[str, float]
+    name: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,49 +39,25 @@ class Value:
 Prediction = Union[Label, Value, Answer]
 
 
-def instance_of(line: str, *, labelled: bool = False, source: str = 'line') -> Instance:
-    """The instance on a line of text: a sentence, or two with a tab between; then another tab and the label
-    if there is one.
+def record(instance: Instance, prediction: Prediction) -> Dict[str, Any]:
+    """A prediction with the text that it is of, as JSON values.
 
-    Raises
-    ------
-    ValueError
-        If there are more or fewer columns.
+    A sentence is ``text``, the other one of a pair ``pair``. A question is ``question``; its context, which
+    may be long, is left out. ``id`` is what the file calls the instance, if it does.
     """
-    columns = line.rstrip('\r\n').split('\t')
-    label = columns.pop() if labelled and len(columns) > 1 else None
-    if labelled and label is None or len(columns) > 2:
-        raise ValueError(
-            f'{source}: {len(columns)} columns, wanted a sentence or two'
-            + (' and a label' if labelled else '')
-            + ', with tabs between them'
-        )
-    return Instance(columns[0], columns[1] if len(columns) == 2 else None, label)
-
-
-def read_instances(path: Path, *, labelled: bool = False, most: Optional[int] = None) -> List[Instance]:
-    """The instances of a file, one a line, blank lines left out; at most so many.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, it is not UTF-8, a line has other columns, or there is no instance.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
-    try:
-        with open(path, encoding='utf-8') as file:
-            lines = ((i, line) for i, line in enumerate(file, 1) if line.strip())
-            instances = [
-                instance_of(line, labelled=labelled, source=f'{path}: line {i}')
-                for i, line in itertools.islice(lines, most)
-            ]
-    except UnicodeDecodeError as error:
-        raise ValueError(f'{path}: not UTF-8 at byte {error.start}; convert it') from error
-    if not instances:
-        raise ValueError(f'{path}: no text in it')
-    return instances
+    known = {} if instance.id is None else {'id': instance.id}
+    if isinstance(prediction, Answer):
+        return {**known, 'question': instance.first, **dataclasses.asdict(prediction)}
+    texts = {'text': instance.first, **({} if instance.second is None else {'pair': instance.second})}
+    if isinstance(prediction, Value):
+        return {**known, **texts, 'value': prediction.value}
+    return {
+        **known,
+        **texts,
+        'label': prediction.label,
+        'name': prediction.name,
+        'probabilities': prediction.probabilities,
+    }
 
 
 class Encoder:
@@ -118,12 +78,21 @@ class Encoder:
         if length < 5:
             raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
         vocabulary, self._reading = deployment.vocabulary, deployment.reading
+        self._head = deployment.head
         self._read = make_reader(vocabulary, max_length=length)
         self._align = make_aligner(vocabulary)
         self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
 
     def features(self, instances: Sequence[Instance]) -> Features:
-        """The features of sentences and pairs; of questions, those of all windows of their contexts."""
+        """The features of sentences and pairs; of questions, those of all windows of their contexts.
+
+        Raises
+        ------
+        ValueError
+            If an instance has another number of texts than the task.
+        """
+        for instance in instances:
+            check_texts(instance, self._head)
         if self._reading is not None:
             return self.windows(questions_of(instances)).features
         return self._read(
@@ -141,12 +110,11 @@ class Encoder:
 
 def questions_of(instances: Sequence[Instance]) -> List[Question]:
     """Instances as questions; raises ValueError if one has no context."""
-    for instance in instances:
-        if instance.second is None:
-            raise ValueError(f'question without a context: {instance.first!r:.60}')
-    return [
-        Question(str(i), instance.first, str(instance.second), ()) for i, instance in enumerate(instances)
-    ]
+    questions = []
+    for i, instance in enumerate(instances):
+        check_texts(instance, Head('question_answering'))
+        questions.append(Question(str(i), instance.first, str(instance.second), ()))
+    return questions
 
 
 class Predictor:
@@ -234,7 +202,9 @@ class Predictor:
             best, nulls = best_answers(
                 questions, windows, self._scores(windows.features, batch_size), reading
             )
-            return [given(answers, null, reading.null_threshold) for answers, null in zip(best, nulls)]
+            return [
+                chosen_answer(answers, null, reading.null_threshold) for answers, null in zip(best, nulls)
+            ]
         scores = self._scores(self._encoder.features(instances), batch_size)
         if self.head.kind == 'regression':
             return [Value(float(score)) for (score,) in scores]
@@ -255,7 +225,8 @@ class Predictor:
     def _label(self, scores: np.ndarray) -> Label:
         powers = np.exp(scores.astype(np.float64) - scores.max())
         shares = dict(zip(self.head.labels, (powers / powers.sum()).tolist()))
-        return Label(max(shares, key=shares.get), shares)
+        label = max(shares, key=shares.get)
+        return Label(label, shares, self.head.name_of(label))
 
 
 def _as_instance(item: Union[str, Tuple[str, str], Instance]) -> Instance:
@@ -281,10 +252,18 @@ def score(predictor: Predictor, labelled: Sequence[Instance]) -> float:
             raise ValueError(f'labelled file: {error}') from error
         return float(np.corrcoef(values, [prediction.value for prediction in predictions])[0, 1])
     if predictor.head.kind == 'question_answering':
-        return float(np.mean([exact_match(answer.text, label) for answer, label in zip(predictions, wanted)]))
-    unknown = sorted(set(wanted) - set(predictor.head.labels))
-    if unknown:
-        raise ValueError(
-            f'labelled file: {", ".join(unknown[:9])} not among the labels {", ".join(predictor.head.labels)}'
+        return float(
+            np.mean(
+                [
+                    max(exact_match(answer.text, text) for text in instance.answers or [str(instance.label)])
+                    for instance, answer in zip(labelled, predictions)
+                ]
+            )
         )
+    for instance, label in zip(labelled, wanted):
+        if label not in predictor.head.labels:
+            raise ValueError(
+                f'{instance.source or "labelled file"}: {label!r:.60} is not among the labels '
+                f'{", ".join(predictor.head.labels)}'
+            )
     return float(np.mean([prediction.label == label for prediction, label in zip(predictions, wanted)]))

@@ -151,7 +151,7 @@ def with_probabilities(answers: Sequence[Answer], null: Optional[float] = None) 
     ]
 
 
-def given(answers: Sequence[Answer], null: float, threshold: Optional[float]) -> Answer:
+def chosen_answer(answers: Sequence[Answer], null: float, threshold: Optional[float]) -> Answer:
     """What `decide` decides, with its place and its probability; without a threshold every question has an
     answer.
     """

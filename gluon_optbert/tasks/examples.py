@@ -70,6 +70,13 @@ def read_lines(path: Path) -> List[List[str]]:
     return [line.split('\t') for line in lines]
 
 
+def read_header(path: Path) -> List[str]:
+    """The cells of the first line of a file, which is not read any further; none if it is no text."""
+    with open(path, 'rb') as file:
+        line = file.readline()
+    return line.decode('utf-8-sig', errors='replace').rstrip('\r\n').split('\t')
+
+
 def task_of_file(path: Path) -> Task:
     """The task that a tab-separated file with a header holds, by its columns.
 
@@ -141,9 +148,11 @@ def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
     numbers = [columns.index(name) for name in wanted]
     complete, cut = [], 0
     for line, row in enumerate(rows[headed:], 1 + headed):
+        if row == ['']:
+            continue
         if len(row) > max(numbers):
             complete.append((line, [row[number] for number in numbers], row))
-        elif row != ['']:
+        else:
             cut += 1
             if not (task.incomplete_rows and labelled):
                 raise ValueError(

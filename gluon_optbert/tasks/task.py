@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, List, Mapping, Tuple, Union
+from typing import Any, List, Mapping, Optional, Tuple, Union
 
 from ..architecture.heads import Head
 from .metrics import METRICS
@@ -97,13 +97,19 @@ def find_task(name: Union[str, Path]) -> Task:
     """
     if str(name).endswith('.json'):
         return read_task(Path(name))
-    for path in _DIRECTORY.glob('*.json'):
-        if _plain(path.stem) == _plain(str(name)):
-            return read_task(path)
-    raise ValueError(
-        f'{str(name)!r} is no task; there are {", ".join(names())}, or give a JSON file like those of the '
-        f'package'
-    )
+    task = packaged_task(str(name))
+    if task is None:
+        raise ValueError(
+            f'{str(name)!r} is no task; there are {", ".join(names())}, or give a JSON file like those of '
+            f'the package'
+        )
+    return task
+
+
+def packaged_task(name: str) -> Optional[Task]:
+    """The task of the package that has a name, whatever its capitals and hyphens; None if there is none."""
+    paths = [path for path in _DIRECTORY.glob('*.json') if _plain(path.stem) == _plain(name)]
+    return read_task(paths[0]) if paths else None
 
 
 def read_task(path: Path) -> Task:
@@ -178,12 +184,10 @@ def known_head(head: Head) -> Head:
     """
     if head.names or head.columns:
         return head
-    for path in _DIRECTORY.glob('*.json'):
-        if _plain(path.stem) == _plain(head.task):
-            packaged = read_task(path).head
-            if (packaged.kind, packaged.labels) == (head.kind, head.labels):
-                return dataclasses.replace(head, names=packaged.names, columns=packaged.columns)
-    return head
+    task = packaged_task(head.task)
+    if task is None or (task.head.kind, task.head.labels) != (head.kind, head.labels):
+        return head
+    return dataclasses.replace(head, names=task.head.names, columns=task.head.columns)
 
 
 def official_files(task: Task) -> List[str]:

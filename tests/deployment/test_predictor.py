@@ -6,24 +6,20 @@ import math
 import numpy as np
 import pytest
 from helpers.commands import call
+from helpers.questions import write_squad
 from helpers.tiny import network, saved_model, vocabulary
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.directory import Deployment
 from gluon_optbert.deployment.export import export
-from gluon_optbert.deployment.predictor import (
-    Encoder,
-    Instance,
-    Predictor,
-    instance_of,
-    read_instances,
-    score,
-)
+from gluon_optbert.deployment.instances import Instance
+from gluon_optbert.deployment.predictor import Encoder, Predictor, score
 from gluon_optbert.network import running
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import TOKEN_INPUTS
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.tasks.features import sorted_batches
+from gluon_optbert.tasks.squad import Question
 
 ARCHITECTURE = network((2, 3, 5, 7), (1, 4, 2, 0))
 HEADS = {
@@ -118,7 +114,7 @@ def test_null_threshold_is_for_questions(directories):
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert (
-        set(found) == {'text', 'score', 'start', 'end', 'probability'}
+        set(found) == {'question', 'text', 'score', 'start', 'end', 'probability'}
         and found['text'] == ''
         and found['probability'] < 1
     )
@@ -133,35 +129,6 @@ def test_exports_without_labels_are_refused(tmp_path):
     export(saved_model(), tmp_path / 'encoder')
     with pytest.raises(ValueError, match='export a fine-tuned model'):
         Predictor(tmp_path / 'encoder')
-
-
-@pytest.mark.parametrize(
-    'line, labelled, wanted',
-    [
-        ('a b\n', False, Instance('a b')),
-        ('a\tb\r\n', False, Instance('a', 'b')),
-        ('', False, Instance('')),
-        ('a\tyes', True, Instance('a', None, 'yes')),
-        ('a\tb\tno\n', True, Instance('a', 'b', 'no')),
-    ],
-)
-def test_lines_are_instances(line, labelled, wanted):
-    assert instance_of(line, labelled=labelled) == wanted
-
-
-@pytest.mark.parametrize('line, labelled', [('a\tb\tc', False), ('a', True), ('a\tb\tc\td', True)])
-def test_lines_of_other_columns_are_refused(line, labelled):
-    with pytest.raises(ValueError, match='columns'):
-        instance_of(line, labelled=labelled)
-
-
-def test_files_that_are_no_text_are_refused(tmp_path):
-    for content, message in ((b'\n \n', 'no text'), (b'a\n\xff', 'UTF-8')):
-        (tmp_path / 'text').write_bytes(content)
-        with pytest.raises(ValueError, match=message):
-            read_instances(tmp_path / 'text')
-    with pytest.raises(FileNotFoundError):
-        read_instances(tmp_path / 'other')
 
 
 def test_score_counts_what_is_right(directories):
@@ -192,15 +159,68 @@ def test_score_counts_what_is_right(directories):
     )
 
 
-def test_command_answers_every_line(directories, tmp_path):
-    (tmp_path / 'text').write_text('a b\nc\td e\n\nf.\n')
-    for options, more in (
-        (['--input', tmp_path / 'text'], {}),
-        ([], {'input': (tmp_path / 'text').read_text()}),
+@pytest.mark.parametrize('by_file', [True, False])
+def test_command_answers_every_line_and_repeats_its_text(directories, tmp_path, by_file):
+    content = 'a b\nc\td e\nf.\rg\r\nh'
+    (tmp_path / 'text').write_bytes(content.encode())
+    words = ['--input', tmp_path / 'text'] if by_file else []
+    result = call(
+        'tools/predict.py', directories / 'classification', *words, input='' if by_file else content
+    )
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(line['text'], line.get('pair')) for line in lines] == [
+        ('a b', None),
+        ('c', 'd e'),
+        ('f.\rg', None),
+        ('h', None),
+    ]
+    for line in lines:
+        assert set(line['probabilities']) == {'no', 'yes'} and line['name'] == line['label']
+
+
+def test_command_refuses_a_bad_line_before_it_answers_one(directories, tmp_path):
+    for content, says in (
+        ('a\nb\n\nc\n', 'text: line 3: is blank'),
+        ('a\n' * 600 + 'a\tb\tc\n', 'text: line 601: 3 columns'),
     ):
-        result = call('tools/predict.py', directories / 'classification', *options, **more)
-        assert result.returncode == 0, result.stderr
-        lines = [json.loads(line) for line in result.stdout.splitlines()]
-        assert len(lines) == 4 and all(set(line['probabilities']) == {'no', 'yes'} for line in lines)
-    result = call('tools/predict.py', directories / 'classification', input='a\tb\tc\n')
-    assert result.returncode == 2 and 'line 1: 3 columns' in result.stderr
+        (tmp_path / 'text').write_text(content)
+        result = call('tools/predict.py', directories / 'classification', '--input', tmp_path / 'text')
+        assert result.returncode == 2 and says in result.stderr and result.stdout == ''
+        assert result.stderr.count('\n') == 1
+    result = call('tools/predict.py', directories / 'classification', input='a\n\n')
+    assert result.returncode == 2 and 'standard input: line 2: is blank' in result.stderr
+
+
+def test_labels_have_the_names_of_their_task(tmp_path):
+    """An export of an earlier version has no names in its manifest."""
+    head = Head('classification', ('0', '1'), 'SST-2')
+    parameters = read_parameters(build(ARCHITECTURE, head=head, initial_std=0.5))
+    export(SavedModel(ARCHITECTURE, parameters, vocabulary(), head=head), tmp_path / 'deploy')
+    manifest = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())
+    assert manifest['head']['names'] == ['negative', 'positive']
+    del manifest['head']['names'], manifest['head']['columns']
+    (tmp_path / 'deploy' / 'manifest.json').write_text(json.dumps(manifest))
+    prediction = next(Predictor(tmp_path / 'deploy').predict(['a b']))
+    assert prediction.name == {'0': 'negative', '1': 'positive'}[prediction.label]
+    with pytest.raises(ValueError, match='two texts, and SST-2 is a task on one sentence'):
+        next(Predictor(tmp_path / 'deploy').predict([('a b', 'c')]))
+
+
+def test_questions_of_squads_file_are_answered_by_their_ids(directories, tmp_path):
+    asked = [Question('q1', 'a b', 'c d\ne f. g', ()), Question('q2', 'h', 'i j k', (('j', 2),))]
+    path = write_squad(tmp_path / 'dev.json', asked)
+    (tmp_path / 'dev.jsonl').write_text(
+        ''.join(
+            json.dumps({'id': one.id, 'question': one.text, 'context': one.context}) + '\n' for one in asked
+        )
+    )
+    results = [
+        call('tools/predict.py', directories / 'question_answering', '--input', source)
+        for source in (path, tmp_path / 'dev.jsonl')
+    ]
+    assert [result.returncode for result in results] == [0, 0], results[0].stderr + results[1].stderr
+    assert results[0].stdout == results[1].stdout
+    for one, line in zip(asked, map(json.loads, results[0].stdout.splitlines())):
+        assert (line['id'], line['question']) == (one.id, one.text)
+        assert one.context[line['start'] : line['end']] == line['text']

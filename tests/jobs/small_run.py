@@ -261,8 +261,17 @@ def run_commands(root: Path, work: Path) -> Dict[str, str]:
         'architecture of optbert_88m': run(
             root, '-m', 'gluon_optbert.architecture', 'optbert_88m', '--length', 128
         ),
-        'predictions': run(root, 'tools/predict.py', work / 'deploy', '--input', work / 'sentences.txt'),
+        'predictions': numbers_of(
+            run(root, 'tools/predict.py', work / 'deploy', '--input', work / 'sentences.txt')
+        ),
     }
+
+
+def numbers_of(predictions: str) -> str:
+    """The labels and probabilities of predictions, without the texts and names that stand beside them."""
+    records = [json.loads(line) for line in predictions.splitlines()]
+    kept = [{name: record[name] for name in ('label', 'probabilities')} for record in records]
+    return ''.join(json.dumps(record) + '\n' for record in kept)
 
 
 def without_times(value: object) -> object:

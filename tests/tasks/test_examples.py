@@ -51,6 +51,11 @@ def test_test_set_has_no_labels_and_its_own_numbers(tmp_path):
     assert found.labels is None and found.indices == ('7', '9')
 
 
+def test_blank_line_is_no_sentence(tmp_path):
+    path = write(tmp_path / 'test.tsv', 'sentence\nx\n\ny\n')
+    assert read_examples(find_task('SST-2'), path, labelled=False).texts == (('x',), ('y',))
+
+
 def test_file_without_a_header_is_read_where_the_task_says_so(tmp_path):
     rows = 'gj04\t1\t\tOne sentence.\ngj04\t0\t*\tOther one.\n'
     found = read_examples(find_task('CoLA'), write(tmp_path / 'train.tsv', rows))

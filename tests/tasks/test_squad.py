@@ -11,8 +11,14 @@ from helpers.tiny import TOKENS, vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.tasks.answers import Answer, answer_files, best_answers, decide, with_probabilities
-from gluon_optbert.tasks.answers import given as given_answer
+from gluon_optbert.tasks.answers import (
+    Answer,
+    answer_files,
+    best_answers,
+    chosen_answer,
+    decide,
+    with_probabilities,
+)
 from gluon_optbert.tasks.squad import Question, Reading, make_windows, read_questions
 from gluon_optbert.text.vocabulary import make_aligner
 
@@ -162,15 +168,15 @@ def test_no_answer_wins_beyond_the_threshold_only():
     assert decide([], None, 0.0) == ''
 
 
-def test_given_answer_has_its_place_and_its_probability():
+def test_chosen_answer_has_its_place_and_its_probability():
     answers = [Answer('x', 3.0, 5, 6), Answer('y', 1.0, 7, 8)]
-    found = given_answer(answers, 4.0, None)
+    found = chosen_answer(answers, 4.0, None)
     assert (found.text, found.start, found.end) == ('x', 5, 6) and found.probability == pytest.approx(
         1 / (1 + np.exp(-2))
     )
-    none = given_answer(answers, 4.0, 0.5)
+    none = chosen_answer(answers, 4.0, 0.5)
     assert none == Answer('', 4.0, probability=pytest.approx(1 / (1 + np.exp(-1) + np.exp(-3))))
-    assert given_answer([], 4.0, None) == Answer('', 0.0)
+    assert chosen_answer([], 4.0, None) == Answer('', 0.0)
 
 
 @pytest.mark.parametrize('positions', range(5, 700, 17))

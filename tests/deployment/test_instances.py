@@ -1,0 +1,173 @@
+"""The texts of predictions: lines, JSON lines, questions, and the files of a task."""
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.questions import write_squad
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment.instances import (
+    Instance,
+    check_texts,
+    instance_of,
+    instance_of_json,
+    read_instances,
+    stream_instances,
+)
+from gluon_optbert.tasks.squad import Question
+from gluon_optbert.tasks.task import find_task, names
+
+GLUE = Path(__file__).parents[3] / 'shared' / 'data' / 'glue'
+SST2, MRPC = find_task('SST-2').head, find_task('MRPC').head
+
+
+def write(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode('utf-8'))
+    return path
+
+
+def texts(instances):
+    return [(one.first, one.second, one.label) for one in instances]
+
+
+@pytest.mark.parametrize(
+    'line, labelled, wanted',
+    [
+        ('a b\n', False, Instance('a b')),
+        ('a\tb\r\n', False, Instance('a', 'b')),
+        ('', False, Instance('')),
+        ('a\tyes', True, Instance('a', None, 'yes')),
+        ('a\tb\tno\n', True, Instance('a', 'b', 'no')),
+    ],
+)
+def test_lines_are_instances(line, labelled, wanted):
+    assert instance_of(line, labelled=labelled) == wanted
+
+
+@pytest.mark.parametrize('line, labelled', [('a\tb\tc', False), ('a', True), ('a\tb\tc\td', True)])
+def test_lines_of_other_columns_are_refused(line, labelled):
+    with pytest.raises(ValueError, match='columns'):
+        instance_of(line, labelled=labelled)
+
+
+def test_files_that_are_no_text_are_refused(tmp_path):
+    for content, message in ((b'\n \n', 'no text'), (b'a\n\xff', 'UTF-8')):
+        (tmp_path / 'text').write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            read_instances(tmp_path / 'text')
+    with pytest.raises(FileNotFoundError):
+        read_instances(tmp_path / 'other')
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    path = write(tmp_path / 'text', b'\xef\xbb\xbfa\rb\r\nc\xe2\x80\xa8d\x0be\n')
+    for instances in (read_instances(path), list(stream_instances(path))):
+        assert [one.first for one in instances] == ['a\rb', 'c\u2028d\x0be']
+
+
+def test_bad_bytes_are_refused_with_their_line(tmp_path):
+    path = write(tmp_path / 'text', b'a\n' * 100000 + b'\xff\n')
+    with pytest.raises(ValueError, match='text: line 100001 is not UTF-8'):
+        list(stream_instances(path))
+
+
+@pytest.mark.parametrize('name', names())
+def test_labelled_file_of_a_task_is_read_by_its_columns(tmp_path, name):
+    task = find_task(name)
+    label = task.head.labels[1] if task.head.labels else '2.5'
+    cells = {'idx': '7', **{field: f'text of {field}' for field in task.fields}, task.label: label}
+    lines = ['\t'.join(cells), '\t'.join(cells.values())]
+    path = write(tmp_path / 'dev.tsv', '\ufeff' + '\n'.join(lines) + '\n')
+    (one,) = read_instances(path, task.head, labelled=True)
+    wanted = [f'text of {field}' for field in task.fields]
+    assert [one.first, one.second][: len(wanted)] == wanted and one.label == label
+    (one,) = stream_instances(path, task.head)
+    assert [one.first, one.second][: len(wanted)] == wanted and one.label is None
+
+
+def test_labelled_file_without_a_header_is_read_as_the_task_has_it(tmp_path):
+    path = write(tmp_path / 'dev.tsv', 'gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n')
+    instances = read_instances(path, find_task('CoLA').head, labelled=True)
+    assert texts(instances) == [('One.', None, '1'), ('Two.', None, '0')]
+
+
+def test_labelled_lines_need_no_header(tmp_path):
+    path = write(tmp_path / 'text', 'a\t1\n\nb\t0\n')
+    assert texts(read_instances(path, SST2, labelled=True)) == [('a', None, '1'), ('b', None, '0')]
+
+
+def test_first_line_with_another_label_is_taken_for_a_header_and_said(tmp_path, caplog):
+    head = Head('classification', ('bad', 'good'), 'Reviews')  # whose columns are not known
+    path = write(tmp_path / 'dev.tsv', 'text\tverdict\na\tgood\n')
+    assert texts(read_instances(path, head, labelled=True)) == [('a', None, 'good')]
+    assert 'dev.tsv: line 1 is taken for a header' in caplog.text
+
+
+@pytest.mark.parametrize(
+    'head, content, says',
+    [
+        (SST2, 'sentence\tlabel\na\t1\nb\n', 'dev.tsv: line 3 has 1 cells'),
+        (SST2, 'sentence\tlabel\na\t1\nb\t2\n', "dev.tsv: line 3 has the label '2', wanted 0 or 1"),
+        (SST2, 'a\tb\tc\t0\n', "dev.tsv: line 1: 4 columns.* header has 'sentence' and 'label'"),
+        (SST2, 'a\tb\t1\n', 'dev.tsv: line 1: two texts, and SST-2 is a task on one sentence'),
+        (MRPC, 'a\tb\t1\nc\t0\n', 'dev.tsv: line 2: one text, and MRPC is a task on pairs'),
+    ],
+)
+def test_labelled_line_that_is_wrong_is_named_with_its_file(tmp_path, head, content, says):
+    with pytest.raises(ValueError, match=says):
+        read_instances(write(tmp_path / 'dev.tsv', content), head, labelled=True)
+
+
+def test_sentence_that_is_the_name_of_a_column_is_a_sentence(tmp_path):
+    path = write(tmp_path / 'text.txt', 'sentence\n')
+    assert texts(stream_instances(path, SST2)) == [('sentence', None, None)]
+
+
+@pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
+@pytest.mark.parametrize(
+    'path', sorted(GLUE.glob('*/*.tsv')), ids=lambda path: f'{path.parent.name}-{path.stem}'
+)
+def test_every_file_of_glue_is_read(path):
+    head = find_task(path.parent.name).head
+    rows = len(path.read_text(encoding='utf-8').rstrip('\n').split('\n')) - 1
+    assert len(list(stream_instances(path, head))) == rows
+    if 'test' not in path.stem:
+        labelled = read_instances(path, head, labelled=True)
+        assert len(labelled) == rows and {one.label for one in labelled} == set(head.labels)
+
+
+@pytest.mark.parametrize(
+    'values, wanted',
+    [
+        ({'text': 'a\nb'}, Instance('a\nb')),
+        ({'text': 'a', 'pair': 'b', 'id': 7}, Instance('a', 'b', id='7')),
+        ({'question': 'a', 'context': 'b\tc', 'id': 'q', 'score': 1}, Instance('a', 'b\tc', id='q')),
+        ({'sentence': 'a', 'label': 1}, Instance('a', label='1')),
+    ],
+)
+def test_json_lines_are_instances(values, wanted):
+    assert instance_of_json(json.dumps(values), SST2) == wanted
+
+
+@pytest.mark.parametrize(
+    'line', ['', 'a', '[]', '{}', '"text"', '{"text": 1}', '{"text": "a", "pair": null}']
+)
+def test_json_that_is_no_instance_is_refused(line):
+    with pytest.raises(ValueError, match='^file: line 3: '):
+        instance_of_json(line, source='file: line 3')
+
+
+def test_squads_questions_keep_ids_contexts_and_answers(tmp_path):
+    asked = [Question('q1', 'who?', 'one\ntwo', (('one', 0), ('two', 4))), Question('q2', 'why?', 'none', ())]
+    instances = read_instances(write_squad(tmp_path / 'dev.json', asked), labelled=True)
+    assert [(one.id, one.first, one.second, one.answers, one.label) for one in instances] == [
+        ('q1', 'who?', 'one\ntwo', ('one', 'two'), 'one'),
+        ('q2', 'why?', 'none', (), ''),
+    ]
+
+
+def test_head_that_says_nothing_of_its_texts_takes_all():
+    for head in (Head(), Head('classification', ('0', '1'))):
+        check_texts(Instance('a'), head)
+        check_texts(Instance('a', 'b'), head)
