@@ -1,23 +1,40 @@
-"""One page of HTML for runs, models, searches, results and tables, which opens from disk without network."""
+"""One page of HTML that opens from disk without network: how much smaller, faster and worse pruned networks
+are than the network they were cut from, and everything that runs, models, results and tables tell.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Tuple
+from typing import List, Sequence, Tuple
 
 import matplotlib
 
+from ..architecture.architecture import Architecture
+from ..deployment.timing import time_exports
 from ..finetuning.result import FORMAT as RESULT_FORMAT
 from ..reporting.figures import STYLE, labels_of
-from ..reporting.page import page
-from ..reporting.pruned import read_run
-from ..reporting.sections import chapter, environment, side_by_side
+from ..reporting.page import Html, page
+from ..reporting.pruned import Run, read_run
+from ..reporting.run_sections import side_by_side
+from ..reporting.sections import RESULT, chapter, environment, read_json
+from ..reporting.verdict import (
+    LENGTH,
+    Measured,
+    networks_of_runs,
+    verdict,
+    with_model,
+    with_result,
+    with_times,
+)
 from ..reproduction.drawing import TABLE
 from ..runs.command_line import parse
+from ..runs.provenance import machine
 from ..runs.recipe import option
 from ..runs.staging import refuse_existing, write_file
 from .starting import command, line
+
+REPEATS = 15  # timed passes of each network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,15 +42,60 @@ class ReportRecipe:
     """What is reported, and where to."""
 
     runs: Tuple[Path, ...] = option(
-        'directories of pruning runs, models, searches, comparisons or tables, or results as JSON'
+        'directories of pruning runs, fine-tuning runs, models, searches, comparisons or tables, or results '
+        'as JSON'
     )
     output: Path = option('the page to write')
+    time: bool = option('whether to measure the time of a forward pass of the networks, in turn', True)
+
+
+def read_networks(paths: Sequence[Path], labels: Sequence[str], runs: Sequence[Run]) -> List[Measured]:
+    """The networks of runs, models and results of fine-tuning, each once."""
+    networks = networks_of_runs(runs)
+    for path, label in zip(paths, labels):
+        file = path / 'architecture.json'
+        if file.is_file():
+            text = file.read_text(encoding='utf-8', errors='replace')
+            networks = with_model(
+                networks, Measured(label, Architecture.from_json(text, source=str(file)), path)
+            )
+    for path, label in zip(paths, labels):
+        file = path / RESULT if path.is_dir() else path
+        values = read_json(file) if file.is_file() and file.suffix == '.json' else None
+        if isinstance(values, dict) and values.get('format') == RESULT_FORMAT:
+            networks = with_result(networks, label, values)
+    return networks
+
+
+def timed(networks: Sequence[Measured]) -> Tuple[List[Measured], str]:
+    """The networks with the time that each takes here, and how it was measured."""
+    length = min([LENGTH, *(network.architecture.max_length for network in networks)])
+    times = time_exports(
+        {place: network.architecture for place, network in enumerate(networks)},
+        length=length,
+        repeats=REPEATS,
+    )
+    here = machine()
+    how = (
+        f'Time: the median of {REPEATS} forward passes of one sequence of {length} tokens. The networks took '
+        f'turns in one process, each as a float32 export with its widths and random weights. Threads: '
+        f'{here["threads"]}. Processor: {here["cpu"]}.'
+    )
+    return with_times(networks, times), how
+
+
+def opening(recipe: ReportRecipe, labels: Sequence[str], runs: Sequence[Run]) -> Html:
+    """The verdict on the networks of the page; nothing where there is none."""
+    networks, how = read_networks(recipe.runs, labels, runs), ''
+    if recipe.time and verdict(networks) is not None:
+        networks, how = timed(networks)
+    return verdict(networks, timing=how) or Html()
 
 
 @command
 def main(argv=None):
     """Read everything, then write the page."""
-    example = line('optbert-report', 'runs/pruned', 'runs/random', '--output', 'report.html')
+    example = line('optbert-report', 'runs/pruned', 'runs/sst2-base', 'runs/sst2', '--output', 'report.html')
     recipe = parse(ReportRecipe, argv, description=__doc__, example=example, positional='runs')
     refuse_existing(recipe.output)
     labels = labels_of(recipe.runs)
@@ -42,13 +104,17 @@ def main(argv=None):
             chapter(path, label, readers=[TABLE], finetuning=RESULT_FORMAT)
             for path, label in zip(recipe.runs, labels)
         ]
-        first = side_by_side(
-            [
-                read_run(path, label)
-                for path, label in zip(recipe.runs, labels)
-                if (path / 'rounds.json').is_file()
-            ]
-        )
-    content = page(f'Report: {", ".join(labels)}', ([first] if first else []) + chapters, note=environment())
+        runs = [
+            read_run(path, label)
+            for path, label in zip(recipe.runs, labels)
+            if (path / 'rounds.json').is_file()
+        ]
+        beside = side_by_side(runs)
+    content = page(
+        f'Report: {", ".join(labels)}',
+        ([beside] if beside else []) + chapters,
+        opening=opening(recipe, labels, runs),
+        note=environment(),
+    )
     write_file(recipe.output, content.encode('utf-8'))
     print(f'wrote {recipe.output}: {len(content) / 1e6:.1f} MB, opens in any browser')

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .figures import OKABE_ITO, plain
+from .figures import NARROW, OKABE_ITO, plain
 
 GATES = 'gates'  # the phase that trains alpha
+FEW_ROUNDS = 6  # with more, their numbers alone fit above a figure
 TRAINED, HELD_OUT, GATED = OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[4]
 PANELS = (
     ('mlm', 'mlm_loss', 'MLM loss\n(nats per masked token)'),
@@ -88,59 +90,68 @@ def segments_of(records: Sequence[Mapping[str, Any]]) -> List[Segment]:
     return segments
 
 
-def draw_curves(segments: Sequence[Segment], label: str) -> Figure:
+def draw_curves(segments: Sequence[Segment]) -> Figure:
     """Losses, penalty and learning rate over the steps of a run, its phases in a row; shaded where alpha is
     trained.
     """
     names = {name for segment in segments for record in segment.records for name in record}
     panels = [panel for panel in PANELS if names & set(panel[:2])]
-    figure = Figure(figsize=(8.4, 0.9 + 1.9 * len(panels)))
+    figure = Figure(figsize=(NARROW, 1.2 + 1.9 * len(panels)))
     grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (training, held_out, title) in zip(grid, panels):
-        seen = set()
-        for segment in segments:
-            gated = segment.phase == GATES
-            if gated:
-                axes.axvspan(segment.start, segment.end, color=GATED, alpha=0.15, linewidth=0)
-            trained = ('training alpha', GATED) if gated else ('training weights', TRAINED)
-            for name, shown, colour in ((training, *trained), (held_out, 'held-out text', HELD_OUT)):
-                steps, values = segment.series(name) if name else ([], [])
-                few = name == held_out or len(steps) < 40
-                if steps:
-                    axes.plot(
-                        steps,
-                        values,
-                        linewidth=1.4,
-                        marker='o' if few else None,
-                        markersize=4,
-                        color=colour,
-                        label='_' if shown in seen else shown,
-                    )
-                    seen.add(shown)
+        _draw_panel(axes, segments, training, held_out)
         axes.set_ylabel(title)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
         axes.set_xlim(0, 1.01 * max(segment.end for segment in segments))
+    _mark_rounds(grid, segments)
+    grid[-1].set_xlabel('steps')
+    named = {name: handle for axes in grid for handle, name in zip(*axes.get_legend_handles_labels())}
+    figure.legend(list(named.values()), list(named), loc='outside lower center', ncol=2)
+    return figure
+
+
+def _draw_panel(axes: Axes, segments: Sequence[Segment], training: str, held_out: Optional[str]) -> None:
+    """A measurement of training, and what it is called on held-out text, over all phases."""
+    seen = set()
+    for segment in segments:
+        gated = segment.phase == GATES
+        if gated:
+            axes.axvspan(segment.start, segment.end, color=GATED, alpha=0.15, linewidth=0)
+        trained = ('training alpha', GATED) if gated else ('training weights', TRAINED)
+        for name, shown, colour in ((training, *trained), (held_out, 'held-out text', HELD_OUT)):
+            steps, values = segment.series(name) if name else ([], [])
+            few = name == held_out or len(steps) < 40
+            if steps:
+                axes.plot(
+                    steps,
+                    values,
+                    linewidth=1.4,
+                    marker='o' if few else None,
+                    markersize=4,
+                    color=colour,
+                    label='_' if shown in seen else shown,
+                )
+                seen.add(shown)
+
+
+def _mark_rounds(grid: Sequence[Axes], segments: Sequence[Segment]) -> None:
+    """A line where a round begins, and its number above."""
     for first, second in zip(segments, segments[1:]):
         if first.round != second.round:
             for axes in grid:
                 axes.axvline(second.start, color='#555555', linestyle=':', linewidth=1)
-    for segment in {
-        segment.round: segment for segment in reversed(segments) if segment.round is not None
-    }.values():
+    starts = {segment.round: segment.start for segment in reversed(segments) if segment.round is not None}
+    for number, start in starts.items():
         grid[0].annotate(
-            plain(f'round {segment.round}'),
-            (segment.start, 1),
+            plain(f'round {number}' if len(starts) <= FEW_ROUNDS else str(number)),
+            (start, 1),
             xycoords=('data', 'axes fraction'),
             fontsize=8,
             xytext=(3, -9),
             textcoords='offset points',
             color='#555555',
         )
-    grid[-1].set_xlabel('steps')
-    named = {name: handle for axes in grid for handle, name in zip(*axes.get_legend_handles_labels())}
-    figure.legend(list(named.values()), list(named), loc='outside upper right', ncol=3)
-    figure.suptitle(f'Over the steps of the run: {plain(label)}', x=0.01, ha='left', fontsize=11)
-    return figure
 
 
 def speed(segments: Sequence[Segment]) -> List[List[Any]]:

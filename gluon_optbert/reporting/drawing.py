@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ..runs.staging import write_file
-from .figures import MARKERS, OKABE_ITO, STYLE, plain, save
-from .pruned import LETTERS, Network, Run, loss_table, paper_networks, read_gates
+from .figures import MARKERS, NARROW, OKABE_ITO, STYLE, plain, save
+from .pruned import LETTERS, Letters, Network, Round, Run, loss_table, paper_networks, read_gates
 
 WIDTHS = {
     'f': ('Filters of the feed-forward block', 'f (filters)'),
@@ -24,59 +26,69 @@ NAMES = {'h': 'h (hidden units)', **{letter: label for letter, (_, label) in WID
 KEPT, REMOVED = OKABE_ITO[0], OKABE_ITO[4]
 
 
-def draw_widths(letter: str, networks: Sequence[Network], title: str) -> Figure:
+def draw_widths(letter: str, networks: Sequence[Network], title: str, *, narrow: bool = False) -> Figure:
     """One width across the layers, a line for each network; the first is the reference, dashed.
 
     Lines and marks grow smaller from first to last, so that equal ones stay visible; a hollow mark is an
-    inferred width."""
-    figure = Figure(figsize=(7.6, 4.2))
+    inferred width. A narrow figure is for a page, which has its title beside it."""
+    figure = Figure(figsize=(NARROW, 3.9) if narrow else (7.6, 4.2))
     axes = figure.add_subplot()
-    colours = matplotlib.colormaps['viridis'](np.linspace(0.1, 0.8, max(2, len(networks) - 1)))
-    deepest = 1
     for i, network in enumerate(networks):
-        values = [getattr(layer, letter) for layer in network.architecture.layers]
-        numbers = np.arange(1, len(values) + 1)
-        deepest = max(deepest, len(values))
-        if i == 0:
-            axes.plot(
-                numbers, values, color='#555555', label=network.label, zorder=20, linestyle='--', linewidth=1
-            )
-            continue
-        style = {
-            'color': colours[i - 1],
-            'marker': MARKERS[(i - 1) % len(MARKERS)],
-            'markersize': max(4, 12 - 3 * i),
-        }
-        axes.plot(numbers, values, label=network.label, zorder=2 + i, linewidth=max(1.2, 4 - i), **style)
-        doubtful = [j for j in range(len(values)) if (j, letter) in network.inferred]
-        axes.plot(
-            numbers[doubtful],
-            [values[j] for j in doubtful],
-            linestyle='none',
-            zorder=21,
-            markerfacecolor='white',
-            **style,
-        )
-    axes.set(title=title, xlabel='encoder layer, from the input to the output', ylabel=WIDTHS[letter][1])
+        _draw_network(axes, letter, network, place=i, count=len(networks))
+    deepest = max(len(network.architecture.layers) for network in networks)
+    axes.set(
+        title='' if narrow else title,
+        xlabel='encoder layer, from the input to the output',
+        ylabel=WIDTHS[letter][1],
+    )
     axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.03)
-    axes.set_xlim(0.5, deepest + 0.5)
+    axes.set_xlim(0.5, max(1, deepest) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=13, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     handles, names = axes.get_legend_handles_labels()
     if any(column == letter for network in networks for _, column in network.inferred):
-        handles.append(
-            matplotlib.lines.Line2D(
-                [], [], linestyle='none', marker='o', color='#555555', markerfacecolor='white'
-            )
-        )
+        handles.append(_hollow())
         names.append('hollow: inferred')
-    axes.legend(handles, names, loc='center left', bbox_to_anchor=(1.01, 0.5))
+    if narrow:
+        figure.legend(handles, names, loc='outside lower center', ncol=2)
+    else:
+        axes.legend(handles, names, loc='center left', bbox_to_anchor=(1.01, 0.5))
     return figure
 
 
-def draw_alphas(
-    gates: Sequence[Tuple[int, Mapping[str, Tuple[np.ndarray, np.ndarray]]]], label: str
-) -> Figure:
+def _draw_network(axes: Axes, letter: str, network: Network, *, place: int, count: int) -> None:
+    """The line of a network; the first of `count` networks is the reference."""
+    values = [getattr(layer, letter) for layer in network.architecture.layers]
+    numbers = np.arange(1, len(values) + 1)
+    if place == 0:
+        axes.plot(
+            numbers, values, color='#555555', label=network.label, zorder=20, linestyle='--', linewidth=1
+        )
+        return
+    colours = matplotlib.colormaps['viridis'](np.linspace(0.1, 0.8, max(2, count - 1)))
+    style = {
+        'color': colours[place - 1],
+        'marker': MARKERS[(place - 1) % len(MARKERS)],
+        'markersize': max(4, 12 - 3 * place),
+    }
+    axes.plot(numbers, values, label=network.label, zorder=2 + place, linewidth=max(1.2, 4 - place), **style)
+    doubtful = [j for j in range(len(values)) if (j, letter) in network.inferred]
+    axes.plot(
+        numbers[doubtful],
+        [values[j] for j in doubtful],
+        linestyle='none',
+        zorder=21,
+        markerfacecolor='white',
+        **style,
+    )
+
+
+def _hollow() -> Line2D:
+    """A hollow mark for a legend."""
+    return Line2D([], [], linestyle='none', marker='o', color='#555555', markerfacecolor='white')
+
+
+def draw_alphas(gates: Sequence[Round], label: str) -> Figure:
     """Histograms of alpha: a row for each round, a column for each letter, the removed units on top of the
     others.
 
@@ -84,32 +96,12 @@ def draw_alphas(
     """
     figure = Figure(figsize=(12, 1.2 + 1.9 * len(gates)))
     grid = figure.subplots(len(gates), len(LETTERS), squeeze=False, sharex=True)
-    edges = np.histogram_bin_edges(
-        np.concatenate([part for _, letters in gates for pair in letters.values() for part in pair]), bins=40
-    )
+    edges = alpha_bins(gates)
     for row, (number, letters) in enumerate(gates):
-        last = max((removed.max() for _, removed in letters.values() if len(removed)), default=None)
         for column, letter in enumerate(LETTERS):
             axes = grid[row, column]
-            stayed, removed = letters.get(letter, (np.zeros(0), np.zeros(0)))
-            axes.hist(
-                [stayed, removed], bins=edges, stacked=True, color=[KEPT, REMOVED], label=['kept', 'removed']
-            )
-            if last is not None:
-                axes.axvline(
-                    last, color='#333333', linestyle=':', linewidth=1, label=r'largest $\alpha$ removed'
-                )
+            _histogram(axes, letters, letter, edges)
             axes.set_title(f'{NAMES[letter]}\n' if row == 0 else '', fontsize=10)
-            axes.text(
-                0.0,
-                1.01,
-                f'{len(removed):,} of {len(stayed) + len(removed):,} removed',
-                transform=axes.transAxes,
-                fontsize=8,
-                va='bottom',
-            )
-            axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
             if column == 0:
                 axes.set_ylabel(f'round {number}\nunits')
             if row == len(gates) - 1:
@@ -122,69 +114,102 @@ def draw_alphas(
     return figure
 
 
-def draw_losses(runs: Sequence[Run]) -> Optional[Figure]:
-    """Held-out MLM loss against size, a line for each run; None if no network was evaluated."""
-    figure = Figure(figsize=(7.6, 4.4))
-    axes = figure.add_subplot()
-    drawn, instances = False, set()
-    for i, run in enumerate(runs):
-        colour, marker = OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
-        for name, style in (
-            ('recovered', {'label': plain(run.label), 'zorder': 4}),
-            ('after_cut', {'linestyle': 'none', 'markerfacecolor': 'white', 'zorder': 3}),
-        ):
-            points = [
-                (row['parameters'] / 1e6, row[name]['mlm_loss'])
-                for row in run.rounds
-                if 'mlm_loss' in (row[name] or {})
-            ]
-            if points:
-                axes.plot(*zip(*points), color=colour, marker=marker, markersize=6, **style)
-                drawn = True
-        for row in run.rounds:
-            if all('mlm_loss' in (row[name] or {}) for name in ('after_cut', 'recovered')):
-                axes.plot(
-                    [row['parameters'] / 1e6] * 2,
-                    [row[name]['mlm_loss'] for name in ('after_cut', 'recovered')],
-                    color=colour,
-                    linestyle=':',
-                    linewidth=1,
-                    zorder=2,
-                )
-        instances |= {
-            row['recovered']['instances'] for row in run.rounds if 'instances' in (row['recovered'] or {})
-        }
-    if not drawn:
+def draw_round_alphas(letters: Letters, edges: np.ndarray) -> Figure:
+    """The histograms of one round for a page, two beside each other; `edges` as `alpha_bins` gives them."""
+    figure = Figure(figsize=(NARROW, 5.4))
+    grid = figure.subplots(3, 2, sharex=True).ravel()
+    for axes, letter in zip(grid, LETTERS):
+        _histogram(axes, letters, letter, edges)
+        axes.set_title(f'{NAMES[letter]}\n', fontsize=10)
+        axes.set_ylabel('units')
+        axes.set_xlabel(r'$\alpha$')
+    grid[-1].set_axis_off()
+    grid[-1].legend(*grid[0].get_legend_handles_labels(), loc='center')
+    return figure
+
+
+def alpha_bins(gates: Sequence[Round]) -> np.ndarray:
+    """The edges of the bins that all rounds of a run share."""
+    parts = [part for _, letters in gates for pair in letters.values() for part in pair]
+    return np.histogram_bin_edges(np.concatenate(parts), bins=40)
+
+
+def _histogram(axes: Axes, letters: Letters, letter: str, edges: np.ndarray) -> None:
+    """The gates of a letter in a round, and the largest alpha that went in that round."""
+    last = max((removed.max() for _, removed in letters.values() if len(removed)), default=None)
+    stayed, removed = letters.get(letter, (np.zeros(0), np.zeros(0)))
+    axes.hist([stayed, removed], bins=edges, stacked=True, color=[KEPT, REMOVED], label=['kept', 'removed'])
+    if last is not None:
+        axes.axvline(last, color='#333333', linestyle=':', linewidth=1, label=r'largest $\alpha$ removed')
+    axes.text(
+        0.0,
+        1.01,
+        f'{len(removed):,} of {len(stayed) + len(removed):,} removed',
+        transform=axes.transAxes,
+        fontsize=8,
+        va='bottom',
+    )
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+
+
+def draw_losses(runs: Sequence[Run], *, narrow: bool = False) -> Optional[Figure]:
+    """Held-out MLM loss against size, a line for each run; None if no network was evaluated.
+
+    A narrow figure is for a page, which has its title beside it.
+    """
+    if not any(_points(run, name) for run in runs for name in ('recovered', 'after_cut')):
         return None
+    figure = Figure(figsize=(NARROW, 4.4) if narrow else (7.6, 4.4))
+    axes = figure.add_subplot()
+    for i, run in enumerate(runs):
+        _draw_run(axes, run, OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)])
+    recovered = [row['recovered'] or {} for run in runs for row in run.rounds]
+    instances = {row['instances'] for row in recovered if 'instances' in row}
     counted = f' ({instances.pop():,} instances)' if len(instances) == 1 else ''
     axes.set(
-        title='Held-out MLM loss against size',
+        title='' if narrow else 'Held-out MLM loss against size',
         xlabel='parameters of embeddings and encoder (millions)',
         ylabel=f'MLM loss on held-out text{counted}\n(nats per masked token)',
     )
     handles, names = axes.get_legend_handles_labels()
-    handles.append(
-        matplotlib.lines.Line2D(
-            [], [], linestyle='none', marker='o', color='#555555', markerfacecolor='white'
-        )
-    )
-    axes.legend(
-        handles,
-        names + ['hollow: after the cut, before recovery'],
-        loc='upper center',
-        bbox_to_anchor=(0.5, -0.17),
-        ncol=2,
-    )
+    handles.append(_hollow())
+    names.append('hollow: after the cut, before recovery')
+    below = {'loc': 'upper center', 'bbox_to_anchor': (0.5, -0.17), 'ncol': 1 if narrow else 2}
+    axes.legend(handles, names, **below)
     return figure
+
+
+def _points(run: Run, name: str) -> List[Tuple[float, float]]:
+    """Millions of parameters and held-out loss of the rounds that were measured then."""
+    return [
+        (row['parameters'] / 1e6, row[name]['mlm_loss'])
+        for row in run.rounds
+        if 'mlm_loss' in (row[name] or {})
+    ]
+
+
+def _draw_run(axes: Axes, run: Run, colour: str, marker: str) -> None:
+    """The networks of a run after recovery, and after the cut, hollow, each pair joined."""
+    for name, style in (
+        ('recovered', {'label': plain(run.label), 'zorder': 4}),
+        ('after_cut', {'linestyle': 'none', 'markerfacecolor': 'white', 'zorder': 3}),
+    ):
+        points = _points(run, name)
+        if points:
+            axes.plot(*zip(*points), color=colour, marker=marker, markersize=6, **style)
+    for row in run.rounds:
+        pair = [(row[name] or {}).get('mlm_loss') for name in ('after_cut', 'recovered')]
+        if None not in pair:
+            size = row['parameters'] / 1e6
+            axes.plot([size] * 2, pair, color=colour, linestyle=':', linewidth=1, zorder=2)
 
 
 def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> Tuple[List[Path], List[str]]:
     """Draw everything; what was written, and what could not be drawn and why."""
     written, left_out = [], []
-    networks, gates = (
-        [run.networks() for run in runs],
-        [read_gates(run) for run in runs],
-    )  # before the first file is written
+    networks = [run.networks() for run in runs]  # all is read before the first file is written
+    gates = [read_gates(run) for run in runs]
     with matplotlib.rc_context(STYLE):
         if paper:
             for number, letter in enumerate('fakv', start=3):

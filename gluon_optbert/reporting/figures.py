@@ -40,6 +40,7 @@ STYLE = {
 FORMATS = {'png': {'dpi': 160, 'metadata': {'Software': None}}, 'svg': {'metadata': {'Date': None}}}
 _IN_A_RUN = re.compile(r'model|shrunk|round-\d+|seed-\d+')  # directories that every run has
 LONGEST = 60  # characters of a name in a figure
+NARROW = 5.0  # inches; a figure of a page, whose words can still be read on 400 pixels
 
 
 def in_millions(parameters: float) -> str:

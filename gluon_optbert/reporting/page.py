@@ -10,7 +10,7 @@ import dataclasses
 import html
 import json
 import re
-from typing import Any, Iterable, List, Mapping, Sequence, Tuple
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 MEDIA = {'png': 'image/png', 'svg': 'image/svg+xml'}
 DEEPEST = 6  # tables in tables; below, a value is shown as JSON
@@ -28,8 +28,11 @@ h2 { font-size: 1.25rem; margin: 2.5rem 0 .75rem; padding-top: .75rem; border-to
 h3 { font-size: 1.05rem; margin: 1.75rem 0 .5rem; }
 nav a, nav span { display: inline-block; margin: .1rem .9rem .1rem 0; padding: .2rem 0; }
 a { color: var(--accent); }
-figure { margin: 1rem 0; overflow-x: auto; }
-figure img { display: block; min-width: 34rem; max-width: 100%; height: auto; }
+.figures { display: flex; flex-wrap: wrap; align-items: flex-start; gap: 0 1.5rem; }
+figure { margin: 1rem 0; min-width: 0; }
+figure img { display: block; max-width: 100%; height: auto; }
+figcaption { font-size: .9rem; font-weight: 600; margin-bottom: .25rem; }
+.verdict { font-size: 1.15rem; }
 footer, .note { color: var(--pale); font-size: .9rem; }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .5rem; }
 .scroll { overflow-x: auto; margin: .5rem 0 1rem; }
@@ -40,6 +43,7 @@ td { max-width: 40rem; white-space: nowrap; }
 td.words { overflow-wrap: anywhere; min-width: 8rem; white-space: normal; }
 thead th { border-bottom: 2px solid var(--ink); vertical-align: bottom; }
 td.number, th.number { text-align: right; }
+.share { display: block; color: var(--pale); }
 pre { overflow-x: auto; padding: .75rem; background: #f5f7f9; font-size: .85rem; overflow-wrap: normal; }
 details { margin: .5rem 0; }
 summary { cursor: pointer; padding: .3rem 0; }
@@ -49,6 +53,9 @@ summary { cursor: pointer; padding: .3rem 0; }
 
 class Html(str):
     """Markup; every other value is text, and escaped."""
+
+
+Section = Tuple[str, Html]  # a title, and what stands below it
 
 
 def escaped(value: Any) -> Html:
@@ -94,11 +101,20 @@ def shown(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
+    if isinstance(value, Noted):
+        return _is_number(value.value)
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
         or (isinstance(value, str) and NUMBER.fullmatch(value) is not None)
     )
+
+
+class Noted(NamedTuple):
+    """A value in a cell, and what stands below it in small."""
+
+    value: Any
+    note: Optional[str]
 
 
 def _aligned(value: Any) -> Any:
@@ -113,45 +129,46 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Html:
     The fractions of a column have as many digits, 2.200 below 2.529.
     """
     rows = [list(row) for row in rows]
-    right = [
-        bool(rows) and all(_is_number(row[i]) or row[i] is None for row in rows if i < len(row))
-        for i in range(max(map(len, [header, *rows])))
-    ]
-
+    columns = [[row[i] for row in rows if i < len(row)] for i in range(max(map(len, [header, *rows])))]
+    right = [bool(rows) and all(_is_number(value) or value is None for value in column) for column in columns]
     aligned = [
-        bool(header) and len({row[i] for row in rows if i < len(row) and isinstance(row[i], float)}) > 1
-        for i in range(len(right))
+        bool(header) and len({value for value in column if isinstance(value, float)}) > 1
+        for column in columns
     ]
 
     def cell(name: str, value: Any, numeric: bool) -> Html:
         kind = 'number' if numeric and header else 'words' if name == 'td' and len(str(value)) > 24 else None
-        return tag(name, value if isinstance(value, Html) else shown(value), class_=kind)
+        return tag(name, _content(value), class_=kind)
 
-    head = (
-        tag('thead', tag('tr', *(cell('th', name, side) for name, side in zip(header, right))))
-        if header
-        else ''
-    )
-    body = tag(
-        'tbody',
-        *(
-            tag(
-                'tr',
-                *(
-                    cell('td', _aligned(value) if alike else value, _is_number(value))
-                    for value, alike in zip(row, aligned)
-                ),
-            )
-            for row in rows
-        ),
-    )
-    return tag('div', tag('table', head, body), class_='scroll')
+    heads = [cell('th', name, side) for name, side in zip(header, right)]
+    lines = [
+        [
+            cell('td', _aligned(value) if alike else value, _is_number(value))
+            for value, alike in zip(row, aligned)
+        ]
+        for row in rows
+    ]
+    body = tag('tbody', *(tag('tr', *line) for line in lines))
+    return tag('div', tag('table', tag('thead', tag('tr', *heads)) if heads else '', body), class_='scroll')
+
+
+def _content(value: Any) -> Html:
+    """What is between the tags of a cell."""
+    if isinstance(value, Noted):
+        note = '' if value.note is None else tag('span', value.note, class_='share')
+        return joined([_content(value.value), note])
+    return escaped(value if isinstance(value, Html) else shown(value))
 
 
 def picture(content: bytes, kind: str, description: str) -> Html:
-    """An image in the page; `kind` is one of `MEDIA`, the description is for those who do not see it."""
+    """An image in the page below its description; `kind` is one of `MEDIA`."""
     source = f'data:{MEDIA[kind]};base64,{base64.b64encode(content).decode("ascii")}'
-    return tag('figure', tag('img', src=source, alt=description))
+    return tag('figure', tag('figcaption', description), tag('img', src=source, alt=description))
+
+
+def figures(*pictures: Html) -> Html:
+    """Pictures beside each other where the page is wide enough."""
+    return tag('div', *pictures, class_='figures')
 
 
 def details(summary: str, *content: Any) -> Html:
@@ -193,11 +210,11 @@ class Chapter:
     """A part of a page: its title, and sections of a title and their markup each."""
 
     title: str
-    sections: Tuple[Tuple[str, Html], ...]
+    sections: Tuple[Section, ...]
 
 
-def page(title: str, chapters: Sequence[Chapter], *, note: Any = '') -> str:
-    """The whole page, with links to its chapters and their sections."""
+def page(title: str, chapters: Sequence[Chapter], *, opening: Any = '', note: Any = '') -> str:
+    """The whole page: the opening, links to the chapters and their sections, the chapters, and a note."""
     links: List[Html] = []
     body: List[Html] = []
     for number, chapter in enumerate(chapters):
@@ -228,5 +245,5 @@ def page(title: str, chapters: Sequence[Chapter], *, note: Any = '') -> str:
             tag('style', Html(CSS)),
         ]
     )
-    main = tag('body', tag('h1', title), tag('nav', *links), *body, tag('footer', note))
+    main = tag('body', tag('h1', title), opening, tag('nav', *links), *body, tag('footer', note))
     return f'<!DOCTYPE html>\n{tag("html", tag("head", head), main, lang="en")}\n'

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Mapping, Sequence, Tuple
+from typing import Any, FrozenSet, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from ..runs.markdown import markdown_table
 from .figures import in_millions
 
 LETTERS = 'hakvf'
+Letters = Mapping[str, Tuple[np.ndarray, np.ndarray]]  # by letter, the alphas that stayed and that went
+Round = Tuple[int, Letters]  # its number, and its gates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +106,7 @@ def paper_networks() -> List[Network]:
     return networks
 
 
-def read_gates(run: Run) -> List[Tuple[int, Dict[str, Tuple[np.ndarray, np.ndarray]]]]:
+def read_gates(run: Run) -> List[Round]:
     """The trained gates of every round.
 
     Returns
@@ -151,8 +153,8 @@ def loss_table(runs: Sequence[Run]) -> str:
         for row in run.rounds:
             cut, recovered = row['after_cut'] or {}, row['recovered'] or {}
             cells = [
-                f'{found[name]:.3f}' if name in found else ''
-                for found, name in (
+                f'{losses[name]:.3f}' if name in losses else ''
+                for losses, name in (
                     (cut, 'mlm_loss'),
                     (recovered, 'mlm_loss'),
                     (recovered, 'mlm_accuracy'),

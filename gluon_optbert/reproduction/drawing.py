@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..reporting.figures import MARKERS, OKABE_ITO, STYLE, plain, save
-from ..reporting.page import joined, picture, table, tag
-from ..reporting.sections import Reader, Section
+from ..reporting.page import Section, joined, picture, table, tag
+from ..reporting.sections import Reader
 from ..runs.staging import write_file
 from .rendering import notes, render, table_head, table_lines
 from .results import Results, read_results

@@ -67,7 +67,7 @@ def write_whole_run(path):
 
 def report(*paths, output):
     """The page of what lies there, checked."""
-    assert tool.main([*map(str, paths), '--output', str(output)]) == 0
+    assert tool.main([*map(str, paths), '--time', 'false', '--output', str(output)]) == 0
     return check_page(output.read_text(encoding='utf-8'))
 
 
@@ -158,7 +158,7 @@ def test_page_of_a_fine_tuning_run_begins_with_its_scores(tmp_path):
     }
     (tmp_path / 'rte.json').write_text(json.dumps(result))
     text = report(tmp_path / 'rte.json', output=tmp_path / 'page.html').text
-    assert text.index('seed 8') < text.index('2.25') < text.index('62.88') < text.index('abc123')
+    assert text.index('seed 8') < text.index('61.50 ± 2.25') < text.index('62.88') < text.index('abc123')
     (tmp_path / 'rte.json').write_text(json.dumps({**result, 'runs': [{}]}))
     assert tool.main([str(tmp_path / 'rte.json'), '--output', str(tmp_path / 'other.html')]) == 2
 
@@ -258,7 +258,7 @@ def test_phases_follow_each_other():
 
 
 def test_curves_are_the_records():
-    figure = draw_curves(segments_of(RECORDS), 'run')
+    figure = draw_curves(segments_of(RECORDS))
     first = [
         list(zip(line.get_xdata(), line.get_ydata()))
         for line in figure.axes[0].lines
@@ -332,3 +332,41 @@ def test_bad_command_lines_are_refused(tmp_path, capsys):
 def test_command_runs_from_anywhere(model_directory, tmp_path):
     done = call('tools/report.py', model_directory, '--output', tmp_path / 'page.html')
     assert done.returncode == 0 and 'wrote' in done.stdout, done.stderr
+
+
+def test_page_of_a_pruning_run_begins_with_the_verdict(tmp_path):
+    path = write_whole_run(tmp_path / 'pruned')
+    assert tool.main([str(path), '--output', str(tmp_path / 'page.html')]) == 0
+    text = check_page((tmp_path / 'page.html').read_text(encoding='utf-8')).text
+    place = text.index('parameters')
+    assert any('pruned has ' in part and 'times as ' in part for part in text[:place])
+    assert place < text.index('time') < text.index('Size and accuracy')
+    assert any('took turns in one process' in part for part in text)
+
+
+def test_fine_tuning_run_is_scored_beside_the_base(tmp_path):
+    path = write_whole_run(tmp_path / 'pruned')
+    for name, architecture, mean in (('base', BASE, 80.0), ('tuned', SMALL, 76.0)):
+        result = {
+            'format': 'gluon_optbert fine-tuning',
+            'task': 'RTE',
+            'metric': 'dev/accuracy',
+            'architecture': architecture.to_dict(),
+            'samples': {'train': 2490},
+            'mean': {'dev/accuracy': mean},
+            'std': {'dev/accuracy': None},
+            'majority': {'dev/accuracy': 52.7},
+            'runs': [
+                {
+                    'seed': 3,
+                    'scores': {'dev/accuracy': mean},
+                    'epochs': [{'epoch': 1, 'step': 4, 'scores': {'dev/accuracy': mean - 1}}],
+                }
+            ],
+        }
+        (tmp_path / name).mkdir()
+        (tmp_path / name / 'result.json').write_text(json.dumps(result))
+    text = report(path, tmp_path / 'base', tmp_path / 'tuned', output=tmp_path / 'page.html').text
+    assert any('scores 4.0 points less on RTE accuracy' in part for part in text)
+    for part in ('Every epoch', '79.00', '52.70', '2,490', 'f (filters)'):
+        assert part in text, part

@@ -49,6 +49,7 @@ def test_what_comes_from_files_is_text_wherever_it_stands(text):
         'tr',
         'th',
         'td',
+        'figcaption',
         'figure',
         'img',
         'footer',

@@ -1,0 +1,79 @@
+"""What a page says of files of results: scores of fine-tuning as tables, any other file value by value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, List, Mapping
+
+from ..architecture.architecture import Architecture
+from ..runs.scores import NOTE, exceeds, score_text
+from .page import Section, details, joined, table, tag, values
+from .run_sections import widths_table
+
+SHOWN = ('format', 'version', 'unit', 'task', 'metric', 'mean', 'std', 'majority', 'runs', 'seeds')
+FOLDED = {'recipe': 'Recipe', 'commit': 'Commit', 'versions': 'Versions', 'machine': 'Machine'}
+
+
+def of_finetuning(data: Mapping[str, Any], path: Path) -> List[Section]:
+    """The scores of a fine-tuning run beside the majority class's, those of every epoch, the data, the
+    network, and where the run was made.
+
+    Raises
+    ------
+    ValueError
+        If the file lacks something.
+    """
+    try:
+        sections: List[Section] = [(str(data['task']), _scores(data))]
+        epochs = [row for run in data['runs'] for row in _epoch_rows(run)]
+        if epochs:
+            names = list(data['mean'])
+            rows = [
+                [seed, epoch, *(score_text(scores[name], digits=2) for name in names)]
+                for seed, epoch, scores in epochs
+            ]
+            sections.append(('Every epoch', table(['seed', 'epoch', *names], rows)))
+        if data.get('samples'):
+            rows = [[name, count] for name, count in data['samples'].items()]
+            sections.append(('Data', table(['part', 'instances'], rows)))
+        if data.get('architecture'):
+            architecture = Architecture.from_dict(data['architecture'], source=str(path))
+            sections.append(('Network', widths_table(architecture)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f'{path}: not a result of fine-tuning ({type(error).__name__}: {error})') from error
+    known = (*SHOWN, *FOLDED, 'samples', 'architecture')
+    rest = {name: value for name, value in data.items() if name not in known}
+    folded = [details(title, values(data[name])) for name, title in FOLDED.items() if name in data]
+    return [*sections, ('How it was made', joined([values(rest) if rest else '', *folded]))]
+
+
+def _scores(data: Mapping[str, Any]) -> Any:
+    """The scores by seed, with mean, deviation and the majority class."""
+    majority = data.get('majority') or {}
+    rows = []
+    for name, mean in data['mean'].items():
+        least, std = majority.get(name), data['std'][name]
+        seeds = [run['scores'][name] for run in data['runs']]
+        texts = [score_text(score, majority=least, digits=2) for score in seeds]
+        constant = None if least is None else score_text(least, digits=2)
+        rows.append([name, score_text(mean, std, majority=least, digits=2), constant, *texts])
+    head = ['percent', 'mean ± deviation', 'majority class', *(f'seed {run["seed"]}' for run in data['runs'])]
+    poor = any(not exceeds(mean, majority.get(name)) for name, mean in data['mean'].items())
+    note = f'{data["metric"]} is the score that counts.' + (f' {NOTE}.' if poor else '')
+    return joined([table(head, rows), tag('p', note, class_='note')])
+
+
+def _epoch_rows(run: Mapping[str, Any]) -> List[Any]:
+    """Seed, epoch and scores of every epoch of a run."""
+    return [(run['seed'], epoch['epoch'], epoch['scores']) for epoch in run.get('epochs', ())]
+
+
+def of_results(data: Any) -> List[Section]:
+    """A file of results: its plain values first, then a section for each of the others."""
+    if not isinstance(data, dict):
+        return [('Results', values(data))]
+    nested = {name: value for name, value in data.items() if isinstance(value, (dict, list)) and value}
+    single = {name: value for name, value in data.items() if name not in nested}
+    return ([('Results', values(single))] if single or not nested else []) + [
+        (str(name), values(value)) for name, value in nested.items()
+    ]

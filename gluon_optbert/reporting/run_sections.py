@@ -1,0 +1,145 @@
+"""What a page says of pruning runs, of model directories and of the steps of a run, section by section."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, List, Mapping, Optional, Sequence
+
+from matplotlib.figure import Figure
+
+from ..architecture.architecture import Architecture
+from ..architecture.cost import ParameterCost, count_flops
+from .curves import draw_curves, read_metrics, segments_of, speed
+from .drawing import WIDTHS, alpha_bins, draw_losses, draw_round_alphas, draw_widths
+from .figures import drawn
+from .page import Chapter, Html, Section, figures, joined, picture, table, tag, values
+from .pruned import Run, read_gates
+
+HEAD_OF_ROUNDS = (
+    'round',
+    'parameters, M',
+    'of the first',
+    'FLOPs at 128, G',
+    'MLM loss before',
+    'after the cut',
+    'recovered',
+    'MLM accuracy',
+    'NSP accuracy',
+    'latency, ms',
+)
+MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy')
+
+
+def chart(figure: Figure, caption: str) -> Html:
+    """A figure in the page."""
+    return picture(drawn(figure, caption, 'svg'), 'svg', caption)
+
+
+def of_rounds(run: Run) -> List[Section]:
+    """Sizes and losses of a pruning run, its widths, and its gates."""
+    note = 'Losses are in nats per masked token of held-out text; sizes count embeddings and encoder.'
+    losses = draw_losses([run], narrow=True)
+    drawing = '' if losses is None else chart(losses, f'Held-out MLM loss against size: {run.label}')
+    sections = [
+        ('Size and accuracy', joined([_rounds_table(run), tag('p', note, class_='note'), drawing])),
+        ('Widths', _widths(run)),
+    ]
+    gates = read_gates(run)
+    if gates:
+        edges = alpha_bins(gates)
+        histograms = [
+            chart(draw_round_alphas(letters, edges), f'Gates before the cut of round {number}: {run.label}')
+            for number, letters in gates
+        ]
+        sections.append(('Gates', figures(*histograms)))
+    return sections
+
+
+def _rounds_table(run: Run) -> Html:
+    """A row for each round; the column of latencies only where there are some."""
+    rows = [_round_cells(row, run.rounds[0]['parameters']) for row in run.rounds]
+    timed = any(row[-1] is not None for row in rows)
+    width = len(HEAD_OF_ROUNDS) - (not timed)
+    return table(HEAD_OF_ROUNDS[:width], [row[:width] for row in rows])
+
+
+def _round_cells(row: Mapping[str, Any], first: float) -> List[Any]:
+    """The cells of a round; `first` is the number of parameters of the network that went in."""
+    before, cut, recovered = (row.get(name) or {} for name in ('before', 'after_cut', 'recovered'))
+    return [
+        row['round'],
+        row['parameters'] / 1e6,
+        f'{row["parameters"] / first:.1%}',
+        row.get('flops', 0) / 1e9,
+        before.get('mlm_loss'),
+        cut.get('mlm_loss'),
+        *(recovered.get(name) for name in MEASURED),
+        row.get('latency_ms'),
+    ]
+
+
+def _widths(run: Run) -> Html:
+    """The widths of the last network, and those of every round as figures."""
+    networks = run.networks()
+    charts = [
+        chart(
+            draw_widths(letter, networks, '', narrow=True),
+            f'{WIDTHS[letter][0]}, round by round: {run.label}',
+        )
+        for letter in 'fakv'
+    ]
+    return joined([widths_table(networks[-1].architecture), figures(*charts)])
+
+
+def widths_table(architecture: Architecture) -> Html:
+    """The widths of a network, layer by layer."""
+    facts = f'h = {architecture.h}' + (f', e = {architecture.e}' if architecture.e else '')
+    layers = [
+        [i, *(getattr(layer, letter) for letter in 'akvf')]
+        for i, layer in enumerate(architecture.layers, start=1)
+    ]
+    return joined(
+        [
+            tag('p', f'{facts}, {len(architecture.layers)} layers, {architecture.vocab_size:,} tokens:'),
+            table(['layer', 'a (heads)', 'k (keys)', 'v (values)', 'f (filters)'], layers),
+        ]
+    )
+
+
+def of_model(path: Path, progress: Any) -> List[Section]:
+    """Size and widths of a model directory, and what was measured at its end, None if nothing was."""
+    file = path / 'architecture.json'
+    architecture = Architecture.from_json(
+        file.read_text(encoding='utf-8', errors='replace'), source=str(file)
+    )
+    facts = {
+        'parameters of embeddings and encoder': int(ParameterCost().cost(architecture)),
+        'FLOPs of 128 tokens': int(sum(count_flops(architecture, 128).values())),
+        **(progress if isinstance(progress, dict) else {} if progress is None else {'progress': progress}),
+    }
+    return [('Size and accuracy', values(facts)), ('Widths', widths_table(architecture))]
+
+
+def of_metrics(path: Path, label: str) -> List[Section]:
+    """Curves of what was measured step by step."""
+    segments = segments_of(read_metrics(path))
+    if not segments:
+        return []
+    header = ['phase', 'round', 'steps', 'tokens a second', 'waiting for data']
+    drawing = chart(draw_curves(segments), f'Over the steps of the run: {label}')
+    return [('Curves', joined([drawing, table(header, speed(segments))]))]
+
+
+def side_by_side(runs: Sequence[Run]) -> Optional[Chapter]:
+    """Pruning runs against each other; None for less than two."""
+    if len(runs) < 2:
+        return None
+    rows = []
+    for run in runs:
+        last, share = run.rounds[-1], run.rounds[-1]['parameters'] / run.rounds[0]['parameters']
+        measured = [(last['recovered'] or {}).get(name) for name in MEASURED]
+        rows.append([run.label, last['round'], last['parameters'] / 1e6, f'{share:.1%}', *measured])
+    head = ['run', 'rounds', 'parameters, M', 'of the first', 'MLM loss', 'MLM accuracy', 'NSP accuracy']
+    losses = draw_losses(runs, narrow=True)
+    drawing = '' if losses is None else chart(losses, 'Held-out MLM loss against size')
+    return Chapter('Side by side', (('Where the runs ended', joined([table(head, rows), drawing])),))

@@ -1,0 +1,119 @@
+"""The verdict compares what belongs together, and says so in words."""
+
+import dataclasses
+import json
+
+import pytest
+from helpers.pages import Reader
+from helpers.written_runs import BASE, SMALL, write_run
+
+from gluon_optbert.architecture.cost import ParameterCost, count_flops
+from gluon_optbert.reporting.pruned import read_run
+from gluon_optbert.reporting.verdict import (
+    LENGTH,
+    Measured,
+    Score,
+    base_of,
+    networks_of_runs,
+    sentence,
+    verdict,
+    with_model,
+    with_result,
+    with_times,
+)
+
+
+def result(architecture, mean, *, majority=50.0, sha256='0', task='SST-2'):
+    """The values of a result file, as far as they are read."""
+    return {
+        'task': task,
+        'metric': 'dev/accuracy',
+        'architecture': architecture.to_dict(),
+        'model_sha256': sha256,
+        'mean': {'dev/accuracy': mean},
+        'std': {'dev/accuracy': 0.5},
+        'majority': {'dev/accuracy': majority},
+    }
+
+
+@pytest.fixture
+def networks(tmp_path):
+    """A run of one round, whose networks were both fine-tuned and timed."""
+    pair = networks_of_runs([read_run(write_run(tmp_path / 'pruned'), 'pruned')])
+    for architecture, mean in ((BASE, 80.0), (SMALL, 76.0)):
+        pair = with_result(pair, 'a file', result(architecture, mean))
+    return with_times(pair, {0: 10.0, 1: 4.0})
+
+
+def test_networks_are_what_went_in_and_what_came_out(networks):
+    base, pruned = networks
+    assert (base.label, base.architecture, base.mlm_loss) == ('base', BASE, 2.0)
+    assert (pruned.label, pruned.architecture, pruned.mlm_loss) == ('pruned', SMALL, 2.5)
+    assert pruned.scores == {'SST-2 accuracy': Score(76.0, 0.5, 50.0)}
+    assert base.flops == sum(count_flops(BASE, LENGTH).values())
+
+
+def test_table_has_every_number_with_its_share_of_the_base(networks):
+    text = Reader(verdict(networks)).text
+    share = ParameterCost().cost(SMALL) / ParameterCost().cost(BASE)
+    assert text[text.index('parameters') :][3] == f'{share:.0%}'.replace('%', ' %')
+    assert text[text.index('time') :][:4] == ['time', '10 ms', '4 ms', '40 %']
+    assert text[text.index('MLM loss') :][:4] == ['MLM loss', '2.000', '2.500', '+0.500']
+    assert text[text.index('SST-2 accuracy') :][:4] == ['SST-2 accuracy', '80.0 ± 0.5', '76.0 ± 0.5', '95 %']
+    assert text[text.index('majority class') :][:3] == ['majority class', '50.0', '50.0']
+
+
+def test_sentence_says_smaller_faster_and_worse(networks):
+    said = sentence(*networks)
+    assert said.startswith('pruned has ') and 'is 2.5 times as fast' in said
+    assert (
+        'and scores 4.0 points less on SST-2 accuracy: 76.0, the base 80.0, the majority class 50.0.' in said
+    )
+
+
+def test_sentence_names_what_was_not_learnt_and_what_takes_longer(networks):
+    base, pruned = networks
+    poor = dataclasses.replace(pruned, latency_ms=20.0, scores={'SST-2 accuracy': Score(50.0, 0.0, 50.0)})
+    assert 'takes 2 times as long' in sentence(base, poor)
+    assert 'so it has learnt nothing of this task' in sentence(base, poor)
+    assert '50.0 ± 0.0 *' in Reader(verdict([base, poor])).text
+
+
+def test_file_sizes_are_those_of_the_weights(tmp_path, networks):
+    for network, size in zip(networks, (2000000, 500000)):
+        network.directory.mkdir(parents=True)
+        (network.directory / 'model.params').write_bytes(b'x' * size)
+    text = Reader(verdict(networks)).text
+    assert text[text.index('file of weights') :][1:4] == ['2 MB', '0.5 MB', '25 %']
+
+
+def test_equal_networks_of_two_runs_are_told_apart_by_their_weights(tmp_path):
+    runs = [read_run(write_run(tmp_path / name), name) for name in ('one', 'two')]
+    networks = networks_of_runs(runs)
+    assert [network.label for network in networks] == ['base', 'one', 'two']
+    for network in networks:
+        network.directory.mkdir(parents=True)
+        (network.directory / 'model.params').write_text(network.label)
+    scored = with_result(networks, 'a file', result(SMALL, 76.0, sha256=networks[2].sha256()))
+    assert [list(network.scores) for network in scored] == [[], [], ['SST-2 accuracy']]
+
+
+def test_results_and_models_alone_are_compared_with_the_largest():
+    networks = with_model([], Measured('small', SMALL))
+    networks = with_result(networks, 'large', result(BASE, 80.0))
+    assert base_of(networks).label == 'large' and 'small has ' in verdict(networks)
+    assert 'No task was scored on both' in verdict(networks)
+
+
+def test_there_is_no_verdict_on_one_network():
+    networks = with_result([Measured('small', SMALL)], 'a file', result(SMALL, 80.0))
+    assert len(networks) == 1 and base_of(networks) is None and verdict(networks) is None
+    assert verdict([*networks, Measured('again', SMALL)]) is None
+
+
+def test_result_of_an_earlier_version_has_no_majority():
+    values = result(BASE, 80.0)
+    del values['majority']
+    (network,) = with_result([], 'a file', json.loads(json.dumps(values)))
+    assert network.scores['SST-2 accuracy'].text() == '80.0 ± 0.5'
+    assert with_result([], 'a file', {'task': 'SST-2'}) == []
