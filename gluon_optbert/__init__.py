@@ -41,7 +41,7 @@ need Horovod, such as ``horovodrun -np 4 optbert-prune …``.
 
 from .runs import threads as _threads
 
-_threads.use_physical_cores()  # before anything imports MXNet, which reads the setting once
+_threads.set_at_load()  # before anything imports MXNet, which reads the settings once
 
 __version__ = '0.1.0'
 

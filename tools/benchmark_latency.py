@@ -14,6 +14,9 @@ Only one process computes at a time; nothing else should run meanwhile.
 
 from __future__ import annotations
 
+import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
+
+# isort: split
 import dataclasses
 import json
 import os
@@ -29,7 +32,6 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.architecture.named import resolve
@@ -48,6 +50,7 @@ from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import refuse_existing, write_file
+from gluon_optbert.runs.threads import threads_here
 from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
 
 PEERS = {
@@ -305,7 +308,7 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
         raise ValueError(f'{recipe.deployments[0]}: the first directory has to be an export in float32')
     if max(recipe.lengths) > min(one.architecture.max_length for one in found):
         raise ValueError(f'lengths: at most {min(one.architecture.max_length for one in found)} tokens')
-    threads = recipe.threads or int(os.environ['OMP_NUM_THREADS'])
+    threads = recipe.threads or threads_here()
     workers: List[Worker] = []
     try:
         for name, directory, one in zip(names, directories, found):

@@ -14,9 +14,11 @@ all."""
 
 from __future__ import annotations
 
+import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
+
+# isort: split
 import dataclasses
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -28,7 +30,6 @@ from gluonnlp.model.bert import BERTEncoder, BERTModel
 from mxnet import autograd, gluon
 from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.network.losses import PretrainingLoss
@@ -39,6 +40,7 @@ from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
+from gluon_optbert.runs.threads import threads_here
 
 STEPS = {
     'gluonnlp': 'GluonNLP step',
@@ -210,7 +212,7 @@ def start_peer(peer: str, recipe: BenchmarkRecipe, architecture: Architecture) -
         config = json.dumps({**encoder, 'dropout': recipe.dropout})
         words = [sys.executable, SCRIPTS / 'gluonnlp_training.py', architecture.vocab_size, config]
         return Worker(PEERS[peer], words, threads=None)
-    threads = int(os.environ['OMP_NUM_THREADS'])
+    threads = threads_here()
     config = json.dumps(
         {**theirs, 'hidden_dropout_prob': recipe.dropout, 'attention_probs_dropout_prob': recipe.dropout}
     )
@@ -315,7 +317,7 @@ def main(argv=None):
             worker.close()
     tokens = recipe.batch_size * recipe.length
     print(table(times, tokens))
-    threads = int(os.environ['OMP_NUM_THREADS'])
+    threads = threads_here()
     print(
         f'\n{recipe.batch_size}x{recipe.length} tokens, {threads} threads, {recipe.repeats} repeats, taken '
         f'in turn'

@@ -17,6 +17,9 @@ run meanwhile."""
 
 from __future__ import annotations
 
+import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
+
+# isort: split
 import dataclasses
 import itertools
 import json
@@ -32,7 +35,6 @@ from typing import Any, Dict, Generator, List, Mapping, Optional, Sequence, Tupl
 import mxnet as mx
 import numpy as np
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.finetuning.exercise import Exercise
@@ -51,6 +53,7 @@ from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.provenance import commit, machine, versions
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import refuse_existing, write_file
+from gluon_optbert.runs.threads import SETTINGS, threads_here
 from gluon_optbert.tasks.features import (
     Features,
     TaskBatch,
@@ -271,15 +274,13 @@ def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, np.nd
 
 
 def _environment() -> Dict[str, str]:
-    """That of the peer: equal threads, but it waits with them as it likes, for GOMP_SPINCOUNT is set to suit
-    MXNet.
-    """
+    """That of the peer: equal threads, but it waits with them as it likes."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith('PYTHON') and name != 'GOMP_SPINCOUNT'
+        if not name.startswith('PYTHON') and name not in SETTINGS
     }
-    return {**kept, 'HF_HUB_OFFLINE': '1'}
+    return {**kept, 'HF_HUB_OFFLINE': '1', 'OMP_NUM_THREADS': str(threads_here())}
 
 
 def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, Any]:
@@ -422,7 +423,8 @@ def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -
         name
         for name, value in wanted.items()
         if begun.get(name) != value
-        and name not in (*_LATER, 'recipe', 'machine', 'system', 'majority', 'runs', 'summary')
+        and name
+        not in (*_LATER, 'recipe', 'machine', 'system', 'workers_of_host', 'majority', 'runs', 'summary')
     ]
     if changed:
         raise ValueError(

@@ -5,6 +5,9 @@ PyTorch stays out of this environment: it is run by the interpreter of another o
     python3 -m venv peer && peer/bin/pip install torch transformers
 """
 
+import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
+
+# isort: split
 import dataclasses
 import itertools
 import json
@@ -18,7 +21,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import OptBERTModel, build, load

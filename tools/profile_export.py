@@ -6,6 +6,9 @@ what one large FullyConnected reaches in the same process. Nothing else should r
 
 from __future__ import annotations
 
+import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
+
+# isort: split
 import dataclasses
 import json
 import os
@@ -20,7 +23,6 @@ os.environ.setdefault(
 import mxnet as mx
 import numpy as np
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.network.running import feed_of, random_feed

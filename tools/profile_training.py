@@ -16,6 +16,9 @@ os.environ.update(
     MXNET_EXEC_BULK_EXEC_TRAIN='0', MXNET_SUBGRAPH_BACKEND='NONE'
 )  # one event for each operator, none fused
 
+import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
+
+# isort: split
 import dataclasses
 import json
 import re
@@ -29,7 +32,6 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-import gluon_optbert  # noqa: F401  sets the threads before MXNet is imported
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.architecture.named import resolve

@@ -15,10 +15,10 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.threads import SETTINGS
 
 SCRIPTS = Path(__file__).resolve().parent / 'peers'
 PAUSE = 0.02  # seconds between two workers, for threads that still spin
-OPENMP = ('OMP_NUM_THREADS', 'GOMP_SPINCOUNT', 'MXNET_USE_OPERATOR_TUNING')  # what runs.threads sets
 
 
 class Worker:
@@ -47,7 +47,7 @@ class Worker:
         precision: str = 'float32',
     ):
         self.name, self.size_mb, self.precision, self.peak_mb = name, size_mb, precision, 0.0
-        alone = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', *OPENMP)}
+        alone = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', *SETTINGS)}
         if threads is not None:
             alone['OMP_NUM_THREADS'] = str(threads)
         # open as long as the process lives

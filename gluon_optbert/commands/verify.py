@@ -1,9 +1,12 @@
 """Check that every round of a pruning run computes what its gated network computes, and its export too."""
 
+import sys
+
 from .. import VerifyRecipe, verify
 from ..deployment.export import TOLERANCE
 from ..deployment.verification import table
 from ..runs.command_line import parse
+from ..runs.provenance import origin_warnings
 from .starting import command, line
 
 
@@ -11,7 +14,10 @@ from .starting import command, line
 def main(argv=None):
     """Verify a run directory and print the table."""
     example = line('optbert-verify', 'runs/pruned')
-    rows = verify(parse(VerifyRecipe, argv, description=__doc__, example=example, positional='run'))
+    recipe = parse(VerifyRecipe, argv, description=__doc__, example=example, positional='run')
+    rows = verify(recipe)
     print('largest difference over the largest activation, on held-out batches:\n')
     print(table(rows))
     print(f'\nverified: {len(rows)} rounds, all within {TOLERANCE:.0e}')
+    for sentence in origin_warnings(recipe.run):
+        print(f'warning: {sentence}', file=sys.stderr)

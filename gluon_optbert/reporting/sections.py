@@ -6,7 +6,6 @@ import csv
 import importlib.metadata
 import io
 import json
-import os
 import platform
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -14,8 +13,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import yaml
 
 from .. import __version__
-from ..runs.provenance import ORIGIN
-from .page import Chapter, Html, Section, details, picture, table, tag, values
+from ..runs.processors import processors
+from ..runs.provenance import ORIGIN, origin_warnings
+from .page import Chapter, Html, Section, details, joined, picture, table, tag, values
 from .pruned import read_run
 from .result_sections import of_finetuning, of_results
 from .run_sections import of_metrics, of_model, of_rounds
@@ -103,7 +103,8 @@ def of_files(path: Path, known: Tuple[str, ...]) -> List[Section]:
 def of_environment(path: Path) -> List[Section]:
     """What a directory says of the programs that made it."""
     if (path / ORIGIN).is_file():
-        return [('Where it was made', values(read_json(path / ORIGIN)))]
+        warned = [tag('p', f'Warning: {sentence}.', class_='note') for sentence in origin_warnings(path)]
+        return [('Where it was made', joined([*warned, values(read_json(path / ORIGIN))]))]
     for file in (path / 'manifest.json', path / 'round-0' / 'model' / 'manifest.json'):
         if file.is_file():
             manifest = read_json(file)
@@ -123,7 +124,7 @@ def environment() -> Html:
     here.update(
         python=platform.python_version(),
         machine=f'{platform.system()} {platform.machine()}',
-        processors=os.cpu_count(),
+        processors=processors(),
     )
     return details('Where this page was made', values(here))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -14,8 +13,9 @@ import mxnet as mx
 import numpy as np
 
 from .. import __version__
+from .processors import physical_cores
 from .staging import write_file
-from .threads import physical_cores
+from .threads import more_threads_than_cores, threads_here, workers_of_host
 
 ORIGIN = 'origin.json'
 
@@ -57,7 +57,7 @@ def versions() -> Dict[str, str]:
 
 
 def machine() -> Dict[str, Any]:
-    """The processor, its physical cores, the threads of OpenMP and the system."""
+    """The processor, the cores that may be used, the threads of each worker, the workers here, the system."""
     try:
         lines = Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace').splitlines()
     except OSError:
@@ -66,7 +66,8 @@ def machine() -> Dict[str, Any]:
     return {
         'cpu': models[0] if models else platform.processor(),
         'cores': physical_cores(),
-        'threads': os.environ.get('OMP_NUM_THREADS'),
+        'threads': str(threads_here()),
+        'workers_of_host': workers_of_host(),
         'system': platform.platform(),
     }
 
@@ -76,16 +77,26 @@ def origin_here() -> Dict[str, Any]:
     return {'commit': commit(), 'versions': versions(), 'machine': machine()}
 
 
+def _entries(directory: Path) -> List[Any]:
+    """The entries of a directory's `ORIGIN`; none if it is missing or no list."""
+    try:
+        entries = json.loads((Path(directory) / ORIGIN).read_text(encoding='utf-8'))
+    except (OSError, ValueError, RecursionError):
+        return []
+    return entries if isinstance(entries, list) else []
+
+
+def origin_warnings(directory: Path) -> List[str]:
+    """What made the run of a directory slow, as its `ORIGIN` says: each sentence once."""
+    machines = [entry.get('machine') for entry in _entries(directory) if isinstance(entry, dict)]
+    sentences = [more_threads_than_cores(machine) for machine in machines if isinstance(machine, dict)]
+    return list(dict.fromkeys(filter(None, sentences)))
+
+
 def note_origin(directory: Path, *, workers: int) -> None:
     """Write into a run's directory what computes it: an entry of `ORIGIN` when it begins, and one more
     whenever it goes on with another commit, version, machine, or number of workers."""
-    path = Path(directory) / ORIGIN
-    entries: List[Any] = []
-    try:
-        found = json.loads(path.read_text(encoding='utf-8'))
-        entries = found if isinstance(found, list) else []
-    except (OSError, ValueError, RecursionError):
-        pass  # a new run, or one that an earlier version began
+    entries = _entries(directory)  # none in a new run, and in one that an earlier version began
     now = {**origin_here(), 'workers': workers}
     if now not in entries[-1:]:
-        write_file(path, (json.dumps([*entries, now], indent=1) + '\n').encode())
+        write_file(Path(directory) / ORIGIN, (json.dumps([*entries, now], indent=1) + '\n').encode())

@@ -32,6 +32,7 @@ import numpy as np
 
 from ..runs.failures import RunFailed
 from ..runs.lock import locked
+from ..runs.processors import processors
 from ..runs.recipe import checked, option, to_dict
 from ..runs.staging import new_directory, refuse_existing
 from . import documents, shards, vocabulary
@@ -367,7 +368,7 @@ def _make_shards(recipe: ShardRecipe, progress: Optional[Callable[[int, int], No
     refuse_existing(recipe.output)
     vocab = vocabulary.read_vocabulary(recipe.vocab)
     recipe = dataclasses.replace(recipe, cased=vocabulary.is_cased(vocab, recipe.cased, source=recipe.vocab))
-    workers = recipe.workers or len(os.sched_getaffinity(0))
+    workers = recipe.workers or processors()
     found = survey(recipe)
     log.info(
         '%d documents, %d characters in %d files (%s)',

@@ -115,6 +115,14 @@ def test_page_of_a_run_that_says_where_it_was_made_shows_it(tmp_path):
     )
 
 
+def test_page_of_a_run_with_more_threads_than_cores_warns_of_it(tmp_path):
+    path = write_run(tmp_path / 'pruned', trained=False)
+    machine = {'threads': '2', 'workers_of_host': 2, 'cores': 2}
+    (path / 'origin.json').write_text(json.dumps([{'machine': machine}]))
+    read = report(path, output=tmp_path / 'page.html')
+    assert 'Warning: 2 workers of a host had 2 threads each' in ' '.join(read.text)
+
+
 def test_runs_are_set_side_by_side(tmp_path):
     paths = [write_run(tmp_path / name, trained=False) for name in ('one', 'two')]
     text = report(*paths, output=tmp_path / 'page.html').text

@@ -1,14 +1,38 @@
 """How many threads a process takes: its share of the cores, unless the user said otherwise."""
 
+import ast
 import os
+import subprocess
+import sys
 
 import pytest
+from helpers.tiny import ROOT, environment
 
 from gluon_optbert.runs import threads
 
+NAMES = set(threads.SETTINGS)
+UNSET = ['env', *(word for name in (*threads.SETTINGS, 'OMP_WAIT_POLICY') for word in ('-u', name))]
+
+
+def said_by(program, **variables):
+    """What a program prints, started without settings but these."""
+    words = [*UNSET, *(f'{name}={value}' for name, value in variables.items()), sys.executable, '-c', program]
+    return subprocess.run(
+        words, env=environment(), cwd=str(ROOT), check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """No other programs on six cores, and an environment to fill."""
+    monkeypatch.setattr(threads, 'physical_cores', lambda: 6)
+    monkeypatch.setattr(threads, 'other_programs', lambda: 0)
+    monkeypatch.setattr(os, 'cpu_count', lambda: 6)
+    monkeypatch.setattr(os, 'environ', {})
+
 
 @pytest.mark.parametrize(
-    'given, wanted',
+    'variables, wanted',
     [
         ({}, '6'),
         ({'HOROVOD_LOCAL_SIZE': '2'}, '3'),
@@ -19,17 +43,127 @@ from gluon_optbert.runs import threads
         ({'HOROVOD_LOCAL_SIZE': '2', 'OMP_NUM_THREADS': '5'}, '5'),
     ],
 )
-def test_workers_of_a_host_share_its_cores(monkeypatch, given, wanted):
-    monkeypatch.setattr(threads, 'physical_cores', lambda: 6)
-    monkeypatch.setattr(os, 'environ', dict(given))
-    threads.use_physical_cores()
-    assert os.environ['OMP_NUM_THREADS'] == wanted and int(os.environ['GOMP_SPINCOUNT']) > 0
+def test_workers_of_a_host_share_its_cores(idle, variables, wanted):
+    os.environ.update(variables)
+    assert {**threads.settings(), **variables}['OMP_NUM_THREADS'] == wanted
 
 
-def test_cores_are_those_that_the_process_may_run_on():
-    allowed = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(allowed)})
-        assert threads.physical_cores() == 1
-    finally:
-        os.sched_setaffinity(0, allowed)
+@pytest.mark.parametrize('name', threads.SETTINGS)
+def test_what_the_user_has_set_stays(idle, name):
+    os.environ[name] = '3'
+    assert set(threads.settings()) == NAMES - {name}
+    with threads.in_environment(threads.settings()):
+        assert set(os.environ) >= NAMES and os.environ[name] == '3'
+    assert NAMES & set(os.environ) == {name}
+
+
+def test_user_who_says_how_threads_wait_decides_it(idle):
+    os.environ['OMP_WAIT_POLICY'] = 'active'
+    assert 'GOMP_SPINCOUNT' not in threads.settings()
+
+
+@pytest.mark.parametrize(
+    'others, variables, spins',
+    [
+        (0, {}, threads.SPINS),
+        (1, {}, threads.NO_SPINS),
+        (1, {'OMP_NUM_THREADS': '5'}, threads.SPINS),
+        (1, {'HOROVOD_LOCAL_SIZE': '2', 'OMP_NUM_THREADS': '2'}, threads.SPINS),
+        (1, {'HOROVOD_LOCAL_SIZE': '2'}, threads.NO_SPINS),
+    ],
+)
+def test_threads_sleep_at_once_where_programs_want_more_processors(
+    idle, monkeypatch, others, variables, spins
+):
+    monkeypatch.setattr(threads, 'other_programs', lambda: others)
+    os.environ.update(variables)
+    assert threads.settings()['GOMP_SPINCOUNT'] == spins
+
+
+@pytest.mark.parametrize(
+    'text, workers, others',
+    [
+        ('0.1 0.2 0.3 1/300 77', '1', 0),
+        ('0.1 0.2 0.3 3/300 77', '1', 2),
+        ('0.1 0.2 0.3 3/300 77', '2', 1),  # the workers of this job are no others
+        ('0.1 0.2 0.3 0/300 77', '1', 0),
+        ('', '1', 0),
+    ],
+)
+def test_other_programs_are_those_that_run_beside_the_workers(tmp_path, monkeypatch, text, workers, others):
+    (tmp_path / 'loadavg').write_text(text)
+    monkeypatch.setenv('HOROVOD_LOCAL_SIZE', workers)
+    assert threads.other_programs(tmp_path / 'loadavg', pause=0) == others
+    assert threads.other_programs(tmp_path / 'nowhere', pause=0) == 0
+
+
+def test_children_inherit_nothing_that_the_package_has_set():
+    program = (
+        'import os, subprocess, gluon_optbert\n'
+        'def shown(): return subprocess.run(["env"], capture_output=True, text=True).stdout\n'
+        'before = shown(); import mxnet; mxnet.nd.ones(3).asnumpy(); after = shown()\n'
+        f'assert not any(name in text for name in {threads.SETTINGS} for text in (before, after))\n'
+        'from gluon_optbert.runs.threads import threads_here; print(threads_here())\n'
+    )
+    assert said_by(program) == f'{threads.share_of_cores()}\n'
+
+
+def test_worker_of_a_child_takes_its_own_share():
+    """As the quickstart starts Horovod: the child has another number of workers than its parent."""
+    child = (
+        'import gluon_optbert, mxnet; from gluon_optbert.runs.threads import threads_here; '
+        'print(threads_here())'
+    )
+    program = (
+        'import os, subprocess, sys, gluon_optbert, mxnet\n'
+        'os.environ["HOROVOD_LOCAL_SIZE"] = "64"\n'
+        f'subprocess.run([sys.executable, "-c", {child!r}])\n'
+    )
+    assert said_by(program) == '1\n'
+
+
+def test_threads_are_what_openmp_says_and_not_what_was_asked_for():
+    program = (
+        'import mxnet, os, gluon_optbert; from gluon_optbert.runs.threads import threads_here\n'
+        'os.environ["OMP_NUM_THREADS"] = "7"; print(threads_here())'
+    )
+    assert said_by(program, OMP_NUM_THREADS=3) == '3\n'
+
+
+def test_mxnet_that_was_imported_first_is_warned_of(idle, caplog, monkeypatch):
+    monkeypatch.setattr(threads, 'threads_here', lambda: 3)
+    threads.set_at_load()
+    assert 'it has 3 threads instead of 6' in caplog.text
+
+
+@pytest.mark.parametrize('path', sorted(ROOT.joinpath('tools').glob('*.py')), ids=lambda path: path.name)
+def test_tools_import_the_package_before_mxnet(path):
+    imports = [
+        name.split('.')[0]
+        for node in ast.parse(path.read_text(encoding='utf-8')).body
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    ]
+    if 'mxnet' in imports:
+        assert imports.index('gluon_optbert') < imports.index('mxnet')
+
+
+@pytest.mark.parametrize(
+    'machine, warned',
+    [
+        ({'threads': '2', 'workers_of_host': 2, 'cores': 2}, True),
+        ({'threads': '1', 'workers_of_host': 2, 'cores': 2}, False),
+        ({'threads': '2', 'workers_of_host': 1, 'cores': 2}, False),
+        ({'threads': None, 'workers_of_host': 2, 'cores': 2}, False),
+        ({'threads': '2', 'cores': 2}, False),  # an earlier version's
+        ({}, False),
+    ],
+)
+def test_more_threads_than_cores_are_warned_of(machine, warned):
+    sentence = threads.more_threads_than_cores(machine)
+    assert bool(sentence) == warned and (not warned or '2 workers of a host had 2 threads each' in sentence)
