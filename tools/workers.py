@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.runs.failures import RunFailed
@@ -32,6 +32,8 @@ class Worker:
     threads : int, optional
         What OpenMP is told; without, the program does as it is installed. How its threads wait is its own
         affair.
+    settings : mapping, optional
+        More variables of its environment.
     size_mb : float
         Of the network's files on disk.
     precision : str
@@ -43,6 +45,7 @@ class Worker:
         words: Sequence[Any],
         *,
         threads: Optional[int],
+        settings: Optional[Mapping[str, str]] = None,
         size_mb: float = 0.0,
         precision: str = 'float32',
     ):
@@ -50,6 +53,7 @@ class Worker:
         alone = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', *SETTINGS)}
         if threads is not None:
             alone['OMP_NUM_THREADS'] = str(threads)
+        alone.update(settings or {})
         # open as long as the process lives
         self._errors = tempfile.TemporaryFile('w+')  # noqa: SIM115
         self._process = subprocess.Popen(
