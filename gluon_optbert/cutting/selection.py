@@ -106,50 +106,88 @@ def select_units(
         If scores do not fit the architecture, are not finite, or the target cannot be reached.
     """
     widths = architecture.widths()
-    unknown = sorted(set(prune) - set(LETTERS))
-    if unknown or not prune:
+    _check_scores(scores, widths, prune)
+    if math.isnan(target):
+        raise ValueError(f'target must be a number of {cost.unit}, found {target}')
+    least = {key: 0 if drop_blocks and key[0] == 'f' else 1 for key in widths}
+    pruned = [key for key in widths if key[0] in prune and widths[key] > least[key]]
+    removal = _Removal(architecture, cost, pruned, _removal_order(scores, pruned, least, multiple_of))
+    if removal.cost_after(removal.most) > target:
+        raise ValueError(
+            f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune}: one unit of each width '
+            f'costs {removal.cost_after(removal.most):.6g} of {removal.cost_after(0):.6g}; ask for more, or '
+            'prune more widths'
+        )
+    fewest = removal.fewest(target)
+    return Selection(removal.kept_after(fewest), removal.cost_after(fewest), float(target))
+
+
+def _check_scores(scores: Alphas, widths: Mapping[str, int], prune: str) -> None:
+    """Raise ValueError unless the letters are widths, and every unit of these has a finite score."""
+    if not prune or set(prune) - set(LETTERS):
         raise ValueError(f'prune must be made of the letters {LETTERS}, found {prune!r}')
+    wanted = {key: width for key, width in widths.items() if key[0] in prune}
     wrong = [
         f'{key} has shape {np.shape(scores[key]) if key in scores else "none"}, wanted ({width},)'
-        for key, width in widths.items()
-        if key[0] in prune and np.shape(scores.get(key, [] if width == 0 else None)) != (width,)
+        for key, width in wanted.items()
+        if np.shape(scores.get(key, [] if width == 0 else None)) != (width,)
     ]
     wrong += [
-        f'{key} is not finite'
-        for key in widths
-        if key[0] in prune and key in scores and not np.all(np.isfinite(scores[key]))
+        f'{key} is not finite' for key in wanted if key in scores and not np.all(np.isfinite(scores[key]))
     ]
     if wrong:
         raise ValueError('scores: ' + '; '.join(wrong))
-    if math.isnan(target):
-        raise ValueError(f'target must be a number of {cost.unit}, found {target}')
 
-    least = {key: 0 if drop_blocks and key[0] == 'f' else 1 for key in widths}
-    pruned = [key for key in widths if key[0] in prune and widths[key] > least[key]]
-    groups = _removal_order(scores, pruned, least, multiple_of)
-    order = np.concatenate([indices for _, indices in groups]) if groups else np.zeros(0, dtype=np.int64)
-    owners = np.concatenate([np.full(len(indices), j) for j, indices in groups]) if groups else order
-    ends = np.cumsum([0] + [len(indices) for _, indices in groups])
-    left = dict(widths)
 
-    def cost_after(removed: int) -> float:
-        gone = np.bincount(owners[: ends[removed]], minlength=len(pruned))
-        left.update({key: widths[key] - int(n) for key, n in zip(pruned, gone)})
-        return cost.cost(architecture.with_widths(left))
+class _Removal:
+    """The units of an architecture in the order in which they go, group by group.
 
-    if cost_after(len(groups)) > target:
-        raise ValueError(
-            f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune}: one unit of each width '
-            f'costs {cost_after(len(groups)):.6g} of {cost_after(0):.6g}; ask for more, or prune more widths'
-        )
-    low, high = 0, len(groups)  # the least number of groups to remove lies in [low, high]
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if cost_after(middle) <= target else (middle + 1, high)
-    kept = {key: np.arange(width) for key, width in widths.items()}
-    for j, key in enumerate(pruned):
-        kept[key] = np.setdiff1d(kept[key], order[: ends[low]][owners[: ends[low]] == j])
-    return Selection(kept, cost_after(low), float(target))
+    Parameters
+    ----------
+    architecture : Architecture
+    cost : CostModel
+    pruned : sequence of str
+        The keys of the widths that lose units.
+    groups : sequence of (int, np.ndarray)
+        As `_removal_order` gives them.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        cost: CostModel,
+        pruned: Sequence[str],
+        groups: Sequence[Tuple[int, np.ndarray]],
+    ):
+        self._architecture, self._cost, self._pruned = architecture, cost, pruned
+        none = np.zeros(0, dtype=np.int64)
+        self._units = np.concatenate([none, *(indices for _, indices in groups)])
+        self._owners = np.concatenate([none, *(np.full(len(indices), j) for j, indices in groups)])
+        self._ends = np.cumsum([0] + [len(indices) for _, indices in groups])
+        self.most = len(groups)
+
+    def cost_after(self, groups: int) -> float:
+        """What is left costs when so many groups are gone."""
+        gone = np.bincount(self._owners[: self._ends[groups]], minlength=len(self._pruned))
+        widths = self._architecture.widths()
+        left = {key: widths[key] - int(count) for key, count in zip(self._pruned, gone)}
+        return self._cost.cost(self._architecture.with_widths(left))
+
+    def fewest(self, target: float) -> int:
+        """The least number of groups after which the cost is at most the target; all of them reach it."""
+        low, high = 0, self.most
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.cost_after(middle) <= target else (middle + 1, high)
+        return low
+
+    def kept_after(self, groups: int) -> Dict[str, np.ndarray]:
+        """The units that stay when so many groups are gone, by width key, increasing."""
+        kept = {key: np.arange(width) for key, width in self._architecture.widths().items()}
+        units, owners = (values[: self._ends[groups]] for values in (self._units, self._owners))
+        for j, key in enumerate(self._pruned):
+            kept[key] = np.setdiff1d(kept[key], units[owners == j])
+        return kept
 
 
 def _removal_order(

@@ -132,17 +132,13 @@ def train_gates(
     TrainingDiverged, Terminated
         From `descend`.
     """
-    if penalty not in PENALTIES:
-        raise ValueError(f'penalty must be one of {", ".join(PENALTIES)}, found {penalty!r}')
-    if not prune or set(prune) - set(LETTERS):
-        raise ValueError(f'prune must be made of letters of {LETTERS}, found {prune!r}')
+    kind = _penalty_of(penalty, prune)
     saved = start if isinstance(start, SavedModel) else read_start(Path(start))
     if not isinstance(shards, Shards):
         shards = open_shards(Path(shards), saved.vocabulary)['train']
     phase = steps if isinstance(steps, Phase) else Phase('gates', steps, BATCH_SIZE)
     workers = workers or Workers()
     check_precision(precision, workers.context())
-    kind = PENALTIES[penalty]
     model = build(
         saved.architecture,
         saved.parameters,
@@ -168,10 +164,23 @@ def train_gates(
         reporter=reporter or Reporter(None, workers),
         states=states,
     )
-    trained = model.gates.values()
-    alphas = {key: kind.gate.value(value) for key, value in trained.items()}
-    scores = {key: np.exp(value) for key, value in trained.items()} if penalty == 'l0' else alphas
-    return {key: np.where(alpha == 0, np.float32(1), alpha) for key, alpha in alphas.items()}, scores
+    return _results(kind, model.gates.values())
+
+
+def _penalty_of(name: str, prune: str) -> Type[Penalty]:
+    """The penalty of a name; ValueError if there is none, or there are no such widths to prune."""
+    if name not in PENALTIES:
+        raise ValueError(f'penalty must be one of {", ".join(PENALTIES)}, found {name!r}')
+    if not prune or set(prune) - set(LETTERS):
+        raise ValueError(f'prune must be made of letters of {LETTERS}, found {prune!r}')
+    return PENALTIES[name]
+
+
+def _results(kind: Type[Penalty], trained: Alphas) -> Tuple[Alphas, Alphas]:
+    """Alphas to fold and scores, from the trained parameters of the gates."""
+    alphas = {key: kind.gate.value(parameter) for key, parameter in trained.items()}
+    folded = {key: np.where(alpha == 0, np.float32(1), alpha) for key, alpha in alphas.items()}
+    return folded, kind.scores(trained)
 
 
 def _freeze_all_but(model: OptBERTModel, letters: str, gate: Type[Gate]) -> None:

@@ -5,7 +5,7 @@ A new method is a new entry of `METHODS`; the recipe and the command line then t
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Callable, Dict, Optional
+from typing import Callable, Dict, Optional, Protocol
 
 from ..architecture.cost import CostModel
 from ..architecture.parameters import Alphas
@@ -17,8 +17,27 @@ from ..training.distributed import Workers
 from ..training.objective import Phase
 from .head_importance import head_importance
 
-if TYPE_CHECKING:
-    from .recipe import PruneRecipe
+
+class Settings(Protocol):
+    """What the methods here read of a recipe; the fields are those of `PruneRecipe`."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def dropout(self) -> float: ...
+
+    @property
+    def prune(self) -> str: ...
+
+    @property
+    def drop(self) -> str: ...
+
+    @property
+    def multiple_of(self) -> int: ...
+
+    @property
+    def drop_blocks(self) -> bool: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +49,7 @@ class Cut:
     model : SavedModel
         The network that is cut, without gates.
     recipe : PruneRecipe
+        As `Settings`, since the recipe reads the registry of this module.
     number : int
         Of the round, from 1.
     cost : CostModel
@@ -44,7 +64,7 @@ class Cut:
     """
 
     model: SavedModel
-    recipe: PruneRecipe
+    recipe: Settings
     number: int
     cost: CostModel
     target: float

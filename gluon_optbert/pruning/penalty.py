@@ -50,6 +50,11 @@ class L1Penalty:
     def after_step(self, gates: Gates, learning_rate: float) -> None:
         """Nothing to do once the optimizer has stepped."""
 
+    @classmethod
+    def scores(cls, trained: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        """What ranks the units, from the trained parameters of the gates: the gates themselves."""
+        return {key: cls.gate.value(parameter) for key, parameter in trained.items()}
+
 
 class ProximalPenalty(L1Penalty):
     """The same penalty by proximal gradient descent: after each step alpha is thresholded softly, and reaches
@@ -93,6 +98,11 @@ class L0Penalty(L1Penalty):
             probability = mx.nd.sigmoid(parameter.data() - HardConcreteGate.SHIFT)
             gradient = parameter.grad()
             gradient += self.weights[key] * probability * (1 - probability)
+
+    @classmethod
+    def scores(cls, trained: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        """The odds that a gate is open: many gates are exactly one, and their odds still differ."""
+        return {key: np.exp(odds) for key, odds in trained.items()}
 
 
 Penalty = Union[L1Penalty, ProximalPenalty, L0Penalty]

@@ -8,6 +8,7 @@ from helpers.tiny import TOKENS, network, random_alphas, saved_model, write_save
 from gluon_optbert.architecture.cost import FlopsCost
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.pruning.gate_training import train_gates
+from gluon_optbert.pruning.penalty import PENALTIES, L0Penalty
 from gluon_optbert.text.vocabulary import vocabulary_of
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.objective import Phase
@@ -64,6 +65,22 @@ def test_unit_at_zero_scores_zero_and_keeps_its_weights(shards, model_directory)
     )
     assert all((scores[key] == 0).all() for key in ('f0', 'f1'))
     assert all((alpha == 1).all() for alpha in alphas.values())
+
+
+def test_subclass_of_l0_ranks_units_by_odds_as_l0_does(shards, model_directory, monkeypatch):
+    class Own(L0Penalty):
+        """The same under another name."""
+
+    monkeypatch.setitem(PENALTIES, 'own', Own)
+    results = [
+        train_gates(model_directory, shards['train'], PHASE, penalty=name, **SETTINGS)
+        for name in ('l0', 'own')
+    ]
+    (alphas, scores), (own_alphas, own_scores) = results
+    assert all((alpha == 1).all() for alpha in alphas.values())  # gates that alone would rank nothing
+    assert all(len(np.unique(scores[key])) > 1 for key in ('f0', 'f1'))
+    for key, score in scores.items():
+        assert np.array_equal(own_alphas[key], alphas[key]) and np.array_equal(own_scores[key], score)
 
 
 def test_training_goes_on_from_its_states_and_writes_its_metrics(shards, model_directory, tmp_path):
