@@ -23,6 +23,7 @@ COMMANDS = [
     ('optbert-import', 'import_checkpoint'),
     ('optbert-export', 'export'),
     ('optbert-predict', 'predict'),
+    ('optbert-score', 'score'),
     ('optbert-table', 'table'),
     ('optbert-report', 'report'),
 ]  # the programs that pip installs, and their modules in gluon_optbert/commands

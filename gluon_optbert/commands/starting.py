@@ -19,6 +19,7 @@ SCRIPTS = {
     'optbert-export': 'tools/export_model.py',
     'optbert-verify': 'tools/verify.py',
     'optbert-predict': 'tools/predict.py',
+    'optbert-score': 'tools/score.py',
     'optbert-report': 'tools/report.py',
     'optbert-finetune-glue': 'finetune/run_glue.py',
     'optbert-finetune-squad': 'finetune/run_squad.py',

@@ -103,21 +103,29 @@ def token_f1(prediction: str, answer: str) -> float:
     """The harmonic mean of precision and recall over the bags of normalised words; without words on a side,
     equality.
     """
-    found, wanted = normalised(prediction).split(), normalised(answer).split()
-    if not found or not wanted:
-        return float(found == wanted)
-    common = sum((collections.Counter(found) & collections.Counter(wanted)).values())
+    predicted, wanted = normalised(prediction).split(), normalised(answer).split()
+    if not predicted or not wanted:
+        return float(predicted == wanted)
+    common = sum((collections.Counter(predicted) & collections.Counter(wanted)).values())
     if not common:
         return 0.0
-    precision, recall = common / len(found), common / len(wanted)
+    precision, recall = common / len(predicted), common / len(wanted)
     return 2 * precision * recall / (precision + recall)
 
 
 def squad_v1(answers: Answers, predictions: Mapping[str, str]) -> Dict[str, float]:
     """``exact_match`` and ``f1`` in percent, as SQuAD 1.1's script: the best answer of each question counts.
 
-    A question without a prediction counts as wrong, and empty texts share no words.
+    A question without a prediction counts as wrong, and empty texts share no words. Every question has an
+    answer.
+
+    Raises
+    ------
+    ValueError
+        If there is no question.
     """
+    if not answers:
+        raise ValueError('no questions to score')
     exact, f1 = 0, 0.0
     for question, texts in answers.items():
         prediction = predictions.get(question)
@@ -150,10 +158,12 @@ def squad_v2(
     Raises
     ------
     ValueError
-        If a question has no prediction or no odds.
+        If there is no question, or one has no prediction or no odds.
     """
-    for what, given in (('prediction', predictions), ('odds', null_odds)):
-        missing = [] if given is None else [question for question in answers if question not in given]
+    if not answers:
+        raise ValueError('no questions to score')
+    for what, values in (('prediction', predictions), ('odds', null_odds)):
+        missing = [] if values is None else [question for question in answers if question not in values]
         if missing:
             raise ValueError(
                 f'{len(missing)} of {len(answers)} questions have no {what}, the first is {missing[0]}'

@@ -122,6 +122,12 @@ def test_version_1_shares_no_words_between_empty_texts():
     assert squad_v1({'a': ['the']}, {'a': '!'}) == {'exact_match': 100.0, 'f1': 0.0}
 
 
+@pytest.mark.parametrize('measure', [squad_v1, squad_v2])
+def test_no_questions_have_no_score(measure):
+    with pytest.raises(ValueError, match='no questions'):
+        measure({}, {})
+
+
 ANSWERS = {'h1': ['red cat'], 'h2': ['dog', 'the big dog'], 'n1': [], 'n2': []}
 PREDICTIONS = {'h1': 'cat', 'h2': 'big dog', 'n1': '', 'n2': 'hat'}
 

@@ -200,6 +200,11 @@ class Trial:
         self.run('optbert-finetune-glue', 'glue', *words)
         self.run('optbert-export', 'tuned/seed-1', '--output', 'deploy', '--onnx')
         (self.work / 'sentences.txt').write_text('the old ship is good\na small bird\n', encoding='utf-8')
+        words = ['--task', 'SST-2', '--data', 'glue/SST-2/dev.tsv', '--predictions', 'predictions.jsonl']
+        said = self.run('optbert-predict', 'deploy', '--input', 'glue/SST-2/dev.tsv')
+        (self.work / 'predictions.jsonl').write_text(said, encoding='utf-8')
+        if 'SST-2, 16 rows: accuracy' not in self.run('optbert-score', *words):
+            raise Failed('optbert-score does not score the predictions of optbert-predict')
         said = self.run('optbert-predict', 'deploy', '--input', 'sentences.txt')
         answers = [json.loads(line) for line in said.splitlines() if line.startswith('{')]
         if len(answers) != 2 or not all('label' in answer for answer in answers):

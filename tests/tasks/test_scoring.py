@@ -1,0 +1,139 @@
+"""Scores of files of predictions: both forms, and every file that does not fit."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.questions import write_squad
+
+from gluon_optbert.tasks.examples import submission
+from gluon_optbert.tasks.scoring import score_squad, score_task, squad_version
+from gluon_optbert.tasks.squad import Question
+from gluon_optbert.tasks.task import find_task
+
+SST2, STSB = find_task('SST-2'), find_task('STS-B')
+DEV = 'sentence\tlabel\na\t1\nb\t0\nc\t1\nd\t1\n'
+LABELS = ['1', '1', '1', '0']
+
+
+def write(path, text):
+    path.write_text(text, encoding='utf-8')
+    return path
+
+
+def as_lines(*records):
+    return ''.join(json.dumps(record) + '\n' for record in records)
+
+
+@pytest.fixture
+def dev(tmp_path):
+    return write(tmp_path / 'dev.tsv', DEV)
+
+
+def test_submission_and_json_lines_have_one_score(tmp_path, dev):
+    one = np.eye(2)[[int(label) for label in LABELS]]
+    (tmp_path / 'SST-2.tsv').write_bytes(submission(SST2, ('0', '1', '2', '3'), one))
+    lines = as_lines(*({'text': text, 'label': label} for text, label in zip('abcd', LABELS)))
+    for path in (tmp_path / 'SST-2.tsv', write(tmp_path / 'out.jsonl', lines)):
+        scores, examples = score_task(SST2, dev, path)
+        assert scores == {'accuracy': 50.0} and len(examples) == 4
+
+
+def test_submission_is_matched_by_the_index_of_the_data(tmp_path):
+    dev = write(tmp_path / 'dev.tsv', 'index\tsentence\tlabel\n7\ta\t1\n9\tb\t0\n')
+    path = write(tmp_path / 'out.tsv', 'index\tprediction\n9\t0\n7\t1\n')
+    assert score_task(SST2, dev, path)[0] == {'accuracy': 100.0}
+
+
+def test_values_are_correlated(tmp_path):
+    rows = ''.join(f'a\tb\t{value}\n' for value in (1, 2, 4))
+    dev = write(tmp_path / 'dev.tsv', f'sentence1\tsentence2\tscore\n{rows}')
+    path = write(tmp_path / 'out.jsonl', as_lines({'value': 0.1}, {'value': 0.2}, {'value': 0.4}))
+    assert score_task(STSB, dev, path)[0] == {'spearman': pytest.approx(100), 'pearson': pytest.approx(100)}
+
+
+@pytest.mark.parametrize(
+    'name, content, says',
+    [
+        ('out.tsv', 'id\tlabel\n', 'its header is id, label'),
+        ('out.tsv', 'index\tprediction\n0\t1\n', '1 predictions for 4 rows; the row with the index 1 has'),
+        ('out.tsv', 'index\tprediction\n0\t1\n0\t1\n', 'line 3 has the index 0 again'),
+        ('out.tsv', 'index\tprediction\n0\n', 'line 2 has 1 cells'),
+        (
+            'out.tsv',
+            'index\tprediction\n' + ''.join(f'{i}\t{i}\n' for i in range(4)),
+            "line 4 has '2', wanted 0 or 1",
+        ),
+        ('out.jsonl', '{"label": "1"}\n', '1 predictions for 4 rows'),
+        ('out.jsonl', '{"label": "1"}\n[]\n', 'line 2 is no JSON object'),
+        ('out.jsonl', '{"label"\n', 'line 1 is not JSON'),
+        ('out.jsonl', as_lines(*({'value': 1},) * 4), "line 1 has no 'label'"),
+        (
+            'out.jsonl',
+            as_lines(*({'text': 'a', 'label': '1'},) * 4),
+            "line 2 is of 'a', and the data has 'b'",
+        ),
+    ],
+)
+def test_predictions_that_do_not_fit_are_refused_by_name(tmp_path, dev, name, content, says):
+    with pytest.raises(ValueError, match=f'{name}: {says}'):
+        score_task(SST2, dev, write(tmp_path / name, content))
+
+
+@pytest.fixture
+def questions(tmp_path):
+    return write_squad(
+        tmp_path / 'dev.json',
+        [
+            Question('q1', 'who?', 'the cat sat', (('the cat', 0), ('cat', 4))),
+            Question('q2', 'why?', 'none', ()),
+        ],
+    )
+
+
+def test_both_forms_of_answers_have_one_score(tmp_path, questions):
+    for name, content in (
+        ('predictions.json', json.dumps({'q1': 'Cat', 'q2': 'none'})),
+        ('out.jsonl', as_lines({'id': 'q1', 'text': 'Cat'}, {'id': 'q2', 'text': 'none'})),
+    ):
+        scores, notes = score_squad('2.0', questions, write(tmp_path / name, content))
+        assert (scores['exact'], scores['HasAns_f1'], scores['NoAns_f1'], notes) == (50.0, 100.0, 0.0, [])
+
+
+def test_odds_give_the_best_threshold(tmp_path, questions):
+    answers = write(tmp_path / 'answers.json', json.dumps({'q1': 'Cat', 'q2': 'none'}))
+    odds = write(tmp_path / 'null_odds.json', json.dumps({'q1': -3.0, 'q2': 2.0}))
+    scores, _ = score_squad('2.0', questions, answers, odds)
+    assert (scores['best_exact'], scores['best_exact_thresh'], scores['exact']) == (100.0, -3.0, 50.0)
+
+
+def test_one_prediction_in_a_line_of_json_is_no_mapping(tmp_path):
+    path = write_squad(tmp_path / 'dev.json', [Question('q1', 'who?', 'cat', (('cat', 0),))])
+    for name, content in (('a.jsonl', as_lines({'id': 'q1', 'text': 'cat'})), ('b.json', '{"q1": "cat"}')):
+        scores, notes = score_squad('1.1', path, write(tmp_path / name, content))
+        assert scores == {'exact_match': 100.0, 'f1': 100.0} and notes == []
+    _, notes = score_squad('1.1', path, write(tmp_path / 'none.json', '{}'))
+    assert notes == ['1 of 1 questions have no prediction; they count as wrong']
+
+
+@pytest.mark.parametrize(
+    'version, content, says',
+    [
+        ('1.1', '{}', 'dev.json: 1 questions have no answer, the first is q2; .*SQuAD2.0'),
+        ('2.0', '{"q1": "cat"}', 'out: 1 of 2 questions have no prediction, the first is q2'),
+        ('2.0', '{"q1": 1}', 'out: the answer to q1 is no text'),
+        ('2.0', 'cat', 'out: line 1 is not JSON'),
+        ('2.0', '{"id": "q1"}', "out: line 1 has no 'id' and 'text'"),
+    ],
+)
+def test_answers_that_do_not_fit_are_refused_by_name(tmp_path, questions, version, content, says):
+    with pytest.raises(ValueError, match=says):
+        score_squad(version, questions, write(tmp_path / 'out', content))
+
+
+@pytest.mark.parametrize(
+    'name, version',
+    [('SQuAD2.0', '2.0'), ('squad v1.1', '1.1'), ('SQuAD-1.1', '1.1'), ('SST-2', None), ('squad', None)],
+)
+def test_versions_of_squad_have_names(name, version):
+    assert squad_version(name) == version
