@@ -25,8 +25,8 @@ as flags.
     finetune_squad     a model directory → a reader of texts        SquadRecipe     optbert-finetune-squad
 
 Models. `read_model` and `write_model` read and write model directories. A `SavedModel` has the architecture,
-the parameters as NumPy arrays and the vocabulary. `export` writes a model for plain MXNet and ONNX, and
-`Predictor` predicts with the export of a fine-tuned model.
+the parameters as NumPy arrays and the vocabulary. `export` writes a model for plain MXNet and ONNX.
+`Predictor` predicts with the export of a fine-tuned model, and gives embeddings with that of an encoder.
 
 Parts of Algorithm 1. `train_gates` trains the gates alpha, `select_units` selects the units that stay, and
 `shrink` cuts the tensors.

@@ -53,7 +53,7 @@ LIBRARIES = {
     'pruning': {'numpy', 'mxnet', 'scipy', 'optuna', 'matplotlib'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp'},
     'reproduction': {'numpy', 'mxnet', 'matplotlib', 'tqdm'},
-    'commands': {'matplotlib', 'tqdm'},
+    'commands': {'matplotlib', 'numpy', 'tqdm'},
 }
 WITHOUT_MXNET = ('architecture', 'cutting')
 

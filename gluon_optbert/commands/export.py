@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from .. import export, read_model
-from ..deployment.directory import PRECISIONS
+from ..deployment.agreement import described
+from ..deployment.directory import PRECISIONS, SYMBOL
+from ..deployment.export import UntrainedHeads, kind_of, untrained_parts
 from ..deployment.inference import KINDS
-from ..deployment.instances import read_instances
+from ..deployment.instances import Instance, read_instances
 from ..deployment.quantize import METHODS
 from ..network.precision import bfloat16_is_native
+from ..network.saved_model import SavedModel
 from ..runs.command_line import parse
 from ..runs.recipe import option
 from ..tasks.task import known_head
-from .starting import command, line
+from .starting import command, line, what_to_export
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +33,14 @@ class ExportRecipe:
     )
     precision: str = option("precision of the encoder's matrix products", 'float32', choices=PRECISIONS)
     calibrate: Optional[Path] = option(
-        'calibration text for int8: on each line a sentence, or two with a tab between', None
+        'text that int8 takes its value ranges from, as --calibration says; similar to what will be read: a '
+        'sentence on each line, or two with a tab between, or another file that predict.py reads',
+        None,
     )
-    calibration_lines: int = option('number of lines of calibration text to use', 256)
+    calibration_lines: int = option('number of lines of the text of --calibrate to use', 256)
     calibration: str = option(
-        'how to choose value ranges. naive: smallest and largest value; entropy: least KL divergence',
+        'how the value ranges are chosen from the text of --calibrate. naive: smallest and largest value; '
+        'entropy: least KL divergence',
         'naive',
         choices=METHODS,
     )
@@ -64,10 +70,17 @@ def say(measured: Dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> Non
     """How near the export is to the float32 network, and what was written."""
     for name, difference in measured['relative_difference'].items():
         print(
-            f'{name}: largest difference {difference:.1e} of its largest value, loaded again by plain MXNet'
+            f'{name}: largest difference {difference:.1e} of its largest value, for random tokens, loaded '
+            'again by plain MXNet'
         )
     for name, difference in measured.get('onnx_relative_difference', {}).items():
         print(f'{name}: largest difference {difference:.1e} of its largest value, in ONNX')
+    if 'agreement' in measured:
+        kind = 'calibration' if recipe.calibrate else 'labelled'
+        print(
+            f'{recipe.precision} on {measured["agreement"]["texts"]} {kind} texts: '
+            f'{described(measured["agreement"])}'
+        )
     if labelled:
         print(
             f'{labelled} labelled lines: {measured["score"]:.4f} in {recipe.precision}, '
@@ -81,26 +94,46 @@ def say(measured: Dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> Non
     print(f'wrote {recipe.output}: ' + ', '.join(sorted(path.name for path in recipe.output.iterdir())))
 
 
+def read(recipe: ExportRecipe) -> SavedModel:
+    """The model to export; ValueError with the command that works if the directory is a run or an export."""
+    if not (recipe.model / 'model.params').is_file():
+        remedy = what_to_export(recipe.model)
+        if remedy is None and (recipe.model / SYMBOL).is_file():
+            example = line('optbert-predict', recipe.model, '--input', 'sentences.txt')
+            remedy = f'{recipe.model} is an export already; predict with it: {example}'
+        if remedy is not None:
+            raise ValueError(remedy)
+    return read_model(recipe.model)
+
+
 @command
 def main(argv=None):
     """Export, and say what was written and how near it is."""
     example = line('optbert-export', 'runs/pruned/round-4/model', '--output', 'deploy')
     recipe = parse(ExportRecipe, argv, description=__doc__, positional='model', example=example)
-    saved = read_model(recipe.model)
+    saved = read(recipe)
     head = known_head(saved.head)
-    calibration = (
-        read_instances(recipe.calibrate, head, most=recipe.calibration_lines) if recipe.calibrate else []
-    )
+    texts: List[Instance] = []
+    if recipe.calibrate:
+        texts = read_instances(recipe.calibrate, head, most=recipe.calibration_lines)
     labelled = read_instances(recipe.labelled, head, labelled=True) if recipe.labelled else []
-    measured = export(
-        saved,
-        recipe.output,
-        alphas=recipe.alphas,
-        head=recipe.head,
-        precision=recipe.precision,
-        calibration=calibration,
-        method=recipe.calibration,
-        labelled=labelled,
-        onnx=recipe.onnx,
-    )
+    try:
+        measured = export(
+            saved,
+            recipe.output,
+            alphas=recipe.alphas,
+            head=recipe.head,
+            precision=recipe.precision,
+            calibration=texts,
+            method=recipe.calibration,
+            labelled=labelled,
+            onnx=recipe.onnx,
+        )
+    except UntrainedHeads as error:
+        words = ['--model', recipe.model, '--train', 'heads', '--shards', 'shards']
+        words += ['--output', f'{recipe.model}-heads']
+        training = line('optbert-pretrain', *words, recipe='pretrain/small')
+        raise ValueError(f'{recipe.model}: {error}: {training}') from error
+    if 'pooler' in untrained_parts(saved, kind_of(saved, recipe.head)):
+        print('note: the checkpoint had no pooler, so the output pooled is random; take the output encoded')
     say(measured, recipe, labelled=len(labelled))

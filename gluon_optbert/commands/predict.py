@@ -7,17 +7,23 @@ and context. One that ends with .json has questions in SQuAD's format. A file of
 header is read by its columns."""
 
 import dataclasses
+import io
 import itertools
 import json
 from pathlib import Path
 from typing import Iterator, List, Optional
 
+import numpy as np
+
 from .. import Predictor
+from ..deployment.directory import SYMBOL
 from ..deployment.instances import FORMATS, Instance, stream_instances
-from ..deployment.predictor import record
+from ..deployment.predictions import record
+from ..deployment.predictor import POOLINGS
 from ..runs.command_line import parse
 from ..runs.recipe import option
-from .starting import command, line
+from ..runs.staging import refuse_existing, write_file
+from .starting import command, line, what_to_export
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +42,18 @@ class PredictRecipe:
     ahead: int = option(
         "batches' worth of lines that are read before the first is answered, to put like lengths together", 16
     )
-
+    embed: Optional[Path] = option(
+        'file of embeddings to write instead, a NumPy array with a row for each text; they come from the '
+        'export of an encoder',
+        None,
+        metavar='OUT.npy',
+    )
+    pooling: str = option(
+        'which embedding of a text: the mean of its tokens, or its first token, [CLS]',
+        'mean',
+        choices=POOLINGS,
+    )
+    normalise: bool = option('whether embeddings have the length 1, so that their products are cosines', True)
     null_threshold: Optional[float] = option(
         'of questions: how far the score of having no answer must be above that of the '
         "best one to win; by default the export's",
@@ -60,12 +77,34 @@ def instances_of(recipe: PredictRecipe, predictor: Predictor) -> Iterator[Instan
     return stream_instances(recipe.input, predictor.head, format=recipe.format)
 
 
+def embed(recipe: PredictRecipe, predictor: Predictor, output: Path) -> None:
+    """Write the embeddings of the input."""
+    refuse_existing(output, remedy='remove it or give another --embed')
+    embeddings = predictor.encode(
+        instances_of(recipe, predictor),
+        pooling=recipe.pooling,
+        normalise=recipe.normalise,
+        batch_size=recipe.batch_size,
+    )
+    content = io.BytesIO()
+    np.save(content, embeddings)
+    write_file(output, content.getvalue())
+    print(f'wrote {output}: {len(embeddings)} embeddings of {embeddings.shape[1]} numbers')
+
+
 @command
 def main(argv=None):
-    """Predict, line by line."""
+    """Predict, text by text."""
     example = line('optbert-predict', 'deploy', '--input', 'sentences.txt')
     recipe = parse(PredictRecipe, argv, description=__doc__, positional='deployment', example=example)
+    if not (recipe.deployment / SYMBOL).is_file():
+        remedy = what_to_export(recipe.deployment)
+        if remedy is not None:
+            raise ValueError(remedy)
     predictor = Predictor(recipe.deployment, null_threshold=recipe.null_threshold)
+    if recipe.embed is not None:
+        embed(recipe, predictor, recipe.embed)
+        return
     shown, read = itertools.tee(instances_of(recipe, predictor))
     predictions = predictor.predict(read, batch_size=recipe.batch_size, ahead=recipe.ahead)
     for instance, prediction in zip(shown, predictions):

@@ -6,7 +6,7 @@ import functools
 import shlex
 import sys
 from pathlib import Path
-from typing import Callable, Optional, Sequence
+from typing import Callable, List, Optional, Sequence
 
 from ..front_door import NotInstalled
 from ..runs import command_line
@@ -58,6 +58,29 @@ def line(name: str, *words: object, recipe: Optional[str] = None, workers: int =
         start, first = ['python', SCRIPTS[name]], [f'{folder}/recipes/{stem}.yaml'] if recipe else []
     started = ['horovodrun', '-np', workers] if workers > 1 else []
     return ' '.join(shlex.quote(str(word)) for word in [*started, *start, *first, *words])
+
+
+def models_in(run: Path) -> List[Path]:
+    """The model directories of a pruning run, the last round first, or of a fine-tuning run, by seed; none if
+    it is no run.
+    """
+    rounds = {int(path.parent.name[len('round-') :]): path for path in run.glob('round-[0-9]*/model')}
+    seeds = {int(path.name[len('seed-') :]): path for path in run.glob('seed-[0-9]*') if path.is_dir()}
+    return [rounds[number] for number in sorted(rounds, reverse=True)] or [
+        seeds[seed] for seed in sorted(seeds)
+    ]
+
+
+def what_to_export(path: Path) -> Optional[str]:
+    """What a directory is that was given in place of a model directory or an export, and the command that
+    exports it; None if it is neither a model nor a run.
+    """
+    kind = 'a model directory' if (path / 'model.params').is_file() else None
+    models = [path] if kind else models_in(path)
+    if not models:
+        return None
+    example = line('optbert-export', models[0], '--output', 'deploy')
+    return f'{path} is {kind or "the directory of a run"}; export its model: {example}'
 
 
 def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callable[..., int]:

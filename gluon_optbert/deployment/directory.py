@@ -21,7 +21,7 @@ from gluonnlp.vocab import BERTVocab
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
-from ..architecture.parameters import ParameterSpec
+from ..architecture.parameters import PARTS, ParameterSpec
 from ..network.precision import need_bfloat16
 from ..network.running import INPUTS
 from ..runs.arrays import BFLOAT16, check_arrays, write_arrays
@@ -63,6 +63,8 @@ class Deployment:
         How questions are read and answers chosen, for a head that answers questions and no other.
     measured : dict
         What the export measured when it was written.
+    untrained : tuple of str
+        The parts of it that are random, for the imported checkpoint had none: ``pooler``, or nothing.
     """
 
     architecture: Architecture
@@ -73,6 +75,7 @@ class Deployment:
     calibration: Optional[Mapping[str, Tuple[float, float]]] = None
     reading: Optional[Reading] = None
     measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    untrained: Tuple[str, ...] = ()
 
     @property
     def inputs(self) -> List[str]:
@@ -109,31 +112,33 @@ def symbol_text(symbol: mx.sym.Symbol) -> str:
     return symbol.tojson(remove_amp_cast=False)
 
 
-def write_deployment(staged: Path, found: Deployment, arrays: Mapping[str, mx.nd.NDArray]) -> None:
+def write_deployment(staged: Path, deployment: Deployment, arrays: Mapping[str, mx.nd.NDArray]) -> None:
     """Write all files but the manifest into a directory that is being made."""
-    (staged / SYMBOL).write_text(symbol_text(found.symbol()), encoding='utf-8')
-    write_arrays(staged / PARAMETERS, {_ARGUMENT + name: arrays[name] for name in found.stored()})
-    (staged / 'architecture.json').write_text(found.architecture.to_json(), encoding='utf-8')
-    write_vocabulary(found.vocabulary, staged / 'vocab.txt')
+    (staged / SYMBOL).write_text(symbol_text(deployment.symbol()), encoding='utf-8')
+    write_arrays(staged / PARAMETERS, {_ARGUMENT + name: arrays[name] for name in deployment.stored()})
+    (staged / 'architecture.json').write_text(deployment.architecture.to_json(), encoding='utf-8')
+    write_vocabulary(deployment.vocabulary, staged / 'vocab.txt')
 
 
-def vouch(staged: Path, found: Deployment) -> None:
+def vouch(staged: Path, deployment: Deployment) -> None:
     """Write the manifest, the last file."""
     write_manifest(
         staged,
         form=FORMAT,
         version=VERSION,
-        computes=found.kind,
-        head=found.head.to_dict(),
-        precision=found.precision,
-        max_length=found.architecture.max_length,
-        lower_case=not is_cased(found.vocabulary),
-        inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in found.inputs},
-        outputs={name: {'shape': shape} for name, shape in found.outputs.items()},
-        vocabulary_sha256=vocabulary_hash(found.vocabulary),
-        calibration=found.calibration,
-        reading=None if found.reading is None else dataclasses.asdict(found.reading),
-        measured=found.measured,
+        computes=deployment.kind,
+        head=deployment.head.to_dict(),
+        precision=deployment.precision,
+        max_length=deployment.architecture.max_length,
+        vocab_size=deployment.architecture.vocab_size,
+        untrained=list(deployment.untrained),
+        lower_case=not is_cased(deployment.vocabulary),
+        inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in deployment.inputs},
+        outputs={name: {'shape': shape} for name, shape in deployment.outputs.items()},
+        vocabulary_sha256=vocabulary_hash(deployment.vocabulary),
+        calibration=deployment.calibration,
+        reading=None if deployment.reading is None else dataclasses.asdict(deployment.reading),
+        measured=deployment.measured,
     )
 
 
@@ -146,6 +151,24 @@ def read_deployment(directory: Path) -> Deployment:
         If it is incomplete, was changed, is too large, or holds another network than it says.
     """
     directory = Path(directory)
+    manifest = _read_manifest(directory)
+    path = directory / 'architecture.json'
+    architecture = Architecture.from_json(
+        path.read_text(encoding='utf-8', errors='replace'), source=str(path)
+    )
+    vocabulary = read_vocabulary(directory / 'vocab.txt')
+    if len(vocabulary) != architecture.vocab_size:
+        raise ValueError(
+            f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
+            f'{architecture.vocab_size}'
+        )
+    deployment = _described(manifest, architecture, vocabulary, source=str(directory / 'manifest.json'))
+    _check_network(directory, deployment)
+    return deployment
+
+
+def _read_manifest(directory: Path) -> Dict[str, Any]:
+    """The manifest of a directory whose files are all there and not too large."""
     for name, most in _LARGEST.items():
         path = directory / name
         if path.is_file() and path.stat().st_size > most:
@@ -158,20 +181,18 @@ def read_deployment(directory: Path) -> Deployment:
     ]
     if missing:
         raise ValueError(f'{directory}: the deployment directory lacks {", ".join(missing)}')
-    path = directory / 'architecture.json'
-    architecture = Architecture.from_json(
-        path.read_text(encoding='utf-8', errors='replace'), source=str(path)
-    )
-    kind, precision, source = (
-        manifest.get('computes'),
-        manifest.get('precision'),
-        str(directory / 'manifest.json'),
-    )
+    return manifest
+
+
+def _described(
+    manifest: Mapping[str, Any], architecture: Architecture, vocabulary: BERTVocab, *, source: str
+) -> Deployment:
+    """The export that a manifest describes; ValueError if it contradicts itself."""
+    kind, precision = manifest.get('computes'), manifest.get('precision')
     if kind not in KINDS or precision not in PRECISIONS:
         raise ValueError(
             f'{source}: computes {kind!r:.99} in {precision!r:.99}, wanted one of {", ".join(KINDS)} in one '
-            f'of '
-            f'{", ".join(PRECISIONS)}'
+            f'of {", ".join(PRECISIONS)}'
         )
     head = known_head(Head.from_dict(manifest.get('head'), source=source))
     if (kind == 'task') != bool(head.outputs):
@@ -182,35 +203,33 @@ def read_deployment(directory: Path) -> Deployment:
         if reading.max_length > architecture.max_length:
             raise ValueError(
                 f'{source}: windows of {reading.max_length} tokens, and the network has '
-                f'{architecture.max_length} '
-                'positions'
+                f'{architecture.max_length} positions'
             )
-    calibration = (
-        check_thresholds(manifest.get('calibration'), source=source) if precision == 'int8' else None
+    is_int8 = precision == 'int8'
+    calibration = check_thresholds(manifest.get('calibration'), source=source) if is_int8 else None
+    untrained = manifest.get('untrained') or []
+    if not isinstance(untrained, list) or not set(map(str, untrained)) <= set(PARTS):
+        raise ValueError(f'{source}: untrained is {untrained!r:.80}, wanted parts of {", ".join(PARTS)}')
+    measured = manifest.get('measured') or {}
+    return Deployment(
+        architecture, vocabulary, head, kind, precision, calibration, reading, measured, tuple(untrained)
     )
-    vocabulary = read_vocabulary(directory / 'vocab.txt')
-    if len(vocabulary) != architecture.vocab_size:
+
+
+def _check_network(directory: Path, deployment: Deployment) -> None:
+    """Raise ValueError unless the symbol and the parameters are those of the export."""
+    path = directory / PARAMETERS
+    numbers = sum(math.prod(spec.shape) for spec in deployment.table().values())
+    if 4 * numbers > 8 * path.stat().st_size:
+        raise ValueError(f'{path}: too small for the architecture')
+    if (directory / SYMBOL).read_bytes() != symbol_text(deployment.symbol()).encode():
         raise ValueError(
-            f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
-            f'{architecture.vocab_size}'
+            f'{directory / SYMBOL}: not the network of architecture.json; export the model again'
         )
-    found = Deployment(
-        architecture, vocabulary, head, kind, precision, calibration, reading, manifest.get('measured') or {}
-    )
-    if (
-        4 * sum(math.prod(spec.shape) for spec in found.table().values())
-        > 8 * (directory / PARAMETERS).stat().st_size
-    ):
-        raise ValueError(f'{directory / PARAMETERS}: too small for the architecture')
-    if (directory / SYMBOL).read_bytes() != symbol_text(found.symbol()).encode():
-        raise ValueError(f'{directory / SYMBOL}: not the network of {path.name}; export the model again')
     try:
-        check_arrays(
-            directory / PARAMETERS, {_ARGUMENT + name: form for name, form in found.stored().items()}
-        )
+        check_arrays(path, {_ARGUMENT + name: form for name, form in deployment.stored().items()})
     except ValueError as error:
         raise ValueError(f'{error}; export the model again') from error
-    return found
 
 
 def import_symbol(directory: Path, names: Sequence[str]) -> mx.gluon.SymbolBlock:
@@ -231,9 +250,9 @@ def load_deployment(directory: Path) -> Tuple[mx.gluon.SymbolBlock, Deployment]:
         As `read_deployment`, and if this processor has no bfloat16 where the network needs it.
     """
     directory = Path(directory)
-    found = read_deployment(directory)
-    if found.precision == 'bfloat16':
+    deployment = read_deployment(directory)
+    if deployment.precision == 'bfloat16':
         need_bfloat16()
-    block = import_symbol(directory, found.inputs)
+    block = import_symbol(directory, deployment.inputs)
     block.hybridize(static_alloc=True, static_shape=True)
-    return block, found
+    return block, deployment

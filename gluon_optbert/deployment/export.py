@@ -12,6 +12,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..architecture.parameters import PARTS
 from ..cutting.shrink import without_gates
 from ..network.model import OptBERTModel, build
 from ..network.precision import need_bfloat16
@@ -19,17 +20,19 @@ from ..network.running import TOKEN_INPUTS, feed_of, random_feed, run
 from ..network.saved_model import SavedModel
 from ..runs.arrays import BFLOAT16
 from ..runs.failures import RunFailed
-from ..runs.lock import locked
+from ..runs.progress import Progress
 from ..runs.staging import new_directory
 from ..tasks.features import sorted_batches
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
+from .agreement import agreement
 from .directory import Deployment, import_symbol, vouch, write_deployment
 from .inference import KINDS, inference_parameters, inference_symbol, widened
 from .instances import Instance
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
-from .predictor import Encoder, Predictor, score
+from .predictor import Predictor, score
 from .quantize import calibrate, int8_parameters
+from .text_features import Encoder
 
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
 _CALIBRATION_BATCH = 8  # instances
@@ -37,6 +40,10 @@ _CALIBRATION_BATCH = 8  # instances
 
 class NotEqual(RunFailed):
     """Two networks that should compute the same do not."""
+
+
+class UntrainedHeads(ValueError):
+    """The heads that an export would compute are random."""
 
 
 def relative_difference(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -102,20 +109,24 @@ def export(
     -------
     dict
         ``relative_difference`` of every output to the float32 network's, over the latter's largest value;
-        with `labelled` also ``score`` and ``float32_score``.
+        with `labelled` also ``score`` and ``float32_score``; in reduced precision with texts also
+        ``agreement``, see there.
 
     Raises
     ------
     FileExistsError, ValueError
         Bad input.
+    UntrainedHeads
+        If the scores of a head would be random.
     NotEqual
         If the outputs of a float32 export or an ONNX file differ, or those of another export are not finite.
     """
     saved = without_gates(saved)
     kind = kind_of(saved, head)
+    untrained = untrained_parts(saved, kind)
     if precision == 'bfloat16':
         need_bfloat16()
-    with locked(output), new_directory(output) as staged:
+    with new_directory(output) as staged:
         deployment, arrays = _prepared(saved, kind, precision, calibration, method)
         write_deployment(staged, deployment, arrays)
         network = _network(saved, kind)
@@ -127,12 +138,50 @@ def export(
             write_onnx(staged / ONNX, onnx_model(saved.architecture, kind, saved.head, arrays))
             measured['onnx_relative_difference'] = _compare_onnx(staged / ONNX, network, deployment)
             _refuse(measured['onnx_relative_difference'], TOLERANCE, f'{output}: the ONNX file')
-        if labelled:
-            measured['float32_score'] = score(Predictor.of(network, deployment), labelled)
-            measured['score'] = score(
-                Predictor.of(import_symbol(staged, deployment.inputs), deployment), labelled
-            )
-        vouch(staged, dataclasses.replace(deployment, measured=measured))
+        measured.update(_measured_on_texts(staged, network, deployment, calibration, labelled))
+        vouch(staged, dataclasses.replace(deployment, measured=measured, untrained=untrained))
+    return measured
+
+
+def untrained_parts(saved: SavedModel, kind: str) -> Tuple[str, ...]:
+    """The parts of `PARTS` that an export of this kind computes though they are random; an encoder's pooler
+    may be.
+
+    Raises
+    ------
+    UntrainedHeads
+        If the scores of pre-training would be random.
+    """
+    untrained = () if saved.head.outputs else Progress.from_dict(saved.progress).untrained or ()
+    if kind == 'pretraining' and untrained:
+        raise UntrainedHeads(
+            f'the checkpoint had no {" and no ".join(PARTS.get(part, part) for part in untrained)}, so their '
+            'scores would be random; train them first, or export the encoder'
+        )
+    return tuple(part for part in untrained if part == 'pooler')
+
+
+def _measured_on_texts(
+    staged: Path,
+    network: OptBERTModel,
+    deployment: Deployment,
+    calibration: Sequence[Instance],
+    labelled: Sequence[Instance],
+) -> Dict[str, Any]:
+    """What the texts of the user show of an export: scores, and in reduced precision its agreement with
+    float32.
+    """
+    measured: Dict[str, Any] = {}
+    texts = calibration or labelled
+    if not texts:
+        return measured
+    whole = Predictor.of(network, deployment)
+    export = Predictor.of(import_symbol(staged, deployment.inputs), deployment)
+    if labelled:
+        measured['float32_score'] = score(whole, labelled)
+        measured['score'] = score(export, labelled)
+    if deployment.precision != 'float32':
+        measured['agreement'] = agreement(export, whole, texts)
     return measured
 
 

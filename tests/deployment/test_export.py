@@ -13,7 +13,13 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.deployment import export as deploy
 from gluon_optbert.deployment.directory import load_deployment
-from gluon_optbert.deployment.export import NotEqual, export, relative_difference
+from gluon_optbert.deployment.export import (
+    NotEqual,
+    UntrainedHeads,
+    export,
+    relative_difference,
+    untrained_parts,
+)
 from gluon_optbert.network import running
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import random_feed
@@ -235,6 +241,88 @@ def test_labelled_text_measures_what_a_precision_costs(tmp_path):
     assert result.returncode == 0 and '2 labelled lines: ' in result.stdout, result.stderr
     measured = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['measured']
     assert {measured['score'], measured['float32_score']} <= {0.0, 0.5, 1.0}
+
+
+def test_random_heads_are_not_exported(tmp_path):
+    """The import of a checkpoint without heads says that they are random."""
+    random = saved_model(progress={'untrained': ['pooler', 'mlm', 'nsp']})
+    with pytest.raises(UntrainedHeads, match='no pooler and no MLM head and no NSP head'):
+        export(random, tmp_path / 'deploy', head='pretraining')
+    write_model(tmp_path / 'my model', random)
+    result = call(
+        'tools/export_model.py',
+        tmp_path / 'my model',
+        '--output',
+        tmp_path / 'deploy',
+        '--head',
+        'pretraining',
+    )
+    assert result.returncode == 2 and not (tmp_path / 'deploy').exists()
+    assert f"--model '{tmp_path / 'my model'}' --train heads" in result.stderr
+    result = call('tools/export_model.py', tmp_path / 'my model', '--output', tmp_path / 'deploy')
+    assert result.returncode == 0 and 'note: the checkpoint had no pooler' in result.stdout
+    assert json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['untrained'] == ['pooler']
+    assert load_deployment(tmp_path / 'deploy')[1].untrained == ('pooler',)
+
+
+def test_trained_parts_are_exported_without_a_note(tmp_path):
+    write_model(tmp_path / 'model', saved_model(progress={'untrained': ['mlm', 'nsp']}))
+    result = call('tools/export_model.py', tmp_path / 'model', '--output', tmp_path / 'deploy')
+    assert result.returncode == 0 and 'note:' not in result.stdout, result.stderr
+    manifest = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())
+    assert manifest['untrained'] == [] and manifest['vocab_size'] == 32 and manifest['max_length'] == 16
+
+
+def test_classifier_that_was_fine_tuned_is_not_random():
+    head = Head('classification', ('no', 'yes'))
+    saved = SavedModel(UNEVEN, {}, vocabulary(), progress={'untrained': ['pooler']}, head=head)
+    assert untrained_parts(saved, 'task') == ()
+
+
+@pytest.mark.parametrize(
+    'kind, wanted',
+    [
+        ('classification', {'texts', 'same_label'}),
+        ('question_answering', {'texts', 'same_answer'}),
+        ('regression', {'texts', 'mean_difference'}),
+        ('encoder', {'texts', 'mean_cosine', 'smallest_cosine'}),
+    ],
+)
+def test_int8_says_how_often_it_agrees_with_float32(tmp_path, kind, wanted):
+    (tmp_path / 'text').write_text('a b c\td e f\nhi j\tx y.\n')
+    if kind == 'encoder':
+        write_model(tmp_path / 'model', saved_model(UNEVEN))
+    else:
+        task_model(tmp_path / 'model', {**HEADS, 'regression': Head('regression')}[kind])
+    words = ['--output', tmp_path / 'deploy', '--precision', 'int8', '--calibrate', tmp_path / 'text']
+    result = call('tools/export_model.py', tmp_path / 'model', *words)
+    assert result.returncode == 0 and 'int8 on 2 calibration texts: ' in result.stdout, result.stderr
+    measured = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['measured']['agreement']
+    assert set(measured) == wanted and measured['texts'] == 2
+    for name in wanted & {'same_label', 'same_answer', 'mean_cosine', 'smallest_cosine'}:
+        assert 0 <= measured[name] <= 1 + 1e-6
+    if kind == 'encoder':
+        assert 0.9 < measured['smallest_cosine'] < 1  # eight bits; one, or nothing was reduced
+
+
+@pytest.mark.parametrize(
+    'place, command',
+    [
+        ('round-3/model', "export_model.py '{model}' --output deploy"),
+        ('seed-7', "export_model.py '{model}' --output deploy"),
+    ],
+)
+def test_run_directory_is_answered_with_the_command_that_works(tmp_path, place, command):
+    write_model(tmp_path / 'my runs' / place, saved_model())
+    result = call('tools/export_model.py', tmp_path / 'my runs', '--output', tmp_path / 'deploy')
+    assert result.returncode == 2 and result.stderr.count('\n') == 1
+    assert command.format(model=tmp_path / 'my runs' / place) in result.stderr
+
+
+def test_export_is_not_exported_again(tmp_path):
+    export(saved_model(), tmp_path / 'deploy')
+    result = call('tools/export_model.py', tmp_path / 'deploy', '--output', tmp_path / 'again')
+    assert result.returncode == 2 and 'is an export already; predict with it: ' in result.stderr
 
 
 def test_onnx_on_request(tmp_path):

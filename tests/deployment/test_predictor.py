@@ -2,25 +2,29 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.commands import call
 from helpers.questions import write_squad
-from helpers.tiny import network, saved_model, vocabulary
+from helpers.tiny import network, saved_model, vocabulary, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.directory import Deployment
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.instances import Instance
-from gluon_optbert.deployment.predictor import Encoder, Predictor, score
+from gluon_optbert.deployment.predictor import Predictor, score
+from gluon_optbert.deployment.text_features import Encoder
+from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
 from gluon_optbert.network import running
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import TOKEN_INPUTS
-from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.tasks.features import sorted_batches
 from gluon_optbert.tasks.squad import Question
 
+MINILM = Path(__file__).parents[3] / 'shared' / 'models' / 'minilm-l6-h384'
 ARCHITECTURE = network((2, 3, 5, 7), (1, 4, 2, 0))
 HEADS = {
     'classification': Head('classification', ('no', 'yes')),
@@ -128,7 +132,111 @@ def test_questions_need_a_context(directories):
 def test_exports_without_labels_are_refused(tmp_path):
     export(saved_model(), tmp_path / 'encoder')
     with pytest.raises(ValueError, match='export a fine-tuned model'):
-        Predictor(tmp_path / 'encoder')
+        Predictor(tmp_path / 'encoder').predict(['a'])
+
+
+SENTENCES = ['a b c', 'd e f. g', 'j', 'k l m n o p q r s t u v w x y z']
+
+
+@pytest.fixture(scope='module', params=['encoder', 'pretraining'])
+def encoder(request, tmp_path_factory):
+    """An export with encoded tokens, and every encoded token of each sentence, without any padding."""
+    place = tmp_path_factory.mktemp('encoder') / 'deploy'
+    saved = saved_model(ARCHITECTURE)
+    export(saved, place, head=request.param)
+    network = build(ARCHITECTURE, saved.parameters, use_classifier=False, use_decoder=False)
+    words = vocabulary()
+    tokens = []
+    for sentence in SENTENCES:
+        ids = words[['[CLS]', *sentence.replace('.', ' .').split()[:14], '[SEP]']]
+        feed = {'input_ids': [ids], 'token_types': [[0] * len(ids)], 'valid_length': [len(ids)]}
+        feed = {name: np.array(values) for name, values in feed.items()}
+        tokens.append(running.run(network, feed, TOKEN_INPUTS)[0][0])
+    return Predictor(place), tokens
+
+
+@pytest.mark.parametrize('pooling', ['mean', 'first'])
+@pytest.mark.parametrize('normalise', [True, False])
+def test_embedding_is_of_the_real_tokens(encoder, pooling, normalise):
+    predictor, tokens = encoder
+    found = predictor.encode(SENTENCES, pooling=pooling, normalise=normalise, batch_size=3)
+    wanted = np.array([one[0] if pooling == 'first' else one.mean(axis=0) for one in tokens])
+    if normalise:
+        wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    assert found.dtype == np.float32 and found.shape == (4, ARCHITECTURE.h)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)  # float32, other paddings
+
+
+def test_embeddings_have_one_row_for_each_text(encoder, directories):
+    predictor, _ = encoder
+    assert predictor.encode([]).shape == (0, ARCHITECTURE.h)
+    pair = predictor.encode([('a b', 'c')])
+    assert pair.shape == (1, ARCHITECTURE.h) and not np.allclose(pair, predictor.encode(['a b']))
+    with pytest.raises(ValueError, match='pooling must be one of mean, first'):
+        predictor.encode(['a'], pooling='last')
+    with pytest.raises(ValueError, match='has no embeddings'):
+        Predictor(directories / 'classification').encode(['a'])
+
+
+@pytest.mark.parametrize(
+    'changes, says',
+    [
+        ({'input_ids': np.zeros((1, 17), int)}, 'sequences of 17 tokens, and the network has 16 positions'),
+        ({'input_ids': np.array([[1, 32]])}, 'input_ids from 1 to 32, and they must lie between 0 and 31'),
+        ({'input_ids': np.array([[1, -1]])}, 'input_ids from -1'),
+        ({'token_types': np.array([[0, 2]])}, 'token_types'),
+        ({'valid_length': np.array([3])}, 'valid_length'),
+        ({'valid_length': np.array([0])}, 'valid_length'),
+    ],
+)
+def test_tokens_that_the_network_has_no_row_for_are_refused(encoder, changes, says):
+    with pytest.raises(ValueError, match=says):
+        encoder[0].outputs(**{'input_ids': np.array([[2, 3]]), **changes})
+
+
+def test_outputs_have_the_names_of_the_manifest(encoder):
+    outputs = encoder[0].outputs(np.array([[2, 5, 3]]))
+    assert outputs['encoded'].shape == (1, 3, 8) and outputs['pooled'].shape == (1, 8)
+
+
+def test_command_writes_embeddings(tmp_path):
+    export(saved_model(ARCHITECTURE), tmp_path / 'deploy')
+    words = ['tools/predict.py', tmp_path / 'deploy', '--embed', tmp_path / 'out.npy']
+    result = call(*words, '--normalise', 'false', input='a b\nc\n')
+    assert result.returncode == 0 and '2 embeddings of 8 numbers' in result.stdout, result.stderr
+    wanted = Predictor(tmp_path / 'deploy').encode(['a b', 'c'], normalise=False)
+    np.testing.assert_array_equal(np.load(tmp_path / 'out.npy'), wanted)
+    again = call(*words, input='a b\n')
+    assert again.returncode == 2 and 'give another --embed' in again.stderr
+
+
+@pytest.mark.skipif(not MINILM.is_dir(), reason='no MiniLM checkpoint beside the project')
+def test_close_sentences_have_close_embeddings(tmp_path):
+    """The checkpoint was trained for sentence similarity, with the mean of the tokens."""
+    import_checkpoint(ImportRecipe(str(MINILM), tmp_path / 'model'))
+    export(read_model(tmp_path / 'model'), tmp_path / 'deploy')
+    pairs = [
+        ('A man is eating food.', 'A man eats a meal.'),
+        ('The stock market fell sharply.', 'Share prices dropped a lot.'),
+        ('The cat sleeps on the sofa.', 'A kitten is napping on the couch.'),
+    ]
+    one, other = (Predictor(tmp_path / 'deploy').encode([pair[i] for pair in pairs]) for i in (0, 1))
+    cosines = one @ other.T
+    assert np.diag(cosines).min() > 0.5 > 0.2 > (cosines - np.diag(np.diag(cosines))).max()
+
+
+@pytest.mark.parametrize('kind', ['model', 'pruning', 'tuning'])
+def test_directory_that_is_no_export_is_answered_with_the_command_that_makes_one(tmp_path, kind):
+    run_directory = tmp_path / 'my runs'
+    places = {'pruning': ['round-2/model', 'round-10/model'], 'tuning': ['seed-1', 'seed-2']}
+    models = [run_directory / place for place in places.get(kind, ['.'])]
+    for model in models:
+        write_saved_model(model)
+    wanted = {'pruning': models[-1]}.get(kind, models[0])
+    result = call('tools/predict.py', run_directory, input='a\n')
+    command = f"python tools/export_model.py '{wanted}' --output deploy"
+    assert result.returncode == 2 and result.stderr.rstrip().endswith(command), result.stderr
+    assert result.stderr.count('\n') == 1
 
 
 def test_score_counts_what_is_right(directories):
