@@ -4,8 +4,9 @@ tabulate it.
 
 from ..reproduction.drawing import write_tables
 from ..reproduction.estimate import measure, readable
+from ..reproduction.planning import plan
 from ..reproduction.rows import TableRecipe
-from ..reproduction.runs import plan, run
+from ..reproduction.runs import run
 from ..runs.command_line import parse
 from ..training.distributed import Workers
 from .starting import command, line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Tuple
 
 import gluonnlp
 import numpy as np
@@ -53,6 +53,22 @@ def task_directory(task: Task, data: Optional[Path], workers: Workers) -> Path:
     )
 
 
+def _measured_on(
+    recipe: GlueRecipe, task: Task, data: Path
+) -> Tuple[Dict[str, Examples], Dict[str, Examples]]:
+    """The held-out sets and the test sets that are there; FileNotFoundError without a held-out set."""
+    heldout, test = (
+        {
+            name: examples.first(recipe.evaluation_limit)
+            for name, examples in read_sets(task, data, files, labelled=labelled).items()
+        }
+        for files, labelled in ((task.dev, True), (task.test, False))
+    )
+    if not heldout:
+        raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
+    return heldout, test
+
+
 def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
     """The recipe's task, made ready for a network.
 
@@ -66,16 +82,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     task = find_task(recipe.task)
     data = task_directory(task, recipe.data, workers)
     train = read_examples(task, data / task.train).first(recipe.limit)
-    heldout, test = (
-        {
-            name: examples.first(recipe.evaluation_limit)
-            for name, examples in read_sets(task, data, files, labelled=labelled).items()
-        }
-        for files, labelled in ((task.dev, True), (task.test, False))
-    )
-    if not heldout:
-        raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
-
+    heldout, test = _measured_on(recipe, task, data)
     read = make_reader(saved.vocabulary, max_length=recipe.max_length)
 
     def ready(examples: Examples) -> Features:

@@ -108,23 +108,16 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
     """
     recipe = checked(recipe)
     check_length(recipe.max_length, saved)
-    questions = read_parts(recipe.data, recipe.version, workers)
-    questions = {
-        'train': questions['train'][: recipe.limit],
-        'dev': questions['dev'][: recipe.evaluation_limit],
-    }
-    vocabulary, reading = saved.vocabulary, recipe.reading()
-    windows = _windows(questions, vocabulary, reading)
-    texts = {question.id: [text for text, _ in question.answers] for question in questions['dev']}
+    parts = read_parts(recipe.data, recipe.version, workers)
+    asked = parts['dev'][: recipe.evaluation_limit]
+    questions = {'train': parts['train'][: recipe.limit], 'dev': asked}
+    windows = _windows(questions, saved.vocabulary, recipe.reading())
+    texts = {question.id: [text for text, _ in question.answers] for question in asked}
 
     def answers(scores: np.ndarray) -> Dict[str, Mapping[str, Any]]:
-        best, nulls = best_answers(questions['dev'], windows['dev'], scores, reading)
-        return answer_files(
-            questions['dev'],
-            best,
-            nulls if recipe.version == '2.0' else None,
-            threshold=recipe.null_threshold,
-        )
+        best, nulls = best_answers(asked, windows['dev'], scores, recipe.reading())
+        odds = nulls if recipe.version == '2.0' else None
+        return answer_files(asked, best, odds, threshold=recipe.null_threshold)
 
     def files(scores: Mapping[str, np.ndarray]) -> Dict[str, bytes]:
         return {
@@ -141,7 +134,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         test={},
         files=files,
         samples={
-            **{part: len(asked) for part, asked in questions.items()},
+            **{part: len(listed) for part, listed in questions.items()},
             **{f'{part}_windows': len(part_windows.features) for part, part_windows in windows.items()},
         },
         majority={f'dev/{name}': value for name, value in unanswered(texts, recipe.version).items()},

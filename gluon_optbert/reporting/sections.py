@@ -21,6 +21,15 @@ from .result_sections import of_finetuning, of_results
 from .run_sections import of_metrics, of_model, of_rounds
 
 RESULT = 'result.json'  # of a fine-tuning run
+KNOWN = (
+    'rounds.json',
+    'pruning.md',
+    'architecture.json',
+    'progress.json',
+    'latency.json',
+    'manifest.json',
+    ORIGIN,
+)  # files that are shown otherwise, or not
 PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')
 
 
@@ -163,6 +172,16 @@ def chapter(
     result = path / RESULT
     if result.is_file() and _is_result(read_json(result), finetuning):
         return Chapter(label, tuple(of_finetuning(read_json(result), result)))
+    sections = _of_directory(path, label, readers)
+    if not sections:
+        raise ValueError(
+            f'{path}: nothing to report in it; give a run, a model, a search, a comparison or a table'
+        )
+    return Chapter(label, (*sections, *of_environment(path)))
+
+
+def _of_directory(path: Path, label: str, readers: Sequence[Reader]) -> List[Section]:
+    """What a directory tells: of a run, of a model, of other rooms, and of any other file."""
     sections: List[Section] = []
     if (path / 'rounds.json').is_file():
         sections += of_rounds(read_run(path, label))
@@ -173,29 +192,14 @@ def chapter(
     if (path / 'architecture.json').is_file():
         progress = path / 'progress.json'
         sections += of_model(path, read_json(progress) if progress.is_file() else None)
-    for name, reader in (
-        ('latency.json', of_latency),
-        ('metrics.jsonl', lambda file: of_metrics(file, label)),
-    ):
-        sections += reader(path / name) if (path / name).is_file() else []
-    known = (
-        'rounds.json',
-        'pruning.md',
-        'architecture.json',
-        'progress.json',
-        'latency.json',
-        'manifest.json',
-        ORIGIN,
-    )
+    if (path / 'latency.json').is_file():
+        sections += of_latency(path / 'latency.json')
+    if (path / 'metrics.jsonl').is_file():
+        sections += of_metrics(path / 'metrics.jsonl', label)
+    known = KNOWN
     for reader in readers:
         if (path / reader.file).is_file():
             sections += reader.read(path)
             known += (reader.file, *reader.known)
     sections += of_files(path, known)
-    if (path / 'recipe.yaml').is_file():
-        sections += of_recipe(path / 'recipe.yaml')
-    if not sections:
-        raise ValueError(
-            f'{path}: nothing to report in it; give a run, a model, a search, a comparison or a table'
-        )
-    return Chapter(label, (*sections, *of_environment(path)))
+    return sections + (of_recipe(path / 'recipe.yaml') if (path / 'recipe.yaml').is_file() else [])

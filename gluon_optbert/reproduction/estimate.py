@@ -26,8 +26,8 @@ from ..training.mlm_nsp import Pretraining, evaluate
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
 from ..training.recipe import open_shards
+from .planning import Plan
 from .rows import Row
-from .runs import Plan
 
 UNTIMED, TIMED = 2, 4  # steps
 

@@ -12,8 +12,8 @@ import numpy as np
 from ..architecture.paper import Cell, Column, PaperTable, load_table
 from ..finetuning.result import FineTuningResult
 from ..runs.scores import score_text
+from .planning import FORMAT
 from .rows import BASE, plain
-from .runs import FORMAT
 
 SCORES = {
     'accuracy': ('accuracy',),

@@ -1,272 +1,31 @@
 """Running a results table of the paper: its rows are pruned or built, then fine-tuned on every task.
 
-    OUTPUT/recipe.yaml  plan.json OUTPUT/rows/ROW             the pruning run of a row, or the model directory
-    of one that is trained from scratch OUTPUT/cells/ROW/TASK       a fine-tuning run with all seeds
-    OUTPUT/results/ROW          its result files
+    OUTPUT/recipe.yaml, plan.json   what the table is
+    OUTPUT/rows/ROW                 the pruning run of a row, or the model directory of one that is built
+    OUTPUT/cells/ROW/TASK           a fine-tuning run with all seeds
+    OUTPUT/results/ROW              copies of the result files
 
 What is finished is what is there: rows and cells are whole or absent, and go on where they were stopped.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
-from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Optional
 
-from ..architecture.cost import ParameterCost
-from ..architecture.paper import PaperTable, load_table
-from ..finetuning.glue import GlueRecipe, finetune_glue, task_directory
-from ..finetuning.recipe import FineTuneRecipe
-from ..finetuning.squad import SquadRecipe, finetune_squad, read_parts
-from ..network.saved_model import SavedModel
+from ..finetuning.glue import GlueRecipe, finetune_glue
+from ..finetuning.squad import SquadRecipe, finetune_squad
 from ..pruning.algorithm import prune
-from ..pruning.recipe import PruneRecipe, read_start
+from ..pruning.recipe import PruneRecipe
 from ..runs.lock import running
-from ..runs.recipe import check_same, checked, fill, read_yaml, to_dict
+from ..runs.recipe import check_same
 from ..runs.run_directory import RunDirectory
-from ..runs.staging import write_file
-from ..tasks.examples import read_examples
-from ..tasks.task import find_task
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
-from ..training.recipe import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards
-from .rows import Row, TableRecipe, all_rows, plain, task_names
+from ..training.recipe import PretrainRecipe
+from .planning import Plan
+from .rows import Row
 
-FORMAT = 1
-SQUAD = {'SQuAD v1.1': '1.1', 'SQuAD v2.0': '2.0'}  # their versions; the other tasks are GLUE's
 _LATER = ('resume', 'rows', 'tasks', 'dry_run', 'render')  # what may differ when a table is gone on with
-R = TypeVar('R', bound=WeightRecipe)
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """A table on a base: its rows and tasks, and the recipe of everything that is run for them.
-
-    Parameters
-    ----------
-    recipe : TableRecipe
-    table : PaperTable
-    base : SavedModel
-    rows : tuple of Row
-        All of the table.
-    tasks : tuple of str
-        Those that are run.
-    instances : mapping of task to int
-        To train on: sentences, pairs or questions.
-    pruning : PruneRecipe
-        What the pruning runs have in common, with the steps of a round.
-    """
-
-    recipe: TableRecipe
-    table: PaperTable
-    base: SavedModel
-    rows: Tuple[Row, ...]
-    tasks: Tuple[str, ...]
-    instances: Mapping[str, int]
-    pruning: PruneRecipe
-
-    def chosen(self) -> List[Row]:
-        """The rows that are run: the base and those asked for, without those out of reach."""
-        asked = [plain(name) for name in self.recipe.rows]
-        return [
-            row
-            for row in self.rows
-            if row.unreachable is None and (not asked or row.slug in asked or row.maker.kind == 'base')
-        ]
-
-    def directory(self, row: Row) -> Path:
-        """Where a row's network is table_plan."""
-        return self.recipe.output / 'rows' / row.slug
-
-    def model(self, row: Row) -> Path:
-        """The model directory that a row is fine-tuned from."""
-        return {
-            'base': Path(str(self.recipe.base)),
-            'built': self.directory(row),
-            'pruned': self.directory(row) / f'round-{len(self.pruning.shares())}' / 'model',
-        }[row.maker.kind]
-
-    def row_done(self, row: Row) -> bool:
-        """Whether a row's network is there."""
-        return (
-            row.maker.kind == 'base'
-            or (
-                self.directory(row) / {'pruned': 'rounds.json', 'built': 'manifest.json'}[row.maker.kind]
-            ).is_file()
-        )
-
-    def row_recipe(self, row: Row) -> TrainingRecipe:
-        """The run that makes a row's network."""
-        if row.maker.kind == 'pruned':
-            return fill(
-                PruneRecipe,
-                {
-                    **to_dict(self.pruning),
-                    'output': str(self.directory(row)),
-                    'method': row.maker.method,
-                    'prune': row.maker.prune,
-                    'target': row.share,
-                },
-                source=row.name,
-            )
-        assert row.architecture is not None and self.pruning.recovery_steps is not None
-        shared = {field.name for field in dataclasses.fields(TrainingRecipe)}
-        return fill(
-            PretrainRecipe,
-            {
-                **{name: value for name, value in to_dict(self.pruning).items() if name in shared},
-                'output': str(self.directory(row)),
-                'architecture': json.dumps(row.architecture.to_dict()),
-                'steps': len(self.pruning.shares()) * self.pruning.recovery_steps,
-                'initial_std': round(0.6 / math.sqrt(row.architecture.h), 2),
-            },
-            source=row.name,
-        )
-
-    def cell(self, row: Row, task: str) -> Path:
-        """Where a row is fine-tuned on a task."""
-        return self.recipe.output / 'cells' / row.slug / plain(task)
-
-    def cell_recipe(self, row: Row, task: str) -> FineTuneRecipe:
-        """The fine-tuning of a row on a task, with sequences as long as the paper's where the base has the
-        positions.
-        """
-        recipe, positions = self.recipe, self.base.architecture.max_length
-        values: Dict[str, Any] = {
-            'model': str(self.model(row)),
-            'output': str(self.cell(row, task)),
-            'resume': True,
-            'results': str(recipe.output / 'results' / row.slug),
-            'seeds': list(recipe.seeds),
-        }
-        if recipe.epochs is not None:
-            values['epochs'] = recipe.epochs
-        if recipe.scale < 1:
-            values['limit'] = math.ceil(recipe.scale * self.instances[task])
-        if task in SQUAD:
-            length = min(384, positions)
-            return _further(
-                SquadRecipe,
-                recipe.squad,
-                {'max_length': length, 'stride': min(128, length // 3), 'max_question': min(64, length // 3)},
-                {**values, 'version': SQUAD[task], 'data': _text(recipe.data_squad)},
-            )
-        return _further(
-            GlueRecipe,
-            recipe.glue,
-            {'max_length': min(128, positions)},
-            {**values, 'task': task, 'data': _text(recipe.data_glue)},
-        )
-
-    def write(self, directory: Path) -> None:
-        """Leave what rendering has to know."""
-        write_file(directory / 'plan.json', (json.dumps(self.to_dict(), indent=1) + '\n').encode('utf-8'))
-
-    def to_dict(self) -> Dict[str, Any]:
-        """What rendering has to know beside the results."""
-        return {
-            'format': FORMAT,
-            'table': self.table.number,
-            'base': str(self.recipe.base),
-            'base_parameters': int(ParameterCost().cost(self.base.architecture)),
-            'rounds': len(self.pruning.shares()),
-            'alpha_steps': self.pruning.alpha_steps,
-            'recovery_steps': self.pruning.recovery_steps,
-            'scale': self.recipe.scale,
-            'seeds': list(self.recipe.seeds),
-            'rows': [
-                {
-                    'name': row.name,
-                    'slug': row.slug,
-                    'how': row.maker.sentence(),
-                    'share': row.share,
-                    'unreachable': row.unreachable,
-                }
-                for row in self.rows
-            ],
-        }
-
-
-def _text(path: Optional[Path]) -> Optional[str]:
-    return None if path is None else str(path)
-
-
-def _further(cls: Type[R], path: Optional[Path], defaults: Mapping[str, Any], values: Mapping[str, Any]) -> R:
-    """A recipe of defaults, a user's file of further settings, and what the table decides."""
-    return fill(
-        cls, {**defaults, **(read_yaml(path) if path else {}), **values}, source=str(path or cls.__name__)
-    )
-
-
-def _instances(recipe: TableRecipe, task: str, workers: Workers) -> int:
-    """Training instances of a task, no more than the further settings allow."""
-    if task in SQUAD:
-        count, path = len(read_parts(recipe.data_squad, SQUAD[task], workers)['train']), recipe.squad
-    else:
-        known, path = find_task(task), recipe.glue
-        count = len(read_examples(known, task_directory(known, recipe.data_glue, workers) / known.train))
-    limit = read_yaml(path).get('limit') if path else None
-    return min(count, limit) if isinstance(limit, int) else count
-
-
-def _pruning(recipe: TableRecipe, base: SavedModel) -> PruneRecipe:
-    """What the pruning runs have in common; the steps are scaled."""
-    fixed = {
-        'model': str(recipe.base),
-        'shards': str(recipe.shards),
-        'output': str(recipe.output),
-        'resume': True,
-        'objective': 'parameters',
-        'targets': [],
-    }
-    steps = {
-        name: getattr(recipe, name)
-        for name in ('alpha_steps', 'recovery_steps')
-        if getattr(recipe, name) is not None
-    }
-    common = _further(PruneRecipe, recipe.pruning, {}, {**fixed, **steps})
-    gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.steps(base))
-    return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
-
-
-def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
-    """Everything that a table takes, checked: the base, its shards, the data of every task and every recipe.
-
-    Parameters
-    ----------
-    recipe : TableRecipe
-    workers : Workers, optional
-        Those of this job; found from the environment unless given.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If something is missing or does not fit.
-    """
-    recipe, workers = checked(recipe), workers or Workers()
-    base = read_start(Path(str(recipe.base)))
-    table = load_table(recipe.table)
-    asked = [plain(task) for task in recipe.tasks]
-    tasks = tuple(task for task in task_names(table) if not asked or plain(task) in asked)
-    pruning = _pruning(recipe, base)
-    open_shards(pruning.shards, base.vocabulary)
-    table_plan = Plan(
-        recipe,
-        table,
-        base,
-        tuple(all_rows(table, base.architecture)),
-        tasks,
-        {task: _instances(recipe, task, workers) for task in tasks},
-        pruning,
-    )
-    for row in table_plan.chosen():
-        for run in ([] if row.maker.kind == 'base' else [table_plan.row_recipe(row)]) + [
-            table_plan.cell_recipe(row, task) for task in tasks
-        ]:
-            run.check_workers(workers)
-    return table_plan
 
 
 def _make(table_plan: Plan, row: Row, workers: Workers) -> None:

@@ -20,6 +20,7 @@ from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.reproduction import runs as table_runs
+from gluon_optbert.reproduction.planning import plan
 from gluon_optbert.reproduction.rendering import CSV_HEADER, render
 from gluon_optbert.reproduction.results import NOT_REACHABLE, NOT_RUN, Entry, read_results
 from gluon_optbert.reproduction.rows import (
@@ -33,7 +34,7 @@ from gluon_optbert.reproduction.rows import (
     rows_of,
     task_names,
 )
-from gluon_optbert.reproduction.runs import plan, run
+from gluon_optbert.reproduction.runs import run
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.tasks.squad import Question
 from gluon_optbert.training.distributed import Workers
