@@ -64,7 +64,7 @@ def _folded(value: np.ndarray, spec: ParameterSpec, alphas: Alphas) -> np.ndarra
     return value
 
 
-def _axis_indices(axis: Axis, architecture: Architecture, selection: Selection) -> np.ndarray:
+def kept_along(axis: Axis, architecture: Architecture, selection: Selection) -> np.ndarray:
     """Where the surviving units of a product of widths stand along one side of a tensor."""
     indices = np.zeros(1, dtype=np.int64)
     for key in axis:
@@ -133,7 +133,7 @@ def _cut(
     for name, spec in parameters_left(narrower, layers).items():
         value = value_of(spec.name)
         for side, axis in enumerate(spec.axes):
-            indices = _axis_indices(axis, architecture, selection)
+            indices = kept_along(axis, architecture, selection)
             if len(indices) < value.shape[side]:
                 value = np.take(value, indices, axis=side)
         if spec.attention_scale:

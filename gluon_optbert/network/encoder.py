@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Optional, Tuple
 
+import mxnet as mx
 from gluonnlp.model.bert import BERTEncoder
 from mxnet.gluon import HybridBlock, nn
 
@@ -185,6 +186,21 @@ class OptBERTEncoder(BERTEncoder):
             for state in (encodings if self.gives_list else [stream])
         ]
         return outputs if self.gives_list else outputs[0], attentions if settings.output_attention else []
+
+    def embed(self, inputs: mx.nd.NDArray) -> mx.nd.NDArray:
+        """What enters the first layer of a network without gates, outside of a pass.
+
+        Parameters
+        ----------
+        inputs : NDArray, shape (length, batch, embedding width)
+            Embedded tokens with their types.
+
+        Returns
+        -------
+        NDArray, shape (length, batch, h)
+        """
+        steps = mx.nd.arange(inputs.shape[0], ctx=inputs.context)
+        return self._embedded(mx.nd, inputs, steps, self.position_weight.data(inputs.context), None, None)
 
     def _embedded(self, F, inputs, steps, position_weight, alpha_h, column):
         """Tokens and positions as they enter the first layer, shape (length, batch, h)."""

@@ -1,0 +1,120 @@
+"""Running a network layer by layer, and reading what goes into and comes out of its blocks.
+
+A hybridized network does not say what its blocks compute. Here every block runs for itself, and Gluon's hooks
+read its inputs and outputs."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Dict, Iterator, List, Mapping
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+
+from ..network.attention import attention_masks
+from ..network.model import OptBERTModel, build
+from ..network.running import feed_of
+from ..network.saved_model import SavedModel
+from ..text.batches import Batch, stream
+from ..text.shards import Shards
+from ..training.distributed import Workers
+from ..training.objective import Phase
+
+Read = Dict[str, mx.nd.NDArray]
+
+
+def build_open(saved: SavedModel, workers: Workers) -> OptBERTModel:
+    """A network without dropout whose blocks run for themselves, so that `reading` can read them."""
+    model = build(saved.architecture, saved.parameters, ctx=workers.context(), trainable=False)
+    model.hybridize(False)
+    return model
+
+
+@contextlib.contextmanager
+def reading(blocks: Mapping[str, gluon.Block]) -> Iterator[Read]:
+    """The first input and the first output of some blocks at their last pass.
+
+    Parameters
+    ----------
+    blocks : mapping of str to Block
+
+    Yields
+    ------
+    dict of str to NDArray
+        Filled by every pass: ``<name>.input`` and ``<name>.output``.
+    """
+    values: Read = {}
+
+    def hook(name: str):
+        def read(_block, inputs, output):
+            values[f'{name}.input'] = inputs[0]
+            values[f'{name}.output'] = output[0] if isinstance(output, (list, tuple)) else output
+
+        return read
+
+    handles = [block.register_forward_hook(hook(name)) for name, block in blocks.items()]
+    try:
+        yield values
+    finally:
+        for handle in handles:
+            handle.detach()
+
+
+def context_of(model: OptBERTModel) -> mx.Context:
+    """Where a network lives."""
+    return model.encoder.position_weight.list_ctx()[0]
+
+
+def masks_of(batch: Batch, model: OptBERTModel) -> Dict[int, mx.nd.NDArray]:
+    """What the layers of a network add to the scores of attention, by number of heads."""
+    ctx = context_of(model)
+    steps = mx.nd.arange(batch.input_ids.shape[1], ctx=ctx)
+    valid = mx.nd.array(batch.valid_length, dtype='float32', ctx=ctx)
+    return attention_masks(mx.nd, steps, valid, [dims.a for dims in model.architecture.layers])
+
+
+def embedded(model: OptBERTModel, batch: Batch) -> mx.nd.NDArray:
+    """What enters the first layer, shape (length, batch, h)."""
+    ctx = context_of(model)
+    ids, types = feed_of(batch, ('input_ids', 'token_types'), ctx=ctx).values()
+    inputs = mx.nd.transpose(model.word_embed(ids) + model.token_type_embed(types), axes=(1, 0, 2))
+    return model.encoder.embed(inputs)
+
+
+def real_tokens(batch: Batch) -> np.ndarray:
+    """Which tokens are none of padding, shape (length * batch,) in the order of the stream."""
+    places = np.arange(batch.input_ids.shape[1])[:, np.newaxis]
+    return ((places < batch.valid_length) & (batch.instance_weights > 0)).reshape(-1)
+
+
+def flat(array: mx.nd.NDArray) -> np.ndarray:
+    """(length, batch, units) as (length * batch, units)."""
+    return array.reshape((-3, 0)).asnumpy()
+
+
+def sample(shards: Shards, phase: Phase, tokens: int, workers: Workers) -> List[Batch]:
+    """This worker's share of so many training batches that they have a number of tokens together.
+
+    Parameters
+    ----------
+    shards : Shards
+    phase : Phase
+        Its seed, batch size and first batch.
+    tokens : int
+        Over all workers, without padding.
+    workers : Workers
+    """
+    batches: List[Batch] = []
+    source = stream(
+        shards,
+        batch_size=phase.batch_size,
+        seed=phase.seed,
+        start=phase.first_batch,
+        rank=workers.rank,
+        workers=workers.size,
+    )
+    with contextlib.closing(source):
+        while sum(batch.token_total for batch in batches) < tokens:
+            batches.append(next(source))
+    return batches
