@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Callable, Tuple
 
 import numpy as np
-from scipy import linalg
 
 RIDGE = 0.01  # the penalty, as a share of the mean squared input
 Total = Callable[[np.ndarray], np.ndarray]  # a sum over workers
@@ -71,7 +70,7 @@ class DenseRegression:
         if drawn <= 0:  # every token is the same
             return weight, (y - weight @ x).astype(np.float32)
         xx[np.diag_indices_from(xx)] += drawn
-        solved = linalg.solve(xx, xy + drawn * weight.T.astype(np.float64), assume_a='pos').T
+        solved = np.linalg.solve(xx, xy + drawn * weight.T.astype(np.float64)).T
         return solved.astype(np.float32), (y - solved @ x).astype(np.float32)
 
 

@@ -16,10 +16,11 @@ Tokens go from layer to layer in files, so memory does not grow with them."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tempfile
 from pathlib import Path
-from typing import Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -29,11 +30,13 @@ from ..architecture.architecture import Axis
 from ..cutting.regression import DenseRegression, ScaleRegression
 from ..cutting.selection import Selection
 from ..cutting.shrink import kept_along
+from ..network.layerwise import build_open, context_of, embedded, flat, masks_of, reading, real_tokens
 from ..network.model import OptBERTModel, read_parameters
 from ..network.saved_model import SavedModel
-from ..text.batches import Batch
+from ..text.batches import Batch, stream
+from ..text.shards import Shards
 from ..training.distributed import Workers
-from .layerwise import build_open, context_of, embedded, flat, masks_of, reading, real_tokens
+from ..training.objective import Phase
 
 TOKENS_PER_INPUT = 10  # of the widest product
 
@@ -120,7 +123,7 @@ class _Repair:
     ):
         self._architecture, self._selection, self._tokens = whole.architecture, selection, tokens
         self._workers = workers
-        self.whole, self.cut = build_open(whole, workers), build_open(cut, workers)
+        self.whole, self.cut = (build_open(saved, workers.context()) for saved in (whole, cut))
         self._stream = self._kept(('h',))
         chosen = selection.layers
         self._layers = list(range(len(whole.architecture.layers)) if chosen is None else chosen)
@@ -340,24 +343,28 @@ def reconstruct(
         return dataclasses.replace(cut, parameters=read_parameters(repair.cut))
 
 
-def stream_error(
-    whole: SavedModel, cut: SavedModel, selection: Selection, batches: Iterable[Batch], workers: Workers
-) -> float:
-    """The relative error of the last layer's output: the norm of the difference over that of the uncut units
-    that stayed, over all tokens.
+def sample(shards: Shards, phase: Phase, tokens: int, workers: Workers) -> List[Batch]:
+    """This worker's share of so many training batches that they have a number of tokens together.
+
+    Parameters
+    ----------
+    shards : Shards
+    phase : Phase
+        Its seed, batch size and first batch.
+    tokens : int
+        Over all workers, without padding.
+    workers : Workers
     """
-    kept = kept_along(('h',), whole.architecture, selection)
-    networks = [build_open(saved, workers) for saved in (whole, cut)]
-    squares = np.zeros(2)
-    for batch in batches:
-        real = real_tokens(batch)
-        outputs = []
-        for network in networks:
-            stream, masks = embedded(network, batch), masks_of(batch, network)
-            for dims, cell in zip(network.architecture.layers, network.encoder.transformer_cells):
-                stream = cell(stream, masks.get(dims.a))[0]
-            outputs.append(flat(stream)[real].astype(np.float64))
-        wanted = outputs[0][:, kept]
-        squares += [((outputs[1] - wanted) ** 2).sum(), (wanted**2).sum()]
-    difference, size = workers.sum(squares, name='stream error')
-    return float(np.sqrt(difference / size)) if size else 0.0
+    batches: List[Batch] = []
+    source = stream(
+        shards,
+        batch_size=phase.batch_size,
+        seed=phase.seed,
+        start=phase.first_batch,
+        rank=workers.rank,
+        workers=workers.size,
+    )
+    with contextlib.closing(source):
+        while sum(batch.token_total for batch in batches) < tokens:
+            batches.append(next(source))
+    return batches

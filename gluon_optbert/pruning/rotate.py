@@ -9,10 +9,10 @@ import mxnet as mx
 import numpy as np
 
 from ..cutting.rotation import rotate_heads
+from ..network.layerwise import build_open, embedded, flat, masks_of, reading, real_tokens
 from ..network.saved_model import SavedModel
 from ..text.batches import Batch
 from ..training.distributed import Workers
-from .layerwise import build_open, embedded, flat, masks_of, reading, real_tokens
 
 
 def head_moments(model: SavedModel, batches: Iterable[Batch], workers: Workers) -> Dict[str, np.ndarray]:
@@ -26,7 +26,7 @@ def head_moments(model: SavedModel, batches: Iterable[Batch], workers: Workers) 
         This worker's share of the text.
     workers : Workers
     """
-    network = build_open(model, workers)
+    network = build_open(model, workers.context())
     sums: Dict[str, np.ndarray] = {}
     for batch in batches:
         masks, real = masks_of(batch, network), real_tokens(batch)

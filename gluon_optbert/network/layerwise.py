@@ -6,27 +6,26 @@ read its inputs and outputs."""
 from __future__ import annotations
 
 import contextlib
-from typing import Dict, Iterator, List, Mapping
+from typing import Dict, Iterable, Iterator, Mapping, Optional
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from ..network.attention import attention_masks
-from ..network.model import OptBERTModel, build
-from ..network.running import feed_of
-from ..network.saved_model import SavedModel
-from ..text.batches import Batch, stream
-from ..text.shards import Shards
-from ..training.distributed import Workers
-from ..training.objective import Phase
+from ..text.batches import Batch
+from .attention import attention_masks
+from .model import OptBERTModel, build
+from .running import feed_of
+from .saved_model import SavedModel
 
 Read = Dict[str, mx.nd.NDArray]
 
 
-def build_open(saved: SavedModel, workers: Workers) -> OptBERTModel:
-    """A network without dropout whose blocks run for themselves, so that `reading` can read them."""
-    model = build(saved.architecture, saved.parameters, ctx=workers.context(), trainable=False)
+def build_open(saved: SavedModel, ctx: Optional[mx.Context] = None) -> OptBERTModel:
+    """A network without dropout whose blocks run for themselves, so that `reading` can read them; on the CPU
+    unless told.
+    """
+    model = build(saved.architecture, saved.parameters, ctx=ctx, trainable=False)
     model.hybridize(False)
     return model
 
@@ -93,28 +92,41 @@ def flat(array: mx.nd.NDArray) -> np.ndarray:
     return array.reshape((-3, 0)).asnumpy()
 
 
-def sample(shards: Shards, phase: Phase, tokens: int, workers: Workers) -> List[Batch]:
-    """This worker's share of so many training batches that they have a number of tokens together.
+def last_states(model: OptBERTModel, batch: Batch) -> np.ndarray:
+    """What the last layer gives for every token that is no padding, shape (tokens, h)."""
+    stream, masks = embedded(model, batch), masks_of(batch, model)
+    for dims, cell in zip(model.architecture.layers, model.encoder.transformer_cells):
+        stream = cell(stream, masks.get(dims.a))[0]
+    return flat(stream)[real_tokens(batch)]
+
+
+def squared_errors(
+    whole: SavedModel,
+    smaller: SavedModel,
+    kept: np.ndarray,
+    batches: Iterable[Batch],
+    ctx: Optional[mx.Context] = None,
+) -> np.ndarray:
+    """How far the last layer of a smaller network is from that of a whole one, over all tokens.
 
     Parameters
     ----------
-    shards : Shards
-    phase : Phase
-        Its seed, batch size and first batch.
-    tokens : int
-        Over all workers, without padding.
-    workers : Workers
+    whole, smaller : SavedModel
+    kept : np.ndarray of int, shape (h of `smaller`,)
+        Its hidden units among those of `whole`.
+    batches : iterable of Batch
+    ctx : mx.Context, optional
+
+    Returns
+    -------
+    np.ndarray, shape (2,)
+        The sum of the squared differences, and that of the squared states of `whole`. The root of their ratio
+        is the relative error.
     """
-    batches: List[Batch] = []
-    source = stream(
-        shards,
-        batch_size=phase.batch_size,
-        seed=phase.seed,
-        start=phase.first_batch,
-        rank=workers.rank,
-        workers=workers.size,
-    )
-    with contextlib.closing(source):
-        while sum(batch.token_total for batch in batches) < tokens:
-            batches.append(next(source))
-    return batches
+    networks = [build_open(saved, ctx) for saved in (whole, smaller)]
+    squares = np.zeros(2)
+    for batch in batches:
+        wanted, states = (last_states(network, batch).astype(np.float64) for network in networks)
+        wanted = wanted[:, kept]
+        squares += [((states - wanted) ** 2).sum(), (wanted**2).sum()]
+    return squares
