@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -59,6 +61,14 @@ class Selection:
             target=float(values['target']),
             layers=None if values['layers'] is None else tuple(int(i) for i in values['layers']),
         )
+
+
+def read_selection(path: Path) -> Selection:
+    """The selection of a ``selection.json``; ValueError if it is none."""
+    try:
+        return Selection.from_dict(json.loads(Path(path).read_text(encoding='utf-8')))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f'{path}: not a selection ({error})') from error
 
 
 def keep_all(architecture: Architecture, cost: CostModel) -> Selection:

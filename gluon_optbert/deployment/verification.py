@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -14,7 +13,7 @@ import numpy as np
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.parameters import Alphas, parameters_left
-from ..cutting.selection import Selection, keep_all, truncate
+from ..cutting.selection import Selection, keep_all, read_selection, truncate
 from ..cutting.shrink import shrink
 from ..network.model import build
 from ..network.running import INPUTS, OUTPUTS, run
@@ -57,14 +56,6 @@ def read_alphas(path: Path) -> Dict[str, np.ndarray]:
         raise
     except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
         raise ValueError(f'{path}: not readable as gate vectors ({error})') from error
-
-
-def read_selection(path: Path) -> Selection:
-    """The selection of a ``selection.json``; ValueError if it is none."""
-    try:
-        return Selection.from_dict(json.loads(Path(path).read_text(encoding='utf-8')))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f'{path}: not a selection ({error})') from error
 
 
 def _batches(recipe: VerifyRecipe, before: SavedModel) -> List[Batch]:

@@ -3,9 +3,11 @@
 RUN_DIR/recipe.yaml  origin.json  metrics.jsonl  rounds.json  pruning.md
 RUN_DIR/latency.json             predicted and measured, with the objective latency
 RUN_DIR/round-0/model            the network that is pruned
+RUN_DIR/round-N/rotated          with --rotate-heads: the network of the round before, its heads rotated
 RUN_DIR/round-N/alphas.npz       the trained gates
 RUN_DIR/round-N/selection.json   which units stayed and went, at which alpha and price
 RUN_DIR/round-N/shrunk           the model directory after the cut
+RUN_DIR/round-N/reconstructed    with --reconstruct: and after the layers were fitted
 RUN_DIR/round-N/model            and after recovery
 """
 
@@ -23,7 +25,7 @@ import numpy as np
 
 from ..architecture.cost import CostModel, LatencyCost, ParameterCost
 from ..architecture.parameters import Alphas
-from ..cutting.selection import Selection, select_units
+from ..cutting.selection import Selection, read_selection, select_units
 from ..cutting.shrink import shrink
 from ..network.model import OptBERTModel, build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
@@ -33,6 +35,7 @@ from ..runs.provenance import ORIGIN, note_origin
 from ..runs.recipe import checked, to_dict
 from ..runs.run_directory import RunDirectory, State
 from ..runs.staging import write_file
+from ..text.batches import Batch
 from ..text.shards import Shards
 from ..training.distributed import Workers
 from ..training.mlm_nsp import evaluate, fit
@@ -43,7 +46,9 @@ from .gate_training import train_gates
 from .latency import check_predictions
 from .methods import METHODS, Cut
 from .recipe import PruneRecipe, read_start, unreachable
+from .reconstruct import reconstruct, sample, tokens_wanted
 from .report import MORE, Round, explain, readable, summary, unclear
+from .rotate import rotated
 
 LOG = logging.getLogger(__name__)
 
@@ -87,6 +92,15 @@ class _Job:
             self.phase('importance', number),
             self.workers,
         )
+
+    def text(self, current: SavedModel, number: int) -> List[Batch]:
+        """What a round's rotation and reconstruction read: the batches of its gates, and those after them."""
+        return sample(self.shards['train'], self.phase('text', number), tokens_wanted(current), self.workers)
+
+    def write(self, directory: Path, model: SavedModel, progress: Progress, **more: Any) -> None:
+        """Write a model directory of a round, with the recipe of the run."""
+        recipe = to_dict(self.recipe)
+        write_model(directory, dataclasses.replace(model, recipe=recipe, progress=progress.to_dict()), **more)
 
     def evaluate(self, model: OptBERTModel) -> HeldOut:
         return evaluate(
@@ -163,11 +177,39 @@ def _story(
     return story
 
 
+def _rotated(job: _Job, current: SavedModel, number: int) -> SavedModel:
+    """The network whose gates a round trains: with rotated heads, if the recipe wants them."""
+    if not job.recipe.rotate_heads:
+        return current
+    directory = job.directory(number) / 'rotated'
+    if not directory.is_dir():
+        turned = rotated(current, job.text(current, number), job.workers)
+        if job.workers.first:
+            job.write(directory, turned, Progress(round=number))
+        job.workers.barrier(f'rotated.{number}')
+    return read_model(directory)
+
+
+def _reconstructed(job: _Job, current: SavedModel, shrunk: SavedModel, number: int) -> SavedModel:
+    """The network that recovers: with its layers fitted to those before the cut, if the recipe wants it."""
+    if not job.recipe.reconstruct:
+        return shrunk
+    directory = job.directory(number) / 'reconstructed'
+    if not directory.is_dir():
+        chosen = read_selection(job.directory(number) / 'selection.json')
+        text = job.text(current, number)
+        repaired = reconstruct(current, shrunk, chosen, text, workers=job.workers)
+        if job.workers.first:
+            job.write(directory, repaired, Progress(round=number))
+        job.workers.barrier(f'reconstructed.{number}')
+    return read_model(directory)
+
+
 def _cut(job: _Job, current: SavedModel, number: int) -> None:
     """Train the gates of a round, select, fold and cut; leaves alphas.npz, selection.json and the shrunk
     model.
     """
-    recipe, directory = job.recipe, job.directory(number)
+    directory = job.directory(number)
     before = job.evaluate(job.build(current))
     alphas, scores = _rank(job, current, number)
     selection = _select(job, current, scores, number)
@@ -179,28 +221,23 @@ def _cut(job: _Job, current: SavedModel, number: int) -> None:
         np.savez(packed, **alphas)
         write_file(directory / 'alphas.npz', packed.getvalue())
         write_file(directory / 'selection.json', (json.dumps(story, indent=1) + '\n').encode())
-        write_model(
-            directory / 'shrunk',
-            SavedModel(
-                architecture,
-                parameters,
-                current.vocabulary,
-                to_dict(recipe),
-                Progress(round=number, before=before).to_dict(),
-            ),
-        )
+        shrunk = SavedModel(architecture, parameters, current.vocabulary)
+        job.write(directory / 'shrunk', shrunk, Progress(round=number, before=before))
     job.workers.barrier(f'cut.{number}')
 
 
 def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
     """One round of Algorithm 1, as far as it has not been done; what comes out of it."""
     recipe, directory = job.recipe, job.directory(number)
+    current = _rotated(job, current, number)
     if not (directory / 'shrunk').is_dir():
         _cut(job, current, number)
     shrunk = read_model(directory / 'shrunk')
     before = Progress.from_dict(shrunk.progress, source=str(directory / 'shrunk')).before
-    model = job.build(shrunk)
-    after_cut = job.evaluate(model)
+    after_cut = job.evaluate(job.build(shrunk))
+    repaired = _reconstructed(job, current, shrunk, number)
+    model = job.build(repaired)
+    after_reconstruction = job.evaluate(model) if recipe.reconstruct else None
     size = ParameterCost().cost(shrunk.architecture)
     phase = job.phase('recovery', number, notes={'round': number, 'parameters': size})
     progress = fit(
@@ -214,18 +251,12 @@ def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
         reporter=job.reporter,
         states=directory / 'recovery-states',
     )
+    measured = {'before': before, 'after_cut': after_cut, 'after_reconstruction': after_reconstruction}
+    progress = progress.updated(round=number, **measured)
     if job.workers.first:
-        write_model(
-            directory / 'model',
-            SavedModel(
-                shrunk.architecture,
-                read_parameters(model),
-                shrunk.vocabulary,
-                to_dict(recipe),
-                progress.updated(round=number, before=before, after_cut=after_cut).to_dict(),
-            ),
-            extra={ORIGIN: (recipe.output / ORIGIN).read_bytes()},
-        )
+        recovered = SavedModel(shrunk.architecture, read_parameters(model), shrunk.vocabulary)
+        origin = {ORIGIN: (recipe.output / ORIGIN).read_bytes()}
+        job.write(directory / 'model', recovered, progress, extra=origin)
     job.workers.barrier(f'recovered.{number}')
     recovered = read_model(directory / 'model')
     if job.workers.first:

@@ -57,6 +57,16 @@ class PruneRecipe(TrainingRecipe):
     )
     alpha_learning_rate: float = option('learning rate of the gates', 1e-2)
     alpha_optimizer: str = option('optimizer of the gates', 'adam', choices=('adam', 'sgd'))
+    rotate_heads: bool = option(
+        'before the gates of a round, change the basis of every head so that its units are ordered by '
+        'strength; the network computes what it did',
+        False,
+    )
+    reconstruct: bool = option(
+        'after every cut, fit each layer to what the uncut network computes, by least squares on training '
+        'text',
+        False,
+    )
     recovery_steps: Optional[int] = option(
         'steps of recovery in a round; by default 1/20 of the pre-training steps', None
     )

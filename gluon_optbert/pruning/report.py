@@ -55,6 +55,8 @@ class Round:
     before, after_cut, recovered : HeldOut, optional
         Measured before the cut, after it, and after recovery. Of round 0 there is only the last: what round
         1 measured before its cut, or what the network that went in says of itself.
+    after_reconstruction : HeldOut, optional
+        Measured before recovery, where the layers were fitted to those before the cut.
     """
 
     round: int
@@ -64,6 +66,7 @@ class Round:
     before: Optional[HeldOut] = None
     after_cut: Optional[HeldOut] = None
     recovered: Optional[HeldOut] = None
+    after_reconstruction: Optional[HeldOut] = None
 
     @classmethod
     def of(cls, saved: SavedModel, number: int, *, source: str) -> Round:
@@ -76,6 +79,7 @@ class Round:
             architecture=saved.architecture,
             before=progress.before,
             after_cut=progress.after_cut,
+            after_reconstruction=progress.after_reconstruction,
             recovered=progress.held_out,
         )
 
@@ -87,6 +91,8 @@ class Round:
                 name: HeldOut.from_dict(values[name]) if values[name] else None
                 for name in ('before', 'after_cut', 'recovered')
             }
+            if values.get('after_reconstruction'):
+                measured['after_reconstruction'] = HeldOut.from_dict(values['after_reconstruction'])
             architecture = Architecture.from_dict(values['architecture'], source=source)
             return cls(values['round'], values['parameters'], values['flops'], architecture, **measured)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -94,6 +100,7 @@ class Round:
 
     def to_dict(self) -> Dict[str, Any]:
         """JSON values."""
+        repaired = self.after_reconstruction
         return {
             'round': self.round,
             'parameters': self.parameters,
@@ -101,6 +108,7 @@ class Round:
             'architecture': self.architecture.to_dict(),
             'before': None if self.before is None else self.before.to_dict(),
             'after_cut': None if self.after_cut is None else self.after_cut.to_dict(),
+            **({} if repaired is None else {'after_reconstruction': repaired.to_dict()}),
             'recovered': {} if self.recovered is None else self.recovered.to_dict(),
         }
 
@@ -132,7 +140,10 @@ def chance(*measured: Optional[HeldOut]) -> Optional[float]:
 def unclear(row: Round) -> List[str]:
     """What of a round may be chance, a sentence for each."""
     sentences = []
-    steps = (('the cut', row.before, row.after_cut), ('recovery', row.after_cut, row.recovered))
+    steps = (
+        ('the cut', row.before, row.after_cut),
+        ('recovery', row.after_reconstruction or row.after_cut, row.recovered),
+    )
     for name, before, after in steps:
         least = chance(before, after)
         if least is not None and abs(after.mlm_loss - before.mlm_loss) < least:
@@ -168,13 +179,17 @@ def _certainty(rows: Sequence[Round]) -> List[str]:
 def readable(rows: Sequence[Round], recipe: PruneRecipe, latency: Optional[Mapping[str, Any]] = None) -> str:
     """The rounds of a run as Markdown, with what `check_predictions` found with the objective latency."""
     shares = recipe.shares()
-    header = ['round', 'parameters', 'FLOPs at 128', 'MLM before', 'after the cut', 'recovered', *'hakvf']
+    columns = {'MLM before': 'before', 'after the cut': 'after_cut', 'recovered': 'recovered'}
+    if recipe.reconstruct:
+        recovered = columns.pop('recovered')
+        columns.update({'reconstructed': 'after_reconstruction', 'recovered': recovered})
+    header = ['round', 'parameters', 'FLOPs at 128', *columns, *'hakvf']
     cells = [
         [
             row.round,
             f'{row.parameters / 1e6:.3f} M',
             f'{row.flops / 1e9:.3f} G',
-            *(_loss(measured) for measured in (row.before, row.after_cut, row.recovered)),
+            *(_loss(getattr(row, name)) for name in columns.values()),
             row.architecture.h,
             *(widths_line(row.architecture.layers, letter) for letter in 'akvf'),
         ]

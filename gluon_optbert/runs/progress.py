@@ -110,6 +110,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     'round': _whole,
     'before': HeldOut.from_dict,
     'after_cut': HeldOut.from_dict,
+    'after_reconstruction': HeldOut.from_dict,
     'unlogged': lambda sums: tuple(_number(value) for value in sums),
     'workers': _whole,
 }
@@ -141,8 +142,8 @@ class Progress:
         Those of fine-tuning that are done.
     round : int
         Of pruning.
-    before, after_cut : HeldOut
-        Of a round of pruning: before the cut, and after it.
+    before, after_cut, after_reconstruction : HeldOut
+        Of a round of pruning: before the cut, after it, and after the layers were fitted.
     unlogged : tuple of float
         Of a checkpoint: the sums of the losses since the last metrics record, and the steps in them.
     workers : int
@@ -169,6 +170,7 @@ class Progress:
     round: Optional[int] = None
     before: Optional[HeldOut] = None
     after_cut: Optional[HeldOut] = None
+    after_reconstruction: Optional[HeldOut] = None
     unlogged: Optional[Tuple[float, ...]] = None
     workers: Optional[int] = None
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
