@@ -38,7 +38,7 @@ from gluon_optbert.architecture.named import resolve
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import OptBERTModel, build, named_parameters
 from gluon_optbert.network.precision import TRAINING_PRECISIONS, check_precision, lowered
-from gluon_optbert.network.running import feed_of
+from gluon_optbert.network.running import PRETRAINING_FIELDS, feed_of
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.markdown import markdown_table
@@ -49,7 +49,7 @@ from gluon_optbert.text.batches import Batch
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.loop import backward, collect_gradients
-from gluon_optbert.training.mlm_nsp import FIELDS, Pretraining
+from gluon_optbert.training.mlm_nsp import Pretraining
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer
 
@@ -172,7 +172,7 @@ def clock(action: Callable[[], Any], repeats: int, *, untimed: int = UNTIMED) ->
 
 def graph_of(step: Step, batch: Batch) -> mx.executor.Executor:
     """Forward and backward of a step as one graph, with the values that the step has."""
-    feed = feed_of(batch, FIELDS, ctx=step.objective.workers.context())
+    feed = feed_of(batch, PRETRAINING_FIELDS, ctx=step.objective.workers.context())
     inputs = {name: mx.sym.var(name) for name in feed}
     *_, next_sentence, masked = step.model(
         inputs['input_ids'], inputs['token_types'], inputs['valid_length'], inputs['masked_positions']
@@ -330,7 +330,7 @@ def profile(recipe: ProfileRecipe, architecture: Architecture) -> Dict[str, Any]
     )
 
     def arrive() -> None:
-        feed_of(batch if batches is None else next(batches), FIELDS, ctx=workers.context())
+        feed_of(batch if batches is None else next(batches), PRETRAINING_FIELDS, ctx=workers.context())
 
     parts = {
         'optimizer': float(max(0.0, update - average)),

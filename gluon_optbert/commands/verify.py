@@ -4,7 +4,7 @@ import sys
 
 from .. import VerifyRecipe, verify
 from ..deployment.export import TOLERANCE
-from ..deployment.verification import table
+from ..deployment.verification import stages, stages_table, table
 from ..runs.command_line import parse
 from ..runs.provenance import origin_warnings
 from .starting import command, line
@@ -18,6 +18,8 @@ def main(argv=None):
     rows = verify(recipe)
     print('largest difference over the largest activation, on held-out batches:\n')
     print(table(rows))
+    print('\nerror relative to the network before the cut, and loss, on the same batches:\n')
+    print(stages_table(stages(recipe)))
     print(f'\nverified: {len(rows)} rounds, all within {TOLERANCE:.0e}')
     for sentence in origin_warnings(recipe.run):
         print(f'warning: {sentence}', file=sys.stderr)

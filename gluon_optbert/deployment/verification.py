@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
+import math
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -15,8 +17,10 @@ from ..architecture.cost import ParameterCost
 from ..architecture.parameters import Alphas, parameters_left
 from ..cutting.selection import Selection, keep_all, read_selection, truncate
 from ..cutting.shrink import shrink
+from ..network.layerwise import squared_errors
+from ..network.losses import PretrainingLoss
 from ..network.model import build
-from ..network.running import INPUTS, OUTPUTS, run
+from ..network.running import INPUTS, OUTPUTS, pretraining_losses, run
 from ..network.saved_model import SavedModel, read_model
 from ..runs.markdown import markdown_table
 from ..runs.recipe import checked, option, read_yaml
@@ -158,6 +162,51 @@ def _export_difference(shrunk: SavedModel, batches: Sequence[Batch]) -> float:
         return _differences(network, exported, batches, np.arange(shrunk.architecture.h))
 
 
+def _rotation_difference(previous: SavedModel, turned: SavedModel, batches: Sequence[Batch]) -> float:
+    """The largest relative difference between a network and itself with rotated heads."""
+    networks = [build(saved.architecture, saved.parameters, trainable=False) for saved in (previous, turned)]
+    return _differences(*networks, batches, np.arange(previous.architecture.h))
+
+
+def _mlm_loss(saved: SavedModel, batches: Sequence[Batch]) -> float:
+    """The MLM loss of a network in nats per masked token."""
+    network, loss = build(saved.architecture, saved.parameters, trainable=False), PretrainingLoss()
+    mlm = sum(float(pretraining_losses(network, loss, batch)[0].asscalar()) for batch in batches)
+    return mlm / sum(float(batch.masked_weights.sum()) for batch in batches)
+
+
+def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
+    """How far every stage of a run's rounds is from the network before the cut, on held-out batches.
+
+    Returns
+    -------
+    list of dict
+        ``round``, ``network`` (before, cut, reconstructed or recovered), ``error``: the relative error of the
+        last layer's output on the hidden units that stayed, and ``mlm_loss`` in nats per masked token.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the run directory is incomplete or was changed.
+    """
+    rows = []
+    for number in itertools.count(1):
+        directory = recipe.run / f'round-{number}'
+        if not (directory / 'shrunk').is_dir():
+            return rows
+        before = read_model(recipe.run / f'round-{number - 1}' / 'model')
+        kept, batches = read_selection(directory / 'selection.json').kept['h'], _batches(recipe, before)
+        rows.append(
+            {'round': number, 'network': 'before', 'error': 0.0, 'mlm_loss': _mlm_loss(before, batches)}
+        )
+        for name, folder in (('cut', 'shrunk'), ('reconstructed', 'reconstructed'), ('recovered', 'model')):
+            if (directory / folder).is_dir():
+                saved = read_model(directory / folder)
+                difference, size = squared_errors(before, saved, kept, batches)
+                error, loss = math.sqrt(difference / size), _mlm_loss(saved, batches)
+                rows.append({'round': number, 'network': name, 'error': error, 'mlm_loss': loss})
+
+
 def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     """Check every finished round of a run on held-out batches.
 
@@ -165,7 +214,8 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     -------
     list of dict
         Per round the largest relative differences: of ``h a k v f`` alone and ``all`` together between gated
-        and shrunk network, and of ``export`` between the shrunk network and its export.
+        and shrunk network, of ``export`` between the shrunk network and its export, and where heads were
+        rotated of ``rotation`` between the networks before it and after it.
 
     Raises
     ------
@@ -178,14 +228,18 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     rows = []
     number = 1
     while (recipe.run / f'round-{number}' / 'shrunk').is_dir():
-        before = read_model(recipe.run / f'round-{number - 1}' / 'model')
+        previous = read_model(recipe.run / f'round-{number - 1}' / 'model')
         directory = recipe.run / f'round-{number}'
+        turned = directory / 'rotated'
+        before = read_model(turned) if turned.is_dir() else previous
         alphas = read_alphas(directory / 'alphas.npz')
         selection = read_selection(directory / 'selection.json')
         shrunk = read_model(directory / 'shrunk')
         batches = _batches(recipe, before)
         everything = keep_all(before.architecture, ParameterCost())
         row: Dict[str, Any] = {'round': number}
+        if turned.is_dir():
+            row['rotation'] = _rotation_difference(previous, before, batches)
         for letter in 'hakvf':
             row[letter] = gated_against_shrunk(before, alphas, _only(letter, selection, everything), batches)
         row['all'] = gated_against_shrunk(before, alphas, selection, batches, shrunk)
@@ -208,3 +262,9 @@ def table(rows: List[Dict[str, Any]]) -> str:
         ['round', *(f'{name} alone' if len(name) == 1 else name for name in names)],
         [[row['round'], *(f'{row[name]:.1e}' for name in names)] for row in rows],
     )
+
+
+def stages_table(rows: List[Dict[str, Any]]) -> str:
+    """The rows of `stages` as Markdown."""
+    cells = [[row['round'], row['network'], f'{row["error"]:.3f}', f'{row["mlm_loss"]:.3f}'] for row in rows]
+    return markdown_table(['round', 'network', 'error of the last layer', 'MLM loss'], cells)

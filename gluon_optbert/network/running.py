@@ -62,6 +62,29 @@ def run(block: Any, batch: Any, names: Iterable[str]) -> List[np.ndarray]:
     return [output.asnumpy() for output in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
 
 
+# what a network of pre-training and its loss read of a batch
+PRETRAINING_FIELDS = (*INPUTS, 'masked_ids', 'masked_weights', 'next_sentence_labels', 'instance_weights')
+
+
+def pretraining_losses(
+    model: Any, loss: Any, batch: Any, *, rows: slice = slice(None), ctx: Optional[mx.Context] = None
+) -> Sequence[mx.nd.NDArray]:
+    """What a loss of pre-training makes of a network's outputs for some rows of a batch.
+
+    Parameters
+    ----------
+    model : OptBERTModel
+        With the heads of pre-training.
+    loss : PretrainingLoss
+    batch, rows, ctx
+        As in `feed_of`.
+    """
+    feed = feed_of(batch, PRETRAINING_FIELDS, rows=rows, ctx=ctx)
+    outputs = model(*(feed[name] for name in INPUTS))
+    labels = (feed[name] for name in PRETRAINING_FIELDS[len(INPUTS) :])
+    return loss(outputs[-2], outputs[-1], *labels)
+
+
 def latency_ms(
     blocks: Mapping[str, Any],
     feeds: Mapping[str, Mapping[str, np.ndarray]],

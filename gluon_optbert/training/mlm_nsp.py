@@ -12,7 +12,7 @@ from mxnet import autograd, gluon
 
 from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel
-from ..network.running import INPUTS, feed_of
+from ..network.running import pretraining_losses
 from ..runs.progress import HeldOut, Progress
 from ..text.batches import Batch, evaluation_batches, stream
 from ..text.shards import Shards
@@ -21,21 +21,6 @@ from .loop import backward, collect_gradients, descend
 from .objective import Objective, Phase
 from .optimization import Optimizer
 from .reporter import Reporter
-
-# what the network and its loss read of a batch
-FIELDS = (*INPUTS, 'masked_ids', 'masked_weights', 'next_sentence_labels', 'instance_weights')
-
-
-def _losses(model: OptBERTModel, loss: PretrainingLoss, feed: Mapping[str, mx.nd.NDArray]):
-    outputs = model(feed['input_ids'], feed['token_types'], feed['valid_length'], feed['masked_positions'])
-    return loss(
-        outputs[-2],
-        outputs[-1],
-        feed['masked_ids'],
-        feed['masked_weights'],
-        feed['next_sentence_labels'],
-        feed['instance_weights'],
-    )
 
 
 def evaluate(
@@ -60,7 +45,7 @@ def evaluate(
         shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit
     ):
         with autograd.predict_mode():
-            *totals, by_instance = _losses(model, loss, feed_of(batch, FIELDS, ctx=workers.context()))
+            *totals, by_instance = pretraining_losses(model, loss, batch, ctx=workers.context())
         losses = by_instance.asnumpy().astype(np.float64)
         tokens = batch.masked_weights.sum(axis=1, dtype=np.float64)
         sums += [
@@ -141,7 +126,7 @@ class Pretraining(Objective):
         )
 
     def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
-        return _losses(self.model, self._loss, feed_of(batch, FIELDS, rows=rows, ctx=self.workers.context()))
+        return pretraining_losses(self.model, self._loss, batch, rows=rows, ctx=self.workers.context())
 
     def totals(self, batch: Batch) -> Tuple[int, int]:
         return batch.masked_total, batch.instance_total

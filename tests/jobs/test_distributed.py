@@ -28,6 +28,7 @@ from helpers.tiny import ROOT
 
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.training import pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
@@ -71,6 +72,16 @@ pretraining, compressed, pruning = (json.loads(argument) for argument in sys.arg
 pretrain(fill(PretrainRecipe, pretraining))
 pretrain(fill(PretrainRecipe, compressed))
 prune(fill(PruneRecipe, pruning))
+"""
+
+
+# prunes by the recipe of its argument
+PRUNING = """
+import json, sys
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.recipe import fill
+prune(fill(PruneRecipe, json.loads(sys.argv[1])))
 """
 
 
@@ -177,6 +188,23 @@ def test_workers_leave_what_one_leaves(bases, name):
         {str(path.relative_to(bases[which])) for path in bases[which].rglob('*')} for which in ('one', name)
     )
     assert one == two
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_two_workers_rotate_and_reconstruct_as_one(bases, shards_directory, tmp_path):
+    more = {**EXACT, 'rotate_heads': True, 'reconstruct': True, 'rounds': 1}
+    values = [
+        pruning_values(shards_directory, bases['start'], tmp_path / name, **more) for name in ('one', 'two')
+    ]
+    prune(fill(PruneRecipe, values[0]))
+    done = horovodrun('-c', PRUNING, 2, json.dumps(values[1]))
+    assert done.returncode == 0, done.stderr
+    for stage in ('rotated', 'shrunk', 'reconstructed'):
+        one, two = (read_model(tmp_path / name / 'round-1' / stage) for name in ('one', 'two'))
+        for name, value in one.parameters.items():
+            largest = np.abs(value).max()
+            np.testing.assert_allclose(two.parameters[name], value, atol=1e-3 * largest, err_msg=name)
 
 
 def has_mpi():
