@@ -75,13 +75,13 @@ prune(fill(PruneRecipe, pruning))
 """
 
 
-# prunes by the recipe of its argument
+# prunes by the recipe of its second argument; the first is the number of workers
 PRUNING = """
 import json, sys
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
-prune(fill(PruneRecipe, json.loads(sys.argv[1])))
+prune(fill(PruneRecipe, json.loads(sys.argv[2])))
 """
 
 
