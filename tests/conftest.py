@@ -1,5 +1,7 @@
 """What several test files share: one set of shards and one model directory, made once and only read."""
 
+import signal
+
 import pytest
 from helpers.examples import USUAL
 from helpers.pruned import recipe_for
@@ -46,3 +48,14 @@ def pruned_run(shards_directory, model_directory, tmp_path_factory):
     """An uninterrupted pruning run of two rounds: its directory and what `prune` returned."""
     output = tmp_path_factory.mktemp('pruned') / 'run'
     return output, prune(recipe_for(shards_directory, model_directory, output))
+
+
+@pytest.fixture
+def heeded():
+    """SIGINT raises KeyboardInterrupt here, and in Python programs started from here, as from a terminal.
+
+    A shell starts background jobs with SIGINT ignored, and so do the programs that these start.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -262,7 +262,7 @@ def test_resume_of_nothing_begins(shards_directory, tmp_path, finished):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGINT])
-def test_stopped_command_saves_its_state(shards_directory, tmp_path, how):
+def test_stopped_command_saves_its_state(shards_directory, tmp_path, heeded, how):
     """The real command, stopped while it trains."""
     output = tmp_path / 'model'
     recipe = tmp_path / 'recipe.yaml'

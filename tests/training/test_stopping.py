@@ -55,7 +55,7 @@ def python(*words):
     )
 
 
-def test_second_interruption_ends_the_process_at_once():
+def test_second_interruption_ends_the_process_at_once(heeded):
     done = python(INTERRUPTED)
     assert done.stdout == 'asked\n' and done.returncode == -signal.SIGINT
     assert done.stderr == '\nstopping after this step; Ctrl-C again stops at once and saves nothing\n'
