@@ -46,14 +46,14 @@ LIBRARIES = {
     'network': {'numpy', 'mxnet', 'gluonnlp', 'yaml'},
     'tasks': {'numpy', 'scipy', 'sklearn', 'gluonnlp'},
     'reporting': {'matplotlib', 'numpy', 'yaml'},
-    'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'psutil', 'tqdm'},
+    'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'psutil'},
     'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'safetensors'},
     'deployment': {'numpy', 'mxnet', 'gluonnlp', 'onnx'},
     'analysis': {'numpy', 'mxnet', 'gluonnlp', 'scipy', 'sklearn'},
     'pruning': {'numpy', 'mxnet', 'scipy', 'optuna', 'matplotlib'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp'},
-    'reproduction': {'numpy', 'mxnet', 'matplotlib', 'tqdm'},
-    'commands': {'matplotlib', 'numpy', 'tqdm'},
+    'reproduction': {'numpy', 'mxnet', 'matplotlib'},
+    'commands': {'matplotlib', 'numpy'},
 }
 WITHOUT_MXNET = ('architecture', 'cutting')
 

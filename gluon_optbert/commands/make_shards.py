@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import sys
-import time
+import contextlib
 from typing import Optional, Sequence
-
-from tqdm import tqdm
 
 from .. import ShardRecipe, make_shards
 from ..runs.command_line import parse
+from ..runs.display import Counting, counting
 from ..text.make_shards import ShardSummary
 from .starting import command, line
 
 
-class _Progress:
-    """A bar on a terminal, a line every ten seconds elsewhere."""
+class _Progress(contextlib.ExitStack):
+    """A bar on a terminal, lines elsewhere, once it is known how much text there is."""
 
     def __init__(self) -> None:
-        self.bar = tqdm(unit='char', unit_scale=True, disable=not sys.stderr.isatty())
-        self.began = self.shown = time.monotonic()
+        super().__init__()
+        self._count: Optional[Counting] = None
+        self._done = 0
 
     def __call__(self, done: int, total: int) -> None:
-        self.bar.total = total
-        self.bar.update(done - self.bar.n)
-        now = time.monotonic()
-        if self.bar.disable and now - self.shown >= 10:
-            self.shown = now
-            print(
-                f'{done / 1e6:.1f} of {total / 1e6:.1f} M characters | {now - self.began:.0f} s', flush=True
-            )
+        if self._count is None:
+            self._count = self.enter_context(counting('making instances', total, unit='character'))
+        self._count(done - self._done)
+        self._done = done
 
 
 def _report(summary: ShardSummary) -> None:
@@ -58,9 +53,6 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     example = line('optbert-make-shards', '--input', 'TEXT_DIR', '--vocab', 'vocab.txt', '--output', 'SHARDS')
     recipe = parse(ShardRecipe, argv, description=__doc__, example=example)
     print('reading the input once, to find what is unreadable and count documents', flush=True)
-    progress = _Progress()
-    try:
+    with _Progress() as progress:
         summary = make_shards(recipe, progress=progress)
-    finally:
-        progress.bar.close()
     _report(summary)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -18,6 +18,7 @@ from mxnet.contrib import quantization
 
 from ..architecture.parameters import ParameterSpec
 from ..network.running import run
+from ..runs.display import counting
 
 METHODS = ('naive', 'entropy')
 BACKEND = 'MKLDNN_QUANTIZE'
@@ -94,28 +95,49 @@ def calibrate(
     for name, parameter in block.collect_params().items():
         parameter._load_init(mx.nd.array(arrays[name]), mx.cpu())
 
-    def batches():
-        for feed in feeds:
-            yield zip(outputs, run(block, feed, inputs))
+    steps = len(feeds) if method == 'naive' else 2 * len(feeds) + len(outputs)
+    with counting('calibrating', steps) as count:
 
+        def batches() -> Iterator[Iterable[Tuple[str, np.ndarray]]]:
+            for feed in feeds:
+                yield zip(outputs, run(block, feed, inputs))
+                count()
+
+        ranges = _ranges(outputs, batches())
+        if method == 'naive':
+            return ranges
+        largest = {name: max(-low, high, 1e-8) for name, (low, high) in ranges.items()}
+        histograms = _histograms(largest, batches())
+        for name in outputs:
+            ranges[name] = _least_divergence(histograms[name], largest[name])
+            count()
+    return ranges
+
+
+def _ranges(
+    outputs: Sequence[str], batches: Iterable[Iterable[Tuple[str, np.ndarray]]]
+) -> Dict[str, Tuple[float, float]]:
+    """The smallest and largest value of every output over all batches; ValueError if one is not finite."""
     ranges = dict.fromkeys(outputs, (math.inf, -math.inf))
-    for batch in batches():
+    for batch in batches:
         for name, values in batch:
-            ranges[name] = (
-                min(ranges[name][0], float(values.min())),
-                max(ranges[name][1], float(values.max())),
-            )
-    wrong = [name for name, found in ranges.items() if not np.isfinite(found).all()]
+            low, high = ranges[name]
+            ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
+    wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
     if wrong:
         raise ValueError(f'calibration: {", ".join(wrong)} not finite; the model is broken')
-    if method == 'naive':
-        return ranges
-    largest = {name: max(-low, high, 1e-8) for name, (low, high) in ranges.items()}
-    counts = {name: np.zeros(_BINS, dtype=np.int64) for name in outputs}
-    for batch in batches():
+    return ranges
+
+
+def _histograms(
+    largest: Mapping[str, float], batches: Iterable[Iterable[Tuple[str, np.ndarray]]]
+) -> Dict[str, np.ndarray]:
+    """How many values of every output fall into each bin between minus and plus its largest one."""
+    counts = {name: np.zeros(_BINS, dtype=np.int64) for name in largest}
+    for batch in batches:
         for name, values in batch:
             counts[name] += np.histogram(values, bins=_BINS, range=(-largest[name], largest[name]))[0]
-    return {name: _least_divergence(counts[name], largest[name]) for name in outputs}
+    return counts
 
 
 def _least_divergence(counts: np.ndarray, largest: float) -> Tuple[float, float]:

@@ -22,6 +22,7 @@ from ..network.losses import PretrainingLoss
 from ..network.model import build
 from ..network.running import INPUTS, OUTPUTS, pretraining_losses, run
 from ..network.saved_model import SavedModel, read_model
+from ..runs.display import counting
 from ..runs.markdown import markdown_table
 from ..runs.recipe import checked, option, read_yaml
 from ..text.batches import Batch, evaluation_batches
@@ -175,6 +176,36 @@ def _mlm_loss(saved: SavedModel, batches: Sequence[Batch]) -> float:
     return mlm / sum(float(batch.masked_weights.sum()) for batch in batches)
 
 
+def _round(recipe: VerifyRecipe, number: int, name: str) -> Path:
+    return recipe.run / f'round-{number}' / name
+
+
+def _rounds(recipe: VerifyRecipe) -> List[int]:
+    """The rounds whose cut is done."""
+    return list(
+        itertools.takewhile(lambda number: _round(recipe, number, 'shrunk').is_dir(), itertools.count(1))
+    )
+
+
+def _row(recipe: VerifyRecipe, number: int) -> Dict[str, Any]:
+    """The largest differences of a round."""
+    previous, turned = read_model(_round(recipe, number - 1, 'model')), _round(recipe, number, 'rotated')
+    before = read_model(turned) if turned.is_dir() else previous
+    alphas = read_alphas(_round(recipe, number, 'alphas.npz'))
+    selection = read_selection(_round(recipe, number, 'selection.json'))
+    shrunk = read_model(_round(recipe, number, 'shrunk'))
+    batches = _batches(recipe, before)
+    everything = keep_all(before.architecture, ParameterCost())
+    row: Dict[str, Any] = {'round': number}
+    if turned.is_dir():
+        row['rotation'] = _rotation_difference(previous, before, batches)
+    for letter in 'hakvf':
+        row[letter] = gated_against_shrunk(before, alphas, _only(letter, selection, everything), batches)
+    row['all'] = gated_against_shrunk(before, alphas, selection, batches, shrunk)
+    row['export'] = _export_difference(shrunk, batches)
+    return row
+
+
 def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     """How far every stage of a run's rounds is from the network before the cut, on held-out batches.
 
@@ -190,11 +221,9 @@ def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         If the run directory is incomplete or was changed.
     """
     rows = []
-    for number in itertools.count(1):
+    for number in _rounds(recipe):
         directory = recipe.run / f'round-{number}'
-        if not (directory / 'shrunk').is_dir():
-            return rows
-        before = read_model(recipe.run / f'round-{number - 1}' / 'model')
+        before = read_model(_round(recipe, number - 1, 'model'))
         kept, batches = read_selection(directory / 'selection.json').kept['h'], _batches(recipe, before)
         rows.append(
             {'round': number, 'network': 'before', 'error': 0.0, 'mlm_loss': _mlm_loss(before, batches)}
@@ -205,6 +234,7 @@ def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
                 difference, size = squared_errors(before, saved, kept, batches)
                 error, loss = math.sqrt(difference / size), _mlm_loss(saved, batches)
                 rows.append({'round': number, 'network': name, 'error': error, 'mlm_loss': loss})
+    return rows
 
 
 def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
@@ -225,29 +255,14 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         If the run directory is incomplete or was changed.
     """
     recipe = checked(recipe)
-    rows = []
-    number = 1
-    while (recipe.run / f'round-{number}' / 'shrunk').is_dir():
-        previous = read_model(recipe.run / f'round-{number - 1}' / 'model')
-        directory = recipe.run / f'round-{number}'
-        turned = directory / 'rotated'
-        before = read_model(turned) if turned.is_dir() else previous
-        alphas = read_alphas(directory / 'alphas.npz')
-        selection = read_selection(directory / 'selection.json')
-        shrunk = read_model(directory / 'shrunk')
-        batches = _batches(recipe, before)
-        everything = keep_all(before.architecture, ParameterCost())
-        row: Dict[str, Any] = {'round': number}
-        if turned.is_dir():
-            row['rotation'] = _rotation_difference(previous, before, batches)
-        for letter in 'hakvf':
-            row[letter] = gated_against_shrunk(before, alphas, _only(letter, selection, everything), batches)
-        row['all'] = gated_against_shrunk(before, alphas, selection, batches, shrunk)
-        row['export'] = _export_difference(shrunk, batches)
-        rows.append(row)
-        number += 1
-    if not rows:
+    rounds = _rounds(recipe)
+    if not rounds:
         raise FileNotFoundError(f'{recipe.run}: no finished round to verify; it has no round-1/shrunk')
+    rows = []
+    with counting('verifying', len(rounds), unit='round', seconds=0) as count:
+        for number in rounds:
+            rows.append(_row(recipe, number))
+            count()
     if not all(value <= TOLERANCE for row in rows for name, value in row.items() if name != 'round'):
         raise NotEqual(
             f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest activation\n{table(rows)}'

@@ -52,7 +52,12 @@ def _train(
     states = States(work / f'seed-{seed}.states', recipe.keep)
     resumed_at = max(states.steps(), default=None)
     phase = recipe.phase(
-        exercise.name, recipe.epochs * per_epoch, seed=seed, evaluate_every=per_epoch, notes={'seed': seed}
+        exercise.name,
+        recipe.epochs * per_epoch,
+        seed=seed,
+        evaluate_every=per_epoch,
+        notes={'seed': seed},
+        place=f'seed {seed} ({recipe.seeds.index(seed) + 1}/{len(recipe.seeds)})',
     )
     progress = descend(
         objective,

@@ -76,6 +76,7 @@ class _Job:
         """A phase of a round: recovery trains on the batches that follow those of the gates."""
         gates, recovery = self.steps
         first = (number - 1) * (gates + recovery)
+        more = {'place': f'round {number}/{len(self.recipe.shares())}', **more}
         if name == 'recovery':
             return self.recipe.phase(name, recovery, first_batch=first + gates, **more)
         return self.recipe.phase(name, gates, first_batch=first, **more)

@@ -37,6 +37,8 @@ class Phase:
         Held-out instances to look at.
     notes : mapping
         Fixed values for every metrics record, such as the round.
+    place : str
+        Where the phase stands in its run, for people: ``round 1/4``.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Phase:
     keep: int = 2
     evaluation_limit: int = 1024
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    place: str = ''
 
 
 class Objective:

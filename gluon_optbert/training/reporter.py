@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional
 
-from tqdm import tqdm
-
+from ..runs.display import Display
 from ..runs.staging import write_file
 from .distributed import Workers
 from .objective import Phase
@@ -26,7 +24,9 @@ class Reporter:
     """
 
     def __init__(self, path: Optional[Path], workers: Workers):
-        self._path, self._workers, self._bar = None if path is None else Path(path), workers, None
+        self._path, self._workers = None if path is None else Path(path), workers
+        self._phase: Optional[Phase] = None
+        self._display: Optional[Display] = None
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Drop the records of a phase beyond a step: they will be written again."""
@@ -47,22 +47,22 @@ class Reporter:
 
     @contextlib.contextmanager
     def showing(self, phase: Phase, step: int) -> Iterator[None]:
-        """While the steps of a phase go by, from `step` on: a progress bar on a terminal."""
-        if self._workers.first and sys.stderr.isatty():
-            self._bar = tqdm(
-                total=phase.steps, initial=step, desc=phase.name, unit='step', dynamic_ncols=True
-            )
-        try:
-            yield
-        finally:
-            if self._bar is not None:
-                self._bar.close()
-                self._bar = None
+        """While the steps of a phase go by, from `step` on: a line first, and a bar on a terminal."""
+        title = ' | '.join(filter(None, (phase.name, phase.place)))
+        count = f'step {step}/{phase.steps} to go on from' if step else f'{phase.steps} steps'
+        workers = f' on {self._workers.size} workers' if self._workers.size > 1 else ''
+        with Display(title, phase.steps, start=step, quiet=not self._workers.first) as display:
+            display.say(f'{title} | {count} | {phase.batch_size} sequences a step{workers}')
+            self._phase, self._display = phase, display
+            try:
+                yield
+            finally:
+                self._phase = self._display = None
 
     def tick(self) -> None:
         """One step is done."""
-        if self._bar is not None:
-            self._bar.update()
+        if self._display is not None:
+            self._display.advance()
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Write one record, and show it."""
@@ -71,14 +71,11 @@ class Reporter:
         if self._path is not None:
             with open(self._path, 'a', encoding='utf-8') as file:
                 file.write(json.dumps(record) + '\n')
-        text = self._line(record)
-        if self._bar is None:
-            print(text, file=sys.stderr, flush=True)
-        else:
-            self._bar.write(text)
+        if self._phase is not None and self._display is not None:
+            self._display.say(self._line(record, self._phase, self._display.time_left()))
 
     @staticmethod
-    def _line(record: Mapping[str, Any]) -> str:
+    def _line(record: Mapping[str, Any], phase: Phase, left: str) -> str:
         names = {
             'loss': 'loss',
             'mlm': 'mlm',
@@ -88,10 +85,8 @@ class Reporter:
             'mlm_accuracy': 'mlm accuracy',
             'nsp_accuracy': 'nsp accuracy',
         }
-        parts = [f'{record["phase"]} step {record["step"]}'] + (
-            [f'round {record["round"]}'] if 'round' in record else []
-        )
-        parts += [f'seed {record["seed"]}'] if 'seed' in record else []
+        parts = [phase.name, f'step {record["step"]}/{phase.steps}']
+        parts += [part for part in (phase.place, left) if part]
         parts += [f'{shown} {record[name]:.3f}' for name, shown in names.items() if name in record]
         parts += [
             f'{name} {value:.2f}' for name, value in record.items() if '/' in name

@@ -303,7 +303,7 @@ def test_interrupted_job_saves_its_state_and_one_worker_says_so(shards_directory
     (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values))
     command = [ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml']
     states = tmp_path / 'model.training' / 'states'
-    status, lines = interrupted_job(*command, at='step 2 ')
+    status, lines = interrupted_job(*command, at='step 2/')
     said = [line for line in lines if 'error: ' in line]
     assert status != 0
     assert len(said) == 1 and '[0]<stderr>:error: pretraining: asked to stop at step' in said[0]

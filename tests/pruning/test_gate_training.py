@@ -24,7 +24,8 @@ def test_directories_and_a_number_of_steps_are_enough(shards_directory, model_di
     assert {key: alpha.shape for key, alpha in alphas.items()} == {key: (n,) for key, n in widths.items()}
     assert scores.keys() == alphas.keys() and all(alpha.dtype == np.float32 for alpha in alphas.values())
     assert all((alpha != 1).any() for alpha in alphas.values())
-    assert capsys.readouterr().err.startswith('gates step 2 | mlm ')
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == 'gates | 2 steps | 256 sequences a step' and last.startswith('gates | step 2/2 | mlm ')
 
 
 def test_alphas_are_those_of_the_first_round_of_a_run(pruned_run, shards, model_directory):

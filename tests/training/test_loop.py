@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import time
 
@@ -13,7 +14,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from helpers.tiny import contents, write_shards
-from helpers.trained import Interrupted, Run, acting, assert_same_bits, interrupt
+from helpers.trained import PHASE, Interrupted, Run, acting, assert_same_bits, interrupt
 
 from gluon_optbert.network.model import read_parameters
 from gluon_optbert.runs.progress import Progress
@@ -317,7 +318,7 @@ def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp
     [(3, signal.SIGTERM), (6, signal.SIGTERM), (3, signal.SIGINT)],
     ids=['midway', 'at the last step', 'by Ctrl-C'],
 )
-def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, step, how):
+def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, heeded, step, how):
     whole = Run(shards, tmp_path / 'whole')
     measured = whole.fit(heldout=True)
     before = signal.getsignal(how)
@@ -376,3 +377,18 @@ def test_corrupt_shard_ends_the_run_by_name(tmp_path):
     (directory / 'train-00000.npz').write_bytes(bytes(content))
     with pytest.raises(ValueError, match='train-00000.npz'):
         Run(shards, tmp_path / 'run').fit()
+
+
+def test_lines_say_the_step_of_how_many_the_place_and_the_time_left(shards, tmp_path, capsys):
+    phase = dataclasses.replace(PHASE, place='round 1/4', log_every=3)
+    with pytest.raises(Interrupted):
+        Run(shards, tmp_path).fit(
+            dataclasses.replace(phase, checkpoint_every=2), schedule=acting(interrupt, 4)
+        )
+    first, line = capsys.readouterr().err.splitlines()
+    assert first == 'training | round 1/4 | 6 steps | 8 sequences a step'
+    assert re.match(r'training \| step 3/6 \| round 1/4 \| \d+ s left \| mlm \d', line)
+    Run(shards, tmp_path).fit(phase)
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == 'training | round 1/4 | step 4/6 to go on from | 8 sequences a step'
+    assert re.match(r'training \| step 6/6 \| round 1/4 \| mlm \d', last)

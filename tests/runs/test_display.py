@@ -1,0 +1,139 @@
+"""Displays: a bar where a person looks at a terminal, also through horovodrun, and lines elsewhere."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+
+import pytest
+from helpers.tiny import environment
+
+from gluon_optbert.runs import display
+from gluon_optbert.runs.display import Display, columns, counting, duration
+
+SHOWS = """
+from gluon_optbert.runs.display import counting
+with counting('cooking', 3, unit='egg') as count:
+    for _ in range(3):
+        count()
+"""
+
+# As horovodrun starts a worker: a process between, whose own standard error goes through a pipe.
+HOROVODRUN = """
+import subprocess, sys
+between = 'import subprocess, sys; sys.exit(subprocess.call([sys.executable, "-c", sys.argv[1]]))'
+done = subprocess.run(
+    [sys.executable, '-c', between, sys.argv[1], '--multiprocessing-fork'], stderr=subprocess.PIPE
+)
+sys.stdout.buffer.write(done.stderr)
+"""
+
+
+def on_terminal(*words, **more):
+    """What a program writes to a terminal of 80 columns."""
+    primary, secondary = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, '-c', *words], env=environment(**more), stdout=secondary, stderr=secondary
+    )
+    os.close(secondary)
+    content = b''
+    while select.select([primary], [], [], 60)[0]:
+        try:
+            content += os.read(primary, 4096)
+        except OSError:  # the program has ended
+            break
+    process.wait()
+    os.close(primary)
+    return content.decode()
+
+
+def test_terminal_shows_a_bar():
+    text = on_terminal(SHOWS)
+    assert 'cooking: 100%' in text and '3/3' in text and 'cooking: 3 eggs' not in text
+
+
+def test_terminal_of_horovodrun_shows_a_bar():
+    text = on_terminal(HOROVODRUN, SHOWS, HOROVOD_RANK='0')
+    assert 'cooking: 100%' in text and '3/3' in text
+    assert max(len(part) for part in text.replace('\n', '\r').split('\r')) <= 80 - len('[0]<stderr>:')
+
+
+def test_worker_of_a_horovodrun_without_terminal_shows_lines():
+    done = subprocess.run(
+        [sys.executable, '-c', HOROVODRUN, SHOWS], env=environment(HOROVOD_RANK='0'), capture_output=True
+    )
+    assert done.stdout == b'cooking: 3 eggs\n'
+
+
+class Clock:
+    """A clock that stands still until it is put forward."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(display, 'time', Clock())
+    return display.time
+
+
+def test_lines_say_how_far_it_is_and_how_long_it_takes(clock, capsys):
+    with counting('verifying', 4, unit='round') as count:
+        for _ in range(4):
+            clock.now += 60.0
+            count()
+    assert capsys.readouterr().err.splitlines() == [
+        'verifying: 4 rounds',
+        'verifying | round 1/4 | 3 min left',
+        'verifying | round 2/4 | 2 min left',
+        'verifying | round 3/4 | 60 s left',
+    ]
+
+
+def test_lines_are_seconds_apart(clock, capsys):
+    with counting('counting', 1000, seconds=10.0) as count:
+        for _ in range(1000):
+            clock.now += 0.1
+            count()
+    assert len(capsys.readouterr().err.splitlines()) == 1 + 9
+
+
+def test_time_left_follows_from_the_steps_of_this_process(clock):
+    shown = Display('training', 100, start=80)
+    assert shown.time_left() == ''
+    clock.now += 50.0
+    shown.advance(10)
+    assert shown.time_left() == '50 s left'
+    shown.advance(10)
+    assert shown.time_left() == ''
+
+
+def test_quiet_display_says_nothing(capsys):
+    with Display('training', 3, quiet=True) as shown:
+        shown.say('a line')
+        shown.advance()
+    assert capsys.readouterr().err == ''
+
+
+@pytest.mark.parametrize(
+    'seconds, text',
+    [
+        (0.2, '1 s'),
+        (89, '89 s'),
+        (90, '2 min'),
+        (3570, '1 h 0 min'),
+        (7500, '2 h 5 min'),
+        (100000, '1 d 4 h'),
+    ],
+)
+def test_durations_are_for_people(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_process_without_a_terminal_has_no_columns():
+    assert columns() is None
