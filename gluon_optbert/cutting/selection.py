@@ -71,6 +71,27 @@ def read_selection(path: Path) -> Selection:
         raise ValueError(f'{path}: not a selection ({error})') from error
 
 
+def survivors(selections: Sequence[Selection], architecture: Architecture) -> Tuple[np.ndarray, List[int]]:
+    """Which hidden units and which layers of a network are left after one selection upon the other.
+
+    Parameters
+    ----------
+    selections : sequence of Selection
+        The first is one of `architecture`, each of the others of what the one before left.
+    architecture : Architecture
+
+    Returns
+    -------
+    units : np.ndarray of int, increasing
+    layers : list of int, increasing
+    """
+    units, layers = np.arange(architecture.h), list(range(len(architecture.layers)))
+    for selection in selections:
+        units = units[selection.kept['h']]
+        layers = layers if selection.layers is None else [layers[i] for i in selection.layers]
+    return units, layers
+
+
 def keep_all(architecture: Architecture, cost: CostModel) -> Selection:
     """The selection that takes nothing away."""
     whole = cost.cost(architecture)

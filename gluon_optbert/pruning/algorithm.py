@@ -25,7 +25,7 @@ import numpy as np
 
 from ..architecture.cost import CostModel, LatencyCost, ParameterCost
 from ..architecture.parameters import Alphas
-from ..cutting.selection import Selection, read_selection, select_units
+from ..cutting.selection import Selection, read_selection, select_units, survivors
 from ..cutting.shrink import shrink
 from ..network.model import OptBERTModel, build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
@@ -37,8 +37,10 @@ from ..runs.run_directory import RunDirectory, State
 from ..runs.staging import write_file
 from ..text.batches import Batch
 from ..text.shards import Shards
+from ..training.distillation import Distillation, Match, Teacher, Weights, check_teacher
 from ..training.distributed import Workers
-from ..training.mlm_nsp import evaluate, fit
+from ..training.loop import descend
+from ..training.mlm_nsp import Pretraining, evaluate
 from ..training.objective import Phase
 from ..training.recipe import open_shards
 from ..training.reporter import Reporter
@@ -64,6 +66,7 @@ class _Job:
     whole: float  # the cost of the network that came in
     steps: Tuple[int, int]
     reporter: Reporter
+    teacher: Optional[Teacher] = None
 
     def target(self, number: int) -> float:
         """What the network may cost after a round."""
@@ -227,6 +230,33 @@ def _cut(job: _Job, current: SavedModel, number: int) -> None:
     job.workers.barrier(f'cut.{number}')
 
 
+def _recovery(job: _Job, model: OptBERTModel, number: int, phase: Phase) -> Pretraining:
+    """What recovery descends: MLM plus NSP, and what the teacher says, if the recipe names one."""
+    shards = job.shards['train'], job.shards['heldout']
+    if job.teacher is None:
+        return Pretraining(model, job.workers, *shards)
+    recipe, architecture = job.recipe, job.teacher.architecture
+    selections = [read_selection(job.directory(i + 1) / 'selection.json') for i in range(number)]
+    match = Match.after(*survivors(selections, architecture), len(architecture.layers))
+    weights = Weights(
+        recipe.label_weight, recipe.teacher_score_weight, recipe.teacher_state_weight, recipe.temperature
+    )
+    return Distillation(
+        model, job.workers, *shards, teacher=job.teacher, match=match, weights=weights, phase=phase
+    )
+
+
+def _read_teacher(recipe: PruneRecipe, start: SavedModel) -> Optional[SavedModel]:
+    """The network that recovery learns from, if the recipe names one; ValueError if it cannot teach."""
+    if recipe.teacher is None:
+        return None
+    if recipe.teacher == 'parent':
+        return start
+    teacher = read_model(Path(recipe.teacher))
+    check_teacher(teacher, start, states=recipe.teacher_state_weight > 0, source=recipe.teacher)
+    return teacher
+
+
 def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
     """One round of Algorithm 1, as far as it has not been done; what comes out of it."""
     recipe, directory = job.recipe, job.directory(number)
@@ -237,18 +267,15 @@ def _round(job: _Job, current: SavedModel, number: int) -> SavedModel:
     before = Progress.from_dict(shrunk.progress, source=str(directory / 'shrunk')).before
     after_cut = job.evaluate(job.build(shrunk))
     repaired = _reconstructed(job, current, shrunk, number)
-    model = job.build(repaired)
+    model = job.build(repaired, output_all_encodings=job.teacher is not None)
     after_reconstruction = job.evaluate(model) if recipe.reconstruct else None
     size = ParameterCost().cost(shrunk.architecture)
     phase = job.phase('recovery', number, notes={'round': number, 'parameters': size})
-    progress = fit(
-        model,
+    progress = descend(
+        _recovery(job, model, number, phase),
         recipe.weight_optimizer(model, job.workers),
         recipe.schedule(phase.steps),
         phase,
-        shards=job.shards['train'],
-        heldout=job.shards['heldout'],
-        workers=job.workers,
         reporter=job.reporter,
         states=directory / 'recovery-states',
     )
@@ -278,6 +305,7 @@ def _open(recipe: PruneRecipe, workers: Workers) -> SavedModel:
         raise ValueError(problem)
     open_shards(recipe.shards, start.vocabulary)
     recipe.steps(start)
+    _read_teacher(recipe, start)
 
     def write(staged: Path) -> None:
         (staged / 'metrics.jsonl').write_text('', encoding='utf-8')
@@ -332,7 +360,7 @@ def _prune(recipe: PruneRecipe, workers: Workers) -> List[Round]:
     current = _open(recipe, workers)
     if workers.first and not (recipe.output / 'rounds.json').exists():
         note_origin(recipe.output, workers=workers.size)
-    cost = recipe.cost()
+    cost, teacher = recipe.cost(), _read_teacher(recipe, current)
     job = _Job(
         recipe,
         workers,
@@ -341,6 +369,7 @@ def _prune(recipe: PruneRecipe, workers: Workers) -> List[Round]:
         cost.cost(current.architecture),
         recipe.steps(current),
         Reporter(recipe.output / 'metrics.jsonl', workers),
+        None if teacher is None else Teacher(teacher, workers, precision=recipe.precision),
     )
     for number in range(1, len(recipe.shares()) + 1):
         directory = job.directory(number)

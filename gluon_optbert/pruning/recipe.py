@@ -67,50 +67,64 @@ class PruneRecipe(TrainingRecipe):
         'text',
         False,
     )
+    teacher: Optional[str] = option(
+        'network whose scores and states recovery learns beside the labels: parent, the network that is '
+        'pruned, or a model directory',
+        None,
+    )
+    label_weight: float = option('weight of the MLM and NSP losses, with --teacher', 1.0)
+    teacher_score_weight: float = option("weight of the divergence from the teacher's scores", 1.0)
+    teacher_state_weight: float = option("weight of the squared difference from the teacher's states", 1.0)
+    temperature: float = option("what scores are divided by when they are compared with the teacher's", 2.0)
     recovery_steps: Optional[int] = option(
         'steps of recovery in a round; by default 1/20 of the pre-training steps', None
     )
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found, method = super().problems(), METHODS.get(self.method)
+        problems, method = super().problems(), METHODS.get(self.method)
         ranks_units = method is None or method.ranks_units
         for name, share in [('target', self.target)] + [('targets', share) for share in self.targets]:
             if not 0 < share < 1:
-                found.append(f'{name} must lie between 0 and 1, found {share}')
+                problems.append(f'{name} must lie between 0 and 1, found {share}')
         if any(later >= earlier for earlier, later in zip(self.targets, self.targets[1:])):
-            found.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
+            problems.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
         if self.multiple_of < 1:
-            found.append(f'multiple_of must be at least 1, found {self.multiple_of}')
+            problems.append(f'multiple_of must be at least 1, found {self.multiple_of}')
         if self.multiple_of > 1 and not ranks_units:
-            found.append(f'multiple_of does not go with the method {self.method}')
+            problems.append(f'multiple_of does not go with the method {self.method}')
         if self.multiple_of > 1 and set(self.prune) == {'a'}:
-            found.append('multiple_of rounds h, k, v and f only; leave it away with prune a')
+            problems.append('multiple_of rounds h, k, v and f only; leave it away with prune a')
         if self.drop_blocks and ('f' not in self.prune or not ranks_units):
-            found.append(
+            problems.append(
                 f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}'
             )
         if method is not None and method.only and self.prune != method.only:
-            found.append(f'the method {self.method} goes with --prune {method.only}, found {self.prune!r}')
+            problems.append(f'the method {self.method} goes with --prune {method.only}, found {self.prune!r}')
         if self.method == 'layers' and set(self.prune) != set(LETTERS):
-            found.append(
+            problems.append(
                 f'the method layers takes whole layers; leave prune at {LETTERS}, found {self.prune!r}'
             )
         if (self.objective == 'latency') != (self.latency_model is not None):
-            found.append('the objective latency and latency_model go together')
+            problems.append('the objective latency and latency_model go together')
         if self.rounds < 1:
-            found.append(f'rounds must be at least 1, found {self.rounds}')
+            problems.append(f'rounds must be at least 1, found {self.rounds}')
         if not self.prune or set(self.prune) - set(LETTERS) or len(set(self.prune)) < len(self.prune):
-            found.append(f'prune must be made of different letters of {LETTERS}, found {self.prune!r}')
+            problems.append(f'prune must be made of different letters of {LETTERS}, found {self.prune!r}')
         for name in ('length', 'alpha_steps', 'recovery_steps'):
             value = getattr(self, name)
             if value is not None and value < 1:
-                found.append(f'{name} must be at least 1, found {value}')
+                problems.append(f'{name} must be at least 1, found {value}')
+        for name in ('label_weight', 'teacher_score_weight', 'teacher_state_weight'):
+            if getattr(self, name) < 0:
+                problems.append(f'{name} must not be negative, found {getattr(self, name)}')
+        if self.temperature <= 0:
+            problems.append(f'temperature must be above 0, found {self.temperature}')
         if self.gamma < 0:
-            found.append(f'gamma must not be negative, found {self.gamma}')
+            problems.append(f'gamma must not be negative, found {self.gamma}')
         if self.alpha_learning_rate <= 0:
-            found.append(f'alpha_learning_rate must be above 0, found {self.alpha_learning_rate}')
-        return found
+            problems.append(f'alpha_learning_rate must be above 0, found {self.alpha_learning_rate}')
+        return problems
 
     def shares(self) -> List[float]:
         """The share of the cost that is left after each round."""

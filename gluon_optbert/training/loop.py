@@ -50,6 +50,10 @@ def backward(
         vanishes.
     """
     workers, totals = objective.workers, objective.totals(batch)
+    factors = [
+        scale * workers.size * weight / total
+        for weight, total in zip(objective.weights or [1.0] * len(totals), totals)
+    ]
     mx.random.seed((phase.seed + workers.rank + 1000003 * (phase.first_batch + step)) % (2**31))
     # In reduced precision MXNet's cast forgets a gradient that is to be added.
     in_place = objective.model.precision == 'float32'
@@ -62,9 +66,7 @@ def backward(
     for i in range(phase.accumulate):
         with autograd.record():
             parts = objective.loss_sums(batch, slice(i * share, (i + 1) * share))
-            loss = functools.reduce(
-                operator.add, (part * (scale * workers.size / total) for part, total in zip(parts, totals))
-            )
+            loss = functools.reduce(operator.add, (part * factor for part, factor in zip(parts, factors)))
         loss.backward()
         found.append(parts)
         if phase.accumulate > 1 and not in_place:

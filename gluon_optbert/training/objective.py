@@ -68,11 +68,14 @@ class Objective:
     ----------
     losses : tuple of str
         The parts of the loss, as metrics call them.
+    weights : tuple of float
+        What each part is multiplied by; empty for one each. Metrics have the parts without their weights.
     returns_to_best : bool
         Whether the best step will be gone back to; then it has a checkpoint, whatever the phase says.
     """
 
     losses: Tuple[str, ...] = ()
+    weights: Tuple[float, ...] = ()
     returns_to_best = False
 
     def __init__(self, model: OptBERTModel, workers: Workers):

@@ -192,15 +192,15 @@ def test_workers_leave_what_one_leaves(bases, name):
 
 @pytest.mark.slow
 @needs_horovod
-def test_two_workers_rotate_and_reconstruct_as_one(bases, shards_directory, tmp_path):
-    more = {**EXACT, 'rotate_heads': True, 'reconstruct': True, 'rounds': 1}
+def test_two_workers_repair_and_learn_from_a_teacher_as_one(bases, shards_directory, tmp_path):
+    more = {**EXACT, 'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'rounds': 1}
     values = [
         pruning_values(shards_directory, bases['start'], tmp_path / name, **more) for name in ('one', 'two')
     ]
     prune(fill(PruneRecipe, values[0]))
     done = horovodrun('-c', PRUNING, 2, json.dumps(values[1]))
     assert done.returncode == 0, done.stderr
-    for stage in ('rotated', 'shrunk', 'reconstructed'):
+    for stage in ('rotated', 'shrunk', 'reconstructed', 'model'):
         one, two = (read_model(tmp_path / name / 'round-1' / stage) for name in ('one', 'two'))
         for name, value in one.parameters.items():
             largest = np.abs(value).max()

@@ -1,0 +1,119 @@
+"""A teacher's scores and states: what each part of the loss is, and who may teach whom."""
+
+import dataclasses
+
+import mxnet as mx
+import numpy as np
+import pytest
+from helpers.tiny import network, saved_model
+from scipy.special import log_softmax
+
+from gluon_optbert.network.model import build
+from gluon_optbert.network.running import INPUTS, feed_of
+from gluon_optbert.text.shards import Shards
+from gluon_optbert.training.distillation import (
+    Distillation,
+    Match,
+    ScoreDivergence,
+    Teacher,
+    Weights,
+    check_teacher,
+)
+from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.objective import Phase
+
+PHASE = Phase('recovery', 2, 8)
+
+
+def objective(shards_directory, student, teacher, match, **weights):
+    workers = Workers()
+    return Distillation(
+        build(student.architecture, student.parameters, output_all_encodings=True),
+        workers,
+        Shards.open(shards_directory, split='train'),
+        None,
+        teacher=Teacher(teacher, workers),
+        match=match,
+        weights=Weights(**weights),
+        phase=PHASE,
+    )
+
+
+def parts_of(loss):
+    batch = next(loss.batches(PHASE, 0))
+    sums = [float(part.asscalar()) for part in loss.loss_sums(batch, slice(None))]
+    return dict(zip(loss.losses, np.array(sums) / loss.totals(batch)))
+
+
+def test_divergence_is_that_of_its_definition():
+    generator = np.random.RandomState(1)
+    scores, wanted = generator.standard_normal((2, 2, 3, 11)) * 3
+    weights = np.array([[1, 1, 0], [1, 0, 0]])
+    value = ScoreDivergence(2.0)(*(mx.nd.array(array) for array in (scores, wanted, weights))).asscalar()
+    student, teacher = (log_softmax(array / 2, axis=-1) for array in (scores, wanted))
+    divergence = (np.exp(teacher) * (teacher - student)).sum(axis=-1)
+    assert value == pytest.approx(4 * (divergence * weights).sum(), rel=1e-5)
+
+
+def test_network_learns_nothing_from_itself(shards_directory):
+    whole = saved_model(network())
+    match = Match.after(np.arange(8), [0, 1], 2)
+    parts = parts_of(objective(shards_directory, whole, whole, match))
+    assert parts['scores'] == pytest.approx(0, abs=1e-6) and parts['states'] == pytest.approx(0, abs=1e-6)
+    assert parts['mlm'] > 1
+
+
+def test_states_of_a_mean_network_are_one_variance_away_in_every_layer(shards_directory):
+    teacher = saved_model(network(), seed=3)
+    constant = {name: value.copy() for name, value in teacher.parameters.items()}
+    for name in constant:
+        if name.startswith('encoder') and name.endswith('gamma'):
+            constant[name][:] = 0
+        if name.startswith('encoder') and name.endswith('beta'):
+            constant[name][:] = 0
+    student = dataclasses.replace(teacher, parameters=constant)
+    match = Match.after(np.arange(8), [0, 1], 2)
+    loss = objective(shards_directory, student, teacher, match)
+    batch = next(loss.batches(PHASE, 0))
+    states, _ = loss._teacher.outputs(batch, slice(None))
+    wanted = sum(
+        (state.asnumpy() ** 2).sum() / (batch.token_total * 8) / variance
+        for state, variance in zip(states, loss._variances)
+    )
+    assert parts_of(loss)['states'] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_narrower_student_is_compared_on_the_units_and_layers_that_it_has(shards_directory):
+    teacher = saved_model(network(*((2, 4, 4, 16),) * 3), seed=4)
+    student = saved_model(network((2, 4, 4, 16), (1, 2, 2, 8), h=5), seed=5)
+    units = np.array([0, 2, 3, 6, 7])
+    loss = objective(shards_directory, student, teacher, Match.after(units, [0, 2], 3))
+    batch = next(loss.batches(PHASE, 0))
+    states, _ = loss._teacher.outputs(batch, slice(None))
+    own = loss.model(*feed_of(batch, INPUTS).values())[0]
+    wanted = 0.0
+    for layer, state in zip((0, 0, 1), states):
+        state = state.asnumpy()[:, :, units]
+        real = np.arange(state.shape[1]) < batch.valid_length[:, np.newaxis]
+        wanted += ((own[layer].asnumpy() - state)[real] ** 2).mean() / state[real].var()
+    assert parts_of(loss)['states'] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_layer_that_was_dropped_belongs_to_the_nearest_that_stayed():
+    assert Match.after(np.arange(3), [0, 3], 5).layers == (0, 0, 1, 1, 1)
+    assert Match.after(np.arange(3), [1], 3).layers == (0, 0, 0)
+
+
+def test_states_without_weight_are_not_compared(shards_directory):
+    teacher, student = saved_model(network(h=12), seed=4), saved_model(network(), seed=5)
+    loss = objective(shards_directory, student, teacher, Match.after(np.arange(8), [0, 1], 2), states=0.0)
+    parts = parts_of(loss)
+    assert parts['states'] == 0 < parts['scores']
+    assert loss.weights == (1.0, 1.0, 1.0, 0.0)
+
+
+def test_teacher_of_another_shape_or_vocabulary_is_refused():
+    student = saved_model(network())
+    check_teacher(saved_model(network(h=12)), student, states=False, source='t')
+    with pytest.raises(ValueError, match='t: the teacher has h = 12 and 2 layers.*--teacher-state-weight 0'):
+        check_teacher(saved_model(network(h=12)), student, states=True, source='t')
