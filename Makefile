@@ -1,5 +1,5 @@
 # PYTHON=python3.10 chooses the interpreter; PYTEST="-k shrink" and QUICKSTART="--short" are passed on. MPI=1
-# builds Horovod with MPI beside Gloo, and .venv keeps it.
+# builds Horovod with MPI beside Gloo, GPU=1 takes MXNet for GPUs, and .venv keeps both.
 .PHONY: help install quickstart lint test test-all wheel clean
 
 help: ## list the targets

@@ -13,6 +13,7 @@ import mxnet as mx
 import numpy as np
 
 from .. import __version__
+from .gpus import gpu_names
 from .processors import physical_cores
 from .staging import write_file
 from .threads import more_threads_than_cores, threads_here, workers_of_host
@@ -57,17 +58,19 @@ def versions() -> Dict[str, str]:
 
 
 def machine() -> Dict[str, Any]:
-    """The processor, the cores that may be used, the threads of each worker, the workers here, the system."""
+    """The processor and its cores that may be used, threads, workers of the host, GPUs if any, the system."""
     try:
         lines = Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace').splitlines()
     except OSError:
         lines = []
     models = [line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')]
+    gpus = gpu_names()
     return {
         'cpu': models[0] if models else platform.processor(),
         'cores': physical_cores(),
         'threads': str(threads_here()),
         'workers_of_host': workers_of_host(),
+        **({'gpus': gpus} if gpus else {}),
         'system': platform.platform(),
     }
 

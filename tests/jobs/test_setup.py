@@ -355,6 +355,70 @@ def test_mpi_is_built_when_asked_for_and_then_kept(installed, monkeypatch):
     assert installed.main([]) == 0 and 'HOROVOD_WITH_MPI' in installed.horovod_build()
 
 
+def add_toolkit(place, version):
+    """A CUDA toolkit as far as it is looked at."""
+    (place / 'include').mkdir(parents=True)
+    (place / 'include' / 'cuda.h').write_text(f'/* CUDA */\n#define CUDA_VERSION {version}\n')
+    return place
+
+
+def test_gpu_is_installed_when_asked_for_and_then_kept(installed, tmp_path, monkeypatch):
+    monkeypatch.setenv('HOROVOD_CUDA_HOME', str(add_toolkit(tmp_path / 'cuda', 11080)))
+    monkeypatch.setenv('GPU', '1')
+    assert names(installed.steps_left()) == ['packages', 'horovod', 'check']
+    assert installed.main([]) == 0
+    monkeypatch.delenv('GPU')
+    assert installed.steps_left() == [] and installed.with_gpu()
+    installed.PYTHON.unlink()  # .venv is made anew
+    assert installed.main([]) == 0 and installed.with_gpu()
+
+
+@pytest.mark.parametrize('version, nccl', [(11020, True), (11080, True), (12040, False), (13000, False)])
+def test_gradients_go_by_nccl_where_the_toolkit_is_that_of_mxnet(tree, tmp_path, monkeypatch, version, nccl):
+    script = install_script(tree)
+    monkeypatch.setenv('HOROVOD_CUDA_HOME', str(add_toolkit(tmp_path / 'cuda', version)))
+    assert 'HOROVOD_CUDA_HOME' not in script.horovod_build()  # MXNet is the one for CPUs
+    monkeypatch.setenv('GPU', '1')
+    build = script.horovod_build()
+    assert build['HOROVOD_CUDA_HOME'] == str(tmp_path / 'cuda') and build['HOROVOD_WITH_GLOO'] == '1'
+    assert (build.get('HOROVOD_GPU_OPERATIONS') == 'NCCL') == nccl == ('NCCL' in script.means())
+
+
+def test_gpu_without_a_toolkit_leaves_horovod_out(installed, monkeypatch):
+    monkeypatch.setattr(installed, 'cuda_toolkit', lambda: None)
+    monkeypatch.setenv('GPU', '1')
+    assert names(installed.steps_left()) == ['packages', 'check']
+
+
+def test_mxnet_for_gpus_replaces_the_one_for_cpus(installed, monkeypatch, tmp_path):
+    add_distribution(installed, 'mxnet-1.9.1')
+    commands = []
+    monkeypatch.setattr(installed, 'call', lambda command, **more: commands.append(command) or '')
+    for variable, removed, extra in (('1', 'mxnet', 'cu112'), ('0', None, 'cpu')):
+        monkeypatch.setenv('GPU', variable)
+        commands.clear()
+        installed.install_packages()
+        words = [word for command in commands for word in command]
+        assert f'{installed.ROOT}[{extra},scripts,test]' in words
+        assert ('uninstall' in words) == (removed is not None) and (removed is None or removed in words)
+        installed.note(gpu=False)
+
+
+def test_gpu_without_its_driver_ends_before_the_build(installed, monkeypatch, capfd):
+    class NoDriver(Pretended):
+        def __call__(self, command, cwd=None, **variables):
+            if 'gluon_optbert.runs.cuda_libraries' in command:
+                raise self.script.StepFailed('libmxnet.so still lacks libcuda.so.1')
+            return super().__call__(command, cwd, **variables)
+
+    monkeypatch.setenv('GPU', '1')
+    monkeypatch.setattr(installed, 'call', NoDriver(installed))
+    assert installed.main([]) == 1
+    out, err = capfd.readouterr()
+    assert 'HOROVOD_WITH_GLOO=1' in out and 'still lacks libcuda.so.1\nerror: the installation failed' in err
+    assert 'anew' not in out and names(installed.steps_left())[-1] == 'check'
+
+
 def test_mpi_without_its_compiler_is_one_line(tree, monkeypatch):
     script = install_script(tree)
     monkeypatch.setenv('MPI', '1')

@@ -44,13 +44,18 @@ HOROVOD_BUILD = {
 
 TRIAL = """
 import importlib.util, sys
-import blingfire, gluonnlp, google_crc32c, horovod.mxnet as hvd, hypothesis, matplotlib, mxnet, onnx, optuna
-import psutil, pytest, sacremoses, safetensors, scipy, sklearn, tokenizers, tqdm, yaml
+import blingfire, gluonnlp, google_crc32c, hypothesis, matplotlib, mxnet, onnx, optuna, psutil
+import pytest, sacremoses, safetensors, scipy, sklearn, tokenizers, tqdm, yaml
 assert importlib.util.find_spec('gluon_optbert'), 'the package itself is not installed'
 mxnet.nd.ones(2).asnumpy()
 gluonnlp.data.BERTBasicTokenizer()('two words')
-assert hvd.gloo_built(), 'Horovod lacks Gloo'
-assert hvd.mpi_built() == (sys.argv[1] == '1'), 'Horovod has MPI other than asked for'
+if sys.argv[2] == '1':
+    import horovod.mxnet as hvd
+    assert hvd.gloo_built(), 'Horovod lacks Gloo'
+    assert hvd.mpi_built() == (sys.argv[1] == '1'), 'Horovod has MPI other than asked for'
+if sys.argv[3] == '1':
+    assert mxnet.runtime.Features().is_enabled('CUDA'), 'MXNet is not the one for GPUs'
+    print(mxnet.context.num_gpus(), 'GPUs')
 """
 
 
@@ -166,7 +171,7 @@ def note(**facts) -> None:
 
 def sources_key() -> str:
     """A checksum of everything that decides what is installed."""
-    digest = hashlib.sha256(json.dumps(identity(), sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([identity(), with_gpu()], sort_keys=True).encode())
     for source in SOURCES:
         digest.update(source.read_bytes())
     return digest.hexdigest()
@@ -177,9 +182,51 @@ def with_mpi() -> bool:
     return os.environ.get('MPI') == '1' or bool(recorded().get('mpi'))
 
 
+def with_gpu() -> bool:
+    """Whether MXNet is the one for GPUs: if it is asked for, or was when .venv was made."""
+    return os.environ.get('GPU') == '1' or bool(recorded().get('gpu'))
+
+
+def cuda_toolkit() -> Optional[Path]:
+    """The CUDA toolkit, by HOROVOD_CUDA_HOME, CUDA_HOME, nvcc on the PATH, or where it usually is."""
+    nvcc = shutil.which('nvcc')
+    places = [os.environ.get('HOROVOD_CUDA_HOME'), os.environ.get('CUDA_HOME')]
+    places += [str(Path(nvcc).resolve().parents[1]) if nvcc else None, '/usr/local/cuda']
+    return next((Path(place) for place in places if place and Path(place, 'include/cuda.h').is_file()), None)
+
+
+def cuda_version(toolkit: Path) -> int:
+    """The major version of a CUDA toolkit; 0 if its header does not say."""
+    header = (toolkit / 'include' / 'cuda.h').read_text(errors='replace')
+    versions = [
+        int(line.split()[2]) for line in header.splitlines() if line.startswith('#define CUDA_VERSION ')
+    ]
+    return versions[0] // 1000 if versions else 0
+
+
+def with_horovod() -> bool:
+    """Whether Horovod is built. Beside MXNet for GPUs its build wants a CUDA toolkit, even for Gloo alone."""
+    return not with_gpu() or cuda_toolkit() is not None
+
+
 def horovod_build() -> Dict[str, str]:
     """The variables that Horovod's build reads."""
-    return {**HOROVOD_BUILD, 'HOROVOD_WITH_MPI' if with_mpi() else 'HOROVOD_WITHOUT_MPI': '1'}
+    build = {**HOROVOD_BUILD, 'HOROVOD_WITH_MPI' if with_mpi() else 'HOROVOD_WITHOUT_MPI': '1'}
+    toolkit = cuda_toolkit() if with_gpu() else None
+    if toolkit:
+        build['HOROVOD_CUDA_HOME'] = str(toolkit)
+        if cuda_version(toolkit) == 11:  # that of MXNet and of NVIDIA's wheels, NCCL among them
+            build['HOROVOD_GPU_OPERATIONS'] = 'NCCL'
+            build['HOROVOD_NCCL_LINK'] = 'SHARED'
+            build['HOROVOD_NCCL_INCLUDE'] = str(site_packages() / 'nvidia' / 'nccl' / 'include')
+            build['HOROVOD_NCCL_LIB'] = str(site_packages() / 'mxnet')
+    return build
+
+
+def means() -> str:
+    """What Horovod exchanges gradients by, in words."""
+    nccl = 'HOROVOD_GPU_OPERATIONS' in horovod_build()
+    return ' and '.join(['Gloo', *(['MPI'] if with_mpi() else []), *(['NCCL'] if nccl else [])])
 
 
 def horovod_key() -> str:
@@ -189,7 +236,7 @@ def horovod_key() -> str:
     pins = [
         line
         for line in CONSTRAINTS.read_text().splitlines()
-        if line.split('==')[0] in ('mxnet', 'numpy', 'horovod')
+        if line.split('==')[0] in ('mxnet-cu112' if with_gpu() else 'mxnet', 'numpy', 'horovod')
     ]
     return hashlib.sha256(
         json.dumps([identity(), pins, horovod_build()], sort_keys=True).encode()
@@ -245,10 +292,12 @@ def steps_left() -> List[Step]:
         found.get(name) for name in record.get('distributions', [])
     ):
         steps.append(Step('packages', 'installing the pinned packages (a minute or two)', install_packages))
-    if record.get('horovod') != horovod_key() or not found.get(pin('horovod').replace('==', '-')):
-        means = 'Gloo and MPI' if with_mpi() else 'Gloo'
+    built = record.get('horovod') == horovod_key() and found.get(pin('horovod').replace('==', '-'))
+    if with_horovod() and not built:
         steps.append(
-            Step('horovod', f'building Horovod for MXNet with {means} (one to four minutes)', install_horovod)
+            Step(
+                'horovod', f'building Horovod for MXNet with {means()} (one to four minutes)', install_horovod
+            )
         )
     if steps or record.get('checked') != sources_key():
         steps.append(Step('check', 'trying it out', check))
@@ -261,7 +310,7 @@ def pin(name: str) -> str:
 
 
 def make_environment() -> None:
-    mpi = with_mpi()
+    mpi, gpu = with_mpi(), with_gpu()
     if VENV.is_symlink() or VENV.is_file():
         VENV.unlink()
     elif VENV.exists():
@@ -269,7 +318,7 @@ def make_environment() -> None:
     VENV.mkdir()
     call([sys.executable, '-m', 'venv', str(VENV)])
     pip('install', pin('pip'))
-    note(mpi=mpi)
+    note(mpi=mpi, gpu=gpu)
 
 
 def install_packages() -> None:
@@ -279,18 +328,36 @@ def install_packages() -> None:
             shutil.rmtree(site_packages() / (name + '.dist-info'))  # pip would take it for installed
     for leftover in site_packages().glob('~*'):
         shutil.rmtree(leftover, ignore_errors=True)
+    extra, other = ('cu112', 'mxnet') if with_gpu() else ('cpu', 'mxnet-cu112')
+    if any(name.startswith(other.replace('-', '_') + '-') for name in distributions()):
+        pip('uninstall', '--yes', other)  # both are the same directory
     pip('install', *BUILD_TOOLS)
-    pip('install', '--no-build-isolation', *HOROVOD_SETUP, '-e', f'{ROOT}[cpu,scripts,test]')
+    pip('install', '--no-build-isolation', *HOROVOD_SETUP, '-e', f'{ROOT}[{extra},scripts,test]')
     note(
+        gpu=with_gpu(),
         packages=sources_key(),
         distributions=sorted(name for name in distributions() if not name.startswith('horovod-')),
     )
+
+
+def link_cuda() -> None:
+    """Let MXNet find NVIDIA's libraries.
+
+    Raises
+    ------
+    StepFailed
+        If it still lacks one, such as the driver's libcuda.so.1, without which MXNet cannot be imported.
+    """
+    call([str(PYTHON), '-m', 'gluon_optbert.runs.cuda_libraries'])
 
 
 def install_horovod() -> None:
     """Compile it against the MXNet just installed. No cached wheel will do: it may have been built without
     MXNet.
     """
+    if with_gpu():
+        print('  ' + ' '.join(f'{name}={shlex.quote(value)}' for name, value in horovod_build().items()))
+        link_cuda()
     pip('uninstall', '--yes', 'horovod')
     pip(
         'install',
@@ -306,10 +373,15 @@ def install_horovod() -> None:
 
 def check() -> None:
     """Import everything and ask Horovod what it was built for, away from the sources."""
+    if with_gpu():
+        link_cuda()
     try:
         with tempfile.TemporaryDirectory() as elsewhere:
-            call([str(PYTHON), '-c', TRIAL, str(int(with_mpi()))], cwd=Path(elsewhere))
-            answer = call([str(VENV / 'bin' / 'horovodrun'), '--check-build'], cwd=Path(elsewhere))
+            asked = [str(int(flag)) for flag in (with_mpi(), with_horovod(), with_gpu())]
+            call([str(PYTHON), '-c', TRIAL, *asked], cwd=Path(elsewhere))
+            answer = '[X] MXNet [X] Gloo'
+            if with_horovod():
+                answer = call([str(VENV / 'bin' / 'horovodrun'), '--check-build'], cwd=Path(elsewhere))
         call([str(PYTHON), '-m', 'pip', 'check'])
     except StepFailed as failure:
         raise Unfit(str(failure)) from failure
@@ -349,7 +421,7 @@ def call(command: Sequence[str], cwd: Path = ROOT, **variables: str) -> str:
         PIP_NO_INPUT='1',
         PIP_DISABLE_PIP_VERSION_CHECK='1',
         PYTHONNOUSERSITE='1',
-        MAKEFLAGS=f'-j{min(os.cpu_count() or 1, 8)}',
+        MAKEFLAGS=f'-j{min(len(os.sched_getaffinity(0)), 8)}',
         **variables,
     )
     with open(LOG, 'a+b') as log:
