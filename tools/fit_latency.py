@@ -2,6 +2,7 @@
 meanwhile.
 """
 
+import shlex
 import sys
 
 from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency
@@ -27,7 +28,7 @@ def main(argv=None):
     )
     print(
         f'wrote {recipe.output}\nnext: python pretrain/run_prune.py … --objective latency --latency-model '
-        f'{recipe.output}'
+        f'{shlex.quote(str(recipe.output))}'
     )
 
 

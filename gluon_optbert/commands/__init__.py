@@ -4,7 +4,7 @@ import importlib.util
 import sys
 
 from .. import front_door
-from .starting import is_command
+from ..runs.programs import is_command
 
 for _library in ('mxnet', 'gluonnlp'):
     if importlib.util.find_spec(_library) is None:

@@ -14,6 +14,7 @@ from ..deployment.quantize import METHODS
 from ..network.precision import bfloat16_is_native
 from ..network.saved_model import SavedModel
 from ..runs.command_line import parse
+from ..runs.programs import named
 from ..runs.recipe import option
 from ..tasks.task import known_head
 from .starting import command, line, what_to_export
@@ -34,7 +35,8 @@ class ExportRecipe:
     precision: str = option("precision of the encoder's matrix products", 'float32', choices=PRECISIONS)
     calibrate: Optional[Path] = option(
         'text that int8 takes its value ranges from, as --calibration says; similar to what will be read: a '
-        'sentence on each line, or two with a tab between, or another file that predict.py reads',
+        'sentence on each line, or two with a tab between, or another file that '
+        f'{named("optbert-predict")} reads',
         None,
     )
     calibration_lines: int = option('number of lines of the text of --calibrate to use', 256)

@@ -10,31 +10,7 @@ from typing import Callable, List, Optional, Sequence
 
 from ..front_door import NotInstalled
 from ..runs import command_line
-
-SCRIPTS = {
-    'optbert-make-shards': 'pretrain/make_shards.py',
-    'optbert-pretrain': 'pretrain/run_pretraining.py',
-    'optbert-prune': 'pretrain/run_prune.py',
-    'optbert-import': 'tools/import_checkpoint.py',
-    'optbert-export': 'tools/export_model.py',
-    'optbert-verify': 'tools/verify.py',
-    'optbert-predict': 'tools/predict.py',
-    'optbert-score': 'tools/score.py',
-    'optbert-report': 'tools/report.py',
-    'optbert-finetune-glue': 'finetune/run_glue.py',
-    'optbert-finetune-squad': 'finetune/run_squad.py',
-    'optbert-table': 'finetune/run_table.py',
-}  # every installed program, and the script of a checkout that does the same
-
-
-def is_installed(program: str) -> bool:
-    """Whether a program, the first word of a command line, is one that pip installed."""
-    return Path(program).name in SCRIPTS
-
-
-def is_command(program: str) -> bool:
-    """Whether a program is one of the commands, installed or not."""
-    return is_installed(program) or Path(program).name in {Path(path).name for path in SCRIPTS.values()}
+from ..runs.programs import named
 
 
 def line(name: str, *words: object, recipe: Optional[str] = None, workers: int = 1) -> str:
@@ -51,11 +27,11 @@ def line(name: str, *words: object, recipe: Optional[str] = None, workers: int =
     workers : int
         Of Horovod, if more than one.
     """
-    if is_installed(sys.argv[0]):
-        start, first = [name], [recipe.split('/')[1]] if recipe else []
+    program, (folder, _, stem) = named(name), (recipe or '').partition('/')
+    if program == name:
+        start, first = [name], [stem] if recipe else []
     else:
-        folder, _, stem = (recipe or '').partition('/')
-        start, first = ['python', SCRIPTS[name]], [f'{folder}/recipes/{stem}.yaml'] if recipe else []
+        start, first = ['python', program], [f'{folder}/recipes/{stem}.yaml'] if recipe else []
     started = ['horovodrun', '-np', workers] if workers > 1 else []
     return ' '.join(shlex.quote(str(word)) for word in [*started, *start, *first, *words])
 

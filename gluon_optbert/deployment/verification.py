@@ -24,6 +24,7 @@ from ..network.running import INPUTS, OUTPUTS, pretraining_losses, run
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting
 from ..runs.markdown import markdown_table
+from ..runs.programs import named
 from ..runs.recipe import checked, option, read_yaml
 from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
@@ -38,7 +39,7 @@ NAMES = list(INPUTS)
 class VerifyRecipe:
     """A check of a pruning run."""
 
-    run: Path = option('run directory that pretrain/run_prune.py made')
+    run: Path = option(f'run directory that {named("optbert-prune")} made')
     shards: Optional[Path] = option('shards to take held-out batches from; by default those of the run', None)
     batches: int = option('held-out batches to compare on', 2)
     batch_size: int = option('instances of each', 8)

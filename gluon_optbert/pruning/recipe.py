@@ -12,6 +12,7 @@ from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import LETTERS, PARTS
 from ..cutting.baselines import DROPS
 from ..network.saved_model import SavedModel, read_model
+from ..runs.programs import named
 from ..runs.progress import Progress
 from ..runs.recipe import option
 from ..training.recipe import TrainingRecipe
@@ -165,11 +166,10 @@ def read_start(directory: Path) -> SavedModel:
         lacking = ' and '.join(PARTS.get(part, part) for part in untrained)
         raise ValueError(
             f'{directory} was imported without {lacking}, and what stands there is random; train it first, '
-            f'with '
-            'pretrain/run_pretraining.py --train heads'
+            f'with {named("optbert-pretrain")} --train heads'
         )
     if start.alphas:
-        raise ValueError(f'{directory} still has its gates; fold them with tools/export_model.py first')
+        raise ValueError(f'{directory} still has its gates; fold them with {named("optbert-export")} first')
     return start
 
 

@@ -16,6 +16,7 @@ from ..architecture.named import bert_base, resolve
 from ..architecture.paper import Cell, PaperTable, load_table
 from ..architecture.parameters import LETTERS
 from ..pruning.recipe import PruneRecipe, unreachable
+from ..runs.programs import named
 from ..runs.recipe import option
 
 TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
@@ -44,7 +45,7 @@ class TableRecipe:
     table: int = option('its number in the paper', choices=TABLES)
     output: Path = option('where everything is written')
     base: Optional[Path] = option('model directory that stands where BERT-base stands in the paper', None)
-    shards: Optional[Path] = option('directory of shards that pretrain/make_shards.py made', None)
+    shards: Optional[Path] = option(f'directory of shards that {named("optbert-make-shards")} made', None)
     rows: Tuple[str, ...] = option('rows to run, such as optbert-h,bert-l; all unless given', ())
     tasks: Tuple[str, ...] = option(
         'tasks to run, such as mrpc,squad-v1.1; all of the table unless given', ()
@@ -66,11 +67,16 @@ class TableRecipe:
     alpha_steps: Optional[int] = option('steps of training the gates in a round, before --scale', None)
     recovery_steps: Optional[int] = option('steps of recovery in a round, before --scale', None)
     pruning: Optional[Path] = option(
-        "YAML file with further settings of pretrain/run_prune.py; method, widths and target are the row's",
+        f'YAML file with further settings of {named("optbert-prune")}; method, widths and target are '
+        'those of the row',
         None,
     )
-    glue: Optional[Path] = option('YAML file with further settings of finetune/run_glue.py', None)
-    squad: Optional[Path] = option('YAML file with further settings of finetune/run_squad.py', None)
+    glue: Optional[Path] = option(
+        f'YAML file with further settings of {named("optbert-finetune-glue")}', None
+    )
+    squad: Optional[Path] = option(
+        f'YAML file with further settings of {named("optbert-finetune-squad")}', None
+    )
     dry_run: bool = option(
         'measure a few steps, say what would be run and how long it takes, and write nothing', False
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import errno
 import functools
 import os
@@ -22,6 +23,27 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32, width=110)
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose errors are a `RecipeError`, and name the flag that a misspelt one is like."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise RecipeError([message])
+
+    def parse_args(self, args=None, namespace=None):
+        namespace, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            raise RecipeError(
+                [self._unknown(word) for word in unknown if word.startswith('-')]
+                or [f'too many words: {" ".join(unknown)}']
+            )
+        return namespace
+
+    def _unknown(self, word: str) -> str:
+        name = word.split('=')[0]
+        near = difflib.get_close_matches(name, self._option_string_actions, n=1)
+        return f'unknown flag {name}' + (f', did you mean {near[0]}?' if near else '; --help lists the flags')
+
+
 def parser_of(
     cls: Type[R], *, description: str, example: str, positional: Optional[str] = None
 ) -> argparse.ArgumentParser:
@@ -29,7 +51,7 @@ def parser_of(
 
     The first word is a recipe file, or the field named `positional` where a command has no recipe files; all
     words, if that is a tuple."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         description=f'{description}\n\nexample:\n  {example}', formatter_class=_Help, allow_abbrev=False
     )
     if positional is None:
@@ -86,13 +108,12 @@ def parse(
     RecipeError, FileNotFoundError
         With every problem named.
     """
-    given = vars(
-        parser_of(cls, description=description, example=example, positional=positional).parse_args(argv)
-    )
-    path = given.pop('recipe', None)
+    parser = parser_of(cls, description=description, example=example, positional=positional)
+    from_flags = vars(parser.parse_args(argv))
+    path = from_flags.pop('recipe', None)
     values = read_yaml(find_recipe(path)) if path else {}
-    values.update(given)
-    return fill(cls, values, source=path or 'command line')
+    values.update(from_flags)
+    return fill(cls, values, source=path or 'command line', flags=set(from_flags) - {positional})
 
 
 def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callable[..., int]:
@@ -103,7 +124,11 @@ def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callabl
     @functools.wraps(main)
     def run(argv: Optional[Sequence[str]] = None) -> int:
         try:
-            return main(argv) or 0
+            status = main(argv) or 0
+            sys.stdout.flush()
+            return status
+        except BrokenPipeError:  # nobody reads on, as behind `| head`
+            return _hushed()
         except RecipeError as error:
             return _complain(2, *error.problems)
         except Interrupted as error:  # the same on every worker, so rank 0 speaks for all
@@ -127,6 +152,13 @@ def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callabl
             return _complain(1, 'interrupted')
 
     return run
+
+
+def _hushed() -> int:
+    """Drop what else is written to standard output, and give the status of a program that SIGPIPE ended."""
+    with open(os.devnull, 'wb') as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def _rank() -> str:

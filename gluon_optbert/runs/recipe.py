@@ -121,8 +121,19 @@ def _kind(annotation: Any) -> str:
     return _KIND.get(inner, getattr(inner, '__name__', str(inner)))
 
 
-def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe') -> R:
+def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe', flags: Collection[str] = ()) -> R:
     """The recipe of type `cls` that `values` describe; every problem is reported at once.
+
+    Parameters
+    ----------
+    cls : type
+        A dataclass of fields made by `option`.
+    values : dict
+        By the names of the fields.
+    source : str
+        Where the values are from, for messages.
+    flags : collection of str
+        The fields whose values come from flags instead; messages name the flag.
 
     A class may have a method ``problems(self) -> list of str`` that says what is contradictory about its
     fields.
@@ -136,6 +147,7 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe') -> R:
     fields = {f.name: f for f in dataclasses.fields(cls)}
     problems, filled = [], {}
     for name, value in values.items():
+        shown = flag(name) if name in flags else f'{source}: {name}'
         if name not in fields:
             near = difflib.get_close_matches(str(name), fields, n=1)
             problems.append(
@@ -145,14 +157,14 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe') -> R:
         try:
             filled[name] = _convert(value, hints[name])
         except (ValueError, TypeError, OverflowError):
-            problems.append(f'{source}: {name} must be {_kind(hints[name])}, found {_shown(value)}')
+            problems.append(f'{shown} must be {_kind(hints[name])}, found {_shown(value)}')
             continue
         choices = fields[name].metadata.get('choices')
         chosen = filled[name] if isinstance(filled[name], tuple) else (filled[name],)
         for item in chosen:
             if choices and item is not None and item not in choices:
                 problems.append(
-                    f'{source}: {name} must be one of {", ".join(map(str, choices))}, found {_shown(item)}'
+                    f'{shown} must be one of {", ".join(map(str, choices))}, found {_shown(item)}'
                 )
     for name, f in fields.items():
         if f.metadata['required'] and name not in values:

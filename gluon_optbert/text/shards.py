@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 from gluonnlp.vocab import BERTVocab
 
+from ..runs.programs import named
 from ..text import vocabulary
 
 FORMAT = 'gluon_optbert shards'
@@ -27,7 +28,7 @@ VERSION = 1
 SPLITS = ('train', 'heldout')
 MANIFEST = 'manifest.json'
 VOCABULARY = 'vocab.txt'
-REMAKE = 'make the shards again with pretrain/make_shards.py'
+REMAKE = f'make the shards again with {named("optbert-make-shards")}'
 
 _SHARD_NAME = re.compile(r'(train|heldout)-[0-9]{5,9}\.npz')
 _HASH = re.compile(r'[0-9a-f]{64}')
@@ -315,7 +316,7 @@ def _read_manifest(directory: Path) -> Any:
     path = directory / MANIFEST
     if not directory.is_dir():
         raise FileNotFoundError(
-            f'{directory}: no such directory of shards; make one with pretrain/make_shards.py'
+            f'{directory}: no such directory of shards; make one with {named("optbert-make-shards")}'
         )
     if not path.is_file():
         raise FileNotFoundError(f'{path}: not there, so this is no finished directory of shards; {REMAKE}')

@@ -13,6 +13,7 @@ from ..architecture.parameters import parameter_table
 from ..network.model import OptBERTModel, named_parameters
 from ..network.precision import TRAINING_PRECISIONS, check_precision
 from ..network.settings import NetworkSettings
+from ..runs.programs import named
 from ..runs.recipe import option
 from ..text.shards import Shards
 from ..text.vocabulary import vocabulary_hash
@@ -134,7 +135,7 @@ class WeightRecipe:
 class TrainingRecipe(WeightRecipe):
     """What every run that trains weights by equation (1) has in common."""
 
-    shards: Path = option('directory of shards, made by pretrain/make_shards.py')
+    shards: Path = option(f'directory of shards, made by {named("optbert-make-shards")}')
     seed: int = option('random seed of initial weights, data order and dropout', 1)
     evaluate_every: int = option(
         'steps between evaluations on held-out data; 0 for only one, at the end', 1000
@@ -191,7 +192,7 @@ class PretrainRecipe(TrainingRecipe):
         if self.initial_std <= 0:
             found.append(f'initial_std must be above 0, found {self.initial_std}')
         if self.train == 'heads' and self.model is None:
-            found.append('train heads goes with model, a directory that tools/import_checkpoint.py made')
+            found.append(f'train heads goes with model, a directory that {named("optbert-import")} made')
         return found
 
 

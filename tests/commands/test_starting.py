@@ -10,11 +10,12 @@ from helpers.commands import call
 from helpers.tiny import ROOT, run
 
 from gluon_optbert.commands import starting
+from gluon_optbert.runs import programs
 from gluon_optbert.runs.recipe import packaged_recipes
 
 MODULES = {
     name: 'import_checkpoint' if name == 'optbert-import' else name[len('optbert-') :].replace('-', '_')
-    for name in starting.SCRIPTS
+    for name in programs.SCRIPTS
 }
 
 
@@ -36,20 +37,20 @@ def test_setup_installs_every_command():
     assert stems - {'__init__', 'starting'} == set(MODULES.values())
 
 
-@pytest.mark.parametrize('name', starting.SCRIPTS)
+@pytest.mark.parametrize('name', programs.SCRIPTS)
 def test_script_is_the_command(name):
     module = importlib.import_module(f'gluon_optbert.commands.{MODULES[name]}')
-    text = (ROOT / starting.SCRIPTS[name]).read_text(encoding='utf-8')
+    text = (ROOT / programs.SCRIPTS[name]).read_text(encoding='utf-8')
     assert f'from gluon_optbert.commands.{MODULES[name]} import main' in text
     assert len(text.splitlines()) < 20 and module.__doc__ in text
 
 
-@pytest.mark.parametrize('name', starting.SCRIPTS)
+@pytest.mark.parametrize('name', programs.SCRIPTS)
 def test_help_names_the_command_as_it_was_started(name, monkeypatch, capsys):
     main = importlib.import_module(f'gluon_optbert.commands.{MODULES[name]}').main
     for program, wanted in (
         (f'/usr/bin/{name}', name),
-        (starting.SCRIPTS[name], f'python {starting.SCRIPTS[name]}'),
+        (programs.SCRIPTS[name], f'python {programs.SCRIPTS[name]}'),
     ):
         monkeypatch.setattr('sys.argv', [program])
         with pytest.raises(SystemExit) as ended:

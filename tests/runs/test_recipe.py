@@ -1,6 +1,9 @@
 """Recipes: filled from YAML and flags, checked whole, saved and read back."""
 
 import dataclasses
+import signal
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Optional, Tuple
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.commands import call
-from helpers.tiny import ROOT
+from helpers.tiny import ROOT, environment
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -300,8 +303,48 @@ def test_script_shows_help_and_refuses_nonsense(script):
 
 
 def test_abbreviated_flags_are_refused():
-    with pytest.raises(SystemExit):
+    with pytest.raises(RecipeError, match='unknown flag --flo, did you mean --flour'):
         parsed(['--flo', 'mill'])
+
+
+@pytest.mark.parametrize(
+    'words, said',
+    [
+        (['--flour', 'mill', '--kinf', 'rye'], 'unknown flag --kinf, did you mean --kind?'),
+        (['--flour', 'mill', '--kinf=rye'], 'unknown flag --kinf, did you mean --kind?'),
+        (['--flour', 'mill', '--qqqq', '1'], 'unknown flag --qqqq; --help lists the flags'),
+        (['--flour'], 'argument --flour: expected one argument'),
+        (['one.yaml', 'two.yaml'], 'too many words: two.yaml'),
+    ],
+)
+def test_words_that_are_no_flags_are_one_line_with_the_flag_that_was_meant(words, said, capsys):
+    assert command(lambda argv: parsed(argv))(words) == 2
+    assert capsys.readouterr().err == f'error: {said}\n'
+
+
+def test_value_is_blamed_on_the_flag_or_the_file_that_has_it(tmp_path):
+    path = tmp_path / 'bread.yaml'
+    path.write_text('flour: mill\nkind: spelt\nsalt: much\n')
+    with pytest.raises(RecipeError) as caught:
+        parsed([str(path), '--kind', 'barley'])
+    assert sorted(caught.value.problems) == [
+        "--kind must be one of rye, wheat, found 'barley'",
+        f"{path}: salt must be a number, found 'much'",
+    ]
+
+
+@pytest.mark.parametrize('lines', [3, 100_000])
+def test_command_whose_reader_has_gone_ends_quietly(lines):
+    program = (
+        'import sys\nfrom gluon_optbert.runs.command_line import command\n'
+        f'main = command(lambda argv: [print("line") for _ in range({lines})] and None)\nsys.exit(main())'
+    )
+    words = [sys.executable, '-c', program]
+    with subprocess.Popen(
+        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == '' and process.wait() == 128 + signal.SIGPIPE
 
 
 def test_wrong_fields_and_contradictions_are_reported_together():
