@@ -145,7 +145,7 @@ def recipe_of(cls: Type[R], recipe: Union[None, str, Path, R], given: Mapping[st
     TypeError
         If `recipe` is something else.
     """
-    from .runs.recipe import fill, find_recipe, read_yaml, to_dict
+    from .runs.recipe import check_alternatives, fill, find_recipe, read_yaml, to_dict
 
     values: Dict[str, Any] = {}
     if isinstance(recipe, cls):
@@ -154,11 +154,13 @@ def recipe_of(cls: Type[R], recipe: Union[None, str, Path, R], given: Mapping[st
         values = to_dict(recipe)
     elif isinstance(recipe, (str, Path)):
         values = read_yaml(find_recipe(recipe))
+        check_alternatives(cls, values)
     elif recipe is not None:
         raise TypeError(
             f'a recipe is a {cls.__name__}, the name of a recipe or of its file, or keywords; found '
             f'{type(recipe).__name__}'
         )
+    check_alternatives(cls, given)
     return fill(
         cls, {**values, **given}, source=str(recipe) if isinstance(recipe, (str, Path)) else 'keywords'
     )

@@ -1,20 +1,52 @@
 """Pre-train a BERT of any widths on shards."""
 
+import shlex
+from typing import List
+
 from .. import PretrainRecipe, pretrain
 from ..runs.command_line import parse
+from ..runs.progress import Progress
+from ..text.frequencies import frequency_loss
+from ..text.shards import Shards
 from ..training.distributed import Workers
 from .starting import command, line
+
+FURTHER = 4  # times the steps that are proposed where they were not enough
+
+
+def advice(recipe: PretrainRecipe, progress: Progress) -> List[str]:
+    """What the run came to, where to look, and the command that comes next."""
+    prune = ['--model', recipe.output, '--shards', recipe.shards, '--output', 'runs/pruned']
+    following = f'next: {line("optbert-prune", *prune, recipe="pretrain/small_prune")}'
+    measured = progress.held_out
+    if measured is None:
+        return [following]
+    guessed = frequency_loss(Shards.open(recipe.shards, split='heldout'))
+    lines = [
+        f'held-out MLM loss {measured.mlm_loss:.2f} nats, {measured.mlm_accuracy:.1%} of the tokens right; '
+        f'guessing by the frequency of tokens: {guessed:.2f} nats'
+    ]
+    if measured.mlm_loss < guessed:
+        lines.append(
+            f'look whether mlm_loss still falls at the end of {recipe.output}/metrics.jsonl: if so, more '
+            'steps before pruning are worth their time'
+        )
+        return [*lines, following]
+    further = f'--steps {FURTHER * recipe.steps} --output {shlex.quote(f"{recipe.output}-2")}'
+    return [
+        *lines,
+        'the network predicts no better than guessing: it is too early to prune it',
+        f'next: the same command with {further}',
+    ]
 
 
 @command
 def main(argv=None):
-    """Parse the recipe, train, and say what was written."""
+    """Parse the recipe, train, and say what was written and what comes next."""
     words = ['--shards', 'shards', '--output', 'models/small']
     example = line('optbert-pretrain', *words, recipe='pretrain/small', workers=2)
     recipe = parse(PretrainRecipe, argv, description=__doc__, example=example)
     workers = Workers()
-    pretrain(recipe, workers=workers)
+    progress = pretrain(recipe, workers=workers)
     if workers.first:
-        words = ['--model', recipe.output, '--shards', recipe.shards, '--output', 'runs/pruned']
-        following = line('optbert-prune', *words, recipe='pretrain/small_prune')
-        print(f'wrote {recipe.output}\nnext: {following}')
+        print('\n'.join([f'wrote {recipe.output}', *advice(recipe, progress)]))

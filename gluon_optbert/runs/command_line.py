@@ -15,7 +15,7 @@ import typing
 from typing import Callable, Optional, Sequence, Type
 
 from .failures import Interrupted, RunFailed
-from .recipe import R, RecipeError, _unwrapped, fill, find_recipe, flag, read_yaml
+from .recipe import R, RecipeError, _unwrapped, check_alternatives, fill, find_recipe, flag, read_yaml
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -112,6 +112,8 @@ def parse(
     from_flags = vars(parser.parse_args(argv))
     path = from_flags.pop('recipe', None)
     values = read_yaml(find_recipe(path)) if path else {}
+    for origin in (values, from_flags):
+        check_alternatives(cls, origin)
     values.update(from_flags)
     return fill(cls, values, source=path or 'command line', flags=set(from_flags) - {positional})
 

@@ -8,7 +8,7 @@ import numbers
 import reprlib
 import typing
 from pathlib import Path
-from typing import Any, Collection, Dict, Optional, Sequence, Type, TypeVar, Union
+from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Type, TypeVar, Union
 
 import yaml
 
@@ -176,6 +176,21 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe', flags:
     if problems:
         raise RecipeError(problems)
     return recipe
+
+
+def check_alternatives(cls: Type[R], values: Mapping[str, Any]) -> None:
+    """Raise RecipeError if one of the values makes another one useless.
+
+    The class lists such fields in ``ALTERNATIVES``, as pairs with the reason. Only values from one place are
+    compared: those of a recipe file, or the flags that override it.
+    """
+    problems = [
+        f'{flag(one)} and {flag(other)} exclude each other: {reason}'
+        for one, other, reason in getattr(cls, 'ALTERNATIVES', ())
+        if values.get(one) is not None and values.get(other) is not None
+    ]
+    if problems:
+        raise RecipeError(problems)
 
 
 def checked(recipe: R, *, source: str = 'recipe') -> R:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple
 
 from gluonnlp.vocab import BERTVocab
 from mxnet import gluon
@@ -169,6 +169,10 @@ class TrainingRecipe(WeightRecipe):
 @dataclasses.dataclass(frozen=True)
 class PretrainRecipe(TrainingRecipe):
     """A pre-training run."""
+
+    ALTERNATIVES: ClassVar[Tuple[Tuple[str, str, str], ...]] = (
+        ('model', 'architecture', 'a model directory has an architecture of its own'),
+    )
 
     architecture: str = option('its name (l4_h256_a4, bert_base), or a file, or JSON', 'bert_base')
     model: Optional[Path] = option('model directory to start from instead of random weights', None)

@@ -1,0 +1,81 @@
+"""What follows from pre-training: pruning where the network has learnt something, more steps elsewhere."""
+
+import numpy as np
+import pytest
+from helpers.commands import call
+from helpers.pretrained import recipe_for
+
+from gluon_optbert.commands.pretrain import advice
+from gluon_optbert.runs.progress import Progress
+from gluon_optbert.text.frequencies import frequency_loss
+
+
+def measured(mlm_loss):
+    return Progress(mlm_loss=mlm_loss, mlm_accuracy=0.1, nsp_loss=0.7, nsp_accuracy=0.5, instances=16)
+
+
+def test_frequency_loss_is_the_entropy_of_the_masked_tokens(shards):
+    fields = shards['heldout'].read(0)
+    tokens = fields['masked_lm_ids'][fields['masked_lm_weights'] > 0]
+    shares = np.unique(tokens, return_counts=True)[1] / len(tokens)
+    assert frequency_loss(shards['heldout']) == pytest.approx(-(shares * np.log(shares)).sum())
+
+
+def test_network_that_has_learnt_something_is_pruned_next(shards_directory, shards, tmp_path):
+    recipe = recipe_for(shards_directory, tmp_path / 'model')
+    said = advice(recipe, measured(frequency_loss(shards['heldout']) - 0.01))
+    assert said[0].startswith('held-out MLM loss ') and '10.0% of the tokens right' in said[0]
+    assert f'mlm_loss still falls at the end of {recipe.output}/metrics.jsonl' in said[1]
+    assert (
+        said[-1].startswith('next: python pretrain/run_prune.py ') and f'--model {recipe.output}' in said[-1]
+    )
+
+
+def test_network_that_guesses_is_trained_further(shards_directory, shards, tmp_path):
+    recipe = recipe_for(shards_directory, tmp_path / 'my model')
+    said = advice(recipe, measured(frequency_loss(shards['heldout']) + 0.01))
+    assert said[-1] == f"next: the same command with --steps 24 --output '{tmp_path}/my model-2'"
+    assert not any('run_prune' in text for text in said)
+
+
+def test_run_without_a_measurement_has_no_figures(shards_directory, tmp_path):
+    [said] = advice(recipe_for(shards_directory, tmp_path / 'model'), Progress(step=6))
+    assert said.startswith('next: python pretrain/run_prune.py ')
+
+
+@pytest.mark.parametrize('by', ['flags', 'file'])
+def test_architecture_beside_a_model_is_refused(shards_directory, model_directory, tmp_path, by):
+    words = {'model': model_directory, 'architecture': 'bert_base'}
+    (tmp_path / 'recipe.yaml').write_text(''.join(f'{name}: {value}\n' for name, value in words.items()))
+    flags = [str(word) for name, value in words.items() for word in (f'--{name}', value)]
+    done = call(
+        'pretrain/run_pretraining.py',
+        *(flags if by == 'flags' else [tmp_path / 'recipe.yaml']),
+        *('--shards', shards_directory, '--output', tmp_path / 'out'),
+    )
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(
+        'error: --model and --architecture exclude each other: a model directory has '
+    )
+
+
+def test_model_replaces_the_architecture_of_a_recipe_file(shards_directory, model_directory, tmp_path):
+    """As where an imported model is trained further by a packaged recipe."""
+    values = recipe_for(shards_directory, tmp_path / 'out', steps=1)
+    (tmp_path / 'recipe.yaml').write_text('architecture: bert_base\nbatch_size: 8\nsteps: 1\n')
+    done = call(
+        'pretrain/run_pretraining.py',
+        *(tmp_path / 'recipe.yaml', '--model', model_directory),
+        *('--shards', shards_directory, '--output', values.output),
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'held-out MLM loss ' in done.stdout
+
+
+def test_keywords_that_exclude_each_other_are_refused(shards_directory, model_directory, tmp_path):
+    import gluon_optbert as opt
+
+    with pytest.raises(ValueError, match='--model and --architecture exclude each other'):
+        opt.pretrain(
+            model=model_directory, architecture='bert_base', shards=shards_directory, output=tmp_path / 'out'
+        )
