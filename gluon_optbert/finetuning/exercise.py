@@ -11,6 +11,7 @@ from gluonnlp.base import get_home_dir
 
 from ..architecture.heads import Head
 from ..network.saved_model import SavedModel
+from ..runs.fetching import fetching, reason
 from ..tasks.features import Features
 from ..training.distributed import Workers
 
@@ -83,10 +84,11 @@ def data_directory(
     for path in (directory / file for file in files if workers.local_rank == 0):
         try:
             if not path.is_file():
-                load(path.stem, str(path.parent))
+                with fetching(path):
+                    load(path.stem, str(path.parent))
         except Exception as error:  # whatever sockets, zip files and checksums raise
             raise FileNotFoundError(
-                f'{path}: GluonNLP could not fetch it ({type(error).__name__}: {error}); put the files '
+                f'{path}: GluonNLP could not fetch it ({reason(error)}); put the files '
                 'there yourself, or give their directory with --data'
             ) from error
     workers.barrier('fetched')

@@ -18,6 +18,7 @@ from ..architecture.heads import PRETRAINING, Head
 from ..architecture.named import uniform
 from ..runs.arrays import BFLOAT16, read_arrays
 from ..runs.failures import RunFailed
+from ..runs.fetching import fetching, reason
 from ..text.vocabulary import read_vocabulary, vocabulary_of
 from .foreign import array_of, existing, read_json, read_sharded, read_small
 from .name_maps import QUESTION_ANSWERING, look_up
@@ -372,12 +373,12 @@ def read_zoo(name: str) -> Source:
     prefix = next(prefix for prefix in ZOO if name.startswith(prefix))
     root = bert.get_home_dir()
     try:
-        path = Path(model_store.get_model_file(name, root=f'{root}/models'))
-        tokens = _load_pretrained_vocab(name[len(prefix) :], f'{root}/models', BERTVocab).idx_to_token
+        with fetching(name):
+            path = Path(model_store.get_model_file(name, root=f'{root}/models'))
+            tokens = _load_pretrained_vocab(name[len(prefix) :], f'{root}/models', BERTVocab).idx_to_token
     except Exception as error:  # whatever the network, the disk and a broken archive raise in two libraries
-        reason = str(error).split('\n')[0]
         raise RunFailed(
-            f'{name}: could not be fetched ({type(error).__name__}: {reason}); give the .params file itself'
+            f'{name}: could not be fetched ({reason(error)}); give the .params file itself'
         ) from error
     arrays, heads = read_params(path), int(prefix.split('_')[3])
     return Source(
