@@ -14,7 +14,7 @@ R = TypeVar('R')
 
 # A run has the module of its function, and the module and the class of its recipe.
 RUNS = {
-    'make_shards': ('text.make_shards', 'text.make_shards', 'ShardRecipe'),
+    'make_shards': ('text.make_shards', 'text.shard_recipe', 'ShardRecipe'),
     'import_checkpoint': ('importing.convert', 'importing.convert', 'ImportRecipe'),
     'pretrain': ('training.pretrain', 'training.recipe', 'PretrainRecipe'),
     'prune': ('pruning.algorithm', 'pruning.recipe', 'PruneRecipe'),

@@ -18,7 +18,7 @@ import pytest
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.runs.staging import new_directory
-from gluon_optbert.text import make_shards as corpus
+from gluon_optbert.text import chunk_workers
 from gluon_optbert.text.make_shards import ShardRecipe, make_shards
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.text.vocabulary import read_vocabulary, vocabulary_of, write_vocabulary
@@ -276,7 +276,7 @@ class _Dying:
     """A worker that kills its process at the third chunk."""
 
     def __init__(self, recipe):
-        self.honest, self.done = corpus._Worker(recipe), 0
+        self.honest, self.done = chunk_workers._Worker(recipe), 0
 
     def make(self, chunk):
         if chunk.number == 2:
@@ -285,12 +285,12 @@ class _Dying:
 
 
 def _start_dying(recipe):
-    corpus._worker = _Dying(recipe)
+    chunk_workers._worker = _Dying(recipe)
 
 
 @pytest.mark.slow
 def test_a_worker_that_dies_ends_the_job_and_leaves_nothing(root, monkeypatch):
-    monkeypatch.setattr(corpus, '_start_worker', _start_dying)
+    monkeypatch.setattr(chunk_workers, '_start_worker', _start_dying)
     with pytest.raises(RunFailed, match='a worker process died'):
         make_shards(recipe_of(root, workers=2))
     assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
