@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 import yaml
@@ -82,13 +82,9 @@ def write_model(
     check_parameters(model.parameters, model.architecture, model.head)
     if model.alphas:
         check_alphas(model.alphas, model.architecture)
-    arrays = dict(model.parameters)
-    arrays.update({gate_name(key): alpha for key, alpha in (model.alphas or {}).items() if len(alpha)})
     with new_directory(directory, replace=replace) as staged:
         (staged / 'architecture.json').write_text(model.architecture.to_json(), encoding='utf-8')
-        write_arrays(
-            staged / 'model.params', {name: np.asarray(value, np.float32) for name, value in arrays.items()}
-        )
+        _write_parameters(staged / 'model.params', model)
         write_vocabulary(model.vocabulary, staged / 'vocab.txt')
         (staged / 'recipe.yaml').write_text(
             yaml.safe_dump(dict(model.recipe), sort_keys=False), encoding='utf-8'
@@ -99,6 +95,13 @@ def write_model(
         for name, content in (extra or {}).items():
             (staged / name).write_bytes(content)
         write_manifest(staged, form=FORMAT, version=VERSION)
+
+
+def _write_parameters(path: Path, model: SavedModel) -> None:
+    """Write the parameters, and behind them the gates if there are some."""
+    arrays = dict(model.parameters)
+    arrays.update({gate_name(key): alpha for key, alpha in (model.alphas or {}).items() if len(alpha)})
+    write_arrays(path, {name: np.asarray(value, np.float32) for name, value in arrays.items()})
 
 
 def read_model(directory: Path) -> SavedModel:
@@ -118,27 +121,13 @@ def read_model(directory: Path) -> SavedModel:
         (directory / 'architecture.json').read_text(encoding='utf-8', errors='replace'),
         source=str(directory / 'architecture.json'),
     )
-    arrays = read_arrays(directory / 'model.params')
-    arrays.pop(TIED, None)
-    gates = {gate_name(key): key for key in architecture.widths()}
-    alphas = {gates[name]: arrays.pop(name) for name in list(arrays) if name in gates}
+    parameters, alphas = _read_parameters(directory / 'model.params', architecture)
     try:
-        head = (
-            PRETRAINING
-            if HEAD not in manifest['files']
-            else Head.from_dict(json.loads((directory / HEAD).read_text(encoding='utf-8')), source=HEAD)
-        )
-        check_parameters(arrays, architecture, head)
+        head = _read_head(directory / HEAD) if HEAD in manifest['files'] else PRETRAINING
+        check_parameters(parameters, architecture, head)
         if alphas:
             check_alphas(alphas, architecture)
-        progress = json.loads((directory / 'progress.json').read_text(encoding='utf-8'))
-        recipe = load_yaml((directory / 'recipe.yaml').read_bytes(), source='recipe.yaml') or {}
-        if (
-            not isinstance(progress, dict)
-            or not isinstance(recipe, dict)
-            or any(type(progress.get(name, 0)) is not int for name in ('step', 'earlier_steps'))
-        ):
-            raise ValueError('progress.json and recipe.yaml are mappings, and steps are whole numbers')
+        recipe, progress = _read_story(directory)
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{directory}: {error}') from error
     vocabulary = read_vocabulary(directory / 'vocab.txt')
@@ -147,4 +136,30 @@ def read_model(directory: Path) -> SavedModel:
             f'{directory}: the vocabulary has {len(vocabulary)} tokens, the architecture '
             f'{architecture.vocab_size}'
         )
-    return SavedModel(architecture, arrays, vocabulary, recipe, progress, alphas or None, head)
+    return SavedModel(architecture, parameters, vocabulary, recipe, progress, alphas or None, head)
+
+
+def _read_parameters(path: Path, architecture: Architecture) -> Tuple[Parameters, Alphas]:
+    """The parameters of a file, and the gates in it, which are not checked yet."""
+    arrays = read_arrays(path)
+    arrays.pop(TIED, None)
+    gates = {gate_name(key): key for key in architecture.widths()}
+    alphas = {gates[name]: arrays.pop(name) for name in list(arrays) if name in gates}
+    return arrays, alphas
+
+
+def _read_head(path: Path) -> Head:
+    return Head.from_dict(json.loads(path.read_text(encoding='utf-8')), source=path.name)
+
+
+def _read_story(directory: Path) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """The recipe of the run that wrote a model, and how far it came; ValueError if they are neither."""
+    progress = json.loads((directory / 'progress.json').read_text(encoding='utf-8'))
+    recipe = load_yaml((directory / 'recipe.yaml').read_bytes(), source='recipe.yaml') or {}
+    if (
+        not isinstance(progress, dict)
+        or not isinstance(recipe, dict)
+        or any(type(progress.get(name, 0)) is not int for name in ('step', 'earlier_steps'))
+    ):
+        raise ValueError('progress.json and recipe.yaml are mappings, and steps are whole numbers')
+    return recipe, progress
