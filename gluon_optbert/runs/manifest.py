@@ -52,13 +52,13 @@ def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any
     try:
         manifest = json.loads(path.read_text(encoding='utf-8'))
         files = dict(manifest['files'])
-        found = manifest['format'], manifest['version']
+        kind = manifest['format'], manifest['version']
         stated = {str(name): (int(entry['bytes']), str(entry['sha256'])) for name, entry in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f'{path}: not a manifest ({type(error).__name__}: {error!s:.200})') from error
-    if found != (form, version):
+    if kind != (form, version):
         raise ValueError(
-            f'{path}: this is {found[0]!r:.80} version {found[1]!r:.80}, wanted {form!r} version {version}'
+            f'{path}: this is {kind[0]!r:.80} version {kind[1]!r:.80}, wanted {form!r} version {version}'
         )
     problems = []
     for name, (size, digest) in stated.items():

@@ -271,10 +271,10 @@ def read_yaml(path: Path) -> Dict[str, Any]:
     """
     path = Path(path)
     try:
-        found = path.is_file()
+        is_file = path.is_file()
     except OSError as error:  # a name that is too long, for one
         raise FileNotFoundError(f'{str(path)[:200]}: no recipe file ({error.strerror})') from error
-    if not found:
+    if not is_file:
         raise FileNotFoundError(
             f'{path if str(path).isprintable() else repr(str(path))}: no such recipe file'
         )

@@ -76,11 +76,11 @@ def list_files(inputs: Iterable[Path]) -> List[Path]:
         if root.is_file():
             files.append(root)
         elif root.is_dir():
-            found = [Path(folder, name) for folder, folders, names in os.walk(root) for name in names]
+            paths = [Path(folder, name) for folder, folders, names in os.walk(root) for name in names]
             files += sorted(
                 (
                     path
-                    for path in found
+                    for path in paths
                     if path.is_file()
                     and not any(part.startswith('.') for part in path.relative_to(root).parts)
                 ),

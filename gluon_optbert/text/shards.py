@@ -217,10 +217,10 @@ class Shards:
         problems = _manifest_problems(manifest)
         if problems:
             raise ValueError(f'{directory / MANIFEST}: {"; ".join(problems)}; {REMAKE}')
-        found = manifest['vocabulary']['sha256']
-        if vocabulary_hash is not None and found != vocabulary_hash:
+        own_hash = manifest['vocabulary']['sha256']
+        if vocabulary_hash is not None and own_hash != vocabulary_hash:
             raise ValueError(
-                f'{directory}: a shard made with another vocabulary (sha256 {found[:12]}…, the model has '
+                f'{directory}: a shard made with another vocabulary (sha256 {own_hash[:12]}…, the model has '
                 f'{vocabulary_hash[:12]}…); make shards with the --vocab of the model'
             )
         if split not in manifest['splits']:
@@ -236,7 +236,7 @@ class Shards:
             manifest['max_seq_length'],
             manifest['max_predictions'],
             manifest['vocabulary']['size'],
-            found,
+            own_hash,
             files,
             manifest,
         )

@@ -61,14 +61,14 @@ def backward(
         for parameter in parameters.values():
             parameter.zero_grad()
     share = len(batch.input_ids) // phase.accumulate
-    found: List[Any] = []
+    part_sums: List[Any] = []
     held: List[mx.nd.NDArray] = []
     for i in range(phase.accumulate):
         with autograd.record():
             parts = objective.loss_sums(batch, slice(i * share, (i + 1) * share))
             loss = functools.reduce(operator.add, (part * factor for part, factor in zip(parts, factors)))
         loss.backward()
-        found.append(parts)
+        part_sums.append(parts)
         if phase.accumulate > 1 and not in_place:
             gradients = [parameter.grad() for parameter in parameters.values()]
             for gradient, before in zip(gradients, held):
@@ -78,7 +78,7 @@ def backward(
         for parameter in parameters.values():
             gradient = parameter.grad()
             gradient /= scale
-    sums = np.array([[float(value.asscalar()) for value in parts] for parts in found]).sum(axis=0)
+    sums = np.array([[float(value.asscalar()) for value in parts] for parts in part_sums]).sum(axis=0)
     return sums / totals
 
 

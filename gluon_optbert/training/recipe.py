@@ -53,22 +53,22 @@ class WeightRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = []
+        problems = []
         for name in ('batch_size', 'accumulate', 'keep'):
             if getattr(self, name) < 1:
-                found.append(f'{name} must be at least 1, found {getattr(self, name)}')
+                problems.append(f'{name} must be at least 1, found {getattr(self, name)}')
         for name in ('log_every', 'checkpoint_every'):
             if getattr(self, name) < 0:
-                found.append(f'{name} must not be negative, found {getattr(self, name)}')
+                problems.append(f'{name} must not be negative, found {getattr(self, name)}')
         for name in ('warmup', 'dropout'):
             if not 0 <= getattr(self, name) < 1:
-                found.append(f'{name} must be at least 0 and below 1, found {getattr(self, name)}')
+                problems.append(f'{name} must be at least 0 and below 1, found {getattr(self, name)}')
         for name in ('learning_rate', 'clip_norm'):
             if getattr(self, name) <= 0:
-                found.append(f'{name} must be above 0, found {getattr(self, name)}')
+                problems.append(f'{name} must be above 0, found {getattr(self, name)}')
         if self.weight_decay < 0:
-            found.append(f'weight_decay must not be negative, found {self.weight_decay}')
-        return found
+            problems.append(f'weight_decay must not be negative, found {self.weight_decay}')
+        return problems
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""
@@ -144,13 +144,13 @@ class TrainingRecipe(WeightRecipe):
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = super().problems()
+        problems = super().problems()
         if self.evaluation_limit < 1:
-            found.append(f'evaluation_limit must be at least 1, found {self.evaluation_limit}')
+            problems.append(f'evaluation_limit must be at least 1, found {self.evaluation_limit}')
         for name in ('evaluate_every', 'seed'):
             if getattr(self, name) < 0:
-                found.append(f'{name} must not be negative, found {getattr(self, name)}')
-        return found
+                problems.append(f'{name} must not be negative, found {getattr(self, name)}')
+        return problems
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""
@@ -190,14 +190,14 @@ class PretrainRecipe(TrainingRecipe):
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = super().problems()
+        problems = super().problems()
         if self.steps < 1:
-            found.append(f'steps must be at least 1, found {self.steps}')
+            problems.append(f'steps must be at least 1, found {self.steps}')
         if self.initial_std <= 0:
-            found.append(f'initial_std must be above 0, found {self.initial_std}')
+            problems.append(f'initial_std must be above 0, found {self.initial_std}')
         if self.train == 'heads' and self.model is None:
-            found.append(f'train heads goes with model, a directory that {named("optbert-import")} made')
-        return found
+            problems.append(f'train heads goes with model, a directory that {named("optbert-import")} made')
+        return problems
 
 
 def open_shards(directory: Path, vocabulary: Optional[BERTVocab] = None) -> Dict[str, Shards]:

@@ -30,8 +30,8 @@ class States:
 
     def steps(self) -> List[int]:
         """The steps that have a checkpoint, increasing."""
-        found = [re.fullmatch(r'step-(\d+)', path.name) for path in self.directory.glob('step-*')]
-        return sorted(int(match.group(1)) for match in found if match)
+        matches = [re.fullmatch(r'step-(\d+)', path.name) for path in self.directory.glob('step-*')]
+        return sorted(int(match.group(1)) for match in matches if match)
 
     def _path(self, step: int) -> Path:
         return self.directory / f'step-{step:08d}'

@@ -96,8 +96,8 @@ def test_articles_lose_their_tags_and_titles(tmp_path):
 def test_given_sentences_are_kept_and_blank_lines_separate_documents(tmp_path):
     path = written(tmp_path / 'text', SENTENCES)
     assert detect_layout(path) == 'sentences'
-    found = [sentences_of(document) for document in read_documents(path)]
-    assert found == [
+    sentences = [sentences_of(document) for document in read_documents(path)]
+    assert sentences == [
         ['This is one sentence.', 'This is another!'],
         ['A new document begins.'],
         ['"Does it?"'],
@@ -107,8 +107,8 @@ def test_given_sentences_are_kept_and_blank_lines_separate_documents(tmp_path):
 def test_moses_tokens_are_put_together(tmp_path):
     path = written(tmp_path / 'text', MOSES)
     assert detect_layout(path) == 'moses'
-    found = [sentences_of(document) for document in read_documents(path)]
-    assert found == [['It isn\'t a well-known "fact".', 'He paid (much).'], ['No, he did not!']]
+    sentences = [sentences_of(document) for document in read_documents(path)]
+    assert sentences == [['It isn\'t a well-known "fact".', 'He paid (much).'], ['No, he did not!']]
 
 
 def test_an_article_of_wikitext_is_one_document_without_headings(tmp_path):
@@ -190,8 +190,8 @@ def test_no_licence_text_survives_and_no_prose_is_lost(tmp_path, start, end):
     )
     path = written(tmp_path / 'book.txt', f'{header}{start}\n\n\n{PROSE}\n\n\n{end}\n\n{LICENCE}')
     plain = written(tmp_path / 'plain.txt', PROSE)
-    found = [lines for lines in lines_of(path) if 'some legal words' not in lines]
-    assert found == lines_of(plain, 'book')
+    legible = [lines for lines in lines_of(path) if 'some legal words' not in lines]
+    assert legible == lines_of(plain, 'book')
 
 
 def test_two_framed_books_in_a_file_are_two_documents(tmp_path):
@@ -246,8 +246,8 @@ def test_speech_is_split_but_its_tag_stays():
 def test_a_text_without_borders_counts_as_several_documents(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, 'LONGEST_DOCUMENT', 100)
     path = written(tmp_path / 'text', 'This is a sentence of some length.\n' * 10)
-    found = lines_of(path)
-    assert [len(lines) for lines in found] == [3, 3, 3, 1]
+    pieces = lines_of(path)
+    assert [len(lines) for lines in pieces] == [3, 3, 3, 1]
 
 
 def test_files_come_in_the_order_of_their_paths_and_hidden_ones_do_not(tmp_path):

@@ -35,8 +35,8 @@ def instances_of(documents, spec, seed=0, continues=None):
 def unmasked(record):
     """The tokens of a record as they were, and its two segments."""
     ids = record['input_ids'].astype(np.int64)
-    given = record['masked_lm_weights'] > 0
-    ids[record['masked_lm_positions'][given]] = record['masked_lm_ids'][given]
+    masked = record['masked_lm_weights'] > 0
+    ids[record['masked_lm_positions'][masked]] = record['masked_lm_ids'][masked]
     ids = ids[: record['valid_lengths']]
     middle = int(np.argmax(ids == SEP))
     return ids, ids[1:middle], ids[middle + 1 : -1]
@@ -120,11 +120,11 @@ def test_masking_rates():
     spec = spec_of(128, 20, vocabulary_size=30000)
     documents = [[generator.randint(FIRST, 30000, size=25).tolist() for _ in range(60)] for _ in range(40)]
     records = instances_of(documents, spec)
-    given = records['masked_lm_weights'] > 0
+    masked = records['masked_lm_weights'] > 0
     now = np.take_along_axis(records['input_ids'], records['masked_lm_positions'].astype(np.int64), axis=1)[
-        given
+        masked
     ]
-    was = records['masked_lm_ids'][given]
+    was = records['masked_lm_ids'][masked]
     count = len(was)
     sigma = 0.5 / count**0.5  # of a share, at most; five of them pass by chance once in two million runs
     assert count > 7000
@@ -134,7 +134,7 @@ def test_masking_rates():
         abs(count / records['valid_lengths'].sum() - 0.15) < 0.005
     )  # rounding to whole tokens, and at most 20
     places = np.concatenate([np.arange(1, n - 1) / n for n in records['valid_lengths']])
-    chosen = (records['masked_lm_positions'] / records['valid_lengths'][:, np.newaxis])[given]
+    chosen = (records['masked_lm_positions'] / records['valid_lengths'][:, np.newaxis])[masked]
     assert abs(chosen.mean() - places.mean()) < 0.02  # no preferred place
 
 

@@ -84,16 +84,16 @@ def bytes_of(directory):
 def texts_of(directory, split):
     """Every instance with its predictions put back, as words, and its label."""
     shards = Shards.open(directory, split=split, verify=True)
-    vocab, found = shards.vocabulary(), []
+    vocab, texts = shards.vocabulary(), []
     for number in range(len(shards.files)):
         fields = shards.read(number)
         for row in range(shards.files[number].instances):
             ids = fields['input_ids'][row].astype(int)
-            given = fields['masked_lm_weights'][row] > 0
-            ids[fields['masked_lm_positions'][row][given]] = fields['masked_lm_ids'][row][given]
+            masked = fields['masked_lm_weights'][row] > 0
+            ids[fields['masked_lm_positions'][row][masked]] = fields['masked_lm_ids'][row][masked]
             text = ' '.join(vocab.to_tokens(ids[: fields['valid_lengths'][row]].tolist()))
-            found.append((text, int(fields['next_sentence_labels'][row])))
-    return found
+            texts.append((text, int(fields['next_sentence_labels'][row])))
+    return texts
 
 
 def owners(text):

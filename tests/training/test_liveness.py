@@ -112,11 +112,11 @@ def watches():
     Store.lines = {}
     with http.server.ThreadingHTTPServer(('127.0.0.1', 0), Store) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        found = [Watch(rank, 2, f'127.0.0.1:{server.server_port}') for rank in (0, 1)]
-        for watch in found * 2:
+        pair = [Watch(rank, 2, f'127.0.0.1:{server.server_port}') for rank in (0, 1)]
+        for watch in pair * 2:
             watch._speak()
             watch._listen()
-        yield found
+        yield pair
         server.shutdown()
 
 
@@ -195,9 +195,9 @@ def test_failed_operation_is_laid_to_the_worker_that_is_silent(watches, monkeypa
 
     thread = threading.Thread(target=listen)
     thread.start()
-    found = watches[0].explain()
+    trouble = watches[0].explain()
     thread.join()
-    assert found == (None if speaks else f'{watches[1]} is silent: it is stopped, hanging, cut off or dead')
+    assert trouble == (None if speaks else f'{watches[1]} is silent: it is stopped, hanging, cut off or dead')
 
 
 def test_failed_operation_is_laid_to_horovodrun_if_it_does_not_answer(watches):

@@ -65,35 +65,37 @@ def test_standard_error_is_that_of_a_ratio_over_instances(shards, tmp_path):
 
 def test_two_passes_equal_one(shards, tmp_path):
     """Plain gradient descent, whose steps are as close as the gradients; sums are taken in another order."""
-    found = []
+    ends = []
     for accumulate in (1, 2, 4):
         run = Run(shards, tmp_path / str(accumulate), dropout=0.0, optimizer='sgd')
         run.fit(Phase(name='training', steps=4, batch_size=8, accumulate=accumulate, seed=3, log_every=1))
-        found.append(
+        ends.append(
             (
                 run.values(),
                 [[record[name] for name in ('mlm', 'nsp', 'gradient_norm')] for record in run.records()],
             )
         )
-    for values, losses in found[1:]:
-        np.testing.assert_allclose(losses, found[0][1], rtol=1e-5)
+    for values, losses in ends[1:]:
+        np.testing.assert_allclose(losses, ends[0][1], rtol=1e-5)
         for name, value in values.items():
-            np.testing.assert_allclose(value, found[0][0][name], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(value, ends[0][0][name], rtol=1e-5, atol=1e-6)
 
 
 def test_two_passes_in_bfloat16_leave_the_sum_of_their_gradients(shards, tmp_path):
     """Apart from its own rounding, which is 2^-8: a lost pass would leave half of a gradient."""
-    found = []
+    gradients = []
     for accumulate in (1, 4):
         run = Run(shards, tmp_path / str(accumulate), dropout=0.0, optimizer='sgd', precision='bfloat16')
         run.fit(
             Phase(name='training', steps=1, batch_size=8, accumulate=accumulate, seed=3),
             schedule=Schedule(0.0, 1),
         )
-        found.append({name: parameter.grad().asnumpy() for name, parameter in run.trained.items()})
-    whole = np.sqrt(sum(np.sum(np.square(value)) for value in found[0].values()))
-    for name, value in found[0].items():
-        assert np.linalg.norm(found[1][name] - value) <= 0.05 * max(np.linalg.norm(value), 1e-2 * whole), name
+        gradients.append({name: parameter.grad().asnumpy() for name, parameter in run.trained.items()})
+    whole = np.sqrt(sum(np.sum(np.square(value)) for value in gradients[0].values()))
+    for name, value in gradients[0].items():
+        assert np.linalg.norm(gradients[1][name] - value) <= 0.05 * max(
+            np.linalg.norm(value), 1e-2 * whole
+        ), name
 
 
 def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path):
@@ -361,12 +363,12 @@ def test_only_gates_change_in_the_gate_phase(shards, tmp_path):
 
 
 def test_batches_of_another_start_are_others(shards, tmp_path):
-    found = []
+    losses = []
     for first in (0, 1, 0):
-        run = Run(shards, tmp_path / str(len(found)), dropout=0.0)
+        run = Run(shards, tmp_path / str(len(losses)), dropout=0.0)
         run.fit(Phase(name='training', steps=1, batch_size=8, log_every=1, first_batch=first))
-        found.append(run.records()[0]['mlm'])
-    assert found[0] == found[2] != found[1]
+        losses.append(run.records()[0]['mlm'])
+    assert losses[0] == losses[2] != losses[1]
 
 
 def test_corrupt_shard_ends_the_run_by_name(tmp_path):

@@ -52,8 +52,8 @@ def test_gradient_norm_is_exact_over_millions_of_elements():
         loss = (parameter.data() * mx.nd.random.uniform(shape=parameter.shape)).sum()
     loss.backward()
     wanted = np.linalg.norm(parameter.grad().asnumpy().astype(np.float64))
-    found = Optimizer({'weight': parameter}, 'sgd', workers=Workers()).update(0.1, step=1)
-    assert found == pytest.approx(wanted, rel=1e-5)
+    norm = Optimizer({'weight': parameter}, 'sgd', workers=Workers()).update(0.1, step=1)
+    assert norm == pytest.approx(wanted, rel=1e-5)
 
 
 def test_weight_decay_spares_biases_and_layer_norms(shards, tmp_path):

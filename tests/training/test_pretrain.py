@@ -65,10 +65,10 @@ def test_run_leaves_a_model_directory_and_nothing_beside_it(finished):
 
 
 def test_metrics_hold_the_logged_steps_and_evaluations(finished):
-    found = records(finished[0])
-    assert [record['step'] for record in found if 'mlm' in record] == [2, 4, 6]
-    assert [record['step'] for record in found if 'mlm_loss' in record] == [3, 6]
-    assert all(record['phase'] == 'pretraining' for record in found)
+    lines = records(finished[0])
+    assert [record['step'] for record in lines if 'mlm' in record] == [2, 4, 6]
+    assert [record['step'] for record in lines if 'mlm_loss' in record] == [3, 6]
+    assert all(record['phase'] == 'pretraining' for record in lines)
 
 
 def test_same_recipe_gives_the_same_network(finished, shards_directory, tmp_path):
@@ -86,9 +86,9 @@ def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float3
     finished, shards_directory, tmp_path
 ):
     measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', precision='bfloat16'))
-    found, wanted = (read_model(path).parameters for path in (tmp_path / 'model', finished[0]))
-    assert {value.dtype for value in found.values()} == {np.dtype(np.float32)}
-    assert any((value != wanted[name]).any() for name, value in found.items())
+    resumed, wanted = (read_model(path).parameters for path in (tmp_path / 'model', finished[0]))
+    assert {value.dtype for value in resumed.values()} == {np.dtype(np.float32)}
+    assert any((value != wanted[name]).any() for name, value in resumed.items())
     assert measured.mlm_loss == pytest.approx(
         finished[1].mlm_loss, rel=0.02
     )  # after six steps, rounded to eight bits
@@ -184,10 +184,10 @@ def test_run_may_start_from_a_model_directory(shards_directory, tmp_path):
     architecture = network((1, 2, 3, 4), (2, 1, 1, 0), h=6)
     start = write_saved_model(tmp_path / 'start', architecture=architecture)
     pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), steps=1, learning_rate=1e-9))
-    found = read_model(tmp_path / 'model')
-    assert found.architecture == architecture
+    written = read_model(tmp_path / 'model')
+    assert written.architecture == architecture
     for name, value in saved_model(architecture).parameters.items():
-        np.testing.assert_allclose(found.parameters[name], value, atol=1e-7)
+        np.testing.assert_allclose(written.parameters[name], value, atol=1e-7)
 
 
 class Interrupted(Exception):
