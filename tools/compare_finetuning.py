@@ -440,7 +440,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Make the runs that are missing, one after the other, and print the table."""
     recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE)
     if not recipe.resume:
-        refuse_existing(recipe.output, remedy='go on with --resume, remove it, or give another --output')
+        refuse_existing(recipe.output, remedy='go on with --resume, or give another --output')
     if not recipe.peer.is_file():
         raise FileNotFoundError(
             f'{recipe.peer}: no such interpreter; python tools/peers/install.py peers --only torch makes one'

@@ -104,7 +104,7 @@ def main(argv=None):
         QuickstartRecipe, argv, description=__doc__, example='make quickstart', positional='output'
     )
     output = recipe.output.resolve()
-    refuse_existing(output, remedy='remove it, or give another directory (make quickstart QUICKSTART=DIR)')
+    refuse_existing(output, remedy='give another directory (make quickstart QUICKSTART=DIR)')
     began = time.perf_counter()
     python = sys.executable
     output.mkdir(parents=True)

@@ -11,7 +11,7 @@ from ..text.shards import Shards
 from ..training.distributed import Workers
 from .starting import command, line
 
-FURTHER = 4  # times the steps that are proposed where they were not enough
+FURTHER, LEAST = 10, 100  # times the steps, and steps at least, that are proposed where they were too few
 
 
 def advice(recipe: PretrainRecipe, progress: Progress) -> List[str]:
@@ -32,7 +32,7 @@ def advice(recipe: PretrainRecipe, progress: Progress) -> List[str]:
             'steps before pruning are worth their time'
         )
         return [*lines, following]
-    further = f'--steps {FURTHER * recipe.steps} --output {shlex.quote(f"{recipe.output}-2")}'
+    further = f'--steps {max(LEAST, FURTHER * recipe.steps)} --output {shlex.quote(f"{recipe.output}-2")}'
     return [
         *lines,
         'the network predicts no better than guessing: it is too early to prune it',

@@ -1,4 +1,4 @@
-"""A shuffle that is larger than memory: instances strewn over files by chance, then each file shuffled."""
+"""A shuffle that is larger than memory: instances are scattered over files, then each file is shuffled."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ _BUCKET_CHUNK = 2**31  # where the random numbers of buckets start, above those 
 
 
 class Buckets:
-    """Instances strewn by chance over files, so that each file can be shuffled in memory and all together
-    are.
-    """
+    """Files over which instances are scattered at random, and each of which is then shuffled in memory."""
 
     def __init__(self, directory: Path, *, split: str, seed: int, expected: float, instances_per_shard: int):
         self.count = max(math.ceil(expected / instances_per_shard), 1)

@@ -137,7 +137,7 @@ def make_instances(
     tokens : Tokens
     spec : InstanceSpec
     generator : np.random.RandomState
-        All chance comes from it.
+        Of all random numbers.
     continues : np.ndarray of bool, shape (vocabulary_size,)
         Which tokens continue a word.
 

@@ -2,8 +2,8 @@
 workers.
 
 A chunk is a run of consecutive documents of one split. Its instances follow from the seed and the chunk's
-number alone, and are strewn over buckets on disk; each bucket is then shuffled and cut into shards. So the
-bytes are the same whatever the number of workers, a shard is a sample of the whole corpus, and memory holds
+number alone. They are scattered over buckets on disk; each bucket is then shuffled and cut into shards. So
+the bytes do not depend on the number of workers, a shard is a sample of the whole corpus, and memory holds
 some chunks and one bucket."""
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _make_shards(recipe: ShardRecipe, progress: Optional[Callable[[int, int], No
 
 
 def _buckets(recipe: ShardRecipe, surveyed: Survey, partial: Path) -> Dict[str, Buckets]:
-    """Where the instances of each split are strewn."""
+    """The files over which the instances of each split are scattered."""
     return {
         split: Buckets(
             partial / f'{split}.buckets',

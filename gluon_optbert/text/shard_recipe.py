@@ -15,24 +15,26 @@ from . import documents
 class ShardRecipe:
     """How raw text becomes shards."""
 
-    input: Tuple[Path, ...] = option('files or trees of text, separated by commas', metavar='PATH')
+    input: Tuple[Path, ...] = option('files and directories of text, separated by commas', metavar='PATH')
     vocab: Path = option('WordPiece vocabulary, one token per line', metavar='FILE')
     output: Path = option('directory of shards to make', metavar='DIR')
-    layout: str = option('how the text is laid out', 'auto', choices=('auto', *documents.LAYOUTS))
-    cased: Optional[bool] = option('keep capitals and accents; as the vocabulary is, if not given', None)
-    max_seq_length: int = option('tokens of an instance, [CLS] and [SEP] counted', 128)
-    max_predictions: Optional[int] = option(
-        'masked tokens of an instance at most; 20 per 128 tokens if not given', None
+    layout: str = option(
+        'layout of the text; auto looks at each file', 'auto', choices=('auto', *documents.LAYOUTS)
     )
-    masked_share: float = option('share of tokens to predict', 0.15)
+    cased: Optional[bool] = option('keep capitals and accents; by default as the vocabulary has them', None)
+    max_seq_length: int = option('largest number of tokens in an instance, with [CLS] and [SEP]', 128)
+    max_predictions: Optional[int] = option(
+        'largest number of masked tokens in an instance; by default 20 per 128 tokens', None
+    )
+    masked_share: float = option('share of the tokens that are predicted', 0.15)
     short_share: float = option('share of instances with a random shorter length', 0.1)
-    dupe_factor: int = option('passes over the text, each with fresh pairs and masks', 5)
+    dupe_factor: int = option('passes over the text, each with new pairs and masks', 5)
     whole_word_masking: bool = option('mask all pieces of a word together', False)
-    held_out: float = option('share of documents set aside for evaluation; 0 for none', 0.01)
-    instances_per_shard: int = option('instances of a shard at most', 16384)
-    chunk_characters: int = option('text of one unit of work, in characters', 4_000_000)
-    seed: int = option('of all chance', 0)
-    workers: Optional[int] = option('processes; one per processor if not given', None)
+    held_out: float = option('share of the documents that are set aside for evaluation; 0 for none', 0.01)
+    instances_per_shard: int = option('largest number of instances in a shard', 16384)
+    chunk_characters: int = option('characters of text that a process works on at a time', 4_000_000)
+    seed: int = option('random seed of pairs, masks, order and held-out documents', 0)
+    workers: Optional[int] = option('number of processes; by default one per processor', None)
 
     def problems(self) -> List[str]:
         """What contradicts itself or is out of range."""
@@ -64,7 +66,7 @@ class ShardRecipe:
 
     @property
     def predictions(self) -> int:
-        """M, given or derived."""
+        """The largest number of masked tokens in an instance."""
         return (
             self.max_predictions
             if self.max_predictions is not None

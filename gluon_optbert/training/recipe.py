@@ -174,7 +174,7 @@ class PretrainRecipe(TrainingRecipe):
         ('model', 'architecture', 'a model directory has an architecture of its own'),
     )
 
-    architecture: str = option('its name (l4_h256_a4, bert_base), or a file, or JSON', 'bert_base')
+    architecture: str = option('architecture: a name (l4_h256_a4, bert_base), a file or JSON', 'bert_base')
     model: Optional[Path] = option('model directory to start from instead of random weights', None)
     steps: int = option('steps of training', 1000000)
     initial_std: float = option(
@@ -183,7 +183,7 @@ class PretrainRecipe(TrainingRecipe):
         0.02,
     )
     train: str = option(
-        'every weight, or the heads that an imported checkpoint lacked with the rest frozen',
+        'what to train: all weights, or only the heads that an imported checkpoint lacked',
         'all',
         choices=('all', 'heads'),
     )

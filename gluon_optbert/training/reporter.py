@@ -13,6 +13,10 @@ from .distributed import Workers
 from .objective import Phase
 
 
+def _steps(count: int) -> str:
+    return f'{count} step{"" if count == 1 else "s"}'
+
+
 class Reporter:
     """Metrics of a run: one record a line in ``metrics.jsonl``, and on the terminal of rank 0.
 
@@ -49,7 +53,7 @@ class Reporter:
     def showing(self, phase: Phase, step: int) -> Iterator[None]:
         """While the steps of a phase go by, from `step` on: a line first, and a bar on a terminal."""
         title = ' | '.join(filter(None, (phase.name, phase.place)))
-        count = f'step {step}/{phase.steps} to go on from' if step else f'{phase.steps} steps'
+        count = f'step {step}/{phase.steps} to go on from' if step else _steps(phase.steps)
         workers = f' on {self._workers.size} workers' if self._workers.size > 1 else ''
         with Display(title, phase.steps, start=step, quiet=not self._workers.first) as display:
             display.say(f'{title} | {count} | {phase.batch_size} sequences a step{workers}')

@@ -32,9 +32,10 @@ def test_network_that_has_learnt_something_is_pruned_next(shards_directory, shar
 
 
 def test_network_that_guesses_is_trained_further(shards_directory, shards, tmp_path):
-    recipe = recipe_for(shards_directory, tmp_path / 'my model')
-    said = advice(recipe, measured(frequency_loss(shards['heldout']) + 0.01))
-    assert said[-1] == f"next: the same command with --steps 24 --output '{tmp_path}/my model-2'"
+    for steps, more in ((6, 100), (2000, 20000)):
+        recipe = recipe_for(shards_directory, tmp_path / 'my model', steps=steps)
+        said = advice(recipe, measured(frequency_loss(shards['heldout']) + 0.01))
+        assert said[-1] == f"next: the same command with --steps {more} --output '{tmp_path}/my model-2'"
     assert not any('run_prune' in text for text in said)
 
 
