@@ -20,6 +20,7 @@ from ..network.running import TOKEN_INPUTS, feed_of, random_feed, run
 from ..network.saved_model import SavedModel
 from ..runs.arrays import BFLOAT16
 from ..runs.failures import RunFailed
+from ..runs.lock import locked
 from ..runs.progress import Progress
 from ..runs.staging import new_directory
 from ..tasks.features import sorted_batches
@@ -126,7 +127,7 @@ def export(
     untrained = untrained_parts(saved, kind)
     if precision == 'bfloat16':
         need_bfloat16()
-    with new_directory(output) as staged:
+    with locked(output), new_directory(output) as staged:
         deployment, arrays = _prepared(saved, kind, precision, calibration, method)
         write_deployment(staged, deployment, arrays)
         network = _network(saved, kind)

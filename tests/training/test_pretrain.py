@@ -261,6 +261,26 @@ def test_resume_of_nothing_begins(shards_directory, tmp_path, finished):
 
 
 @pytest.mark.slow
+def test_run_that_is_alive_is_not_resumed_and_a_killed_one_is(finished, shards_directory, tmp_path):
+    values = values_for(shards_directory, tmp_path / 'model', steps=4000, log_every=1, evaluate_every=0)
+    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values))
+    words = [str(ROOT / 'pretrain' / 'run_pretraining.py'), str(tmp_path / 'recipe.yaml')]
+    process = subprocess.Popen(
+        [sys.executable, '-W', 'ignore', *words], env=environment(), stderr=subprocess.DEVNULL
+    )
+    states, deadline = work_directory(tmp_path / 'model') / 'states', time.monotonic() + 60
+    while not (states.exists() and os.listdir(states)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    refused = call(*words, '--resume')
+    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1
+    assert f'process {process.pid} on host ' in refused.stderr and 'is writing it' in refused.stderr
+    process.kill()
+    process.wait()
+    done = call(*words, '--resume', '--steps', '4000', '--keep', '1')
+    assert done.returncode == 2 and 'other settings of keep' in done.stderr  # no longer refused as in use
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGINT])
 def test_stopped_command_saves_its_state(shards_directory, tmp_path, heeded, how):
     """The real command, stopped while it trains."""
