@@ -28,7 +28,8 @@ class ExportRecipe:
     output: Path = option('deployment directory to write')
     head: Optional[str] = option(
         'what the export computes. encoder: encoded tokens and pooled output; pretraining: NSP and MLM '
-        'scores as well; task: the scores of the task. By default task for a fine-tuned model, else encoder',
+        'scores as well; task: the scores of the task. By default task for a fine-tuned model, else encoder. '
+        '(--heads of tools/import_checkpoint.py is something else: the number of attention heads)',
         None,
         choices=KINDS,
     )

@@ -17,8 +17,8 @@ def main(argv=None):
     print('\n'.join(describe(imported, recipe)))
     words = ['--model', recipe.output]
     if Progress.from_dict(imported.model.progress).untrained:
-        words += ['--train', 'heads', '--shards', 'shards', '--output', f'{recipe.output}-heads']
-        print(f'next: {line("optbert-pretrain", *words, recipe="pretrain/small")}')
+        words += ['--shards', 'shards', '--output', f'{recipe.output}-heads']
+        print(f'next: {line("optbert-pretrain", *words, recipe="pretrain/imported_heads")}')
     elif imported.model.head == PRETRAINING:
         words += ['--shards', 'shards', '--output', 'runs/pruned']
-        print(f'next: {line("optbert-prune", *words, recipe="pretrain/small_prune")}')
+        print(f'next: {line("optbert-prune", *words, recipe="pretrain/imported_prune")}')

@@ -17,7 +17,8 @@ FURTHER, LEAST = 10, 100  # times the steps, and steps at least, that are propos
 def advice(recipe: PretrainRecipe, progress: Progress) -> List[str]:
     """What the run came to, where to look, and the command that comes next."""
     prune = ['--model', recipe.output, '--shards', recipe.shards, '--output', 'runs/pruned']
-    following = f'next: {line("optbert-prune", *prune, recipe="pretrain/small_prune")}'
+    name = 'imported_prune' if recipe.train == 'heads' else 'small_prune'
+    following = f'next: {line("optbert-prune", *prune, recipe=f"pretrain/{name}")}'
     measured = progress.held_out
     if measured is None:
         return [following]

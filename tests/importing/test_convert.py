@@ -61,10 +61,10 @@ def imported(source, **options):
     return convert(read_source(str(source), **options))
 
 
-def assert_parameters(found, wanted=PARAMETERS):
-    assert found.keys() == wanted.keys()
+def assert_parameters(parameters, wanted=PARAMETERS):
+    assert parameters.keys() == wanted.keys()
     for name, value in wanted.items():
-        assert found[name].dtype == np.float32 and np.array_equal(found[name], value), name
+        assert parameters[name].dtype == np.float32 and np.array_equal(parameters[name], value), name
 
 
 def head_parameters(head, outputs):
@@ -137,12 +137,12 @@ def test_names_that_are_only_nearly_right_are_unknown(name):
 @pytest.mark.parametrize('files', WEIGHTS)
 @pytest.mark.parametrize('spelling', [0, 1])
 def test_hugging_face_directory_is_read_from_every_file(tmp_path, files, spelling):
-    found = imported(
+    result = imported(
         write_hugging_face(tmp_path / 'hf', named('Hugging Face', spelling=spelling), files=files)
     )
-    assert_parameters(found.model.parameters)
-    assert found.model.architecture == network() and found.model.vocabulary.idx_to_token == TOKENS
-    assert found.model.head == PRETRAINING and found.model.progress == {} and found.dropped == ()
+    assert_parameters(result.model.parameters)
+    assert result.model.architecture == network() and result.model.vocabulary.idx_to_token == TOKENS
+    assert result.model.head == PRETRAINING and result.model.progress == {} and result.dropped == ()
 
 
 def test_tensorflow_checkpoint_is_read_transposed_and_without_optimizer_state(tmp_path):
@@ -150,10 +150,10 @@ def test_tensorflow_checkpoint_is_read_transposed_and_without_optimizer_state(tm
     more = {name + '/adam_' + moment: value for name, value in arrays.items() for moment in 'mv'}
     directory = write_google(tmp_path / 'tf', {**arrays, **more, 'global_step': np.array(7)})
     for source in (directory, directory / 'bert_model.ckpt'):
-        found = imported(source)
-        assert_parameters(found.model.parameters)
-        assert set(found.dropped) == {*more, 'global_step'}
-    assert found.model.architecture == network()
+        result = imported(source)
+        assert_parameters(result.model.parameters)
+        assert set(result.dropped) == {*more, 'global_step'}
+    assert result.model.architecture == network()
 
 
 def test_gluonnlp_file_is_read_as_gluonnlp_reads_it(tmp_path):
@@ -163,9 +163,9 @@ def test_gluonnlp_file_is_read_as_gluonnlp_reads_it(tmp_path):
     path = write_gluonnlp(tmp_path / 'gluonnlp')
     theirs.load_parameters(str(path), ignore_extra=False, allow_missing=True)
     theirs.save_parameters(str(path))  # with GluonNLP's own set of names
-    found = imported(path).model
-    assert_parameters(found.parameters)
-    ours = outputs_of(build(found.architecture, found.parameters), random_inputs(network()))
+    model = imported(path).model
+    assert_parameters(model.parameters)
+    ours = outputs_of(build(model.architecture, model.parameters), random_inputs(network()))
     assert (
         relative_difference(ours, outputs_of(theirs, random_inputs(network()))) <= 1e-5
     )  # float32, sums in another order
@@ -183,15 +183,15 @@ def test_vocabulary_may_lie_elsewhere(tmp_path):
     (path.parent / 'other.vocab').write_text(vocabulary().to_json())
     with pytest.raises(ValueError, match='2 vocabularies .*--vocabulary'):
         imported(path)
-    found = imported(path, vocabulary=write_config(tmp_path / 'words') / 'vocab.txt')
-    assert found.model.vocabulary.idx_to_token == TOKENS
+    result = imported(path, vocabulary=write_config(tmp_path / 'words') / 'vocab.txt')
+    assert result.model.vocabulary.idx_to_token == TOKENS
 
 
 def test_half_precision_is_widened_without_loss(tmp_path):
     arrays = {name: value.astype(np.float16) for name, value in named('Hugging Face').items()}
-    found = imported(write_hugging_face(tmp_path / 'hf', arrays)).model.parameters
+    parameters = imported(write_hugging_face(tmp_path / 'hf', arrays)).model.parameters
     assert_parameters(
-        found, {name: value.astype(np.float16).astype(np.float32) for name, value in PARAMETERS.items()}
+        parameters, {name: value.astype(np.float16).astype(np.float32) for name, value in PARAMETERS.items()}
     )
 
 
@@ -199,9 +199,9 @@ def test_tied_names_have_to_hold_the_same_numbers(tmp_path):
     arrays = named('Hugging Face')
     arrays['cls.predictions.decoder.weight'] = PARAMETERS['word_embed.0.weight'].copy()
     arrays['bert.embeddings.position_ids'] = np.arange(16)[np.newaxis]
-    found = imported(write_hugging_face(tmp_path / 'tied', arrays))
-    assert_parameters(found.model.parameters)
-    assert found.dropped == ('bert.embeddings.position_ids',)
+    result = imported(write_hugging_face(tmp_path / 'tied', arrays))
+    assert_parameters(result.model.parameters)
+    assert result.dropped == ('bert.embeddings.position_ids',)
     arrays['cls.predictions.decoder.weight'][3, 3] += 1
     with pytest.raises(ValueError, match='word_embed.0.weight hold different numbers'):
         imported(write_hugging_face(tmp_path / 'untied', arrays))
@@ -223,7 +223,7 @@ def test_missing_heads_are_random_and_said(tmp_path, parts, without):
         tmp_path / 'hf', named('Hugging Face', without=without, prefix='pooler' in parts)
     )
     recipe = fill(ImportRecipe, {'source': str(source), 'output': str(tmp_path / 'model')})
-    found = import_checkpoint(recipe)
+    result = import_checkpoint(recipe)
     saved = read_model(tmp_path / 'model')
     assert saved.progress == {'untrained': parts}
     kept = {name for name in PARAMETERS if TABLE[name].part not in parts}
@@ -232,7 +232,7 @@ def test_missing_heads_are_random_and_said(tmp_path, parts, without):
     assert {name for name in PARAMETERS if not np.array_equal(saved.parameters[name], again[name])} == {
         name for name in set(PARAMETERS) - kept if PARAMETERS[name].ndim > 1
     }
-    said = '\n'.join(describe(found, recipe))
+    said = '\n'.join(describe(result, recipe))
     assert all(f'no {PARTS[part]}' in said for part in parts)
 
 
@@ -277,26 +277,26 @@ def test_checkpoint_of_a_task_keeps_its_head(tmp_path, head, name):
 
 def test_heads_of_tasks_are_read_in_every_form(tmp_path):
     parameters = head_parameters('classification', 3)
-    found = imported(write_google(tmp_path / 'tf', named('TensorFlow', parameters)))
-    assert found.model.head == Head('classification', ('0', '1', '2'))
-    assert_parameters(found.model.parameters, parameters)
-    found = imported(write_gluonnlp(tmp_path / 'gluonnlp', named('GluonNLP', parameters)))
-    assert found.model.head.labels == ('0', '1', '2')
+    result = imported(write_google(tmp_path / 'tf', named('TensorFlow', parameters)))
+    assert result.model.head == Head('classification', ('0', '1', '2'))
+    assert_parameters(result.model.parameters, parameters)
+    result = imported(write_gluonnlp(tmp_path / 'gluonnlp', named('GluonNLP', parameters)))
+    assert result.model.head.labels == ('0', '1', '2')
     parameters = head_parameters('question_answering', 2)
     arrays = {
         name.replace('output_', 'cls/squad/output_') if name.startswith('output') else name: value
         for name, value in named('TensorFlow', parameters).items()
     }
-    found = imported(write_google(tmp_path / 'squad', arrays))
-    assert found.model.head.kind == 'question_answering'
-    assert set(found.dropped) == {'bert/pooler/dense/kernel', 'bert/pooler/dense/bias'}
+    result = imported(write_google(tmp_path / 'squad', arrays))
+    assert result.model.head.kind == 'question_answering'
+    assert set(result.dropped) == {'bert/pooler/dense/kernel', 'bert/pooler/dense/bias'}
 
 
 def test_pretraining_heads_beside_the_head_of_a_task_are_dropped_and_listed(tmp_path):
     arrays = {**named('Hugging Face'), **named('Hugging Face', head_parameters('classification', 2))}
-    found = imported(write_hugging_face(tmp_path / 'hf', arrays))
-    assert len(found.dropped) == 7 and all(name.startswith('cls.') for name in found.dropped)
-    assert found.model.head.labels == ('0', '1')
+    result = imported(write_hugging_face(tmp_path / 'hf', arrays))
+    assert len(result.dropped) == 7 and all(name.startswith('cls.') for name in result.dropped)
+    assert result.model.head.labels == ('0', '1')
 
 
 @pytest.mark.parametrize(
@@ -511,7 +511,7 @@ def test_command_says_what_it_read_dropped_made_up_and_wrote(tmp_path):
         'dropped: bert.embeddings.position_ids',
         'no MLM head',
         f'wrote {tmp_path}/model',
-        '--train heads',
+        'imported_heads.yaml --model',
     ):
         assert said in done.stdout
     assert read_model(tmp_path / 'model').recipe['source'] == str(source)
@@ -536,14 +536,14 @@ def test_existing_output_is_refused_before_anything_is_read(tmp_path):
 
 @pytest.mark.skipif(not MINILM.is_dir(), reason='no checkpoint in ../shared/models')
 def test_real_checkpoint_is_imported_whole():
-    found = imported(MINILM)
-    assert found.model.progress == {'untrained': ['mlm', 'nsp']} and found.dropped == (
+    result = imported(MINILM)
+    assert result.model.progress == {'untrained': ['mlm', 'nsp']} and result.dropped == (
         'embeddings.position_ids',
     )
-    assert found.model.architecture.h == 384 and len(found.model.architecture.layers) == 6
+    assert result.model.architecture.h == 384 and len(result.model.architecture.layers) == 6
     recipe = ImportRecipe(source=str(MINILM), output=Path('model'))
-    assert describe(found, recipe)[0].endswith(', 22.6 M parameters of embeddings and encoder')
-    assert found.model.vocabulary['[PAD]'] == 0 and found.model.vocabulary['[MASK]'] == 103
+    assert describe(result, recipe)[0].endswith(', 22.6 M parameters of embeddings and encoder')
+    assert result.model.vocabulary['[PAD]'] == 0 and result.model.vocabulary['[MASK]'] == 103
 
 
 @pytest.mark.skipif(
