@@ -24,15 +24,15 @@ def main(argv=None):
     """Run trials until there are enough, and say which was the best."""
     matplotlib.use('Agg')  # a command draws into files
     recipe = parse(SearchRecipe, argv, description=__doc__, example=EXAMPLE)
-    found = search(recipe)
-    if found is None:  # not the first of the workers
+    result = search(recipe)
+    if result is None:  # not the first of the workers
         return
-    print(found.table)
-    if found.best is None:
+    print(result.table)
+    if result.best is None:
         raise RunFailed(f'{recipe.output}: no trial came to an end; choose smaller learning rates')
-    flags = ' '.join(f'--{name.replace("_", "-")} {value:.4g}' for name, value in found.values.items())
+    flags = ' '.join(f'--{name.replace("_", "-")} {value:.4g}' for name, value in result.values.items())
     print(
-        f'best: trial {found.best} in {found.directory}\n'
+        f'best: trial {result.best} in {result.directory}\n'
         f"wrote {recipe.output}: trials.csv, trials.md, Optuna's plots\n"
         f'next: python pretrain/run_prune.py … {flags}'
     )

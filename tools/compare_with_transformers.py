@@ -103,11 +103,11 @@ def activations(saved: SavedModel, feed: Arrays) -> Arrays:
     network.initialize(mx.init.Zero())
     load(network, saved.parameters)
     encoded, attention, *rest = network(*inputs)
-    found = {f'encoded of layer {i}': value for i, value in enumerate(encoded)}
-    found.update((f'attention of layer {i}', value) for i, value in enumerate(attention))
-    found.update(zip(['pooled'], rest))
+    arrays = {f'encoded of layer {i}': value for i, value in enumerate(encoded)}
+    arrays.update((f'attention of layer {i}', value) for i, value in enumerate(attention))
+    arrays.update(zip(['pooled'], rest))
     if saved.head.outputs:
-        found['task scores'] = build(saved.architecture, saved.parameters, head=saved.head, trainable=False)(
+        arrays['task scores'] = build(saved.architecture, saved.parameters, head=saved.head, trainable=False)(
             *inputs
         )
     else:
@@ -118,8 +118,8 @@ def activations(saved: SavedModel, feed: Arrays) -> Arrays:
             *inputs, first
         )
         scores = (('MLM scores', masked, {'mlm'}), ('NSP scores', next_sentence, {'pooler', 'nsp'}))
-        found.update({name: value for name, value, parts in scores if not parts & set(untrained)})
-    return {name: value.asnumpy() for name, value in found.items()}
+        arrays.update({name: value for name, value, parts in scores if not parts & set(untrained)})
+    return {name: value.asnumpy() for name, value in arrays.items()}
 
 
 def peer_activations(
@@ -151,12 +151,12 @@ def peer_activations(
             return {name: arrays[name] for name in arrays.files}, json.loads(done.stdout.splitlines()[-1])
 
 
-def differences(found: Arrays, wanted: Arrays, mask: np.ndarray) -> List[Tuple[str, float, float]]:
+def differences(arrays: Arrays, wanted: Arrays, mask: np.ndarray) -> List[Tuple[str, float, float]]:
     """Name, largest difference and largest value of every activation that both have, at the tokens that are
     no padding.
     """
     rows = []
-    for name, here in found.items():
+    for name, here in arrays.items():
         there = wanted[name]
         if name.startswith('attention'):  # (batch, heads, length, length), one distribution a row
             here, there = (values.transpose(0, 2, 1, 3) for values in (here, there))

@@ -25,19 +25,19 @@ def main(directory, network, inputs, outputs):
     )
     with torch.no_grad():
         base = model.bert(**feed, output_hidden_states=True, output_attentions=True)
-        found = model(**feed)
+        whole = model(**feed)
     arrays = {f'encoded of layer {i}': value for i, value in enumerate(base.hidden_states[1:])}
     arrays.update((f'attention of layer {i}', value) for i, value in enumerate(base.attentions))
     if base.pooler_output is not None:
         arrays['pooled'] = base.pooler_output
     if network == 'BertForPreTraining':
         arrays.update(
-            {'MLM scores': found.prediction_logits[:, :8], 'NSP scores': found.seq_relationship_logits}
+            {'MLM scores': whole.prediction_logits[:, :8], 'NSP scores': whole.seq_relationship_logits}
         )
     elif network == 'BertForQuestionAnswering':
-        arrays['task scores'] = torch.stack([found.start_logits, found.end_logits], dim=-1)
+        arrays['task scores'] = torch.stack([whole.start_logits, whole.end_logits], dim=-1)
     else:
-        arrays['task scores'] = found.logits
+        arrays['task scores'] = whole.logits
     np.savez(outputs, **{name: value.numpy() for name, value in arrays.items()})
     length = feed['input_ids'].shape[1]
     ids = transformers.BertTokenizerFast.from_pretrained(directory)(

@@ -37,16 +37,18 @@ class ImportRecipe:
         'vocab.txt or GluonNLP .vocab; by default the one beside the weights', None
     )
     heads: Optional[int] = option(
-        'number of attention heads, for a .params file without it in its name', None
+        'number of attention heads of a layer, for a .params file whose name does not say it (--head of '
+        'tools/export_model.py is something else: the output on top of the network)',
+        None,
     )
     seed: int = option('random seed for pre-training heads that the checkpoint lacks', 1)
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = (
+        problems = (
             [] if self.heads is None or self.heads > 0 else [f'heads must be at least 1, found {self.heads}']
         )
-        return found + (
+        return problems + (
             [] if 0 <= self.seed < 2**32 else [f'seed must lie between 0 and 2**32 - 1, found {self.seed}']
         )
 
@@ -78,7 +80,7 @@ def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str
     does not fit.
     """
     wanted, whole = network_shapes(source.architecture, source.head), network_shapes(source.architecture)
-    found: Dict[str, np.ndarray] = {}
+    renamed: Dict[str, np.ndarray] = {}
     dropped, problems = list(source.skipped), []
     for name, array in source.arrays.items():
         known, here = look_up(source.form, name)
@@ -103,10 +105,10 @@ def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str
                 problems.append(
                     f'{name} has {np.count_nonzero(~np.isfinite(array))} numbers that are not finite'
                 )
-            elif here in found and not np.array_equal(found[here], array):
+            elif here in renamed and not np.array_equal(renamed[here], array):
                 problems.append(f'{name} and another name of {here} hold different numbers')
-        found[here] = array
-    return found, dropped, problems
+        renamed[here] = array
+    return renamed, dropped, problems
 
 
 def _random(specs: Iterable[ParameterSpec], seed: int) -> Dict[str, np.ndarray]:
@@ -120,7 +122,7 @@ def _random(specs: Iterable[ParameterSpec], seed: int) -> Dict[str, np.ndarray]:
     return {spec.name: draw[spec.initial](spec.shape) for spec in specs}
 
 
-def complete(found: Parameters, source: Source, seed: int) -> Tuple[Parameters, List[str], List[str]]:
+def complete(arrays: Parameters, source: Source, seed: int) -> Tuple[Parameters, List[str], List[str]]:
     """Parameters with random ones for the parts of the pre-training heads that are not there at all.
 
     Returns
@@ -132,12 +134,12 @@ def complete(found: Parameters, source: Source, seed: int) -> Tuple[Parameters, 
         Every other parameter that is missing.
     """
     table = parameter_table(source.architecture, source.head)
-    missing = [spec for name, spec in table.items() if name not in found]
-    present = {spec.part for name, spec in table.items() if name in found}
+    missing = [spec for name, spec in table.items() if name not in arrays]
+    present = {spec.part for name, spec in table.items() if name in arrays}
     untrained = [part for part in PARTS if source.head == PRETRAINING and part not in present]
     drawn = [spec for spec in missing if spec.part in untrained]
     problems = [f'missing {spec.name} {spec.shape}' for spec in missing if spec.part not in untrained]
-    return {**found, **({} if problems else _random(drawn, seed))}, untrained, problems
+    return {**arrays, **({} if problems else _random(drawn, seed))}, untrained, problems
 
 
 def convert(source: Source, *, seed: int = 1, recipe: Optional[Mapping[str, Any]] = None) -> Imported:
@@ -148,8 +150,8 @@ def convert(source: Source, *, seed: int = 1, recipe: Optional[Mapping[str, Any]
     ValueError
         Listing every name that is unknown or missing and every array whose shape, type or numbers do not fit.
     """
-    found, dropped, problems = _renamed(source)
-    parameters, untrained, missing = complete(found, source, seed)
+    arrays, dropped, problems = _renamed(source)
+    parameters, untrained, missing = complete(arrays, source, seed)
     problems += missing
     tokens, rows = len(source.vocabulary), source.architecture.vocab_size
     if tokens != rows:

@@ -104,13 +104,13 @@ def read_source(source: str, *, vocabulary: Optional[Path] = None, heads: Option
     if (path / 'config.json').is_file():
         return read_hugging_face(path, vocabulary)
     if path.is_dir():
-        found = sorted(path.glob('*.index'))
-        if len(found) != 1:
+        indices = sorted(path.glob('*.index'))
+        if len(indices) != 1:
             raise FileNotFoundError(
-                f'{path}: no config.json, and {len(found)} TensorFlow checkpoints (NAME.index); give '
+                f'{path}: no config.json, and {len(indices)} TensorFlow checkpoints (NAME.index); give '
                 'a Hugging Face directory, or the path of one checkpoint without its .index'
             )
-        return read_google(found[0].with_suffix(''), vocabulary)
+        return read_google(indices[0].with_suffix(''), vocabulary)
     if Path(f'{path}.index').is_file():
         return read_google(path, vocabulary)
     if path.is_file():
@@ -168,20 +168,20 @@ def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architectu
 
 def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], source: Path) -> Head:
     """The head that the tensors of a checkpoint make up, its labels by the configuration, or else numbers."""
-    found = [name for name in arrays if look_up(form, name)[1] == 'task.weight']
-    if not found:
+    weights = [name for name in arrays if look_up(form, name)[1] == 'task.weight']
+    if not weights:
         return PRETRAINING
     unread = [name for name in UNREAD if name in (config.get('architectures') or ())]
-    if unread or len(found) > 1 or arrays[found[0]].ndim != 2:
+    if unread or len(weights) > 1 or arrays[weights[0]].ndim != 2:
         raise ValueError(
-            f'{source}: its head ({", ".join(unread or found)}) is none of those that are read: '
+            f'{source}: its head ({", ".join(unread or weights)}) is none of those that are read: '
             f'pre-training, '
             'sequence classification, regression and question answering'
         )
     task = config.get('finetuning_task') or ''
-    if any(found[0].endswith(name) for name in QUESTION_ANSWERING):
+    if any(weights[0].endswith(name) for name in QUESTION_ANSWERING):
         return Head('question_answering', (), str(task))
-    count = len(arrays[found[0]])
+    count = len(arrays[weights[0]])
     if count == 1:
         return Head('regression', (), str(task))
     if config.get('problem_type') == 'multi_label_classification':
@@ -193,7 +193,7 @@ def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, An
         or not all(isinstance(label, str) for label in named.values())
     ):
         raise ValueError(
-            f'{source}: id2label must have a word for each of the {count} rows of {found[0]}, found '
+            f'{source}: id2label must have a word for each of the {count} rows of {weights[0]}, found '
             f'{named!r:.200}'
         )
     return Head('classification', tuple(named[str(i)] for i in range(count)), str(task))
@@ -308,13 +308,15 @@ def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional
             f'{path}: neither its name (bert_12_768_12…) nor its arrays say how many attention heads it has; '
             'give --heads'
         )
-    found = [vocabulary] if vocabulary else sorted(path.parent.glob('*.vocab')) or [path.parent / 'vocab.txt']
-    if len(found) > 1:
+    vocabularies = (
+        [vocabulary] if vocabulary else sorted(path.parent.glob('*.vocab')) or [path.parent / 'vocab.txt']
+    )
+    if len(vocabularies) > 1:
         raise ValueError(
-            f'{path.parent}: {len(found)} vocabularies ({", ".join(file.name for file in found)}); give '
-            '--vocabulary'
+            f'{path.parent}: {len(vocabularies)} vocabularies '
+            f'({", ".join(file.name for file in vocabularies)}); give --vocabulary'
         )
-    words = _beside(path.parent, found[0])
+    words = _beside(path.parent, vocabularies[0])
     arrays = read_params(path)
     return Source(
         'GluonNLP', _measured(arrays, heads, path), words, head_of('GluonNLP', arrays, {}, path), arrays

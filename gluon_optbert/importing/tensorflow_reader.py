@@ -137,20 +137,20 @@ def read_index(prefix: Path) -> Tuple[Dict[str, Entry], int]:
         if len(footer) < _FOOTER or struct.unpack('<Q', footer[-8:])[0] != _MAGIC:
             raise ValueError('it does not end as one')
         place = _varint(footer, _varint(footer, 0)[1])[1]  # behind the handle of a block of properties
-        found: Dict[str, bytes] = {}
+        values: Dict[str, bytes] = {}
         read = 0
         for _, handle in _block(table, footer[place:]):
             read += _varint(handle, _varint(handle, 0)[1])[0]
             if read > len(table):
                 raise ValueError('its blocks lie over each other')
-            found.update((key.decode('utf-8'), value) for key, value in _block(table, handle))
-        if '' not in found:
+            values.update((key.decode('utf-8'), value) for key, value in _block(table, handle))
+        if '' not in values:
             raise ValueError('it has no header')
-        header = _message(found.pop(''))
+        header = _message(values.pop(''))
         if header.get(2, [0])[0]:
             raise ValueError('its numbers are big-endian')
         entries = {}
-        for name, value in found.items():
+        for name, value in values.items():
             try:
                 entries[name] = _entry(_message(value))
             except _MALFORMED as error:

@@ -316,16 +316,16 @@ def _from_stream(file: BinaryIO) -> Dict[str, np.ndarray]:
     return _arrays(tensors, lambda storage: data[storage.key])
 
 
-def _tensors(found: Any) -> Dict[str, _Tensor]:
+def _tensors(state: Any) -> Dict[str, _Tensor]:
     """The state dictionary that a pickle described; ValueError if it is anything else."""
-    if type(found) is not dict or not found or not all(type(name) is str for name in found):
+    if type(state) is not dict or not state or not all(type(name) is str for name in state):
         raise ValueError('wanted a dictionary of tensors by name')
-    others = [name for name, value in found.items() if type(value) is not _Tensor]
+    others = [name for name, value in state.items() if type(value) is not _Tensor]
     if others:
         raise ValueError(
             f'wanted a dictionary of tensors; {", ".join(map(repr, others))} hold something else'
         )
-    return found
+    return state
 
 
 def _arrays(tensors: Dict[str, _Tensor], read: Callable[[_Storage], bytes]) -> Dict[str, np.ndarray]:

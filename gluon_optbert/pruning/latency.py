@@ -34,19 +34,19 @@ class LatencyRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [
+        problems = [
             f'{name} must be at least 1, found {getattr(self, name)}'
             for name in ('batch', 'length', 'repeats')
             if getattr(self, name) < 1
         ]
         if self.networks < 2 * len(LATENCY_FEATURES):
-            found.append(
+            problems.append(
                 f'networks must be at least {2 * len(LATENCY_FEATURES)}, twice the coefficients, found '
                 f'{self.networks}'
             )
         if self.largest_h < 16:
-            found.append(f'largest_h must be at least 16, found {self.largest_h}')
-        return found
+            problems.append(f'largest_h must be at least 16, found {self.largest_h}')
+        return problems
 
 
 def random_architecture(generator: np.random.RandomState, largest_h: int, length: int) -> Architecture:
@@ -142,8 +142,10 @@ def fit_latency(recipe: LatencyRecipe, *, times: Optional[np.ndarray] = None) ->
         random_architecture(generator, recipe.largest_h, recipe.length) for _ in range(recipe.networks)
     ]
     if times is None:
-        found = measure(dict(enumerate(architectures)), recipe.batch, recipe.length, repeats=recipe.repeats)
-        times = np.array([found[i] for i in range(recipe.networks)])
+        milliseconds = measure(
+            dict(enumerate(architectures)), recipe.batch, recipe.length, repeats=recipe.repeats
+        )
+        times = np.array([milliseconds[i] for i in range(recipe.networks)])
     half = LatencyCost(fit_coefficients(architectures[::2], times[::2]), recipe.batch, recipe.length)
     errors = np.array([abs(half.cost(a) - time) / time for a, time in zip(architectures[1::2], times[1::2])])
     result = {

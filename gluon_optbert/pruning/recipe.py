@@ -25,10 +25,16 @@ class PruneRecipe(TrainingRecipe):
     """A pruning run."""
 
     model: Path = option('model directory to prune')
-    target: float = option("share of the model's cost that is left after the last round", 0.6)
+    target: float = option(
+        "one number: share of the model's cost that is left after the last round. Has no effect beside "
+        '--targets',
+        0.6,
+    )
     rounds: int = option('number of rounds (T in the paper); each trains gates, cuts and recovers', 4)
     targets: Tuple[float, ...] = option(
-        'share of the cost that is left after each round, such as 0.9,0.8,0.7; replaces target and rounds', ()
+        "list of numbers: share of the model's cost that is left after each round, such as 0.9,0.8,0.7. "
+        'Replaces --target and --rounds',
+        (),
     )
     prune: str = option(
         'widths that may lose units, as letters: h hidden, a heads, k keys, v values, f filters', LETTERS

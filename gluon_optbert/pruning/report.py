@@ -208,8 +208,8 @@ def readable(rows: Sequence[Round], recipe: PruneRecipe, latency: Optional[Mappi
     ]
     if latency:
         times = [
-            (name, f'{found["predicted_ms"]:.2f} ms', f'{found["measured_ms"]:.2f} ms')
-            for name, found in latency.items()
+            (name, f'{measured["predicted_ms"]:.2f} ms', f'{measured["measured_ms"]:.2f} ms')
+            for name, measured in latency.items()
         ]
         parts.append(markdown_table([None, 'predicted', 'measured'], times))
     return '\n\n'.join(parts) + '\n'

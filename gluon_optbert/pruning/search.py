@@ -51,19 +51,19 @@ class SearchRecipe(PruneRecipe):
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = super().problems()
+        problems = super().problems()
         if self.method != 'alpha':
-            found.append(f'only the method alpha has something to search, found {self.method}')
+            problems.append(f'only the method alpha has something to search, found {self.method}')
         if self.trials < 1:
-            found.append(f'trials must be at least 1, found {self.trials}')
+            problems.append(f'trials must be at least 1, found {self.trials}')
         for name in SEARCHED:
             span = getattr(self, f'{name}_range')
             if len(span) != 2 or not 0 < span[0] <= span[1]:
-                found.append(
+                problems.append(
                     f'{name}_range must be two numbers above 0 that do not decrease, found '
                     f'{", ".join(map(str, span))}'
                 )
-        return found
+        return problems
 
     def trial(self, number: int, values: Dict[str, Any]) -> PruneRecipe:
         """The pruning run of a trial."""
@@ -197,8 +197,8 @@ class Search:
                 and directory.parent == self.recipe.output.resolve()
             ):
                 for name in ('model', 'shrunk'):
-                    for found in directory.glob(f'round-*/{name}'):
-                        shutil.rmtree(found, ignore_errors=True)
+                    for place in directory.glob(f'round-*/{name}'):
+                        shutil.rmtree(place, ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -84,9 +84,9 @@ def test_dropping_layers_is_leaving_them_out():
     whole = build(architecture, parameters, output_stream=True, use_decoder=False)
     first = whole(ids, types)[0][2]  # what layer 0 gives, (batch, length, h)
     last, *_ = whole.encoder.transformer_cells[2](first.transpose((1, 0, 2)))
-    found = build(smaller, left, use_decoder=False)(ids, types)[0]
+    encoded = build(smaller, left, use_decoder=False)(ids, types)[0]
     wanted = last.transpose((1, 0, 2)).asnumpy()
-    assert np.allclose(found.asnumpy(), wanted, atol=1e-6)  # float32, sums in one order
+    assert np.allclose(encoded.asnumpy(), wanted, atol=1e-6)  # float32, sums in one order
     assert all(np.array_equal(left[name], parameters[name]) for name in left if 'cells' not in name)
 
 

@@ -51,13 +51,13 @@ ARRAYS = {
 }
 
 
-def assert_arrays(found, wanted):
-    assert found.keys() == wanted.keys()
+def assert_arrays(arrays, wanted):
+    assert arrays.keys() == wanted.keys()
     for name, value in wanted.items():
         assert (
-            found[name].dtype == value.dtype
-            and found[name].shape == value.shape
-            and np.array_equal(found[name], value)
+            arrays[name].dtype == value.dtype
+            and arrays[name].shape == value.shape
+            and np.array_equal(arrays[name], value)
         ), name
 
 
@@ -114,8 +114,8 @@ def test_masked_checksum_can_be_turned_back():
 )
 def test_bfloat16_is_the_upper_half_of_float32(values):
     upper = values.view('u4') & np.uint32(0xFFFF0000)
-    found = array_of((upper >> 16).astype('<u2').tobytes(), 'BF16', values.shape)
-    assert found.dtype == np.float32 and np.array_equal(found.view('u4'), upper)
+    array = array_of((upper >> 16).astype('<u2').tobytes(), 'BF16', values.shape)
+    assert array.dtype == np.float32 and np.array_equal(array.view('u4'), upper)
 
 
 @pytest.mark.parametrize(

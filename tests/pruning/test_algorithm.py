@@ -174,12 +174,12 @@ def test_before_of_a_round_is_what_the_last_one_recovered(pruned_run):
 
 
 def test_metrics_tell_phases_and_rounds(pruned_run):
-    found = [
+    reported = [
         (record['round'], record['phase'], record['step'])
         for record in records(pruned_run[0])
         if 'mlm' in record
     ]
-    assert found == [
+    assert reported == [
         (number, phase, step)
         for number in (1, 2)
         for phase, steps in (('gates', (2, 3)), ('recovery', (2, 4)))
@@ -216,12 +216,12 @@ def test_run_in_bfloat16_trains_gates_near_those_of_one_in_float32(
     pruned_run, shards_directory, model_directory, tmp_path
 ):
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', precision='bfloat16'))
-    found, wanted = (alphas_of(directory / 'round-1') for directory in (tmp_path / 'run', pruned_run[0]))
+    rounded, wanted = (alphas_of(directory / 'round-1') for directory in (tmp_path / 'run', pruned_run[0]))
     assert any(
-        (alpha != wanted[key]).any() for key, alpha in found.items()
+        (alpha != wanted[key]).any() for key, alpha in rounded.items()
     )  # rounded to eight bits on the way
     assert all(
-        np.abs(alpha - wanted[key]).max() < 0.02 for key, alpha in found.items()
+        np.abs(alpha - wanted[key]).max() < 0.02 for key, alpha in rounded.items()
     )  # three steps of up to 0.05
     left = read_model(tmp_path / 'run' / 'round-2' / 'model')
     assert {value.dtype for value in left.parameters.values()} == {np.dtype(np.float32)}

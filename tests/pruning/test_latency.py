@@ -108,12 +108,12 @@ def test_finished_run_compares_predicted_with_measured_latency(tmp_path, shards_
             checkpoint_every=0,
         )
     )
-    found = json.loads((tmp_path / 'run' / 'latency.json').read_text())
+    latency = json.loads((tmp_path / 'run' / 'latency.json').read_text())
     finished = rows[-1].architecture
     assert (
-        found['finished']['predicted_ms']
+        latency['finished']['predicted_ms']
         == LatencyCost.read(path).cost(finished)
-        <= 0.6 * found['before']['predicted_ms']
+        <= 0.6 * latency['before']['predicted_ms']
     )
-    assert all(value['measured_ms'] > 0 for value in found.values())
-    assert f'{found["finished"]["measured_ms"]:.2f} ms' in (tmp_path / 'run' / 'pruning.md').read_text()
+    assert all(value['measured_ms'] > 0 for value in latency.values())
+    assert f'{latency["finished"]["measured_ms"]:.2f} ms' in (tmp_path / 'run' / 'pruning.md').read_text()

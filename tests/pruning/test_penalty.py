@@ -46,9 +46,9 @@ def test_proximal_step_thresholds_softly():
     penalty.add_gradient(gates)
     assert all(not parameter.grad().asnumpy().any() for parameter in gates.parameters.values())
     penalty.after_step(gates, 0.5)
-    for key, found in gates.values().items():
+    for key, gate in gates.values().items():
         moved = np.sign(values[key]) * np.maximum(np.abs(values[key]) - 0.5 * 0.2 * WEIGHTS[key], 0)
-        assert np.allclose(found, moved, atol=1e-6)  # float32
+        assert np.allclose(gate, moved, atol=1e-6)  # float32
     assert (gates.values()['h'][:3] == 0).all()
 
 

@@ -102,11 +102,11 @@ def other_model(tmp_path):
 
 def refusal(recipe, error=ValueError):
     """What a run says that is refused with such an error, before there is anything at its output."""
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as exception:
         prune(recipe)
     assert not recipe.output.exists()
     assert not list(recipe.output.parent.glob('.*'))
-    return str(found.value)
+    return str(exception.value)
 
 
 def test_target_that_cannot_be_reached_is_refused(shards_directory, model_directory, tmp_path):

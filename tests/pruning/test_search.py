@@ -24,12 +24,12 @@ def test_trials_that_diverge_have_failed_and_the_search_goes_on(
         raise TrainingDiverged('step 1: the gradient is nan')
 
     monkeypatch.setattr(search_module, 'prune', diverge)
-    found = search(
+    result = search(
         SearchRecipe(
             output=str(tmp_path / 'search'), model=model_directory, shards=shards_directory, trials=2
         )
     )
-    assert found.best is None and found.table.count('| fail |') == 2
+    assert result.best is None and result.table.count('| fail |') == 2
     assert caplog.messages == [f'trial {i}: step 1: the gradient is nan' for i in (0, 1)]
     study = optuna.load_study(study_name='prune', storage=f'sqlite:///{tmp_path}/search/study.db')
     assert [trial.state.name for trial in study.get_trials()] == ['FAIL', 'FAIL']
