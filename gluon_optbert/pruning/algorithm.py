@@ -131,6 +131,7 @@ def _train_gates(job: _Job, current: SavedModel, number: int) -> Tuple[Alphas, A
         penalty=recipe.penalty,
         gamma=recipe.gamma,
         cost=job.cost,
+        unweighted=recipe.unweighted,
         prune=recipe.prune,
         optimizer=recipe.alpha_optimizer,
         dropout=recipe.dropout,

@@ -8,6 +8,7 @@ from typing import Dict, Optional, Tuple, Type, Union
 import mxnet as mx
 import numpy as np
 
+from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel, ParameterCost, beta
 from ..architecture.parameters import LETTERS, Alphas, gate_name
 from ..network.gates import Gate
@@ -64,6 +65,7 @@ def train_gates(
     penalty: str = 'l1',
     gamma: float = 1e-2,
     cost: Optional[CostModel] = None,
+    unweighted: bool = False,
     prune: str = LETTERS,
     optimizer: str = 'adam',
     dropout: float = 0.1,
@@ -98,6 +100,8 @@ def train_gates(
         The weight of the penalty.
     cost : CostModel, optional
         What the prices are derived from; the number of parameters unless given.
+    unweighted : bool
+        Whether beta is 1 for every width. The prices are not used then.
     prune : str
         The widths whose alphas are trained, of ``h a k v f``; all others stay at one.
     optimizer : str
@@ -155,9 +159,9 @@ def train_gates(
         scale=LossScale() if precision == 'float16' else None,
         compression=compression,
     )
-    bound = kind(gamma, beta(saved.architecture, cost or ParameterCost()))
+    weights = _equal(saved.architecture) if unweighted else beta(saved.architecture, cost or ParameterCost())
     descend(
-        GateTraining(model, workers, shards, bound),
+        GateTraining(model, workers, shards, kind(gamma, weights)),
         alpha_optimizer,
         Schedule(learning_rate, phase.steps, decay=False),
         phase,
@@ -174,6 +178,11 @@ def _penalty_of(name: str, prune: str) -> Type[Penalty]:
     if not prune or set(prune) - set(LETTERS):
         raise ValueError(f'prune must be made of letters of {LETTERS}, found {prune!r}')
     return PENALTIES[name]
+
+
+def _equal(architecture: Architecture) -> Dict[str, float]:
+    """A beta of one for every width."""
+    return dict.fromkeys(architecture.widths(), 1.0)
 
 
 def _results(kind: Type[Penalty], trained: Alphas) -> Tuple[Alphas, Alphas]:

@@ -59,6 +59,9 @@ class PruneRecipe(TrainingRecipe):
     )
     penalty: str = option('penalty that pushes the gates alpha towards zero', 'l1', choices=PENALTIES)
     gamma: float = option('coefficient of the penalty', 1e-2)
+    unweighted: bool = option(
+        'give every unit the same weight in the penalty (beta = 1), instead of one by its price', False
+    )
     alpha_steps: Optional[int] = option(
         'steps of gate training in a round; by default 1/1000 of the pre-training steps', None
     )
@@ -127,6 +130,10 @@ class PruneRecipe(TrainingRecipe):
                 problems.append(f'{name} must not be negative, found {getattr(self, name)}')
         if self.temperature <= 0:
             problems.append(f'temperature must be above 0, found {self.temperature}')
+        if self.unweighted and self.method != 'alpha':
+            problems.append(
+                f'unweighted is about the penalty on trained gates, found the method {self.method}'
+            )
         if self.gamma < 0:
             problems.append(f'gamma must not be negative, found {self.gamma}')
         if self.alpha_learning_rate <= 0:

@@ -220,15 +220,16 @@ def flag(name: str) -> str:
 
 def to_dict(recipe: Any) -> Dict[str, Any]:
     """The recipe as plain YAML and JSON values, the inverse of `fill`."""
+    return {f.name: _plain(getattr(recipe, f.name)) for f in dataclasses.fields(recipe)}
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, Path):
-            return str(value)
-        if isinstance(value, tuple):
-            return [plain(item) for item in value]
-        return value
 
-    return {f.name: plain(getattr(recipe, f.name)) for f in dataclasses.fields(recipe)}
+def _plain(value: Any) -> Any:
+    """A field's value in YAML and JSON."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def packaged_recipes() -> Dict[str, Path]:
@@ -306,11 +307,13 @@ def check_same(recipe: Any, path: Path, *, but: Sequence[str] = ('resume',)) -> 
     """Raise ValueError unless a run that is resumed has the settings that it was begun with, as `save` wrote
     them.
 
-    Fields named in `but` may differ.
+    Fields named in `but` may differ. A field that the file lacks, because an older version wrote it, has its
+    default there.
     """
-    begun = read_yaml(path)
+    begun = {field.name: _plain(field.default) for field in dataclasses.fields(recipe)}
+    begun.update(read_yaml(path))
     changed = sorted(
-        name for name, value in to_dict(recipe).items() if name not in but and begun.get(name) != value
+        name for name, value in to_dict(recipe).items() if name not in but and begun[name] != value
     )
     if changed:
         raise ValueError(

@@ -5,7 +5,7 @@ import pytest
 from helpers.pruned import alphas_of
 from helpers.tiny import TOKENS, network, random_alphas, saved_model, write_saved_model, write_shards
 
-from gluon_optbert.architecture.cost import FlopsCost
+from gluon_optbert.architecture.cost import FlopsCost, ParameterCost, beta
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.pruning.gate_training import train_gates
 from gluon_optbert.pruning.penalty import PENALTIES, L0Penalty
@@ -58,6 +58,22 @@ def test_prices_decide_how_hard_a_width_is_pushed(shards, model_directory):
     assert np.array_equal(alphas(0.0), alphas(0.0, FlopsCost(16)))
     assert alphas(0.5).mean() < alphas(0.0).mean()
     assert not np.array_equal(alphas(0.5), alphas(0.5, FlopsCost(16)))
+
+
+def test_unweighted_penalty_pushes_every_unit_alike(shards, model_directory):
+    """One step of SGD moves a gate by the learning rate times its gradient, which has the weight in it."""
+    settings = {'learning_rate': 0.01, 'optimizer': 'sgd', 'dropout': 0.0}
+    phase = Phase('gates', steps=1, batch_size=8, seed=1, log_every=0)
+
+    def alphas(gamma, **more):
+        return train_gates(model_directory, shards['train'], phase, gamma=gamma, **settings, **more)[0]
+
+    free, weighted, unweighted = alphas(0.0), alphas(1.0), alphas(1.0, unweighted=True)
+    prices = beta(network(), ParameterCost())
+    for key, alpha in free.items():
+        assert alpha - weighted[key] == pytest.approx(0.01 * prices[key], abs=1e-6)  # float32 near 1
+        assert alpha - unweighted[key] == pytest.approx(0.01, abs=1e-6)
+    assert len({round(price, 6) for price in prices.values()}) > 2
 
 
 def test_unit_at_zero_scores_zero_and_keeps_its_weights(shards, model_directory):

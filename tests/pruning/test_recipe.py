@@ -46,6 +46,7 @@ def test_steps_follow_from_the_pre_training_where_not_given(model_directory, tmp
         ({'alpha_learning_rate': 0}, 'alpha_learning_rate'),
         ({'method': 'best'}, 'method must be one of'),
         ({'objective': 'speed'}, 'objective must be one of'),
+        ({'unweighted': True, 'method': 'magnitude'}, 'unweighted is about the penalty on trained gates'),
         ({'multiple_of': 8, 'prune': 'a'}, 'multiple_of rounds h, k, v and f only'),
         ({'roundz': 3}, "did you mean 'rounds'"),
     ],

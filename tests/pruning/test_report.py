@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from helpers.pruned import recipe_for
+from helpers.pruned import alphas_of, recipe_for
 from helpers.tiny import network
 
 from gluon_optbert.pruning.algorithm import prune
@@ -44,6 +44,26 @@ def test_page_says_what_a_difference_has_to_be(tmp_path):
     assert text.count('\n- round') == 1 and '\n- round 2: the cut' in text and '--evaluation-limit' in text
     assert '--evaluation-limit' not in readable([round_of(4.0, 4.5, 4.2)], recipe)
     assert 'chance' not in readable([round_of(4.0, 4.5, 4.2, error=None)], recipe)
+
+
+def test_page_says_that_a_run_was_unweighted(tmp_path):
+    weighted, unweighted = (
+        readable([round_of(4.0, 4.5, 4.2)], recipe_for(tmp_path, tmp_path, tmp_path / 'run', unweighted=flag))
+        for flag in (False, True)
+    )
+    assert 'The penalty gives every unit the same weight (beta = 1).' in unweighted
+    assert 'beta' not in weighted
+
+
+def test_run_uses_the_flag(shards_directory, model_directory, tmp_path):
+    gates = {}
+    for flag in (False, True):
+        recipe = recipe_for(
+            shards_directory, model_directory, tmp_path / str(flag), rounds=1, unweighted=flag, gamma=0.5
+        )
+        prune(recipe)
+        gates[flag] = alphas_of(recipe.output / 'round-1')
+    assert any((gates[True][key] != alpha).any() for key, alpha in gates[False].items())
 
 
 def test_log_warns_of_a_round_that_is_not_clear(shards_directory, model_directory, tmp_path, caplog):

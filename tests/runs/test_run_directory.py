@@ -51,6 +51,16 @@ def test_new_run_lays_out_its_recipe_and_what_it_wants(read, tmp_path):
     assert cook.waited == ['soup checked', 'soup laid out']
 
 
+def test_run_of_an_older_version_goes_on_with_the_defaults_of_newer_fields(read, tmp_path):
+    RunDirectory(Soup(tmp_path / 'soup'), read=read).lay_out(Cook())
+    recipe = (tmp_path / 'soup' if read is None else work_directory(tmp_path / 'soup')) / 'recipe.yaml'
+    lines = recipe.read_text().splitlines()
+    recipe.write_text('\n'.join(line for line in lines if not line.startswith('salt')))
+    assert RunDirectory(Soup(tmp_path / 'soup', resume=True), read=read).state is State.BEGUN
+    with pytest.raises(ValueError, match='other settings of salt'):
+        RunDirectory(Soup(tmp_path / 'soup', salt=2.0, resume=True), read=read)
+
+
 def test_only_the_first_worker_writes(read, tmp_path):
     cook = Cook(first=False)
     RunDirectory(Soup(tmp_path / 'soup'), read=read).lay_out(cook)
