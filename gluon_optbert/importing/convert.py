@@ -1,6 +1,7 @@
-"""Public BERT checkpoints in, model directories out: renamed, checked whole, and nothing left away in
-silence.
-"""
+"""Turn public BERT checkpoints into model directories.
+
+Every tensor is renamed and checked, or listed as dropped. What does not fit is an error that lists all of
+it."""
 
 from __future__ import annotations
 
@@ -156,9 +157,8 @@ def convert(source: Source, *, seed: int = 1, recipe: Optional[Mapping[str, Any]
     tokens, rows = len(source.vocabulary), source.architecture.vocab_size
     if tokens != rows:
         problems.append(
-            f'the vocabulary has {tokens} tokens, the embedding {rows}; take the vocabulary it was trained '
-            f'with, '
-            'filled up with tokens of no use if the embedding was'
+            f'the vocabulary has {tokens} tokens, the embedding {rows} rows; take the vocabulary that the '
+            'checkpoint was trained with, and if the embedding has more rows, add a token of no use for each'
         )
     if problems:
         raise ValueError(

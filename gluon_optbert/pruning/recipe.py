@@ -92,15 +92,34 @@ class PruneRecipe(TrainingRecipe):
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        problems, method = super().problems(), METHODS.get(self.method)
-        ranks_units = method is None or method.ranks_units
+        return super().problems() + self._out_of_range() + self._contradictions()
+
+    def _out_of_range(self) -> List[str]:
+        """Values that no other field could make right."""
+        problems = []
         for name, share in [('target', self.target)] + [('targets', share) for share in self.targets]:
             if not 0 < share < 1:
                 problems.append(f'{name} must lie between 0 and 1, found {share}')
         if any(later >= earlier for earlier, later in zip(self.targets, self.targets[1:])):
             problems.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
-        if self.multiple_of < 1:
-            problems.append(f'multiple_of must be at least 1, found {self.multiple_of}')
+        if not self.prune or set(self.prune) - set(LETTERS) or len(set(self.prune)) < len(self.prune):
+            problems.append(f'prune must be made of different letters of {LETTERS}, found {self.prune!r}')
+        for name in ('multiple_of', 'rounds', 'length', 'alpha_steps', 'recovery_steps'):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                problems.append(f'{name} must be at least 1, found {value}')
+        for name in ('gamma', 'label_weight', 'teacher_score_weight', 'teacher_state_weight'):
+            if getattr(self, name) < 0:
+                problems.append(f'{name} must not be negative, found {getattr(self, name)}')
+        for name in ('alpha_learning_rate', 'temperature'):
+            if getattr(self, name) <= 0:
+                problems.append(f'{name} must be above 0, found {getattr(self, name)}')
+        return problems
+
+    def _contradictions(self) -> List[str]:
+        """Values that do not go together."""
+        problems, method = [], METHODS.get(self.method)
+        ranks_units = method is None or method.ranks_units
         if self.multiple_of > 1 and not ranks_units:
             problems.append(f'multiple_of does not go with the method {self.method}')
         if self.multiple_of > 1 and set(self.prune) == {'a'}:
@@ -117,27 +136,10 @@ class PruneRecipe(TrainingRecipe):
             )
         if (self.objective == 'latency') != (self.latency_model is not None):
             problems.append('the objective latency and latency_model go together')
-        if self.rounds < 1:
-            problems.append(f'rounds must be at least 1, found {self.rounds}')
-        if not self.prune or set(self.prune) - set(LETTERS) or len(set(self.prune)) < len(self.prune):
-            problems.append(f'prune must be made of different letters of {LETTERS}, found {self.prune!r}')
-        for name in ('length', 'alpha_steps', 'recovery_steps'):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                problems.append(f'{name} must be at least 1, found {value}')
-        for name in ('label_weight', 'teacher_score_weight', 'teacher_state_weight'):
-            if getattr(self, name) < 0:
-                problems.append(f'{name} must not be negative, found {getattr(self, name)}')
-        if self.temperature <= 0:
-            problems.append(f'temperature must be above 0, found {self.temperature}')
         if self.unweighted and self.method != 'alpha':
             problems.append(
                 f'unweighted is about the penalty on trained gates, found the method {self.method}'
             )
-        if self.gamma < 0:
-            problems.append(f'gamma must not be negative, found {self.gamma}')
-        if self.alpha_learning_rate <= 0:
-            problems.append(f'alpha_learning_rate must be above 0, found {self.alpha_learning_rate}')
         return problems
 
     def shares(self) -> List[float]:

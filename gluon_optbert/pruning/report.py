@@ -15,14 +15,11 @@ from ..architecture.parameters import Alphas
 from ..cutting.selection import Selection
 from ..network.saved_model import SavedModel, read_model
 from ..runs.markdown import markdown_table
-from ..runs.programs import named
 from ..runs.progress import HeldOut, Progress
 from .recipe import PruneRecipe
 
 CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
-MORE = 'raise --evaluation-limit, and if it is above what is held out, --held-out of ' + named(
-    'optbert-make-shards'
-)
+MORE = 'raise --evaluation-limit; if it is above what is held out, make shards with a larger --held-out'
 
 
 def explain(

@@ -202,7 +202,7 @@ class Search:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search came to.
 
     Parameters
@@ -223,26 +223,26 @@ class Found:
     values: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-def _found(study: Any, table: str) -> Found:
+def _result(study: Any, table: str) -> SearchResult:
     if not completed(study):
-        return Found(table)
+        return SearchResult(table)
     best = study.best_trial
     values = {name: best.params[name] for name in SEARCHED}
-    return Found(table, best.number, best.user_attrs['directory'], values)
+    return SearchResult(table, best.number, best.user_attrs['directory'], values)
 
 
-def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Optional[Found]:
+def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Optional[SearchResult]:
     """Run trials until there are enough, and leave ``trials.csv``, ``trials.md`` and Optuna's plots.
 
     Parameters
     ----------
     recipe : SearchRecipe
     workers : Workers, optional
-        Those of this job; found from the environment unless given.
+        Those of this job; by default those that the environment names.
 
     Returns
     -------
-    Found, or None on other workers than the first
+    SearchResult, or None on other workers than the first
 
     Raises
     ------
@@ -270,4 +270,4 @@ def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Option
         chosen = trials.next()
     if not workers.first:
         return None
-    return _found(trials.study, write_report(trials.study, recipe.output))
+    return _result(trials.study, write_report(trials.study, recipe.output))

@@ -1,11 +1,13 @@
 """The LayerNorm epsilon of a checkpoint: it stays with the network, whatever is made of it."""
 
+import dataclasses
 import json
 
 import numpy as np
 import onnx
 import pytest
 from helpers.checkpoints import CONFIG, named, write_google, write_hugging_face
+from helpers.pruned import recipe_for
 from helpers.tiny import (
     network,
     outputs_of,
@@ -17,6 +19,7 @@ from helpers.tiny import (
     vocabulary,
 )
 from helpers.transformers_by_hand import BertByHand
+from workers import uniform_config
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.heads import PRETRAINING
@@ -24,11 +27,13 @@ from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.deployment.directory import import_symbol
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.inference import inference_symbol
+from gluon_optbert.deployment.verification import VerifyRecipe, verify
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import INPUTS
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+from gluon_optbert.pruning.algorithm import prune
 
 EPS = 1e-5
 PARAMETERS = {  # small enough that the epsilon is a percent of some variance
@@ -75,6 +80,19 @@ def test_epsilon_stays_with_a_cut_network(tmp_path):
     assert smaller != model.architecture and smaller.layer_norm_eps == EPS
     write_model(tmp_path / 'model', model)
     assert read_model(tmp_path / 'model').architecture == model.architecture
+
+
+def test_pruning_run_keeps_the_epsilon_and_verifies(tmp_path, shards_directory):
+    start, output = tmp_path / 'start', tmp_path / 'run'
+    write_model(start, dataclasses.replace(saved(), progress={'step': 1000}))
+    prune(recipe_for(shards_directory, start, output, rounds=1))
+    assert read_model(output / 'round-1' / 'model').architecture.layer_norm_eps == EPS
+    assert [row['round'] for row in verify(VerifyRecipe(run=output, batches=1))] == [1]
+
+
+def test_peers_of_benchmarks_are_told_the_epsilon():
+    configurations = uniform_config(saved().architecture)
+    assert [configuration['layer_norm_eps'] for configuration in configurations] == [EPS, EPS]
 
 
 def test_exports_compute_with_the_epsilon(tmp_path):
