@@ -56,7 +56,7 @@ class ImportRecipe:
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """A checkpoint as a model, and what became of the rest.
+    """An imported checkpoint: the model, and what was dropped on the way.
 
     Parameters
     ----------
@@ -77,8 +77,16 @@ class Imported:
 
 
 def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str]]:
-    """The arrays under the names here, also those that do not fit; the names that are dropped; and all that
-    does not fit.
+    """Rename the arrays of a checkpoint and check them.
+
+    Returns
+    -------
+    arrays : dict of name to np.ndarray
+        By the names here. Arrays that do not fit are among them, so that nobody calls them missing.
+    dropped : list of str
+        The checkpoint's names of what is left away on purpose.
+    problems : list of str
+        What does not fit.
     """
     wanted, whole = network_shapes(source.architecture, source.head), network_shapes(source.architecture)
     renamed: Dict[str, np.ndarray] = {}
@@ -124,7 +132,7 @@ def _random(specs: Iterable[ParameterSpec], seed: int) -> Dict[str, np.ndarray]:
 
 
 def complete(arrays: Parameters, source: Source, seed: int) -> Tuple[Parameters, List[str], List[str]]:
-    """Parameters with random ones for the parts of the pre-training heads that are not there at all.
+    """Add random weights for the parts of the pre-training heads of which a checkpoint has nothing.
 
     Returns
     -------
@@ -209,9 +217,8 @@ def describe(imported: Imported, recipe: ImportRecipe) -> List[str]:
     untrained = Progress.from_dict(model.progress).untrained
     if untrained:
         lines.append(
-            f'untrained: the checkpoint has no {" and no ".join(PARTS[part] for part in untrained)}; what '
-            f'stands there '
-            'is random, and has to be trained before pruning starts'
+            f'untrained: the checkpoint has no {" and no ".join(PARTS[part] for part in untrained)}; these '
+            'weights are random here, and have to be trained before pruning'
         )
     lines.append(f'wrote {recipe.output}')
     return lines

@@ -128,8 +128,12 @@ def read_source(source: str, *, vocabulary: Optional[Path] = None, heads: Option
 
 
 def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architecture, Tuple[str, ...]]:
-    """The architecture that a BERT configuration describes, and what to say of it; ValueError with all that
-    is wrong with it.
+    """The architecture that a BERT configuration describes, and notes on it for people.
+
+    Raises
+    ------
+    ValueError
+        With everything that is wrong with the configuration.
     """
     problems = [
         f'{name} must be a whole number from 1 to {most}, found {config.get(name)!r:.80}'
@@ -175,8 +179,7 @@ def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, An
     if unread or len(weights) > 1 or arrays[weights[0]].ndim != 2:
         raise ValueError(
             f'{source}: its head ({", ".join(unread or weights)}) is none of those that are read: '
-            f'pre-training, '
-            'sequence classification, regression and question answering'
+            'pre-training, sequence classification, regression and question answering'
         )
     task = config.get('finetuning_task') or ''
     if any(weights[0].endswith(name) for name in QUESTION_ANSWERING):
@@ -258,7 +261,7 @@ def read_hugging_face(directory: Path, vocabulary: Optional[Path] = None) -> Sou
     arrays = readers[present[0]](directory / present[0])
     if arrays and all(name.startswith(WRAPPED) for name in arrays):
         arrays = {name[len(WRAPPED) :]: array for name, array in arrays.items()}
-        notes += (f'every name began with {WRAPPED}, as DataParallel of PyTorch has it; read without that',)
+        notes += (f'every name began with {WRAPPED}, which DataParallel of PyTorch adds; it was taken away',)
     head = head_of('Hugging Face', arrays, config, directory)
     return Source('Hugging Face', architecture, words, head, arrays, notes=notes)
 
@@ -344,7 +347,8 @@ def _measured(arrays: Mapping[str, np.ndarray], heads: int, path: Path) -> Archi
     )
     if layers != list(range(len(layers))) or h % heads:
         raise ValueError(
-            f'{path}: layers {", ".join(map(str, layers))} of width {h} with {heads} heads make no BERT'
+            f'{path}: layers {", ".join(map(str, layers))} of width {h} with {heads} heads are not '
+            'those of a BERT'
         )
     return dataclasses.replace(
         uniform(layers=len(layers), h=h, a=heads, f=f, vocab_size=vocab_size, max_length=max_length),

@@ -144,13 +144,13 @@ class _Machine:
         self.push(_Name(name.replace(' ', '.', 1)))
 
     def reduce(self, _: None) -> None:
-        """A call; of the few names whose calls have a meaning here, given without calling."""
+        """A call. Nothing is called: a few names are known here and make descriptions; others are refused."""
         arguments, name = self._stack.pop(), self._stack.pop()
         make = _CALLS.get(name.text) if type(name) is _Name else None
         if make is None:
             raise ValueError(
                 f'the pickle would call {name.text if type(name) is _Name else "a value"}; only tensors are '
-                f'read'
+                'read'
             )
         self.push(make(*arguments))
 

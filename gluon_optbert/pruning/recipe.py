@@ -160,28 +160,31 @@ class PruneRecipe(TrainingRecipe):
         if (self.alpha_steps is None or self.recovery_steps is None) and not trained:
             raise ValueError(
                 'the model does not say how many steps it was pre-trained for; give --alpha-steps and '
-                '--recovery-steps'
+                '--recovery-steps, or take the recipe imported_prune'
             )
         return self.alpha_steps or max(1, trained // 1000), self.recovery_steps or max(1, trained // 20)
 
 
 def read_start(directory: Path) -> SavedModel:
-    """A model directory that can be pruned: with the heads of pre-training, trained, and without gates; else
-    ValueError.
+    """The model in a directory, if it can be pruned.
+
+    Raises
+    ------
+    ValueError
+        If it lacks heads of pre-training, they are not trained, or it still has gates.
     """
     start = read_model(directory)
     if start.head != PRETRAINING:
         raise ValueError(
             f'{directory} has the head of {start.head.task or start.head.kind} instead of those of '
-            f'pre-training; '
-            'prune the network that it was fine-tuned from'
+            'pre-training; prune the network that it was fine-tuned from'
         )
     untrained = Progress.from_dict(start.progress, source=str(directory)).untrained
     if untrained:
         lacking = ' and '.join(PARTS.get(part, part) for part in untrained)
         raise ValueError(
-            f'{directory} was imported without {lacking}, and what stands there is random; train it first, '
-            f'with {named("optbert-pretrain")} --train heads'
+            f'{directory} was imported without {lacking}, and these weights are random; train them first, '
+            f'with {named("optbert-pretrain")} --train heads or its recipe imported_heads'
         )
     if start.alphas:
         raise ValueError(f'{directory} still has its gates; fold them with {named("optbert-export")} first')
