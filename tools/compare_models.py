@@ -68,15 +68,15 @@ class CompareRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = (
+        problems = (
             []
             if self.models is None or len(self.models) == 2
             else [f'wanted two models, found {len(self.models)}']
         )
         for name, least in (('instances', 2), ('length', 8), ('batch_size', 1), ('words', 100), ('seed', 0)):
             if getattr(self, name) < least:
-                found.append(f'{name} must be at least {least}, found {getattr(self, name)}')
-        return found
+                problems.append(f'{name} must be at least {least}, found {getattr(self, name)}')
+        return problems
 
 
 @dataclasses.dataclass(frozen=True)

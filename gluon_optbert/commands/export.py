@@ -59,14 +59,14 @@ class ExportRecipe:
 
     def problems(self) -> List[str]:
         """What is contradictory."""
-        found = []
+        problems = []
         if (self.precision == 'int8') != (self.calibrate is not None):
-            found.append('--calibrate FILE goes with --precision int8, and int8 with it')
+            problems.append('--calibrate FILE goes with --precision int8, and int8 with it')
         if self.calibration_lines < 1:
-            found.append(f'calibration_lines must be at least 1, found {self.calibration_lines}')
+            problems.append(f'calibration_lines must be at least 1, found {self.calibration_lines}')
         if self.onnx and self.precision != 'float32':
-            found.append('--onnx goes with --precision float32')
-        return found
+            problems.append('--onnx goes with --precision float32')
+        return problems
 
 
 def say(measured: Dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> None:

@@ -47,13 +47,13 @@ class UntrainedHeads(ValueError):
     """The heads that an export would compute are random."""
 
 
-def relative_difference(found: np.ndarray, wanted: np.ndarray) -> float:
+def relative_difference(outputs: np.ndarray, wanted: np.ndarray) -> float:
     """The largest difference between two arrays over the largest magnitude of the second; inf if one is not
     finite.
     """
-    if found.shape != wanted.shape or not (np.isfinite(found).all() and np.isfinite(wanted).all()):
+    if outputs.shape != wanted.shape or not (np.isfinite(outputs).all() and np.isfinite(wanted).all()):
         return float('inf')
-    return float(np.abs(found - wanted).max() / max(float(np.abs(wanted).max()), 1e-30))
+    return float(np.abs(outputs - wanted).max() / max(float(np.abs(wanted).max()), 1e-30))
 
 
 def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:

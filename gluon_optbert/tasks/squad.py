@@ -91,19 +91,19 @@ class Reading:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [
+        problems = [
             f'{name} must be at least 1, found {getattr(self, name)}'
             for name in ('stride', 'max_question', 'max_answer', 'n_best')
             if getattr(self, name) < 1
         ]
         if self.max_length < self.max_question + 4:
-            found.append(
+            problems.append(
                 f'max_length must be at least {self.max_question + 4}, four above max_question, found '
                 f'{self.max_length}'
             )
         if self.null_threshold is not None and not math.isfinite(self.null_threshold):
-            found.append(f'null_threshold must be finite, found {self.null_threshold}')
-        return found
+            problems.append(f'null_threshold must be finite, found {self.null_threshold}')
+        return problems
 
     @classmethod
     def of(cls, recipe: Mapping[str, Any], positions: int) -> Reading:
@@ -138,10 +138,10 @@ class Reading:
             or not (threshold is None or type(threshold) in (int, float))
         ):
             raise ValueError(f'{source}: wanted {", ".join(names)} as numbers, found {values!r:.200}')
-        made = cls(**values)
-        if made.problems():
-            raise ValueError(f'{source}: {"; ".join(made.problems())}')
-        return made
+        reading = cls(**values)
+        if reading.problems():
+            raise ValueError(f'{source}: {"; ".join(reading.problems())}')
+        return reading
 
 
 def read_questions(path: Path) -> List[Question]:

@@ -62,8 +62,11 @@ def vouched(directory, **changes):
 
 
 def test_every_precision_loads(good):
-    block, found = load_deployment(good)
-    assert found.architecture == UNEVEN and found.precision in good.joinpath('manifest.json').read_text()
+    block, description = load_deployment(good)
+    assert (
+        description.architecture == UNEVEN
+        and description.precision in good.joinpath('manifest.json').read_text()
+    )
     assert block(mx.nd.ones((2, 5)), mx.nd.zeros((2, 5)), mx.nd.array([5, 3]))[0].shape == (2, 5, UNEVEN.h)
 
 

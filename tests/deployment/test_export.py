@@ -96,21 +96,21 @@ def plain(tmp_path_factory):
 
 @pytest.mark.parametrize('name', ENCODERS)
 def test_a_program_without_this_package_gets_the_same_numbers(plain, name):
-    feed, found = dict(np.load(plain / name / 'feed.npz')), np.load(plain / name / 'out.npz')
+    feed, outputs = dict(np.load(plain / name / 'feed.npz')), np.load(plain / name / 'out.npz')
     model = build(ENCODERS[name], saved_model(ENCODERS[name]).parameters)
     for i, wanted in enumerate(running.run(model, feed, list(running.INPUTS))):
-        assert relative_difference(found[f'arr_{i}'], wanted) <= deploy.TOLERANCE
+        assert relative_difference(outputs[f'arr_{i}'], wanted) <= deploy.TOLERANCE
 
 
 @pytest.mark.parametrize('precision', PRECISIONS)
 @pytest.mark.parametrize('kind', HEADS)
 def test_plain_mxnet_loads_the_scores_of_a_task_in_every_precision(plain, kind, precision):
     place, names = plain / f'{kind}-{precision}', list(running.INPUTS)[:3]
-    feed, found = dict(np.load(place / 'feed.npz')), np.load(place / 'out.npz')['arr_0']
+    feed, scores = dict(np.load(place / 'feed.npz')), np.load(place / 'out.npz')['arr_0']
     block, _ = load_deployment(place / 'deploy')
-    np.testing.assert_array_equal(found, running.run(block, feed, names)[0])
+    np.testing.assert_array_equal(scores, running.run(block, feed, names)[0])
     model = build(UNEVEN, read_model(place / 'model').parameters, head=HEADS[kind])
-    difference = relative_difference(found, running.run(model, feed, names)[0])
+    difference = relative_difference(scores, running.run(model, feed, names)[0])
     assert (difference <= deploy.TOLERANCE) == (precision == 'float32')  # or nothing was reduced
     assert difference < 1
 
@@ -123,9 +123,9 @@ def test_batch_and_length_are_free(tmp_path):
     for batch, length in ((1, 1), (5, 16), (2, 9)):
         feed = random_feed(UNEVEN, batch=batch, length=length)
         names = deployment.inputs
-        found, pooled = running.run(block, feed, names)
-        assert found.shape == (batch, length, UNEVEN.h) and pooled.shape == (batch, UNEVEN.h)
-        assert relative_difference(found, running.run(model, feed, names)[0]) <= deploy.TOLERANCE
+        encoded, pooled = running.run(block, feed, names)
+        assert encoded.shape == (batch, length, UNEVEN.h) and pooled.shape == (batch, UNEVEN.h)
+        assert relative_difference(encoded, running.run(model, feed, names)[0]) <= deploy.TOLERANCE
 
 
 def test_a_gated_model_is_folded_and_cut_on_the_way_out(tmp_path):
@@ -143,10 +143,10 @@ def test_a_gated_model_is_folded_and_cut_on_the_way_out(tmp_path):
     gated = build(architecture, saved.parameters, gated=True)
     gated.gates.set(alphas)
     feed = random_feed(architecture, batch=3, length=9)
-    found, wanted = (running.run(model, feed, deployment.inputs) for model in (block, gated))
-    assert found[0].shape[-1] == 6
-    assert relative_difference(found[0], np.delete(wanted[0], [1, 5], axis=-1)) <= deploy.TOLERANCE
-    assert relative_difference(found[3], wanted[3]) <= deploy.TOLERANCE
+    outputs, wanted = (running.run(model, feed, deployment.inputs) for model in (block, gated))
+    assert outputs[0].shape[-1] == 6
+    assert relative_difference(outputs[0], np.delete(wanted[0], [1, 5], axis=-1)) <= deploy.TOLERANCE
+    assert relative_difference(outputs[3], wanted[3]) <= deploy.TOLERANCE
 
 
 def test_gates_with_no_unit_left_are_refused():

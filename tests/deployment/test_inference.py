@@ -35,10 +35,10 @@ def test_inference_network_equals_the_trained_one(widths, case):
     block = of_arrays(inference_symbol(architecture, kind, head), arrays, inputs_of(kind))
     for batch, length in ((3, 9), (1, 2)):
         feed = running.random_feed(architecture, batch=batch, length=length)
-        found = running.run(block, feed, inputs_of(kind))
+        outputs = running.run(block, feed, inputs_of(kind))
         wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
-        assert len(found) == len(outputs_of(kind, head))
-        assert all(deploy.relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(found, wanted))
+        assert len(outputs) == len(outputs_of(kind, head))
+        assert all(deploy.relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(outputs, wanted))
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -73,7 +73,9 @@ def test_a_layer_has_no_operator_that_does_nothing():
         ]
         for count in (1, 2)
     ]
-    one, two = (collections.Counter(node['op'] for node in found if node['op'] != 'null') for found in nodes)
+    one, two = (
+        collections.Counter(node['op'] for node in listed if node['op'] != 'null') for listed in nodes
+    )
     assert two - one == {
         'FullyConnected': 6,
         'Reshape': 8,

@@ -42,11 +42,11 @@ def test_onnx_equals_the_trained_network(tmp_path, widths, case):
     kind, head = CASES[case]
     for batch, length in ((3, 9), (1, 2)):
         feed = running.random_feed(ARCHITECTURES[widths], batch=batch, length=length)
-        found = run_onnx(tmp_path / 'model.onnx', feed)
+        outputs = run_onnx(tmp_path / 'model.onnx', feed)
         wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
-        assert list(found) == list(outputs_of(kind, head))
+        assert list(outputs) == list(outputs_of(kind, head))
         assert all(
-            deploy.relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(found.values(), wanted)
+            deploy.relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(outputs.values(), wanted)
         )
 
 
@@ -83,7 +83,7 @@ def test_onnx_runtime_gets_the_same_numbers(tmp_path, case):
     words = [python, '-c', RUNTIME, tmp_path / 'model.onnx', tmp_path / 'feed.npz', tmp_path / 'out.npz']
     alone = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
     subprocess.run(list(map(str, words)), check=True, timeout=120, env=alone)
-    found = np.load(tmp_path / 'out.npz')
+    outputs = np.load(tmp_path / 'out.npz')
     wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
     for i in range(len(outputs_of(kind, head))):
-        assert deploy.relative_difference(found[f'arr_{i}'], wanted[i]) <= deploy.TOLERANCE
+        assert deploy.relative_difference(outputs[f'arr_{i}'], wanted[i]) <= deploy.TOLERANCE

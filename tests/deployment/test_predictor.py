@@ -58,9 +58,9 @@ def test_batches_and_order_do_not_matter(directories, kind):
     items = PAIRS if kind == 'question_answering' else TEXTS
     wanted = [next(predictor.predict([item])) for item in items]
     for batch_size, ahead in ((2, 1), (3, 2), (32, 16)):
-        found = list(predictor.predict(iter(items * 2), batch_size=batch_size, ahead=ahead))
-        assert len(found) == 2 * len(items)
-        for one, other in zip(found, wanted * 2):
+        predictions = list(predictor.predict(iter(items * 2), batch_size=batch_size, ahead=ahead))
+        assert len(predictions) == 2 * len(items)
+        for one, other in zip(predictions, wanted * 2):
             np.testing.assert_allclose(
                 plain(one), plain(other), rtol=1e-4, atol=1e-6
             )  # float32, other paddings
@@ -70,12 +70,14 @@ def test_probabilities_are_the_softmax_of_the_networks_scores(directories):
     predictor = Predictor(directories / 'classification')
     batch = next(sorted_batches(predictor._encoder.features([Instance('a b', 'c')]), 1))
     scores = running.run(predictor._block, batch, TOKEN_INPUTS)[0][0].astype(float)
-    found = next(predictor.predict([('a b', 'c')]))
-    assert list(found.probabilities) == ['no', 'yes'] and math.isclose(sum(found.probabilities.values()), 1)
-    np.testing.assert_allclose(
-        list(found.probabilities.values()), np.exp(scores) / np.exp(scores).sum(), rtol=1e-5
+    prediction = next(predictor.predict([('a b', 'c')]))
+    assert list(prediction.probabilities) == ['no', 'yes'] and math.isclose(
+        sum(prediction.probabilities.values()), 1
     )
-    assert found.label == ['no', 'yes'][int(scores.argmax())]
+    np.testing.assert_allclose(
+        list(prediction.probabilities.values()), np.exp(scores) / np.exp(scores).sum(), rtol=1e-5
+    )
+    assert prediction.label == ['no', 'yes'][int(scores.argmax())]
 
 
 def test_instances_are_read_as_they_are_needed(directories):
@@ -93,16 +95,16 @@ def test_instances_are_read_as_they_are_needed(directories):
 
 def test_sentences_fill_the_positions_that_the_network_has():
     encoder = Encoder(Deployment(ARCHITECTURE, vocabulary(), HEADS['classification'], 'task'))
-    made = encoder.features(
+    features = encoder.features(
         [Instance(' '.join('a' * 30)), Instance(' '.join('a' * 30), ' '.join('b' * 30)), Instance('a', 'b')]
     )
-    assert made.lengths.tolist() == [ARCHITECTURE.max_length] * 2 + [5]
+    assert features.lengths.tolist() == [ARCHITECTURE.max_length] * 2 + [5]
 
 
 def test_answers_are_passages_of_the_context(directories):
-    for (_, context), found in zip(PAIRS, Predictor(directories / 'question_answering').predict(PAIRS)):
-        assert context[found.start : found.end] == found.text
-        assert bool(found.text) == bool(context) and math.isfinite(found.score)
+    for (_, context), answer in zip(PAIRS, Predictor(directories / 'question_answering').predict(PAIRS)):
+        assert context[answer.start : answer.end] == answer.text
+        assert bool(answer.text) == bool(context) and math.isfinite(answer.score)
 
 
 def test_null_threshold_is_for_questions(directories):
@@ -116,11 +118,11 @@ def test_null_threshold_is_for_questions(directories):
         input='a b\tc d e\n',
     )
     assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+    line = json.loads(result.stdout)
     assert (
-        set(found) == {'question', 'text', 'score', 'start', 'end', 'probability'}
-        and found['text'] == ''
-        and found['probability'] < 1
+        set(line) == {'question', 'text', 'score', 'start', 'end', 'probability'}
+        and line['text'] == ''
+        and line['probability'] < 1
     )
 
 
@@ -159,12 +161,12 @@ def encoder(request, tmp_path_factory):
 @pytest.mark.parametrize('normalise', [True, False])
 def test_embedding_is_of_the_real_tokens(encoder, pooling, normalise):
     predictor, tokens = encoder
-    found = predictor.encode(SENTENCES, pooling=pooling, normalise=normalise, batch_size=3)
+    embeddings = predictor.encode(SENTENCES, pooling=pooling, normalise=normalise, batch_size=3)
     wanted = np.array([one[0] if pooling == 'first' else one.mean(axis=0) for one in tokens])
     if normalise:
         wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
-    assert found.dtype == np.float32 and found.shape == (4, ARCHITECTURE.h)
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)  # float32, other paddings
+    assert embeddings.dtype == np.float32 and embeddings.shape == (4, ARCHITECTURE.h)
+    np.testing.assert_allclose(embeddings, wanted, rtol=1e-4, atol=1e-5)  # float32, other paddings
 
 
 def test_embeddings_have_one_row_for_each_text(encoder, directories):
@@ -241,7 +243,7 @@ def test_directory_that_is_no_export_is_answered_with_the_command_that_makes_one
 
 def test_score_counts_what_is_right(directories):
     classify = Predictor(directories / 'classification')
-    right = [found.label for found in classify.predict(TEXTS[:4])]
+    right = [prediction.label for prediction in classify.predict(TEXTS[:4])]
     labelled = [Instance(*([text] if isinstance(text, str) else text)) for text in TEXTS[:4]]
     wrong = {'no': 'yes', 'yes': 'no'}
     assert score(classify, [Instance(i.first, i.second, label) for i, label in zip(labelled, right)]) == 1
@@ -258,7 +260,7 @@ def test_score_counts_what_is_right(directories):
     with pytest.raises(ValueError, match='perhaps'):
         score(classify, [Instance('a', None, 'perhaps')])
     regress = Predictor(directories / 'regression')
-    values = [found.value for found in regress.predict(labelled)]
+    values = [prediction.value for prediction in regress.predict(labelled)]
     assert (
         score(
             regress, [Instance(i.first, i.second, str(2 * value + 1)) for i, value in zip(labelled, values)]

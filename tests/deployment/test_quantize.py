@@ -59,8 +59,8 @@ def test_int8_stays_near_float32_at_any_shape(quantised, tmp_path):
         running.random_feed(UNEVEN, batch=2, length=7),
         running.random_feed(UNEVEN, batch=1, length=16),
     ):
-        found, wanted = (running.run(network, feed, NAMES)[0] for network in (block, whole))
-        rms = np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2))
+        output, wanted = (running.run(network, feed, NAMES)[0] for network in (block, whole))
+        rms = np.sqrt(np.mean((output - wanted) ** 2) / np.mean(wanted**2))
         assert 1e-6 < rms < 0.1  # eight bits a tensor, three layers; not zero, or nothing was quantised
 
 
@@ -76,12 +76,12 @@ def test_every_product_of_the_encoder_is_quantised_and_no_other(quantised):
 
 def test_weights_are_bytes(quantised):
     symbol, arrays, _, ranges, low = quantised
-    found = int8_parameters(low, arrays, ranges)
+    stored = int8_parameters(low, arrays, ranges)
     name = 'encoder.transformer_cells.0.proj.weight_quantize'
-    assert found[name].dtype == np.int8
+    assert stored[name].dtype == np.int8
     scale = np.abs(arrays[name[: -len('_quantize')]]).max() / 127
     np.testing.assert_allclose(
-        found[name].asnumpy() * scale, arrays[name[: -len('_quantize')]], atol=scale * 0.51
+        stored[name].asnumpy() * scale, arrays[name[: -len('_quantize')]], atol=scale * 0.51
     )  # rounded
 
 

@@ -34,21 +34,21 @@ MRPC = (
 
 
 def test_byte_order_mark_quotes_and_line_separators_are_what_they_are(tmp_path):
-    found = read_examples(find_task('MRPC'), write(tmp_path / 'dev.tsv', MRPC))
-    assert found.texts == (('He said " no .', 'one\u2028line'), ('"quoted"', 'b'))
-    assert found.labels.tolist() == [1, 0] and found.indices == ('0', '1')
+    examples = read_examples(find_task('MRPC'), write(tmp_path / 'dev.tsv', MRPC))
+    assert examples.texts == (('He said " no .', 'one\u2028line'), ('"quoted"', 'b'))
+    assert examples.labels.tolist() == [1, 0] and examples.indices == ('0', '1')
 
 
 def test_columns_are_found_by_name_in_any_order(tmp_path):
     path = write(tmp_path / 'train.tsv', 'gold_label\textra\tsentence2\tsentence1\nneutral\tx\tB\tA\n')
-    found = read_examples(find_task('MNLI'), path)
-    assert found.texts == (('A', 'B'),) and found.labels.tolist() == [2]
+    examples = read_examples(find_task('MNLI'), path)
+    assert examples.texts == (('A', 'B'),) and examples.labels.tolist() == [2]
 
 
 def test_test_set_has_no_labels_and_its_own_numbers(tmp_path):
     path = write(tmp_path / 'test.tsv', 'index\tsentence\n7\tx\n9\ty\n')
-    found = read_examples(find_task('SST-2'), path, labelled=False)
-    assert found.labels is None and found.indices == ('7', '9')
+    examples = read_examples(find_task('SST-2'), path, labelled=False)
+    assert examples.labels is None and examples.indices == ('7', '9')
 
 
 def test_blank_line_is_no_sentence(tmp_path):
@@ -58,8 +58,8 @@ def test_blank_line_is_no_sentence(tmp_path):
 
 def test_file_without_a_header_is_read_where_the_task_says_so(tmp_path):
     rows = 'gj04\t1\t\tOne sentence.\ngj04\t0\t*\tOther one.\n'
-    found = read_examples(find_task('CoLA'), write(tmp_path / 'train.tsv', rows))
-    assert found.texts == (('One sentence.',), ('Other one.',)) and found.labels.tolist() == [1, 0]
+    examples = read_examples(find_task('CoLA'), write(tmp_path / 'train.tsv', rows))
+    assert examples.texts == (('One sentence.',), ('Other one.',)) and examples.labels.tolist() == [1, 0]
     headed = read_examples(find_task('CoLA'), write(tmp_path / 'mirror.tsv', 'sentence\tlabel\nOne.\t1\n'))
     assert headed.texts == (('One.',),)
 
@@ -207,9 +207,9 @@ def test_submission_has_the_labels_of_the_task():
 def test_real_files_have_their_rows(name, train, dev, test):
     task = find_task(name)
     assert len(read_examples(task, GLUE / task.train)) == train
-    found = read_sets(task, GLUE, task.dev, labelled=True)
-    assert {key: len(examples) for key, examples in found.items()} == dev
-    assert all(set(examples.labels) == set(range(len(task.head.labels))) for examples in found.values())
+    sets = read_sets(task, GLUE, task.dev, labelled=True)
+    assert {key: len(examples) for key, examples in sets.items()} == dev
+    assert all(set(examples.labels) == set(range(len(task.head.labels))) for examples in sets.values())
     assert {
         key: len(examples) for key, examples in read_sets(task, GLUE, task.test, labelled=False).items()
     } == test

@@ -37,20 +37,22 @@ def test_longer_text_of_a_pair_loses_its_end_first(first, second, max_length):
     while a + b > max_length - 3:
         a, b = (a - 1, b) if a > b else (a, b - 1)
     wanted = [CLS, *range(10, 10 + a), SEP, *range(30, 30 + b), SEP]
-    found = pair(range(10, 10 + first), range(30, 30 + second), cls_id=CLS, sep_id=SEP, max_length=max_length)
-    assert found == (wanted, a + 2)
+    tokens = pair(
+        range(10, 10 + first), range(30, 30 + second), cls_id=CLS, sep_id=SEP, max_length=max_length
+    )
+    assert tokens == (wanted, a + 2)
 
 
 @pytest.mark.parametrize('workers', [1, 2, 4])
 def test_every_instance_comes_once_an_epoch_with_its_own_values(workers):
-    made = features()
-    count = steps_per_epoch(made, 8)
+    instances = features()
+    count = steps_per_epoch(instances, 8)
     assert count == 5
     for epoch in (0, 1):
         seen = []
         for rank in range(workers):
             batches = training_batches(
-                made, batch_size=8, seed=1, start=epoch * count, rank=rank, workers=workers
+                instances, batch_size=8, seed=1, start=epoch * count, rank=rank, workers=workers
             )
             for batch in take(batches, count):
                 assert len(batch.rows) == 8 // workers
@@ -59,19 +61,19 @@ def test_every_instance_comes_once_an_epoch_with_its_own_values(workers):
                     assert (
                         batch.input_ids[i, 0] == row
                         and batch.labels[i] == row % 3
-                        and length == made.lengths[row]
+                        and length == instances.lengths[row]
                     )
                     assert not batch.input_ids[i, length:].any() and not batch.token_types[i, length:].any()
-                    assert batch.token_types[i].sum() == length - made.seconds[row]
+                    assert batch.token_types[i].sum() == length - instances.seconds[row]
                 seen += batch.rows[batch.weights > 0].tolist()
         assert sorted(seen) == list(range(37))
 
 
 def test_ranks_share_one_order():
-    made = features()
-    whole = take(training_batches(made, batch_size=8, seed=1), 11)
+    instances = features()
+    whole = take(training_batches(instances, batch_size=8, seed=1), 11)
     parts = [
-        take(training_batches(made, batch_size=8, seed=1, rank=rank, workers=2), 11) for rank in range(2)
+        take(training_batches(instances, batch_size=8, seed=1, rank=rank, workers=2), 11) for rank in range(2)
     ]
     for batch, *shares in zip(whole, *parts):
         assert sorted(batch.rows) == sorted(np.concatenate([share.rows for share in shares]))
@@ -84,45 +86,47 @@ def test_ranks_share_one_order():
 
 
 def test_stream_goes_on_anywhere():
-    made = features()
-    whole = take(training_batches(made, batch_size=8, seed=1), 12)
+    instances = features()
+    whole = take(training_batches(instances, batch_size=8, seed=1), 12)
     for start in (3, 5, 7):
-        again = take(training_batches(made, batch_size=8, seed=1, start=start), 12 - start)
+        again = take(training_batches(instances, batch_size=8, seed=1, start=start), 12 - start)
         assert all((one.rows == other.rows).all() for one, other in zip(whole[start:], again))
 
 
 def test_order_follows_from_seed_and_epoch():
-    made = features()
+    instances = features()
     orders = [
-        take(training_batches(made, batch_size=8, seed=seed, start=start), 5)
+        take(training_batches(instances, batch_size=8, seed=seed, start=start), 5)
         for seed, start in ((1, 0), (2, 0), (1, 5))
     ]
     assert len({tuple(np.concatenate([batch.rows for batch in order])) for order in orders}) == 3
 
 
 def test_batches_hold_like_lengths():
-    made = features(800, longest=100)
-    padded = sum(batch.input_ids.size for batch in take(training_batches(made, batch_size=16, seed=1), 50))
-    assert padded < 1.2 * len(made.ids)
+    instances = features(800, longest=100)
+    padded = sum(
+        batch.input_ids.size for batch in take(training_batches(instances, batch_size=16, seed=1), 50)
+    )
+    assert padded < 1.2 * len(instances.ids)
     assert {
         batch.input_ids.shape[1] % 8
-        for batch in take(training_batches(made, batch_size=16, seed=1), 50)
-        if batch.input_ids.shape[1] < made.lengths.max()
+        for batch in take(training_batches(instances, batch_size=16, seed=1), 50)
+        if batch.input_ids.shape[1] < instances.lengths.max()
     } == {0}
 
 
 def test_batch_is_never_longer_than_the_longest_instance():
-    made = Features.of([([1] * 13, 13), ([1] * 2, 2)])
-    assert max(batch.input_ids.shape[1] for batch in evaluation_batches(made, tokens=99)) == 13
+    instances = Features.of([([1] * 13, 13), ([1] * 2, 2)])
+    assert max(batch.input_ids.shape[1] for batch in evaluation_batches(instances, tokens=99)) == 13
 
 
 @pytest.mark.parametrize('tokens, workers', [(1, 1), (64, 1), (64, 3), (10**6, 2)])
 def test_evaluation_takes_every_instance_once_within_its_tokens(tokens, workers):
-    made = features()
+    instances = features()
     batches = [
         batch
         for rank in range(workers)
-        for batch in evaluation_batches(made, tokens=tokens, rank=rank, workers=workers)
+        for batch in evaluation_batches(instances, tokens=tokens, rank=rank, workers=workers)
     ]
     assert sorted(row for batch in batches for row in batch.rows) == list(range(37))
     assert all(batch.input_ids.size <= tokens or len(batch.rows) == 1 for batch in batches)

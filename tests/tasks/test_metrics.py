@@ -113,8 +113,8 @@ def test_f1_is_symmetric_between_zero_and_one_and_one_where_the_match_is_exact(o
 
 def test_version_1_takes_the_best_answer_and_counts_missing_predictions_as_wrong():
     answers = {'a': ['red cat', 'cat'], 'b': ['blue'], 'c': ['x']}
-    found = squad_v1(answers, {'a': 'the cat', 'b': 'dark blue', 'more': 'ignored'})
-    assert found == {'exact_match': 100 / 3, 'f1': 100 * (1 + 2 / 3) / 3}
+    scores = squad_v1(answers, {'a': 'the cat', 'b': 'dark blue', 'more': 'ignored'})
+    assert scores == {'exact_match': 100 / 3, 'f1': 100 * (1 + 2 / 3) / 3}
 
 
 def test_version_1_shares_no_words_between_empty_texts():
@@ -133,9 +133,9 @@ PREDICTIONS = {'h1': 'cat', 'h2': 'big dog', 'n1': '', 'n2': 'hat'}
 
 
 def test_version_2_by_hand():
-    found = squad_v2(ANSWERS, PREDICTIONS)
+    scores = squad_v2(ANSWERS, PREDICTIONS)
     cat = 2 / 3
-    assert found == {
+    assert scores == {
         'exact': 50.0,
         'f1': 100 * (cat + 1 + 1) / 4,
         'total': 4,
@@ -149,16 +149,16 @@ def test_version_2_by_hand():
 
 
 def test_odds_above_the_threshold_withhold_the_answer():
-    found = squad_v2(ANSWERS, PREDICTIONS, {'h1': 0.1, 'h2': 0.6, 'n1': 0.1, 'n2': 0.9}, threshold=0.5)
-    assert (found['HasAns_exact'], found['NoAns_exact']) == (0.0, 100.0)
+    scores = squad_v2(ANSWERS, PREDICTIONS, {'h1': 0.1, 'h2': 0.6, 'n1': 0.1, 'n2': 0.9}, threshold=0.5)
+    assert (scores['HasAns_exact'], scores['NoAns_exact']) == (0.0, 100.0)
 
 
 def test_best_thresholds_by_hand():
     """In the order h2 (+1), n2 (-1), h1 (+2/3 of F1), n1 (nothing); with no answers two of four are right."""
-    found = squad_v2(ANSWERS, PREDICTIONS, {'h1': 0.5, 'h2': -3.0, 'n1': 0.7, 'n2': 0.0}, threshold=math.inf)
-    assert (found['best_exact'], found['best_exact_thresh']) == (75.0, -3.0)
-    assert (found['best_f1'], found['best_f1_thresh']) == (75.0, -3.0)
-    assert found['exact'] == squad_v2(ANSWERS, PREDICTIONS)['exact']
+    scores = squad_v2(ANSWERS, PREDICTIONS, {'h1': 0.5, 'h2': -3.0, 'n1': 0.7, 'n2': 0.0}, threshold=math.inf)
+    assert (scores['best_exact'], scores['best_exact_thresh']) == (75.0, -3.0)
+    assert (scores['best_f1'], scores['best_f1_thresh']) == (75.0, -3.0)
+    assert scores['exact'] == squad_v2(ANSWERS, PREDICTIONS)['exact']
 
 
 @given(
@@ -175,15 +175,15 @@ def test_best_threshold_is_the_best_of_all(cases):
     """The odds are the keys, all different: between equal ones the search may stop, a threshold may not."""
     answers, predictions = ({str(key): value[i] for key, value in cases.items()} for i in (0, 1))
     odds = {str(key): float(key) for key in cases}
-    found = squad_v2(answers, predictions, odds, threshold=math.inf)
+    scores = squad_v2(answers, predictions, odds, threshold=math.inf)
     for name in ('exact', 'f1'):
         tried = {
             threshold: squad_v2(answers, predictions, odds, threshold=threshold)[name]
             for threshold in (-10.0, *odds.values())
         }
-        assert found['best_' + name] == pytest.approx(max(tried.values()))
-        if found['best_' + name] > tried[-10.0]:
-            assert tried[found[f'best_{name}_thresh']] == pytest.approx(max(tried.values()))
+        assert scores['best_' + name] == pytest.approx(max(tried.values()))
+        if scores['best_' + name] > tried[-10.0]:
+            assert tried[scores[f'best_{name}_thresh']] == pytest.approx(max(tried.values()))
 
 
 @pytest.mark.parametrize(

@@ -47,16 +47,16 @@ def letters(text):
 
 
 def test_window_is_question_and_context_with_special_tokens():
-    made = windows_of(question('c d e'))
-    assert spans(made) == [[CLS, *letters('a b'), SEP, *letters('c d e'), SEP]]
-    assert made.features.seconds.tolist() == [4]
+    windows = windows_of(question('c d e'))
+    assert spans(windows) == [[CLS, *letters('a b'), SEP, *letters('c d e'), SEP]]
+    assert windows.features.seconds.tolist() == [4]
 
 
 def test_long_context_is_read_in_windows_that_overlap_and_reach_its_end():
     context = ' '.join('cdefghijklmnopq')  # 15 tokens; room for 7
-    made = windows_of(question(context))
-    assert made.firsts.tolist() == [0, 3, 6, 9] and made.questions.tolist() == [0] * 4
-    assert [span[4:-1] for span in spans(made)] == [
+    windows = windows_of(question(context))
+    assert windows.firsts.tolist() == [0, 3, 6, 9] and windows.questions.tolist() == [0] * 4
+    assert [span[4:-1] for span in spans(windows)] == [
         letters(context)[first : first + 7] for first in (0, 3, 6, 9)
     ]
 
@@ -73,9 +73,9 @@ def test_question_is_cut():
 
 def test_answer_is_labelled_where_a_window_has_all_of_it_and_at_cls_elsewhere():
     context = ' '.join('cdefghijklmnopq')
-    made = windows_of(question(context, ('h i', context.index('h'))), labelled=True)  # tokens 5 and 6
-    assert made.features.labels.tolist() == [[9, 10], [6, 7], [0, 0], [0, 0]]
-    for span, (first, last) in zip(spans(made)[:2], made.features.labels):
+    windows = windows_of(question(context, ('h i', context.index('h'))), labelled=True)  # tokens 5 and 6
+    assert windows.features.labels.tolist() == [[9, 10], [6, 7], [0, 0], [0, 0]]
+    for span, (first, last) in zip(spans(windows)[:2], windows.features.labels):
         assert span[first : last + 1] == letters('h i')
 
 
@@ -85,10 +85,10 @@ def test_question_without_an_answer_is_labelled_at_cls():
 
 def test_answer_that_does_not_stand_where_it_says_is_left_out_by_name(caplog):
     with caplog.at_level(logging.WARNING):
-        made = windows_of(
+        windows = windows_of(
             question('c d', ('d', 0), name='wrong'), question('c d', ('d', 2), name='right'), labelled=True
         )
-    assert made.questions.tolist() == [1] and 'wrong: ' in caplog.text
+    assert windows.questions.tolist() == [1] and 'wrong: ' in caplog.text
 
 
 def chosen(n_best, max_answer):
@@ -107,34 +107,34 @@ def scores_for(windows, wanted):
 
 def test_best_answer_is_cut_out_of_the_context():
     asked = question('C  d\u0301, E f.')
-    made = windows_of(asked, reading=Reading(16, 8, 3))
-    answers, nulls = best_answers([asked], made, scores_for(made, [(0, 1, 3, 2.0)]), chosen(5, 4))
+    windows = windows_of(asked, reading=Reading(16, 8, 3))
+    answers, nulls = best_answers([asked], windows, scores_for(windows, [(0, 1, 3, 2.0)]), chosen(5, 4))
     assert answers[0][0] == Answer('d\u0301, E', 4.0, 3, 8) and nulls == [0.0] and len(answers[0]) == 5
 
 
 def test_answers_are_no_longer_than_allowed_and_never_end_before_they_begin():
     asked = question('c d e f')
-    made = windows_of(asked)
+    windows = windows_of(asked)
     answers, _ = best_answers(
-        [asked], made, scores_for(made, [(0, 0, 3, 5.0), (0, 3, 0, 5.0)]), chosen(20, 2)
+        [asked], windows, scores_for(windows, [(0, 0, 3, 5.0), (0, 3, 0, 5.0)]), chosen(20, 2)
     )
     assert {answer.text for answer in answers[0]} == {'c', 'd', 'e', 'f', 'c d', 'd e', 'e f'}
 
 
 def test_answer_begins_where_its_token_has_the_most_context():
     context = ' '.join('cdefghijklmnopq')
-    made = windows_of(question(context))
+    windows = windows_of(question(context))
     strong = scores_for(
-        made, [(0, 6, 6, 9.0), (1, 3, 3, 1.0)]
+        windows, [(0, 6, 6, 9.0), (1, 3, 3, 1.0)]
     )  # i, at the edge of window 0 and in the middle of window 1
-    answers, _ = best_answers([question(context)], made, strong, chosen(3, 1))
+    answers, _ = best_answers([question(context)], windows, strong, chosen(3, 1))
     assert answers[0][0] == Answer('i', 2.0, 12, 13)
 
 
 def test_every_token_can_begin_an_answer_in_exactly_one_window():
     context = ' '.join('cdefghijklmnopq')
-    made = windows_of(question(context))
-    answers, _ = best_answers([question(context)], made, scores_for(made, []), chosen(100, 1))
+    windows = windows_of(question(context))
+    answers, _ = best_answers([question(context)], windows, scores_for(windows, []), chosen(100, 1))
     assert sorted(answer.text for answer in answers[0]) == list('cdefghijklmnopq')
 
 
@@ -146,20 +146,20 @@ def test_every_token_can_begin_an_answer_in_exactly_one_window():
 )
 def test_answers_are_pieces_of_their_context_best_first(contexts, seed):
     asked = [question(context, name=str(i)) for i, context in enumerate(contexts)]
-    made = windows_of(*asked)
+    windows = windows_of(*asked)
     scores = (
         np.random.RandomState(seed)
-        .standard_normal((len(made.features), int(made.features.lengths.max()), 2))
+        .standard_normal((len(windows.features), int(windows.features.lengths.max()), 2))
         .astype('f')
     )
-    answers, nulls = best_answers(asked, made, scores, chosen(4, 3))
-    for one, found, null, (begins, _) in zip(asked, answers, nulls, made.places):
-        assert len(found) <= 4 and bool(found) == bool(len(begins))
-        assert all(answer.text and answer.text == one.context[answer.start : answer.end] for answer in found)
-        assert len({answer.text for answer in found}) == len(found)
-        assert [answer.score for answer in found] == sorted((answer.score for answer in found), reverse=True)
-        assert decide(found, None, 0.0) == (found[0].text if found else '')
-        assert decide(found, null, -np.inf) == ''
+    answers, nulls = best_answers(asked, windows, scores, chosen(4, 3))
+    for one, best, null, (begins, _) in zip(asked, answers, nulls, windows.places):
+        assert len(best) <= 4 and bool(best) == bool(len(begins))
+        assert all(answer.text and answer.text == one.context[answer.start : answer.end] for answer in best)
+        assert len({answer.text for answer in best}) == len(best)
+        assert [answer.score for answer in best] == sorted((answer.score for answer in best), reverse=True)
+        assert decide(best, None, 0.0) == (best[0].text if best else '')
+        assert decide(best, null, -np.inf) == ''
 
 
 def test_no_answer_wins_beyond_the_threshold_only():
@@ -170,8 +170,8 @@ def test_no_answer_wins_beyond_the_threshold_only():
 
 def test_chosen_answer_has_its_place_and_its_probability():
     answers = [Answer('x', 3.0, 5, 6), Answer('y', 1.0, 7, 8)]
-    found = chosen_answer(answers, 4.0, None)
-    assert (found.text, found.start, found.end) == ('x', 5, 6) and found.probability == pytest.approx(
+    answer = chosen_answer(answers, 4.0, None)
+    assert (answer.text, answer.start, answer.end) == ('x', 5, 6) and answer.probability == pytest.approx(
         1 / (1 + np.exp(-2))
     )
     none = chosen_answer(answers, 4.0, 0.5)
@@ -181,8 +181,8 @@ def test_chosen_answer_has_its_place_and_its_probability():
 
 @pytest.mark.parametrize('positions', range(5, 700, 17))
 def test_networks_of_any_length_can_read_questions(positions):
-    found = Reading.of({'learning_rate': 1}, positions)
-    assert not found.problems() and found.max_length <= positions and found.null_threshold is None
+    reading = Reading.of({'learning_rate': 1}, positions)
+    assert not reading.problems() and reading.max_length <= positions and reading.null_threshold is None
 
 
 def test_reading_is_that_of_the_fine_tuning_run():
@@ -201,9 +201,9 @@ def test_reading_is_that_of_the_fine_tuning_run():
 
 
 def test_probabilities_sum_to_one_in_the_order_of_the_scores():
-    found = with_probabilities([Answer('x', 3.0), Answer('y', 1.0)], 2.0)
-    assert [answer.text for answer in found] == ['x', '', 'y']
-    assert [answer.probability for answer in found] == pytest.approx(
+    answers = with_probabilities([Answer('x', 3.0), Answer('y', 1.0)], 2.0)
+    assert [answer.text for answer in answers] == ['x', '', 'y']
+    assert [answer.probability for answer in answers] == pytest.approx(
         np.exp([0, -1, -2]) / np.exp([0, -1, -2]).sum()
     )
     assert with_probabilities([]) == []
@@ -212,11 +212,11 @@ def test_probabilities_sum_to_one_in_the_order_of_the_scores():
 def test_files_have_every_question():
     asked = [question('c', name='1'), question('d', name='2'), question(' ', name='3')]
     answers = [[Answer('c', 2.0)], [Answer('d', -1.0)], []]
-    found = answer_files(asked, answers, [1.0, 1.0, 1.0], threshold=0.5)
-    assert found['predictions.json'] == {'1': 'c', '2': '', '3': ''}
-    assert found['answers.json'] == {'1': 'c', '2': 'd', '3': ''}
-    assert found['null_odds.json'] == {'1': -1.0, '2': 2.0, '3': 0.0}
-    assert [entry['text'] for entry in found['nbest.json']['2']] == ['', 'd']
+    files = answer_files(asked, answers, [1.0, 1.0, 1.0], threshold=0.5)
+    assert files['predictions.json'] == {'1': 'c', '2': '', '3': ''}
+    assert files['answers.json'] == {'1': 'c', '2': 'd', '3': ''}
+    assert files['null_odds.json'] == {'1': -1.0, '2': 2.0, '3': 0.0}
+    assert [entry['text'] for entry in files['nbest.json']['2']] == ['', 'd']
     assert set(answer_files(asked, answers, None, threshold=0.5)) == {'predictions.json', 'nbest.json'}
 
 
