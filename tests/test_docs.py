@@ -257,9 +257,9 @@ def test_the_example_shows_every_gate_of_a_round(place, monkeypatch, capsys):
 
 
 def test_the_predictor_of_the_example_gives_labels(place, monkeypatch, capsys):
-    found = example('exports.md', 0, place, monkeypatch)['found']
+    prediction = example('exports.md', 0, place, monkeypatch)['prediction']
     assert len(capsys.readouterr().out.splitlines()) == 2
-    assert found.label in ('no', 'yes') and sum(found.probabilities.values()) == pytest.approx(1)
+    assert prediction.label in ('no', 'yes') and sum(prediction.probabilities.values()) == pytest.approx(1)
 
 
 def test_the_embeddings_of_the_example_have_the_length_one(place, monkeypatch, capsys):

@@ -4,7 +4,7 @@ text.
 A line of text is a sentence, two sentences with a tab between, or a question and its context with a tab
 between. A file that ends with .jsonl has a JSON object on each line, with text, text and pair, or question
 and context. One that ends with .json has questions in SQuAD's format. A file of the network's task with a
-header is read by its columns."""
+header is read by its columns. With --embed, the export of an encoder gives embeddings."""
 
 import sys
 

@@ -4,7 +4,7 @@ text.
 A line of text is a sentence, two sentences with a tab between, or a question and its context with a tab
 between. A file that ends with .jsonl has a JSON object on each line, with text, text and pair, or question
 and context. One that ends with .json has questions in SQuAD's format. A file of the network's task with a
-header is read by its columns."""
+header is read by its columns. With --embed, the export of an encoder gives embeddings."""
 
 import dataclasses
 import io
@@ -31,16 +31,18 @@ class PredictRecipe:
     """What to predict, and with what."""
 
     deployment: Path = option('deployment directory of an export')
-    input: Optional[Path] = option('file of text; standard input if not given', None)
+    input: Optional[Path] = option('file of text; by default standard input', None)
     format: Optional[str] = option(
-        'format of the input: lines of text, JSON lines, or SQuAD; by default what the name of the file ends '
-        'with, and lines for standard input',
+        'format of the input: lines of text, JSON lines, or SQuAD; by default from the ending of the file, '
+        'and lines for standard input',
         None,
         choices=FORMATS,
     )
     batch_size: int = option('sequences that are computed together', 32)
     ahead: int = option(
-        "batches' worth of lines that are read before the first is answered, to put like lengths together", 16
+        'batches that are read ahead and sorted by length, to save padding; with 1 the first answer comes '
+        'soonest',
+        16,
     )
     embed: Optional[Path] = option(
         'file of embeddings to write instead, a NumPy array with a row for each text; they come from the '
@@ -55,8 +57,8 @@ class PredictRecipe:
     )
     normalise: bool = option('whether embeddings have the length 1, so that their products are cosines', True)
     null_threshold: Optional[float] = option(
-        'of questions: how far the score of having no answer must be above that of the '
-        "best one to win; by default the export's",
+        'for question answering: no answer is predicted if its score exceeds that of the best answer by more '
+        'than this; by default as in fine-tuning',
         None,
     )
 
