@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from .. import export, read_model
-from ..deployment.agreement import described
 from ..deployment.directory import PRECISIONS, SYMBOL
 from ..deployment.export import UntrainedHeads, kind_of, untrained_parts
 from ..deployment.inference import KINDS
 from ..deployment.instances import Instance, read_instances
+from ..deployment.measures import described
 from ..deployment.quantize import METHODS
 from ..network.precision import bfloat16_is_native
 from ..network.saved_model import SavedModel

@@ -26,12 +26,12 @@ from ..runs.staging import new_directory
 from ..tasks.features import sorted_batches
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
-from .agreement import agreement
 from .directory import Deployment, import_symbol, vouch, write_deployment
 from .inference import KINDS, inference_parameters, inference_symbol, widened
 from .instances import Instance
+from .measures import measured_on_texts
 from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
-from .predictor import Predictor, score
+from .predictor import Predictor
 from .quantize import calibrate, int8_parameters
 from .text_features import Encoder
 
@@ -111,7 +111,7 @@ def export(
     dict
         ``relative_difference`` of every output to the float32 network's, over the latter's largest value;
         with `labelled` also ``score`` and ``float32_score``; in reduced precision with texts also
-        ``agreement``, see there.
+        ``agreement``, see `measures`.
 
     Raises
     ------
@@ -139,7 +139,16 @@ def export(
             write_onnx(staged / ONNX, onnx_model(saved.architecture, kind, saved.head, arrays))
             measured['onnx_relative_difference'] = _compare_onnx(staged / ONNX, network, deployment)
             _refuse(measured['onnx_relative_difference'], TOLERANCE, f'{output}: the ONNX file')
-        measured.update(_measured_on_texts(staged, network, deployment, calibration, labelled))
+        if calibration or labelled:
+            measured.update(
+                measured_on_texts(
+                    Predictor.of(network, deployment),
+                    Predictor.of(import_symbol(staged, deployment.inputs), deployment),
+                    calibration=calibration,
+                    labelled=labelled,
+                    reduced=precision != 'float32',
+                )
+            )
         vouch(staged, dataclasses.replace(deployment, measured=measured, untrained=untrained))
     return measured
 
@@ -160,30 +169,6 @@ def untrained_parts(saved: SavedModel, kind: str) -> Tuple[str, ...]:
             'scores would be random; train them first, or export the encoder'
         )
     return tuple(part for part in untrained if part == 'pooler')
-
-
-def _measured_on_texts(
-    staged: Path,
-    network: OptBERTModel,
-    deployment: Deployment,
-    calibration: Sequence[Instance],
-    labelled: Sequence[Instance],
-) -> Dict[str, Any]:
-    """What the texts of the user show of an export: scores, and in reduced precision its agreement with
-    float32.
-    """
-    measured: Dict[str, Any] = {}
-    texts = calibration or labelled
-    if not texts:
-        return measured
-    whole = Predictor.of(network, deployment)
-    export = Predictor.of(import_symbol(staged, deployment.inputs), deployment)
-    if labelled:
-        measured['float32_score'] = score(whole, labelled)
-        measured['score'] = score(export, labelled)
-    if deployment.precision != 'float32':
-        measured['agreement'] = agreement(export, whole, texts)
-    return measured
 
 
 def _prepared(

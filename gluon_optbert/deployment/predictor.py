@@ -15,7 +15,6 @@ from ..architecture.architecture import Architecture
 from ..network.running import run
 from ..tasks.answers import best_answers, chosen_answer
 from ..tasks.features import Features, TaskBatch, sorted_batches
-from ..tasks.metrics import exact_match
 from .directory import Deployment, load_deployment
 from .instances import Instance
 from .predictions import Label, Prediction, Value
@@ -258,37 +257,3 @@ def _as_instance(item: Text) -> Instance:
     if isinstance(item, Instance):
         return item
     return Instance(item) if isinstance(item, str) else Instance(*item)
-
-
-def score(predictor: Predictor, labelled: Sequence[Instance]) -> float:
-    """The score of predictions: accuracy, SQuAD's exact match, or Pearson's correlation, by the head.
-
-    Raises
-    ------
-    ValueError
-        If a label is none of the head's, or no number for a regression.
-    """
-    predictions = list(predictor.predict(labelled))
-    wanted = [str(instance.label) for instance in labelled]
-    if predictor.head.kind == 'regression':
-        try:
-            values = np.array([float(label) for label in wanted])
-        except ValueError as error:
-            raise ValueError(f'labelled file: {error}') from error
-        return float(np.corrcoef(values, [prediction.value for prediction in predictions])[0, 1])
-    if predictor.head.kind == 'question_answering':
-        return float(
-            np.mean(
-                [
-                    max(exact_match(answer.text, text) for text in instance.answers or [str(instance.label)])
-                    for instance, answer in zip(labelled, predictions)
-                ]
-            )
-        )
-    for instance, label in zip(labelled, wanted):
-        if label not in predictor.head.labels:
-            raise ValueError(
-                f'{instance.source or "labelled file"}: {label!r:.60} is not among the labels '
-                f'{", ".join(predictor.head.labels)}'
-            )
-    return float(np.mean([prediction.label == label for prediction, label in zip(predictions, wanted)]))

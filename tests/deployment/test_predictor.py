@@ -14,7 +14,7 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.directory import Deployment
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.instances import Instance
-from gluon_optbert.deployment.predictor import Predictor, score
+from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.deployment.text_features import Encoder
 from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
 from gluon_optbert.network import running
@@ -239,34 +239,6 @@ def test_directory_that_is_no_export_is_answered_with_the_command_that_makes_one
     command = f"python tools/export_model.py '{wanted}' --output deploy"
     assert result.returncode == 2 and result.stderr.rstrip().endswith(command), result.stderr
     assert result.stderr.count('\n') == 1
-
-
-def test_score_counts_what_is_right(directories):
-    classify = Predictor(directories / 'classification')
-    right = [prediction.label for prediction in classify.predict(TEXTS[:4])]
-    labelled = [Instance(*([text] if isinstance(text, str) else text)) for text in TEXTS[:4]]
-    wrong = {'no': 'yes', 'yes': 'no'}
-    assert score(classify, [Instance(i.first, i.second, label) for i, label in zip(labelled, right)]) == 1
-    assert (
-        score(
-            classify,
-            [
-                Instance(i.first, i.second, wrong[label] if place else label)
-                for place, (i, label) in enumerate(zip(labelled, right))
-            ],
-        )
-        == 0.25
-    )
-    with pytest.raises(ValueError, match='perhaps'):
-        score(classify, [Instance('a', None, 'perhaps')])
-    regress = Predictor(directories / 'regression')
-    values = [prediction.value for prediction in regress.predict(labelled)]
-    assert (
-        score(
-            regress, [Instance(i.first, i.second, str(2 * value + 1)) for i, value in zip(labelled, values)]
-        )
-        > 0.9999
-    )
 
 
 @pytest.mark.parametrize('by_file', [True, False])

@@ -1,0 +1,155 @@
+"""What texts show of an export: its score, and how often it says what the float32 network says."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence
+
+import numpy as np
+
+from ..architecture.heads import Head
+from ..runs.display import counting
+from ..tasks.metrics import METRICS, exact_match
+from .instances import Instance
+from .predictions import Prediction
+from .predictor import Predictor
+
+
+def measured_on_texts(
+    whole: Predictor,
+    export: Predictor,
+    *,
+    calibration: Sequence[Instance],
+    labelled: Sequence[Instance],
+    reduced: bool,
+) -> Dict[str, Any]:
+    """Scores on labelled texts, and in reduced precision the agreement with float32.
+
+    Parameters
+    ----------
+    whole, export : Predictor
+        Of the float32 network, and of its export.
+    calibration, labelled : sequence of Instance
+        The agreement is measured on the former; without one, on the latter.
+    reduced : bool
+        Whether the export is in reduced precision.
+
+    Returns
+    -------
+    dict
+        ``score`` and ``float32_score`` with labelled texts; ``agreement`` in reduced precision with texts.
+
+    Raises
+    ------
+    ValueError
+        If a label is none of the head's, or no number for a regression.
+    """
+    measured: Dict[str, Any] = {}
+    check_labels(labelled, whole.head)
+    pairs: List[List[Prediction]] = []
+    if labelled:
+        pairs = [
+            predicted(whole, labelled, 'scoring float32'),
+            predicted(export, labelled, 'scoring the export'),
+        ]
+        measured['float32_score'], measured['score'] = (score(whole.head, labelled, one) for one in pairs)
+    if not reduced or not (calibration or labelled):
+        return measured
+    if not whole.head.outputs:
+        measured['agreement'] = agreement_of_embeddings(export.encode(calibration), whole.encode(calibration))
+        return measured
+    if calibration:
+        pairs = [predicted(one, calibration, 'comparing with float32') for one in (whole, export)]
+    measured['agreement'] = agreement(whole.head, pairs[1], pairs[0])
+    return measured
+
+
+def predicted(predictor: Predictor, instances: Sequence[Instance], title: str) -> List[Prediction]:
+    """The predictions of some instances, with their number shown meanwhile."""
+    predictions = []
+    with counting(title, len(instances), unit='text') as count:
+        for prediction in predictor.predict(instances):
+            predictions.append(prediction)
+            count()
+    return predictions
+
+
+def check_labels(labelled: Sequence[Instance], head: Head) -> None:
+    """Raise ValueError, with the line, if a label is none of the head's, or no number for a regression."""
+    for instance in labelled:
+        place, label = instance.source or 'labelled text', str(instance.label)
+        if head.kind == 'classification' and label not in head.labels:
+            raise ValueError(f'{place}: {label!r:.60} is not among the labels {", ".join(head.labels)}')
+        if head.kind == 'regression':
+            try:
+                float(label)
+            except ValueError as error:
+                raise ValueError(f'{place}: {error}') from error
+
+
+def score(head: Head, labelled: Sequence[Instance], predictions: Sequence[Prediction]) -> float:
+    """The score of predictions: accuracy, SQuAD's exact match, or Pearson's correlation, by the head.
+
+    The labels are those that `check_labels` lets through.
+    """
+    if head.kind == 'regression':
+        values = [np.array([float(str(instance.label)) for instance in labelled])]
+        return METRICS['pearson'](np.array([prediction.value for prediction in predictions]), *values)
+    if head.kind == 'question_answering':
+        return float(
+            np.mean(
+                [
+                    max(exact_match(answer.text, text) for text in instance.answers or [str(instance.label)])
+                    for instance, answer in zip(labelled, predictions)
+                ]
+            )
+        )
+    return float(np.mean([prediction.label == one.label for prediction, one in zip(predictions, labelled)]))
+
+
+def agreement(head: Head, low: Sequence[Prediction], whole: Sequence[Prediction]) -> Dict[str, Any]:
+    """How far the predictions of an export in reduced precision agree with those of the float32 network.
+
+    Parameters
+    ----------
+    head : Head
+    low, whole : sequence of Prediction
+        Of the same texts.
+
+    Returns
+    -------
+    dict
+        ``texts``, their number. For a classification ``same_label``, for question answering ``same_answer``:
+        the shares of the texts. For a regression ``mean_difference`` of the values.
+    """
+    count, pairs = {'texts': len(low)}, list(zip(low, whole))
+    if head.kind == 'regression':
+        differences = [abs(one.value - other.value) for one, other in pairs]
+        return {**count, 'mean_difference': float(np.mean(differences))}
+    if head.kind == 'question_answering':
+        return {**count, 'same_answer': float(np.mean([one.text == other.text for one, other in pairs]))}
+    return {**count, 'same_label': float(np.mean([one.label == other.label for one, other in pairs]))}
+
+
+def agreement_of_embeddings(low: np.ndarray, whole: np.ndarray) -> Dict[str, Any]:
+    """The cosines between embeddings of length 1, shape (texts, h), of two networks: ``mean_cosine`` and
+    ``smallest_cosine``, and the number of ``texts``.
+    """
+    cosines = (low * whole).sum(axis=1)
+    return {
+        'texts': len(cosines),
+        'mean_cosine': float(cosines.mean()),
+        'smallest_cosine': float(cosines.min()),
+    }
+
+
+def described(measured: Dict[str, Any]) -> str:
+    """What `agreement` or `agreement_of_embeddings` measured, as the end of a sentence."""
+    if 'mean_cosine' in measured:
+        return (
+            f'embeddings have a cosine of {measured["mean_cosine"]:.4f} with those of float32 on average, '
+            f'{measured["smallest_cosine"]:.4f} at the least'
+        )
+    if 'mean_difference' in measured:
+        return f'values differ from those of float32 by {measured["mean_difference"]:.3g} on average'
+    what = 'label' if 'same_label' in measured else 'answer'
+    return f'the {what} is that of float32 for {measured["same_" + what]:.1%}'

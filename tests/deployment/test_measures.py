@@ -1,0 +1,91 @@
+"""What texts show of an export: scores by hand, and the agreement with float32."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment.instances import Instance
+from gluon_optbert.deployment.measures import (
+    agreement,
+    agreement_of_embeddings,
+    check_labels,
+    described,
+    score,
+)
+from gluon_optbert.deployment.predictions import Label, Value
+from gluon_optbert.tasks.answers import Answer
+
+CLASSES, VALUES = Head('classification', ('no', 'yes')), Head('regression')
+ANSWERS = Head('question_answering')
+
+
+def labels(*words):
+    return [Label(word, {'no': 0.5, 'yes': 0.5}) for word in words]
+
+
+def labelled(*words):
+    return [Instance('a', None, word, source=f'dev.tsv: line {i}') for i, word in enumerate(words, 1)]
+
+
+def test_score_of_labels_is_the_share_that_is_right():
+    assert score(CLASSES, labelled('yes', 'no', 'no', 'no'), labels('yes', 'no', 'yes', 'no')) == 0.75
+
+
+def test_score_of_values_is_their_correlation():
+    values = [Value(1.0), Value(2.0), Value(4.0)]
+    assert score(VALUES, labelled('3', '5', '9'), values) == pytest.approx(1)
+    assert score(VALUES, labelled('3', '5', '9'), [Value(1.0)] * 3) == 0  # a constant has none
+
+
+def test_score_of_answers_takes_any_right_one():
+    questions = [
+        Instance('a', 'b', 'cat', ('cat', 'red cat')),
+        Instance('a', 'b', 'dog'),
+        Instance('a', 'b', ''),  # without an answer
+    ]
+    answers = [Answer('The red cat', 1.0), Answer('cat', 1.0), Answer('', 1.0)]
+    assert score(ANSWERS, questions, answers) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize('head, label', [(CLASSES, 'perhaps'), (VALUES, 'high')])
+def test_label_that_cannot_be_scored_is_named_with_its_line(head, label):
+    good = {'classification': 'yes', 'regression': '1'}[head.kind]
+    check_labels(labelled(good), head)
+    with pytest.raises(ValueError, match=f"dev.tsv: line 2: .*'{label}'"):
+        check_labels(labelled(good, label), head)
+
+
+def test_agreement_by_hand():
+    assert agreement(CLASSES, labels('yes', 'no'), labels('yes', 'yes')) == {'texts': 2, 'same_label': 0.5}
+    values = agreement(VALUES, [Value(1.0), Value(3.0)], [Value(1.5), Value(3.0)])
+    assert values == {'texts': 2, 'mean_difference': 0.25}
+    answers = [Answer('a', 1.0), Answer('', 1.0)]
+    assert agreement(ANSWERS, answers, [Answer('a', 2.0), Answer('b', 1.0)]) == {
+        'texts': 2,
+        'same_answer': 0.5,
+    }
+
+
+def test_agreement_of_embeddings_is_their_cosine():
+    one, other = np.eye(2), np.array([[1.0, 0.0], [math.sqrt(0.5), math.sqrt(0.5)]])
+    wanted = {'texts': 2, 'mean_cosine': (1 + math.sqrt(0.5)) / 2, 'smallest_cosine': math.sqrt(0.5)}
+    assert agreement_of_embeddings(one, other) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    'measured, words',
+    [
+        ({'texts': 2, 'same_label': 0.5}, 'the label is that of float32 for 50.0%'),
+        ({'texts': 2, 'same_answer': 1.0}, 'the answer is that of float32 for 100.0%'),
+        ({'texts': 2, 'mean_difference': 0.25}, 'values differ from those of float32 by 0.25 on average'),
+        (
+            {'texts': 2, 'mean_cosine': 0.95, 'smallest_cosine': 0.9},
+            'cosine of 0.9500 .* 0.9000 at the least',
+        ),
+    ],
+)
+def test_agreement_is_said_in_words(measured, words):
+    assert re.search(words, described(measured))
