@@ -1,7 +1,7 @@
 """Compare what two networks have learnt: linear CKA layer by layer, and linear probes of every layer.
 
-Beside the two stand networks of their widths with random weights: these too know one token from another, so
-similarity and accuracy count as learnt only where they are above theirs."""
+Two networks of the same widths with random weights are measured as well. They tell tokens apart, too, so only
+similarity and accuracy above theirs were learnt."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ class CompareRecipe:
         'two model directories; the same one twice shows how alike its layers are'
     )
     data: Path = option(
-        'shards, whose held-out instances are taken with their [MASK] tokens; a text with a sequence in each '
-        'line; a .tsv with a header: that of a task of GLUE, or one or two sentences and a label; or with '
-        '--task a file of that task, or the directory of all, of which the training file is taken'
+        'shards: their held-out instances, with [MASK] tokens; a text with a sequence in each line; a .tsv '
+        'with a header: that of a task of GLUE, or one or two sentences and a label; or with --task a file '
+        'of that task, or the directory of all tasks: its training file'
     )
     output: Path = option('directory to write')
     instances: int = option(
-        'the most sequences; their tokens should be many more than the units of a layer', 512
+        'number of sequences at most; they should have many more tokens than a layer has units', 512
     )
-    length: int = option('the most tokens of a sequence of a file', 128)
-    batch_size: int = option('sequences at a time', 16)
+    length: int = option('number of tokens that a longer sequence is cut to', 128)
+    batch_size: int = option('sequences that are computed together', 16)
     probes: bool = option('whether to train probes', True)
-    words: int = option('the most words of a probing task', 4000)
+    words: int = option('number of words of a probing task at most', 4000)
     task: Optional[str] = option(
-        'whose labels are probed: SST-2, MNLI … or a JSON file as for finetune/run_glue.py', None
+        'task whose labels are probed: SST-2, MNLI … or a JSON file as for finetune/run_glue.py', None
     )
-    seed: int = option('of what is drawn by chance: lines, words, control labels, random weights', 0)
+    seed: int = option('random seed of lines, words, control labels and random weights', 0)
 
     def problems(self) -> List[str]:
         """What is out of range."""

@@ -70,7 +70,7 @@ class ExportRecipe:
 
 
 def say(measured: Dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> None:
-    """How near the export is to the float32 network, and what was written."""
+    """Print how close the export is to the float32 network, and which files were written."""
     for name, difference in measured['relative_difference'].items():
         print(
             f'{name}: largest difference {difference:.1e} of its largest value, for random tokens, loaded '

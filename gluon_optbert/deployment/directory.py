@@ -1,11 +1,11 @@
-"""Deployment directories: what is in one, and how it is read without believing any of it.
+"""Deployment directories: their files, and how the files are checked before MXNet reads them.
 
     model-symbol.json  model-0000.params  architecture.json  vocab.txt  manifest.json  (model.onnx)
 
 The manifest says what is computed, from which inputs, in which precision, and has the checksum of every file.
-An attacker can write a manifest as well, so more is asked: the symbol has to be, letter for letter, the one
-that this package makes for the architecture, and the parameters have to have its names, shapes and types.
-Only then MXNet sees them."""
+An attacker can write checksums, too. Therefore the symbol must be identical to the one that this package
+makes for the architecture, and the parameters must have its names, shapes and types. Only then does MXNet
+read them."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class Deployment:
 
     @property
     def inputs(self) -> List[str]:
-        """The names of what the network takes, in its order."""
+        """The names of the inputs, in the order of the network."""
         return inputs_of(self.kind)
 
     @property
     def outputs(self) -> Dict[str, Tuple]:
-        """What it gives by name, in its order, with the shapes."""
+        """The shapes of the outputs by name, in the order of the network."""
         return outputs_of(self.kind, self.head)
 
     def symbol(self) -> mx.sym.Symbol:
@@ -113,7 +113,7 @@ def symbol_text(symbol: mx.sym.Symbol) -> str:
 
 
 def write_deployment(staged: Path, deployment: Deployment, arrays: Mapping[str, mx.nd.NDArray]) -> None:
-    """Write all files but the manifest into a directory that is being made."""
+    """Write all files but the manifest into a staged directory."""
     (staged / SYMBOL).write_text(symbol_text(deployment.symbol()), encoding='utf-8')
     write_arrays(staged / PARAMETERS, {_ARGUMENT + name: arrays[name] for name in deployment.stored()})
     (staged / 'architecture.json').write_text(deployment.architecture.to_json(), encoding='utf-8')
@@ -143,7 +143,7 @@ def vouch(staged: Path, deployment: Deployment) -> None:
 
 
 def read_deployment(directory: Path) -> Deployment:
-    """What a deployment directory says of itself, its symbol and its parameters checked against it.
+    """The description of a deployment directory, whose symbol and parameters are checked against it.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def _check_network(directory: Path, deployment: Deployment) -> None:
 
 
 def import_symbol(directory: Path, names: Sequence[str]) -> mx.gluon.SymbolBlock:
-    """The exported network, as any program with MXNet alone loads it."""
+    """The exported network, loaded by MXNet alone."""
     with warnings.catch_warnings():
         warnings.filterwarnings(
             'ignore', 'Cannot decide type for the following arguments'
@@ -242,7 +242,7 @@ def import_symbol(directory: Path, names: Sequence[str]) -> mx.gluon.SymbolBlock
 
 
 def load_deployment(directory: Path) -> Tuple[mx.gluon.SymbolBlock, Deployment]:
-    """The network of a deployment directory, hybridized, and what it is.
+    """The network of a deployment directory, hybridized, and its description.
 
     Raises
     ------

@@ -40,7 +40,7 @@ _CALIBRATION_BATCH = 8  # instances
 
 
 class NotEqual(RunFailed):
-    """Two networks that should compute the same do not."""
+    """The outputs of an export differ from those of the network."""
 
 
 class UntrainedHeads(ValueError):

@@ -58,7 +58,10 @@ def measured_on_texts(
         measured['agreement'] = agreement_of_embeddings(export.encode(calibration), whole.encode(calibration))
         return measured
     if calibration:
-        pairs = [predicted(one, calibration, 'comparing with float32') for one in (whole, export)]
+        pairs = [
+            predicted(whole, calibration, 'float32 on the calibration text'),
+            predicted(export, calibration, 'the export on the calibration text'),
+        ]
     measured['agreement'] = agreement(whole.head, pairs[1], pairs[0])
     return measured
 

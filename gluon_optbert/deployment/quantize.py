@@ -1,10 +1,10 @@
-"""An export's matrix products in eight bits: thresholds from the user's text, and MXNet's quantised
+"""An export's matrix products in eight bits: value ranges from the user's text, and MXNet's quantised
 operators.
 
 The encoder's matrix products take int8 inputs and weights, one scale to a tensor, and add up in int32;
-embeddings, softmax, LayerNorm, the attention's products, the pooler and the heads stay float32. Where one
-product feeds another through GELU, nothing leaves eight bits between them. The passes over the graph are
-those of ``mxnet.contrib.quantization``."""
+embeddings, softmax, LayerNorm, the attention's products, the pooler and the heads stay float32. Between two
+products with a GELU, values stay in eight bits. The passes over the graph are those of
+``mxnet.contrib.quantization``."""
 
 from __future__ import annotations
 
@@ -153,13 +153,13 @@ def _least_divergence(counts: np.ndarray, largest: float) -> Tuple[float, float]
 def check_thresholds(values: Any, *, source: str) -> Dict[str, Tuple[float, float]]:
     """Thresholds from JSON; ValueError if they are something else."""
     try:
-        found = {str(name): (float(low), float(high)) for name, (low, high) in values.items()}
-        wrong = [name for name, ends in found.items() if not np.isfinite(ends).all() or ends[0] > ends[1]]
+        ranges = {str(name): (float(low), float(high)) for name, (low, high) in values.items()}
+        wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all() or ends[0] > ends[1]]
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f'{source}: not calibration thresholds ({error})') from error
-    if wrong or not found:
+    if wrong or not ranges:
         raise ValueError(f'{source}: no ranges of finite numbers for {", ".join(wrong) or "anything"}')
-    return found
+    return ranges
 
 
 def int8_symbol(
@@ -174,7 +174,7 @@ def int8_symbol(
     table : mapping of name to ParameterSpec
         Its parameters, as for `calibrate`.
     thresholds : mapping of output name to (float, float)
-        What `calibrate` found.
+        The ranges from `calibrate`.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def int8_parameters(
     symbol: mx.sym.Symbol, arrays: Mapping[str, np.ndarray], thresholds: Thresholds
 ) -> Dict[str, mx.nd.NDArray]:
     """The arrays that the network in eight bits reads, with the ranges of its weights."""
-    found = quantization._quantize_params(
+    stored = quantization._quantize_params(
         symbol, {name: mx.nd.array(value) for name, value in arrays.items()}, dict(thresholds)
     )
-    return {name: found[name] for name in symbol.list_inputs() if name in found}
+    return {name: stored[name] for name in symbol.list_inputs() if name in stored}

@@ -1,7 +1,6 @@
-"""Answers from the scores of tokens: pieces of a context as it stands there, cut out by the places of their
-first and last token.
+"""Answers from the scores of tokens. An answer is a piece of the context, from one token to another.
 
-Fine-tuning and predictions find them in the same way (Devlin et al., 2018, section 4.2 and its program).
+Fine-tuning and predictions choose answers in the same way (Devlin et al., 2018, section 4.2 and its program).
 """
 
 from __future__ import annotations
@@ -87,8 +86,9 @@ def _counts(windows: Windows, rows: np.ndarray) -> np.ndarray:
 
 
 def _owned(windows: Windows, rows: np.ndarray) -> List[np.ndarray]:
-    """For each window of a question, whether a token has more context on its poorer side here than in any
-    other window.
+    """For each window of a question, which of its tokens are scored in it.
+
+    A token that is in several windows is scored where the shorter of its two sides of context is longest.
     """
     counts, firsts = _counts(windows, rows), windows.firsts[rows]
     if len(rows) == 1:
@@ -124,14 +124,13 @@ def _spans(
 
 
 def decide(answers: Sequence[Answer], null: Optional[float], threshold: float) -> str:
-    """The answer to give: the best one, or none where its score is more than `threshold` below that of having
-    none.
+    """The text of the best answer; the empty text if having no answer scores higher by more than `threshold`.
 
     Parameters
     ----------
     answers : sequence of Answer
     null : float, optional
-        None where every question has an answer.
+        The score of having no answer; None where every question has one.
     threshold : float
     """
     if not answers or (null is not None and null - answers[0].score > threshold):
@@ -140,7 +139,10 @@ def decide(answers: Sequence[Answer], null: Optional[float], threshold: float) -
 
 
 def with_probabilities(answers: Sequence[Answer], null: Optional[float] = None) -> List[Answer]:
-    """The answers, and having none if that is scored, with probabilities that sum to one; the best first."""
+    """The answers with probabilities that sum to one, the best first.
+
+    With `null`, the score of having no answer, the empty answer is among them.
+    """
     every = sorted(
         [*answers, *([] if null is None else [Answer('', null)])], key=lambda answer: -answer.score
     )
@@ -152,8 +154,9 @@ def with_probabilities(answers: Sequence[Answer], null: Optional[float] = None) 
 
 
 def chosen_answer(answers: Sequence[Answer], null: float, threshold: Optional[float]) -> Answer:
-    """What `decide` decides, with its place and its probability; without a threshold every question has an
-    answer.
+    """The answer that `decide` chooses, with its place and its probability.
+
+    Without a threshold every question has an answer.
     """
     scored = None if threshold is None else null
     text = decide(answers, scored, threshold or 0.0)
@@ -169,7 +172,7 @@ def answer_files(
     *,
     threshold: float,
 ) -> Dict[str, Mapping[str, Any]]:
-    """What a run leaves about the answers, by file name, each by question id.
+    """The files of a run about its answers, by file name; the content of each is by question id.
 
     ``predictions.json`` is the official format; ``nbest.json`` has the best answers with probabilities. Where
     a question may have no answer, ``null_odds.json`` has the score of none less that of the best answer, and

@@ -47,8 +47,7 @@ class Examples:
 
 
 def read_lines(path: Path) -> List[List[str]]:
-    """The cells of every line of a tab-separated file; quotes are literal, and a byte order mark is none of
-    the first cell.
+    """The cells of every line of a tab-separated file. Quotes are literal; a byte order mark is left out.
 
     Raises
     ------
@@ -71,7 +70,7 @@ def read_lines(path: Path) -> List[List[str]]:
 
 
 def read_header(path: Path) -> List[str]:
-    """The cells of the first line of a file, which is not read any further; none if it is no text."""
+    """The cells of the first line of a file. The rest of the file is not read."""
     with open(path, 'rb') as file:
         line = file.readline()
     return line.decode('utf-8-sig', errors='replace').rstrip('\r\n').split('\t')
@@ -210,7 +209,7 @@ def _is_number(cell: str) -> bool:
 
 
 def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: bool) -> Dict[str, Examples]:
-    """Those of some files of a task that are there, by name; it is said which are not."""
+    """The examples of the files that exist, by name; a missing file is logged and left out."""
     sets = {}
     for name, file in files.items():
         if (Path(data) / file).is_file():

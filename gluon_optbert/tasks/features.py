@@ -49,7 +49,7 @@ class Features:
         return np.diff(self.starts)
 
     def width(self, rows: np.ndarray) -> int:
-        """The length of a batch of some rows: of the longest, rounded up, at most that of all instances."""
+        """The length of a batch: its longest row, rounded up, at most the longest instance of all."""
         longest = int(self.lengths[rows].max())
         return min(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, self._longest)
 

@@ -100,8 +100,9 @@ def exact_match(prediction: str, answer: str) -> bool:
 
 
 def token_f1(prediction: str, answer: str) -> float:
-    """The harmonic mean of precision and recall over the bags of normalised words; without words on a side,
-    equality.
+    """The harmonic mean of precision and recall over the bags of normalised words.
+
+    If one text has no words, it is 1 if the other has none either, and else 0.
     """
     predicted, wanted = normalised(prediction).split(), normalised(answer).split()
     if not predicted or not wanted:
@@ -201,8 +202,9 @@ def _best_threshold(
 ) -> Tuple[float, float]:
     """The highest score in percent that a threshold on the odds can give, and that threshold.
 
-    At first nothing is answered, so the questions without an answer are right. Then question after question
-    is, the surest first: it gains its score, or loses the point if it has no answer and was given one."""
+    At the lowest threshold no question is answered, so those without an answer are right. A rising threshold
+    lets one question after another be answered, in the order of the odds. A question with an answer then adds
+    its score. A question without one loses its point if there is a prediction for it."""
     order: List[str] = sorted(
         (question for question in null_odds if question in scores), key=null_odds.__getitem__
     )

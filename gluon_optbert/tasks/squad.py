@@ -62,8 +62,7 @@ class Windows:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How questions are read, and which of the answers that the scores suggest is given; Devlin's program has
-    these defaults.
+    """How questions are read, and how an answer is chosen. The defaults are those of Devlin's program.
 
     Parameters
     ----------
@@ -78,8 +77,8 @@ class Reading:
     n_best : int
         Answers that are kept of each question.
     null_threshold : float, optional
-        How far the score of having no answer must be above that of the best one to win; None where every
-        question has an answer.
+        A question gets no answer if the score of having none exceeds that of the best answer by more than
+        this. None where every question has an answer.
     """
 
     max_length: int = 384
@@ -107,8 +106,8 @@ class Reading:
 
     @classmethod
     def of(cls, recipe: Mapping[str, Any], positions: int) -> Reading:
-        """That of the fine-tuning run whose recipe this is; of another recipe, the defaults as far as the
-        positions allow.
+        """The reading of the fine-tuning run that a recipe describes. For any other recipe, the defaults,
+        shortened to the positions of the network.
 
         Raises
         ------

@@ -191,7 +191,7 @@ def known_head(head: Head) -> Head:
 
 
 def official_files(task: Task) -> List[str]:
-    """The files of a task that GluonNLP has; what lies elsewhere, such as the diagnostic set, it does not."""
+    """The files of a task that GluonNLP has. It does not have the diagnostic set, which lies elsewhere."""
     return [
         file
         for file in (task.train, *task.dev.values(), *task.test.values())
