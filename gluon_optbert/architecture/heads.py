@@ -109,9 +109,11 @@ class Head:
             raise ValueError(
                 f'{source}: wanted kind, labels and task, perhaps names and columns, found {values!r:.200}'
             )
-        return cls(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        )
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        try:
+            return cls(**{**values, **lists})
+        except ValueError as error:
+            raise ValueError(f'{source}: {error}') from error
 
 
 PRETRAINING = Head()

@@ -49,7 +49,7 @@ class ExportRecipe:
     )
     labelled: Optional[Path] = option(
         'labelled text, to compare the score with that of float32: a file of the task with its header, as '
-        "GLUE's dev.tsv, or on each line text, tab, label",
+        "GLUE's dev.tsv; SQuAD's JSON; or on each line text, tab, label",
         None,
     )
     onnx: bool = option('also write model.onnx, in float32', False)

@@ -161,6 +161,10 @@ def test_hostile_files_with_good_checksums_are_refused(copied, spoil, message):
         {'head': None},
         {'head': {'kind': 'classification', 'labels': ['a', 'b'], 'task': ''}},
         {'computes': 'pretraining'},
+        {'untrained': ['everything']},
+        {'untrained': 'pooler'},
+        {'untrained': [['pooler']]},
+        {'head': {'kind': 'pretraining', 'labels': [], 'task': '', 'names': ['a']}},
     ],
 )
 def test_manifests_that_say_something_else_are_refused(copied, changes):
