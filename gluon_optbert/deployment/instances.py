@@ -103,8 +103,12 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{source}: not JSON ({error!s:.100})') from error
     known = [*([head.columns[:-1]] if head.columns else []), *_KEYS]
-    names = [keys for keys in known if isinstance(values, Mapping) and keys[0] in values]
-    texts = [values[name] for name in names[0] if name in values] if names else []
+    present = [
+        [values[name] for name in keys if name in values]
+        for keys in known
+        if isinstance(values, Mapping) and keys[0] in values
+    ]
+    texts = max(present, key=len, default=[])
     if not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError(
             f'{source}: wanted an object with the texts '

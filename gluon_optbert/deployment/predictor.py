@@ -12,7 +12,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, 
 import numpy as np
 
 from ..architecture.architecture import Architecture
-from ..network.running import run
+from ..network.running import TOKEN_INPUTS, run
 from ..tasks.answers import best_answers, chosen_answer
 from ..tasks.features import Features, TaskBatch, sorted_batches
 from .directory import Deployment, load_deployment
@@ -25,7 +25,7 @@ POOLINGS = ('mean', 'first')
 
 
 def check_inputs(architecture: Architecture, feed: Mapping[str, np.ndarray]) -> None:
-    """Raise ValueError unless a network has a row or a position for every number of its inputs.
+    """Raise ValueError unless inputs fit each other, and the network has a row or a position for each number.
 
     MXNet does not check this: it takes the last row of a table for every index beyond it.
 
@@ -35,7 +35,12 @@ def check_inputs(architecture: Architecture, feed: Mapping[str, np.ndarray]) -> 
     feed : mapping of input name to np.ndarray
         ``input_ids`` and ``token_types`` of shape (batch, length), ``valid_length`` of shape (batch,).
     """
-    length = feed['input_ids'].shape[1]
+    shapes = [feed[name].shape for name in TOKEN_INPUTS]
+    if len(shapes[0]) != 2 or shapes != [shapes[0], shapes[0], shapes[0][:1]] or 0 in shapes[0]:
+        raise ValueError(
+            f'inputs of the shapes {", ".join(map(str, shapes))}, wanted (batch, length) twice and (batch,)'
+        )
+    length = shapes[0][1]
     if length > architecture.max_length:
         raise ValueError(
             f'sequences of {length} tokens, and the network has {architecture.max_length} positions'
@@ -70,8 +75,9 @@ class Predictor:
 
     Examples
     --------
-    >>> for prediction in Predictor('deploy').predict(['a fine film', ('one sentence', 'and another')]):
+    >>> for prediction in Predictor('deploy').predict(['a fine film', 'a dull one']):
     ...     print(prediction.label, prediction.probabilities)
+    >>> embeddings = Predictor('deploy-encoder').encode(['a fine film', 'a dull one'])
     """
 
     def __init__(self, directory: Union[str, Path], *, null_threshold: Optional[float] = None):
@@ -125,7 +131,7 @@ class Predictor:
         feed = {
             'input_ids': input_ids,
             'token_types': np.zeros_like(input_ids) if token_types is None else np.asarray(token_types),
-            'valid_length': np.full(len(input_ids), input_ids.shape[1])
+            'valid_length': np.full(len(input_ids), input_ids.shape[-1])
             if valid_length is None
             else np.asarray(valid_length),
             'masked_positions': np.zeros(

@@ -150,6 +150,15 @@ def test_json_lines_are_instances(values, wanted):
     assert instance_of_json(json.dumps(values), SST2) == wanted
 
 
+def test_json_lines_have_the_columns_of_the_task():
+    qnli, reviews = find_task('QNLI').head, Head('classification', ('0', '1'), columns=('text', 'verdict'))
+    assert instance_of_json('{"question": "a", "sentence": "b"}', qnli) == Instance('a', 'b')
+    assert instance_of_json('{"question": "a", "context": "b"}', qnli) == Instance('a', 'b')
+    pair = instance_of_json('{"text": "a", "pair": "b"}', reviews)
+    with pytest.raises(ValueError, match='two texts'):
+        check_texts(pair, reviews)
+
+
 @pytest.mark.parametrize(
     'line', ['', 'a', '[]', '{}', '"text"', '{"text": 1}', '{"text": "a", "pair": null}']
 )

@@ -189,6 +189,10 @@ def test_embeddings_have_one_row_for_each_text(encoder, directories):
         ({'token_types': np.array([[0, 2]])}, 'token_types'),
         ({'valid_length': np.array([3])}, 'valid_length'),
         ({'valid_length': np.array([0])}, 'valid_length'),
+        ({'valid_length': np.array([1, 1])}, 'shapes'),
+        ({'token_types': np.array([[0, 0, 0]])}, 'shapes'),
+        ({'input_ids': np.array([1, 2])}, 'shapes'),
+        ({'input_ids': np.zeros((0, 2), int)}, 'shapes'),
     ],
 )
 def test_tokens_that_the_network_has_no_row_for_are_refused(encoder, changes, says):
