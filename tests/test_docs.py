@@ -136,11 +136,11 @@ def test_flags_in_sentences_are_flags_of_some_command():
 @functools.lru_cache(maxsize=None)
 def anchors(page):
     """What the headings of a page can be linked by, as GitHub makes it."""
-    found = []
+    names = []
     for heading in re.findall(r'^#+ (.*)$', prose(page), flags=re.MULTILINE):
         plain = re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', heading).lower()
-        found.append(re.sub(r'[^\w\- ]', '', plain).replace(' ', '-'))
-    return found
+        names.append(re.sub(r'[^\w\- ]', '', plain).replace(' ', '-'))
+    return names
 
 
 @pytest.mark.parametrize('page', LINKING, ids=lambda page: str(page.relative_to(ROOT)))
@@ -229,9 +229,9 @@ def example(name, number, place, monkeypatch):
     monkeypatch.setitem(sys.modules, 'onnxruntime', stand_in)
     monkeypatch.chdir(place)
     code = code_of(ROOT / 'docs' / name, 'python')[number]
-    found: dict = {}
-    exec(compile(code, name, 'exec'), found)
-    return found
+    variables: dict = {}
+    exec(compile(code, name, 'exec'), variables)
+    return variables
 
 
 def test_every_python_example_is_run_here():
@@ -279,8 +279,8 @@ def test_the_examples_in_python_c_and_onnx_compute_the_same(place, monkeypatch):
         pytest.skip('no gcc')
     page = ROOT / 'docs' / 'exports.md'
     (code,) = code_of(page, 'c')
-    found = compiled_and_run(code, page, place).reshape(wanted.shape)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)  # float32; the C API fuses operators
+    computed = compiled_and_run(code, page, place).reshape(wanted.shape)
+    np.testing.assert_allclose(computed, wanted, atol=1e-5)  # float32; the C API fuses operators
 
 
 # The additions of extending.md
@@ -447,7 +447,7 @@ def test_the_equations_are_those_of_the_gated_network(seed):
     model = build(architecture, weights, gated=True, trainable=False)
     model.gates.set(alphas)
     inputs = random_inputs(architecture, batch=1, length=5, seed=seed)
-    found = outputs_of(model, inputs)
+    outputs = outputs_of(model, inputs)
     ids, kinds, _, positions = (
         values.asnumpy()[0].astype(int) if values.ndim > 1 else None for values in inputs
     )
@@ -460,4 +460,4 @@ def test_the_equations_are_those_of_the_gated_network(seed):
         positions,
     )
     for name, value in wanted.items():
-        assert np.abs(found[name][0] - value).max() <= 1e-5 * np.abs(value).max(), name  # float32 has 6e-8
+        assert np.abs(outputs[name][0] - value).max() <= 1e-5 * np.abs(value).max(), name  # float32 has 6e-8

@@ -137,11 +137,11 @@ def test_signature_and_documentation_have_the_fields_of_the_recipe():
 
 
 def test_keywords_give_the_recipe_that_the_command_gives(tmp_path):
-    given = {'model': tmp_path / 'm', 'shards': str(tmp_path / 's'), 'output': 'out', 'target': 0.5}
-    one = front_door.recipe_of(PruneRecipe, None, given)
-    assert one == fill(PruneRecipe, {**given, 'model': str(given['model'])})
-    named = front_door.recipe_of(PruneRecipe, 'small_prune', given)
-    assert named == fill(PruneRecipe, {**read_yaml(find_recipe('small_prune')), **given})
+    values = {'model': tmp_path / 'm', 'shards': str(tmp_path / 's'), 'output': 'out', 'target': 0.5}
+    one = front_door.recipe_of(PruneRecipe, None, values)
+    assert one == fill(PruneRecipe, {**values, 'model': str(values['model'])})
+    named = front_door.recipe_of(PruneRecipe, 'small_prune', values)
+    assert named == fill(PruneRecipe, {**read_yaml(find_recipe('small_prune')), **values})
     assert front_door.recipe_of(PruneRecipe, one, {}) is one
     changed = front_door.recipe_of(PruneRecipe, one, {'target': 0.25})
     assert to_dict(changed) == {**to_dict(one), 'target': 0.25}
@@ -164,8 +164,8 @@ def test_everything_wrong_is_said_at_once_before_anything_runs(tmp_path, monkeyp
 def test_pruning_by_keywords_is_pruning_by_recipe(pruned_run, shards_directory, model_directory, tmp_path):
     wanted, rows = pruned_run
     recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run')
-    found = opt.prune(**vars(recipe))
-    assert [row.architecture for row in found] == [row.architecture for row in rows]
+    pruned = opt.prune(**vars(recipe))
+    assert [row.architecture for row in pruned] == [row.architecture for row in rows]
     for number in range(len(rows)):
         one, other = (contents(path / f'round-{number}' / 'model') for path in (wanted, tmp_path / 'run'))
         assert one['model.params'] == other['model.params']

@@ -38,15 +38,15 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         metavar='DIR',
         help='where PNG and SVG files go; those of the same name are replaced',
     )
-    given = parser.parse_args(argv)
-    if not given.runs and not given.paper:
+    arguments = parser.parse_args(argv)
+    if not arguments.runs and not arguments.paper:
         raise ValueError('nothing to draw: give a RUN_DIR, --paper, or both')
-    runs = [read_run(path, label) for path, label in zip(given.runs, labels_of(given.runs))]
-    written, left_out = plot(runs, given.output, paper=given.paper)
+    runs = [read_run(path, label) for path, label in zip(arguments.runs, labels_of(arguments.runs))]
+    written, left_out = plot(runs, arguments.output, paper=arguments.paper)
     for line in left_out:
         print(line)
     print(
-        f'wrote {len(written)} files to {given.output}: '
+        f'wrote {len(written)} files to {arguments.output}: '
         + ', '.join(path.name for path in written if path.suffix == '.png')
         + ', each also as .svg'
         + (', and loss_by_size.md' if any(path.stem == 'loss_by_size' for path in written) else '')

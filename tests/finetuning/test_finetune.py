@@ -105,9 +105,9 @@ def test_result_says_where_it_comes_from(finished):
 
 
 def test_mean_and_deviation_are_those_of_the_seeds(finished):
-    found = [run.scores['dev/accuracy'] for run in finished[1].runs]
-    assert finished[1].mean['dev/accuracy'] == pytest.approx(sum(found) / 2)
-    assert finished[1].std['dev/accuracy'] == pytest.approx(abs(found[0] - found[1]) / 2**0.5)
+    scores = [run.scores['dev/accuracy'] for run in finished[1].runs]
+    assert finished[1].mean['dev/accuracy'] == pytest.approx(sum(scores) / 2)
+    assert finished[1].std['dev/accuracy'] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
 
 
 def test_result_has_the_score_of_the_majority_class(finished, glue):
@@ -128,9 +128,9 @@ def test_summary_marks_a_score_that_the_majority_class_has_as_well(finished):
 
 
 def test_metrics_hold_the_logged_steps_and_an_evaluation_each_epoch(finished):
-    found = records(finished[0] / 'run' / 'seed-1')
-    assert [record['step'] for record in found if 'loss' in record] == [2, 4, 6, 8, 10, 12]
-    assert [record['step'] for record in found if 'dev/accuracy' in record] == [6, 12]
+    logged = records(finished[0] / 'run' / 'seed-1')
+    assert [record['step'] for record in logged if 'loss' in record] == [2, 4, 6, 8, 10, 12]
+    assert [record['step'] for record in logged if 'dev/accuracy' in record] == [6, 12]
 
 
 def test_submission_has_the_test_sets_rows(finished):
@@ -264,14 +264,14 @@ def test_file_that_is_no_result_is_refused_by_name(finished, change):
 
 def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, monkeypatch):
     """The second of four is made the best; the network that is left has its scores."""
-    given = iter([10.0, 30.0, 20.0, 30.0])
+    scores = iter([10.0, 30.0, 20.0, 30.0])
     honest = objective.FineTuning.evaluate
     seen = []
 
     def evaluate(self, phase):
         honest(self, phase)
         seen.append(self.heldout_scores['dev'])
-        return {'dev/accuracy': next(given)}
+        return {'dev/accuracy': next(scores)}
 
     monkeypatch.setattr(objective.FineTuning, 'evaluate', evaluate)
     recipe = recipe_for(model_directory, glue, tmp_path, epochs=4, select='best', checkpoint_every=0)
@@ -279,29 +279,31 @@ def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, mon
     assert result.runs[0].kept_epoch == 2 and result.mean == {'dev/accuracy': 30.0}
     saved = read_model(tmp_path / 'run' / 'seed-1')
     features = prepare_glue(recipe, saved, workers=Workers()).heldout['dev']
-    found = predict(
+    predictions = predict(
         build(saved.architecture, saved.parameters, head=saved.head),
         features,
         Workers(),
         outputs=2,
         tokens=99,
     )
-    np.testing.assert_allclose(found, seen[1], atol=1e-6)  # batches of another shape sum in another order
-    assert np.abs(found - seen[3]).max() > 1e-3
+    np.testing.assert_allclose(
+        predictions, seen[1], atol=1e-6
+    )  # batches of another shape sum in another order
+    assert np.abs(predictions - seen[3]).max() > 1e-3
 
 
 def test_start_keeps_the_encoder_and_draws_the_head():
     saved, head = saved_model(), Head('question_answering')
-    found, other = (start_parameters(saved, head, seed=seed) for seed in (1, 2))
-    assert 'pooler.weight' not in found and 'decoder.0.weight' not in found and not found['task.bias'].any()
+    start, other = (start_parameters(saved, head, seed=seed) for seed in (1, 2))
+    assert 'pooler.weight' not in start and 'decoder.0.weight' not in start and not start['task.bias'].any()
     assert all(
         (value == saved.parameters[name]).all()
-        for name, value in found.items()
+        for name, value in start.items()
         if not name.startswith('task.')
     )
     assert (
-        found['task.weight'].std() == pytest.approx(0.02, rel=0.5)
-        and (found['task.weight'] != other['task.weight']).all()
+        start['task.weight'].std() == pytest.approx(0.02, rel=0.5)
+        and (start['task.weight'] != other['task.weight']).all()
     )
     assert 'pooler.weight' in start_parameters(saved, Head('regression'), seed=1)
 
@@ -509,9 +511,11 @@ def test_two_workers_fine_tune_as_one(model_directory, glue, tmp_path):
     assert done.returncode == 0, done.stderr
     two = FineTuningResult.read(tmp_path / 'two' / 'run' / 'result.json')
     assert two.origin['workers'] == 2 and two.mean == pytest.approx(one.mean)
-    found, wanted = (read_model(tmp_path / name / 'run' / 'seed-1').parameters for name in ('two', 'one'))
+    parameters, wanted = (
+        read_model(tmp_path / name / 'run' / 'seed-1').parameters for name in ('two', 'one')
+    )
     for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(parameters[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def test_commit_is_that_of_the_working_tree_or_none(monkeypatch):

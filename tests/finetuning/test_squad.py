@@ -44,13 +44,13 @@ def test_squad_leaves_predictions_that_have_its_scores(version, model_directory,
     texts = {key: answers for key, (_, answers) in asked.items()}
     assert all(set(files[name]) == set(asked) for name in extra)
     assert all(text in asked[key][0] for key, text in files['predictions.json'].items())
-    found = (
+    official = (
         squad_v1(texts, files['predictions.json'])
         if version == '1.1'
         else squad_v2(texts, files['predictions.json'])
     )
     assert {
-        f'dev/{name}': value for name, value in found.items() if 'total' not in name
+        f'dev/{name}': value for name, value in official.items() if 'total' not in name
     }.items() <= result.mean.items()
     if version == '2.0':
         best = squad_v2(texts, files['answers.json'], files['null_odds.json'])

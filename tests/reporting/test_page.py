@@ -104,9 +104,9 @@ def test_values_are_readable(value, wanted):
 
 
 def test_numbers_stand_at_the_right_under_their_header():
-    found = table(['name', 'size'], [['a', 1], ['b', None], ['c', 2.5]])
-    assert '<th class="number">size</th>' in found and '<th>name</th>' in found
-    assert '<td class="number">2.5</td>' in found and '<td>a</td>' in found
+    markup = table(['name', 'size'], [['a', 1], ['b', None], ['c', 2.5]])
+    assert '<th class="number">size</th>' in markup and '<th>name</th>' in markup
+    assert '<td class="number">2.5</td>' in markup and '<td>a</td>' in markup
 
 
 @pytest.mark.parametrize('text', ['81.7 ± 0.4', '68.4 ± 0.0 *', '50 %', '22.6 M', '1,234', '-0.5', '0.62 ×'])
@@ -120,8 +120,8 @@ def test_other_text_stands_at_the_left(text):
 
 
 def test_equal_mappings_are_rows_of_one_table():
-    found = values({'before': {'ms': 2.0, 'mb': 1}, 'after': {'ms': 1.0, 'mb': 1}})
-    assert found.count('<table>') == 1 and Reader(found).text[:3] == ['ms', 'mb', 'before']
+    markup = values({'before': {'ms': 2.0, 'mb': 1}, 'after': {'ms': 1.0, 'mb': 1}})
+    assert markup.count('<table>') == 1 and Reader(markup).text[:3] == ['ms', 'mb', 'before']
 
 
 def test_markup_is_not_escaped_twice():

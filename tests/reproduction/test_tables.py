@@ -145,13 +145,13 @@ def test_rows_out_of_reach_on_bert_base_are_those_that_one_unit_a_layer_exceeds(
     """The paper has optBERT-f at 43 and 33 million and optBERT-a at 77; one filter a layer leaves 52 and one
     head 83.
     """
-    found = {
+    out_of_reach = {
         (number, row.name)
         for number in TABLES
         for row in rows_of(load_table(number), bert_base())
         if row.unreachable
     }
-    assert found == {(9, 'optBERT-f'), (15, 'optBERT-f'), (13, 'optBERT-a')}
+    assert out_of_reach == {(9, 'optBERT-f'), (15, 'optBERT-f'), (13, 'optBERT-a')}
 
 
 def test_networks_of_table_1_on_bert_base_are_the_published_ones():
@@ -163,15 +163,18 @@ def test_networks_of_table_1_on_bert_base_are_the_published_ones():
 @pytest.mark.parametrize('number', TABLES)
 def test_every_table_is_planned(number, base, shards_directory, data, tmp_path):
     tasks = [task for task in task_names(load_table(number)) if task not in ('MRPC', 'RTE')]
-    made = plan(
+    table_plan = plan(
         recipe_for(base, shards_directory, data, tmp_path / 'out', table=number, tasks=','.join(tasks))
     )
     names = row_names(load_table(number))
     rows = names if {'BERT-base', 'bert_base'} & set(names) else ['base', *names]
-    assert [row.name for row in made.rows] == rows and list(made.tasks) == tasks
-    for row in made.chosen():
-        assert row.maker.kind == 'base' or made.row_recipe(row).output == tmp_path / 'out' / 'rows' / row.slug
-        assert {made.cell_recipe(row, task).max_length for task in tasks} == {64}
+    assert [row.name for row in table_plan.rows] == rows and list(table_plan.tasks) == tasks
+    for row in table_plan.chosen():
+        assert (
+            row.maker.kind == 'base'
+            or table_plan.row_recipe(row).output == tmp_path / 'out' / 'rows' / row.slug
+        )
+        assert {table_plan.cell_recipe(row, task).max_length for task in tasks} == {64}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -184,11 +187,11 @@ def test_recipe_made_by_hand_is_checked(base, tmp_path):
 def test_row_out_of_reach_says_why(base, shards_directory, data, tmp_path):
     output = tmp_path / 'out'
     recipe = recipe_for(base, shards_directory, data, output, table=15, rows='optbert-f')
-    made = plan(recipe)
-    reasons = {row.name: row.unreachable for row in made.rows}
+    table_plan = plan(recipe)
+    reasons = {row.name: row.unreachable for row in table_plan.rows}
     assert 'cannot be reached by pruning f' in reasons['optBERT-f']
-    assert [row.name for row in made.chosen()] == ['base']
-    run(made)
+    assert [row.name for row in table_plan.chosen()] == ['base']
+    run(table_plan)
     row = next(row for row in read_results(output).rows if row.name == 'optBERT-f')
     assert {entry.text() for entry in row.entries.values()} == {NOT_REACHABLE}
     assert reasons['optBERT-f'] in render(read_results(output))['table.md']
@@ -197,13 +200,13 @@ def test_row_out_of_reach_says_why(base, shards_directory, data, tmp_path):
 def test_albert_is_built_within_its_share_and_trained_as_long_as_the_others_recover(
     base, shards_directory, data, tmp_path
 ):
-    made = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', table=6, rows='albert-e'))
-    base_row, row = made.chosen()
+    table_plan = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', table=6, rows='albert-e'))
+    base_row, row = table_plan.chosen()
     assert base_row.maker.kind == 'base'
-    whole = PARAMETERS.cost(made.base.architecture)
+    whole = PARAMETERS.cost(table_plan.base.architecture)
     assert PARAMETERS.cost(row.architecture) / whole == row.share <= 88e6 / PARAMETERS.cost(bert_base())
-    run(made)
-    saved = read_model(made.model(row))
+    run(table_plan)
+    saved = read_model(table_plan.model(row))
     assert saved.architecture == row.architecture and saved.progress['step'] == 2 * 2
 
 
@@ -437,7 +440,7 @@ def test_interrupted_table_goes_on_with_what_is_missing(
 
 
 def test_scale_shortens_steps_and_training_sets(base, shards_directory, data, tmp_path):
-    made = plan(
+    table_plan = plan(
         recipe_for(
             base,
             shards_directory,
@@ -449,13 +452,13 @@ def test_scale_shortens_steps_and_training_sets(base, shards_directory, data, tm
             tasks='sst-2,squad-v1.1',
         )
     )
-    assert (made.pruning.alpha_steps, made.pruning.recovery_steps) == (3, 10)
-    row = made.chosen()[0]
-    assert [made.cell_recipe(row, task).limit for task in made.tasks] == [
+    assert (table_plan.pruning.alpha_steps, table_plan.pruning.recovery_steps) == (3, 10)
+    row = table_plan.chosen()[0]
+    assert [table_plan.cell_recipe(row, task).limit for task in table_plan.tasks] == [
         1,
         5,
     ]  # of 6 questions and 41 sentences
-    assert made.cell_recipe(row, 'SST-2').epochs == 1
+    assert table_plan.cell_recipe(row, 'SST-2').epochs == 1
 
 
 def test_dry_run_says_how_long_and_writes_nothing(base, shards_directory, data, tmp_path):
