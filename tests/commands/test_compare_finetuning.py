@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from compare_finetuning import CompareRecipe, job, main, run_here
 from helpers.checkpoints import named, write_hugging_face
+from helpers.commands import module_at
 from helpers.finetuned import recipe_for, write_glue
 from helpers.tiny import ROOT, network, write_saved_model
 
@@ -30,8 +31,7 @@ from gluon_optbert.tasks.features import training_batches
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import Optimizer
 
-sys.path.append(str(ROOT / 'tools' / 'peers'))  # where the peers find what they share
-from task_feed import batches
+batches = module_at('tools/peers/task_feed.py').batches
 
 FAKE = """import json, os, sys
 import numpy as np
@@ -433,16 +433,16 @@ def test_peer_trains_as_a_run_here_with_its_optimizer_does(tmp_path, monkeypatch
 def test_peer_decays_what_is_decayed_here(start):
     program = """
 import json, sys
-sys.path.append(sys.argv[1])
 import torch_finetuning as peer
 settings = {'dropout': 0.1, 'outputs': 2, 'problem': 'single_label_classification'}
 settings.update(weight_decay=0.01, epsilon=1e-6)
-optimizer = peer.optimizer_of(peer.load(sys.argv[2], settings), settings)
+optimizer = peer.optimizer_of(peer.load(sys.argv[1], settings), settings)
 groups = optimizer.param_groups
 print(json.dumps([[group['weight_decay'], sum(one.numel() for one in group['params'])] for group in groups]))
 """
     done = subprocess.run(
-        [os.environ['TRANSFORMERS_PYTHON'], '-c', program, ROOT / 'tools' / 'peers', start / 'hf'],
+        [os.environ['TRANSFORMERS_PYTHON'], '-c', program, start / 'hf'],
+        env={**os.environ, 'PYTHONPATH': str(ROOT / 'tools' / 'peers')},
         check=True,
         stdout=subprocess.PIPE,
         text=True,

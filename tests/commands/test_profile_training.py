@@ -21,8 +21,7 @@ PARTS = {
 }
 
 NAMES = """
-import json, re, sys
-sys.path += ['tools', 'tests']
+import json, re
 from profile_training import ProfileRecipe, Workers, graph_of, parts_of, prepare, random_batch
 from helpers.tiny import network
 recipe = ProfileRecipe(batch_size=2, length=8, masked=2, gates=True)
@@ -79,7 +78,7 @@ def test_work_and_ceilings_are_those_of_the_shards_lengths(shards_directory, tmp
 
 
 def test_every_operator_counts_for_the_part_whose_name_it_bears():
-    result = run('-W', 'ignore', '-c', NAMES)
+    result = run('-W', 'ignore', '-c', NAMES, folders=('tools', 'tests'))
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
     part = {name: part for _, name, part in plan if name != 'sum_grad'}

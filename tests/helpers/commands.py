@@ -1,6 +1,7 @@
 """Commands that run in the process of the tests, which has imported MXNet already."""
 
 import contextlib
+import importlib.util
 import io
 import os
 import runpy
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from unittest import mock
 
 from helpers.tiny import ROOT, environment
@@ -53,6 +55,15 @@ def _status(program, module):
         traceback.print_exc()
         return 1
     return 0
+
+
+def module_at(path):
+    """The module in a file of the repository that is in no folder to import from."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
 
 
 def call(*words, input=''):

@@ -181,12 +181,13 @@ def environment(**more):
     return {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONDONTWRITEBYTECODE': '1', **more}
 
 
-def run(*arguments, timeout=120, **options):
-    """A finished Python program of the repository, with what it said."""
+def run(*arguments, timeout=120, folders=(), **options):
+    """A finished Python program of the repository, with what it said; it imports from these folders too."""
+    path = os.pathsep.join(str(ROOT / folder) for folder in ('', *folders))
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=str(ROOT),
-        env=environment(),
+        env=environment(PYTHONPATH=path),
         timeout=timeout,
         capture_output=True,
         text=True,

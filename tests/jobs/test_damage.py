@@ -176,9 +176,8 @@ SET_BACK = """
 import itertools, sys, time
 began, ticks = time.time(), itertools.count()
 time.time = lambda: began - 3600.0 * next(ticks)  # an hour back whenever somebody looks
-sys.path.insert(0, 'pretrain')
-import run_pretraining
-sys.exit(run_pretraining.main(sys.argv[1:]))
+from gluon_optbert.commands.pretrain import main
+sys.exit(main(sys.argv[1:]))
 """
 
 
