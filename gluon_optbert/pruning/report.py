@@ -168,7 +168,8 @@ def _certainty(rows: Sequence[Round]) -> List[str]:
     """What a difference of two losses has to be, and what of the rounds falls short of it; nothing if that is
     not known.
     """
-    least = chance(*(one for row in rows for one in (row.before, row.after_cut, row.recovered)))
+    measured = [(row.before, row.after_cut, row.after_reconstruction, row.recovered) for row in rows]
+    least = chance(*(one for losses in measured for one in losses))
     if least is None:
         return []
     doubts = [f'- {sentence}' for row in rows for sentence in unclear(row)]
