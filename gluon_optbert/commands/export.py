@@ -29,7 +29,7 @@ class ExportRecipe:
     head: Optional[str] = option(
         'what the export computes. encoder: encoded tokens and pooled output; pretraining: NSP and MLM '
         'scores as well; task: the scores of the task. By default task for a fine-tuned model, else encoder. '
-        '(--heads of tools/import_checkpoint.py is something else: the number of attention heads)',
+        f'(--heads of {named("optbert-import")} is something else: the number of attention heads)',
         None,
         choices=KINDS,
     )

@@ -16,6 +16,7 @@ from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import PARTS, Parameters, ParameterSpec, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
 from ..runs.lock import locked
+from ..runs.programs import named
 from ..runs.progress import Progress
 from ..runs.recipe import checked, option, to_dict
 from ..runs.staging import refuse_existing
@@ -39,7 +40,7 @@ class ImportRecipe:
     )
     heads: Optional[int] = option(
         'number of attention heads of a layer, for a .params file whose name does not say it (--head of '
-        'tools/export_model.py is something else: the output on top of the network)',
+        f'{named("optbert-export")} is something else: the output on top of the network)',
         None,
     )
     seed: int = option('random seed for pre-training heads that the checkpoint lacks', 1)
