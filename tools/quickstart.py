@@ -16,6 +16,8 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any, Dict, List, Tuple
 
+import numpy as np
+
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.deployment.directory import load_deployment
@@ -68,7 +70,7 @@ def write_corpus(directory: Path) -> List[str]:
 
 def speed_here() -> float:
     """Milliseconds of a forward pass of the network that is trained, over one batch of its training."""
-    return time_exports({'': resolve(NETWORK)}, batch=32, length=LENGTH)['']
+    return float(np.median(time_exports({'': resolve(NETWORK)}, batch=32, length=LENGTH)['']))
 
 
 def estimate(recipe: QuickstartRecipe) -> str:

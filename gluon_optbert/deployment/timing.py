@@ -6,10 +6,11 @@ import warnings
 from typing import Dict, Mapping, TypeVar
 
 import mxnet as mx
+import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING
-from ..network.running import latency_ms, random_feed
+from ..network.running import pass_times, random_feed
 from .inference import inference_symbol, inference_table, inputs_of
 
 KIND = 'encoder'
@@ -32,8 +33,8 @@ def random_export(architecture: Architecture) -> mx.gluon.SymbolBlock:
 
 def time_exports(
     architectures: Mapping[Key, Architecture], *, batch: int = 1, length: int = 128, repeats: int = 15
-) -> Dict[Key, float]:
-    """The median milliseconds of a forward pass of every network's export, the networks taken in turn.
+) -> Dict[Key, np.ndarray]:
+    """The milliseconds of every timed forward pass of every network's export, the networks taken in turn.
 
     Parameters
     ----------
@@ -48,4 +49,4 @@ def time_exports(
         key: random_feed(architecture, batch=batch, length=length)
         for key, architecture in architectures.items()
     }
-    return latency_ms(blocks, feeds, inputs_of(KIND), repeats=repeats)
+    return pass_times(blocks, feeds, inputs_of(KIND), repeats=repeats)

@@ -82,6 +82,14 @@ class Measured:
         return hashlib.sha256((self.directory / WEIGHTS).read_bytes()).hexdigest()
 
 
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """How times were measured, in words, and whether the machine was busy with other work."""
+
+    how: str = ''
+    busy: bool = False
+
+
 def networks_of_runs(runs: Sequence[Run]) -> List[Measured]:
     """What went into the runs, and what came out of each; equal ones that went in are one network."""
     bases: List[Measured] = []
@@ -217,22 +225,27 @@ def _tasks(networks: Sequence[Measured]) -> List[str]:
     return list(dict.fromkeys(name for network in networks for name in network.scores))
 
 
-def sentence(base: Measured, network: Measured) -> str:
-    """How much smaller, faster and worse a network is, in words."""
+def sentence(base: Measured, network: Measured, *, busy: bool = False) -> str:
+    """How much smaller, faster and worse a network is, in words; busy is the machine that was timed."""
     parameters = percent(network.parameters, base.parameters)
     flops = percent(network.flops, base.flops)
     parts = [f'{network.label} has {parameters} of the parameters of the base and {flops} of its FLOPs']
     if base.latency_ms and network.latency_ms:
         ratio = base.latency_ms / network.latency_ms
-        parts.append(
-            f'is {ratio:.2g} times as fast' if ratio >= 1 else f'takes {1 / ratio:.2g} times as long'
-        )
+        parts.append(_speed(ratio) + (' (timed on a busy machine)' if busy else ''))
     parts += [
         _compared(name, base.scores[name], score)
         for name, score in network.scores.items()
         if name in base.scores
     ]
     return (', '.join(parts[:-1]) + ', and ' if len(parts) > 1 else '') + parts[-1] + '.'
+
+
+def _speed(ratio: float) -> str:
+    """The base's time over a network's, in words."""
+    if abs(ratio - 1) < 0.05:
+        return 'is about as fast'
+    return f'is {ratio:.2g} times as fast' if ratio > 1 else f'takes {1 / ratio:.2g} times as long'
 
 
 def _compared(name: str, base: Score, score: Score) -> str:
@@ -244,14 +257,14 @@ def _compared(name: str, base: Score, score: Score) -> str:
     return f'scores {lost} on {name}: {score.mean:.1f}, the base {base.mean:.1f}{majority}{poor}'
 
 
-def verdict(networks: Sequence[Measured], *, timing: str = '') -> Optional[Html]:
+def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Optional[Html]:
     """How a page begins; None where there are not two networks of different size.
 
     Parameters
     ----------
     networks : sequence of Measured
-    timing : str
-        How the times were measured, in words.
+    timing : Timing
+        Of the times of the networks, if they have some.
     """
     base = base_of(networks)
     if base is None:
@@ -262,7 +275,7 @@ def verdict(networks: Sequence[Measured], *, timing: str = '') -> Optional[Html]
         'Below a number: its share of the base, of a loss its difference. Sizes count embeddings and '
         'encoder. '
         'MLM loss is on held-out text, in nats per masked token.',
-        timing,
+        timing.how,
         f'Scores are percent, mean ± deviation over the seeds of fine-tuning. {NOTE}.'
         if _tasks(networks)
         else '',
@@ -271,7 +284,7 @@ def verdict(networks: Sequence[Measured], *, timing: str = '') -> Optional[Html]
     heads = ['', base.label, *(network.label for network in others)]
     return joined(
         [
-            *(tag('p', sentence(base, network), class_='verdict') for network in others),
+            *(tag('p', sentence(base, network, busy=timing.busy), class_='verdict') for network in others),
             table(heads, verdict_rows(base, others)),
             *(tag('p', note, class_='note') for note in notes if note),
         ]

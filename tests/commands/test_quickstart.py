@@ -56,6 +56,6 @@ def test_short_walk_ends_with_a_page_and_names_the_files_to_open(tmp_path):
     for name in ('report.html', 'table.md', 'plots/loss_by_size.png'):
         assert (output / name).is_file() and str(output / name) in done.stdout
     text = ' '.join(check_page((output / 'report.html').read_text(encoding='utf-8')).text)
-    assert 'pruned has ' in text and 'random has ' in text and 'times as ' in text
+    assert 'pruned has ' in text and 'random has ' in text and 'FLOPs of 128 tokens' in text
     assert '| random |' in (output / 'table.md').read_text(encoding='utf-8')
     assert 'random' in (output / 'plots' / 'loss_by_size.svg').read_text(encoding='utf-8')

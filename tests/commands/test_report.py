@@ -347,7 +347,7 @@ def test_page_of_a_pruning_run_begins_with_the_verdict(tmp_path):
     assert tool.main([str(path), '--output', str(tmp_path / 'page.html')]) == 0
     text = check_page((tmp_path / 'page.html').read_text(encoding='utf-8')).text
     place = text.index('parameters')
-    assert any('pruned has ' in part and 'times as ' in part for part in text[:place])
+    assert any('pruned has ' in part and ' as ' in part for part in text[:place])
     assert place < text.index('time') < text.index('Size and accuracy')
     assert any('took turns in one process' in part for part in text)
 

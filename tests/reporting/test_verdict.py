@@ -13,6 +13,7 @@ from gluon_optbert.reporting.verdict import (
     LENGTH,
     Measured,
     Score,
+    Timing,
     base_of,
     networks_of_runs,
     sentence,
@@ -75,8 +76,14 @@ def test_sentence_names_what_was_not_learnt_and_what_takes_longer(networks):
     base, pruned = networks
     poor = dataclasses.replace(pruned, latency_ms=20.0, scores={'SST-2 accuracy': Score(50.0, 0.0, 50.0)})
     assert 'takes 2 times as long' in sentence(base, poor)
+    assert 'is about as fast' in sentence(base, dataclasses.replace(pruned, latency_ms=10.2))
     assert 'so it has learnt nothing of this task' in sentence(base, poor)
     assert '50.0 ± 0.0 *' in Reader(verdict([base, poor])).text
+
+
+def test_times_of_a_busy_machine_are_called_so(networks):
+    text = ' '.join(Reader(verdict(networks, timing=Timing('It was busy.', busy=True))).text)
+    assert 'is 2.5 times as fast (timed on a busy machine),' in text and 'It was busy.' in text
 
 
 def test_file_sizes_are_those_of_the_weights(tmp_path, networks):
