@@ -28,6 +28,7 @@ from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.network.saved_model import SavedModel, write_model
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.markdown import markdown_table
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
@@ -101,7 +102,7 @@ def end_of_round(given: Material, target: float, directory: Path) -> Dict[str, f
     timed(
         'write',
         lambda: write_model(
-            directory, SavedModel(narrower, smaller, given.vocabulary, {}, {'step': 1}), replace=True
+            directory, SavedModel(narrower, smaller, given.vocabulary, {}, Progress(step=1)), replace=True
         ),
     )
     return {**found, 'all': sum(found.values())}

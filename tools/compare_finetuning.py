@@ -49,7 +49,6 @@ from gluon_optbert.reporting.side_by_side import SIDES, summarise, table
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.manifest import sha256
-from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.provenance import commit, machine, versions
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import refuse_existing, write_file
@@ -372,7 +371,7 @@ def check_checkpoint(recipe: CompareRecipe, saved: SavedModel) -> None:
     pre-training aside.
     """
     source = convert(read_hugging_face(recipe.checkpoint)).model
-    aside = {'mlm', 'nsp', *(Progress.from_dict(source.progress).untrained or ())}
+    aside = {'mlm', 'nsp', *(source.progress.untrained or ())}
     table = parameter_table(source.architecture, source.head)
     others = [
         name

@@ -29,7 +29,6 @@ from gluon_optbert.network.settings import NetworkSettings
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import option
 from gluon_optbert.text.vocabulary import make_tokenizer
 
@@ -89,7 +88,7 @@ def activations(saved: SavedModel, feed: Arrays) -> Arrays:
         mx.nd.array(values, dtype='float32')
         for values in (feed['input_ids'], feed['token_type_ids'], feed['attention_mask'].sum(1))
     ]
-    untrained = Progress.from_dict(saved.progress).untrained or ()
+    untrained = saved.progress.untrained or ()
     pooled = 'pooler.weight' in saved.parameters and 'pooler' not in untrained
     settings = NetworkSettings(
         trainable=False,

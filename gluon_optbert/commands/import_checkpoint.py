@@ -4,7 +4,6 @@ from .. import ImportRecipe, import_checkpoint
 from ..architecture.heads import PRETRAINING
 from ..importing.convert import describe
 from ..runs.command_line import parse
-from ..runs.progress import Progress
 from .starting import command, line
 
 
@@ -16,7 +15,7 @@ def main(argv=None):
     imported = import_checkpoint(recipe)
     print('\n'.join(describe(imported, recipe)))
     words = ['--model', recipe.output]
-    if Progress.from_dict(imported.model.progress).untrained:
+    if imported.model.progress.untrained:
         words += ['--shards', 'shards', '--output', f'{recipe.output}-heads']
         print(f'next: {line("optbert-pretrain", *words, recipe="pretrain/imported_heads")}')
     elif imported.model.head == PRETRAINING:

@@ -21,7 +21,6 @@ from ..network.saved_model import SavedModel
 from ..runs.arrays import BFLOAT16
 from ..runs.failures import RunFailed
 from ..runs.lock import locked
-from ..runs.progress import Progress
 from ..runs.staging import new_directory
 from ..tasks.features import sorted_batches
 from ..tasks.squad import Reading
@@ -162,7 +161,7 @@ def untrained_parts(saved: SavedModel, kind: str) -> Tuple[str, ...]:
     UntrainedHeads
         If the scores of pre-training would be random.
     """
-    untrained = () if saved.head.outputs else Progress.from_dict(saved.progress).untrained or ()
+    untrained = () if saved.head.outputs else saved.progress.untrained or ()
     if kind == 'pretraining' and untrained:
         raise UntrainedHeads(
             f'the checkpoint had no {" and no ".join(PARTS.get(part, part) for part in untrained)}, so their '

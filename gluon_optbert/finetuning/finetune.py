@@ -20,6 +20,7 @@ from ..network.model import build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.lock import running
 from ..runs.manifest import sha256
+from ..runs.progress import Progress
 from ..runs.provenance import origin_here
 from ..runs.recipe import checked, to_dict
 from ..runs.run_directory import RunDirectory, State
@@ -93,12 +94,17 @@ def _run_seed(
                 read_parameters(objective.model),
                 saved.vocabulary,
                 to_dict(recipe),
-                record.to_dict(),
+                Progress.from_dict(record.to_dict()),
                 head=exercise.head,
             ),
             extra={'metrics.jsonl': (work / f'seed-{seed}.jsonl').read_bytes(), **exercise.files(scores)},
         )
     workers.barrier('seed')
+
+
+def _seed_run(directory: Path) -> SeedRun:
+    """The run that a model directory came out of."""
+    return SeedRun.from_dict(read_model(directory).progress.to_dict())
 
 
 def _result(
@@ -112,7 +118,9 @@ def _result(
         parameters=int(ParameterCost().cost(saved.architecture)),
         architecture=saved.architecture.to_dict(),
         samples=dict(exercise.samples),
-        runs=tuple(SeedRun.from_dict(read_model(work / f'seed-{seed}').progress) for seed in recipe.seeds),
+        runs=tuple(
+            SeedRun.from_dict(read_model(work / f'seed-{seed}').progress.to_dict()) for seed in recipe.seeds
+        ),
         recipe=to_dict(recipe),
         origin={**origin_here(), 'workers': workers.size},
         majority=dict(exercise.majority),

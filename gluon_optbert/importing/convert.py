@@ -173,7 +173,7 @@ def convert(source: Source, *, seed: int = 1, recipe: Optional[Mapping[str, Any]
         raise ValueError(
             f'the {source.form} checkpoint does not fit:' + ''.join(f'\n  {line}' for line in problems)
         )
-    progress = {'untrained': untrained} if untrained else {}
+    progress = Progress(untrained=tuple(untrained)) if untrained else Progress()
     model = SavedModel(
         source.architecture, parameters, source.vocabulary, recipe or {}, progress, head=source.head
     )
@@ -215,7 +215,7 @@ def describe(imported: Imported, recipe: ImportRecipe) -> List[str]:
         lines.append(
             f'head: {head.kind.replace("_", " ")}' + (f' of {", ".join(head.labels)}' if head.labels else '')
         )
-    untrained = Progress.from_dict(model.progress).untrained
+    untrained = model.progress.untrained
     if untrained:
         lines.append(
             f'untrained: the checkpoint has no {" and no ".join(PARTS[part] for part in untrained)}; these '

@@ -21,6 +21,7 @@ from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import TIED, Alphas, Parameters, check_alphas, check_parameters, gate_name
 from ..runs.arrays import read_arrays, write_arrays
 from ..runs.manifest import check_manifest, write_manifest
+from ..runs.progress import Progress
 from ..runs.recipe import load_yaml
 from ..runs.staging import new_directory
 from ..text.vocabulary import read_vocabulary, write_vocabulary
@@ -43,7 +44,7 @@ class SavedModel:
     vocabulary : BERTVocab
     recipe : dict
         The recipe of the run that wrote it.
-    progress : dict
+    progress : Progress
         The step that training had reached, and its measurements.
     alphas : dict of width key to np.ndarray, optional
         The gates, if they are not folded into the parameters yet.
@@ -55,7 +56,7 @@ class SavedModel:
     parameters: Parameters
     vocabulary: BERTVocab
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    progress: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    progress: Progress = Progress()
     alphas: Optional[Alphas] = None
     head: Head = PRETRAINING
 
@@ -89,7 +90,9 @@ def write_model(
         (staged / 'recipe.yaml').write_text(
             yaml.safe_dump(dict(model.recipe), sort_keys=False), encoding='utf-8'
         )
-        (staged / 'progress.json').write_text(json.dumps(model.progress, indent=1) + '\n', encoding='utf-8')
+        (staged / 'progress.json').write_text(
+            json.dumps(model.progress.to_dict(), indent=1) + '\n', encoding='utf-8'
+        )
         if model.head != PRETRAINING:
             (staged / HEAD).write_text(json.dumps(model.head.to_dict(), indent=1) + '\n', encoding='utf-8')
         for name, content in (extra or {}).items():
@@ -152,14 +155,10 @@ def _read_head(path: Path) -> Head:
     return Head.from_dict(json.loads(path.read_text(encoding='utf-8')), source=path.name)
 
 
-def _read_story(directory: Path) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+def _read_story(directory: Path) -> Tuple[Dict[str, Any], Progress]:
     """The recipe of the run that wrote a model, and how far it came; ValueError if they are neither."""
     progress = json.loads((directory / 'progress.json').read_text(encoding='utf-8'))
     recipe = load_yaml((directory / 'recipe.yaml').read_bytes(), source='recipe.yaml') or {}
-    if (
-        not isinstance(progress, dict)
-        or not isinstance(recipe, dict)
-        or any(type(progress.get(name, 0)) is not int for name in ('step', 'earlier_steps'))
-    ):
-        raise ValueError('progress.json and recipe.yaml are mappings, and steps are whole numbers')
-    return recipe, progress
+    if not isinstance(progress, dict) or not isinstance(recipe, dict):
+        raise ValueError('progress.json and recipe.yaml must be mappings')
+    return recipe, Progress.from_dict(progress)

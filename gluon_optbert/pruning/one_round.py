@@ -103,7 +103,7 @@ class Job:
     def write(self, directory: Path, model: SavedModel, progress: Progress, **more: Any) -> None:
         """Write a model directory of a round, with the recipe of the run."""
         recipe = to_dict(self.recipe)
-        write_model(directory, dataclasses.replace(model, recipe=recipe, progress=progress.to_dict()), **more)
+        write_model(directory, dataclasses.replace(model, recipe=recipe, progress=progress), **more)
 
     def evaluate(self, model: OptBERTModel) -> HeldOut:
         return evaluate(
@@ -253,7 +253,7 @@ def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     if not (directory / 'shrunk').is_dir():
         _cut(job, current, number)
     shrunk = read_model(directory / 'shrunk')
-    before = Progress.from_dict(shrunk.progress, source=str(directory / 'shrunk')).before
+    before = shrunk.progress.before
     after_cut = job.evaluate(job.build(shrunk))
     repaired = _reconstructed(job, current, shrunk, number)
     model = job.build(repaired, output_all_encodings=job.teacher is not None)
@@ -277,6 +277,6 @@ def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     job.workers.barrier(f'recovered.{number}')
     recovered = read_model(directory / 'model')
     if job.workers.first:
-        for sentence in unclear(Round.of(recovered, number, source=str(directory))):
+        for sentence in unclear(Round.of(recovered, number)):
             LOG.warning('%s; to tell, %s', sentence, MORE)
     return recovered

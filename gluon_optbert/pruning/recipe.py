@@ -13,7 +13,6 @@ from ..architecture.parameters import LETTERS, PARTS
 from ..cutting.baselines import DROPS
 from ..network.saved_model import SavedModel, read_model
 from ..runs.programs import named
-from ..runs.progress import Progress
 from ..runs.recipe import option
 from ..training.recipe import TrainingRecipe
 from .methods import METHODS
@@ -156,7 +155,7 @@ class PruneRecipe(TrainingRecipe):
 
     def steps(self, base: SavedModel) -> Tuple[int, int]:
         """Steps of a round's gate training and recovery; the paper's shares of pre-training unless given."""
-        trained = Progress.from_dict(base.progress).trained_steps
+        trained = base.progress.trained_steps
         if (self.alpha_steps is None or self.recovery_steps is None) and not trained:
             raise ValueError(
                 'the model does not say how many steps it was pre-trained for; give --alpha-steps and '
@@ -179,7 +178,7 @@ def read_start(directory: Path) -> SavedModel:
             f'{directory} has the head of {start.head.task or start.head.kind} instead of those of '
             'pre-training; prune the network that it was fine-tuned from'
         )
-    untrained = Progress.from_dict(start.progress, source=str(directory)).untrained
+    untrained = start.progress.untrained
     if untrained:
         lacking = ' and '.join(PARTS.get(part, part) for part in untrained)
         raise ValueError(

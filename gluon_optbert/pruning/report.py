@@ -15,7 +15,7 @@ from ..architecture.parameters import Alphas
 from ..cutting.selection import Selection
 from ..network.saved_model import SavedModel, read_model
 from ..runs.markdown import markdown_table
-from ..runs.progress import HeldOut, Progress
+from ..runs.progress import HeldOut
 from .recipe import PruneRecipe
 
 CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
@@ -69,9 +69,9 @@ class Round:
     after_reconstruction: Optional[HeldOut] = None
 
     @classmethod
-    def of(cls, saved: SavedModel, number: int, *, source: str) -> Round:
-        """The round that a network came out of; ValueError, with the source, if its progress is none."""
-        progress = Progress.from_dict(saved.progress, source=source)
+    def of(cls, saved: SavedModel, number: int) -> Round:
+        """The round that a network came out of."""
+        progress = saved.progress
         return cls(
             round=number,
             parameters=int(ParameterCost().cost(saved.architecture)),
@@ -120,7 +120,7 @@ def summary(output: Path) -> List[Round]:
         directory = Path(output) / f'round-{number}' / 'model'
         if not directory.is_dir():
             break
-        rows.append(Round.of(read_model(directory), number, source=str(directory)))
+        rows.append(Round.of(read_model(directory), number))
     if len(rows) > 1 and rows[1].before:  # on the same instances as all other rows
         rows[0] = dataclasses.replace(rows[0], recovered=rows[1].before)
     return rows

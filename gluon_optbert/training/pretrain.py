@@ -29,7 +29,7 @@ from .reporter import Reporter
 
 def _before(start: Optional[SavedModel]) -> Progress:
     """What the network that a run starts from says of its training."""
-    return Progress.from_dict(start.progress) if start else Progress()
+    return start.progress if start else Progress()
 
 
 def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
@@ -131,7 +131,7 @@ def _train(
 
 
 def _read_progress(output: Path) -> Progress:
-    return Progress.from_dict(read_model(output).progress, source=str(output))
+    return read_model(output).progress
 
 
 def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Progress:
@@ -180,7 +180,7 @@ def _pretrain(recipe: PretrainRecipe, workers: Workers) -> Progress:
     if workers.first:
         write_model(
             recipe.output,
-            SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress.to_dict()),
+            SavedModel(architecture, read_parameters(model), vocabulary, to_dict(recipe), progress),
             extra={name: (directory.path / name).read_bytes() for name in ('metrics.jsonl', ORIGIN)},
         )
         shutil.rmtree(directory.path)

@@ -24,6 +24,7 @@ from gluon_optbert.network import running
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import random_feed
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+from gluon_optbert.runs.progress import Progress
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
 
@@ -275,7 +276,7 @@ def test_trained_parts_are_exported_without_a_note(tmp_path):
 
 def test_classifier_that_was_fine_tuned_is_not_random():
     head = Head('classification', ('no', 'yes'))
-    saved = SavedModel(UNEVEN, {}, vocabulary(), progress={'untrained': ['pooler']}, head=head)
+    saved = SavedModel(UNEVEN, {}, vocabulary(), progress=Progress(untrained=('pooler',)), head=head)
     assert untrained_parts(saved, 'task') == ()
 
 

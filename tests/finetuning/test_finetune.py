@@ -84,7 +84,7 @@ def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
         saved = read_model(base / 'run' / f'seed-{seed}')
         assert (
             saved.head == Head('classification', ('0', '1'), 'SST-2')
-            and SeedRun.from_dict(saved.progress) == result.runs[seed - 1]
+            and SeedRun.from_dict(saved.progress.to_dict()) == result.runs[seed - 1]
         )
     assert FineTuningResult.read(base / 'run' / 'result.json') == result
 

@@ -31,6 +31,7 @@ from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.arrays import read_arrays, write_arrays
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.manifest import write_manifest
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill, read_yaml
 from gluon_optbert.text import shards as format_
 from gluon_optbert.text.make_shards import ShardRecipe
@@ -439,8 +440,8 @@ def model_directory(name, vouched, data):
             write_manifest(directory, form=FORMAT, version=VERSION)
         with guarded(directory):
             saved = read_model(directory)
-            assert isinstance(saved.progress, dict) and isinstance(saved.recipe, dict)
-            assert isinstance(saved.progress.get('step', 0), int)
+            assert isinstance(saved.progress, Progress) and isinstance(saved.recipe, dict)
+            assert isinstance(saved.progress.trained_steps, int)
 
 
 @given(data=st.data())

@@ -15,6 +15,7 @@ from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.network.saved_model import SavedModel, write_model
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text import shards as shards_module
 from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_hash, vocabulary_of, write_vocabulary
 
@@ -150,15 +151,14 @@ def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0):
 
 
 def saved_model(architecture=None, *, seed=0, **more):
-    """A network with small random weights, as if pre-trained for 1,000 steps."""
+    """A network with small random weights, as if pre-trained for 1,000 steps; `progress` is a dict."""
+    progress = Progress.from_dict(more.pop('progress', {'step': 1000}))
     architecture = architecture or network()
     parameters = {
         name: value * np.float32(0.5) if not name.endswith('gamma') else value
         for name, value in random_parameters(architecture, seed).items()
     }
-    return SavedModel(
-        architecture, parameters, vocabulary(), {'seed': seed}, **{'progress': {'step': 1000}, **more}
-    )
+    return SavedModel(architecture, parameters, vocabulary(), {'seed': seed}, progress, **more)
 
 
 def write_saved_model(directory, **options):

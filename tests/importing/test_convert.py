@@ -41,6 +41,7 @@ from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import fill
 
 WEIGHTS = (
@@ -142,7 +143,7 @@ def test_hugging_face_directory_is_read_from_every_file(tmp_path, files, spellin
     )
     assert_parameters(result.model.parameters)
     assert result.model.architecture == network() and result.model.vocabulary.idx_to_token == TOKENS
-    assert result.model.head == PRETRAINING and result.model.progress == {} and result.dropped == ()
+    assert result.model.head == PRETRAINING and result.model.progress == Progress() and result.dropped == ()
 
 
 def test_tensorflow_checkpoint_is_read_transposed_and_without_optimizer_state(tmp_path):
@@ -225,7 +226,7 @@ def test_missing_heads_are_random_and_said(tmp_path, parts, without):
     recipe = fill(ImportRecipe, {'source': str(source), 'output': str(tmp_path / 'model')})
     result = import_checkpoint(recipe)
     saved = read_model(tmp_path / 'model')
-    assert saved.progress == {'untrained': parts}
+    assert saved.progress == Progress(untrained=tuple(parts))
     kept = {name for name in PARAMETERS if TABLE[name].part not in parts}
     assert all(np.array_equal(saved.parameters[name], PARAMETERS[name]) for name in kept)
     again = convert(read_source(str(source)), seed=2).model.parameters
@@ -270,7 +271,7 @@ def test_checkpoint_of_a_task_keeps_its_head(tmp_path, head, name):
     )
     import_checkpoint(fill(ImportRecipe, {'source': str(source), 'output': str(tmp_path / 'model')}))
     saved = read_model(tmp_path / 'model')
-    assert saved.head == head and saved.progress == {}
+    assert saved.head == head and saved.progress == Progress()
     wanted = {name: parameters[name] for name in network_shapes(network(), head)}
     assert_parameters(saved.parameters, wanted)
 
@@ -537,7 +538,7 @@ def test_existing_output_is_refused_before_anything_is_read(tmp_path):
 @pytest.mark.skipif(not MINILM.is_dir(), reason='no checkpoint in ../shared/models')
 def test_real_checkpoint_is_imported_whole():
     result = imported(MINILM)
-    assert result.model.progress == {'untrained': ['mlm', 'nsp']} and result.dropped == (
+    assert result.model.progress == Progress(untrained=('mlm', 'nsp')) and result.dropped == (
         'embeddings.position_ids',
     )
     assert result.model.architecture.h == 384 and len(result.model.architecture.layers) == 6

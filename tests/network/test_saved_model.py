@@ -35,6 +35,7 @@ from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import FORMAT, VERSION, SavedModel, read_model, write_model
 from gluon_optbert.runs.arrays import read_arrays, write_arrays
 from gluon_optbert.runs.manifest import check_manifest, write_manifest
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.staging import new_directory, refuse_existing, write_file
 
 FILES = ('architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt')
@@ -43,7 +44,7 @@ FILES = ('architecture.json', 'manifest.json', 'model.params', 'progress.json', 
 def assert_equal(one, other):
     assert one.architecture == other.architecture
     assert one.vocabulary.idx_to_token == other.vocabulary.idx_to_token
-    assert dict(one.recipe) == dict(other.recipe) and dict(one.progress) == dict(other.progress)
+    assert dict(one.recipe) == dict(other.recipe) and one.progress == other.progress
     for found, wanted in ((one.parameters, other.parameters), (one.alphas or {}, other.alphas or {})):
         assert found.keys() == wanted.keys()
         for name, value in wanted.items():
@@ -57,7 +58,7 @@ def test_model_directory_round_trip_is_lossless(tmp_path, architecture):
         random_parameters(architecture),
         vocabulary(),
         {'steps': 3, 'lr': 1e-5, 'note': None},
-        {'step': 7, 'mlm_loss': 0.1 + 0.2},
+        Progress(step=7, mlm_loss=0.1 + 0.2),
     )
     write_model(tmp_path / 'model', model)
     assert_equal(read_model(tmp_path / 'model'), model)

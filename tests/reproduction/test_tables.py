@@ -207,7 +207,7 @@ def test_albert_is_built_within_its_share_and_trained_as_long_as_the_others_reco
     assert PARAMETERS.cost(row.architecture) / whole == row.share <= 88e6 / PARAMETERS.cost(bert_base())
     run(table_plan)
     saved = read_model(table_plan.model(row))
-    assert saved.architecture == row.architecture and saved.progress['step'] == 2 * 2
+    assert saved.architecture == row.architecture and saved.progress.step == 2 * 2
 
 
 def test_rows_have_the_networks_they_are_named_after(finished, base):

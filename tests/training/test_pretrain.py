@@ -29,6 +29,7 @@ from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.runs.run_directory import work_directory
 from gluon_optbert.training import pretrain as pretraining
@@ -59,7 +60,7 @@ def test_run_leaves_a_model_directory_and_nothing_beside_it(finished):
         'vocab.txt',
     }
     saved = read_model(output)
-    assert saved.architecture == network() and saved.progress == measured.to_dict() and measured.step == 6
+    assert saved.architecture == network() and saved.progress == measured and measured.step == 6
     assert fill(PretrainRecipe, saved.recipe).steps == 6
     assert measured.held_out.instances == 16 and measured.best_mlm_loss <= measured.mlm_loss
 
@@ -99,14 +100,14 @@ def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, 
     assert (measured.step, measured.earlier_steps) == (4, 6)
     pretrain(recipe_for(shards_directory, tmp_path / 'third', model=str(tmp_path / 'second'), steps=2))
     third = read_model(tmp_path / 'third')
-    assert third.progress['earlier_steps'] == 10
+    assert third.progress.earlier_steps == 10
     recipe = fill(PruneRecipe, {'shards': 'shards', 'model': 'third', 'output': 'pruned'})
     assert recipe.steps(
         SavedModel(
             third.architecture,
             third.parameters,
             third.vocabulary,
-            progress={'step': 1000, 'earlier_steps': 9000},
+            progress=Progress(step=1000, earlier_steps=9000),
         )
     ) == (10, 500)
 
@@ -132,7 +133,7 @@ def test_heads_are_trained_with_everything_else_frozen(shards_directory, tmp_pat
     changed = {name for name, value in before.items() if not np.array_equal(value, after.parameters[name])}
     table = parameter_table(after.architecture)
     assert changed == {name for name in before if table[name].part in parts}
-    assert after.progress == measured.to_dict() and measured.untrained is None
+    assert after.progress == measured and measured.untrained is None
     assert measured.head_steps == 6 and measured.step is None  # these are no steps of pre-training
 
 

@@ -220,6 +220,9 @@ def horovod_build() -> Dict[str, str]:
             build['HOROVOD_NCCL_LINK'] = 'SHARED'
             build['HOROVOD_NCCL_INCLUDE'] = str(site_packages() / 'nvidia' / 'nccl' / 'include')
             build['HOROVOD_NCCL_LIB'] = str(site_packages() / 'mxnet')
+        wheels = sorted((site_packages() / 'nvidia').glob('*/include'))
+        headers = [str(path) for path in wheels if path.parent.name != 'cuda_runtime']  # the toolkit's own
+        build['CPATH'] = os.pathsep.join(headers)  # MXNet's headers include those of cuBLAS and others
     return build
 
 
