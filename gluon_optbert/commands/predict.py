@@ -21,6 +21,7 @@ from ..deployment.instances import FORMATS, Instance, stream_instances
 from ..deployment.predictions import record
 from ..deployment.predictor import POOLINGS
 from ..runs.command_line import parse
+from ..runs.display import counting
 from ..runs.recipe import option
 from ..runs.staging import refuse_existing, write_file
 from .starting import command, line, what_to_export
@@ -82,12 +83,19 @@ def instances_of(recipe: PredictRecipe, predictor: Predictor) -> Iterator[Instan
 def embed(recipe: PredictRecipe, predictor: Predictor, output: Path) -> None:
     """Write the embeddings of the input."""
     refuse_existing(output, remedy='remove it or give another --embed')
-    embeddings = predictor.encode(
-        instances_of(recipe, predictor),
-        pooling=recipe.pooling,
-        normalise=recipe.normalise,
-        batch_size=recipe.batch_size,
-    )
+    instances = list(instances_of(recipe, predictor))
+    size = recipe.batch_size * recipe.ahead
+    parts = []
+    with counting('embedding', len(instances), unit='text') as count:
+        for first in range(0, max(1, len(instances)), size):
+            some = instances[first : first + size]
+            parts.append(
+                predictor.encode(
+                    some, pooling=recipe.pooling, normalise=recipe.normalise, batch_size=recipe.batch_size
+                )
+            )
+            count(len(some))
+    embeddings = np.concatenate(parts)
     content = io.BytesIO()
     np.save(content, embeddings)
     write_file(output, content.getvalue())

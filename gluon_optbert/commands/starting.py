@@ -37,26 +37,32 @@ def line(name: str, *words: object, recipe: Optional[str] = None, workers: int =
 
 
 def models_in(run: Path) -> List[Path]:
-    """The model directories of a pruning run, the last round first, or of a fine-tuning run, by seed; none if
-    it is no run.
+    """The model directories of a pruning run, the last round first; or of a fine-tuning run, by seed; or of
+    one round; none if it is none of these.
     """
-    rounds = {int(path.parent.name[len('round-') :]): path for path in run.glob('round-[0-9]*/model')}
-    seeds = {int(path.name[len('seed-') :]): path for path in run.glob('seed-[0-9]*') if path.is_dir()}
-    return [rounds[number] for number in sorted(rounds, reverse=True)] or [
-        seeds[seed] for seed in sorted(seeds)
-    ]
+    numbered = {'round': {}, 'seed': {}}
+    for path in run.glob('*-*'):
+        kind, _, number = path.name.partition('-')
+        model = path / 'model' if kind == 'round' else path
+        if kind in numbered and number.isdigit() and model.is_dir():
+            numbered[kind][int(number)] = model
+    rounds, seeds = (dict(sorted(models.items())) for models in numbered.values())
+    one = [run / 'model'] if (run / 'model' / 'model.params').is_file() else []
+    return [*reversed(list(rounds.values())), *seeds.values(), *one]
 
 
 def what_to_export(path: Path) -> Optional[str]:
     """What a directory is that was given in place of a model directory or an export, and the command that
     exports it; None if it is neither a model nor a run.
     """
-    kind = 'a model directory' if (path / 'model.params').is_file() else None
-    models = [path] if kind else models_in(path)
+    is_model = (path / 'model.params').is_file()
+    models = [path] if is_model else models_in(path)
     if not models:
         return None
     example = line('optbert-export', models[0], '--output', 'deploy')
-    return f'{path} is {kind or "the directory of a run"}; export its model: {example}'
+    if is_model:
+        return f'{path} is a model directory; export it first: {example}'
+    return f'{path} is the directory of a run; export one of its models: {example}'
 
 
 def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callable[..., int]:

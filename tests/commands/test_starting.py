@@ -80,6 +80,24 @@ def test_commands_are_quoted_for_the_shell(monkeypatch, program, wanted):
     assert 'small_prune' in packaged_recipes()
 
 
+def test_models_of_runs_are_listed_the_likeliest_first(tmp_path):
+    for place in ('round-2/model', 'round-10/model', 'round-3', 'round-x/model', 'one/model'):
+        (tmp_path / 'pruned' / place).mkdir(parents=True)
+    for place in ('seed-2', 'seed-1', 'seed-1.states'):
+        (tmp_path / 'tuned' / place).mkdir(parents=True)
+    (tmp_path / 'pruned' / 'one' / 'model' / 'model.params').touch()
+    names = {
+        run: [str(path.relative_to(tmp_path / run)) for path in starting.models_in(tmp_path / run)]
+        for run in ('pruned', 'pruned/one', 'tuned', 'none')
+    }
+    assert names == {
+        'pruned': ['round-10/model', 'round-2/model'],
+        'pruned/one': ['model'],
+        'tuned': ['seed-1', 'seed-2'],
+        'none': [],
+    }
+
+
 def test_workers_stand_before_the_command(monkeypatch):
     monkeypatch.setattr('sys.argv', ['optbert-prune'])
     assert starting.line('optbert-prune', 'x', workers=4) == 'horovodrun -np 4 optbert-prune x'

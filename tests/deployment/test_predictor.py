@@ -208,10 +208,10 @@ def test_outputs_have_the_names_of_the_manifest(encoder):
 def test_command_writes_embeddings(tmp_path):
     export(saved_model(ARCHITECTURE), tmp_path / 'deploy')
     words = ['tools/predict.py', tmp_path / 'deploy', '--embed', tmp_path / 'out.npy']
-    result = call(*words, '--normalise', 'false', input='a b\nc\n')
-    assert result.returncode == 0 and '2 embeddings of 8 numbers' in result.stdout, result.stderr
-    wanted = Predictor(tmp_path / 'deploy').encode(['a b', 'c'], normalise=False)
-    np.testing.assert_array_equal(np.load(tmp_path / 'out.npy'), wanted)
+    result = call(*words, '--normalise', 'false', '--batch-size', 2, '--ahead', 1, input='a b\nc\nd e f\n')
+    assert result.returncode == 0 and '3 embeddings of 8 numbers' in result.stdout, result.stderr
+    wanted = Predictor(tmp_path / 'deploy').encode(['a b', 'c', 'd e f'], normalise=False)
+    np.testing.assert_allclose(np.load(tmp_path / 'out.npy'), wanted, atol=1e-5)  # float32, other paddings
     again = call(*words, input='a b\n')
     assert again.returncode == 2 and 'give another --embed' in again.stderr
 
