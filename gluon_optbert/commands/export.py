@@ -133,9 +133,8 @@ def main(argv=None):
             onnx=recipe.onnx,
         )
     except UntrainedHeads as error:
-        words = ['--model', recipe.model, '--train', 'heads', '--shards', 'shards']
-        words += ['--output', f'{recipe.model}-heads']
-        training = line('optbert-pretrain', *words, recipe='pretrain/small')
+        words = ['--model', recipe.model, '--shards', 'shards', '--output', f'{recipe.model}-heads']
+        training = line('optbert-pretrain', *words, recipe='pretrain/imported_heads')
         raise ValueError(f'{recipe.model}: {error}: {training}') from error
     if 'pooler' in untrained_parts(saved, kind_of(saved, recipe.head)):
         print('note: the checkpoint had no pooler, so the output pooled is random; take the output encoded')

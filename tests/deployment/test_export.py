@@ -259,7 +259,7 @@ def test_random_heads_are_not_exported(tmp_path):
         'pretraining',
     )
     assert result.returncode == 2 and not (tmp_path / 'deploy').exists()
-    assert f"--model '{tmp_path / 'my model'}' --train heads" in result.stderr
+    assert f"imported_heads.yaml --model '{tmp_path / 'my model'}'" in result.stderr
     result = call('tools/export_model.py', tmp_path / 'my model', '--output', tmp_path / 'deploy')
     assert result.returncode == 0 and 'note: the checkpoint had no pooler' in result.stdout
     assert json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['untrained'] == ['pooler']
