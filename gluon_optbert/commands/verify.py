@@ -20,6 +20,6 @@ def main(argv=None):
     print(table(rows))
     print('\nerror relative to the network before the cut, and loss, on the same batches:\n')
     print(stages_table(stages(recipe)))
-    print(f'\nverified: {len(rows)} rounds, all within {TOLERANCE:.0e}')
+    print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {TOLERANCE:.0e}')
     for sentence in origin_warnings(recipe.run):
         print(f'warning: {sentence}', file=sys.stderr)

@@ -199,7 +199,7 @@ def readable(rows: Sequence[Round], recipe: PruneRecipe, latency: Optional[Mappi
     parts = [
         '# Pruning run',
         f'Method {recipe.method} on {recipe.prune}: {recipe.objective} to {shares[-1]:.0%} in '
-        f'{len(shares)} rounds.'
+        f'{len(shares)} round{"s" * (len(shares) > 1)}.'
         + (' The penalty gives every unit the same weight (beta = 1).' if recipe.unweighted else ''),
         markdown_table(header, cells),
         'Parameters are those of embeddings and encoder; losses are nats per masked token of held-out text.',

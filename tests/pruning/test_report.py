@@ -66,6 +66,12 @@ def test_run_uses_the_flag(shards_directory, model_directory, tmp_path):
     assert any((gates[True][key] != alpha).any() for key, alpha in gates[False].items())
 
 
+@pytest.mark.parametrize('rounds, words', [(1, 'in 1 round.'), (3, 'in 3 rounds.')])
+def test_page_counts_rounds(tmp_path, rounds, words):
+    recipe = recipe_for(tmp_path, tmp_path, tmp_path / 'run', rounds=rounds)
+    assert words in readable([round_of(4.0, 4.5, 4.2)], recipe)
+
+
 def test_log_warns_of_a_round_that_is_not_clear(shards_directory, model_directory, tmp_path, caplog):
     recipe = recipe_for(
         shards_directory, model_directory, tmp_path / 'run', rounds=1, learning_rate=1e-6, method='random'
