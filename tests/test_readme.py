@@ -1,13 +1,18 @@
 """The README: its commands exist, its Python runs, its table is that of the result files, and it is short."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
-from helpers.checkpoints import named, write_hugging_face
-from helpers.documents import check_command, code_of, commands, is_target, targets_of_make, text_of
+from helpers.checkpoints import HEADS, named, write_hugging_face
+from helpers.commands import call
+from helpers.documents import blocks, check_command, code_of, commands, is_target, targets_of_make, text_of
 from helpers.finetuned import write_glue
+from helpers.pages import check_page
 from helpers.tiny import ROOT, network, random_parameters, write_shards
+
+from gluon_optbert.architecture.architecture import Architecture
 
 README = ROOT / 'README.md'
 ROWS = {  # of its table: the fine-tuning run, and the network's name in the file of latencies
@@ -32,15 +37,15 @@ def test_there_are_commands_to_test():
 def row(name):
     """A row of the table, from the files of results."""
     run, network_name = ROWS[name]
-    found = json.loads((ROOT / 'results' / 'tables' / run / 'sst-2.json').read_text())
+    result = json.loads((ROOT / 'results' / 'tables' / run / 'sst-2.json').read_text())
     rows = json.loads(LATENCY.read_text())['networks']
     measured = {Path(one['name']).stem: one for one in rows}
     base, here = measured['base'], measured[network_name]
-    mean, std = (found[key]['dev/accuracy'] for key in ('mean', 'std'))
+    mean, std = (result[key]['dev/accuracy'] for key in ('mean', 'std'))
     share = here['gflop']['8x128'] / base['gflop']['8x128']
     time = here['shapes']['8x128']['median_ms'] / base['shapes']['8x128']['median_ms']
     return (
-        f'| {name} | {found["parameters"] / 1e6:.1f} M | {mean:.1f} ± {std:.1f} | {share:.2f} | {time:.2f} |'
+        f'| {name} | {result["parameters"] / 1e6:.1f} M | {mean:.1f} ± {std:.1f} | {share:.2f} | {time:.2f} |'
     )
 
 
@@ -51,6 +56,65 @@ def test_the_table_says_what_the_results_say(name):
 
 def test_it_is_short():
     assert len(text_of(README).splitlines()) <= 150
+
+
+FEW = {  # what makes the commands of the block short
+    'pretrain/make_shards.py': '--max-seq-length 16 --dupe-factor 2 --held-out 0.2',
+    'pretrain/run_pretraining.py': '--steps 2 --batch-size 8 --evaluation-limit 8',
+    'pretrain/run_prune.py': '--alpha-steps 2 --recovery-steps 2 --batch-size 8 --evaluation-limit 8',
+    'finetune/run_glue.py': '--epochs 1 --max-length 16',
+    'tools/report.py': '--time false',
+}
+
+
+def write_inputs(place):
+    """What the block takes: a checkpoint without heads, two kinds of text, a task, sentences to predict."""
+    write_hugging_face(place / 'downloads' / 'bert-base-uncased', named('Hugging Face', without=HEADS))
+    lines = [' '.join(word) + '.' for word in ('abcdef', 'bcdefg', 'cdefgh', 'defghi')]
+    (place / 'wiki').mkdir()
+    articles = [
+        f'<doc id="{i}" title="a">\na\n' + '\n'.join(lines[i % 3 :] * 3) + '\n</doc>' for i in range(12)
+    ]
+    (place / 'wiki' / 'wiki_00').write_text('\n'.join(articles) + '\n', encoding='utf-8')
+    (place / 'books').mkdir()
+    (place / 'books' / 'book.txt').write_text('\n\n'.join(lines * 4) + '\n', encoding='utf-8')
+    write_glue(place / 'glue')
+    (place / 'sentences.txt').write_text('a b c\nx y z\n', encoding='utf-8')
+    for folder in ('pretrain', 'finetune', 'tools'):
+        (place / folder).symlink_to(ROOT / folder)
+
+
+def test_the_block_goes_from_a_checkpoint_to_predictions_and_a_page(tmp_path):
+    write_inputs(tmp_path)
+    (block,) = [content for language, content in blocks(README) if language == '']
+    lines = [line for line in block.replace('\\\n', ' ').splitlines() if line.startswith('python ')]
+    assert len(lines) == 10
+    said = {}
+    for line in lines:
+        program, *words = shlex.split(line)[1:]
+        done = call(program, *words, *FEW.get(program, '').split(), cwd=tmp_path)
+        assert done.returncode == 0, (line, done.stderr)
+        said[program] = done.stdout
+    assert 'random' in said['tools/import_checkpoint.py']  # the heads, which are trained next
+    answers = [json.loads(answer) for answer in said['tools/predict.py'].splitlines() if answer[0] == '{']
+    assert len(answers) == 2 and all('label' in answer for answer in answers)
+    text = ' '.join(check_page((tmp_path / 'report.html').read_text(encoding='utf-8')).text)
+    assert 'of the parameters of the base' in text and 'on SST-2 accuracy: ' in text
+
+
+def test_the_reason_for_more_flops_is_that_of_the_widths():
+    parts = {}
+    for name in ('optbert-all', 'bert-all-uniform'):
+        result = ROOT / 'results' / 'tables' / 'table8' / 'results' / name / 'sst-2.json'
+        values = json.loads(result.read_text())
+        architecture = Architecture.from_dict(values['architecture'])
+        units = architecture.h * (
+            architecture.vocab_size + architecture.max_length + architecture.token_types
+        )
+        parts[name] = architecture.h, round(100 * units / values['parameters'])
+    assert parts == {'optbert-all': (253, 58), 'bert-all-uniform': (279, 63)}
+    words = ' '.join(text_of(README).split())
+    assert '(253 units, uniform 279)' in words and '58 % of the parameters, that of uniform 63 %' in words
 
 
 @pytest.mark.slow

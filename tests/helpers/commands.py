@@ -66,7 +66,7 @@ def module_at(path):
     return module
 
 
-def call(*words, input=''):
+def call(*words, input='', cwd=ROOT):
     """What `helpers.tiny.run` gives for a script, or for `-m` and a module, without another process.
 
     A bug is a traceback and status 1, as in a process. `os.environ` and the working directory are restored.
@@ -77,7 +77,7 @@ def call(*words, input=''):
     out, err, before = _stream(), _stream(), os.getcwd()
     with contextlib.ExitStack() as stack:
         stack.callback(os.chdir, before)
-        os.chdir(ROOT)
+        os.chdir(cwd)
         stack.enter_context(mock.patch.dict(os.environ, environment()))
         stack.enter_context(mock.patch.object(sys, 'argv', words[module:]))
         stack.enter_context(_standard_input(input))
