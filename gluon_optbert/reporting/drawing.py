@@ -123,6 +123,7 @@ def draw_round_alphas(letters: Letters, edges: np.ndarray) -> Figure:
         axes.set_title(f'{NAMES[letter]}\n', fontsize=10)
         axes.set_ylabel('units')
         axes.set_xlabel(r'$\alpha$')
+    grid[len(LETTERS) - 2].tick_params(labelbottom=True)  # no histogram stands below it
     grid[-1].set_axis_off()
     grid[-1].legend(*grid[0].get_legend_handles_labels(), loc='center')
     return figure

@@ -1,8 +1,10 @@
 """tools/report.py: one page for whatever a run leaves."""
 
+import base64
 import contextlib
 import io
 import json
+import re
 import shutil
 
 import matplotlib
@@ -16,7 +18,7 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.commands import report as tool
 from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
-from gluon_optbert.reporting.figures import drawn, plain
+from gluon_optbert.reporting.figures import NARROW, drawn, plain
 
 RECORDS = [
     {
@@ -99,6 +101,13 @@ def test_page_of_a_pruning_run_has_all_its_parts(whole):
         assert value in read.text, value
     assert sum(name == 'img' for name in read.tags) == 1 + 4 + 1 + 1  # losses by size, widths, gates, curves
     assert 'opens in any browser' in whole[2]
+
+
+def test_figures_of_a_page_are_narrow(whole):
+    read = check_page(whole[1].read_text(encoding='utf-8'))
+    pictures = [value.split(',')[1] for _, key, value in read.attributes if key == 'src']
+    widths = [re.search(rb'width="([\d.]+)pt"', base64.b64decode(picture)) for picture in pictures]
+    assert len(widths) >= 7 and all(float(width.group(1)) <= 72 * NARROW for width in widths)
 
 
 def test_page_of_a_run_that_says_where_it_was_made_shows_it(tmp_path):

@@ -8,8 +8,14 @@ from helpers.written_runs import BASE, SMALL, write_run
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
-from gluon_optbert.reporting.drawing import draw_alphas, draw_losses, draw_widths
-from gluon_optbert.reporting.figures import labels_of, save
+from gluon_optbert.reporting.drawing import (
+    alpha_bins,
+    draw_alphas,
+    draw_losses,
+    draw_round_alphas,
+    draw_widths,
+)
+from gluon_optbert.reporting.figures import NARROW, labels_of, save
 from gluon_optbert.reporting.pruned import loss_table, paper_networks, read_gates, read_run
 
 
@@ -68,6 +74,23 @@ def test_bars_count_every_unit_once(run):
     figure = draw_alphas(read_gates(read_run(run, 'pruned')), 'pruned')
     counts = [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes]
     assert counts == [4, 4, 4, 4, 16]  # h is shared by the layers, the others are those of two layers
+
+
+def test_bars_of_a_round_on_a_page_count_every_unit_once(run):
+    gates = read_gates(read_run(run, 'pruned'))
+    ((_, letters),) = gates
+    figure = draw_round_alphas(letters, alpha_bins(gates))
+    assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [4, 4, 4, 4, 16, 0]
+
+
+def test_narrow_figures_show_the_same_numbers(run):
+    pruned = read_run(run, 'pruned')
+    networks = pruned.networks()
+    for wide, narrow in (
+        (draw_losses([pruned]), draw_losses([pruned], narrow=True)),
+        (draw_widths('f', networks, 'title'), draw_widths('f', networks, '', narrow=True)),
+    ):
+        assert drawn(narrow) == drawn(wide) and narrow.get_figwidth() == NARROW < wide.get_figwidth()
 
 
 def test_losses_are_those_after_the_cut_and_after_recovery(run):
