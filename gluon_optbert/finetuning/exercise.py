@@ -55,14 +55,16 @@ class Exercise:
 
 
 def data_directory(
-    given: Optional[Path], home: str, files: Sequence[str], load: Callable[[str, str], Any], workers: Workers
+    chosen: Optional[Path], home: str, files: Sequence[str], load: Callable[[str, str], Any], workers: Workers
 ) -> Path:
-    """Where the files of a data set are: the directory given, or GluonNLP's own after it has fetched what is
-    not there.
+    """Where the files of a data set are: in the user's directory, or in GluonNLP's own.
+
+    GluonNLP fetches the files that its directory lacks.
 
     Parameters
     ----------
-    given : Path, optional
+    chosen : Path, optional
+        The user's directory.
     home : str
         What GluonNLP calls its own directory.
     files : sequence of str
@@ -76,10 +78,10 @@ def data_directory(
     FileNotFoundError
         If the directory is not there, or nothing can be fetched.
     """
-    if given is not None:
-        if not Path(given).is_dir():
-            raise FileNotFoundError(f'{given}: no such directory')
-        return Path(given)
+    if chosen is not None:
+        if not Path(chosen).is_dir():
+            raise FileNotFoundError(f'{chosen}: no such directory')
+        return Path(chosen)
     directory = Path(get_home_dir(), 'datasets', home).expanduser()
     for path in (directory / file for file in files if workers.local_rank == 0):
         try:

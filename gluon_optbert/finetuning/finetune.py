@@ -39,7 +39,7 @@ from .result import FineTuningResult, SeedRun
 def _train(
     seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTuneRecipe, work: Path, workers: Workers
 ) -> Tuple[FineTuning, SeedRun]:
-    """Fine-tune with one seed: the objective, with the network of the epoch kept, and what it came to."""
+    """Fine-tune with one seed: the objective, with the network of the kept epoch, and its record."""
     began = time.perf_counter()
     model = build(
         saved.architecture,
@@ -110,7 +110,7 @@ def _seed_run(directory: Path) -> SeedRun:
 def _result(
     recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, workers: Workers, work: Path
 ) -> FineTuningResult:
-    """What the finished seeds came to together."""
+    """The result of all seeds, which are finished."""
     return FineTuningResult(
         task=exercise.name,
         metric=f'{next(iter(exercise.heldout))}/{exercise.metric}',

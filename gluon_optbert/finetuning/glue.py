@@ -56,7 +56,7 @@ def task_directory(task: Task, data: Optional[Path], workers: Workers) -> Path:
 def _measured_on(
     recipe: GlueRecipe, task: Task, data: Path
 ) -> Tuple[Dict[str, Examples], Dict[str, Examples]]:
-    """The held-out sets and the test sets that are there; FileNotFoundError without a held-out set."""
+    """The held-out and test sets of the directory; FileNotFoundError without a held-out set."""
     heldout, test = (
         {
             name: examples.first(recipe.evaluation_limit)
@@ -114,7 +114,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
 
 
 def finetune_glue(recipe: GlueRecipe, *, workers: Optional[Workers] = None) -> FineTuningResult:
-    """Fine-tune on a task of GLUE; `finetune` says what comes of it and what it raises.
+    """Fine-tune on a task of GLUE; `finetune` describes the result and the errors.
 
     Parameters
     ----------

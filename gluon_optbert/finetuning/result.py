@@ -67,7 +67,7 @@ class SeedRun:
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningResult:
-    """What fine-tuning on a task with some seeds came to.
+    """The result of fine-tuning on a task with one or several seeds.
 
     Parameters
     ----------

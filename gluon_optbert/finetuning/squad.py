@@ -164,7 +164,7 @@ def measure(texts: Mapping[str, Sequence[str]], files: Mapping[str, Mapping[str,
 
 
 def finetune_squad(recipe: SquadRecipe, *, workers: Optional[Workers] = None) -> FineTuningResult:
-    """Fine-tune on SQuAD; `finetune` says what comes of it and what it raises.
+    """Fine-tune on SQuAD; `finetune` describes the result and the errors.
 
     Parameters
     ----------

@@ -160,7 +160,7 @@ def base_of(networks: Sequence[Measured]) -> Optional[Measured]:
 
 
 def with_times(networks: Sequence[Measured], times: Mapping[int, float]) -> List[Measured]:
-    """The networks with their milliseconds, which are given by place."""
+    """The networks with their milliseconds; `times` has them by place in the sequence."""
     return [
         dataclasses.replace(network, latency_ms=times.get(place)) for place, network in enumerate(networks)
     ]

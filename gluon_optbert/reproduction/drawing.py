@@ -51,7 +51,7 @@ def draw(results: Results) -> Figure:
 
 
 def write_tables(output: Path) -> List[Path]:
-    """Make the tables and plots of what is there anew; the files that were written."""
+    """Make the tables and plots anew from the results so far; the files that were written."""
     results = read_results(output)
     written = []
     for name, content in render(results).items():
@@ -65,7 +65,7 @@ def of_table(path: Path) -> List[Section]:
     """A results table of the paper as people read it, its plot, and what has to be known of it."""
     try:
         results = read_results(path)
-        cells, said = table_lines(results), notes(results)
+        cells, remarks = table_lines(results), notes(results)
     except (KeyError, TypeError) as error:
         raise ValueError(f'{path}: a table whose plan or results lack something ({error})') from error
     drawing = path / 'table.svg'
@@ -79,7 +79,7 @@ def of_table(path: Path) -> List[Section]:
                     picture(drawing.read_bytes(), 'svg', f'Table {results.table.number}')
                     if drawing.is_file()
                     else '',
-                    *(tag('p', note, class_='note') for note in said),
+                    *(tag('p', note, class_='note') for note in remarks),
                 ]
             ),
         )

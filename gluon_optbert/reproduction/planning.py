@@ -77,7 +77,7 @@ class Plan:
         }[row.maker.kind]
 
     def row_done(self, row: Row) -> bool:
-        """Whether a row's network is there."""
+        """Whether a row's network is made already."""
         return (
             row.maker.kind == 'base'
             or (
@@ -226,7 +226,7 @@ def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
     ----------
     recipe : TableRecipe
     workers : Workers, optional
-        Those of this job; found from the environment unless given.
+        Those of this job; by default those that the environment names.
 
     Raises
     ------

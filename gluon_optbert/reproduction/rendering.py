@@ -62,7 +62,7 @@ def table_head(results: Results) -> List[str]:
 def notes(results: Results) -> List[str]:
     """What has to be known to read the table."""
     plan = results.plan
-    said = [
+    remarks = [
         f'Here: on a base of {plan["base_parameters"]:,} parameters; mean ± deviation of the sample over the '
         f'seeds '
         f'{", ".join(map(str, plan["seeds"]))} of fine-tuning, one network a row; scores in percent, on the '
@@ -75,17 +75,19 @@ def notes(results: Results) -> List[str]:
         f'scale {plan["scale"]:g}.',
     ]
     tunings = dict.fromkeys((task, tuning) for row in results.rows for task, tuning in row.tuning.items())
-    said += [f'Fine-tuned on {task}: {tuning}.' for task, tuning in tunings]
+    remarks += [f'Fine-tuned on {task}: {tuning}.' for task, tuning in tunings]
     if tunings:
-        said.append(f'Fine-tuning took {sum(row.seconds for row in results.rows) / 60:.0f} minutes in all.')
-    said += [
+        remarks.append(
+            f'Fine-tuning took {sum(row.seconds for row in results.rows) / 60:.0f} minutes in all.'
+        )
+    remarks += [
         f'{row["name"]}: {row["how"]}'
         + ('' if row['share'] is None else f', {row["share"]:.1%} of the base')
         + (f'; {NOT_REACHABLE}: {row["unreachable"]}' if row['unreachable'] else '')
         + '.'
         for row in plan['rows']
     ]
-    return said
+    return remarks
 
 
 def markdown(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""What is there of a results table: its plan, and the result files that its cells have left."""
+"""A results table so far: its plan, and the result files of its finished cells."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _read_plan(path: Path) -> Dict[str, Any]:
 
 
 def read_results(output: Path) -> Results:
-    """What is there of a table.
+    """The plan and the results of a table so far.
 
     Raises
     ------

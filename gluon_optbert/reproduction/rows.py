@@ -46,10 +46,8 @@ class TableRecipe:
     output: Path = option('where everything is written')
     base: Optional[Path] = option('model directory that stands where BERT-base stands in the paper', None)
     shards: Optional[Path] = option(f'directory of shards that {named("optbert-make-shards")} made', None)
-    rows: Tuple[str, ...] = option('rows to run, such as optbert-h,bert-l; all unless given', ())
-    tasks: Tuple[str, ...] = option(
-        'tasks to run, such as mrpc,squad-v1.1; all of the table unless given', ()
-    )
+    rows: Tuple[str, ...] = option('rows to run, such as optbert-h,bert-l; by default all', ())
+    tasks: Tuple[str, ...] = option('tasks to run, such as mrpc,squad-v1.1; by default all of the table', ())
     seeds: Tuple[int, ...] = option('of fine-tuning; mean and deviation are over them', (1, 2, 3))
     epochs: Optional[int] = option('passes over a training set; by default as --glue and --squad say', None)
     data_glue: Optional[Path] = option(
@@ -80,7 +78,7 @@ class TableRecipe:
     dry_run: bool = option(
         'measure a few steps, say what would be run and how long it takes, and write nothing', False
     )
-    render: bool = option('only make the tables and plots of what is there anew', False)
+    render: bool = option('only make the tables and plots anew, from the results so far', False)
     resume: bool = option('go on with an unfinished table', False)
 
     def problems(self) -> List[str]:
@@ -165,7 +163,7 @@ def by_embedding(base: Architecture, row: Published) -> Size:
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
-    """How a row comes about.
+    """How a row is made.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@
     OUTPUT/cells/ROW/TASK           a fine-tuning run with all seeds
     OUTPUT/results/ROW              copies of the result files
 
-What is finished is what is there: rows and cells are whole or absent, and go on where they were stopped.
+A row or a cell that exists is finished. One that was interrupted continues where it stopped.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..training.recipe import PretrainRecipe
 from .planning import Plan
 from .rows import Row
 
-_LATER = ('resume', 'rows', 'tasks', 'dry_run', 'render')  # what may differ when a table is gone on with
+_LATER = ('resume', 'rows', 'tasks', 'dry_run', 'render')  # what may differ when a table is resumed
 
 
 def _make(table_plan: Plan, row: Row, workers: Workers) -> None:
-    """Prune or build a row, unless it is there."""
+    """Prune or build a row, unless that is done."""
     done = table_plan.row_done(row)
     workers.barrier(f'row {row.slug}')  # all have looked before one writes
     if row.maker.kind == 'base':
@@ -50,7 +50,7 @@ def run(table_plan: Plan, *, workers: Optional[Workers] = None) -> None:
     ----------
     table_plan : Plan
     workers : Workers, optional
-        Those of this job; found from the environment unless given.
+        Those of this job; by default those that the environment names.
 
     Raises
     ------
