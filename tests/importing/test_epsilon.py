@@ -34,6 +34,7 @@ from gluon_optbert.network.model import build
 from gluon_optbert.network.running import INPUTS
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.runs.progress import Progress
 
 EPS = 1e-5
 PARAMETERS = {  # small enough that the epsilon is a percent of some variance
@@ -84,7 +85,7 @@ def test_epsilon_stays_with_a_cut_network(tmp_path):
 
 def test_pruning_run_keeps_the_epsilon_and_verifies(tmp_path, shards_directory):
     start, output = tmp_path / 'start', tmp_path / 'run'
-    write_model(start, dataclasses.replace(saved(), progress={'step': 1000}))
+    write_model(start, dataclasses.replace(saved(), progress=Progress(step=1000)))
     prune(recipe_for(shards_directory, start, output, rounds=1))
     assert read_model(output / 'round-1' / 'model').architecture.layer_norm_eps == EPS
     assert [row['round'] for row in verify(VerifyRecipe(run=output, batches=1))] == [1]
