@@ -49,8 +49,8 @@ class CutRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [] if self.repeats >= 1 else [f'repeats must be at least 1, found {self.repeats}']
-        return found + (
+        problems = [] if self.repeats >= 1 else [f'repeats must be at least 1, found {self.repeats}']
+        return problems + (
             [] if 0 < self.target < 1 else [f'target must lie between 0 and 1, found {self.target}']
         )
 
@@ -80,39 +80,43 @@ class Material:
         return cls(architecture, parameters, alphas, vocabulary_of([*SPECIAL_TOKENS, *words]))
 
 
-def end_of_round(given: Material, target: float, directory: Path) -> Dict[str, float]:
+def end_of_round(material: Material, target: float, directory: Path) -> Dict[str, float]:
     """Do it all; the seconds of every part."""
-    cost, found = ParameterCost(), {}
+    cost, seconds = ParameterCost(), {}
 
     def timed(name: str, action: Callable[[], Any]) -> Any:
         began = time.perf_counter()
-        made = action()
-        found[name] = time.perf_counter() - began
-        return made
+        result = action()
+        seconds[name] = time.perf_counter() - began
+        return result
 
     selection = timed(
         'select',
         lambda: select_units(
-            given.alphas, given.architecture, cost, target * cost.cost(given.architecture), prune=LETTERS
+            material.alphas,
+            material.architecture,
+            cost,
+            target * cost.cost(material.architecture),
+            prune=LETTERS,
         ),
     )
     smaller, narrower = timed(
-        'fold and cut', lambda: shrink(given.parameters, given.architecture, given.alphas, selection)
+        'fold and cut', lambda: shrink(material.parameters, material.architecture, material.alphas, selection)
     )
     timed(
         'write',
         lambda: write_model(
-            directory, SavedModel(narrower, smaller, given.vocabulary, {}, Progress(step=1)), replace=True
+            directory, SavedModel(narrower, smaller, material.vocabulary, {}, Progress(step=1)), replace=True
         ),
     )
-    return {**found, 'all': sum(found.values())}
+    return {**seconds, 'all': sum(seconds.values())}
 
 
-def memory_of(given: Material, target: float, directory: Path) -> float:
+def memory_of(material: Material, target: float, directory: Path) -> float:
     """The parameters' memory and the most that is taken beside it, over the parameters'."""
-    whole = sum(value.nbytes for value in given.parameters.values())
+    whole = sum(value.nbytes for value in material.parameters.values())
     tracemalloc.start()
-    end_of_round(given, target, directory)
+    end_of_round(material, target, directory)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return (whole + peak) / whole
@@ -129,13 +133,13 @@ def main(argv=None):
         example='python tools/benchmark_cut.py bert_base --target 0.9',
     )
     architecture = resolve(recipe.architecture)
-    given = Material.random(architecture)
+    material = Material.random(architecture)
     with tempfile.TemporaryDirectory(dir=recipe.place) as place:
-        memory = memory_of(given, recipe.target, Path(place) / 'model')
-        rounds = [end_of_round(given, recipe.target, Path(place) / 'model') for _ in range(recipe.repeats)]
+        memory = memory_of(material, recipe.target, Path(place) / 'model')
+        rounds = [end_of_round(material, recipe.target, Path(place) / 'model') for _ in range(recipe.repeats)]
     rows = []
     for name in rounds[0]:
-        values = [found[name] for found in rounds]
+        values = [seconds[name] for seconds in rounds]
         rows.append((name, *(f'{of(values):.2f} s' for of in (np.median, min, max))))
     print(markdown_table(['part', 'median', 'minimum', 'maximum'], rows))
     print(f'\nat most {memory:.2f} times the memory of the parameters')

@@ -85,12 +85,12 @@ class LatencyBenchmarkRecipe:
     def problems(self) -> List[str]:
         """What is out of range."""
         values = (*self.batches, *self.lengths, self.repeats, self.threads or 1)
-        found = (
+        problems = (
             []
             if min(values, default=0) >= 1
             else ['batches, lengths, threads and repeats must be at least 1']
         )
-        return found + ([] if self.deployments else ['give a deployment directory'])
+        return problems + ([] if self.deployments else ['give a deployment directory'])
 
 
 def random_export(name: str, output: Path, *, onnx: bool) -> Path:
@@ -109,16 +109,16 @@ def megabytes(*paths: Path) -> float:
     return sum(path.stat().st_size for path in paths) / 1e6
 
 
-def trained_weights(directory: Path, found: Deployment) -> Dict[str, np.ndarray]:
+def trained_weights(directory: Path, deployment: Deployment) -> Dict[str, np.ndarray]:
     """The weights of a float32 export by GluonNLP's names: no filters added, the attention's scale out of the
     queries again.
     """
-    table = parameter_table(found.architecture)
+    table = parameter_table(deployment.architecture)
     arrays = {
         name[len('arg:') :]: value.asnumpy()
         for name, value in mx.nd.load(str(directory / PARAMETERS)).items()
     }
-    scale = found.architecture.layers[0].k ** 0.5
+    scale = deployment.architecture.layers[0].k ** 0.5
     return {
         name: value[tuple(map(slice, table[name].shape))] * (scale if table[name].attention_scale else 1)
         for name, value in arrays.items()
@@ -126,12 +126,12 @@ def trained_weights(directory: Path, found: Deployment) -> Dict[str, np.ndarray]
 
 
 def start_peer(
-    peer: str, recipe: LatencyBenchmarkRecipe, first: Path, found: Deployment, threads: int, place: Path
+    peer: str, recipe: LatencyBenchmarkRecipe, first: Path, deployment: Deployment, threads: int, place: Path
 ) -> Worker:
     """The process of a peer, with the weights of the first directory."""
     environment, script = PEERS[peer]
     python = peer_python(recipe.peers, environment)
-    vocab_size = found.architecture.vocab_size
+    vocab_size = deployment.architecture.vocab_size
     words = [python, SCRIPTS / script]
     if environment == 'onnx':
         if not (first / ONNX).is_file():
@@ -142,12 +142,14 @@ def start_peer(
             threads=threads,
             size_mb=megabytes(first / ONNX),
         )
-    if found.kind != 'encoder':
-        raise ValueError(f'{first}: {peer} computes exports of an encoder only, this is one of {found.kind}')
-    theirs, gluon = uniform_config(found.architecture)
-    arrays, path = trained_weights(first, found), place / f'{peer}.npz'
+    if deployment.kind != 'encoder':
+        raise ValueError(
+            f'{first}: {peer} computes exports of an encoder only, this is one of {deployment.kind}'
+        )
+    theirs, gluon = uniform_config(deployment.architecture)
+    arrays, path = trained_weights(first, deployment), place / f'{peer}.npz'
     if peer == 'torch':
-        names = names_in('Hugging Face', len(found.architecture.layers))
+        names = names_in('Hugging Face', len(deployment.architecture.layers))
         arrays = {names[name]: value for name, value in arrays.items()}
     np.savez(path, **arrays)
     return Worker(
@@ -158,7 +160,7 @@ def start_peer(
     )
 
 
-def check_same(workers: Sequence[Worker], found: Deployment, place: Path) -> Dict[str, float]:
+def check_same(workers: Sequence[Worker], deployment: Deployment, place: Path) -> Dict[str, float]:
     """The largest relative difference of each network's outputs from the first's.
 
     Raises
@@ -168,7 +170,7 @@ def check_same(workers: Sequence[Worker], found: Deployment, place: Path) -> Dic
     """
     np.savez(
         place / 'feed.npz',
-        **random_feed(found.architecture, batch=3, length=min(24, found.architecture.max_length)),
+        **random_feed(deployment.architecture, batch=3, length=min(24, deployment.architecture.max_length)),
     )
     differences, wanted = {}, None
     for i, worker in enumerate(workers):
@@ -190,7 +192,7 @@ def measure(
     workers: Sequence[Worker], shapes: Sequence[Tuple[int, int]], repeats: int
 ) -> Dict[str, Dict[str, Any]]:
     """Milliseconds at each shape, the workers taken in turn after two passes that do not count."""
-    found: Dict[str, Dict[str, Any]] = {worker.name: {} for worker in workers}
+    summaries: Dict[str, Dict[str, Any]] = {worker.name: {} for worker in workers}
     for batch, length in shapes:
         times: Dict[str, List[float]] = {worker.name: [] for worker in workers}
         for attempt in range(repeats + 1):
@@ -200,13 +202,13 @@ def measure(
                 time.sleep(PAUSE)
         for name, values in times.items():
             low, median, high = np.percentile(values, [10, 50, 90])
-            found[name][f'{batch}x{length}'] = {
+            summaries[name][f'{batch}x{length}'] = {
                 'median_ms': median,
                 'p10_ms': low,
                 'p90_ms': high,
                 'min_ms': min(values),
             }
-    return found
+    return summaries
 
 
 def gflops(architecture: Architecture, shape: str) -> float:
@@ -303,15 +305,15 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
             if os.path.isdir(name)
             else random_export(name, place / f'export-{i}', onnx=onnx and not i)
         )
-    found = [read_deployment(directory) for directory in directories]
-    if found[0].precision != 'float32':
+    deployments = [read_deployment(directory) for directory in directories]
+    if deployments[0].precision != 'float32':
         raise ValueError(f'{recipe.deployments[0]}: the first directory has to be an export in float32')
-    if max(recipe.lengths) > min(one.architecture.max_length for one in found):
-        raise ValueError(f'lengths: at most {min(one.architecture.max_length for one in found)} tokens')
+    if max(recipe.lengths) > min(one.architecture.max_length for one in deployments):
+        raise ValueError(f'lengths: at most {min(one.architecture.max_length for one in deployments)} tokens')
     threads = recipe.threads or threads_here()
     workers: List[Worker] = []
     try:
-        for name, directory, one in zip(names, directories, found):
+        for name, directory, one in zip(names, directories, deployments):
             workers.append(
                 Worker(
                     name,
@@ -322,8 +324,8 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
                 )
             )
         for peer in recipe.against:
-            workers.append(start_peer(peer, recipe, directories[0], found[0], threads, place))
-        differences = check_same(workers, found[0], place)
+            workers.append(start_peer(peer, recipe, directories[0], deployments[0], threads, place))
+        differences = check_same(workers, deployments[0], place)
         times = measure(
             workers,
             [(batch, length) for batch in recipe.batches for length in recipe.lengths],
@@ -332,7 +334,9 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
     finally:
         for worker in workers:
             worker.close()
-    architectures = [one.architecture for one in found] + [found[0].architecture] * len(recipe.against)
+    architectures = [one.architecture for one in deployments] + [deployments[0].architecture] * len(
+        recipe.against
+    )
     rows = [
         {
             'name': worker.name,

@@ -48,24 +48,24 @@ class ScalingRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [
+        problems = [
             f'{name} must be at least 1, found {getattr(self, name)}'
             for name in ('batch_size', 'accumulate', 'interval', 'intervals', 'repeats')
             if getattr(self, name) < 1
         ]
-        found += [
+        problems += [
             f'configurations are like 2x1, workers x threads, found {text!r}'
             for text in self.configurations
             if not CONFIGURATION.fullmatch(text)
         ]
-        if not found:
-            found += [
+        if not problems:
+            problems += [
                 f'batch_size {self.batch_size} does not divide among {text.split("x")[0]} workers with '
                 f'{self.accumulate} passes'
                 for text in self.configurations
                 if self.batch_size % (int(text.split('x')[0]) * self.accumulate)
             ]
-        return found
+        return problems
 
 
 def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> List[float]:
@@ -122,23 +122,23 @@ def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> List[float
     return [record['tokens_per_second'] for record in records if 'tokens_per_second' in record][1:]
 
 
-def table(found: Dict[str, List[List[float]]]) -> Tuple[List[str], Dict[str, Any]]:
+def table(intervals: Dict[str, List[List[float]]]) -> Tuple[List[str], Dict[str, Any]]:
     """The lines to print, and the medians and ratios.
 
     Parameters
     ----------
     found : dict of configuration to the intervals of each of its runs, in the order they were taken
     """
-    first = next(iter(found))
+    first = next(iter(intervals))
     medians = {
-        name: statistics.median(value for run in runs for value in run) for name, runs in found.items()
+        name: statistics.median(value for run in runs for value in run) for name, runs in intervals.items()
     }
     ratios = {
-        name: [statistics.median(run) / statistics.median(base) for run, base in zip(runs, found[first])]
-        for name, runs in found.items()
+        name: [statistics.median(run) / statistics.median(base) for run, base in zip(runs, intervals[first])]
+        for name, runs in intervals.items()
     }
     rows = []
-    for name, runs in found.items():
+    for name, runs in intervals.items():
         workers, threads = map(int, name.split('x'))
         each = sorted(statistics.median(run) for run in runs)
         wanted = f'{WANTED[name]:.2f}' if name in WANTED and first == '1x2' else ''
@@ -157,7 +157,7 @@ def table(found: Dict[str, List[List[float]]]) -> Tuple[List[str], Dict[str, Any
     header = ['workers x threads', 'tokens/s', 'lowest and highest run', 'ratio to the first', 'of each turn']
     return markdown_table([*header, 'wanted', None], rows).split('\n'), {
         'medians': medians,
-        'ratios': {name: medians[name] / medians[first] for name in found},
+        'ratios': {name: medians[name] / medians[first] for name in intervals},
         'ratios_by_turn': ratios,
     }
 
@@ -175,24 +175,24 @@ def main(argv=None):
     if recipe.output:
         refuse_existing(recipe.output)
     origin = origin_here()
-    found: Dict[str, List[List[float]]] = {name: [] for name in recipe.configurations}
+    intervals: Dict[str, List[List[float]]] = {name: [] for name in recipe.configurations}
     with tempfile.TemporaryDirectory(prefix='scaling-') as base:
         for turn in range(recipe.repeats):
             for name in recipe.configurations:
-                found[name].append(speeds(recipe, name, Path(base) / f'{name}-{turn}'))
+                intervals[name].append(speeds(recipe, name, Path(base) / f'{name}-{turn}'))
                 print(
-                    f'turn {turn + 1}, {name}: {" ".join(f"{value:,.0f}" for value in found[name][-1])} '
+                    f'turn {turn + 1}, {name}: {" ".join(f"{value:,.0f}" for value in intervals[name][-1])} '
                     f'tokens/s',
                     flush=True,
                 )
-    lines, values = table(found)
+    lines, values = table(intervals)
     print('\n' + '\n'.join(lines))
     if recipe.output:
         write_file(
             recipe.output,
             (
                 json.dumps(
-                    {'recipe': to_dict(recipe), 'tokens_per_second': found, **values, **origin}, indent=1
+                    {'recipe': to_dict(recipe), 'tokens_per_second': intervals, **values, **origin}, indent=1
                 )
                 + '\n'
             ).encode(),

@@ -87,8 +87,10 @@ class BenchmarkRecipe:
     def problems(self) -> List[str]:
         """What is out of range."""
         counts = {name: getattr(self, name) for name in ('batch_size', 'length', 'masked', 'repeats')}
-        found = [f'{name} must be at least 1, found {count}' for name, count in counts.items() if count < 1]
-        return found + (
+        problems = [
+            f'{name} must be at least 1, found {count}' for name, count in counts.items() if count < 1
+        ]
+        return problems + (
             [f'masked {self.masked} is more than length {self.length}'] if self.masked > self.length else []
         )
 
@@ -258,15 +260,15 @@ def interleaved(steps: Mapping[str, Callable[[], float]], repeats: int) -> Dict[
 
 def ratios_of(times: Mapping[str, Mapping[str, float]]) -> Dict[str, Tuple[float, str]]:
     """The ratios of medians of what was timed, and what is wanted of each."""
-    found = {}
+    ratios = {}
     for pairs, words in ((AT_MOST, 'at most'), (AT_LEAST, 'at least')):
         for one, other, wanted in pairs:
             if one in times and other in times:
-                found[f'{one} / {other}'] = (
+                ratios[f'{one} / {other}'] = (
                     times[one]['median'] / times[other]['median'],
                     '' if wanted is None else f'{words} {wanted:.2f}',
                 )
-    return found
+    return ratios
 
 
 def table(times: Mapping[str, Mapping[str, float]], tokens: int) -> str:
@@ -331,7 +333,7 @@ def main(argv=None):
                         'recipe': to_dict(recipe),
                         'milliseconds': times,
                         'tokens_per_second': {
-                            name: 1e3 * tokens / found['median'] for name, found in times.items()
+                            name: 1e3 * tokens / summary['median'] for name, summary in times.items()
                         },
                         'ratios': {name: ratio for name, (ratio, _) in ratios_of(times).items()},
                         'threads': threads,

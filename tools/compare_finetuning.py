@@ -263,7 +263,11 @@ def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, np.nd
         )
         for name, features in exercise.heldout.items()
     )
-    arrays = {f'{part}/{name}': array for part, found in parts.items() for name, array in found.items()}
+    arrays = {
+        f'{part}/{name}': array
+        for part, arrays_of_part in parts.items()
+        for name, array in arrays_of_part.items()
+    }
     kind = np.float32 if exercise.head.kind == 'regression' else np.int64
     return {
         **arrays,
@@ -304,9 +308,9 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, 
     with tempfile.TemporaryDirectory() as place, open(
         Path(place, 'errors'), 'w+', encoding='utf-8', errors='replace'
     ) as errors:
-        given, scores = Path(place, 'job.npz'), Path(place, 'scores.npz')
-        np.savez(given, **job(recipe, seed, exercise))
-        words = [recipe.peer, PEER, recipe.checkpoint, given, scores, json.dumps(settings)]
+        inputs, scores = Path(place, 'job.npz'), Path(place, 'scores.npz')
+        np.savez(inputs, **job(recipe, seed, exercise))
+        words = [recipe.peer, PEER, recipe.checkpoint, inputs, scores, json.dumps(settings)]
         process = subprocess.Popen(
             list(map(str, words)),
             env=_environment(),
@@ -348,10 +352,10 @@ def _spoken(exercise: Exercise, seed: int, epoch: Mapping[str, Any]) -> str:
 
 
 def record(
-    recipe: CompareRecipe, seed: int, side: str, found: Mapping[str, Any], metric: str
+    recipe: CompareRecipe, seed: int, side: str, run: Mapping[str, Any], metric: str
 ) -> Dict[str, Any]:
     """A run as the result has it: with the scores of the epoch that counts, and its seconds added up."""
-    epochs = found['epochs']
+    epochs = run['epochs']
     kept = max(epochs, key=lambda epoch: epoch['scores'][metric]) if recipe.select == 'best' else epochs[-1]
     seconds = {name: sum(epoch[f'{name}_seconds'] for epoch in epochs) for name in ('training', 'evaluation')}
     return {
@@ -360,8 +364,8 @@ def record(
         'epochs': epochs,
         'kept_epoch': kept['epoch'],
         'scores': kept['scores'],
-        'seconds': {**seconds, 'total': found['seconds']},
-        'versions': found['versions'],
+        'seconds': {**seconds, 'total': run['seconds']},
+        'versions': run['versions'],
         'commit': commit(),
     }
 
@@ -460,12 +464,12 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         for side in list(SIDES)[:: -1 if number % 2 else 1]:
             if (seed, side) in done:
                 continue
-            found = (
+            outcome = (
                 run_here(recipe, seed, saved, exercise, workers)
                 if side == 'here'
                 else run_peer(recipe, seed, exercise)
             )
-            result['runs'].append(record(recipe, seed, side, found, result['metric']))
+            result['runs'].append(record(recipe, seed, side, outcome, result['metric']))
             result['summary'] = summarise(result['runs'])
             write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
     print(

@@ -135,18 +135,20 @@ def measure(
     return Comparison(tuple(labels), sample, similarities, tasks, probes)
 
 
-def draw_similarity(found: Mapping[str, np.ndarray], first: str, *, embedding: bool, title: str) -> Figure:
+def draw_similarity(
+    similarities: Mapping[str, np.ndarray], first: str, *, embedding: bool, title: str
+) -> Figure:
     """Heat maps of CKA, from 0 to 1 in all of them: rows are layers of the first network, columns those of
     the others.
     """
-    rows, columns = next(iter(found.values())).shape
-    figure = Figure(figsize=(1.8 + len(found) * max(2.6, 0.46 * columns), max(2.9, 1.3 + 0.4 * rows)))
-    grid = figure.subplots(1, len(found), squeeze=False)[0]
+    rows, columns = next(iter(similarities.values())).shape
+    figure = Figure(figsize=(1.8 + len(similarities) * max(2.6, 0.46 * columns), max(2.9, 1.3 + 0.4 * rows)))
+    grid = figure.subplots(1, len(similarities), squeeze=False)[0]
     names = [
         ['emb.' if embedding and i == 0 else str(i + (not embedding)) for i in range(count)]
         for count in (rows, columns)
     ]
-    for axes, (other, matrix) in zip(grid, found.items()):
+    for axes, (other, matrix) in zip(grid, similarities.items()):
         image = axes.imshow(matrix, vmin=0, vmax=1, cmap='viridis', origin='lower', aspect='auto')
         axes.grid(False)
         axes.set_title(plain(other), fontsize=9)
@@ -219,7 +221,7 @@ def figures_of(comparison: Comparison) -> Dict[str, Figure]:
     figures = {}
     for kind, where in KINDS.items():
         figures[f'cka_{kind}'] = draw_similarity(
-            {name: getattr(found, kind) for name, found in comparison.similarities.items()},
+            {name: getattr(similarity, kind) for name, similarity in comparison.similarities.items()},
             comparison.labels[0],
             embedding=kind == 'layers',
             title=f'Linear CKA of the states {where}, {plain(comparison.labels[0])} with',
@@ -283,8 +285,8 @@ def numbers(comparison: Comparison, recipe: CompareRecipe) -> Dict[str, Any]:
         'sequences': len(comparison.sample),
         'tokens': next(iter(comparison.similarities.values())).tokens,
         'cka': {
-            name: {kind: cells(getattr(found, kind)) for kind in KINDS}
-            for name, found in comparison.similarities.items()
+            name: {kind: cells(getattr(similarity, kind)) for kind in KINDS}
+            for name, similarity in comparison.similarities.items()
         },
         'tasks': {
             name: None
@@ -398,8 +400,8 @@ def write(comparison: Comparison, models: Sequence[SavedModel], recipe: CompareR
                             'layer_of_second': j + shift,
                             'cka': value,
                         }
-                        for name, found in comparison.similarities.items()
-                        for (i, j), value in np.ndenumerate(getattr(found, kind))
+                        for name, similarity in comparison.similarities.items()
+                        for (i, j), value in np.ndenumerate(getattr(similarity, kind))
                     ]
                 )
             )
@@ -451,10 +453,10 @@ def main(argv=None):
         )
     comparison = measure(recipe, models, labels, sample)
     write(comparison, models, recipe)
-    for name, found in comparison.similarities.items():
+    for name, similarity in comparison.similarities.items():
         print(
-            f'CKA of {labels[0]} with {name}: {found.layers[-1, -1]:.3f} behind the last layers, '
-            f'{found.attention[-1, -1]:.3f} '
+            f'CKA of {labels[0]} with {name}: {similarity.layers[-1, -1]:.3f} behind the last layers, '
+            f'{similarity.attention[-1, -1]:.3f} '
             'behind their attention blocks'
         )
     print(f'wrote {recipe.output}: report.html, comparison.json, heat maps and tables')

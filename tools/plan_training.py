@@ -87,7 +87,7 @@ class PlanRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        found = [
+        problems = [
             f'{name} must be above 0, found {getattr(self, name)}'
             for name in (
                 'words',
@@ -101,15 +101,15 @@ class PlanRecipe:
             )
             if not getattr(self, name) > 0
         ]
-        found += (
+        problems += (
             [] if 0 <= self.long_share <= 1 else [f'long_share must be from 0 to 1, found {self.long_share}']
         )
-        found += [
+        problems += [
             f'gpus must divide batch_size {self.batch_size}, found {gpus}'
             for gpus in self.gpus
             if gpus < 1 or self.batch_size % gpus
         ]
-        return found
+        return problems
 
     def stages(self) -> Tuple[Stage, Stage]:
         """Short sequences first, then long ones."""
@@ -120,11 +120,11 @@ class PlanRecipe:
 def count_shards(directory: Path) -> Dict[str, Any]:
     """What a directory of shards holds, and how many words its text had, each counted once."""
     manifest = Shards.open(directory).manifest
-    made = manifest['recipe']
+    shard_recipe = manifest['recipe']
     words = sum(
         len(line.split())
-        for path in list_files(map(Path, made['input']))
-        for document in read_documents(path, made['layout'])
+        for path in list_files(map(Path, shard_recipe['input']))
+        for document in read_documents(path, shard_recipe['layout'])
         for line in document.lines
     )
     instances = tokens = size = 0
@@ -136,7 +136,7 @@ def count_shards(directory: Path) -> Dict[str, Any]:
         'max_seq_length': manifest['max_seq_length'],
         'max_predictions': manifest['max_predictions'],
         'vocabulary': manifest['vocabulary']['size'],
-        'dupe_factor': made['dupe_factor'],
+        'dupe_factor': shard_recipe['dupe_factor'],
         'words': words,
         'instances': instances,
         'tokens': tokens,
@@ -149,13 +149,13 @@ def read_measured(path: Path) -> Dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f'{path}: no counts of shards; make them with --measure shards')
     try:
-        found = json.loads(path.read_text(encoding='utf-8'))['shards'][0]
+        counts = json.loads(path.read_text(encoding='utf-8'))['shards'][0]
         if not all(
-            found[name] > 0
+            counts[name] > 0
             for name in ('words', 'tokens', 'instances', 'max_seq_length', 'dupe_factor', 'vocabulary')
         ):
             raise ValueError('an empty count')
-        return found
+        return counts
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f'{path}: not the counts of --measure ({type(error).__name__}: {error})') from error
 
@@ -367,8 +367,8 @@ def main(argv=None):
         example='python tools/plan_training.py bert_base --gpus 8,64',
     )
     if recipe.measure:
-        found = {'shards': [count_shards(directory) for directory in recipe.measure], **origin_here()}
-        write_file(recipe.measured, (json.dumps(found, indent=1) + '\n').encode())
+        counts = {'shards': [count_shards(directory) for directory in recipe.measure], **origin_here()}
+        write_file(recipe.measured, (json.dumps(counts, indent=1) + '\n').encode())
         print(f'wrote {recipe.measured}')
     else:
         print(plan(recipe))

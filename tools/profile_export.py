@@ -86,10 +86,13 @@ def operators(block: Any, inputs: List[mx.nd.NDArray], repeats: int) -> Dict[str
     whole = passes(repeats)
     mx.profiler.set_state('stop')
     rows = json.loads(mx.profiler.dumps(reset=True, format='json'))['Time']['operator']
-    found = {
+    by_operator = {
         name: {'ms': row['Total'] / repeats, 'calls': row['Count'] / repeats} for name, row in rows.items()
     }
-    return {'pass': {'ms': whole, 'calls': 1}, **dict(sorted(found.items(), key=lambda item: -item[1]['ms']))}
+    return {
+        'pass': {'ms': whole, 'calls': 1},
+        **dict(sorted(by_operator.items(), key=lambda item: -item[1]['ms'])),
+    }
 
 
 @command
@@ -102,15 +105,15 @@ def main(argv=None):
         positional='deployment',
         example='python tools/profile_export.py deploy --batch 8',
     )
-    block, found = load_deployment(recipe.deployment)
-    if recipe.length > found.architecture.max_length:
-        raise ValueError(f'length: at most {found.architecture.max_length} tokens')
-    feed = random_feed(found.architecture, batch=recipe.batch, length=recipe.length)
+    block, deployment = load_deployment(recipe.deployment)
+    if recipe.length > deployment.architecture.max_length:
+        raise ValueError(f'length: at most {deployment.architecture.max_length} tokens')
+    feed = random_feed(deployment.architecture, batch=recipe.batch, length=recipe.length)
     feed['valid_length'] = np.full(recipe.batch, recipe.length)
-    rows = operators(block, list(feed_of(feed, found.inputs).values()), recipe.repeats)
+    rows = operators(block, list(feed_of(feed, deployment.inputs).values()), recipe.repeats)
     whole = rows.pop('pass')['ms']
     products = sum(row['ms'] for name, row in rows.items() if name in PRODUCTS)
-    gflop = recipe.batch * sum(count_flops(found.architecture, recipe.length).values()) / 1e9
+    gflop = recipe.batch * sum(count_flops(deployment.architecture, recipe.length).values()) / 1e9
     ceiling = ceiling_gflops()
     cells = [
         (name, f'{row["calls"]:.0f}', f'{row["ms"]:.2f}', f'{row["ms"] / whole:.1%}')
@@ -119,7 +122,7 @@ def main(argv=None):
     ]
     print(markdown_table(['operator', 'calls', 'ms', 'share'], cells))
     print(
-        f'\n{recipe.batch}x{recipe.length} tokens in {found.precision}: {whole:.2f} ms, '
+        f'\n{recipe.batch}x{recipe.length} tokens in {deployment.precision}: {whole:.2f} ms, '
         f'{1 - products / whole:.1%} of it '
         f'outside the matrix products\nthe products: {gflop:.2f} GFLOP of the encoder in {products:.2f} ms, '
         f'{1e3 * gflop / products:.0f} GFLOP/s; one large float32 product reaches {ceiling:.0f} GFLOP/s'
@@ -131,7 +134,7 @@ def main(argv=None):
                 json.dumps(
                     {
                         'recipe': to_dict(recipe),
-                        'precision': found.precision,
+                        'precision': deployment.precision,
                         'pass_ms': whole,
                         'products_ms': products,
                         'gflop': gflop,

@@ -197,23 +197,23 @@ def graph_of(step: Step, batch: Batch) -> mx.executor.Executor:
     )
     for name, array in graph.arg_dict.items():
         array[:] = feed[name] if name in feed else parameters[name].data()
-    graph.gated = {name for name, found in total.attr_dict().items() if found.get('__part__') == GATES}
+    graph.gated = {name for name, about in total.attr_dict().items() if about.get('__part__') == GATES}
     return graph
 
 
 def parts_of(plan: Sequence[Tuple[str, str]], gated: Sequence[str]) -> List[str]:
     """The part of every operator, given by kind and name in the order in which they run; a sum of gradients
     belongs to what reads it."""
-    found: List[str] = []
+    parts: List[str] = []
     for _, name in reversed(plan):
         forward = re.sub('_backward(_lhs|_rhs)?$', '', name)
         if name == 'sum_grad':
-            found.append(found[-1] if found else GATES)
+            parts.append(parts[-1] if parts else GATES)
         elif forward in gated:
-            found.append(GATES)
+            parts.append(GATES)
         else:
-            found.append(next(part for part, pattern in PARTS.items() if re.search(pattern, forward)))
-    return found[::-1]
+            parts.append(next(part for part, pattern in PARTS.items() if re.search(pattern, forward)))
+    return parts[::-1]
 
 
 def operator_times(graph: mx.executor.Executor, plan: Sequence[Tuple[str, str]], steps: int) -> List[float]:
@@ -246,18 +246,18 @@ def operator_times(graph: mx.executor.Executor, plan: Sequence[Tuple[str, str]],
         with open(os.path.join(place, 'trace.json'), encoding='utf-8') as file:
             events = [event for event in json.load(file)['traceEvents'] if event.get('cat') == 'operator']
     began: Dict[Tuple[str, Any], List[float]] = {}
-    found: Dict[str, List[Tuple[float, float]]] = {}
+    spans: Dict[str, List[Tuple[float, float]]] = {}
     for event in events:
         key = (event['name'], event['tid'])
         if event['ph'] == 'B':
             began.setdefault(key, []).append(event['ts'])
         elif event['ph'] == 'E':
             start = began[key].pop()
-            found.setdefault(event['name'], []).append((start, (event['ts'] - start) / 1e3))
+            spans.setdefault(event['name'], []).append((start, (event['ts'] - start) / 1e3))
     times: Dict[str, List[float]] = {}
     kinds = [kind for kind, _ in plan]
     for kind in set(kinds):
-        count, measured = kinds.count(kind), [time for _, time in sorted(found.get(kind, []))]
+        count, measured = kinds.count(kind), [time for _, time in sorted(spans.get(kind, []))]
         if len(measured) != steps * count and not (kind == '_grad_add' and len(measured) % steps == 0):
             raise RunFailed(
                 f'the profiler saw {len(measured)} operators {kind} in {steps} steps, the graph has {count}'
@@ -354,16 +354,16 @@ def profile(recipe: ProfileRecipe, architecture: Architecture) -> Dict[str, Any]
     }
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(result: Mapping[str, Any]) -> str:
     """The parts as Markdown."""
-    most = found['ceilings']['gflops']
+    most = result['ceilings']['gflops']
     rows = []
-    for part, milliseconds in [*found['parts'].items(), ('remainder', found['remainder'])]:
-        speed = 1e3 * found['gflop'].get(part, 0.0) / milliseconds if milliseconds > 0 else 0.0
+    for part, milliseconds in [*result['parts'].items(), ('remainder', result['remainder'])]:
+        speed = 1e3 * result['gflop'].get(part, 0.0) / milliseconds if milliseconds > 0 else 0.0
         reached = (f'{speed:.0f}', f'{speed / most:.0%}') if speed else (None, None)
-        rows.append((part, f'{milliseconds:.1f} ms', f'{milliseconds / found["step"]:.1%}', *reached))
-    speed = 1e3 * sum(found['gflop'].values()) / found['step']
-    rows.append(('the step', f'{found["step"]:.1f} ms', '100.0%', f'{speed:.0f}', f'{speed / most:.0%}'))
+        rows.append((part, f'{milliseconds:.1f} ms', f'{milliseconds / result["step"]:.1%}', *reached))
+    speed = 1e3 * sum(result['gflop'].values()) / result['step']
+    rows.append(('the step', f'{result["step"]:.1f} ms', '100.0%', f'{speed:.0f}', f'{speed / most:.0%}'))
     return markdown_table(['part', 'time', 'share', 'GFLOP/s', 'of the ceiling'], rows)
 
 
@@ -382,18 +382,20 @@ def main(argv=None):
         raise ValueError(
             f'length {recipe.length}: at most {architecture.max_length}, and at least masked, {recipe.masked}'
         )
-    found = profile(recipe, architecture)
+    result = profile(recipe, architecture)
     if Workers().first:
-        print(table(found))
+        print(table(result))
         print(
-            f'\nceilings measured: {found["ceilings"]["gflops"]:.0f} GFLOP/s in {recipe.precision}, '
-            f'{found["ceilings"]["gbytes"]:.1f} GB/s; medians of {recipe.steps} steps of '
-            f'{" x ".join(map(str, found["shape"]))} tokens'
+            f'\nceilings measured: {result["ceilings"]["gflops"]:.0f} GFLOP/s in {recipe.precision}, '
+            f'{result["ceilings"]["gbytes"]:.1f} GB/s; medians of {recipe.steps} steps of '
+            f'{" x ".join(map(str, result["shape"]))} tokens'
         )
         if recipe.output:
             write_file(
                 recipe.output,
-                (json.dumps({'recipe': to_dict(recipe), **found, **origin_here()}, indent=1) + '\n').encode(),
+                (
+                    json.dumps({'recipe': to_dict(recipe), **result, **origin_here()}, indent=1) + '\n'
+                ).encode(),
             )
             print(f'wrote {recipe.output}')
 

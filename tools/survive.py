@@ -253,14 +253,14 @@ class Attempt:
 
     def tree(self) -> List[psutil.Process]:
         """Every living process of the attempt, whoever its parent is by now."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+                    processes.append(process)
             except psutil.Error:
                 continue  # it has ended, or is another user's
-        return sorted(found, key=lambda process: process.pid)
+        return sorted(processes, key=lambda process: process.pid)
 
     def kill_one(self, chance: random.Random) -> Optional[str]:
         """SIGKILL for a random process; what it was, or None if there was none."""
@@ -358,7 +358,7 @@ def without_times(value: Any) -> Any:
 
 def contents(place: Path) -> Dict[str, str]:
     """A digest of every file below a directory, without what differs between any two runs: times."""
-    found = {}
+    digests = {}
     for path in sorted(place.rglob('*')):
         if not path.is_file():
             continue
@@ -378,8 +378,8 @@ def contents(place: Path) -> Dict[str, str]:
                     for name in TIMED:
                         values.get('files', {}).pop(name, None)
                 content = json.dumps(without_times(values)).encode()
-        found[str(path.relative_to(place))] = hashlib.sha256(content).hexdigest()
-    return found
+        digests[str(path.relative_to(place))] = hashlib.sha256(content).hexdigest()
+    return digests
 
 
 def losses(place: Path, wanted: Mapping[str, str], before: FrozenSet[str]) -> List[str]:
@@ -393,7 +393,7 @@ def losses(place: Path, wanted: Mapping[str, str], before: FrozenSet[str]) -> Li
     before : set of str
         The manifests of whole directories that were seen before the kill.
     """
-    found = [f'{name} is gone' for name in sorted(before) if not os.path.exists(name)]
+    problems = [f'{name} is gone' for name in sorted(before) if not os.path.exists(name)]
     for manifest in place.rglob('manifest.json'):
         directory = manifest.parent
         if any('.partial' in part for part in directory.relative_to(place).parts):
@@ -406,14 +406,14 @@ def losses(place: Path, wanted: Mapping[str, str], before: FrozenSet[str]) -> Li
                 if not directory.name.startswith('step-') or directory == max(
                     directory.parent.glob('step-*')
                 ):
-                    found.append(f'half-written: {error}')  # old checkpoints may be on their way out
+                    problems.append(f'half-written: {error}')  # old checkpoints may be on their way out
         if str(manifest.relative_to(place)) in wanted:
             there = {
                 str(directory.relative_to(place) / name): digest
                 for name, digest in contents(directory).items()
             }
-            found += [f'{name} differs' for name, digest in there.items() if wanted.get(name) != digest]
-    return found
+            problems += [f'{name} differs' for name, digest in there.items() if wanted.get(name) != digest]
+    return problems
 
 
 def finished(place: Path, wanted: Mapping[str, str]) -> FrozenSet[str]:
@@ -499,11 +499,11 @@ class Trial:
 
     def compare(self, place: Path) -> List[str]:
         """How the directory of a run that was killed and went on differs from the uninterrupted one."""
-        found = contents(place)
+        digests = contents(place)
         return [
-            f'{name}: {"extra" if name not in self.wanted else "differs" if name in found else "missing"}'
-            for name in sorted(set(found) | set(self.wanted))
-            if found.get(name) != self.wanted.get(name)
+            f'{name}: {"extra" if name not in self.wanted else "differs" if name in digests else "missing"}'
+            for name in sorted(set(digests) | set(self.wanted))
+            if digests.get(name) != self.wanted.get(name)
         ]
 
     def run(self, report: Callable[[Dict[str, Any], int], None]) -> None:
@@ -618,17 +618,17 @@ def main(argv=None):
             if name in recipe.commands:
                 trial.run(report)
                 records += trial.records
-    found = summary(records)
-    print('\n' + markdown_table(['killed', 'times'], found['by_moment'].items()))
+    totals = summary(records)
+    print('\n' + markdown_table(['killed', 'times'], totals['by_moment'].items()))
     print(
-        f'\n{found["kills"]} kills, {found["losses"]} losses, {found["processes_left"]} processes left; '
-        f'{found["ends_compared"]} '
-        f'ends compared; a killed job took {found["slowest_end_seconds"]:.1f} s to end at most'
+        f'\n{totals["kills"]} kills, {totals["losses"]} losses, {totals["processes_left"]} processes left; '
+        f'{totals["ends_compared"]} '
+        f'ends compared; a killed job took {totals["slowest_end_seconds"]:.1f} s to end at most'
     )
     if recipe.output:
         write(recipe, records, origin)
         print(f'wrote {recipe.output}')
-    if found['losses'] or found['processes_left']:
+    if totals['losses'] or totals['processes_left']:
         raise RunFailed(
             '; '.join([loss for record in records for loss in record['losses']][:5]) or 'processes were left'
         )

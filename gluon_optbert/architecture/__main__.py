@@ -34,10 +34,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         help='tokens of the sequence that FLOPs are counted for [default: %(default)s]',
     )
     parser.add_argument('--json', action='store_true', help='print JSON')
-    given = parser.parse_args(argv)
-    architecture = resolve(given.name)
-    story = describe(given.name, architecture, given.length)
-    print(json.dumps(story, indent=1) if given.json else readable(story, architecture))
+    arguments = parser.parse_args(argv)
+    architecture = resolve(arguments.name)
+    story = describe(arguments.name, architecture, arguments.length)
+    print(json.dumps(story, indent=1) if arguments.json else readable(story, architecture))
 
 
 if __name__ == '__main__':

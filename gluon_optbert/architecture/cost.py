@@ -126,8 +126,8 @@ class LatencyCost(CostModel):
     unit = 'ms'
 
     def cost(self, architecture: Architecture) -> float:
-        found = latency_features(architecture)
-        return sum(self.coefficients[name] * value for name, value in found.items())
+        features = latency_features(architecture)
+        return sum(self.coefficients[name] * value for name, value in features.items())
 
     @classmethod
     def read(cls, path: Path) -> LatencyCost:
@@ -169,8 +169,8 @@ def latency_features(architecture: Architecture) -> Dict[str, float]:
     ``network`` is one, ``layers`` and ``blocks`` count layers and intermediate blocks; the products stand for
     the matrix products, single widths for what is done element by element (LayerNorm, softmax, GELU,
     transposes)."""
-    found = dict.fromkeys(LATENCY_FEATURES, 0.0)
-    found['network'] = 1.0
+    features = dict.fromkeys(LATENCY_FEATURES, 0.0)
+    features['network'] = 1.0
     for layer in architecture.layers:
         keys, values = layer.a * layer.k, layer.a * layer.v
         for name, value in (
@@ -185,8 +185,8 @@ def latency_features(architecture: Architecture) -> Dict[str, float]:
             ('h a v', architecture.h * values),
             ('h f', architecture.h * layer.f),
         ):
-            found[name] += float(value)
-    return found
+            features[name] += float(value)
+    return features
 
 
 def _latency(length: int, latency_model: Optional[Path]) -> CostModel:

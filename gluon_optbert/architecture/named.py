@@ -74,9 +74,11 @@ def resolve(name: Union[str, Path], *, vocab_size: Optional[int] = None) -> Arch
     text = str(name).strip()
     if text.startswith('{'):
         return Architecture.from_json(text, source='inline architecture')
-    found = from_name(text)
-    if found is not None:
-        return found if vocab_size is None else dataclasses.replace(found, vocab_size=vocab_size)
+    architecture = from_name(text)
+    if architecture is not None:
+        return (
+            architecture if vocab_size is None else dataclasses.replace(architecture, vocab_size=vocab_size)
+        )
     path = os.path.join(text, 'architecture.json') if os.path.isdir(text) else text
     if not os.path.isfile(path):
         raise ValueError(
@@ -115,8 +117,8 @@ def from_name(name: str) -> Optional[Architecture]:
     """
 
     def numbers(pattern: str) -> Optional[List[int]]:
-        found = re.fullmatch(pattern, name, flags=re.ASCII)
-        return [int(group) for group in found.groups()] if found else None
+        match = re.fullmatch(pattern, name, flags=re.ASCII)
+        return [int(group) for group in match.groups()] if match else None
 
     undivided_name = re.fullmatch(
         r'(?:(.+)_)?undivided_(every|keep)_(\d{1,4}(?:_\d{1,4})*)(?:_stacked_(\d{1,3}))?',
@@ -148,14 +150,14 @@ def from_name(name: str) -> Optional[Architecture]:
 
 def _uniform_from_name(name: str) -> Optional[Architecture]:
     """The network of a name like ``l4_h256_a4_k32_f512``; None if it is not of that form."""
-    found = re.fullmatch(r'l(\d{1,4})_h(\d{1,6})_a(\d{1,6})((?:_[kvfe]\d{1,6})*)', name, flags=re.ASCII)
-    if not found:
+    match = re.fullmatch(r'l(\d{1,4})_h(\d{1,6})_a(\d{1,6})((?:_[kvfe]\d{1,6})*)', name, flags=re.ASCII)
+    if not match:
         return None
-    given = [(part[0], int(part[1:])) for part in found.group(4).split('_') if part]
-    options = dict(given)
-    if len(options) < len(given):
+    widths = [(part[0], int(part[1:])) for part in match.group(4).split('_') if part]
+    options = dict(widths)
+    if len(options) < len(widths):
         raise ValueError(f'{name!r} gives a width twice')
-    layers, h, a = (int(group) for group in found.groups()[:3])
+    layers, h, a = (int(group) for group in match.groups()[:3])
     return uniform(layers=layers, h=h, a=a, vocab_size=VOCAB_SIZE, **options)
 
 
@@ -204,8 +206,8 @@ def uncertainties(name: str) -> List[str]:
         letters = ' and '.join(sorted({column for _, column in cells}))
         layers = sorted({row + 1 for row, _ in cells})
         where = f'layer {layers[0]}' if len(layers) == 1 else f'layers {", ".join(map(str, layers))}'
-        found = f'the text has {printed!r}' if printed else 'the text has nothing'
-        stories.append(f'Table {sizes[name]}, {letters} of {where}: inferred, {found}. {reason}')
+        evidence = f'the text has {printed!r}' if printed else 'the text has nothing'
+        stories.append(f'Table {sizes[name]}, {letters} of {where}: inferred, {evidence}. {reason}')
     return stories
 
 

@@ -62,7 +62,7 @@ class Imported:
     Parameters
     ----------
     model : SavedModel
-        Its ``progress['untrained']`` lists the parts of `heads.PARTS` that are random, if there are any.
+        Its ``progress.untrained`` lists the parts of `heads.PARTS` that are random, if there are any.
     form : str
         Where it came from; a key of `name_maps.MAPS`.
     dropped : tuple of str

@@ -122,9 +122,9 @@ def test_labels_of_words_and_sentences_are_read_from_the_layers():
     assert set(results) == {'casing', 'frequency band', 'label'}
     assert all(len(result.accuracy) == 3 for result in results.values())
     assert results['label'].accuracy[0] > 0.9 > tasks['label'].majority and results['label'].control == ()
-    found = results['casing']
-    assert max(found.accuracy) > tasks['casing'].majority + 0.1  # capitals are at the first place
-    assert found.selectivity == pytest.approx(np.subtract(found.accuracy, found.control))
+    written = results['casing']
+    assert max(written.accuracy) > tasks['casing'].majority + 0.1  # capitals are at the first place
+    assert written.selectivity == pytest.approx(np.subtract(written.accuracy, written.control))
 
 
 def test_random_network_has_the_same_shape_of_results():

@@ -38,10 +38,10 @@ def by_definition(x, y):
 
 def cka(first, second, size=7):
     """Of two lists of states, in minibatches."""
-    found = LinearCKA()
+    result = LinearCKA()
     for start in range(0, len(first[0]), size):
-        found.add(*([state[start : start + size] for state in states] for states in (first, second)))
-    return found.value()
+        result.add(*([state[start : start + size] for state in states] for states in (first, second)))
+    return result.value()
 
 
 def drawn(shape, seed=0):
@@ -82,24 +82,24 @@ def test_unrelated_states_are_not_similar():
 
 
 def test_constant_state_is_similar_to_nothing():
-    found = cka([np.full((20, 3), 0.7), drawn((20, 3))], [drawn((20, 3))])
-    assert np.isnan(found[0, 0]) and found[1, 0] == pytest.approx(1)
+    result = cka([np.full((20, 3), 0.7), drawn((20, 3))], [drawn((20, 3))])
+    assert np.isnan(result[0, 0]) and result[1, 0] == pytest.approx(1)
 
 
 def test_what_is_kept_does_not_grow_with_the_examples():
-    found, sizes = LinearCKA(), []
+    result, sizes = LinearCKA(), []
     for seed in range(3):
-        found.add([drawn((40, 3), seed)], [drawn((40, 2), seed)])
-        sizes.append(sum(values.size for values in found._sums))
+        result.add([drawn((40, 3), seed)], [drawn((40, 2), seed)])
+        sizes.append(sum(values.size for values in result._sums))
     assert sizes[0] == sizes[2] == 3 + 2 + 3 * 2 + 3 * 3 + 2 * 2
 
 
 def test_network_is_like_itself():
     one = network_of(saved_model(UNEVEN))
-    found = compare(one, one, sample())
-    assert found.attention.shape == (3, 3) and found.layers.shape == (4, 4)
-    assert np.diag(found.attention) == pytest.approx(1) and np.diag(found.layers) == pytest.approx(1)
-    assert found.tokens == sum(map(len, sample().ids))
+    result = compare(one, one, sample())
+    assert result.attention.shape == (3, 3) and result.layers.shape == (4, 4)
+    assert np.diag(result.attention) == pytest.approx(1) and np.diag(result.layers) == pytest.approx(1)
+    assert result.tokens == sum(map(len, sample().ids))
 
 
 def test_network_of_other_hidden_order_is_the_same():
@@ -110,24 +110,24 @@ def test_network_of_other_hidden_order_is_the_same():
         for side, axis in enumerate(spec.axes):
             if axis == ('h',):
                 parameters[name] = parameters[name].take(order, axis=side)
-    found = compare(
+    result = compare(
         network_of(saved), network_of(dataclasses.replace(saved, parameters=parameters)), sample()
     )
-    assert np.diag(found.attention) == pytest.approx(1, abs=1e-5) and np.diag(found.layers) == pytest.approx(
-        1, abs=1e-5
-    )
+    assert np.diag(result.attention) == pytest.approx(1, abs=1e-5) and np.diag(
+        result.layers
+    ) == pytest.approx(1, abs=1e-5)
 
 
 def test_networks_of_other_widths_and_depths_are_compared():
-    found = compare(network_of(saved_model(UNEVEN)), network_of(saved_model(network(h=5), seed=1)), sample())
-    assert found.attention.shape == (3, 2) and found.layers.shape == (4, 3)
-    assert ((found.layers > 0) & (found.layers < 1)).all()
+    result = compare(network_of(saved_model(UNEVEN)), network_of(saved_model(network(h=5), seed=1)), sample())
+    assert result.attention.shape == (3, 2) and result.layers.shape == (4, 3)
+    assert ((result.layers > 0) & (result.layers < 1)).all()
 
 
 def test_random_weights_are_less_alike_than_the_network_itself():
     saved = saved_model(UNEVEN)
-    found = compare(network_of(saved), random_network(UNEVEN, 3), sample())
-    assert np.diag(found.layers).max() < 0.8 and np.diag(found.attention).max() < 0.8
+    result = compare(network_of(saved), random_network(UNEVEN, 3), sample())
+    assert np.diag(result.layers).max() < 0.8 and np.diag(result.attention).max() < 0.8
 
 
 def test_layer_without_intermediate_block_ends_where_attention_does():
@@ -138,7 +138,7 @@ def test_layer_without_intermediate_block_ends_where_attention_does():
 
 
 def test_states_do_not_depend_on_the_batch():
-    one, found = network_of(saved_model(UNEVEN)), []
+    one, result = network_of(saved_model(UNEVEN)), []
     for size in (1, 5):
         rows = {
             number: state[:valid]
@@ -147,8 +147,8 @@ def test_states_do_not_depend_on_the_batch():
                 batch.rows, batch.valid_length.astype(int), stream(one, batch)[-1]
             )
         }
-        found.append([rows[number] for number in range(len(TEXTS))])
-    for alone, together in zip(*found):
+        result.append([rows[number] for number in range(len(TEXTS))])
+    for alone, together in zip(*result):
         np.testing.assert_allclose(alone, together, atol=1e-5)  # float32, other padding
 
 
@@ -166,38 +166,38 @@ def test_gates_are_folded_and_heads_do_not_matter():
         vocabulary(),
         head=task,
     )
-    found = compare(network_of(gated), network_of(tuned), sample())
-    assert np.diag(found.layers) == pytest.approx(1)
+    result = compare(network_of(gated), network_of(tuned), sample())
+    assert np.diag(result.layers) == pytest.approx(1)
 
 
 def test_texts_become_sequences_with_words_at_their_first_token():
-    found = sample_of_texts([['Ab c.'], ['abcdefgh', 'Xy z']], PIECES, length=10)
-    tokens = [[PIECES.idx_to_token[number] for number in row] for row in found.ids]
+    result = sample_of_texts([['Ab c.'], ['abcdefgh', 'Xy z']], PIECES, length=10)
+    tokens = [[PIECES.idx_to_token[number] for number in row] for row in result.ids]
     assert tokens[0] == ['[CLS]', 'a', '##b', 'c', '.', '[SEP]']
-    assert found.words[0] == ((1, 'Ab'), (3, 'c'), (4, '.'))
+    assert result.words[0] == ((1, 'Ab'), (3, 'c'), (4, '.'))
     assert tokens[1][0] == '[CLS]' and tokens[1].count('[SEP]') == 2 and len(tokens[1]) == 10
-    assert found.words[1] == ((1, 'abcdefgh'), (6, 'Xy'), (8, 'z'))
-    assert found.features.seconds.tolist() == [6, 6]
+    assert result.words[1] == ((1, 'abcdefgh'), (6, 'Xy'), (8, 'z'))
+    assert result.features.seconds.tolist() == [6, 6]
 
 
 def test_shards_give_their_words_back(tmp_path):
-    found = read_sample(write_shards(tmp_path / 'shards'), vocabulary(), limit=5)
-    assert len(found) == 5 and not found.labels
-    for ids, words in zip(found.ids, found.words):
+    result = read_sample(write_shards(tmp_path / 'shards'), vocabulary(), limit=5)
+    assert len(result) == 5 and not result.labels
+    for ids, words in zip(result.ids, result.words):
         spelt = {position: vocabulary().idx_to_token[number] for position, number in enumerate(ids)}
         assert dict(words) == {position: token for position, token in spelt.items() if token != '[MASK]'}
 
 
 def test_labelled_file_has_sentences_and_labels(tmp_path):
     (tmp_path / 'task.tsv').write_text('text\tanswer\nab c\tyes\n\nd\tno\n', encoding='utf-8')
-    found = read_sample(tmp_path / 'task.tsv', vocabulary(), limit=9)
-    assert found.labels == ('yes', 'no') and [len(ids) for ids in found.ids] == [4, 3]  # 'ab' is unknown
+    result = read_sample(tmp_path / 'task.tsv', vocabulary(), limit=9)
+    assert result.labels == ('yes', 'no') and [len(ids) for ids in result.ids] == [4, 3]  # 'ab' is unknown
     (tmp_path / 'pairs.tsv').write_text('one\tother\tlabel\na\tb\t0\nc\td\t1\n', encoding='utf-8')
-    found = read_sample(tmp_path / 'pairs.tsv', vocabulary(), limit=1, seed=0)
+    result = read_sample(tmp_path / 'pairs.tsv', vocabulary(), limit=1, seed=0)
     assert (
-        len(found.labels) == 1
-        and found.features.seconds.tolist() == [3]
-        and found.features.lengths.tolist() == [5]
+        len(result.labels) == 1
+        and result.features.seconds.tolist() == [3]
+        and result.features.lengths.tolist() == [5]
     )
 
 
@@ -221,8 +221,8 @@ def test_sentences_and_labels_of_a_task_are_read_by_its_name(tmp_path):
     (tmp_path / 'SST-2').mkdir()
     (tmp_path / 'SST-2' / 'train.tsv').write_text('sentence\tlabel\na b\t1\nc\t0\n', encoding='utf-8')
     for path in (tmp_path, tmp_path / 'SST-2' / 'train.tsv'):
-        found = read_sample(path, vocabulary(), limit=9, task='sst-2')
-        assert found.labels == ('1', '0') and found.features.lengths.tolist() == [4, 3]
+        result = read_sample(path, vocabulary(), limit=9, task='sst-2')
+        assert result.labels == ('1', '0') and result.features.lengths.tolist() == [4, 3]
     (tmp_path / 'STS-B').mkdir()
     (tmp_path / 'STS-B' / 'train.tsv').write_text('sentence1\tsentence2\tscore\na\tb\t1\n', encoding='utf-8')
     with pytest.raises(ValueError, match='STS-B is a regression'):

@@ -126,9 +126,9 @@ def test_names_of_uniform_networks(name, expected):
 
 @pytest.mark.parametrize('million', [99, 88, 77, 66, 55, 43, 33])
 def test_bert_all_uniform_has_the_published_size(million):
-    found = resolve(f'uniform_{million}m')
-    assert len(set(found.layers)) == 1 and len(found.layers) == 12
-    assert round(ParameterCost().cost(found) / 1e6) == million
+    result = resolve(f'uniform_{million}m')
+    assert len(set(result.layers)) == 1 and len(result.layers) == 12
+    assert round(ParameterCost().cost(result) / 1e6) == million
 
 
 def test_bert_all_uniform_scales_all_five_widths():
@@ -151,12 +151,12 @@ def test_scaling_comes_nearest_to_the_target_of_all_factors(share, widths, cost)
     base = Architecture(h=20, layers=tuple(LayerDims(*row) for row in widths), vocab_size=30)
     least = cost.cost(base.with_widths({key: min(1, width) for key, width in base.widths().items()}))
     target = least + share * (cost.cost(base) - least)
-    found = scale_uniformly(base, target, cost=cost)
+    result = scale_uniformly(base, target, cost=cost)
     for step in range(0, 10001, 50):
         other = base.with_widths(
             {key: width and max(1, int(width * step / 10000 + 0.5)) for key, width in base.widths().items()}
         )
-        assert abs(cost.cost(found) - target) <= abs(cost.cost(other) - target)
+        assert abs(cost.cost(result) - target) <= abs(cost.cost(other) - target)
 
 
 @examples(30)
@@ -175,18 +175,18 @@ def test_scaling_within_a_budget_takes_the_largest_factor_that_meets_it(share, l
 
     least = cost.cost(scaled(0))
     target = least + share * (cost.cost(base) - least)
-    found = scale_uniformly(base, target, cost=cost, letters=letters, budget=True)
-    assert cost.cost(found) <= target
+    result = scale_uniformly(base, target, cost=cost, letters=letters, budget=True)
+    assert cost.cost(result) <= target
     largest, above = 0, 1001  # costs rise with the factor
     while above - largest > 1:
         middle = (largest + above) // 2
         largest, above = (middle, above) if cost.cost(scaled(middle)) <= target else (largest, middle)
-    assert all(found.widths()[key] >= width for key, width in scaled(largest).widths().items())
+    assert all(result.widths()[key] >= width for key, width in scaled(largest).widths().items())
     if largest < 1000:
         assert cost.cost(scaled(largest + 1)) > target
-        assert all(found.widths()[key] <= width for key, width in scaled(largest + 1).widths().items())
+        assert all(result.widths()[key] <= width for key, width in scaled(largest + 1).widths().items())
     else:
-        assert found == base
+        assert result == base
 
 
 def test_a_size_may_be_missed_upwards_and_a_budget_may_not():
@@ -252,9 +252,9 @@ def test_vocabulary_of_a_named_architecture_can_be_replaced_and_its_widths_stay(
 
 @pytest.mark.parametrize('name', EXAMPLES)
 def test_architecture_reads_back_from_json_file_and_directory(tmp_path, name):
-    found = resolve(name)
-    (tmp_path / 'architecture.json').write_text(found.to_json(), encoding='utf-8')
-    assert resolve(found.to_json()) == resolve(tmp_path / 'architecture.json') == resolve(tmp_path) == found
+    result = resolve(name)
+    (tmp_path / 'architecture.json').write_text(result.to_json(), encoding='utf-8')
+    assert resolve(result.to_json()) == resolve(tmp_path / 'architecture.json') == resolve(tmp_path) == result
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,9 @@ def test_docstring_has_the_sides_and_gates_of_every_parameter(widths):
 @pytest.mark.parametrize('widths', NETWORKS)
 def test_table_has_the_parameters_of_the_network_in_their_order(widths, head):
     model = build(NETWORKS[widths], head=head)
-    found = {name: parameter.shape for name, parameter in named_parameters(model).items()}
+    result = {name: parameter.shape for name, parameter in named_parameters(model).items()}
     table = parameter_table(NETWORKS[widths], head)
-    assert {name: spec.shape for name, spec in table.items()} == found
+    assert {name: spec.shape for name, spec in table.items()} == result
     assert all(spec.name == name for name, spec in table.items())
 
 

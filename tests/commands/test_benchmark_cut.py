@@ -11,17 +11,17 @@ def test_it_times_every_part_and_weighs_the_whole(tmp_path):
         'tools/benchmark_cut.py', 'l12_h256_a4', '--repeats', 2, '--output', tmp_path / 'found.json'
     )
     assert result.returncode == 0, result.stderr
-    found = json.loads((tmp_path / 'found.json').read_text())
-    assert len(found['seconds']) == 2 and set(found['seconds'][0]) == {
+    written = json.loads((tmp_path / 'found.json').read_text())
+    assert len(written['seconds']) == 2 and set(written['seconds'][0]) == {
         'select',
         'fold and cut',
         'write',
         'all',
     }
-    for one in found['seconds']:
+    for one in written['seconds']:
         assert one['all'] == pytest.approx(one['select'] + one['fold and cut'] + one['write'])
-    assert 1.5 < found['memory'] < 2.5  # what was there and the 0.6 that are left, with little beside them
-    assert all(f'| {name} |' in result.stdout for name in found['seconds'][0])
+    assert 1.5 < written['memory'] < 2.5  # what was there and the 0.6 that are left, with little beside them
+    assert all(f'| {name} |' in result.stdout for name in written['seconds'][0])
 
 
 @pytest.mark.parametrize('words', [['--target', '1'], ['--repeats', '0'], ['nonsense']])

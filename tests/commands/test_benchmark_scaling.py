@@ -37,12 +37,12 @@ def test_it_times_all_configurations_in_turn(shards_directory, tmp_path):
         tmp_path / 'result.json',
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / 'result.json').read_text())
+    result = json.loads((tmp_path / 'result.json').read_text())
     assert {
-        name: [len(intervals) for intervals in runs] for name, runs in found['tokens_per_second'].items()
+        name: [len(intervals) for intervals in runs] for name, runs in result['tokens_per_second'].items()
     } == {'1x2': [2], '2x1': [2]}
-    assert all(value > 0 for runs in found['tokens_per_second'].values() for value in runs[0])
-    assert found['machine']['cores'] and found['versions'] and found['recipe']['batch_size'] == 4
+    assert all(value > 0 for runs in result['tokens_per_second'].values() for value in runs[0])
+    assert result['machine']['cores'] and result['versions'] and result['recipe']['batch_size'] == 4
     assert '| 2x1 |' in done.stdout and '| 0.90 |' in done.stdout
 
 

@@ -37,23 +37,23 @@ def test_it_reports_all_steps_and_ratios(tmp_path):
         tmp_path / 'result.json',
     )
     assert result.returncode == 0, result.stderr
-    found = json.loads((tmp_path / 'result.json').read_text())
-    assert set(found['milliseconds']) == OWN | (LOW if bfloat16_is_native() else set()) | set(
+    written = json.loads((tmp_path / 'result.json').read_text())
+    assert set(written['milliseconds']) == OWN | (LOW if bfloat16_is_native() else set()) | set(
         peers().values()
     )
-    steps = found['milliseconds']
+    steps = written['milliseconds']
     assert (
-        found['ratios']['alpha step / ungated step']
+        written['ratios']['alpha step / ungated step']
         == steps['alpha step']['median'] / steps['ungated step']['median']
     )
-    installed = found['ratios']['GluonNLP step as installed / ungated step']
+    installed = written['ratios']['GluonNLP step as installed / ungated step']
     assert installed == steps['GluonNLP step as installed']['median'] / steps['ungated step']['median']
-    assert found['tokens_per_second']['ungated step'] == 1e3 * 16 / steps['ungated step']['median']
+    assert written['tokens_per_second']['ungated step'] == 1e3 * 16 / steps['ungated step']['median']
     assert all(f'| {name} |' in result.stdout for name in steps)
     assert (
-        found['peers']['GluonNLP step as installed']['omp_num_threads'] is None
+        written['peers']['GluonNLP step as installed']['omp_num_threads'] is None
     )  # as installed: MXNet decides
-    assert {'commit', 'versions', 'machine'} <= set(found)
+    assert {'commit', 'versions', 'machine'} <= set(written)
 
 
 def test_only_the_steps_asked_for_are_timed(tmp_path):
@@ -68,9 +68,9 @@ def test_only_the_steps_asked_for_are_timed(tmp_path):
         tmp_path / 'result.json',
     )
     assert result.returncode == 0, result.stderr
-    found = json.loads((tmp_path / 'result.json').read_text())
-    assert set(found['milliseconds']) == {'alpha step', 'ungated step', 'gated forward', 'ungated forward'}
-    assert 'alpha step / ungated step' in found['ratios']
+    written = json.loads((tmp_path / 'result.json').read_text())
+    assert set(written['milliseconds']) == {'alpha step', 'ungated step', 'gated forward', 'ungated forward'}
+    assert 'alpha step / ungated step' in written['ratios']
 
 
 def test_nothing_to_time_is_said(monkeypatch, capsys):

@@ -150,9 +150,9 @@ def test_peer_is_handed_the_batches_and_learning_rates_of_a_run_here(start, monk
     assert len(trained) == 2 * 6 and len(evaluated) >= 2 * 2 and handed['learning_rates'].tolist() == rates
     assert not any('labels' in name for name in handed if name.startswith('heldout'))
     for part, seen in (('train', trained), ('heldout/dev', evaluated[: len(evaluated) // 2])):
-        found = list(batches(handed, part))
-        assert len(found) == len(seen)
-        for there, here in zip(found, seen):
+        result = list(batches(handed, part))
+        assert len(result) == len(seen)
+        for there, here in zip(result, seen):
             real = here.weights > 0
             assert (there['rows'] == here.rows[real]).all()
             assert (there['input_ids'] == here.input_ids[real]).all()
@@ -169,15 +169,15 @@ def test_peer_is_handed_the_batches_and_learning_rates_of_a_run_here(start, monk
 def test_peer_is_handed_every_instance_once_an_epoch_in_random_order_where_asked(start):
     recipe, _, exercise = prepared(start, peer_batches='shuffled')
     handed = job(recipe, 1, exercise)
-    found, size = list(batches(handed, 'train')), len(exercise.train)
+    result, size = list(batches(handed, 'train')), len(exercise.train)
     steps = -(-size // recipe.batch_size)
     epochs = [
-        np.concatenate([batch['rows'] for batch in found[i * steps : (i + 1) * steps]])
+        np.concatenate([batch['rows'] for batch in result[i * steps : (i + 1) * steps]])
         for i in range(recipe.epochs)
     ]
-    assert len(found) == steps * recipe.epochs == len(handed['learning_rates'])
+    assert len(result) == steps * recipe.epochs == len(handed['learning_rates'])
     assert all(sorted(rows) == list(range(size)) for rows in epochs) and (epochs[0] != epochs[1]).any()
-    assert all(batch['attention_mask'].any(axis=0).all() for batch in found)  # no padding beyond the longest
+    assert all(batch['attention_mask'].any(axis=0).all() for batch in result)  # no padding beyond the longest
     assert (job(recipe, 2, exercise)['train/rows'] != handed['train/rows']).any()
     same = job(prepared(start)[0], 1, exercise)
     assert all((same[name] == handed[name]).all() for name in handed if name.startswith('heldout'))
@@ -185,10 +185,10 @@ def test_peer_is_handed_every_instance_once_an_epoch_in_random_order_where_asked
 
 def test_run_here_is_a_run_of_run_glue(start, tmp_path):
     recipe, saved, exercise = prepared(start)
-    found = run_here(recipe, 3, saved, exercise, Workers())
+    written = run_here(recipe, 3, saved, exercise, Workers())
     result = finetune_glue(recipe_for(start / 'model', start / 'glue', tmp_path, seeds=[3], log_every=1))
     wanted = result.runs[0].epochs
-    assert [epoch['scores'] for epoch in found['epochs']] == [epoch.scores for epoch in wanted]
+    assert [epoch['scores'] for epoch in written['epochs']] == [epoch.scores for epoch in wanted]
     logged = [
         json.loads(line) for line in (tmp_path / 'run' / 'seed-3' / 'metrics.jsonl').read_text().splitlines()
     ]
@@ -197,12 +197,14 @@ def test_run_here_is_a_run_of_run_glue(start, tmp_path):
         batch.instance_total
         for batch in itertools.islice(training_batches(exercise.train, batch_size=8, seed=3), 12)
     ]
-    assert [epoch['loss'] for epoch in found['epochs']] == [
+    assert [epoch['loss'] for epoch in written['epochs']] == [
         pytest.approx(np.dot(losses[first : first + 6], sizes[first : first + 6]) / 41, rel=1e-6)
         for first in (0, 6)
     ]
-    spent = sum(epoch['training_seconds'] + epoch['evaluation_seconds'] for epoch in found['epochs'])
-    assert 0 < spent < found['seconds'] and all(epoch['evaluation_seconds'] > 0 for epoch in found['epochs'])
+    spent = sum(epoch['training_seconds'] + epoch['evaluation_seconds'] for epoch in written['epochs'])
+    assert 0 < spent < written['seconds'] and all(
+        epoch['evaluation_seconds'] > 0 for epoch in written['epochs']
+    )
 
 
 def test_sides_take_turns_and_are_scored_alike(start, peer, tmp_path, capsys):

@@ -53,29 +53,29 @@ def compared(tmp_path_factory, model_directory, task):
 
 
 def test_numbers_are_of_every_layer_and_network(compared, model_directory):
-    found = json.loads((compared / 'comparison.json').read_text())
-    assert set(found['cka']) == {'undivided', 'undivided, random weights'}
-    for kinds in found['cka'].values():
+    result = json.loads((compared / 'comparison.json').read_text())
+    assert set(result['cka']) == {'undivided', 'undivided, random weights'}
+    for kinds in result['cka'].values():
         assert np.shape(kinds['attention']) == (2, 3) and np.shape(kinds['layers']) == (3, 4)
-    assert found['tokens'] > 1000 and found['sequences'] == 160 and found['recipe']['words'] == 400
-    assert {row['network'] for row in found['probes']} == {
+    assert result['tokens'] > 1000 and result['sequences'] == 160 and result['recipe']['words'] == 400
+    assert {row['network'] for row in result['probes']} == {
         f'{name}{what}' for name in (named(model_directory), 'undivided') for what in ('', ', random weights')
     }
-    assert len(found['probes']) == 3 * (3 + 3 + 4 + 4)
-    assert found['tasks']['label']['classes'] == ['False', 'True']
-    assert found['model_sha256'][0] == sha256(model_directory / 'model.params') != found['model_sha256'][1]
+    assert len(result['probes']) == 3 * (3 + 3 + 4 + 4)
+    assert result['tasks']['label']['classes'] == ['False', 'True']
+    assert result['model_sha256'][0] == sha256(model_directory / 'model.params') != result['model_sha256'][1]
 
 
 def test_tables_are_the_numbers(compared):
-    found = json.loads((compared / 'comparison.json').read_text())
+    result = json.loads((compared / 'comparison.json').read_text())
     for kind, first in (('attention', 1), ('layers', 0)):
         with open(compared / f'cka_{kind}.csv', newline='') as file:
             for row in csv.DictReader(file):
                 i, j = int(row['layer_of_first']) - first, int(row['layer_of_second']) - first
-                assert float(row['cka']) == found['cka'][row['second']][kind][i][j]
+                assert float(row['cka']) == result['cka'][row['second']][kind][i][j]
     with open(compared / 'probes.csv', newline='') as file:
         assert [float(row['accuracy']) for row in csv.DictReader(file)] == [
-            row['accuracy'] for row in found['probes']
+            row['accuracy'] for row in result['probes']
         ]
 
 
@@ -106,11 +106,11 @@ def test_network_is_like_itself_and_less_like_random_weights(tmp_path, model_dir
     )
     assert done.returncode == 0, done.stderr
     assert not (output / 'probes.csv').exists()
-    found = json.loads((output / 'comparison.json').read_text())['cka']
+    result = json.loads((output / 'comparison.json').read_text())['cka']
     name = named(model_directory)
     for kind in ('attention', 'layers'):
-        assert np.diag(found[f'{name} again'][kind]) == pytest.approx(1)
-        assert np.diag(found[f'{name} again, random weights'][kind]).max() < 0.9
+        assert np.diag(result[f'{name} again'][kind]) == pytest.approx(1)
+        assert np.diag(result[f'{name} again, random weights'][kind]).max() < 0.9
     assert f'CKA of {name} with {name} again: 1.000' in done.stdout
 
 

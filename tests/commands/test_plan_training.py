@@ -38,18 +38,18 @@ def test_commands_are_ones_that_the_scripts_take(gpus):
         'run_pretraining.py': PretrainRecipe,
         'run_prune.py': PruneRecipe,
     }
-    found = []
+    result = []
     for line in tool.commands(RECIPE, BERT_BASE, gpus):
         words = shlex.split(line)
         script = next(i for i, word in enumerate(words) if word.endswith('.py'))
         arguments = [str(ROOT / word) if word.endswith('.yaml') else word for word in words[script + 1 :]]
         assert (ROOT / words[script]).is_file()
-        found.append(parse(recipes[words[script].split('/')[1]], arguments, description='', example=''))
-    assert sum(recipe.steps for recipe in found if isinstance(recipe, PretrainRecipe)) == 1_000_000
+        result.append(parse(recipes[words[script].split('/')[1]], arguments, description='', example=''))
+    assert sum(recipe.steps for recipe in result if isinstance(recipe, PretrainRecipe)) == 1_000_000
     assert (
-        found[3].model == found[2].output
-        and found[4].model == found[3].output
-        and found[2].shards == found[0].output
+        result[3].model == result[2].output
+        and result[4].model == result[3].output
+        and result[2].shards == result[0].output
     )
     assert f'-np {gpus} -H {",".join(f"host{i + 1}:8" for i in range(gpus // 8))} ' in line
 
@@ -83,9 +83,9 @@ def test_exchange_moves_every_gradient_twice_but_for_ones_own_share():
 
 def test_shards_that_were_counted_have_the_size_that_is_planned():
     """Beside the fields, a shard has headers of less than 1 percent."""
-    for found in json.loads(tool.MEASURED.read_text())['shards']:
-        row = record_dtype(found['max_seq_length'], found['max_predictions'], found['vocabulary']).itemsize
-        assert found['instances'] * row < found['bytes'] < 1.01 * found['instances'] * row
+    for result in json.loads(tool.MEASURED.read_text())['shards']:
+        row = record_dtype(result['max_seq_length'], result['max_predictions'], result['vocabulary']).itemsize
+        assert result['instances'] * row < result['bytes'] < 1.01 * result['instances'] * row
     counted = tool.read_measured(tool.MEASURED)
     recipe = dataclasses.replace(RECIPE, words=counted['words'], dupe_factor=counted['dupe_factor'])
     instances, _ = tool.corpus(

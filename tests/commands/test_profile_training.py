@@ -41,20 +41,20 @@ def test_parts_and_remainder_are_the_step(words, tmp_path):
         pytest.skip('this processor has no bfloat16')
     result = run('tools/profile_training.py', *SMALL, *words, '--output', tmp_path / 'found.json')
     assert result.returncode == 0, result.stderr
-    found = json.loads((tmp_path / 'found.json').read_text())
-    assert set(found['parts']) == PARTS | ({'gates'} if '--gates' in words else set())
-    assert found['step'] == pytest.approx(sum(found['parts'].values()) + found['remainder'])
+    written = json.loads((tmp_path / 'found.json').read_text())
+    assert set(written['parts']) == PARTS | ({'gates'} if '--gates' in words else set())
+    assert written['step'] == pytest.approx(sum(written['parts'].values()) + written['remainder'])
     assert all(
-        time > 0 for part, time in found['parts'].items() if part != 'all-reduce'
+        time > 0 for part, time in written['parts'].items() if part != 'all-reduce'
     )  # which one worker has none of
-    assert found['parts']['all-reduce'] == 0 and min(found['ceilings'].values()) > 0
-    assert all(f'| {part} |' in result.stdout for part in [*found['parts'], 'remainder', 'the step'])
-    assert {'commit', 'versions', 'machine'} <= set(found)
+    assert written['parts']['all-reduce'] == 0 and min(written['ceilings'].values()) > 0
+    assert all(f'| {part} |' in result.stdout for part in [*written['parts'], 'remainder', 'the step'])
+    assert {'commit', 'versions', 'machine'} <= set(written)
 
 
 @pytest.mark.slow
 def test_work_and_ceilings_are_those_of_the_shards_lengths(shards_directory, tmp_path):
-    found = {}
+    written = {}
     for length in (8, 16):  # which the shards do not read
         result = run(
             'tools/profile_training.py',
@@ -73,8 +73,8 @@ def test_work_and_ceilings_are_those_of_the_shards_lengths(shards_directory, tmp
             tmp_path / 'found.json',
         )
         assert result.returncode == 0, result.stderr
-        found[length] = json.loads((tmp_path / 'found.json').read_text())
-    assert found[8]['shape'] == found[16]['shape'] and found[8]['gflop'] == found[16]['gflop']
+        written[length] = json.loads((tmp_path / 'found.json').read_text())
+    assert written[8]['shape'] == written[16]['shape'] and written[8]['gflop'] == written[16]['gflop']
 
 
 def test_every_operator_counts_for_the_part_whose_name_it_bears():
@@ -83,7 +83,7 @@ def test_every_operator_counts_for_the_part_whose_name_it_bears():
     plan = json.loads(result.stdout)
     part = {name: part for _, name, part in plan if name != 'sum_grad'}
     assert set(part.values()) == PARTS - {'optimizer', 'all-reduce', 'data'} | {'gates'}
-    for name, found in part.items():
+    for name, written in part.items():
         wanted = [
             wanted
             for words, wanted in (
@@ -96,9 +96,9 @@ def test_every_operator_counts_for_the_part_whose_name_it_bears():
             )
             if any(word in name for word in words)
         ]
-        assert found in wanted or not wanted or (wanted == ['feed-forward'] and found == 'gates'), (
+        assert written in wanted or not wanted or (wanted == ['feed-forward'] and written == 'gates'), (
             name,
-            found,
+            written,
         )
     # a layer multiplies its queries, its contexts and both sides of GELU: a product that spreads and one that
     # multiplies
@@ -106,8 +106,8 @@ def test_every_operator_counts_for_the_part_whose_name_it_bears():
         len(
             [
                 name
-                for kind, name, found in plan
-                if kind == 'elemwise_mul' and found == 'gates' and 'cell' in name
+                for kind, name, written in plan
+                if kind == 'elemwise_mul' and written == 'gates' and 'cell' in name
             ]
         )
         == 4
@@ -116,8 +116,8 @@ def test_every_operator_counts_for_the_part_whose_name_it_bears():
         len(
             [
                 name
-                for kind, name, found in plan
-                if kind == 'elemwise_mul' and found == 'gates' and 'feedforward' in name
+                for kind, name, written in plan
+                if kind == 'elemwise_mul' and written == 'gates' and 'feedforward' in name
             ]
         )
         == 2

@@ -111,9 +111,9 @@ def test_finished_search_takes_more_trials(finished, shards_directory, model_dir
 @pytest.mark.slow
 def test_killed_search_takes_its_trial_up_again(tmp_path, shards_directory, model_directory):
     output = tmp_path / 'search'
-    given = words(shards_directory, model_directory, output, '--trials', '2', '--recovery-steps', '60')
+    values = words(shards_directory, model_directory, output, '--trials', '2', '--recovery-steps', '60')
     process = subprocess.Popen(
-        [sys.executable, *map(str, given)],
+        [sys.executable, *map(str, values)],
         cwd=str(ROOT),
         env=environment(),
         stdout=subprocess.DEVNULL,
@@ -125,7 +125,7 @@ def test_killed_search_takes_its_trial_up_again(tmp_path, shards_directory, mode
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert [trial.state for trial in study_of(output).get_trials()] == [TrialState.RUNNING]
-    result = call(*given, '--resume')
+    result = call(*values, '--resume')
     assert result.returncode == 0, result.stderr
     assert [trial.state for trial in study_of(output).get_trials()] == [TrialState.COMPLETE] * 2
     assert '"step": 60' in (output / 'trial-0000' / 'metrics.jsonl').read_text()

@@ -149,14 +149,14 @@ def test_workers_pre_train_as_one(bases, name):
 @needs_horovod
 @several
 def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases, name):
-    found, wanted = (
+    result, wanted = (
         read_model(place) for place in (bases[name].parent / (name + '-compressed'), bases[name] / 'model')
     )
-    assert any((value != wanted.parameters[name]).any() for name, value in found.parameters.items())
-    assert found.progress.mlm_loss == pytest.approx(
+    assert any((value != wanted.parameters[name]).any() for name, value in result.parameters.items())
+    assert result.progress.mlm_loss == pytest.approx(
         wanted.progress.mlm_loss, rel=1e-2
     )  # float16 keeps eleven bits
-    assert {value.dtype for value in found.parameters.values()} == {np.dtype(np.float32)}
+    assert {value.dtype for value in result.parameters.values()} == {np.dtype(np.float32)}
 
 
 @pytest.mark.slow

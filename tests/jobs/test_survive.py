@@ -74,8 +74,8 @@ def test_what_was_finished_and_is_gone_is_a_loss(place):
 def test_half_written_directory_is_a_loss(place):
     directory, wanted = place
     (directory / 'out' / 'vocab.txt').write_text('half')
-    found = survive.losses(directory, wanted, frozenset())
-    assert any('half-written' in loss for loss in found) and 'out/vocab.txt differs' in found
+    result = survive.losses(directory, wanted, frozenset())
+    assert any('half-written' in loss for loss in result) and 'out/vocab.txt differs' in result
 
 
 def test_moment_is_the_file_that_is_written_or_the_last_step(place):

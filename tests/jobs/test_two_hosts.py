@@ -137,14 +137,14 @@ class Hosts:
 @pytest.fixture
 def hosts(tmp_path):
     (tmp_path / 'hosts').mkdir()
-    found = Hosts(tmp_path / 'hosts')
+    result = Hosts(tmp_path / 'hosts')
     try:
-        refused = found.join()
+        refused = result.join()
         if refused:
             pytest.skip(f'this machine does not permit two hosts: {refused}')
-        yield found
+        yield result
     finally:
-        found.part()
+        result.part()
 
 
 @needs_horovod

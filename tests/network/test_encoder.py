@@ -70,8 +70,8 @@ def test_ungated_model_equals_gluonnlp(pair):
 
 def test_ungated_model_equals_gluonnlp_without_lengths(pair):
     ids, types, _, positions = random_inputs(EVEN)
-    found = [model(ids, types, None, positions) for model in pair]
-    for ours, theirs in zip(*found):
+    result = [model(ids, types, None, positions) for model in pair]
+    for ours, theirs in zip(*result):
         assert np.abs((ours - theirs).asnumpy()).max() <= TOLERANCE * np.abs(theirs.asnumpy()).max()
 
 
@@ -90,12 +90,12 @@ def gradients(model, inputs):
     }
 
 
-def gradient_difference(found, wanted):
+def gradient_difference(result, wanted):
     """The largest difference over the largest value of any gradient: some, such as that of a key's bias, are
     zero but for rounding."""
-    assert found.keys() == wanted.keys()
+    assert result.keys() == wanted.keys()
     largest = max(np.abs(value).max() for value in wanted.values())
-    return max(np.abs(found[name] - wanted[name]).max() for name in wanted) / largest
+    return max(np.abs(result[name] - wanted[name]).max() for name in wanted) / largest
 
 
 def test_gradients_equal_gluonnlp(pair):
@@ -172,12 +172,12 @@ def test_hybridized_equals_eager(architecture, seed, gated):
 
 @pytest.mark.parametrize('gated', [False, True], ids=['ungated', 'gated'])
 def test_trainable_network_computes_the_same(gated):
-    inputs, found = random_inputs(UNEVEN), []
+    inputs, result = random_inputs(UNEVEN), []
     for trainable in (True, False):
         model = build(UNEVEN, random_parameters(UNEVEN), gated=gated, trainable=trainable)
-        found.append((outputs_of(model, inputs), gradients(model, inputs)))
-    assert relative_difference(found[0][0], found[1][0]) <= TOLERANCE
-    assert gradient_difference(found[0][1], found[1][1]) <= TOLERANCE
+        result.append((outputs_of(model, inputs), gradients(model, inputs)))
+    assert relative_difference(result[0][0], result[1][0]) <= TOLERANCE
+    assert gradient_difference(result[0][1], result[1][1]) <= TOLERANCE
 
 
 @pytest.mark.parametrize('architecture', [EVEN, UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)])
@@ -249,8 +249,8 @@ def test_weights_of_a_gated_network_are_those_of_the_plain_one():
     gated, plain = build(UNEVEN, seed=3, gated=True), build(UNEVEN, seed=3)
     assert list(named_parameters(gated)) == list(named_parameters(plain))
     assert set(named_parameters(plain)) == set(network_shapes(UNEVEN))
-    found = read_parameters(build(UNEVEN, random_parameters(UNEVEN), gated=True))
-    assert all(np.array_equal(found[name], value) for name, value in random_parameters(UNEVEN).items())
+    result = read_parameters(build(UNEVEN, random_parameters(UNEVEN), gated=True))
+    assert all(np.array_equal(result[name], value) for name, value in random_parameters(UNEVEN).items())
 
 
 def test_random_weights_follow_the_seed():
@@ -284,12 +284,12 @@ def test_dropout_follows_mxnets_seed_and_rests_in_prediction():
     inputs = random_inputs(UNEVEN)
     plain = outputs_of(build(UNEVEN, random_parameters(UNEVEN)), inputs)
     assert relative_difference(outputs_of(model, inputs), plain) <= TOLERANCE
-    found = []
+    result = []
     for seed in (1, 1, 2):
         mx.random.seed(seed)
         with autograd.train_mode():
-            found.append(outputs_of(model, inputs)['masked'])
-    assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
+            result.append(outputs_of(model, inputs)['masked'])
+    assert np.array_equal(result[0], result[1]) and not np.array_equal(result[0], result[2])
 
 
 def scalar_loss(model, inputs):
@@ -343,7 +343,7 @@ def test_frozen_weights_get_no_gradients():
 
 
 def test_gradients_of_gates_do_not_depend_on_the_weights_being_frozen():
-    found = []
+    result = []
     for frozen in (False, True):
         model = build(UNEVEN, random_parameters(UNEVEN), gated=True, trainable=not frozen)
         if frozen:
@@ -352,12 +352,12 @@ def test_gradients_of_gates_do_not_depend_on_the_weights_being_frozen():
         with autograd.record():
             loss = scalar_loss(model, random_inputs(UNEVEN))
         loss.backward()
-        found.append({key: parameter.grad().asnumpy() for key, parameter in model.gates.parameters.items()})
-    assert gradient_difference(*found) <= TOLERANCE
+        result.append({key: parameter.grad().asnumpy() for key, parameter in model.gates.parameters.items()})
+    assert gradient_difference(*result) <= TOLERANCE
 
 
 def test_gradients_of_the_mlm_head_do_not_depend_on_the_embedding_being_frozen():
-    found = []
+    result = []
     for frozen in (False, True):
         model = build(UNEVEN, random_parameters(UNEVEN))
         heads = {
@@ -370,8 +370,8 @@ def test_gradients_of_the_mlm_head_do_not_depend_on_the_embedding_being_frozen()
         with autograd.record():
             loss = scalar_loss(model, random_inputs(UNEVEN))
         loss.backward()
-        found.append({name: parameter.grad().asnumpy() for name, parameter in heads.items()})
-    assert 'decoder.3.bias' in found[0] and gradient_difference(*found) <= TOLERANCE
+        result.append({name: parameter.grad().asnumpy() for name, parameter in heads.items()})
+    assert 'decoder.3.bias' in result[0] and gradient_difference(*result) <= TOLERANCE
 
 
 def test_loss_sums_what_its_weights_count():

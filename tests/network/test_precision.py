@@ -57,7 +57,7 @@ def loss_and_gradients(architecture, precision, *, gated=False):
 @pytest.mark.parametrize('gated', [False, True], ids=['weights', 'gates'])
 @pytest.mark.parametrize('architecture', NETWORKS.values(), ids=NETWORKS)
 def test_bfloat16_losses_and_gradients_are_near_those_of_float32(architecture, gated):
-    (loss, wanted), (low_loss, found) = (
+    (loss, wanted), (low_loss, result) = (
         loss_and_gradients(architecture, name, gated=gated) for name in ('float32', 'bfloat16')
     )
     assert loss != low_loss  # it is another precision
@@ -67,9 +67,9 @@ def test_bfloat16_losses_and_gradients_are_near_those_of_float32(architecture, g
         name,
         value,
     ) in wanted.items():  # six roundings in a row on the way down two layers; tiny gradients count as noise
-        assert np.linalg.norm(found[name] - value) <= 6 * NARROW * max(np.linalg.norm(value), 1e-3 * whole), (
-            name
-        )
+        assert np.linalg.norm(result[name] - value) <= 6 * NARROW * max(
+            np.linalg.norm(value), 1e-3 * whole
+        ), name
 
 
 def test_a_processor_without_avx512_is_told_so(monkeypatch):

@@ -45,10 +45,10 @@ def assert_equal(one, other):
     assert one.architecture == other.architecture
     assert one.vocabulary.idx_to_token == other.vocabulary.idx_to_token
     assert dict(one.recipe) == dict(other.recipe) and one.progress == other.progress
-    for found, wanted in ((one.parameters, other.parameters), (one.alphas or {}, other.alphas or {})):
-        assert found.keys() == wanted.keys()
+    for result, wanted in ((one.parameters, other.parameters), (one.alphas or {}, other.alphas or {})):
+        assert result.keys() == wanted.keys()
         for name, value in wanted.items():
-            assert found[name].dtype == value.dtype and np.array_equal(found[name], value), name
+            assert result[name].dtype == value.dtype and np.array_equal(result[name], value), name
 
 
 @pytest.mark.parametrize('architecture', [network(), UNEVEN, network((1, 1, 1, 0), h=4, e=2)])
@@ -70,9 +70,9 @@ def test_model_directory_round_trip_is_lossless(tmp_path, architecture):
 def test_gates_travel_with_the_parameters(tmp_path, architecture):
     alphas = random_alphas(architecture)
     write_model(tmp_path / 'model', saved_model(architecture, alphas=alphas))
-    found = read_model(tmp_path / 'model')
-    assert found.alphas.keys() == {key for key, width in architecture.widths().items() if width}
-    assert all(np.array_equal(value, alphas[key]) for key, value in found.alphas.items())
+    result = read_model(tmp_path / 'model')
+    assert result.alphas.keys() == {key for key, width in architecture.widths().items() if width}
+    assert all(np.array_equal(value, alphas[key]) for key, value in result.alphas.items())
 
 
 def test_gates_are_named_as_the_network_names_them():
@@ -156,11 +156,11 @@ def test_flipped_bit_of_the_manifest_is_found_or_changes_nothing(damaged):
         whole[place] ^= bit
         path.write_bytes(bytes(whole))
         try:
-            found = read_model(damaged)
+            result = read_model(damaged)
         except ValueError as error:
             assert str(damaged) in str(error)
         else:
-            assert_equal(found, wanted)
+            assert_equal(result, wanted)
             written = json.loads(path.read_text())
             assert {name: written.get(name) for name in ('format', 'version', 'files')} == {
                 name: json.loads(

@@ -33,13 +33,13 @@ def test_bytes_are_those_of_mxnet_and_read_back(path, tmp_path, dtype, shape):
         str(tmp_path / 'theirs'), {name: mx.nd.array(value, dtype=dtype) for name, value in arrays.items()}
     )
     assert path.read_bytes() == (tmp_path / 'theirs').read_bytes()
-    found = read_arrays(path)
-    assert list(found) == list(arrays)
+    result = read_arrays(path)
+    assert list(result) == list(arrays)
     for name, value in arrays.items():
         assert (
-            found[name].dtype == value.dtype
-            and found[name].flags.writeable
-            and np.array_equal(found[name], value)
+            result[name].dtype == value.dtype
+            and result[name].flags.writeable
+            and np.array_equal(result[name], value)
         )
 
 
@@ -119,10 +119,10 @@ def test_damaged_file_is_refused_or_read_as_far_as_its_bytes_reach(path):
             content[chance.randrange(len(content))] = chance.choice((0, 1, 127, 255, chance.randrange(256)))
         path.write_bytes(content)
         try:
-            found = read_arrays(path)
+            result = read_arrays(path)
         except ValueError as error:
             assert 'some.params' in str(error)
             refused += 1
         else:
-            assert sum(array.nbytes for array in found.values()) < len(whole)
+            assert sum(array.nbytes for array in result.values()) < len(whole)
     assert refused > 1500

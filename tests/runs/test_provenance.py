@@ -15,9 +15,9 @@ def entries(directory):
 def test_run_notes_what_computes_it_once(tmp_path):
     for _ in range(2):
         note_origin(tmp_path, workers=2)
-    [found] = entries(tmp_path)
-    assert set(found) == {'commit', 'versions', 'machine', 'workers'} and found['workers'] == 2
-    assert found['machine'] == provenance.machine() and found['versions']['mxnet'] == '1.9.1'
+    [result] = entries(tmp_path)
+    assert set(result) == {'commit', 'versions', 'machine', 'workers'} and result['workers'] == 2
+    assert result['machine'] == provenance.machine() and result['versions']['mxnet'] == '1.9.1'
 
 
 @pytest.mark.parametrize('what', ['commit', 'versions', 'machine'])

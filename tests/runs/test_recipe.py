@@ -165,8 +165,8 @@ def test_flags_override_yaml_and_yaml_overrides_defaults(tmp_path):
     path = tmp_path / 'bread.yaml'
     path.write_text('flour: mill\nloaves: 5\nsalt: 1.0e-3\nseeds: [oats]\n')
     assert parsed([str(path)]) == Bread(Path('mill'), 5, 0.001, seeds=('oats',))
-    found = parsed([str(path), '--loaves', '7', '--seeds', 'flax, oats', '--sieve', '--sizes', '0.5,1'])
-    assert found == Bread(Path('mill'), 7, 0.001, True, seeds=('flax', 'oats'), sizes=(0.5, 1.0))
+    result = parsed([str(path), '--loaves', '7', '--seeds', 'flax, oats', '--sieve', '--sizes', '0.5,1'])
+    assert result == Bread(Path('mill'), 7, 0.001, True, seeds=('flax', 'oats'), sizes=(0.5, 1.0))
     assert parsed(['--flour', 'here', '--sieve', 'false']).sieve is False
 
 
@@ -277,9 +277,9 @@ def test_command_that_succeeds_returns_zero():
 
 def recipe_files():
     """Every recipe of pretrain/ with the dataclass of the script that reads it."""
-    found = sorted((ROOT / 'pretrain' / 'recipes').glob('*.yaml'))
-    assert found
-    return [(path, PruneRecipe if 'prune' in path.stem else PretrainRecipe) for path in found]
+    result = sorted((ROOT / 'pretrain' / 'recipes').glob('*.yaml'))
+    assert result
+    return [(path, PruneRecipe if 'prune' in path.stem else PretrainRecipe) for path in result]
 
 
 @pytest.mark.parametrize(

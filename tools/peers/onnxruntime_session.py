@@ -13,7 +13,7 @@ options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE
 options.intra_op_num_threads = int(sys.argv[2])
 options.inter_op_num_threads = 1
 session = onnxruntime.InferenceSession(sys.argv[1], options, providers=['CPUExecutionProvider'])
-names = [given.name for given in session.get_inputs()]
+names = [tensor.name for tensor in session.get_inputs()]
 
 
 def run(inputs):

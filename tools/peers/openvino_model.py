@@ -16,13 +16,13 @@ compiled = openvino.Core().compile_model(
     },
 )
 request = compiled.create_infer_request()
-names = [given.any_name for given in compiled.inputs]
+names = [tensor.any_name for tensor in compiled.inputs]
 
 
 def run(inputs):
     """Forward, down to NumPy."""
-    found = request.infer({name: inputs[name].astype(np.int64) for name in names})
-    return [np.array(found[output]) for output in compiled.outputs]
+    answer = request.infer({name: inputs[name].astype(np.int64) for name in names})
+    return [np.array(answer[output]) for output in compiled.outputs]
 
 
 serve(run, {'openvino': openvino.__version__}, int(sys.argv[3]))

@@ -26,10 +26,10 @@ def batches(arrays, part, first=0, last=None):
         padded = np.zeros(mask.shape, np.int64)
         for target, row, length in zip(padded, rows, lengths):
             target[:length] = ids[starts[row] : starts[row] + length]
-        found = {
+        batch = {
             'rows': rows,
             'input_ids': padded,
             'attention_mask': mask.astype(np.int64),
             'token_type_ids': ((columns >= seconds[rows][:, np.newaxis]) & mask).astype(np.int64),
         }
-        yield found if labels is None else {**found, 'labels': labels[rows]}
+        yield batch if labels is None else {**batch, 'labels': labels[rows]}

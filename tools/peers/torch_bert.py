@@ -26,13 +26,13 @@ def run(inputs):
     ids = torch.from_numpy(inputs['input_ids'].astype(np.int64))
     valid = torch.arange(ids.shape[1])[None] < torch.from_numpy(inputs['valid_length'])[:, None]
     with torch.inference_mode():
-        found = model(
+        answer = model(
             ids,
             attention_mask=valid.long(),
             token_type_ids=torch.from_numpy(inputs['token_types'].astype(np.int64)),
         )
-        encoded = found.last_hidden_state * valid[..., None]
-    return [encoded.numpy(), found.pooler_output.numpy()]
+        encoded = answer.last_hidden_state * valid[..., None]
+    return [encoded.numpy(), answer.pooler_output.numpy()]
 
 
 serve(run, {'torch': torch.__version__, 'transformers': transformers.__version__}, int(sys.argv[3]))

@@ -76,11 +76,11 @@ def train(model, optimizer, arrays, settings, steps):
 def predict(model, arrays, name, outputs):
     """The logits of a held-out set, shape (instances, outputs)."""
     model.eval()
-    found = np.zeros((len(arrays[f'heldout/{name}/seconds']), outputs), np.float32)
+    scores = np.zeros((len(arrays[f'heldout/{name}/seconds']), outputs), np.float32)
     with torch.inference_mode():
         for batch in batches(arrays, f'heldout/{name}'):
-            found[batch['rows']] = model(**tensors(batch)).logits.numpy()
-    return found
+            scores[batch['rows']] = model(**tensors(batch)).logits.numpy()
+    return scores
 
 
 def main(checkpoint, job, scores, settings):
@@ -110,13 +110,13 @@ def main(checkpoint, job, scores, settings):
     torch.manual_seed(settings['seed'])
     model = load(checkpoint, settings)
     optimizer = optimizer_of(model, settings)
-    found, per_epoch = {}, len(arrays['learning_rates']) // settings['epochs']
+    scores_by_epoch, per_epoch = {}, len(arrays['learning_rates']) // settings['epochs']
     for epoch in range(settings['epochs']):
         started = time.perf_counter()
         loss = train(model, optimizer, arrays, settings, range(epoch * per_epoch, (epoch + 1) * per_epoch))
         trained = time.perf_counter()
         for name in settings['heldout']:
-            found[f'{epoch + 1}/{name}'] = predict(model, arrays, name, settings['outputs'])
+            scores_by_epoch[f'{epoch + 1}/{name}'] = predict(model, arrays, name, settings['outputs'])
         print(
             json.dumps(
                 {
@@ -129,7 +129,7 @@ def main(checkpoint, job, scores, settings):
             file=answers,
         )
     seconds = time.perf_counter() - began
-    np.savez(scores, **found)
+    np.savez(scores, **scores_by_epoch)
     print(json.dumps({'seconds': seconds}), file=answers)
 
 

@@ -267,9 +267,9 @@ def distributions() -> Dict[str, bool]:
     return {path.name[: -len('.dist-info')]: intact(path) for path in site_packages().glob('*.dist-info')}
 
 
-def environment_usable(found: Dict[str, bool]) -> bool:
+def environment_usable(packages: Dict[str, bool]) -> bool:
     """Whether .venv is a whole environment of this place and Python, with an intact pip."""
-    if not recorded() or not any(name.startswith('pip-') and whole for name, whole in found.items()):
+    if not recorded() or not any(name.startswith('pip-') and whole for name, whole in packages.items()):
         return False
     try:
         return subprocess.run([str(PYTHON), '-c', ''], stderr=subprocess.DEVNULL).returncode == 0
@@ -282,20 +282,20 @@ def environment_usable(found: Dict[str, bool]) -> bool:
 
 def steps_left() -> List[Step]:
     """What is still to be done, in order; empty if .venv is complete."""
-    found = distributions()
+    packages = distributions()
     steps = []
-    if environment_usable(found):
+    if environment_usable(packages):
         record = recorded()
     else:
-        record, found = {}, {}
+        record, packages = {}, {}
         steps.append(
             Step('environment', f'making .venv with Python {platform.python_version()}', make_environment)
         )
     if record.get('packages') != sources_key() or not all(
-        found.get(name) for name in record.get('distributions', [])
+        packages.get(name) for name in record.get('distributions', [])
     ):
         steps.append(Step('packages', 'installing the pinned packages (a minute or two)', install_packages))
-    built = record.get('horovod') == horovod_key() and found.get(pin('horovod').replace('==', '-'))
+    built = record.get('horovod') == horovod_key() and packages.get(pin('horovod').replace('==', '-'))
     if with_horovod() and not built:
         steps.append(
             Step(
