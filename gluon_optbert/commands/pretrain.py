@@ -20,7 +20,7 @@ def advice(recipe: PretrainRecipe, progress: Progress) -> List[str]:
     name = 'imported_prune' if recipe.train == 'heads' else 'small_prune'
     following = f'next: {line("optbert-prune", *prune, recipe=f"pretrain/{name}")}'
     measured = progress.held_out
-    if measured is None:
+    if measured is None or not recipe.shards.is_dir():  # a finished run may be asked after its shards went
         return [following]
     guessed = frequency_loss(Shards.open(recipe.shards, split='heldout'))
     lines = [

@@ -39,8 +39,12 @@ def test_network_that_guesses_is_trained_further(shards_directory, shards, tmp_p
     assert not any('run_prune' in text for text in said)
 
 
-def test_run_without_a_measurement_has_no_figures(shards_directory, tmp_path):
-    [said] = advice(recipe_for(shards_directory, tmp_path / 'model'), Progress(step=6))
+@pytest.mark.parametrize('shards_are_there, progress', [(True, Progress(step=6)), (False, measured(1.0))])
+def test_without_a_measurement_or_shards_there_are_no_figures(
+    shards_directory, tmp_path, shards_are_there, progress
+):
+    shards = shards_directory if shards_are_there else tmp_path / 'gone'
+    [said] = advice(recipe_for(shards, tmp_path / 'model'), progress)
     assert said.startswith('next: python pretrain/run_prune.py ')
 
 
