@@ -8,15 +8,14 @@ from typing import Collection, Dict, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
-from gluonnlp.optimizer import BERTAdam  # noqa: F401  registers 'bertadam'
+from gluonnlp.optimizer import BERTAdam
 from mxnet import gluon
 
 from ..runs.failures import RunFailed
 from .distributed import Workers
 
-OPTIMIZERS = ('bertadam', 'lamb', 'adam', 'sgd')
-
-
+OF_WEIGHTS = ('bertadam', 'adamw', 'lamb')
+OPTIMIZERS = (*OF_WEIGHTS, 'adam', 'sgd')
 _PIECE = 2**19  # elements whose squares one inner product adds up in float32
 
 
@@ -85,6 +84,27 @@ def _sum_of_squares(arrays: Sequence[mx.nd.NDArray]) -> float:
     return float(mx.nd.concat(*products, dim=0).asnumpy().astype(np.float64).sum())
 
 
+@mx.optimizer.register
+class AdamW(BERTAdam):
+    """GluonNLP's BERTAdam with the moments' bias corrected (Loshchilov and Hutter, 2019, algorithm 2).
+
+    The correction of step t, sqrt(1 - beta2^t) / (1 - beta1^t), multiplies the learning rate. Weight decay is
+    divided by it, so that it stays learning rate times decay. Epsilon is added to the uncorrected root.
+    """
+
+    def _correction(self, index: int) -> float:
+        step = self._index_update_count[index]
+        return math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
+
+    def _get_lrs(self, indices: Sequence[int]) -> List[float]:
+        rates = super()._get_lrs(indices)
+        return [rate * self._correction(index) for rate, index in zip(rates, indices)]
+
+    def _get_wds(self, indices: Sequence[int]) -> List[float]:
+        decays = super()._get_wds(indices)
+        return [decay / self._correction(index) for decay, index in zip(decays, indices)]
+
+
 class Optimizer:
     """An MXNet optimizer over named parameters, whose state is arrays and numbers rather than a pickle.
 
@@ -93,7 +113,7 @@ class Optimizer:
     parameters : mapping of name to Parameter
         What is trained.
     name : str
-        One of `OPTIMIZERS`; ``bertadam`` is GluonNLP's.
+        One of `OPTIMIZERS`; ``bertadam`` is GluonNLP's, ``adamw`` the same with the moments' bias corrected.
     weight_decay : float
     decayed : collection of str
         The names of the parameters that weight decay is for, as the parameter table says; none unless given.

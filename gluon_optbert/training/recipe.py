@@ -19,7 +19,7 @@ from ..text.shards import Shards
 from ..text.vocabulary import vocabulary_hash
 from .distributed import COMPRESSIONS, Workers
 from .objective import Phase
-from .optimization import OPTIMIZERS, LossScale, Optimizer, Schedule
+from .optimization import OF_WEIGHTS, LossScale, Optimizer, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class WeightRecipe:
     output: Path = option('where the result is written')
     batch_size: int = option('instances in a batch, over all workers', 256)
     accumulate: int = option('forward and backward passes into which a worker splits its share of a batch', 1)
-    optimizer: str = option('optimizer of the weights', 'bertadam', choices=OPTIMIZERS[:2])
+    optimizer: str = option('optimizer of the weights', 'bertadam', choices=OF_WEIGHTS)
     learning_rate: float = option('peak learning rate', 1e-4)
     warmup: float = option('share of the steps in which the learning rate rises to its peak', 0.01)
     precision: str = option(

@@ -127,7 +127,7 @@ QUICK |= {
             id=f'{case[0]}-{"gates" if case[1] else "weights"}-{case[2]}',
         )
         for case in itertools.product(
-            ('float32', 'bfloat16'), (False, True), ('bertadam', 'lamb', 'adam', 'sgd')
+            ('float32', 'bfloat16'), (False, True), ('bertadam', 'adamw', 'lamb', 'adam', 'sgd')
         )
     ],
 )

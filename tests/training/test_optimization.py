@@ -56,6 +56,29 @@ def test_gradient_norm_is_exact_over_millions_of_elements():
     assert norm == pytest.approx(wanted, rel=1e-5)
 
 
+def test_adamw_corrects_the_bias_of_its_moments_and_not_the_decay():
+    generator = np.random.RandomState(1)
+    weight = generator.standard_normal(5)
+    parameter = gluon.Parameter('weight', shape=(5,))
+    parameter.initialize()
+    parameter.set_data(mx.nd.array(weight))
+    optimizer = Optimizer(
+        {'weight': parameter}, 'adamw', weight_decay=0.1, decayed=['weight'], workers=Workers()
+    )
+    first, second = np.zeros(5), np.zeros(5)
+    for step in range(1, 6):
+        gradient = generator.standard_normal(5)
+        with autograd.record():
+            loss = (parameter.data() * mx.nd.array(gradient)).sum()
+        loss.backward()
+        optimizer.update(0.01, step=step)
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        direction = first / (1 - 0.9**step) / np.sqrt(second / (1 - 0.999**step))
+        weight = weight - 0.01 * (direction + 0.1 * weight)
+    # epsilon, 1e-6, is added to the root before its correction
+    np.testing.assert_allclose(parameter.data().asnumpy(), weight, atol=1e-5)
+
+
 def test_weight_decay_spares_biases_and_layer_norms(shards, tmp_path):
     """A gradient of zero, so that decay is all that happens."""
     run = Run(shards, tmp_path, weight_decay=0.1)
