@@ -9,6 +9,7 @@ from ..architecture.architecture import Architecture
 from ..runs.scores import NOTE, exceeds, score_text
 from .page import Section, details, joined, table, tag, values
 from .run_sections import widths_table
+from .side_by_side import LAST, rows_of
 
 SHOWN = ('format', 'version', 'unit', 'task', 'metric', 'mean', 'std', 'majority', 'runs', 'seeds')
 FOLDED = {'recipe': 'Recipe', 'commit': 'Commit', 'versions': 'Versions', 'machine': 'Machine'}
@@ -47,6 +48,15 @@ def of_finetuning(data: Mapping[str, Any], path: Path) -> List[Section]:
     return [*sections, ('How it was made', joined([values(rest) if rest else '', *folded]))]
 
 
+def _is_comparison(data: Mapping[str, Any]) -> bool:
+    """Whether the values of a file are those of a comparison with a finished seed."""
+    summary, runs = data.get('summary'), data.get('runs')
+    sided = (
+        isinstance(runs, list) and bool(runs) and all(isinstance(run, dict) and 'side' in run for run in runs)
+    )
+    return sided and isinstance(summary, dict) and all(kind in summary for kind in LAST)
+
+
 def _scores(data: Mapping[str, Any]) -> Any:
     """The scores by seed, with mean, deviation and the majority class."""
     majority = data.get('majority') or {}
@@ -69,9 +79,19 @@ def _epoch_rows(run: Mapping[str, Any]) -> List[Any]:
 
 
 def of_results(data: Any) -> List[Section]:
-    """A file of results: its plain values first, then a section for each of the others."""
+    """A file of results: its plain values first, then a section for each of the others. A comparison with
+    Transformers begins with its tables.
+    """
     if not isinstance(data, dict):
         return [('Results', values(data))]
+    if _is_comparison(data):
+        try:
+            tables = [(kind.capitalize(), table(*rows_of(data, kind))) for kind in LAST]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f'a comparison that lacks something ({type(error).__name__}: {error})'
+            ) from error
+        return [*tables, *of_results({name: value for name, value in data.items() if name != 'summary'})]
     nested = {name: value for name, value in data.items() if isinstance(value, (dict, list)) and value}
     single = {name: value for name, value in data.items() if name not in nested}
     return ([('Results', values(single))] if single or not nested else []) + [

@@ -12,6 +12,7 @@ from ..runs.markdown import markdown_table
 from ..runs.scores import MARK, NOTE, score_text
 
 SIDES = {'here': 'this package', 'peer': 'Transformers'}
+LAST = {'scores': 'difference', 'seconds': 'ratio'}  # how the sides of a kind are compared
 
 
 def _paired(runs: Sequence[Mapping[str, Any]]) -> Dict[int, Dict[str, Mapping[str, Any]]]:
@@ -56,12 +57,13 @@ def table(result: Mapping[str, Any]) -> str:
     """Scores in percent beside the majority class's, then seconds, seed by seed and over all, as Markdown."""
     if not _paired(result['runs']):
         return 'no seed has been run on both sides'
-    tables = [_table(result, 'scores', 'difference'), _table(result, 'seconds', 'ratio')]
+    tables = [markdown_table(*rows_of(result, kind)) for kind in LAST]
     return '\n\n'.join(tables) + (f'\n\n{NOTE}' if f' {MARK} |' in tables[0] else '')
 
 
-def _table(result: Mapping[str, Any], kind: str, last: str) -> str:
-    """The table of a kind, with how the sides compare in its last column."""
+def rows_of(result: Mapping[str, Any], kind: str) -> Tuple[List[str], List[Tuple[Any, ...]]]:
+    """The head and the rows of a kind, `scores` or `seconds`; the last column says how the sides compare."""
+    last = LAST[kind]
     digits, majority = (2, result.get('majority') or {}) if kind == 'scores' else (1, {})
     rows: List[Tuple[Any, ...]] = []
     for name, over_all in result['summary'][kind].items():
@@ -76,4 +78,4 @@ def _table(result: Mapping[str, Any], kind: str, last: str) -> str:
         rows.append((name, 'mean', *texts, compared))
         if least is not None:
             rows.append((name, 'majority class', *[score_text(least, digits=digits)] * len(SIDES), ''))
-    return markdown_table([kind, 'seed', SIDES['here'], SIDES['peer'], last], rows)
+    return [kind, 'seed', SIDES['here'], SIDES['peer'], last], rows
