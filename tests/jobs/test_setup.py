@@ -379,7 +379,10 @@ def test_gradients_go_by_nccl_where_the_toolkit_is_that_of_mxnet(tree, tmp_path,
     monkeypatch.setenv('HOROVOD_CUDA_HOME', str(add_toolkit(tmp_path / 'cuda', version)))
     assert 'HOROVOD_CUDA_HOME' not in script.horovod_build()  # MXNet is the one for CPUs
     monkeypatch.setenv('GPU', '1')
+    for wheel in ('cublas', 'cuda_runtime', 'nccl'):
+        (script.site_packages() / 'nvidia' / wheel / 'include').mkdir(parents=True)
     build = script.horovod_build()
+    assert [Path(path).parent.name for path in build['CPATH'].split(':')] == ['cublas', 'nccl']
     assert build['HOROVOD_CUDA_HOME'] == str(tmp_path / 'cuda') and build['HOROVOD_WITH_GLOO'] == '1'
     assert (build.get('HOROVOD_GPU_OPERATIONS') == 'NCCL') == nccl == ('NCCL' in script.means())
 
