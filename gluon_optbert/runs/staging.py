@@ -77,9 +77,15 @@ def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write `content` so that `path` holds the old bytes or the new ones, never a part."""
+    """Write `content` so that `path` holds the old bytes or the new ones, never a part.
+
+    A device or a pipe, such as ``/dev/null``, is written to and stays what it is.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
     staged = path.with_name(f'.{path.name}.partial')
     try:
         with open(staged, 'wb') as file:

@@ -1,0 +1,40 @@
+"""Files are whole or absent; what is no file stays what it is."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from gluon_optbert.runs.staging import write_file
+
+
+def test_file_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / 'new' / 'result.json'
+    write_file(path, b'first')
+    write_file(path, b'second')
+    assert path.read_bytes() == b'second' and os.listdir(path.parent) == ['result.json']
+
+
+def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / 'result.json'
+    write_file(path, b'first')
+
+    def full(*_):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(os, 'fsync', full)
+    with pytest.raises(OSError, match='No space'):
+        write_file(path, b'second')
+    assert path.read_bytes() == b'first' and os.listdir(tmp_path) == ['result.json']
+
+
+def test_pipe_is_written_to_and_not_replaced(tmp_path):
+    """As root, a rename would turn /dev/null into a file for every other program."""
+    path, received = tmp_path / 'pipe', []
+    os.mkfifo(path)
+    reader = threading.Thread(target=lambda: received.append(path.read_bytes()))
+    reader.start()
+    write_file(path, b'content')
+    reader.join(timeout=10)
+    assert received == [b'content'] and stat.S_ISFIFO(path.stat().st_mode)
