@@ -606,11 +606,11 @@ def main(argv=None):
             write(recipe, records + trial.records, origin)
 
     with tempfile.TemporaryDirectory(prefix='survive-') as base:
-        made = Path(base) / 'made'
-        prepare(made)
+        inputs = Path(base) / 'made'
+        prepare(inputs)
         for name in order[: 1 + max(order.index(name) for name in recipe.commands)]:
             (Path(base) / name).mkdir()
-            trial = Trial(name, recipe, made, Path(base) / name)
+            trial = Trial(name, recipe, inputs, Path(base) / name)
             trial.in_peace()
             print(
                 f'{name}: {trial.seconds:.1f} s in peace, its files change {trial.changes} times', flush=True

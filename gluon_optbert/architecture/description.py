@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from .architecture import Architecture
 from .cost import ParameterCost, beta, count_flops, count_parameters
@@ -66,14 +66,44 @@ def _beta_lines(values: Dict[str, float]) -> List[str]:
     return lines
 
 
+def _amounts(rows: Sequence[Tuple[str, int, str]]) -> List[str]:
+    """A line for each name, number and note."""
+    return [f'  {what:<14} {amount:>18,}  {note}'.rstrip() for what, amount, note in rows]
+
+
+def _parameter_lines(parameters: Mapping[str, int]) -> List[str]:
+    """The parameters by part, and what the published rule counts."""
+    counted = parameters['published_rule']
+    rows = [
+        ('embeddings', parameters['embeddings'], ''),
+        ('attention', parameters['attention'], ''),
+        ('feed-forward', parameters['feed_forward'], ''),
+        ('total', counted, f'{counted / 1e6:.2f} M by the published rule: {COUNTING_RULE}'),
+        ('pooler', parameters['pooler'], ''),
+        ('heads', parameters['heads'], 'MLM and NSP; the decoder shares the word embedding'),
+        ('everything', parameters['everything'], ''),
+    ]
+    return ['parameters', *_amounts(rows)]
+
+
+def _flops_lines(flops: Mapping[str, int]) -> List[str]:
+    """The FLOPs by part."""
+    rows = [('embeddings', flops['embeddings'], 'the projection from e to h')] if flops['embeddings'] else []
+    rows += [
+        ('attention', flops['attention'], ''),
+        ('feed-forward', flops['feed_forward'], ''),
+        ('total', flops['total'], f'{flops["total"] / 1e9:.2f} G'),
+    ]
+    return [
+        f'FLOPs of one sequence of {flops["length"]} tokens (matrix products, two for each multiply-add; no '
+        'pooler, no heads)',
+        *_amounts(rows),
+    ]
+
+
 def readable(story: Dict[str, Any], architecture: Architecture) -> str:
-    """What `describe` found, for people."""
-    parameters, flops = story['parameters'], story['flops']
+    """What `describe` returns, for people."""
     embedding = 'e = h' if architecture.e is None else f'e = {architecture.e}'
-
-    def amounts(rows: Sequence[Tuple[str, int, str]]) -> List[str]:
-        return [f'  {what:<14} {amount:>18,}  {note}'.rstrip() for what, amount, note in rows]
-
     lines = [
         f'{story["name"]}: h = {architecture.h}, {embedding}, {len(architecture.layers)} layers, vocabulary '
         f'{architecture.vocab_size:,}, {architecture.max_length} positions, {architecture.token_types} token '
@@ -82,40 +112,9 @@ def readable(story: Dict[str, Any], architecture: Architecture) -> str:
         '',
         *_layer_lines(architecture),
         '',
-        'parameters',
-    ]
-    lines += amounts(
-        [
-            ('embeddings', parameters['embeddings'], ''),
-            ('attention', parameters['attention'], ''),
-            ('feed-forward', parameters['feed_forward'], ''),
-            (
-                'total',
-                parameters['published_rule'],
-                f'{parameters["published_rule"] / 1e6:.2f} M by the published rule: {COUNTING_RULE}',
-            ),
-            ('pooler', parameters['pooler'], ''),
-            ('heads', parameters['heads'], 'MLM and NSP; the decoder shares the word embedding'),
-            ('everything', parameters['everything'], ''),
-        ]
-    )
-    lines += [
+        *_parameter_lines(story['parameters']),
         '',
-        f'FLOPs of one sequence of {flops["length"]} tokens (matrix products, two for each multiply-add; no '
-        f'pooler, '
-        'no heads)',
-    ]
-    lines += amounts(
-        [('embeddings', flops['embeddings'], 'the projection from e to h')] if flops['embeddings'] else []
-    )
-    lines += amounts(
-        [
-            ('attention', flops['attention'], ''),
-            ('feed-forward', flops['feed_forward'], ''),
-            ('total', flops['total'], f'{flops["total"] / 1e9:.2f} G'),
-        ]
-    )
-    lines += [
+        *_flops_lines(story['flops']),
         '',
         'beta: the parameters that go with one unit of a width, over those of the dearest head',
         *_beta_lines(story['beta']),

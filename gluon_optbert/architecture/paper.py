@@ -217,32 +217,44 @@ def _misfits(values: Any) -> List[str]:
         )
     if problems:
         return problems
-    names = [column['name'] for column in values['columns']]
-    if len(set(names)) < len(names):
+    return [*_cell_problems(values), *_inference_problems(values)]
+
+
+def _cell_problems(values: Any) -> List[str]:
+    """What is wrong with columns, rows and the lists beside them."""
+    problems, width = [], len(values['columns'])
+    if len({column['name'] for column in values['columns']}) < width:
         problems.append('two columns have the same name')
     for i, row in enumerate(values['rows']):
-        if not isinstance(row, list) or len(row) != len(names):
-            problems.append(f'row {i} is not a list of {len(names)} cells')
-        elif any(isinstance(cell, bool) or not isinstance(cell, (str, int, float, absent)) for cell in row):
+        if not isinstance(row, list) or len(row) != width:
+            problems.append(f'row {i} is not a list of {width} cells')
+        elif any(
+            isinstance(cell, bool) or not isinstance(cell, (str, int, float, type(None))) for cell in row
+        ):
             problems.append(f'row {i} has a cell that is neither a word, a number nor null')
     if len(values['architectures']) != len(values['rows']):
         problems.append('architectures are not one for each row')
-    if not all(isinstance(name, (str, absent)) for name in values['architectures']):
+    if not all(isinstance(name, (str, type(None))) for name in values['architectures']):
         problems.append('an architecture is neither a name nor null')
     if not all(type(value) is int for value in values['settings'].values()):
         problems.append('a setting is not a whole number')
     if not all(isinstance(note, str) for note in values['notes']):
         problems.append('a note is not text')
+    return problems
+
+
+def _inference_problems(values: Any) -> List[str]:
+    """What is wrong with the cells that inferences speak of."""
+    names = [column['name'] for column in values['columns']]
     cells = [(row, column) for one in values['inferred'] for row in one['rows'] for column in one['columns']]
     outside = [
         cell
         for cell in cells
         if type(cell[0]) is not int or not 0 <= cell[0] < len(values['rows']) or cell[1] not in names
     ]
-    problems += [
+    if not outside and len(set(cells)) < len(cells):
+        return ['two inferences speak of the same cell']
+    return [
         f'an inference speaks of row {row!r}, column {column!r}, which is not there'
         for row, column in outside
     ]
-    if not outside and len(set(cells)) < len(cells):
-        problems.append('two inferences speak of the same cell')
-    return problems

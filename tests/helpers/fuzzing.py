@@ -274,8 +274,8 @@ def architecture_file_of_any_text(text):
     with EMPTY.copy() as directory:
         (directory / 'architecture.json').write_text(text, encoding='utf-8', errors='surrogatepass')
         with guarded(directory):
-            found = resolve(directory)
-            assert Architecture.from_json(found.to_json()) == found
+            architecture = resolve(directory)
+            assert Architecture.from_json(architecture.to_json()) == architecture
 
 
 forms = st.sampled_from(

@@ -60,12 +60,12 @@ def fuzz(prop: Any, recipe: FuzzRecipe) -> Dict[str, Any]:
 def main(argv=None):
     """Run the properties; exit status 1 if one fails."""
     recipe = parse(FuzzRecipe, argv, description=__doc__, example='python tools/fuzz.py --cases 5000')
-    found: Dict[str, Dict[str, Any]] = {}
+    outcomes: Dict[str, Dict[str, Any]] = {}
     origin = origin_here()
     origin['versions']['hypothesis'] = hypothesis.__version__
     print(markdown_table(['input', 'cases', 'seconds', None], []), flush=True)
     for prop in PROPERTIES:
-        found[prop.__name__] = result = fuzz(prop, recipe)
+        outcomes[prop.__name__] = result = fuzz(prop, recipe)
         cells = (
             prop.__name__.replace('_', ' '),
             f'{result["cases"]:,}',
@@ -73,13 +73,15 @@ def main(argv=None):
             'failed' if result['failure'] else 'held',
         )
         print(markdown_row(cells), flush=True)
-    failures = [f'{name}: {result["failure"]}' for name, result in found.items() if result['failure']]
-    print(f'\n{sum(result["cases"] for result in found.values()):,} cases, {len(failures)} properties failed')
+    failures = [f'{name}: {result["failure"]}' for name, result in outcomes.items() if result['failure']]
+    print(
+        f'\n{sum(result["cases"] for result in outcomes.values()):,} cases, {len(failures)} properties failed'
+    )
     if recipe.output:
         write_file(
             recipe.output,
             (
-                json.dumps({'recipe': to_dict(recipe), 'properties': found, **origin}, indent=1) + '\n'
+                json.dumps({'recipe': to_dict(recipe), 'properties': outcomes, **origin}, indent=1) + '\n'
             ).encode(),
         )
         print(f'wrote {recipe.output}')

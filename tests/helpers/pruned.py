@@ -54,9 +54,9 @@ def records(directory):
 
 def results(directory):
     """What has to be the same bits in two runs: all but recipes, which name their output, and times."""
-    found = {
+    digests = {
         name: digest
         for name, digest in contents(directory).items()
         if not name.endswith(('recipe.yaml', 'manifest.json', 'metrics.jsonl'))
     }
-    return found, records(directory)
+    return digests, records(directory)
