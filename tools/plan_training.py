@@ -280,7 +280,7 @@ def stage_table(recipe: PlanRecipe, architecture: Architecture, measured: Dict[s
                 f'{training_flops(architecture, stage) * recipe.batch_size / 1e12:.1f} T',
             )
         )
-    header = 'length, steps, instances, shards, times that training sees each, operations of a step'
+    header = 'length, steps, instances, shards, epochs, FLOPs per step'
     return markdown_table(header.split(', '), rows)
 
 
@@ -305,8 +305,8 @@ def step_table(recipe: PlanRecipe, architecture: Architecture) -> str:
                     f'{stage.steps * (computing + exchange) / DAY:.2f}',
                 )
             )
-    header = ['GPUs', 'length', 'sequences each', 'passes', 'weights and Adam', 'activations', 'computing']
-    return markdown_table([*header, f'exchange ({recipe.exchange:g} GB/s)', 'days'], rows)
+    header = 'GPUs, length, sequences per GPU, --accumulate, weights and Adam, activations, computing'
+    return markdown_table([*header.split(', '), f'exchange ({recipe.exchange:g} GB/s)', 'days'], rows)
 
 
 def cost_table(recipe: PlanRecipe, architecture: Architecture) -> str:
@@ -344,10 +344,11 @@ def plan(recipe: PlanRecipe) -> str:
     )
     lines += [
         '',
-        f'For comparison: BERT-base in {GLUONNLP_DAYS} days on {GLUONNLP_GPUS} GPUs, as GluonNLP reported,',
-        f'is {total / (GLUONNLP_DAYS * DAY * GLUONNLP_GPUS) / 1e12:.1f} T operations a second and GPU if it '
-        'was the same million steps; the published runs',
-        f'that the table is scaled from come to {published_speed(8, PlanRecipe().stages()[0]) / 1e12:.1f} T.',
+        f'For comparison: GluonNLP reported {GLUONNLP_DAYS} days for BERT-base on {GLUONNLP_GPUS} GPUs. If '
+        'that was the same million steps,',
+        f'each GPU did {total / (GLUONNLP_DAYS * DAY * GLUONNLP_GPUS) / 1e12:.1f} TFLOP/s. In the published '
+        'runs that the tables are scaled from, it was',
+        f'{published_speed(8, PlanRecipe().stages()[0]) / 1e12:.1f} TFLOP/s.',
         '',
         '```',
         *commands(recipe, architecture, recipe.gpus[0]),
