@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -79,13 +80,14 @@ def operators(block: Any, inputs: List[mx.nd.NDArray], repeats: int) -> Dict[str
         return 1e3 * (time.perf_counter() - began) / count
 
     passes(WARM)
-    mx.profiler.set_config(
-        profile_all=True, aggregate_stats=True, filename=os.devnull
-    )  # else a trace is left behind
-    mx.profiler.set_state('run')
-    whole = passes(repeats)
-    mx.profiler.set_state('stop')
-    rows = json.loads(mx.profiler.dumps(reset=True, format='json'))['Time']['operator']
+    # The trace goes into a file that is thrown away. MXNet replaces the file: as root, even a device.
+    with tempfile.TemporaryDirectory() as directory:
+        trace = os.path.join(directory, 'trace.json')
+        mx.profiler.set_config(profile_all=True, aggregate_stats=True, filename=trace)
+        mx.profiler.set_state('run')
+        whole = passes(repeats)
+        mx.profiler.set_state('stop')
+        rows = json.loads(mx.profiler.dumps(reset=True, format='json'))['Time']['operator']
     by_operator = {
         name: {'ms': row['Total'] / repeats, 'calls': row['Count'] / repeats} for name, row in rows.items()
     }

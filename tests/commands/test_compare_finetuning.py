@@ -27,6 +27,7 @@ from gluon_optbert.network.model import named_parameters
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.reporting.side_by_side import summarise, table
 from gluon_optbert.runs.recipe import fill
+from gluon_optbert.runs.threads import threads_here
 from gluon_optbert.tasks.features import training_batches
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import Optimizer
@@ -223,13 +224,9 @@ def test_sides_take_turns_and_are_scored_alike(start, peer, tmp_path, capsys):
         1,
         2,
     ]
-    assert (
-        result['machine']['threads'] == os.environ['OMP_NUM_THREADS']
-        and result['recipe']['learning_rate'] == 0.01
-    )
-    assert (tmp_path / 'calls').read_text() == ''.join(
-        f'{seed} {os.environ["OMP_NUM_THREADS"]} False\n' for seed in (1, 2)
-    )
+    threads = str(threads_here())
+    assert result['machine']['threads'] == threads and result['recipe']['learning_rate'] == 0.01
+    assert (tmp_path / 'calls').read_text() == ''.join(f'{seed} {threads} False\n' for seed in (1, 2))
     printed = capsys.readouterr().out
     assert table(result) in printed and f'wrote {tmp_path / "out.json"}' in printed
 
