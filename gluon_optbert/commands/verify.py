@@ -1,4 +1,4 @@
-"""Check that every round of a pruning run computes what its gated network computes, and its export too."""
+"""Check for every round of a pruning run that the cut network and its export equal the gated network."""
 
 import sys
 

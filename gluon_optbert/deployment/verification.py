@@ -40,9 +40,9 @@ class VerifyRecipe:
     """A check of a pruning run."""
 
     run: Path = option(f'run directory that {named("optbert-prune")} made')
-    shards: Optional[Path] = option('shards to take held-out batches from; by default those of the run', None)
-    batches: int = option('held-out batches to compare on', 2)
-    batch_size: int = option('instances of each', 8)
+    shards: Optional[Path] = option('shards with the held-out batches; by default those of the run', None)
+    batches: int = option('number of held-out batches to compare on', 2)
+    batch_size: int = option('instances in each of these batches', 8)
 
     def problems(self) -> List[str]:
         """What is out of range."""

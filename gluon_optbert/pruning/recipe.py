@@ -25,7 +25,7 @@ class PruneRecipe(TrainingRecipe):
 
     model: Path = option('model directory to prune')
     target: float = option(
-        "one number: share of the model's cost that is left after the last round. Has no effect beside "
+        "one number: share of the model's cost that is left after the last round. No effect together with "
         '--targets',
         0.6,
     )
@@ -51,7 +51,7 @@ class PruneRecipe(TrainingRecipe):
         'cut the widths h, k, v and f down to multiples of this; the number of heads a is never rounded', 1
     )
     drop_blocks: bool = option('allow f = 0, which removes the whole intermediate block of a layer', False)
-    objective: str = option('what the cost of a network is measured in', 'parameters', choices=OBJECTIVES)
+    objective: str = option('how the cost of a network is measured', 'parameters', choices=OBJECTIVES)
     length: int = option('tokens in a sequence, for --objective flops', 128)
     latency_model: Optional[Path] = option(
         'file written by tools/fit_latency.py, for --objective latency', None
@@ -59,7 +59,7 @@ class PruneRecipe(TrainingRecipe):
     penalty: str = option('penalty that pushes the gates alpha towards zero', 'l1', choices=PENALTIES)
     gamma: float = option('coefficient of the penalty', 1e-2)
     unweighted: bool = option(
-        'give every unit the same weight in the penalty (beta = 1), instead of one by its price', False
+        'give every unit the same weight in the penalty (beta = 1), whatever the unit costs', False
     )
     alpha_steps: Optional[int] = option(
         'steps of gate training in a round; by default 1/1000 of the pre-training steps', None
@@ -67,24 +67,25 @@ class PruneRecipe(TrainingRecipe):
     alpha_learning_rate: float = option('learning rate of the gates', 1e-2)
     alpha_optimizer: str = option('optimizer of the gates', 'adam', choices=('adam', 'sgd'))
     rotate_heads: bool = option(
-        'before the gates of a round, change the basis of every head so that its units are ordered by '
-        'strength; the network computes what it did',
+        'before the gate training of a round, change the basis of every head so that its units are ordered '
+        'by strength; the network computes the same as before',
         False,
     )
     reconstruct: bool = option(
-        'after every cut, fit each layer to what the uncut network computes, by least squares on training '
-        'text',
+        'after every cut, fit each layer to the output of the uncut layer, by least squares on training text',
         False,
     )
     teacher: Optional[str] = option(
-        'network whose scores and states recovery learns beside the labels: parent, the network that is '
-        'pruned, or a model directory',
+        'network that recovery learns from, in addition to the labels: parent (the network before pruning) '
+        'or a model directory',
         None,
     )
     label_weight: float = option('weight of the MLM and NSP losses, with --teacher', 1.0)
     teacher_score_weight: float = option("weight of the divergence from the teacher's scores", 1.0)
-    teacher_state_weight: float = option("weight of the squared difference from the teacher's states", 1.0)
-    temperature: float = option("what scores are divided by when they are compared with the teacher's", 2.0)
+    teacher_state_weight: float = option(
+        "weight of the squared difference from the teacher's hidden states", 1.0
+    )
+    temperature: float = option("both networks' scores are divided by this before they are compared", 2.0)
     recovery_steps: Optional[int] = option(
         'steps of recovery in a round; by default 1/20 of the pre-training steps', None
     )

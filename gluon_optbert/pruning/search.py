@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 class SearchRecipe(PruneRecipe):
     """A search; the recipe's own gamma, alpha_learning_rate and alpha_steps are its first trial."""
 
-    trials: int = option('trials in all, whichever process runs them', 20)
+    trials: int = option('number of trials, over all processes together', 20)
     storage: Optional[str] = option(
         'Optuna storage, such as a database URL, that several processes share; by default an SQLite '
         'file in the output',
@@ -45,9 +45,11 @@ class SearchRecipe(PruneRecipe):
         'smallest and largest gamma, drawn on a logarithmic scale', (1e-4, 1.0)
     )
     alpha_learning_rate_range: Tuple[float, ...] = option(
-        'of the gates, drawn on a logarithmic scale', (1e-3, 1e-1)
+        'smallest and largest learning rate of the gates, drawn on a logarithmic scale', (1e-3, 1e-1)
     )
-    alpha_steps_range: Tuple[int, ...] = option('steps of training the gates in a round', (10, 200))
+    alpha_steps_range: Tuple[int, ...] = option(
+        'smallest and largest number of gate training steps in a round, drawn on a linear scale', (10, 200)
+    )
 
     def problems(self) -> List[str]:
         """What is out of range."""

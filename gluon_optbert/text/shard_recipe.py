@@ -17,22 +17,24 @@ class ShardRecipe:
 
     input: Tuple[Path, ...] = option('files and directories of text, separated by commas', metavar='PATH')
     vocab: Path = option('WordPiece vocabulary, one token per line', metavar='FILE')
-    output: Path = option('directory of shards to make', metavar='DIR')
+    output: Path = option('directory to write the shards to', metavar='DIR')
     layout: str = option(
-        'layout of the text; auto looks at each file', 'auto', choices=('auto', *documents.LAYOUTS)
+        'layout of the text; auto detects it for each file', 'auto', choices=('auto', *documents.LAYOUTS)
     )
-    cased: Optional[bool] = option('keep capitals and accents; by default as the vocabulary has them', None)
+    cased: Optional[bool] = option('keep capitals and accents; by default if the vocabulary has them', None)
     max_seq_length: int = option('largest number of tokens in an instance, with [CLS] and [SEP]', 128)
     max_predictions: Optional[int] = option(
         'largest number of masked tokens in an instance; by default 20 per 128 tokens', None
     )
-    masked_share: float = option('share of the tokens that are predicted', 0.15)
+    masked_share: float = option('share of the tokens that are masked and predicted', 0.15)
     short_share: float = option('share of instances with a random shorter length', 0.1)
     dupe_factor: int = option('passes over the text, each with new pairs and masks', 5)
     whole_word_masking: bool = option('mask all pieces of a word together', False)
-    held_out: float = option('share of the documents that are set aside for evaluation; 0 for none', 0.01)
+    held_out: float = option('share of the documents that are held out for evaluation; 0 for none', 0.01)
     instances_per_shard: int = option('largest number of instances in a shard', 16384)
-    chunk_characters: int = option('characters of text that a process works on at a time', 4_000_000)
+    chunk_characters: int = option(
+        'characters of text that a process works on at a time; fewer need less memory', 4_000_000
+    )
     seed: int = option('random seed of pairs, masks, order and held-out documents', 0)
     workers: Optional[int] = option('number of processes; by default one per processor', None)
 

@@ -28,25 +28,27 @@ class WeightRecipe:
 
     output: Path = option('where the result is written')
     batch_size: int = option('instances in a batch, over all workers', 256)
-    accumulate: int = option('forward and backward passes into which a worker splits its share of a batch', 1)
+    accumulate: int = option(
+        "forward and backward passes for a worker's share of a batch; more need less memory", 1
+    )
     optimizer: str = option('optimizer of the weights', 'bertadam', choices=OF_WEIGHTS)
     learning_rate: float = option('peak learning rate', 1e-4)
     warmup: float = option('share of the steps in which the learning rate rises to its peak', 0.01)
     precision: str = option(
-        "precision of the encoder's matrix products; all else stays float32. bfloat16 needs a processor with "
-        'AVX-512; float16 is for GPUs and uses dynamic loss scaling',
+        "precision of the encoder's matrix products; everything else stays float32. bfloat16 needs a "
+        'processor with AVX-512; float16 is for GPUs and uses dynamic loss scaling',
         'float32',
         choices=TRAINING_PRECISIONS,
     )
     compression: str = option(
-        'compression of the gradients between workers; fp16 sends half the bytes',
+        'compression of the gradients between workers; fp16 rounds them and halves their bytes',
         'none',
         choices=COMPRESSIONS,
     )
     weight_decay: float = option('weight decay of all weights except biases and LayerNorms', 0.01)
     clip_norm: float = option('largest 2-norm of the gradient; a larger gradient is scaled down', 1.0)
     dropout: float = option('dropout of embeddings, attention probabilities and block outputs', 0.1)
-    log_every: int = option('steps between logged metrics', 50)
+    log_every: int = option('steps between logged metrics; 0 for the last only', 50)
     checkpoint_every: int = option('steps between checkpoints; 0 for none', 500)
     keep: int = option('number of newest checkpoints to keep, besides the best one', 2)
     resume: bool = option('continue an unfinished run from its newest checkpoint', False)
@@ -140,7 +142,7 @@ class TrainingRecipe(WeightRecipe):
     evaluate_every: int = option(
         'steps between evaluations on held-out data; 0 for only one, at the end', 1000
     )
-    evaluation_limit: int = option('number of held-out instances to evaluate on', 2048)
+    evaluation_limit: int = option('largest number of held-out instances to evaluate on', 2048)
 
     def problems(self) -> List[str]:
         """What is out of range."""
@@ -178,8 +180,8 @@ class PretrainRecipe(TrainingRecipe):
     model: Optional[Path] = option('model directory to start from instead of random weights', None)
     steps: int = option('steps of training', 1000000)
     initial_std: float = option(
-        'standard deviation of the random initial weights; small networks want more, about '
-        '0.6 over the square root of h',
+        'standard deviation of the random initial weights; small networks need a larger one, about '
+        '0.6 divided by the square root of h',
         0.02,
     )
     train: str = option(
