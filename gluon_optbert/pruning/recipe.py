@@ -123,7 +123,7 @@ class PruneRecipe(TrainingRecipe):
         if self.multiple_of > 1 and not ranks_units:
             problems.append(f'multiple_of does not go with the method {self.method}')
         if self.multiple_of > 1 and set(self.prune) == {'a'}:
-            problems.append('multiple_of rounds h, k, v and f only; leave it away with prune a')
+            problems.append('multiple_of rounds h, k, v and f only; leave it out with prune a')
         if self.drop_blocks and ('f' not in self.prune or not ranks_units):
             problems.append(
                 f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}'

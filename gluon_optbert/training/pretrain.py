@@ -45,7 +45,7 @@ def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
         )
     if recipe.train == 'heads' and not _before(start).untrained:
         raise ValueError(
-            f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave --train heads away'
+            f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave out --train heads'
         )
     return start
 
