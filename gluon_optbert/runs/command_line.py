@@ -78,7 +78,7 @@ def parser_of(
             text += f' (one of {", ".join(map(str, f.metadata["choices"]))})'
         if f.metadata['required']:
             text += ' [required]'
-        elif f.default is not None:
+        elif f.default not in (None, ()):
             shown = ','.join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
             text += f' [default: {shown}]'
         is_flag = _unwrapped(hints[f.name]) is bool
