@@ -1,7 +1,7 @@
 """Compare what two networks have learnt: linear CKA layer by layer, and linear probes of every layer.
 
-Two networks of the same widths with random weights are measured as well. They tell tokens apart, too, so only
-similarity and accuracy above theirs were learnt."""
+Two networks of the same widths with random weights are measured as well. Even these distinguish tokens, so
+only similarity and accuracy above theirs were learnt."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ class CompareRecipe:
     """What is compared, and on what."""
 
     models: Tuple[Path, ...] = option(
-        'two model directories; the same one twice shows how alike its layers are'
+        'two model directories; give one twice to compare its layers with each other'
     )
     data: Path = option(
-        'shards: their held-out instances, with [MASK] tokens; a text with a sequence in each line; a .tsv '
-        'with a header: that of a task of GLUE, or one or two sentences and a label; or with --task a file '
-        'of that task, or the directory of all tasks: its training file'
+        'a directory of shards, whose held-out instances have [MASK] tokens; a text file with one sequence '
+        'per line; a .tsv file whose header is that of a GLUE task, or names one or two sentences and a '
+        'label; with --task, a file of the task, or the directory of all tasks for its training file'
     )
     output: Path = option('directory to write')
     instances: int = option(
-        'number of sequences at most; they should have many more tokens than a layer has units', 512
+        'largest number of sequences; they need many more tokens than a layer has units', 512
     )
-    length: int = option('number of tokens that a longer sequence is cut to', 128)
-    batch_size: int = option('sequences that are computed together', 16)
+    length: int = option('largest number of tokens of a sequence; longer ones are cut', 128)
+    batch_size: int = option('sequences in a batch', 16)
     probes: bool = option('whether to train probes', True)
-    words: int = option('number of words of a probing task at most', 4000)
+    words: int = option('largest number of words of a probing task', 4000)
     task: Optional[str] = option(
         'task whose labels are probed: SST-2, MNLI … or a JSON file as for finetune/run_glue.py', None
     )

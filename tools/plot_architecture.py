@@ -1,6 +1,5 @@
-"""Draw the widths across the layers, the gates and the loss against the size of pruning runs, and of the
-paper.
-"""
+"""Plot pruning runs: the widths of every layer, the gates, and the loss against size. With --paper also plot
+figures of the paper."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         type=Path,
         required=True,
         metavar='DIR',
-        help='where PNG and SVG files go; those of the same name are replaced',
+        help='directory for PNG and SVG files; files of the same name are replaced',
     )
     arguments = parser.parse_args(argv)
     if not arguments.runs and not arguments.paper:

@@ -1,5 +1,5 @@
-"""One page of HTML that opens from disk without network: how much smaller, faster and worse pruned networks
-are than the network they were cut from, and everything that runs, models, results and tables tell.
+"""Make one HTML page: how much worse, smaller and faster pruned networks are than their base, and everything
+else about runs, models, results and tables. The page opens from disk and loads nothing.
 """
 
 import sys

@@ -24,7 +24,7 @@ from .starting import command, line, what_to_export
 class ExportRecipe:
     """What to export, and where to."""
 
-    model: Path = option('model directory, with gates or without')
+    model: Path = option('model directory to export')
     output: Path = option('deployment directory to write')
     head: Optional[str] = option(
         'what the export computes. encoder: encoded tokens and pooled output; pretraining: NSP and MLM '
@@ -35,24 +35,23 @@ class ExportRecipe:
     )
     precision: str = option("precision of the encoder's matrix products", 'float32', choices=PRECISIONS)
     calibrate: Optional[Path] = option(
-        'text that int8 takes its value ranges from, as --calibration says; similar to what will be read: a '
-        'sentence on each line, or two with a tab between, or another file that '
-        f'{named("optbert-predict")} reads',
+        'file of text for int8, similar to what the network will read, in any format of '
+        f'{named("optbert-predict")}; the ranges of the values are measured on it',
         None,
     )
-    calibration_lines: int = option('number of lines of the text of --calibrate to use', 256)
+    calibration_lines: int = option('number of lines of the --calibrate file to use', 256)
     calibration: str = option(
-        'how the value ranges are chosen from the text of --calibrate. naive: smallest and largest value; '
+        'how the ranges are chosen from the --calibrate file. naive: smallest and largest value; '
         'entropy: least KL divergence',
         'naive',
         choices=METHODS,
     )
     labelled: Optional[Path] = option(
-        'labelled text, to compare the score with that of float32: a file of the task with its header, as '
-        "GLUE's dev.tsv; SQuAD's JSON; or on each line text, tab, label",
+        'labelled text, to compare the scores of the export and of float32: a file of the task with its '
+        "header, as GLUE's dev.tsv; SQuAD's JSON; or on each line text, tab, label",
         None,
     )
-    onnx: bool = option('also write model.onnx, in float32', False)
+    onnx: bool = option('also write model.onnx; float32 only', False)
     alphas: Optional[Path] = option(
         'alphas.npz with gates to fold into the parameters first; units whose gate is zero are cut', None
     )

@@ -39,27 +39,27 @@ class PredictRecipe:
         None,
         choices=FORMATS,
     )
-    batch_size: int = option('sequences that are computed together', 32)
+    batch_size: int = option('sequences in a batch', 32)
     ahead: int = option(
-        'batches that are read ahead and sorted by length, to save padding; with 1 the first answer comes '
-        'soonest',
+        'number of batches to read ahead and sort by length, which saves padding; with 1 the first answer '
+        'comes soonest',
         16,
     )
     embed: Optional[Path] = option(
-        'file of embeddings to write instead, a NumPy array with a row for each text; they come from the '
+        'NumPy file to write the embeddings to, one row for each text, instead of predicting; needs the '
         'export of an encoder',
         None,
         metavar='OUT.npy',
     )
     pooling: str = option(
-        'which embedding of a text: the mean of its tokens, or its first token, [CLS]',
-        'mean',
-        choices=POOLINGS,
+        'embedding of a text: the mean of its tokens, or its first token, [CLS]', 'mean', choices=POOLINGS
     )
-    normalise: bool = option('whether embeddings have the length 1, so that their products are cosines', True)
+    normalise: bool = option(
+        'whether embeddings are scaled to length 1, so that their dot products are cosines', True
+    )
     null_threshold: Optional[float] = option(
-        'for question answering: no answer is predicted if its score exceeds that of the best answer by more '
-        'than this; by default as in fine-tuning',
+        'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '
+        'more than this; by default as in fine-tuning',
         None,
     )
 

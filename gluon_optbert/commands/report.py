@@ -1,5 +1,5 @@
-"""One page of HTML that opens from disk without network: how much smaller, faster and worse pruned networks
-are than the network they were cut from, and everything that runs, models, results and tables tell.
+"""Make one HTML page: how much worse, smaller and faster pruned networks are than their base, and everything
+else about runs, models, results and tables. The page opens from disk and loads nothing.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class ReportRecipe:
     """What is reported, and where to."""
 
     runs: Tuple[Path, ...] = option(
-        'directories of pruning runs, fine-tuning runs, models, searches, comparisons or tables, or results '
-        'as JSON'
+        'result files, or directories of pruning runs, fine-tuning runs, models, searches, comparisons and '
+        'tables'
     )
-    output: Path = option('the page to write')
-    time: bool = option('whether to measure the time of a forward pass of the networks, in turn', True)
+    output: Path = option('HTML file to write')
+    time: bool = option('whether to time a forward pass of every network, in turn', True)
 
 
 def read_networks(paths: Sequence[Path], labels: Sequence[str], runs: Sequence[Run]) -> List[Measured]:

@@ -23,8 +23,8 @@ class ScoreRecipe:
     task: str = option('SQuAD1.1, SQuAD2.0, a task of GLUE, or a JSON file that describes a task')
     data: Path = option('labelled file: dev.tsv of the task, or dev-v2.0.json of SQuAD')
     null_odds: Optional[Path] = option(
-        'null_odds.json of SQuAD 2.0: how much speaks for no answer, by question id; it gives the best '
-        'thresholds',
+        'null_odds.json of a run on SQuAD 2.0, to find the best thresholds; its answers.json must then be '
+        'the --predictions',
         None,
     )
 

@@ -29,7 +29,7 @@ class GlueRecipe(FineTuneRecipe):
     task: str = option(
         'MNLI, MRPC, SST-2, RTE, CoLA, QNLI, QQP, STS-B, WNLI, or a JSON file that describes another'
     )
-    max_length: int = option('tokens of an instance; what is longer is cut', 128)
+    max_length: int = option('largest number of tokens of an instance; longer ones are cut', 128)
 
     def problems(self) -> List[str]:
         """What is out of range."""

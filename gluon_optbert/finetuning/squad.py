@@ -30,16 +30,19 @@ class SquadRecipe(FineTuneRecipe):
     """Fine-tuning on SQuAD."""
 
     version: str = option(
-        'of the data set; in 2.0 a question may have no answer', '1.1', choices=('1.1', '2.0')
+        'version of SQuAD; in 2.0 a question may have no answer', '1.1', choices=('1.1', '2.0')
     )
-    learning_rate: float = option('its peak', 5e-5)
-    max_length: int = option('tokens of a window with its question', Reading.max_length)
-    stride: int = option('tokens from the beginning of a window to that of the next', Reading.stride)
-    max_question: int = option('tokens that a question is cut to', Reading.max_question)
-    max_answer: int = option('tokens of an answer at most', Reading.max_answer)
-    n_best: int = option('answers to keep of each question', Reading.n_best)
+    learning_rate: float = option('peak learning rate', 5e-5)
+    max_length: int = option('tokens of a window, question included', Reading.max_length)
+    stride: int = option('tokens between the starts of successive windows', Reading.stride)
+    max_question: int = option(
+        'largest number of tokens of a question; longer ones are cut', Reading.max_question
+    )
+    max_answer: int = option('largest number of tokens of an answer', Reading.max_answer)
+    n_best: int = option('number of answers per question in nbest.json', Reading.n_best)
     null_threshold: float = option(
-        'how far the score of no answer must be above that of the best one to win, in 2.0', 0.0
+        'for 2.0: "no answer" is predicted if its score exceeds that of the best answer by more than this',
+        0.0,
     )
 
     def problems(self) -> List[str]:

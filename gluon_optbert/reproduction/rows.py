@@ -42,27 +42,28 @@ def task_names(table: PaperTable) -> List[str]:
 class TableRecipe:
     """A results table of the paper."""
 
-    table: int = option('its number in the paper', choices=TABLES)
-    output: Path = option('where everything is written')
-    base: Optional[Path] = option('model directory that stands where BERT-base stands in the paper', None)
+    table: int = option('number of the table in the paper', choices=TABLES)
+    output: Path = option('directory to write')
+    base: Optional[Path] = option('model directory that takes the place of BERT-base', None)
     shards: Optional[Path] = option(f'directory of shards that {named("optbert-make-shards")} made', None)
     rows: Tuple[str, ...] = option('rows to run, such as optbert-h,bert-l; by default all', ())
     tasks: Tuple[str, ...] = option('tasks to run, such as mrpc,squad-v1.1; by default all of the table', ())
-    seeds: Tuple[int, ...] = option('of fine-tuning; mean and deviation are over them', (1, 2, 3))
+    seeds: Tuple[int, ...] = option(
+        'random seeds of fine-tuning; mean and standard deviation are over them', (1, 2, 3)
+    )
     epochs: Optional[int] = option('passes over a training set; by default as --glue and --squad say', None)
     data_glue: Optional[Path] = option(
-        'directory of GLUE in the official layout; without it GluonNLP fetches it', None
+        'directory of GLUE in the official layout; by default GluonNLP downloads it', None
     )
     data_squad: Optional[Path] = option(
-        'directory of SQuAD in the official layout; without it GluonNLP fetches it', None
+        'directory of SQuAD in the official layout; by default GluonNLP downloads it', None
     )
     scale: float = option(
-        'factor, at most 1, on the steps of gates and of recovery and on the training instances of every '
-        'task, '
-        'rounded up; epochs stay',
+        'factor, at most 1, on the steps of gate training and of recovery and on the number of training '
+        'instances of every task, rounded up; epochs are not scaled',
         1.0,
     )
-    alpha_steps: Optional[int] = option('steps of training the gates in a round, before --scale', None)
+    alpha_steps: Optional[int] = option('steps of gate training in a round, before --scale', None)
     recovery_steps: Optional[int] = option('steps of recovery in a round, before --scale', None)
     pruning: Optional[Path] = option(
         f'YAML file with further settings of {named("optbert-prune")}; method, widths and target are '
@@ -78,8 +79,10 @@ class TableRecipe:
     dry_run: bool = option(
         'measure a few steps, say what would be run and how long it takes, and write nothing', False
     )
-    render: bool = option('only make the tables and plots anew, from the results so far', False)
-    resume: bool = option('go on with an unfinished table', False)
+    render: bool = option('only render the tables and plots again, from the results so far', False)
+    resume: bool = option(
+        'continue an unfinished table; --rows and --tasks may differ from call to call', False
+    )
 
     def problems(self) -> List[str]:
         """What is missing, unknown or out of range."""
