@@ -36,7 +36,7 @@ and a `LayerDims` with the other widths for each layer. `ParameterCost`, `FlopsC
 compute the cost of an architecture and the price of one unit of each width.
 
 MXNet, Horovod and NumPy are imported at the first use of a name that needs them. Only jobs of several workers
-need Horovod, such as ``horovodrun -np 4 optbert-prune …``.
+need Horovod, such as ``horovodrun --gloo -np 4 optbert-prune …``.
 """
 
 from .runs import threads as _threads

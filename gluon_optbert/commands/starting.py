@@ -32,7 +32,7 @@ def line(name: str, *words: object, recipe: Optional[str] = None, workers: int =
         start, first = [name], [stem] if recipe else []
     else:
         start, first = ['python', program], [f'{folder}/recipes/{stem}.yaml'] if recipe else []
-    started = ['horovodrun', '-np', workers] if workers > 1 else []
+    started = ['horovodrun', '--gloo', '-np', workers] if workers > 1 else []
     return ' '.join(shlex.quote(str(word)) for word in [*started, *start, *first, *words])
 
 

@@ -100,7 +100,7 @@ def test_models_of_runs_are_listed_the_likeliest_first(tmp_path):
 
 def test_workers_stand_before_the_command(monkeypatch):
     monkeypatch.setattr('sys.argv', ['optbert-prune'])
-    assert starting.line('optbert-prune', 'x', workers=4) == 'horovodrun -np 4 optbert-prune x'
+    assert starting.line('optbert-prune', 'x', workers=4) == 'horovodrun --gloo -np 4 optbert-prune x'
 
 
 @pytest.mark.parametrize('program', ['optbert-prune', 'pretrain/run_prune.py'])
