@@ -124,7 +124,11 @@ class CompareRecipe(_Shared):
 
     checkpoint: Path = option('Hugging Face directory that the model directory was imported from')
     peer: Path = option('Python interpreter of an environment with torch and transformers')
-    peer_batches: str = option('those that Transformers trains on', 'same', choices=('same', 'shuffled'))
+    peer_batches: str = option(
+        'batches that Transformers trains on: the same as this package, or shuffled ones of its own',
+        'same',
+        choices=('same', 'shuffled'),
+    )
     output: Path = option('JSON file to write')
     resume: bool = option('make only the runs that an unfinished comparison lacks', False)
 
