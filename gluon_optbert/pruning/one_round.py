@@ -32,7 +32,7 @@ from ..training.reporter import Reporter
 from .gate_training import train_gates
 from .methods import METHODS, Cut
 from .recipe import PruneRecipe
-from .reconstruct import reconstruct, sample, tokens_wanted
+from .reconstruct import TOKENS_PER_INPUT, reconstruct, sample, tokens_wanted
 from .report import MORE, Round, explain, unclear
 from .rotate import rotated
 
@@ -96,9 +96,9 @@ class Job:
             self.workers,
         )
 
-    def text(self, current: SavedModel, number: int) -> List[Batch]:
+    def text(self, tokens: int, number: int) -> List[Batch]:
         """What a round's rotation and reconstruction read: the batches of its gates, and those after them."""
-        return sample(self.shards['train'], self.phase('text', number), tokens_wanted(current), self.workers)
+        return sample(self.shards['train'], self.phase('text', number), tokens, self.workers)
 
     def write(self, directory: Path, model: SavedModel, progress: Progress, **more: Any) -> None:
         """Write a model directory of a round, with the recipe of the run."""
@@ -187,7 +187,7 @@ def _rotated(job: Job, current: SavedModel, number: int) -> SavedModel:
         return current
     directory = job.directory(number) / 'rotated'
     if not directory.is_dir():
-        turned = rotated(current, job.text(current, number), job.workers)
+        turned = rotated(current, job.text(TOKENS_PER_INPUT * current.architecture.h, number), job.workers)
         if job.workers.first:
             job.write(directory, turned, Progress(round=number))
         job.workers.barrier(f'rotated.{number}')
@@ -201,7 +201,7 @@ def _reconstructed(job: Job, current: SavedModel, shrunk: SavedModel, number: in
     directory = job.directory(number) / 'reconstructed'
     if not directory.is_dir():
         chosen = read_selection(job.directory(number) / 'selection.json')
-        text = job.text(current, number)
+        text = job.text(tokens_wanted(shrunk), number)
         repaired = reconstruct(current, shrunk, chosen, text, workers=job.workers)
         if job.workers.first:
             job.write(directory, repaired, Progress(round=number))

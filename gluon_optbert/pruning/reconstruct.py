@@ -42,7 +42,7 @@ TOKENS_PER_INPUT = 10  # of the widest product
 
 
 def tokens_wanted(model: SavedModel) -> int:
-    """How many tokens a reconstruction of a network reads: ten for every input of its widest product."""
+    """How many tokens the reconstruction of a cut network reads: ten for each input of its widest product."""
     architecture = model.architecture
     widest = max(max(dims.a * dims.v, dims.f) for dims in architecture.layers)
     return TOKENS_PER_INPUT * max(architecture.h, widest)
