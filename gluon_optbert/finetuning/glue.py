@@ -11,9 +11,9 @@ import numpy as np
 
 from ..network.saved_model import SavedModel
 from ..runs.recipe import checked, option
-from ..tasks.examples import Examples, read_examples, read_sets, submission
+from ..tasks.examples import Examples, majority_scores, read_examples, read_sets, submission
 from ..tasks.features import Features, make_reader
-from ..tasks.metrics import majority_score, score
+from ..tasks.metrics import score
 from ..tasks.task import Task, find_task, official_files
 from ..training.distributed import Workers
 from .exercise import Exercise, check_length, data_directory
@@ -105,11 +105,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         test={name: ready(examples) for name, examples in test.items()},
         files=files,
         samples={name: len(examples) for name, examples in {'train': train, **heldout, **test}.items()},
-        majority={
-            f'{name}/{metric}': value
-            for name, examples in heldout.items()
-            for metric, value in majority_score(task.metrics, examples.labels).items()
-        },
+        majority=majority_scores(task, heldout),
     )
 
 

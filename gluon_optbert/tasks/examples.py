@@ -219,11 +219,10 @@ def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: boo
     return sets
 
 
-def majority_scores(task: Task, data: Path) -> Dict[str, float]:
-    """The scores of always giving the commonest answer of each development set that is there, in percent, by
-    the names of a fine-tuning result: ``dev/accuracy``. `metrics.majority_score` says what they are.
+def majority_scores(task: Task, sets: Mapping[str, Examples]) -> Dict[str, float]:
+    """The scores of always giving the commonest answer of each set, in percent, by the names of a fine-tuning
+    result: ``dev/accuracy``. `metrics.majority_score` says what they are.
     """
-    sets = read_sets(task, data, task.dev, labelled=True)
     return {
         f'{name}/{metric}': value
         for name, examples in sets.items()

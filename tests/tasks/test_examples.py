@@ -157,7 +157,8 @@ def test_majority_of_every_development_set_has_the_names_of_a_result(tmp_path):
     rows = 'a\tb\tneutral\n' * 2 + 'a\tb\tentailment\n'
     write(tmp_path / 'MNLI' / 'dev_matched.tsv', header + rows)
     write(tmp_path / 'MNLI' / 'dev_mismatched.tsv', header + 'a\tb\tneutral\n')
-    assert majority_scores(find_task('MNLI'), tmp_path) == {
+    task = find_task('MNLI')
+    assert majority_scores(task, read_sets(task, tmp_path, task.dev, labelled=True)) == {
         'dev_matched/accuracy': pytest.approx(200 / 3),
         'dev_mismatched/accuracy': 100,
     }
@@ -173,7 +174,8 @@ def test_majority_of_every_development_set_has_the_names_of_a_result(tmp_path):
     ],
 )
 def test_majority_of_real_development_sets(name, wanted):
-    assert majority_scores(find_task(name), GLUE) == pytest.approx(wanted)
+    task = find_task(name)
+    assert majority_scores(task, read_sets(task, GLUE, task.dev, labelled=True)) == pytest.approx(wanted)
 
 
 def test_first_rows():
