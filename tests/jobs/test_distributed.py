@@ -24,8 +24,9 @@ from helpers.pretrained import values_for as pretraining_values
 from helpers.pruned import alphas_of, records, selection_of
 from helpers.pruned import recipe_for as pruning_recipe
 from helpers.pruned import values_for as pruning_values
-from helpers.tiny import ROOT
+from helpers.tiny import ROOT, outputs_of, random_inputs, relative_difference
 
+from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
@@ -200,11 +201,14 @@ def test_two_workers_repair_and_learn_from_a_teacher_as_one(bases, shards_direct
     prune(fill(PruneRecipe, values[0]))
     done = horovodrun('-c', PRUNING, 2, json.dumps(values[1]))
     assert done.returncode == 0, done.stderr
-    for stage in ('rotated', 'shrunk', 'reconstructed', 'model'):
+    # Sums run in another order. A bias is the difference of two larger numbers, so outputs are compared; Adam
+    # makes of a small gradient, and of its rounding, a step of full length.
+    for stage, tolerance in (('rotated', 1e-5), ('shrunk', 1e-5), ('reconstructed', 1e-5), ('model', 1e-3)):
         one, two = (read_model(tmp_path / name / 'round-1' / stage) for name in ('one', 'two'))
-        for name, value in one.parameters.items():
-            largest = np.abs(value).max()
-            np.testing.assert_allclose(two.parameters[name], value, atol=1e-3 * largest, err_msg=name)
+        assert one.architecture == two.architecture
+        inputs = random_inputs(one.architecture)
+        outputs = [outputs_of(build(saved.architecture, saved.parameters), inputs) for saved in (one, two)]
+        assert relative_difference(*outputs) < tolerance, stage
 
 
 def has_mpi():
