@@ -9,6 +9,7 @@ from helpers.tiny import run
 import benchmark_waiting as tool  # isort: skip
 
 
+@pytest.mark.slow
 def test_every_way_is_timed_alone_and_beside_a_busy_program(tmp_path):
     done = run(
         'tools/benchmark_waiting.py',
