@@ -89,7 +89,7 @@ def test_child_of_a_killed_process_holds_nothing(tmp_path):
         process.wait()
         os.kill(child, 0)  # it lives
         with locked(tmp_path / 'run'):
-            pass
+            assert json.loads(lock_file(tmp_path / 'run').read_text())['process'] == os.getpid()
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -133,7 +133,9 @@ def test_no_worker_goes_on_where_the_first_has_no_lock(holder, tmp_path):
 
 def test_only_the_first_worker_takes_the_lock(tmp_path):
     with locked(tmp_path / 'run', Ranks(first=True)), locked(tmp_path / 'run', Ranks(first=False)):
-        pass
+        assert lock_file(tmp_path / 'run').exists()
+    with locked(tmp_path / 'run', Ranks(first=False)):
+        assert not lock_file(tmp_path / 'run').exists()
 
 
 def test_output_below_a_file_is_refused_by_name(tmp_path):
