@@ -2,10 +2,13 @@
 of its own.
 
 A network is a deployment directory, or the name of an architecture, which is exported with random weights.
-The peers compute the network of the first, which has to be in float32, with its weights: onnxruntime and
-openvino from its model.onnx, torch (Transformers) and gluonnlp from its parameters if its layers are those of
-a plain BERT. A network is first compared with the first, so that what is timed computes the same. Their
-environments are made by
+bert_base:int8 exports it in another precision. --engines says what computes a directory: plain MXNet, ONNX
+Runtime and OpenVINO from its ONNX files, or this package's Predictor with the engine that it chooses.
+
+The peers compute the network of the first directory, which has to be in float32, with its weights. ONNX
+Runtime and OpenVINO read its model.onnx, or what their own tools make of it in eight bits. torch
+(Transformers) and gluonnlp take its parameters, if its layers are those of a plain BERT. Every network is
+first compared with the first, so that what is timed computes the same. The peers' environments are made by
 
     python tools/peers/install.py peers
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
 
 # isort: split
+import contextlib
 import dataclasses
 import json
 import os
@@ -24,46 +28,23 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple
 
-import mxnet as mx
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
+from latency_tables import beside_table, draw, fastest, fastest_table, orders_table, table
+from timed_networks import ENGINES, PEERS, Starter, Timed, check_same, padding_orders, random_export
+from workers import PAUSE, Worker, busy_program
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
-from gluon_optbert.architecture.named import resolve
-from gluon_optbert.architecture.parameters import parameter_table
-from gluon_optbert.deployment.directory import PARAMETERS, SYMBOL, Deployment, read_deployment
-from gluon_optbert.deployment.export import export, relative_difference
-from gluon_optbert.deployment.onnx_export import ONNX
-from gluon_optbert.importing.name_maps import names_in
-from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.running import random_feed
-from gluon_optbert.network.saved_model import SavedModel
-from gluon_optbert.reporting.figures import FORMATS, MARKERS, OKABE_ITO, STYLE
+from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.runs.threads import threads_here
-from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
 
-PEERS = {
-    'onnxruntime': ('onnx', 'onnxruntime_session.py'),
-    'openvino': ('onnx', 'openvino_model.py'),
-    'torch': ('torch', 'torch_bert.py'),
-    'gluonnlp': (None, 'gluonnlp_bert.py'),
-}  # environment and worker
-SAME = {
-    'float32': 1e-3,
-    'int8': 1.0,
-    'bfloat16': 0.2,
-}  # the largest difference at which it is still the same network
+_ORDERS_REPEATS = 3  # of the passes over all batches of --texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +52,29 @@ class LatencyBenchmarkRecipe:
     """What is timed."""
 
     deployments: Tuple[Path, ...] = option('deployment directories or names of architectures, one or more')
+    engines: Tuple[str, ...] = option(
+        'what computes the directories: mxnet; onnxruntime and openvino, which read their ONNX files; '
+        'openvino-bfloat16, which computes the rest in bfloat16; predictor, with the engine that it chooses',
+        ('mxnet',),
+        choices=ENGINES,
+    )
     against: Tuple[str, ...] = option('peers to time the first of them in', (), choices=tuple(PEERS))
     peers: Path = option(
         "directory of the peers' environments, made by tools/peers/install.py", Path('peers')
     )
     batches: Tuple[int, ...] = option('numbers of sequences', (1, 8))
     lengths: Tuple[int, ...] = option('tokens of a sequence', (128,))
+    calibrate: Optional[Path] = option(
+        "text for the peers' quantisation, in any format of predict.py; random tokens without", None
+    )
+    texts: Optional[Path] = option(
+        'text, in any format of predict.py: times batches of its sentences as well, padded to the longest of '
+        'all, to the longest of each batch, and sorted by length',
+        None,
+    )
+    texts_batch: int = option('sentences in a batch of --texts', 32)
+    texts_limit: int = option('sentences of --texts to use', 512)
+    busy: bool = option('times every shape a second time beside a program that keeps a core busy', False)
     threads: Optional[int] = option('threads of each; by default the physical cores', None)
     repeats: int = option('timed passes of each at each shape', 30)
     output: Optional[Path] = option('JSON file to write, the table as Markdown beside it', None)
@@ -84,108 +82,22 @@ class LatencyBenchmarkRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        values = (*self.batches, *self.lengths, self.repeats, self.threads or 1)
+        counts = (self.repeats, self.threads or 1, self.texts_batch, self.texts_limit)
+        values = (*self.batches, *self.lengths, *counts)
         problems = (
             []
             if min(values, default=0) >= 1
-            else ['batches, lengths, threads and repeats must be at least 1']
+            else ['batches, lengths, threads, repeats, texts_batch and texts_limit must be at least 1']
         )
+        if self.engines[:1] != ('mxnet',):
+            problems.append('engines: the first has to be mxnet, with which the others are compared')
         return problems + ([] if self.deployments else ['give a deployment directory'])
 
 
-def random_export(name: str, output: Path, *, onnx: bool) -> Path:
-    """A float32 export of an architecture given by name, with random weights."""
-    architecture = resolve(name)
-    words = [*SPECIAL_TOKENS, *(f'word{i}' for i in range(architecture.vocab_size - len(SPECIAL_TOKENS)))]
-    saved = SavedModel(
-        architecture, read_parameters(build(architecture, trainable=False)), vocabulary_of(words)
-    )
-    export(saved, output, onnx=onnx)
-    return output
-
-
-def megabytes(*paths: Path) -> float:
-    """What files take on disk, in millions of bytes."""
-    return sum(path.stat().st_size for path in paths) / 1e6
-
-
-def trained_weights(directory: Path, deployment: Deployment) -> Dict[str, np.ndarray]:
-    """The weights of a float32 export by GluonNLP's names: no filters added, the attention's scale out of the
-    queries again.
-    """
-    table = parameter_table(deployment.architecture)
-    arrays = {
-        name[len('arg:') :]: value.asnumpy()
-        for name, value in mx.nd.load(str(directory / PARAMETERS)).items()
-    }
-    scale = deployment.architecture.layers[0].k ** 0.5
-    return {
-        name: value[tuple(map(slice, table[name].shape))] * (scale if table[name].attention_scale else 1)
-        for name, value in arrays.items()
-    }
-
-
-def start_peer(
-    peer: str, recipe: LatencyBenchmarkRecipe, first: Path, deployment: Deployment, threads: int, place: Path
-) -> Worker:
-    """The process of a peer, with the weights of the first directory."""
-    environment, script = PEERS[peer]
-    python = peer_python(recipe.peers, environment)
-    vocab_size = deployment.architecture.vocab_size
-    words = [python, SCRIPTS / script]
-    if environment == 'onnx':
-        if not (first / ONNX).is_file():
-            raise FileNotFoundError(f'{first / ONNX}: {peer} reads it; export with --onnx')
-        return Worker(
-            peer,
-            [*words, (first / ONNX).absolute(), threads, vocab_size],
-            threads=threads,
-            size_mb=megabytes(first / ONNX),
-        )
-    if deployment.kind != 'encoder':
-        raise ValueError(
-            f'{first}: {peer} computes exports of an encoder only, this is one of {deployment.kind}'
-        )
-    theirs, gluon = uniform_config(deployment.architecture)
-    arrays, path = trained_weights(first, deployment), place / f'{peer}.npz'
-    if peer == 'torch':
-        names = names_in('Hugging Face', len(deployment.architecture.layers))
-        arrays = {names[name]: value for name, value in arrays.items()}
-    np.savez(path, **arrays)
-    return Worker(
-        peer,
-        [*words, path, threads, vocab_size, json.dumps(theirs if peer == 'torch' else gluon)],
-        threads=threads,
-        size_mb=megabytes(path),
-    )
-
-
-def check_same(workers: Sequence[Worker], deployment: Deployment, place: Path) -> Dict[str, float]:
-    """The largest relative difference of each network's outputs from the first's.
-
-    Raises
-    ------
-    RunFailed
-        If it is so large that another network must be computed.
-    """
-    np.savez(
-        place / 'feed.npz',
-        **random_feed(deployment.architecture, batch=3, length=min(24, deployment.architecture.max_length)),
-    )
-    differences, wanted = {}, None
-    for i, worker in enumerate(workers):
-        worker.ask(feed=str(place / 'feed.npz'), outputs=str(place / f'{i}.npz'))
-        with np.load(place / f'{i}.npz') as outputs:
-            arrays = [outputs[name] for name in outputs.files]
-        if wanted is None:
-            wanted = arrays
-        elif len(arrays) == len(wanted) and all(a.shape == b.shape for a, b in zip(arrays, wanted)):
-            differences[worker.name] = max(relative_difference(a, b) for a, b in zip(arrays, wanted))
-            if worker.name in PEERS and not differences[worker.name] <= SAME[worker.precision]:
-                raise RunFailed(
-                    f'{worker.name} computes another network: off by {differences[worker.name]:.1e}'
-                )
-    return differences
+def summary(values: Sequence[float]) -> Dict[str, float]:
+    """Median, percentiles and smallest of some milliseconds."""
+    low, median, high = np.percentile(values, [10, 50, 90])
+    return {'median_ms': median, 'p10_ms': low, 'p90_ms': high, 'min_ms': min(values)}
 
 
 def measure(
@@ -201,80 +113,35 @@ def measure(
                 times[worker.name] += answer['ms'] if attempt else []
                 time.sleep(PAUSE)
         for name, values in times.items():
-            low, median, high = np.percentile(values, [10, 50, 90])
-            summaries[name][f'{batch}x{length}'] = {
-                'median_ms': median,
-                'p10_ms': low,
-                'p90_ms': high,
-                'min_ms': min(values),
-            }
+            summaries[name][f'{batch}x{length}'] = summary(values)
     return summaries
+
+
+def measure_orders(
+    workers: Sequence[Worker], orders: Mapping[str, Tuple[List[List[int]], List[int]]]
+) -> Dict[str, Dict[str, Any]]:
+    """Milliseconds of all batches of real sentences, by how they are padded; the workers take turns after one
+    pass that does not count.
+    """
+    times: Dict[str, Dict[str, List[float]]] = {
+        worker.name: {order: [] for order in orders} for worker in workers
+    }
+    for attempt in range(_ORDERS_REPEATS + 1):
+        for order, (lengths, widths) in orders.items():
+            for worker in workers:
+                milliseconds = worker.ask(lengths=lengths, widths=widths, runs=1)['ms']
+                times[worker.name][order] += milliseconds if attempt else []
+                time.sleep(PAUSE)
+    return {
+        name: {order: summary(values) for order, values in by_order.items()}
+        for name, by_order in times.items()
+    }
 
 
 def gflops(architecture: Architecture, shape: str) -> float:
     """Thousand millions of operations of one pass over a batch through the encoder."""
     batch, length = map(int, shape.split('x'))
     return batch * sum(count_flops(architecture, length).values()) / 1e9
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as Markdown, a line for each network and shape."""
-    header = (
-        'network, precision, parameters, on disk, peak memory, shape, GFLOP, median, 10 % – 90 %, GFLOP/s'
-    )
-    cells = []
-    for row in rows:
-        for shape, times in row['shapes'].items():
-            work = row['gflop'][shape]
-            cells.append(
-                (
-                    row['name'],
-                    row['precision'],
-                    f'{row["parameters"] / 1e6:.2f} M',
-                    f'{row["size_mb"]:.1f} MB',
-                    f'{row["peak_mb"]:.0f} MB',
-                    shape,
-                    f'{work:.2f}',
-                    f'{times["median_ms"]:.2f} ms',
-                    f'{times["p10_ms"]:.2f} – {times["p90_ms"]:.2f} ms',
-                    f'{1e3 * work / times["median_ms"]:.0f}',
-                    f'{times["median_ms"] / rows[0]["shapes"][shape]["median_ms"]:.3f}',
-                    f'{work / rows[0]["gflop"][shape]:.3f}',
-                )
-            )
-    return markdown_table([*header.split(', '), 'time of the first', 'FLOPs of the first'], cells)
-
-
-def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Latency against size on disk, a panel for each shape."""
-    shapes = list(rows[0]['shapes'])
-    with rc_context(STYLE):
-        figure = Figure(figsize=(5 * len(shapes) + 1.5, 4))
-        panels = figure.subplots(1, len(shapes), squeeze=False)[0]
-        for panel, shape in zip(panels, shapes):
-            for i, row in enumerate(rows):
-                times = row['shapes'][shape]
-                spread = [[times['median_ms'] - times['p10_ms']], [times['p90_ms'] - times['median_ms']]]
-                panel.errorbar(
-                    row['size_mb'],
-                    times['median_ms'],
-                    yerr=spread,
-                    capsize=3,
-                    label=row['name'],
-                    linestyle='none',
-                    color=OKABE_ITO[i % len(OKABE_ITO)],
-                    marker=MARKERS[i % len(MARKERS)],
-                )
-            panel.set(
-                title=f'{shape} tokens',
-                xlabel='size on disk (MB)',
-                ylabel='latency (ms)',
-                xlim=(0, None),
-                ylim=(0, None),
-            )
-        figure.legend(*panels[0].get_legend_handles_labels(), loc='outside right center')
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=FORMATS['png']['dpi'])
 
 
 @command
@@ -294,54 +161,93 @@ def main(argv=None):
         benchmark(recipe, Path(place))
 
 
-def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
-    """Time what the recipe says; `place` is for files on the way."""
-    names = list(map(str, recipe.deployments))
-    onnx = any(PEERS[peer][0] == 'onnx' for peer in recipe.against)
-    directories = []
-    for i, name in enumerate(names):
-        directories.append(
-            Path(name)
-            if os.path.isdir(name)
-            else random_export(name, place / f'export-{i}', onnx=onnx and not i)
-        )
+def exports_of(recipe: LatencyBenchmarkRecipe, place: Path) -> List[Path]:
+    """The deployment directories, those of names with random weights.
+
+    Raises
+    ------
+    ValueError
+        If the first is not in float32, or one has fewer positions than a length.
+    """
+    onnx = len(recipe.engines) > 1 or any(PEERS[peer].environment == 'onnx' for peer in recipe.against)
+    directories = [
+        Path(name) if os.path.isdir(name) else random_export(str(name), place / f'export-{i}', onnx=onnx)
+        for i, name in enumerate(recipe.deployments)
+    ]
     deployments = [read_deployment(directory) for directory in directories]
     if deployments[0].precision != 'float32':
         raise ValueError(f'{recipe.deployments[0]}: the first directory has to be an export in float32')
-    if max(recipe.lengths) > min(one.architecture.max_length for one in deployments):
-        raise ValueError(f'lengths: at most {min(one.architecture.max_length for one in deployments)} tokens')
+    longest = min(one.architecture.max_length for one in deployments)
+    if max(recipe.lengths) > longest:
+        raise ValueError(f'lengths: at most {longest} tokens')
+    return directories
+
+
+def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
+    """Time what the recipe says; `place` is for files on the way."""
+    directories = exports_of(recipe, place)
     threads = recipe.threads or threads_here()
-    workers: List[Worker] = []
-    try:
-        for name, directory, one in zip(names, directories, deployments):
-            workers.append(
-                Worker(
-                    name,
-                    [sys.executable, SCRIPTS / 'symbol.py', directory.absolute(), threads],
-                    threads=threads,
-                    precision=one.precision,
-                    size_mb=megabytes(directory / SYMBOL, directory / PARAMETERS),
-                )
-            )
+    starter = Starter(recipe.peers, threads, place, recipe.calibrate)
+    load = os.getloadavg()[0]
+    with contextlib.closing(starter):
+        for engine in recipe.engines:
+            for name, directory in zip(recipe.deployments, directories):
+                starter.export(str(name), directory, engine)
         for peer in recipe.against:
-            workers.append(start_peer(peer, recipe, directories[0], deployments[0], threads, place))
-        differences = check_same(workers, deployments[0], place)
-        times = measure(
-            workers,
-            [(batch, length) for batch in recipe.batches for length in recipe.lengths],
-            recipe.repeats,
+            starter.peer(peer, directories[0])
+        rows, sentences = timed_rows(recipe, starter.timed, place)
+    texts = [table(rows)]
+    pairs = fastest(rows)
+    if pairs:
+        texts.append(fastest_table(pairs))
+    if recipe.busy:
+        texts.append(beside_table(rows))
+    if recipe.texts:
+        texts.append(
+            f'{sentences} sentences in batches of {recipe.texts_batch}:\n\n{orders_table(rows, sentences)}'
         )
-    finally:
-        for worker in workers:
-            worker.close()
-    architectures = [one.architecture for one in deployments] + [deployments[0].architecture] * len(
-        recipe.against
+    texts.append(
+        f'{threads} threads, {recipe.repeats} passes of each, taken in turn; parameters of embeddings and '
+        f'encoder; load average {load:.1f} before'
     )
-    rows = [
-        {
+    text = '\n\n'.join(texts)
+    print(text)
+    if recipe.output:
+        result = {'recipe': to_dict(recipe), 'networks': rows, 'fastest': pairs, 'sentences': sentences}
+        result.update(threads=threads, load_before=load, **origin_here())
+        write_file(recipe.output.with_suffix('.md'), (text + '\n').encode())
+        write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
+        print(f'wrote {recipe.output} and its table as .md')
+    if recipe.plot:
+        draw(rows, recipe.plot)
+        print(f'wrote {recipe.plot}')
+
+
+def timed_rows(
+    recipe: LatencyBenchmarkRecipe, timed: Sequence[Timed], place: Path
+) -> Tuple[List[Dict[str, Any]], int]:
+    """What was measured of every process, and the number of sentences of --texts."""
+    workers = [one.worker for one in timed]
+    differences = check_same(timed, place)
+    shapes = [(batch, length) for batch in recipe.batches for length in recipe.lengths]
+    times = measure(workers, shapes, recipe.repeats)
+    beside: ContextManager[None] = busy_program() if recipe.busy else contextlib.nullcontext()
+    with beside:
+        under_load = measure(workers, shapes, recipe.repeats) if recipe.busy else {}
+    orders, sentences = {}, 0
+    if recipe.texts:
+        deployment = timed[0].deployment
+        orders = padding_orders(deployment, recipe.texts, recipe.texts_batch, recipe.texts_limit)
+        sentences = sum(map(len, orders['longest'][0]))
+        orders = measure_orders(workers, orders)
+    first = timed[0].deployment.architecture
+    rows = []
+    for worker, architecture in ((one.worker, one.deployment.architecture) for one in timed):
+        row: Dict[str, Any] = {
             'name': worker.name,
             'precision': worker.precision,
             'parameters': int(ParameterCost().cost(architecture)),
+            'same_widths': architecture == first,
             'size_mb': worker.size_mb,
             'peak_mb': worker.peak_mb,
             'versions': worker.versions,
@@ -349,30 +255,12 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
             'gflop': {shape: gflops(architecture, shape) for shape in times[worker.name]},
             'difference_from_first': differences.get(worker.name),
         }
-        for worker, architecture in zip(workers, architectures)
-    ]
-    text = (
-        f'{table(rows)}\n\n{threads} threads, {recipe.repeats} passes of each, taken in turn; parameters of '
-        f'embeddings and '
-        'encoder'
-    )
-    print(text)
-    if recipe.output:
-        write_file(recipe.output.with_suffix('.md'), (text + '\n').encode())
-        write_file(
-            recipe.output,
-            (
-                json.dumps(
-                    {'recipe': to_dict(recipe), 'networks': rows, 'threads': threads, **origin_here()},
-                    indent=1,
-                )
-                + '\n'
-            ).encode(),
-        )
-        print(f'wrote {recipe.output} and its table as .md')
-    if recipe.plot:
-        draw(rows, recipe.plot)
-        print(f'wrote {recipe.plot}')
+        if recipe.busy:
+            row['beside'] = under_load[worker.name]
+        if recipe.texts:
+            row['texts'] = orders[worker.name]
+        rows.append(row)
+    return rows, sentences
 
 
 if __name__ == '__main__':

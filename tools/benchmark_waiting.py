@@ -16,16 +16,15 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
-from benchmark_latency import random_export
-from workers import PAUSE, SCRIPTS, Worker
+from timed_networks import random_export
+from workers import PAUSE, SCRIPTS, Worker, busy_program
 
 from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.runs.command_line import command, parse
@@ -63,18 +62,6 @@ class WaitingRecipe:
             for text in self.ways
             if not WAY.fullmatch(text)
         ]
-
-
-@contextlib.contextmanager
-def busy_program() -> Iterator[None]:
-    """While another program computes without end."""
-    process = subprocess.Popen([sys.executable, '-c', 'while True: pass'], start_new_session=True)
-    try:
-        time.sleep(0.2)  # it has begun
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def measure(workers: Mapping[str, Worker], recipe: WaitingRecipe) -> Times:

@@ -5,13 +5,15 @@ What they are told is in peers/protocol.py. Only one computes at a time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.runs.failures import RunFailed
@@ -89,6 +91,18 @@ class Worker:
         """End the process."""
         self._process.communicate()
         self._errors.close()
+
+
+@contextlib.contextmanager
+def busy_program() -> Iterator[None]:
+    """While another program computes without end."""
+    process = subprocess.Popen([sys.executable, '-c', 'while True: pass'], start_new_session=True)
+    try:
+        time.sleep(0.2)  # it has begun
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def peer_python(peers: Path, environment: Optional[str]) -> Path:

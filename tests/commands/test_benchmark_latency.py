@@ -10,6 +10,7 @@ import pytest
 from helpers.commands import call
 from helpers.tiny import ROOT, network, saved_model
 
+from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.deployment.export import export
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
@@ -25,17 +26,23 @@ def peers():
         'gluonnlp',
         *(
             peer
-            for peer, name in (('onnxruntime', 'onnx'), ('openvino', 'onnx'), ('torch', 'torch'))
+            for peer, name in (
+                ('onnxruntime', 'onnx'),
+                ('onnxruntime-int8-static', 'onnx'),
+                ('onnxruntime-int8-dynamic', 'onnx'),
+                ('openvino', 'onnx'),
+                ('openvino-int8', 'onnx'),
+                ('torch', 'torch'),
+                ('torch-compile', 'torch'),
+            )
             if (place / name / 'bin' / 'python').exists()
         ),
     ]
 
 
-def tool():
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location(
-        'benchmark_latency', str(ROOT / 'tools' / 'benchmark_latency.py')
-    )
+def tool(name):
+    """A module of tools/."""
+    spec = importlib.util.spec_from_file_location(name, str(ROOT / 'tools' / f'{name}.py'))
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -45,6 +52,8 @@ def tool():
 def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
     export(saved_model(), tmp_path / 'one', onnx=True)
     export(saved_model(UNEVEN), tmp_path / 'two', precision='bfloat16')
+    texts = tmp_path / 'texts.txt'
+    texts.write_text('a\nthe a the a\na the\nthe\n')
     result = call(
         'tools/benchmark_latency.py',
         tmp_path / 'one',
@@ -56,6 +65,11 @@ def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
         '--batches',
         '1,2',
         *SHORT,
+        '--busy',
+        '--texts',
+        texts,
+        '--texts-batch',
+        '2',
         '--output',
         tmp_path / 'found.json',
         '--plot',
@@ -70,7 +84,14 @@ def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
             0 < times['p10_ms'] <= times['median_ms'] <= times['p90_ms'] for times in row['shapes'].values()
         )
         assert row['gflop']['2x8'] == 2 * row['gflop']['1x8'] > 0
-    assert all(row['difference_from_first'] < 1e-5 for row in rows[2:])  # the same weights in another program
+        assert list(row['beside']) == ['1x8', '2x8'] and list(row['texts']) == [
+            'longest',
+            'in order',
+            'sorted',
+        ]
+    assert all(
+        row['difference_from_first'] < (1e-5 if row['precision'] == 'float32' else 1.0) for row in rows[2:]
+    )  # the same weights in another program
     assert (tmp_path / 'found.png').read_bytes().startswith(b'\x89PNG')
 
 
@@ -82,9 +103,41 @@ def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
         (['--against', 'somebody'], 2, 'somebody'),
         (['--lengths', '99'], 2, 'at most 16'),
         (['--repeats', '0'], 2, 'at least 1'),
+        (['--engines', 'onnxruntime'], 2, 'the first has to be mxnet'),
     ],
 )
 def test_what_cannot_be_timed_is_one_line(tmp_path, words, status, message):
     export(saved_model(UNEVEN), tmp_path / 'one')
     result = call('tools/benchmark_latency.py', tmp_path / 'one', *SHORT, *words)
     assert result.returncode == status and message in result.stderr and 'Traceback' not in result.stderr
+
+
+def test_the_fastest_export_of_each_precision_is_compared_with_the_fastest_peer():
+    def row(name, precision, milliseconds, same_widths=True):
+        shapes = {'1x8': {'median_ms': milliseconds}}
+        return {'name': name, 'precision': precision, 'same_widths': same_widths, 'shapes': shapes}
+
+    rows = [
+        row('deploy', 'float32', 4.0),
+        row('deploy-int8', 'int8', 3.0),
+        row('deploy-int8, onnxruntime', 'int8', 2.0),
+        row('smaller, onnxruntime', 'int8', 1.0, same_widths=False),
+        row('onnxruntime-int8-static', 'int8', 4.0),
+        row('openvino-int8', 'int8', 5.0),
+        row('openvino-bfloat16', 'bfloat16', 5.0),
+    ]
+    (pair,) = tool('latency_tables').fastest(rows)
+    assert (pair['precision'], pair['shape']) == ('int8', '1x8')
+    assert (pair['export'], pair['peer']) == ('deploy-int8, onnxruntime', 'onnxruntime-int8-static')
+    assert pair['ratio'] == 0.5
+
+
+def test_sorted_batches_of_sentences_are_narrower_than_the_longest(tmp_path):
+    export(saved_model(), tmp_path / 'one')
+    texts = tmp_path / 'texts.txt'
+    texts.write_text('a\nthe a the a\na the\nthe a the\n')
+    deployment = read_deployment(tmp_path / 'one')
+    orders = tool('timed_networks').padding_orders(deployment, texts, 2, 99)
+    assert orders['longest'] == ([[3, 6], [4, 5]], [6, 6])
+    assert orders['in order'][1] == [6, 5]
+    assert orders['sorted'][0] == [[3, 4], [5, 6]]

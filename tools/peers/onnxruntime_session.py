@@ -4,9 +4,8 @@ VOCAB_SIZE
 
 import sys
 
-import numpy as np
 import onnxruntime
-from protocol import serve
+from protocol import convention, serve
 
 options = onnxruntime.SessionOptions()
 options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -18,7 +17,7 @@ names = [tensor.name for tensor in session.get_inputs()]
 
 def run(inputs):
     """Forward, down to NumPy."""
-    return session.run(None, {name: inputs[name].astype(np.int64) for name in names})
+    return session.run(None, convention(inputs, names))
 
 
 serve(run, {'onnxruntime': onnxruntime.__version__}, int(sys.argv[3]))

@@ -1,9 +1,13 @@
 """How a worker of a benchmark (tools/workers.py) is spoken to: a line of JSON in, a line of JSON out.
 
-    {"batch": 8, "length": 128, "runs": 3}    the milliseconds of each run: {"ms": [1.0, 1.0, 1.0], "peak_mb":
-    500.0} {"batch": 8, "length": 128, "masked": 20, "runs": 3}    the same, where training steps are asked
-    for {"feed": "in.npz", "outputs": "out.npz"}  compute these inputs and write what comes out: {"peak_mb":
-    500.0}
+    {"batch": 8, "length": 128, "runs": 3}
+        the milliseconds of each run: {"ms": [1.0, 1.0, 1.0], "peak_mb": 500.0}
+    {"batch": 8, "length": 128, "masked": 20, "runs": 3}
+        the same, where training steps are asked for
+    {"lengths": [[3, 5], [9]], "widths": [5, 9], "runs": 3}
+        the milliseconds of all these batches of padded sequences together, for each run
+    {"feed": "in.npz", "outputs": "out.npz"}
+        compute these inputs and write what comes out: {"peak_mb": 500.0}
 
 The first line out is {"ready": versions}. Between lines a worker waits and computes nothing. Standard library
 and NumPy alone."""
@@ -27,6 +31,30 @@ def random_inputs(batch, length, vocab_size):
         'valid_length': np.full(batch, length),
         'masked_positions': random.randint(0, length, (batch, 20)),
     }
+
+
+def padded_inputs(lengths, width, vocab_size):
+    """Inputs of sequences with these lengths, padded to the width."""
+    return {**random_inputs(len(lengths), width, vocab_size), 'valid_length': np.array(lengths)}
+
+
+def convention(inputs, names):
+    """The inputs of an ONNX file by its own names, of int64.
+
+    Parameters
+    ----------
+    inputs : dict of arrays
+        By `NAMES`.
+    names : list of str
+        Those of `NAMES`, or those of Transformers: ``attention_mask`` and ``token_type_ids``.
+    """
+    width = inputs['input_ids'].shape[1]
+    known = {
+        **inputs,
+        'token_type_ids': inputs['token_types'],
+        'attention_mask': np.arange(width) < np.asarray(inputs['valid_length'])[:, np.newaxis],
+    }
+    return {name: np.ascontiguousarray(known[name], dtype=np.int64) for name in names}
 
 
 def peak_mb():
@@ -73,12 +101,17 @@ def serve(run, versions, vocab_size, make_inputs=random_inputs):
                 outputs = run({name: feed[name] for name in NAMES})
             np.savez(wanted['outputs'], *outputs)
         else:
-            more = {'masked': wanted['masked']} if 'masked' in wanted else {}
-            inputs = make_inputs(wanted['batch'], wanted['length'], vocab_size, **more)
+            if 'lengths' in wanted:
+                pairs = zip(wanted['lengths'], wanted['widths'])
+                batches = [padded_inputs(lengths, width, vocab_size) for lengths, width in pairs]
+            else:
+                more = {'masked': wanted['masked']} if 'masked' in wanted else {}
+                batches = [make_inputs(wanted['batch'], wanted['length'], vocab_size, **more)]
             answer['ms'] = []
             for _ in range(wanted['runs']):
                 began = time.perf_counter()
-                run(inputs)
+                for inputs in batches:
+                    run(inputs)
                 answer['ms'].append(1e3 * (time.perf_counter() - began))
         answer['peak_mb'] = peak_mb()
         print(json.dumps(answer), file=answers)

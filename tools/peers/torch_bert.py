@@ -1,7 +1,9 @@
-"""Transformers' BertModel, eager, float32, its fastest attention: python torch_bert.py WEIGHTS.npz THREADS
-VOCAB_SIZE CONFIG
+"""Transformers' BertModel with its fastest attention: python torch_bert.py WEIGHTS.npz THREADS VOCAB_SIZE
+CONFIG [WAY …]
 
-WEIGHTS has the names of Transformers' checkpoints, CONFIG is JSON for its BertConfig.
+WEIGHTS has the names of Transformers' checkpoints, CONFIG is JSON for its BertConfig. It is eager and in
+float32; the ways are ``bfloat16`` for weights and activations in it, and ``compile`` for torch.compile, which
+then makes a program for every shape.
 """
 
 import json
@@ -19,6 +21,11 @@ with np.load(sys.argv[1]) as arrays:
     model.load_state_dict({name: torch.from_numpy(arrays[name]) for name in arrays.files}, strict=False)
     missing = set(dict(model.named_parameters())) - set(arrays.files)
     assert not missing, missing
+ways = sys.argv[5:]
+if 'bfloat16' in ways:
+    model = model.to(torch.bfloat16)
+if 'compile' in ways:
+    model = torch.compile(model, dynamic=False)
 
 
 def run(inputs):
@@ -32,7 +39,7 @@ def run(inputs):
             token_type_ids=torch.from_numpy(inputs['token_types'].astype(np.int64)),
         )
         encoded = answer.last_hidden_state * valid[..., None]
-    return [encoded.numpy(), answer.pooler_output.numpy()]
+    return [encoded.float().numpy(), answer.pooler_output.float().numpy()]
 
 
 serve(run, {'torch': torch.__version__, 'transformers': transformers.__version__}, int(sys.argv[3]))

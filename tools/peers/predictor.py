@@ -1,0 +1,24 @@
+"""This package's Predictor, with an engine that needs no MXNet: python predictor.py DIRECTORY THREADS
+VOCAB_SIZE [ENGINE]
+
+Without ENGINE it takes the one that it chooses itself. The tokenizer does not count: token ids are given.
+"""
+
+import sys
+
+from protocol import serve
+
+import gluon_optbert as opt
+
+engine = (sys.argv[4:] or [None])[0]
+predictor = opt.Predictor(sys.argv[1], engine=engine, threads=int(sys.argv[2]))
+
+
+def run(inputs):
+    """Forward, down to NumPy."""
+    return list(
+        predictor.outputs(inputs['input_ids'], inputs['token_types'], inputs['valid_length']).values()
+    )
+
+
+serve(run, {'gluon_optbert': opt.__version__, 'engine': str(predictor.engine)}, int(sys.argv[3]))

@@ -1,0 +1,74 @@
+"""What other libraries make of a float32 ONNX file in eight bits: python quantize_onnx.py MODEL.onnx OUTPUT
+WAY FEEDS.npz
+
+WAY is ``dynamic`` or ``static`` of onnxruntime.quantization, or ``nncf``, OpenVINO's quantisation after
+training. FEEDS has the arrays of batch i as NAME.i; dynamic needs none."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from protocol import convention
+
+
+def feeds_of(path, names):
+    """The batches of a file, by the names of the model's inputs."""
+    with np.load(path) as arrays:
+        count = len({name.rpartition('.')[2] for name in arrays.files})
+        parts = ('input_ids', 'token_types', 'valid_length')
+        return [convention({part: arrays[f'{part}.{i}'] for part in parts}, names) for i in range(count)]
+
+
+def by_onnxruntime(source, output, way, feeds):
+    """Write what onnxruntime.quantization makes."""
+    import onnx
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    prepared = Path(output).with_suffix('.prepared.onnx')
+    quant_pre_process(source, str(prepared), skip_symbolic_shape=True)
+    if way == 'dynamic':
+        quantization.quantize_dynamic(str(prepared), output, weight_type=quantization.QuantType.QInt8)
+        return
+
+    class Reader(quantization.CalibrationDataReader):
+        """The batches, one after another."""
+
+        def __init__(self):
+            names = [tensor.name for tensor in onnx.load(source, load_external_data=False).graph.input]
+            self._feeds = iter(feeds_of(feeds, names))
+
+        def get_next(self):
+            return next(self._feeds, None)
+
+    quantization.quantize_static(
+        str(prepared),
+        output,
+        Reader(),
+        quant_format=quantization.QuantFormat.QDQ,
+        op_types_to_quantize=['MatMul'],
+        per_channel=True,
+        weight_type=quantization.QuantType.QInt8,
+        activation_type=quantization.QuantType.QUInt8,
+    )
+
+
+def by_nncf(source, output, feeds):
+    """Write what OpenVINO's quantisation makes."""
+    import nncf
+    import openvino
+
+    model = openvino.Core().read_model(source)
+    names = [tensor.any_name for tensor in model.inputs]
+    batches = feeds_of(feeds, names)
+    quantized = nncf.quantize(
+        model, nncf.Dataset(batches), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(batches)
+    )
+    openvino.save_model(quantized, output)
+
+
+source, output, way, feeds = sys.argv[1:]
+if way == 'nncf':
+    by_nncf(source, output, feeds)
+else:
+    by_onnxruntime(source, output, way, feeds)

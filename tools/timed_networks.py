@@ -1,0 +1,325 @@
+"""The processes that tools/benchmark_latency.py times: exports, each in an engine, and other libraries."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from workers import SCRIPTS, Worker, peer_python, uniform_config
+
+from gluon_optbert.architecture.named import resolve
+from gluon_optbert.architecture.parameters import parameter_table
+from gluon_optbert.deployment.directory import PARAMETERS, PRECISIONS, SYMBOL, Deployment, read_deployment
+from gluon_optbert.deployment.export import export, relative_difference
+from gluon_optbert.deployment.instances import Instance, read_instances
+from gluon_optbert.deployment.onnx_export import ONNX
+from gluon_optbert.deployment.text_features import Encoder
+from gluon_optbert.importing.name_maps import names_in
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import TOKEN_INPUTS, random_feed
+from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.tasks.features import TaskBatch, sorted_batches
+from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
+
+SAME = {
+    'float32': 1e-3,
+    'int8': 1.0,
+    'bfloat16': 0.2,
+}  # the largest difference at which it is still the same network
+ENGINES = ('mxnet', 'onnxruntime', 'openvino', 'openvino-bfloat16', 'predictor')
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """Another library, which computes the network of the first directory.
+
+    Parameters
+    ----------
+    script : str
+        Of tools/peers.
+    environment : str, optional
+        In the directory of the peers' environments; by default this one.
+    precision : str
+    quantized : str, optional
+        How quantize_onnx.py makes its file from model.onnx.
+    words : tuple of str
+        More words for the script.
+    """
+
+    script: str
+    environment: Optional[str] = None
+    precision: str = 'float32'
+    quantized: Optional[str] = None
+    words: Tuple[str, ...] = ()
+
+
+_SESSION, _COMPILED, _TORCH = 'onnxruntime_session.py', 'openvino_model.py', 'torch_bert.py'
+PEERS = {
+    'onnxruntime': Peer(_SESSION, 'onnx'),
+    'onnxruntime-int8-static': Peer(_SESSION, 'onnx', 'int8', 'static'),
+    'onnxruntime-int8-dynamic': Peer(_SESSION, 'onnx', 'int8', 'dynamic'),
+    'openvino': Peer(_COMPILED, 'onnx'),
+    'openvino-int8': Peer(_COMPILED, 'onnx', 'int8', 'nncf'),
+    'openvino-bfloat16': Peer(_COMPILED, 'onnx', 'bfloat16', words=('bf16',)),
+    'torch': Peer(_TORCH, 'torch'),
+    'torch-compile': Peer(_TORCH, 'torch', words=('compile',)),
+    'torch-bfloat16': Peer(_TORCH, 'torch', 'bfloat16', words=('bfloat16',)),
+    'torch-bfloat16-compile': Peer(_TORCH, 'torch', 'bfloat16', words=('bfloat16', 'compile')),
+    'gluonnlp': Peer('gluonnlp_bert.py'),
+}
+
+
+def megabytes(*paths: Path) -> float:
+    """What files take on disk, in millions of bytes."""
+    return sum(path.stat().st_size for path in paths if path.exists()) / 1e6
+
+
+def random_export(name: str, output: Path, *, onnx: bool) -> Path:
+    """An export of an architecture given by name, with random weights that are the same every time.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``bert_base``, or ``bert_base:int8`` for another precision than float32.
+    output : Path
+    onnx : bool
+        Whether the ONNX files are written too, of a precision that has them.
+    """
+    name, _, precision = name.partition(':')
+    precision = precision or 'float32'
+    if precision not in PRECISIONS:
+        raise ValueError(f'{name}:{precision}: wanted a precision of {", ".join(PRECISIONS)}')
+    architecture = resolve(name)
+    words = [*SPECIAL_TOKENS, *(f'word{i}' for i in range(architecture.vocab_size - len(SPECIAL_TOKENS)))]
+    saved = SavedModel(
+        architecture, read_parameters(build(architecture, trainable=False)), vocabulary_of(words)
+    )
+    text = Instance(' '.join(words[10:100]))
+    export(
+        saved,
+        output,
+        precision=precision,
+        calibration=[text] if precision == 'int8' else [],
+        onnx=onnx and precision != 'bfloat16',
+    )
+    return output
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A process, and the export whose network it computes."""
+
+    worker: Worker
+    deployment: Deployment
+
+
+class Starter:
+    """Starts the processes of a benchmark; `close` ends them.
+
+    Parameters
+    ----------
+    peers : Path
+        The directory of the peers' environments.
+    threads : int
+        Of each process.
+    place : Path
+        For files on the way.
+    calibration : Path, optional
+        Text for the peers' quantisation; random tokens without.
+    """
+
+    def __init__(self, peers: Path, threads: int, place: Path, calibration: Optional[Path] = None):
+        self._peers, self._threads, self._place, self._calibration = peers, threads, place, calibration
+        self.timed: List[Timed] = []
+
+    def close(self) -> None:
+        """End all processes."""
+        for one in self.timed:
+            one.worker.close()
+
+    def _start(self, name: str, deployment: Deployment, words: Sequence[Any], **facts: Any) -> None:
+        worker = Worker(name, words, threads=self._threads, **facts)
+        self.timed.append(Timed(worker, deployment))
+
+    def export(self, name: str, directory: Path, engine: str) -> None:
+        """Start the processes of an export in an engine: none if it has no file for it, one for each ONNX
+        file.
+        """
+        deployment = read_deployment(directory)
+        precision, tokens = deployment.precision, deployment.architecture.vocab_size
+        files = sorted(directory.glob('*.onnx'))
+        if engine == 'mxnet':
+            words = [sys.executable, SCRIPTS / 'symbol.py', directory.absolute(), self._threads]
+            size = megabytes(directory / SYMBOL, directory / PARAMETERS)
+            self._start(name, deployment, words, precision=precision, size_mb=size)
+            return
+        if not files:
+            return
+        python = peer_python(self._peers, 'onnx')
+        if engine == 'predictor':
+            words = [python, SCRIPTS / 'predictor.py', directory.absolute(), self._threads, tokens]
+            paths = {'PYTHONPATH': str(SCRIPTS.parent.parent)}
+            size = megabytes(directory / ONNX)
+            self._start(
+                f'{name}, Predictor', deployment, words, precision=precision, size_mb=size, settings=paths
+            )
+            return
+        script = _SESSION if engine == 'onnxruntime' else _COMPILED
+        low = engine.endswith('bfloat16')
+        for file in files:
+            label = f'{name}, {engine}' + ('' if file.name == ONNX else f', {file.stem}')
+            words = [python, SCRIPTS / script, file.absolute(), self._threads, tokens]
+            self._start(
+                label,
+                deployment,
+                [*words, *(['bf16'] if low else [])],
+                precision='bfloat16' if low and precision == 'float32' else precision,
+                size_mb=megabytes(file),
+            )
+
+    def peer(self, name: str, first: Path) -> None:
+        """Start a peer, with the weights of the first directory."""
+        peer, deployment = PEERS[name], read_deployment(first)
+        python = peer_python(self._peers, peer.environment)
+        tokens = deployment.architecture.vocab_size
+        if peer.environment == 'onnx':
+            if not (first / ONNX).is_file():
+                raise FileNotFoundError(f'{first / ONNX}: {name} reads it; export with --onnx')
+            file = self._quantized(peer, first, deployment) if peer.quantized else (first / ONNX).absolute()
+            words = [python, SCRIPTS / peer.script, file, self._threads, tokens, *peer.words]
+            size = megabytes(file, file.with_suffix('.bin'))
+            self._start(name, deployment, words, precision=peer.precision, size_mb=size)
+            return
+        if deployment.kind != 'encoder':
+            raise ValueError(
+                f'{first}: {name} computes exports of an encoder only, this is one of {deployment.kind}'
+            )
+        theirs, gluon = uniform_config(deployment.architecture)
+        arrays, path = trained_weights(first, deployment), self._place / f'{name}.npz'
+        is_torch = peer.environment == 'torch'
+        if is_torch:
+            names = names_in('Hugging Face', len(deployment.architecture.layers))
+            arrays = {names[key]: value for key, value in arrays.items()}
+        np.savez(path, **arrays)
+        words = [python, SCRIPTS / peer.script, path, self._threads, tokens]
+        self._start(
+            name,
+            deployment,
+            [*words, json.dumps(theirs if is_torch else gluon), *peer.words],
+            precision=peer.precision,
+            size_mb=megabytes(path) / (2 if peer.precision == 'bfloat16' else 1),
+        )
+
+    def _quantized(self, peer: Peer, first: Path, deployment: Deployment) -> Path:
+        """The file in eight bits that a library makes of model.onnx; RunFailed if it cannot."""
+        feeds = self._place / 'calibration.npz'
+        if not feeds.exists():
+            np.savez(
+                feeds,
+                **{
+                    f'{name}.{i}': feed[name]
+                    for i, feed in enumerate(calibration_feeds(deployment, self._calibration))
+                    for name in TOKEN_INPUTS
+                },
+            )
+        output = self._place / f'{peer.quantized}{".xml" if peer.quantized == "nncf" else ".onnx"}'
+        words = [peer_python(self._peers, peer.environment), SCRIPTS / 'quantize_onnx.py']
+        words += [(first / ONNX).absolute(), output, peer.quantized, feeds]
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or ['nothing']
+            raise RunFailed(f'quantize_onnx.py {peer.quantized}: {said[-1]}')
+        return output
+
+
+def calibration_feeds(deployment: Deployment, path: Optional[Path]) -> List[Mapping[str, np.ndarray]]:
+    """Batches of text to measure ranges on: those of a file, or random tokens."""
+    if path is None:
+        longest = min(64, deployment.architecture.max_length)
+        return [random_feed(deployment.architecture, batch=4, length=longest)]
+    texts = read_instances(path, deployment.head, most=256)
+    batches = sorted_batches(Encoder(deployment).features(texts), 8)
+    return [{name: getattr(batch, name) for name in TOKEN_INPUTS} for batch in batches]
+
+
+def trained_weights(directory: Path, deployment: Deployment) -> Dict[str, np.ndarray]:
+    """The weights of a float32 export by GluonNLP's names: no filters added, the attention's scale out of the
+    queries again.
+    """
+    table = parameter_table(deployment.architecture)
+    arrays = {
+        name[len('arg:') :]: value.asnumpy()
+        for name, value in mx.nd.load(str(directory / PARAMETERS)).items()
+    }
+    scale = deployment.architecture.layers[0].k ** 0.5
+    return {
+        name: value[tuple(map(slice, table[name].shape))] * (scale if table[name].attention_scale else 1)
+        for name, value in arrays.items()
+    }
+
+
+def check_same(timed: Sequence[Timed], place: Path) -> Dict[str, float]:
+    """The largest relative difference of each network's outputs from the first's, padding left out.
+
+    Raises
+    ------
+    RunFailed
+        If it is so large that a peer must compute another network.
+    """
+    architecture = timed[0].deployment.architecture
+    feed = random_feed(architecture, batch=3, length=min(24, architecture.max_length))
+    valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
+    np.savez(place / 'feed.npz', **feed)
+    differences: Dict[str, float] = {}
+    wanted: Optional[List[np.ndarray]] = None
+    for i, worker in enumerate(one.worker for one in timed):
+        worker.ask(feed=str(place / 'feed.npz'), outputs=str(place / f'{i}.npz'))
+        with np.load(place / f'{i}.npz') as outputs:
+            arrays = [
+                outputs[name][valid] if outputs[name].shape[:2] == valid.shape else outputs[name]
+                for name in outputs.files
+            ]
+        if wanted is None:
+            wanted = arrays
+        elif len(arrays) == len(wanted) and all(a.shape == b.shape for a, b in zip(arrays, wanted)):
+            differences[worker.name] = max(relative_difference(a, b) for a, b in zip(arrays, wanted))
+            if worker.name in PEERS and not differences[worker.name] <= SAME[worker.precision]:
+                raise RunFailed(
+                    f'{worker.name} computes another network: off by {differences[worker.name]:.1e}'
+                )
+    return differences
+
+
+def padding_orders(
+    deployment: Deployment, path: Path, batch_size: int, most: int
+) -> Dict[str, Tuple[List[List[int]], List[int]]]:
+    """Lengths and widths of batches of real sentences, by how they are padded.
+
+    Returns
+    -------
+    dict of str to (list of lengths, list of widths)
+        ``longest``: in the file's order, all as wide as the longest of all; ``in order``: each batch as wide
+        as its own longest; ``sorted``: by length, as `Predictor` reads them.
+    """
+    features = Encoder(deployment).features(read_instances(path, deployment.head, most=most))
+    lengths = [int(length) for length in features.lengths]
+    rows = [lengths[first : first + batch_size] for first in range(0, len(lengths), batch_size)]
+
+    def batches(some: Sequence[TaskBatch]) -> Tuple[List[List[int]], List[int]]:
+        return (
+            [[int(length) for length in batch.valid_length] for batch in some],
+            [batch.input_ids.shape[1] for batch in some],
+        )
+
+    return {
+        'longest': (rows, [max(lengths)] * len(rows)),
+        'in order': (rows, [max(some) for some in rows]),
+        'sorted': batches(list(sorted_batches(features, batch_size))),
+    }
