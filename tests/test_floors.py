@@ -48,7 +48,7 @@ LIBRARIES = {
     'reporting': {'matplotlib', 'numpy', 'yaml'},
     'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'psutil'},
     'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'safetensors'},
-    'deployment': {'numpy', 'mxnet', 'gluonnlp', 'onnx'},
+    'deployment': {'numpy', 'mxnet', 'gluonnlp', 'onnx', 'safetensors'},
     'analysis': {'numpy', 'mxnet', 'gluonnlp', 'scipy', 'sklearn'},
     'pruning': {'numpy', 'mxnet', 'scipy', 'optuna', 'matplotlib'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp'},

@@ -1,4 +1,4 @@
-"""Export a model directory for plain MXNet, in float32, int8 or bfloat16, and on request as ONNX."""
+"""Export a model directory, for plain MXNet and on request as ONNX, or for another library: see --format."""
 
 import sys
 

@@ -13,6 +13,7 @@ import mxnet as mx
 import numpy as np
 from workers import SCRIPTS, Worker, peer_python, uniform_config
 
+from gluon_optbert.architecture.name_maps import names_in
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.deployment.directory import PARAMETERS, PRECISIONS, SYMBOL, Deployment, read_deployment
@@ -20,7 +21,6 @@ from gluon_optbert.deployment.export import export, relative_difference
 from gluon_optbert.deployment.instances import Instance, read_instances
 from gluon_optbert.deployment.onnx_export import ONNX
 from gluon_optbert.deployment.text_features import Encoder
-from gluon_optbert.importing.name_maps import names_in
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import TOKEN_INPUTS, random_feed
 from gluon_optbert.network.saved_model import SavedModel

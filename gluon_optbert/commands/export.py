@@ -1,16 +1,19 @@
-"""Export a model directory for plain MXNet, in float32, int8 or bfloat16, and on request as ONNX."""
+"""Export a model directory, for plain MXNet and on request as ONNX, or for another library: see --format."""
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, FrozenSet, List, Optional
 
 from .. import export, read_model
+from ..cutting.shrink import without_gates
 from ..deployment.directory import PRECISIONS, SYMBOL
 from ..deployment.export import UntrainedHeads, kind_of, untrained_parts
 from ..deployment.inference import KINDS
 from ..deployment.instances import Instance, read_instances
 from ..deployment.measures import described
 from ..deployment.quantize import METHODS
+from ..deployment.transformers_export import export_transformers
+from ..deployment.verification import read_alphas
 from ..network.precision import bfloat16_is_native
 from ..network.saved_model import SavedModel
 from ..runs.command_line import parse
@@ -19,13 +22,24 @@ from ..runs.recipe import option
 from ..tasks.task import known_head
 from .starting import command, line, what_to_export
 
+FORMATS: Dict[str, FrozenSet[str]] = {
+    'mxnet': frozenset({'precision', 'calibrate', 'labelled', 'onnx'}),
+    'transformers': frozenset(),
+}  # what can be written, and the fields below that not every format has
+
 
 @dataclasses.dataclass(frozen=True)
 class ExportRecipe:
     """What to export, and where to."""
 
     model: Path = option('model directory to export')
-    output: Path = option('deployment directory to write')
+    output: Path = option('directory to write')
+    format: str = option(
+        "what is written. mxnet: a deployment directory, for plain MXNet and this package's Predictor; "
+        'transformers: config.json, model.safetensors and tokenizer files, for Transformers',
+        'mxnet',
+        choices=FORMATS,
+    )
     head: Optional[str] = option(
         'what the export computes. encoder: encoded tokens and pooled output; pretraining: NSP and MLM '
         'scores as well; task: the scores of the task. By default task for a fine-tuned model, else encoder. '
@@ -65,12 +79,18 @@ class ExportRecipe:
             problems.append(f'calibration_lines must be at least 1, found {self.calibration_lines}')
         if self.onnx and self.precision != 'float32':
             problems.append('--onnx goes with --precision float32')
+        every = frozenset.union(*FORMATS.values())
+        for field in dataclasses.fields(self):
+            absent = every - FORMATS.get(self.format, every)
+            if field.name in absent and getattr(self, field.name) != field.default:
+                able = ' or '.join(name for name, fields in FORMATS.items() if field.name in fields)
+                problems.append(f'--{field.name} goes with --format {able}')
         return problems
 
 
 def say(measured: Dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> None:
     """Print how close the export is to the float32 network, and which files were written."""
-    for name, difference in measured['relative_difference'].items():
+    for name, difference in measured.get('relative_difference', {}).items():
         print(
             f'{name}: largest difference {difference:.1e} of its largest value, for random tokens, loaded '
             'again by plain MXNet'
@@ -108,6 +128,24 @@ def read(recipe: ExportRecipe) -> SavedModel:
     return read_model(recipe.model)
 
 
+def write(saved: SavedModel, recipe: ExportRecipe, texts: List[Instance], labelled: List[Instance]) -> Dict:
+    """Write the export, and what was measured of it."""
+    if recipe.format == 'transformers':
+        saved = without_gates(saved, read_alphas(recipe.alphas) if recipe.alphas else None)
+        return export_transformers(saved, recipe.output, head=recipe.head)
+    return export(
+        saved,
+        recipe.output,
+        alphas=recipe.alphas,
+        head=recipe.head,
+        precision=recipe.precision,
+        calibration=texts,
+        method=recipe.calibration,
+        labelled=labelled,
+        onnx=recipe.onnx,
+    )
+
+
 @command
 def main(argv=None):
     """Export, and say what was written and how near it is."""
@@ -120,17 +158,7 @@ def main(argv=None):
         texts = read_instances(recipe.calibrate, head, most=recipe.calibration_lines)
     labelled = read_instances(recipe.labelled, head, labelled=True) if recipe.labelled else []
     try:
-        measured = export(
-            saved,
-            recipe.output,
-            alphas=recipe.alphas,
-            head=recipe.head,
-            precision=recipe.precision,
-            calibration=texts,
-            method=recipe.calibration,
-            labelled=labelled,
-            onnx=recipe.onnx,
-        )
+        measured = write(saved, recipe, texts, labelled)
     except UntrainedHeads as error:
         words = ['--model', recipe.model, '--shards', 'shards', '--output', f'{recipe.model}-heads']
         training = line('optbert-pretrain', *words, recipe='pretrain/imported_heads')

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING
+from ..architecture.name_maps import is_transposed, look_up
 from ..architecture.parameters import PARTS, Parameters, ParameterSpec, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
 from ..runs.lock import locked
@@ -20,7 +21,6 @@ from ..runs.programs import named
 from ..runs.progress import Progress
 from ..runs.recipe import checked, option, to_dict
 from ..runs.staging import refuse_existing
-from .name_maps import is_transposed, look_up
 from .sources import Source, read_source
 
 INITIAL_STD = 0.02  # of random weights, BERT's

@@ -15,13 +15,13 @@ from gluonnlp.vocab import BERTVocab
 
 from ..architecture.architecture import LAYER_NORM_EPS, Architecture, epsilon_problems
 from ..architecture.heads import PRETRAINING, Head
+from ..architecture.name_maps import QUESTION_ANSWERING, look_up
 from ..architecture.named import uniform
 from ..runs.arrays import BFLOAT16, read_arrays
 from ..runs.failures import RunFailed
 from ..runs.fetching import fetching, reason
 from ..text.vocabulary import read_vocabulary, vocabulary_of
 from .foreign import array_of, existing, read_json, read_sharded, read_small
-from .name_maps import QUESTION_ANSWERING, look_up
 from .safetensors_reader import read_safetensors
 from .tensorflow_reader import read_index, read_tensorflow
 from .torch_reader import read_torch

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 from safetensors.numpy import save_file
 
-from gluon_optbert.importing.name_maps import MAPS, PREFIX, is_transposed
+from gluon_optbert.architecture.name_maps import MAPS, PREFIX, is_transposed
 from gluon_optbert.importing.tensorflow_reader import masked_checksum
 from helpers.tiny import TOKENS, network, random_parameters, vocabulary
 

@@ -1,0 +1,207 @@
+"""``config.json`` and the tokenizer of a directory that Transformers loads: plain JSON, without MXNet."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Dict, Mapping, Sequence
+
+from ..architecture.architecture import Architecture
+from ..architecture.heads import Head
+
+OWN = 'gluon_optbert'  # the key of config.json that other programs leave alone
+CODE = 'modeling_optbert.py'  # the file that computes uneven widths
+DROPOUT = 0.1  # of fine-tuning, BERT's
+LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokenizer
+SPECIAL = {
+    'unk_token': '[UNK]',
+    'sep_token': '[SEP]',
+    'pad_token': '[PAD]',
+    'cls_token': '[CLS]',
+    'mask_token': '[MASK]',
+}
+# The classes of Transformers by what an export computes, or by the kind of the head of its task. They follow
+# `Bert` for plain widths and `OptBert` for uneven ones.
+CLASSES = {
+    'encoder': 'Model',
+    'pretraining': 'ForPreTraining',
+    'classification': 'ForSequenceClassification',
+    'regression': 'ForSequenceClassification',
+    'question_answering': 'ForQuestionAnswering',
+}
+AUTO = {
+    'AutoModel': 'Model',
+    'AutoModelForPreTraining': 'ForPreTraining',
+    'AutoModelForMaskedLM': 'ForMaskedLM',
+    'AutoModelForSequenceClassification': 'ForSequenceClassification',
+    'AutoModelForQuestionAnswering': 'ForQuestionAnswering',
+}
+
+
+def is_plain(architecture: Architecture) -> bool:
+    """Whether BERT's own configuration describes the widths: equal layers, k = v = h/a, f > 0, no factorised
+    embedding.
+    """
+    layers = set(architecture.layers)
+    if architecture.e is not None or len(layers) != 1:
+        return False
+    (dims,) = layers
+    return dims.k == dims.v and dims.a * dims.k == architecture.h and dims.f > 0
+
+
+def bert_config(architecture: Architecture, head: Head, kind: str) -> Dict[str, Any]:
+    """The fields of a ``config.json`` for ``BertConfig``.
+
+    Where widths are uneven, the number of heads and the filter size are the largest of all layers, for
+    programs that want one number.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    head : Head
+    kind : str
+        What is computed: ``encoder``, ``pretraining`` or ``task``.
+    """
+    return {
+        'model_type': 'bert',
+        'architectures': ['Bert' + CLASSES[head.kind if kind == 'task' else kind]],
+        'vocab_size': architecture.vocab_size,
+        'hidden_size': architecture.h,
+        'num_hidden_layers': len(architecture.layers),
+        'num_attention_heads': max((dims.a for dims in architecture.layers), default=1),
+        'intermediate_size': max((dims.f for dims in architecture.layers), default=0),
+        'max_position_embeddings': architecture.max_length,
+        'type_vocab_size': architecture.token_types,
+        'layer_norm_eps': architecture.layer_norm_eps,
+        'hidden_act': 'gelu',
+        'position_embedding_type': 'absolute',
+        'hidden_dropout_prob': DROPOUT,
+        'attention_probs_dropout_prob': DROPOUT,
+        'initializer_range': 0.02,
+        'tie_word_embeddings': True,
+        'torch_dtype': 'float32',
+        **(_labels(head) if kind == 'task' else {}),
+    }
+
+
+def _labels(head: Head) -> Dict[str, Any]:
+    """The fields for the outputs of a task."""
+    if head.kind == 'question_answering':
+        return {}
+    names = [head.name_of(label) for label in head.labels] or ['LABEL_0']
+    return {
+        'id2label': {str(i): name for i, name in enumerate(names)},
+        'label2id': {name: i for i, name in enumerate(names)},
+        'problem_type': 'regression' if head.kind == 'regression' else 'single_label_classification',
+        **({'finetuning_task': head.task} if head.task else {}),
+    }
+
+
+def transformers_config(
+    architecture: Architecture, head: Head, kind: str, *, untrained: Sequence[str] = ()
+) -> Dict[str, Any]:
+    """A ``config.json`` for Transformers: BERT's own for plain widths, else one that names our code.
+
+    Under the key `OWN` it has what only this package reads: the head with its labels, and the parts that are
+    random. Arguments as of `bert_config`.
+    """
+    config = bert_config(architecture, head, kind)
+    if not is_plain(architecture):
+        stem = CODE[: -len('.py')]
+        config.update(
+            model_type='optbert',
+            architectures=['Opt' + name for name in config['architectures']],
+            auto_map={
+                'AutoConfig': f'{stem}.OptBertConfig',
+                **{auto: f'{stem}.OptBert{name}' for auto, name in AUTO.items()},
+            },
+            embedding_size=architecture.embedding_width,
+            factorised=architecture.e is not None,
+            layer_widths=[dataclasses.asdict(dims) for dims in architecture.layers],
+        )
+    own = {'head': head.to_dict(), 'untrained': list(untrained)} if kind == 'task' or untrained else {}
+    return {**config, **({OWN: own} if own else {})}
+
+
+def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> Dict[str, Any]:
+    """A ``tokenizer.json`` of the library `tokenizers`, whose ids are those of this package's tokenizer.
+
+    Parameters
+    ----------
+    tokens : sequence of str
+        The vocabulary, in its order.
+    lower_case : bool
+        Whether capitals and accents are taken away.
+    """
+    ids = {token: i for i, token in enumerate(tokens)}
+    special = sorted((ids[token], token) for token in SPECIAL.values())
+    marks = {'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': True}
+    cls, sep = ({'SpecialToken': {'id': token, 'type_id': 0}} for token in ('[CLS]', '[SEP]'))
+    first, second = ({'Sequence': {'id': name, 'type_id': i}} for i, name in enumerate('AB'))
+    end = {'SpecialToken': {'id': '[SEP]', 'type_id': 1}}
+    return {
+        'version': '1.0',
+        'truncation': None,
+        'padding': None,
+        'added_tokens': [{'id': i, 'content': token, **marks} for i, token in special],
+        'normalizer': {
+            'type': 'BertNormalizer',
+            'clean_text': True,
+            'handle_chinese_chars': True,
+            'strip_accents': lower_case,
+            'lowercase': lower_case,
+        },
+        'pre_tokenizer': {'type': 'BertPreTokenizer'},
+        'post_processor': {
+            'type': 'TemplateProcessing',
+            'single': [cls, first, sep],
+            'pair': [cls, first, sep, second, end],
+            'special_tokens': {
+                token: {'id': token, 'ids': [ids[token]], 'tokens': [token]} for token in ('[CLS]', '[SEP]')
+            },
+        },
+        'decoder': {'type': 'WordPiece', 'prefix': '##', 'cleanup': True},
+        'model': {
+            'type': 'WordPiece',
+            'unk_token': '[UNK]',
+            'continuing_subword_prefix': '##',
+            'max_input_chars_per_word': LONGEST_WORD,
+            'vocab': ids,
+        },
+    }
+
+
+def tokenizer_files(tokens: Sequence[str], *, lower_case: bool, max_length: int) -> Dict[str, bytes]:
+    """The files of the tokenizer by name; `max_length` is the number of positions of the network."""
+    config = {
+        'tokenizer_class': 'PreTrainedTokenizerFast',  # takes tokenizer.json as it is
+        'model_max_length': max_length,
+        'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask'],
+        'do_lower_case': lower_case,
+        'clean_up_tokenization_spaces': True,
+        **SPECIAL,
+    }
+    return {
+        'tokenizer.json': json_bytes(tokenizer_json(tokens, lower_case=lower_case)),
+        'tokenizer_config.json': json_bytes(config),
+        'special_tokens_map.json': json_bytes(SPECIAL),
+        'vocab.txt': ''.join(f'{token}\n' for token in tokens).encode('utf-8'),
+    }
+
+
+def write_hub_files(
+    directory: Path, config: Mapping[str, Any], tokens: Sequence[str], *, lower_case: bool, max_length: int
+) -> None:
+    """Write ``config.json`` and the tokenizer's files into a directory; see `tokenizer_files`."""
+    files = {
+        'config.json': json_bytes(config),
+        **tokenizer_files(tokens, lower_case=lower_case, max_length=max_length),
+    }
+    for name, content in files.items():
+        (Path(directory) / name).write_bytes(content)
+
+
+def json_bytes(values: Any) -> bytes:
+    """JSON as these files have it."""
+    return (json.dumps(values, ensure_ascii=False, indent=2) + '\n').encode('utf-8')

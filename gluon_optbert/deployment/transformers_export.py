@@ -1,0 +1,117 @@
+"""Export for Transformers: ``config.json``, ``model.safetensors`` and the tokenizer's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from ..architecture.heads import PRETRAINING, Head
+from ..architecture.name_maps import PREFIX, names_in
+from ..architecture.parameters import parameter_table
+from ..cutting.shrink import without_gates
+from ..network.saved_model import SavedModel
+from ..runs.lock import locked
+from ..runs.staging import new_directory
+from ..tasks.task import known_head
+from ..text.vocabulary import is_cased
+from .export import NotEqual, kind_of, untrained_parts
+from .hub_files import is_plain, transformers_config, write_hub_files
+
+WEIGHTS = 'model.safetensors'
+_FORM = 'Hugging Face'
+_SCORES = {'decoder.3.bias': 'cls.predictions.bias'}  # the one of its names that Transformers saves
+_SPANS = {'task.weight': 'qa_outputs.weight', 'task.bias': 'qa_outputs.bias'}
+
+
+def names_there(saved: SavedModel, kind: str) -> Dict[str, str]:
+    """What Transformers calls the parameters of an export, by their names here.
+
+    Parameters
+    ----------
+    saved : SavedModel
+    kind : str
+        What is computed: ``encoder``, ``pretraining`` or ``task``.
+    """
+    parts = {'mlm', 'nsp'} if kind == 'encoder' else set()
+    names = {**names_in(_FORM, len(saved.architecture.layers)), **_SCORES}
+    if saved.head.kind == 'question_answering':
+        names.update(_SPANS)
+    bare = kind == 'encoder'
+    return {
+        name: names[name] if bare or _on_top(spec.part) else PREFIX[_FORM] + names[name]
+        for name, spec in parameter_table(saved.architecture, saved.head).items()
+        if spec.part not in parts
+    }
+
+
+def _on_top(part: str) -> bool:
+    """Whether a part of the network stands on the model that Transformers calls `bert`."""
+    return part in ('mlm', 'nsp', 'task')
+
+
+def export_transformers(saved: SavedModel, output: Path, *, head: Optional[str] = None) -> Dict[str, Any]:
+    """Write a directory that Transformers loads.
+
+    Parameters
+    ----------
+    saved : SavedModel
+        Its gates, if it has them, are folded into the export and their zeros cut.
+    output : Path
+    head : str, optional
+        What it computes; see `export.kind_of`.
+
+    Returns
+    -------
+    dict
+        Empty: the arrays are the network's own, bit for bit.
+
+    Raises
+    ------
+    FileExistsError, ValueError
+        Bad input.
+    UntrainedHeads
+        If the scores of a head would be random.
+    NotEqual
+        If the arrays that were written are not the network's.
+    """
+    saved = without_gates(saved)
+    kind = kind_of(saved, head)
+    untrained = untrained_parts(saved, kind)
+    if not is_plain(saved.architecture):
+        raise ValueError('the widths are uneven, which BERT in Transformers is not')
+    names = names_there(saved, kind)
+    arrays = {
+        there: np.ascontiguousarray(saved.parameters[here], np.float32) for here, there in names.items()
+    }
+    config = transformers_config(saved.architecture, _known(saved), kind, untrained=untrained)
+    with locked(output), new_directory(output) as staged:
+        write_hub_files(
+            staged,
+            config,
+            saved.vocabulary.idx_to_token,
+            lower_case=not is_cased(saved.vocabulary),
+            max_length=saved.architecture.max_length,
+        )
+        save_file(arrays, str(staged / WEIGHTS), metadata={'format': 'pt'})
+        _compare(staged / WEIGHTS, arrays)
+    return {}
+
+
+def _known(saved: SavedModel) -> Head:
+    return known_head(saved.head) if saved.head.outputs else PRETRAINING
+
+
+def _compare(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise NotEqual unless a file has these arrays and no others."""
+    written = load_file(str(path))
+    wrong = sorted(written.keys() ^ arrays.keys())
+    wrong += [
+        name
+        for name in written.keys() & arrays.keys()
+        if not np.array_equal(written[name], arrays[name], equal_nan=True)
+    ]
+    if wrong:
+        raise NotEqual(f'{path}: not the arrays of the network: {", ".join(wrong)}; nothing was written')

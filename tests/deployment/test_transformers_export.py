@@ -1,0 +1,93 @@
+"""Directories for Transformers: their files, their arrays, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.commands import call
+from helpers.tiny import TOKENS, network, saved_model, write_saved_model
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment.hub_files import bert_config, is_plain, tokenizer_json
+from gluon_optbert.deployment.transformers_export import export_transformers
+from gluon_optbert.importing.convert import convert
+from gluon_optbert.importing.sources import read_source
+from gluon_optbert.text.vocabulary import make_tokenizer, vocabulary_of
+
+SENTENCES = ['a b. c', 'Fine FILM', 'naïve Éclair', 'tab\tand\nline', 'x' * 150, 'y' * 201, '中文 a', '']
+
+
+def test_the_command_writes_a_directory_for_transformers(tmp_path):
+    model = write_saved_model(tmp_path / 'model')
+    done = call('tools/export_model.py', model, '--output', tmp_path / 'out', '--format', 'transformers')
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / 'out').iterdir()} == {
+        'config.json',
+        'model.safetensors',
+        'special_tokens_map.json',
+        'tokenizer.json',
+        'tokenizer_config.json',
+        'vocab.txt',
+    }
+    config = json.loads((tmp_path / 'out' / 'config.json').read_text())
+    assert config['model_type'] == 'bert' and config['architectures'] == ['BertModel']
+    assert not any('cls' in name for name in load_file(tmp_path / 'out' / 'model.safetensors'))
+
+
+def test_flags_of_other_formats_are_refused(tmp_path):
+    model = write_saved_model(tmp_path / 'model')
+    words = [model, '--output', tmp_path / 'out', '--format', 'transformers', '--onnx']
+    done = call('tools/export_model.py', *words, '--precision', 'bfloat16')
+    assert done.returncode == 2
+    assert '--onnx goes with --format mxnet' in done.stderr
+    assert '--precision goes with --format mxnet' in done.stderr
+
+
+def test_an_unknown_format_is_one_line(tmp_path):
+    done = call('tools/export_model.py', tmp_path, '--output', tmp_path / 'out', '--format', 'tar')
+    assert done.returncode == 2 and 'transformers' in done.stderr and 'Traceback' not in done.stderr
+
+
+def test_the_arrays_are_those_of_the_model_bit_for_bit(tmp_path):
+    saved = saved_model()
+    export_transformers(saved, tmp_path / 'out', head='pretraining')
+    back = convert(read_source(str(tmp_path / 'out'))).model
+    assert back.architecture == saved.architecture and back.head == saved.head
+    assert back.parameters.keys() == saved.parameters.keys()
+    for name, value in saved.parameters.items():
+        np.testing.assert_array_equal(back.parameters[name], value)
+
+
+@pytest.mark.parametrize('cased', [False, True])
+def test_the_tokenizer_gives_the_ids_of_this_package(cased):
+    tokens = TOKENS + ['##' + letter for letter in 'abcdefghijklmnopqrstuvwxyz'] + ['中', 'F', 'É'] * cased
+    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(tokens, lower_case=not cased)))
+    tokenize = make_tokenizer(vocabulary_of(tokens), cased=cased)
+    for sentence in SENTENCES:
+        cls, *ids, sep = tokenizer.encode(sentence).ids
+        assert (tokens[cls], tokens[sep]) == ('[CLS]', '[SEP]')
+        assert ids == tokenize(sentence), sentence
+
+
+@pytest.mark.parametrize(
+    'architecture',
+    [
+        network((2, 4, 4, 16), (2, 4, 4, 8)),
+        network((2, 3, 4, 16)),
+        network((1, 4, 4, 16)),
+        network((2, 4, 4, 0)),
+        network(e=8),
+    ],
+)
+def test_uneven_widths_are_not_plain(architecture):
+    assert is_plain(network())
+    assert not is_plain(architecture)
+
+
+def test_labels_of_a_task_have_their_names_in_the_configuration():
+    head = Head('classification', ('0', '1'), 'SST-2', ('negative', 'positive'))
+    config = bert_config(network(), head, 'task')
+    assert config['id2label'] == {'0': 'negative', '1': 'positive'}
+    assert config['label2id'] == {'negative': 0, 'positive': 1}
