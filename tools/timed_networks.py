@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
+
+# isort: split
 import dataclasses
 import json
 import subprocess

@@ -5,6 +5,7 @@ RUN_DIR/latency.json             predicted and measured, with the objective late
 RUN_DIR/round-0/model            the network that is pruned
 RUN_DIR/round-N/rotated          with --rotate-heads: the network of the round before, its heads rotated
 RUN_DIR/round-N/alphas.npz       the trained gates
+RUN_DIR/round-N/gates.json       whether they have settled, and how certain their ranking is
 RUN_DIR/round-N/selection.json   which units stayed and went, at which alpha and price
 RUN_DIR/round-N/shrunk           the model directory after the cut
 RUN_DIR/round-N/reconstructed    with --reconstruct: and after the layers were fitted
@@ -32,7 +33,7 @@ from ..training.reporter import Reporter
 from .latency import check_predictions
 from .one_round import Job, run_round
 from .recipe import PruneRecipe, read_start, unreachable
-from .report import Round, readable, summary
+from .report import Round, read_gates, readable, summary
 
 
 def _read_teacher(recipe: PruneRecipe, start: SavedModel) -> Optional[SavedModel]:
@@ -79,7 +80,8 @@ def _report(recipe: PruneRecipe, cost: CostModel, rows: List[Round]) -> None:
         networks = {'before': rows[0].architecture, 'finished': rows[-1].architecture}
         latency = check_predictions(cost, networks)
         write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
-    write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency).encode())
+    gates = read_gates(recipe.output, len(rows) - 1)
+    write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency, gates).encode())
 
 
 def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Round]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, Optional, Tuple, Type, Union
+from typing import Dict, Mapping, Optional, Tuple, Type, Union
 
 import mxnet as mx
 import numpy as np
@@ -25,6 +25,7 @@ from ..training.recipe import open_shards
 from ..training.reporter import Reporter
 from .penalty import PENALTIES, Penalty
 from .recipe import read_start
+from .watch import Watch
 
 BATCH_SIZE = 256  # instances a step where only the number of steps is given
 
@@ -40,13 +41,24 @@ class GateTraining(Pretraining):
     shards : Shards
         To train on.
     penalty : Penalty
+    watch : Watch, optional
     """
 
-    def __init__(self, model: OptBERTModel, workers: Workers, shards: Shards, penalty: Penalty):
+    def __init__(
+        self,
+        model: OptBERTModel,
+        workers: Workers,
+        shards: Shards,
+        penalty: Penalty,
+        watch: Optional[Watch] = None,
+    ):
         super().__init__(model, workers, shards)
-        self._penalty = penalty
+        self._penalty, self._watch = penalty, watch
 
     def after_backward(self) -> None:
+        if self._watch is not None:
+            trained = self.model.gates.trained()
+            self._watch.gradients({key: parameter.grad().asnumpy() for key, parameter in trained.items()})
         self._penalty.add_gradient(self.model.gates)
 
     def after_update(self, learning_rate: float) -> None:
@@ -54,6 +66,19 @@ class GateTraining(Pretraining):
 
     def metrics(self) -> Dict[str, float]:
         return {'penalty': self._penalty.value(self.model.gates.values())}
+
+    def finished(self) -> bool:
+        return self._watch is not None and self._watch.step(self._scores)
+
+    def _scores(self) -> Alphas:
+        return self._penalty.scores(self.model.gates.values())
+
+    def memory(self) -> Dict[str, np.ndarray]:
+        return {} if self._watch is None else self._watch.memory(self.workers)
+
+    def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
+        if self._watch is not None:
+            self._watch.recall(step, arrays, self.workers)
 
 
 def train_gates(
@@ -74,6 +99,7 @@ def train_gates(
     workers: Optional[Workers] = None,
     reporter: Optional[Reporter] = None,
     states: Optional[Path] = None,
+    watch: Optional[Watch] = None,
 ) -> Tuple[Alphas, Alphas]:
     """Train alpha by equation (2) of optBERT, section 4, with the weights frozen.
 
@@ -118,6 +144,8 @@ def train_gates(
         Writes the metrics; unless given they are shown and not written.
     states : Path, optional
         The directory of checkpoints. Training continues from the newest one. By default none are written.
+    watch : Watch, optional
+        Follows the gates, and may end their training before the last step.
 
     Returns
     -------
@@ -161,14 +189,17 @@ def train_gates(
     )
     weights = _equal(saved.architecture) if unweighted else beta(saved.architecture, cost or ParameterCost())
     descend(
-        GateTraining(model, workers, shards, kind(gamma, weights)),
+        GateTraining(model, workers, shards, kind(gamma, weights), watch),
         alpha_optimizer,
         Schedule(learning_rate, phase.steps, decay=False),
         phase,
         reporter=reporter or Reporter(None, workers),
         states=states,
     )
-    return _results(kind, model.gates.values())
+    trained = model.gates.values()
+    if watch is not None:
+        watch.finish({key: kind.gate.value(parameter) for key, parameter in trained.items()})
+    return _results(kind, trained)
 
 
 def _penalty_of(name: str, prune: str) -> Type[Penalty]:

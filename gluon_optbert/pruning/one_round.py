@@ -35,6 +35,7 @@ from .recipe import PruneRecipe
 from .reconstruct import TOKENS_PER_INPUT, reconstruct, sample, tokens_wanted
 from .report import MORE, Round, explain, unclear
 from .rotate import rotated
+from .watch import GATES, Watch
 
 LOG = logging.getLogger(__name__)
 
@@ -120,7 +121,18 @@ class Job:
 
 
 def _train_gates(job: Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
-    """`train_gates` with the settings of the recipe."""
+    """`train_gates` with the settings of the recipe; leaves gates.json."""
+    watch = Watch(lambda scores: _select(job, current, scores, number), job.recipe.settling())
+    alphas, scores = _watched_gates(job, current, number, watch)
+    selection = _select(job, current, scores, number)
+    record = watch.record(selection, prune=job.recipe.prune, workers=job.workers)
+    if job.workers.first:
+        text = json.dumps({'round': number, **record}, indent=1) + '\n'
+        write_file(job.directory(number) / GATES, text.encode())
+    return alphas, scores
+
+
+def _watched_gates(job: Job, current: SavedModel, number: int, watch: Watch) -> Tuple[Alphas, Alphas]:
     recipe, notes = job.recipe, {'round': number, 'parameters': ParameterCost().cost(current.architecture)}
     return train_gates(
         current,
@@ -139,6 +151,7 @@ def _train_gates(job: Job, current: SavedModel, number: int) -> Tuple[Alphas, Al
         workers=job.workers,
         reporter=job.reporter,
         states=job.directory(number) / 'gate-states',
+        watch=watch,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import List, Literal, Optional, Tuple, Union
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import OBJECTIVES, CostModel, cost_model
@@ -17,6 +17,7 @@ from ..runs.recipe import option
 from ..training.recipe import TrainingRecipe
 from .methods import METHODS
 from .penalty import PENALTIES
+from .watch import Settling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +62,19 @@ class PruneRecipe(TrainingRecipe):
     unweighted: bool = option(
         'give every unit the same weight in the penalty (beta = 1), whatever the unit costs', False
     )
-    alpha_steps: Optional[int] = option(
-        'steps of gate training in a round; by default 1/1000 of the pre-training steps', None
+    alpha_steps: Optional[Union[int, Literal['auto']]] = option(
+        'steps of gate training in a round; auto trains until the selection has settled, see --alpha-window. '
+        'By default 1/1000 of the pre-training steps',
+        None,
+    )
+    alpha_limit: int = option('with --alpha-steps auto: the most steps of gate training in a round', 1000)
+    alpha_window: int = option(
+        'with --alpha-steps auto: steps over which the selection must have stayed the same', 50
+    )
+    alpha_overlap: float = option(
+        'with --alpha-steps auto: the smallest share of the units that stay that two selections in the '
+        'window have in common',
+        0.99,
     )
     alpha_learning_rate: float = option('learning rate of the gates', 1e-2)
     alpha_optimizer: str = option('optimizer of the gates', 'adam', choices=('adam', 'sgd'))
@@ -104,10 +116,13 @@ class PruneRecipe(TrainingRecipe):
             problems.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
         if not self.prune or set(self.prune) - set(LETTERS) or len(set(self.prune)) < len(self.prune):
             problems.append(f'prune must be made of different letters of {LETTERS}, found {self.prune!r}')
-        for name in ('multiple_of', 'rounds', 'length', 'alpha_steps', 'recovery_steps'):
+        counts = ('multiple_of', 'rounds', 'length', 'alpha_limit', 'alpha_window', 'recovery_steps')
+        for name in (*counts, *([] if self.alpha_steps == 'auto' else ['alpha_steps'])):
             value = getattr(self, name)
             if value is not None and value < 1:
                 problems.append(f'{name} must be at least 1, found {value}')
+        if not 0 < self.alpha_overlap <= 1:
+            problems.append(f'alpha_overlap must lie between 0 and 1, found {self.alpha_overlap}')
         for name in ('gamma', 'label_weight', 'teacher_score_weight', 'teacher_state_weight'):
             if getattr(self, name) < 0:
                 problems.append(f'{name} must not be negative, found {getattr(self, name)}')
@@ -136,6 +151,8 @@ class PruneRecipe(TrainingRecipe):
             )
         if (self.objective == 'latency') != (self.latency_model is not None):
             problems.append('the objective latency and latency_model go together')
+        if self.alpha_steps == 'auto' and self.method != 'alpha':
+            problems.append(f'alpha_steps auto is about trained gates, found the method {self.method}')
         if self.unweighted and self.method != 'alpha':
             problems.append(
                 f'unweighted is about the penalty on trained gates, found the method {self.method}'
@@ -154,15 +171,24 @@ class PruneRecipe(TrainingRecipe):
         """What the budget counts."""
         return cost_model(self.objective, length=self.length, latency_model=self.latency_model)
 
+    def settling(self) -> Optional[Settling]:
+        """When gate training may stop early; None if its steps are fixed."""
+        if self.alpha_steps != 'auto':
+            return None
+        return Settling.of(self.alpha_window, self.alpha_overlap, self.alpha_learning_rate)
+
     def steps(self, base: SavedModel) -> Tuple[int, int]:
-        """Steps of a round's gate training and recovery; the paper's shares of pre-training unless given."""
+        """Steps of a round's gate training, or the most of them, and of recovery; the paper's shares of
+        pre-training unless given.
+        """
         trained = base.progress.trained_steps
         if (self.alpha_steps is None or self.recovery_steps is None) and not trained:
             raise ValueError(
                 'the model does not say how many steps it was pre-trained for; give --alpha-steps and '
                 '--recovery-steps, or take the recipe imported_prune'
             )
-        return self.alpha_steps or max(1, trained // 1000), self.recovery_steps or max(1, trained // 20)
+        gates = self.alpha_limit if self.alpha_steps == 'auto' else self.alpha_steps
+        return gates or max(1, trained // 1000), self.recovery_steps or max(1, trained // 20)
 
 
 def read_start(directory: Path) -> SavedModel:

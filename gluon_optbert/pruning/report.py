@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -17,6 +18,7 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.markdown import markdown_table
 from ..runs.progress import HeldOut
 from .recipe import PruneRecipe
+from .watch import CLOSED, GATES, OPEN
 
 CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
 MORE = 'raise --evaluation-limit; if it is above what is held out, make shards with a larger --held-out'
@@ -177,8 +179,90 @@ def _certainty(rows: Sequence[Round]) -> List[str]:
     return [clear, f'To tell more apart, {MORE}.\n\n' + '\n'.join(doubts)] if doubts else [clear]
 
 
-def readable(rows: Sequence[Round], recipe: PruneRecipe, latency: Optional[Mapping[str, Any]] = None) -> str:
-    """The rounds of a run as Markdown, with what `check_predictions` found with the objective latency."""
+def read_gates(output: Path, rounds: int) -> List[Dict[str, Any]]:
+    """What every round of a run says of its gates, those without trained gates left out.
+
+    Raises
+    ------
+    ValueError
+        If a file cannot be read.
+    """
+    records = []
+    for number in range(1, rounds + 1):
+        path = Path(output) / f'round-{number}' / GATES
+        if path.exists():
+            try:
+                records.append(json.loads(path.read_text(encoding='utf-8')))
+            except ValueError as error:
+                raise ValueError(f'{path}: not a record of gates ({error})') from error
+    return records
+
+
+def noise(record: Mapping[str, Any]) -> List[str]:
+    """The letters of a round whose units the two halves of the gate data rank as if by chance."""
+    errors = record['split_half_error']
+    return [
+        letter
+        for letter, correlation in record['split_half'].items()
+        if correlation is not None and correlation < CLEAR * errors[letter]
+    ]
+
+
+def gates_section(records: Sequence[Mapping[str, Any]]) -> List[str]:
+    """What the gates came to, as paragraphs of Markdown; nothing without records."""
+    if not records:
+        return []
+
+    def number(value: Optional[float]) -> str:
+        return '–' if value is None else f'{value:.2f}'
+
+    cells = [
+        [
+            record['round'],
+            record['steps'],
+            letter,
+            units,
+            record['closed'][letter],
+            record['open'][letter],
+            number(record['alpha_at_cut'][letter]),
+            number(record['split_half'][letter]),
+        ]
+        for record in records
+        for letter, units in record['units'].items()
+    ]
+    header = ['round', 'steps', 'width', 'gates', f'below {CLOSED}', f'above {OPEN}', 'largest α that went']
+    parts = ['## Gates', markdown_table([*header, 'split-half correlation'], cells)]
+    parts.append(
+        'The split-half correlation says how far the data determine the ranking. It is the rank correlation '
+        'within a width of the gradients of α, without the penalty, summed over odd and over even steps.'
+    )
+    for record in records:
+        if record['overlaps']:
+            step, overlap = record['overlaps'][-1]
+            settled = 'had settled' if record['stopped'] == 'settled' else 'had not settled'
+            parts.append(
+                f'Round {record["round"]}: the selection {settled} after {record["steps"]} steps; '
+                f'{overlap:.1%} of its units stayed the same over the window before step {step}.'
+            )
+        doubtful = noise(record)
+        if doubtful:
+            parts.append(
+                f'Round {record["round"]}: the ranking of {", ".join(doubtful)} is noise. The two halves of '
+                'the gate data agree on it no better than chance. Train the gates for more steps, or with a '
+                'larger batch.'
+            )
+    return parts
+
+
+def readable(
+    rows: Sequence[Round],
+    recipe: PruneRecipe,
+    latency: Optional[Mapping[str, Any]] = None,
+    gates: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The rounds of a run as Markdown, with what `check_predictions` found with the objective latency, and
+    what `read_gates` gives.
+    """
     shares = recipe.shares()
     columns = {'MLM before': 'before', 'after the cut': 'after_cut', 'recovered': 'recovered'}
     if recipe.reconstruct:
@@ -205,6 +289,7 @@ def readable(rows: Sequence[Round], recipe: PruneRecipe, latency: Optional[Mappi
         'Parameters are those of embeddings and encoder; losses are nats per masked token of held-out text.',
         *_certainty(rows),
     ]
+    parts += gates_section(gates)
     if latency:
         times = [
             (name, f'{measured["predicted_ms"]:.2f} ms', f'{measured["measured_ms"]:.2f} ms')

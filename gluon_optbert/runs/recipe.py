@@ -8,7 +8,7 @@ import numbers
 import reprlib
 import typing
 from pathlib import Path
-from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Type, TypeVar, Union
+from typing import Any, Collection, Dict, Literal, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 import yaml
 
@@ -55,11 +55,18 @@ def option(
 
 
 def _unwrapped(annotation: Any) -> Any:
-    """`int` of `Optional[int]`; anything else as it is."""
-    if typing.get_origin(annotation) is Union:
-        inner = [a for a in typing.get_args(annotation) if a is not type(None)]
-        return inner[0] if len(inner) == 1 else annotation
-    return annotation
+    """`int` of `Optional[int]`; what may not be None as it is."""
+    arguments = typing.get_args(annotation) if typing.get_origin(annotation) is Union else ()
+    if type(None) not in arguments:
+        return annotation
+    return Union[tuple(a for a in arguments if a is not type(None))]
+
+
+def _alternatives(annotation: Any) -> Tuple[Any, Tuple[str, ...]]:
+    """`int` and ``('auto',)`` of `Union[int, Literal['auto']]`."""
+    literals = [a for a in typing.get_args(annotation) if typing.get_origin(a) is Literal]
+    (other,) = (a for a in typing.get_args(annotation) if a not in literals)
+    return other, tuple(word for literal in literals for word in typing.get_args(literal))
 
 
 def _convert(value: Any, annotation: Any) -> Any:
@@ -76,6 +83,9 @@ def _convert(value: Any, annotation: Any) -> Any:
         if optional:
             return None
         raise ValueError('null')
+    if typing.get_origin(annotation) is Union:  # of a type and the words that may stand for it
+        other, words = _alternatives(annotation)
+        return value if isinstance(value, str) and value in words else _convert(value, other)
     if typing.get_origin(annotation) is tuple:
         item = typing.get_args(annotation)[0]
         if isinstance(value, str):
@@ -116,6 +126,9 @@ _KIND = {int: 'a whole number', float: 'a number', bool: 'true or false', str: '
 
 def _kind(annotation: Any) -> str:
     inner = _unwrapped(annotation)
+    if typing.get_origin(inner) is Union:
+        other, words = _alternatives(inner)
+        return f'{_kind(other)} or {" or ".join(words)}'
     if typing.get_origin(inner) is tuple:
         return 'a list, each ' + _kind(typing.get_args(inner)[0])
     return _KIND.get(inner, getattr(inner, '__name__', str(inner)))

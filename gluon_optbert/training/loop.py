@@ -165,8 +165,8 @@ def descend(
     reporter: Reporter,
     states: Optional[Path],
 ) -> Progress:
-    """Train what the optimizer holds for the steps of a phase, going on from the newest checkpoint if there
-    is one.
+    """Train what the optimizer holds for the steps of a phase, or until the objective is finished, going on
+    from the newest checkpoint if there is one.
 
     The loss is the mean over the global batch, whatever the number of workers and of passes; every step's
     dropout follows from the seed, the rank and the step.
@@ -194,16 +194,19 @@ def descend(
     workers, store = objective.workers, None if states is None else States(states, phase.keep)
     progress = Progress(step=0) if store is None else store.resume(optimizer, workers, what=phase.name)
     start = progress.step or 0
+    if start and store is not None:
+        objective.recall(start, store.memory)
     meter = _Meter(len(objective.losses), progress.unlogged or (), workers)
     progress = progress.updated(unlogged=None)
     reporter.rewind(phase, start)
     collect_gradients(objective.model, optimizer.parameters, phase)
-    batches = objective.batches(phase, phase.first_batch + start)
+    batches, done = objective.batches(phase, phase.first_batch + start), start
     with contextlib.closing(batches), Stop(workers) as stop, reporter.showing(phase, start):
         for step in range(start + 1, phase.steps + 1):
-            batch, last = meter.next(batches), step == phase.steps
+            batch = meter.next(batches)
             losses, norm = _step(objective, optimizer, schedule, batch, phase, step - 1)
             meter.add(losses, batch.token_total)
+            last = objective.finished() or step == phase.steps
             reporter.tick()
             if last or _due(step, phase.log_every):
                 _log(objective, phase, step, meter, norm, schedule(step - 1), reporter)
@@ -217,17 +220,22 @@ def descend(
                 due = stopping or (not last and (best or _due(step, phase.checkpoint_every)))
                 if due and store is not None:
                     optimizer.check(step)
-                    _save(store, step, optimizer, progress.updated(unlogged=tuple(meter.gather())), workers)
+                    unlogged = progress.updated(unlogged=tuple(meter.gather()))
+                    _save(store, step, optimizer, unlogged, objective)
                 if stopping:
                     saved = '' if store is None else '; its state is saved, go on with --resume'
                     raise Terminated(f'{phase.name}: asked to stop at step {step}{saved}')
-    return progress.updated(step=max(start, phase.steps))
+            done = step
+            if last:
+                break
+    return progress.updated(step=done)
 
 
-def _save(store: States, step: int, optimizer: Optimizer, progress: Progress, workers: Workers) -> None:
+def _save(store: States, step: int, optimizer: Optimizer, progress: Progress, objective: Objective) -> None:
     """Write the checkpoint of a step; the first worker does, and all wait."""
+    workers, memory = objective.workers, objective.memory()
     if workers.first:
-        store.save(step, optimizer, progress.updated(workers=workers.size))
+        store.save(step, optimizer, progress.updated(workers=workers.size), memory)
     workers.barrier('checkpoint')
 
 

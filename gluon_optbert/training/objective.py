@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Dict, Generator, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from ..network.model import OptBERTModel
 from ..runs.progress import Progress
@@ -112,3 +113,14 @@ class Objective:
     def metrics(self) -> Dict[str, float]:
         """What a metrics record says beside the losses."""
         return {}
+
+    def finished(self) -> bool:
+        """Whether the phase may end after the step that was just done; the same on every worker."""
+        return False
+
+    def memory(self) -> Dict[str, np.ndarray]:
+        """What a checkpoint keeps beside parameters and optimizer, by name; all workers ask together."""
+        return {}
+
+    def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on after a step from what `memory` gave then."""

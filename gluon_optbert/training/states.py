@@ -7,9 +7,10 @@ import logging
 import re
 import shutil
 from pathlib import Path
-from typing import List, Optional
+from typing import Dict, List, Mapping, Optional
 
 import mxnet as mx
+import numpy as np
 
 from ..runs.arrays import read_arrays, write_arrays
 from ..runs.manifest import check_manifest, write_manifest
@@ -20,13 +21,21 @@ from .optimization import Optimizer
 
 LOG = logging.getLogger(__name__)
 STATE_FORMAT, STATE_VERSION = 'gluon_optbert training state', 1
+MEMORY = 'memory.params'
 
 
 class States:
-    """The checkpoints of one phase: parameters, optimizer state and progress, each whole or absent."""
+    """The checkpoints of one phase: parameters, optimizer state and progress, each whole or absent.
+
+    Attributes
+    ----------
+    memory : dict of str to np.ndarray
+        What the objective kept in the checkpoint that was restored last.
+    """
 
     def __init__(self, directory: Path, keep: int):
         self.directory, self._keep = Path(directory), keep
+        self.memory: Dict[str, np.ndarray] = {}
 
     def steps(self) -> List[int]:
         """The steps that have a checkpoint, increasing."""
@@ -36,7 +45,13 @@ class States:
     def _path(self, step: int) -> Path:
         return self.directory / f'step-{step:08d}'
 
-    def save(self, step: int, optimizer: Optimizer, progress: Progress) -> None:
+    def save(
+        self,
+        step: int,
+        optimizer: Optimizer,
+        progress: Progress,
+        memory: Optional[Mapping[str, np.ndarray]] = None,
+    ) -> None:
         """Write the checkpoint of a step; then drop old ones and those beyond it, not the best or this."""
         with new_directory(self._path(step), replace=True) as staged:
             arrays = {name: parameter.data() for name, parameter in optimizer.parameters.items()}
@@ -46,6 +61,8 @@ class States:
             (staged / 'progress.json').write_text(
                 json.dumps({**progress.updated(step=step).to_dict(), **counters}) + '\n', encoding='utf-8'
             )
+            if memory:
+                write_arrays(staged / MEMORY, memory)
             write_manifest(staged, form=STATE_FORMAT, version=STATE_VERSION)
         others = [other for other in self.steps() if other < step]
         beyond = [
@@ -68,7 +85,8 @@ class States:
 
     def _restore(self, step: int, optimizer: Optimizer) -> Progress:
         arrays = read_arrays(self._path(step) / 'state.params')
-        path = self._path(step) / 'progress.json'
+        path, memory = self._path(step) / 'progress.json', self._path(step) / MEMORY
+        self.memory = read_arrays(memory) if memory.exists() else {}
         values = json.loads(path.read_text(encoding='utf-8'))
         optimizer.restore(arrays, step, values.pop('counters', ()))
         for name, parameter in optimizer.parameters.items():

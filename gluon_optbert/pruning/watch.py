@@ -1,0 +1,202 @@
+"""What gate training is watched for: whether the selection has settled, and how certain the ranking is.
+
+A selection is settled if it has hardly changed for a while. A ranking is certain if two halves of the data
+give the same one: the gradients of alpha without the penalty are added up over the odd and over the even
+steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+import numpy as np
+from scipy.stats import rankdata
+
+from ..architecture.parameters import LETTERS, Alphas
+from ..cutting.selection import Selection
+from ..training.distributed import Workers
+
+GATES = 'gates.json'  # of a round: what `Watch.record` gives
+CHECKS = 5  # selections compared over the window
+CLOSED, OPEN = 0.05, 0.95  # of where a gate starts: below the one it is closed, above the other open
+_HALVES = ('odd', 'even')
+
+
+@dataclasses.dataclass(frozen=True)
+class Settling:
+    """When gate training may stop before its last step.
+
+    Parameters
+    ----------
+    window : int
+        Steps over which the selection must have stayed the same.
+    overlap : float
+        The smallest share of the kept units that two selections in the window have in common.
+    earliest : int
+        The first step after which training may stop.
+    """
+
+    window: int
+    overlap: float
+    earliest: int
+
+    @classmethod
+    def of(cls, window: int, overlap: float, learning_rate: float) -> Settling:
+        """With the first step at which Adam can have moved a gate from one to zero."""
+        return cls(window, overlap, max(window, math.ceil(1 / learning_rate)))
+
+    @property
+    def every(self) -> int:
+        """Steps between two checks."""
+        return max(1, self.window // CHECKS)
+
+
+class Watch:
+    """Follows the gates of one round.
+
+    Parameters
+    ----------
+    select : callable
+        The scores of the units → the selection at the round's target.
+    settling : Settling, optional
+        When training stops; without it, after the steps that it was told.
+    """
+
+    def __init__(self, select: Callable[[Alphas], Selection], settling: Optional[Settling] = None):
+        self._select, self._settling = select, settling
+        self._step = 0
+        self._sums: Dict[str, Dict[str, np.ndarray]] = {half: {} for half in _HALVES}
+        self._kept: List[Tuple[int, Mapping[str, np.ndarray]]] = []  # of the last checks
+        self._overlaps: List[Tuple[int, float]] = []
+        self._stopped = 'steps'
+        self._alphas: Alphas = {}
+
+    def gradients(self, gradients: Mapping[str, np.ndarray]) -> None:
+        """Add a step's gradients of alpha, this worker's share and without the penalty, to their half."""
+        sums = self._sums[_HALVES[self._step % 2]]
+        for key, gradient in gradients.items():
+            sums[key] = sums.get(key, 0.0) + gradient.astype(np.float64)
+
+    def step(self, scores: Callable[[], Alphas]) -> bool:
+        """Count a step; whether training may stop after it."""
+        self._step += 1
+        settling = self._settling
+        if settling is None or self._step % settling.every:
+            return False
+        kept = self._select(scores()).kept
+        since = self._step - settling.window
+        whole = any(step <= since for step, _ in self._kept)
+        self._kept = [pair for pair in self._kept if pair[0] >= since]
+        overlap = min((overlap_of(kept, before) for _, before in self._kept), default=0.0)
+        self._kept.append((self._step, kept))
+        if whole:
+            self._overlaps.append((self._step, overlap))
+        if whole and self._step >= settling.earliest and overlap >= settling.overlap:
+            self._stopped = 'settled'
+            return True
+        return False
+
+    def memory(self, workers: Workers) -> Dict[str, np.ndarray]:
+        """What a checkpoint has to keep; from here on rank 0 has the sums of all workers, as if resumed."""
+        self._gather(workers)
+        arrays = {
+            f'{half}.{key}': values for half, sums in self._sums.items() for key, values in sums.items()
+        }
+        arrays.update({f'kept.{step}.{key}': kept[key] for step, kept in self._kept for key in kept})
+        arrays['overlaps'] = np.array(self._overlaps, dtype=np.float64).reshape(-1, 2)
+        return arrays
+
+    def recall(self, step: int, arrays: Mapping[str, np.ndarray], workers: Workers) -> None:
+        """Go on after a step from what `memory` gave."""
+        self._step = step
+        kept: Dict[int, Dict[str, np.ndarray]] = {}
+        for name, values in arrays.items():
+            kind, _, rest = name.partition('.')
+            if kind in self._sums:
+                self._sums[kind][rest] = values * workers.first
+            elif kind == 'kept':
+                number, _, key = rest.partition('.')
+                kept.setdefault(int(number), {})[key] = values.astype(np.int64)
+        self._kept = sorted(kept.items())
+        self._overlaps = [(int(number), float(share)) for number, share in arrays.get('overlaps', ())]
+
+    def _gather(self, workers: Workers) -> None:
+        for half in _HALVES:
+            for key in sorted(self._sums[half]):
+                self._sums[half][key] = (
+                    workers.total(self._sums[half][key], name=f'{half}.{key}') * workers.first
+                )
+
+    def finish(self, alphas: Alphas) -> None:
+        """Take the trained gates, zeros included."""
+        self._alphas = alphas
+
+    def record(self, selection: Selection, *, prune: str, workers: Workers) -> Dict[str, Any]:
+        """What a round says of its gates, as JSON values.
+
+        Parameters
+        ----------
+        selection : Selection
+            What they decided.
+        prune : str
+            The letters of the widths that may lose units.
+        workers : Workers
+
+        Returns
+        -------
+        dict
+            ``steps``; ``stopped``: ``settled`` or ``steps``; ``overlaps``: pairs of a step and the smallest
+            overlap in the window before it. By letter ``closed`` and ``open``: gates below and above a share
+            of their start; ``units``: gates in all; ``alpha_at_cut``: the largest gate that went;
+            ``split_half``: the rank correlation within a width between the halves of the data, None where it
+            is not known; and ``split_half_error``, its standard error without any correlation.
+        """
+        self._gather(workers)
+        letters, alphas = [letter for letter in LETTERS if letter in prune], self._alphas
+        values: Dict[str, Any] = {
+            'steps': self._step,
+            'stopped': self._stopped,
+            'overlaps': [list(pair) for pair in self._overlaps],
+        }
+        names = ('units', 'closed', 'open', 'alpha_at_cut', 'split_half', 'split_half_error')
+        values.update({name: {} for name in names})
+        for letter in letters:
+            keys = [key for key in alphas if key[0] == letter and len(alphas[key])]
+            magnitudes = np.concatenate([np.abs(alphas[key]) for key in keys] or [np.zeros(0)])
+            gone = [
+                float(np.abs(np.delete(alphas[key], selection.kept[key])).max())
+                for key in keys
+                if len(selection.kept[key]) < len(alphas[key])
+            ]
+            values['units'][letter] = len(magnitudes)
+            values['closed'][letter] = int((magnitudes < CLOSED).sum())
+            values['open'][letter] = int((magnitudes > OPEN).sum())
+            values['alpha_at_cut'][letter] = max(gone, default=None)
+            correlation, error = self._split_half(keys)
+            values['split_half'][letter], values['split_half_error'][letter] = correlation, error
+        return values
+
+    def _split_half(self, keys: List[str]) -> Tuple[Optional[float], Optional[float]]:
+        """Spearman's correlation of the halves, the ranks taken within each width; and its error."""
+        ranks: List[List[np.ndarray]] = [[], []]
+        for key in keys:
+            halves = [self._sums[half].get(key) for half in _HALVES]
+            if any(half is None or len(half) < 2 for half in halves):
+                continue
+            for some, half in zip(ranks, halves):
+                ranked = rankdata(half)
+                some.append(ranked - ranked.mean())
+        if not ranks[0]:
+            return None, None
+        first, second = (np.concatenate(some) for some in ranks)
+        scale = float(np.sqrt((first @ first) * (second @ second)))
+        if not scale:
+            return None, None
+        return float(first @ second) / scale, 1 / math.sqrt(max(1, len(first) - len(ranks[0])))
+
+
+def overlap_of(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
+    """The share of the kept units that two selections have in common, of the larger one's."""
+    common = sum(len(np.intersect1d(units, other[key], assume_unique=True)) for key, units in one.items())
+    return common / max(1, *(sum(map(len, kept.values())) for kept in (one, other)))

@@ -1,0 +1,152 @@
+"""When a selection has settled, and how certain a ranking is."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.tiny import network
+
+from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.cutting.selection import Selection, select_units
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.pruning.report import gates_section, noise
+from gluon_optbert.pruning.watch import Settling, Watch, overlap_of
+from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.training.distributed import Workers
+
+SETTLING = Settling(window=10, overlap=1.0, earliest=1)
+
+
+def half(scores):
+    """The better half of the filters."""
+    return Selection({'f0': np.sort(np.argsort(scores['f0'], kind='stable')[4:])}, 1.0, 1.0)
+
+
+def steps_of(watch, scores_at, most=200):
+    """The step after which training stops; None if it does not."""
+    return next((i for i in range(1, most) if watch.step(lambda step=i: {'f0': scores_at(step)})), None)
+
+
+def test_a_selection_that_stays_the_same_settles_after_one_window():
+    assert steps_of(Watch(half, SETTLING), lambda step: np.arange(8.0)) == 12  # the first check is at step 2
+
+
+def test_a_selection_that_changes_at_every_check_never_settles():
+    def scores(step):
+        return np.roll(np.arange(8.0), step // 2)
+
+    assert steps_of(Watch(half, SETTLING), scores) is None
+
+
+def test_a_change_long_ago_is_forgotten():
+    def scores(step):
+        return np.arange(8.0) if step > 40 else np.arange(8.0)[::-1]
+
+    watch = Watch(half, Settling(window=10, overlap=1.0, earliest=60))
+    assert steps_of(watch, scores) == 60
+
+
+def test_training_does_not_stop_before_a_gate_can_have_reached_zero():
+    assert Settling.of(50, 0.99, 0.01).earliest == 100 and Settling.of(50, 0.99, 0.1).earliest == 50
+
+
+def test_a_resumed_watch_stops_at_the_same_step_with_the_same_record():
+    def scores(step):
+        return np.arange(8.0) if step > 20 else np.roll(np.arange(8.0), step // 2)
+
+    def follow(watch, first, last):
+        for step in range(first, last):
+            random = np.random.RandomState(step)
+            watch.gradients({'f0': np.arange(8.0) + random.normal(size=8)})
+            if watch.step(lambda step=step: {'f0': scores(step)}):
+                return step
+        return None
+
+    workers, whole, first = Workers(), Watch(half, SETTLING), Watch(half, SETTLING)
+    stop = follow(whole, 1, 99)
+    assert follow(first, 1, 26) is None
+    resumed = Watch(half, SETTLING)
+    resumed.recall(25, first.memory(workers), workers)
+    assert follow(resumed, 26, 99) == stop == 32
+    records = []
+    for watch in (whole, resumed):
+        watch.finish({'f0': np.linspace(0, 1, 8)})
+        records.append(watch.record(half({'f0': np.arange(8.0)}), prune='f', workers=workers))
+    assert records[0] == records[1] and records[0]['stopped'] == 'settled'
+
+
+def ranking(signal, steps=40):
+    """The record of gates whose gradients are a signal in noise of size one."""
+    watch, random = Watch(half), np.random.RandomState(0)
+    for _ in range(steps):
+        watch.gradients({'f0': signal * np.arange(100.0) + random.normal(size=100)})
+        watch.step(dict)
+    watch.finish({'f0': np.linspace(0, 1.2, 100)})
+    kept = Selection({'f0': np.arange(50, 100)}, 1.0, 1.0)
+    return watch.record(kept, prune='f', workers=Workers())
+
+
+def test_a_ranking_from_noise_is_said_to_be_noise_and_one_from_data_is_not():
+    pure, clear = ranking(0.0), ranking(0.1)
+    assert noise({**pure}) == ['f'] and abs(pure['split_half']['f']) < 0.2
+    assert noise({**clear}) == [] and clear['split_half']['f'] > 0.9
+    text = '\n'.join(gates_section([{'round': 1, **pure}]))
+    assert 'Round 1: the ranking of f is noise' in text
+    assert 'is noise' not in '\n'.join(gates_section([{'round': 1, **clear}]))
+
+
+def test_gates_near_zero_and_near_their_start_are_counted():
+    record = ranking(0.0)
+    alphas = np.linspace(0, 1.2, 100)
+    assert record['units'] == {'f': 100} and record['closed'] == {'f': int((alphas < 0.05).sum())}
+    assert record['open'] == {'f': int((alphas > 0.95).sum())}
+    assert record['alpha_at_cut']['f'] == alphas[49]
+
+
+def test_overlap_counts_the_units_that_both_keep():
+    assert overlap_of({'a': [0, 1], 'k': [0]}, {'a': [1, 2], 'k': [0]}) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    'values, message',
+    [
+        ({'alpha_steps': 'often'}, 'must be a whole number or auto'),
+        ({'alpha_steps': 0}, 'alpha_steps must be at least 1'),
+        ({'alpha_steps': 'auto', 'alpha_overlap': 1.5}, 'alpha_overlap must lie between 0 and 1'),
+        ({'alpha_steps': 'auto', 'method': 'random'}, 'alpha_steps auto is about trained gates'),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused(values, message):
+    with pytest.raises(RecipeError, match=message):
+        fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', **values})
+
+
+def test_a_run_with_auto_stops_when_the_selection_has_settled(shards_directory, model_directory, tmp_path):
+    values = {
+        'model': model_directory,
+        'shards': shards_directory,
+        'output': tmp_path / 'run',
+        'targets': (0.8,),
+        'alpha_steps': 'auto',
+        'alpha_limit': 90,
+        'alpha_window': 5,
+        'alpha_overlap': 0.9,
+        'alpha_learning_rate': 0.1,
+        'gamma': 0.3,
+        'recovery_steps': 1,
+        'batch_size': 4,
+    }
+    prune(fill(PruneRecipe, values))
+    record = json.loads((tmp_path / 'run' / 'round-1' / 'gates.json').read_text())
+    assert record['stopped'] == 'settled' and 10 <= record['steps'] < 90
+    assert record['overlaps'][-1] == [record['steps'], pytest.approx(record['overlaps'][-1][1])]
+    assert record['overlaps'][-1][1] >= 0.9
+    with np.load(tmp_path / 'run' / 'round-1' / 'alphas.npz') as stored:
+        alphas = dict(stored)
+    chosen = json.loads((tmp_path / 'run' / 'round-1' / 'selection.json').read_text())['kept']
+    cost = ParameterCost()
+    again = select_units(alphas, network(), cost, 0.8 * cost.cost(network()))
+    assert {key: list(units) for key, units in again.kept.items()} == chosen
+    assert '## Gates' in (tmp_path / 'run' / 'pruning.md').read_text()
+    assert 'the selection had settled after' in (tmp_path / 'run' / 'pruning.md').read_text()
