@@ -30,8 +30,9 @@ from ..training.distillation import Teacher, check_teacher
 from ..training.distributed import Workers
 from ..training.recipe import open_shards
 from ..training.reporter import Reporter
+from .job import Job
 from .latency import check_predictions
-from .one_round import Job, run_round
+from .one_round import run_round
 from .recipe import PruneRecipe, read_start, unreachable
 from .report import Round, read_gates, readable, summary
 

@@ -2,122 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import logging
-from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Tuple
 
 import numpy as np
 
-from ..architecture.cost import CostModel, ParameterCost
+from ..architecture.cost import ParameterCost
 from ..architecture.parameters import Alphas
-from ..cutting.selection import Selection, read_selection, select_units, survivors
+from ..cutting.selection import Selection, read_selection, select_units
 from ..cutting.shrink import shrink
-from ..network.model import OptBERTModel, build, read_parameters
-from ..network.saved_model import SavedModel, read_model, write_model
-from ..runs.progress import HeldOut, Progress
+from ..network.saved_model import SavedModel, read_model
+from ..runs.progress import Progress
 from ..runs.provenance import ORIGIN
-from ..runs.recipe import to_dict
 from ..runs.staging import write_file
-from ..text.batches import Batch
-from ..text.shards import Shards
-from ..training.distillation import Distillation, Match, Teacher, Weights
-from ..training.distributed import Workers
-from ..training.loop import descend
-from ..training.mlm_nsp import Pretraining, evaluate
-from ..training.objective import Phase
-from ..training.reporter import Reporter
 from .gate_training import train_gates
-from .methods import METHODS, Cut
-from .recipe import PruneRecipe
-from .reconstruct import TOKENS_PER_INPUT, reconstruct, sample, tokens_wanted
+from .job import Job
+from .methods import METHODS
+from .reconstruct import TOKENS_PER_INPUT, reconstruct, tokens_wanted
+from .recovery import recover
 from .report import MORE, Round, explain, unclear
 from .rotate import rotated
 from .watch import GATES, Watch
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass
-class Job:
-    """What the rounds of a run share.
-
-    Parameters
-    ----------
-    recipe : PruneRecipe
-    workers : Workers
-    shards : mapping of split to Shards
-    cost : CostModel
-    whole : float
-        The cost of the network that came in.
-    steps : pair of int
-        Steps of a round's gate training and of its recovery.
-    reporter : Reporter
-    teacher : Teacher, optional
-        What recovery learns from.
-    """
-
-    recipe: PruneRecipe
-    workers: Workers
-    shards: Mapping[str, Shards]
-    cost: CostModel
-    whole: float
-    steps: Tuple[int, int]
-    reporter: Reporter
-    teacher: Optional[Teacher] = None
-
-    def target(self, number: int) -> float:
-        """What the network may cost after a round."""
-        return self.whole * self.recipe.shares()[number - 1]
-
-    def directory(self, number: int) -> Path:
-        return self.recipe.output / f'round-{number}'
-
-    def phase(self, name: str, number: int, **more: Any) -> Phase:
-        """A phase of a round: recovery trains on the batches that follow those of the gates."""
-        gates, recovery = self.steps
-        first = (number - 1) * (gates + recovery)
-        more = {'place': f'round {number}/{len(self.recipe.shares())}', **more}
-        if name == 'recovery':
-            return self.recipe.phase(name, recovery, first_batch=first + gates, **more)
-        return self.recipe.phase(name, gates, first_batch=first, **more)
-
-    def cut(self, current: SavedModel, number: int) -> Cut:
-        """What the method of the recipe sees of a round."""
-        return Cut(
-            current,
-            self.recipe,
-            number,
-            self.cost,
-            self.target(number),
-            self.shards['train'],
-            self.phase('importance', number),
-            self.workers,
-        )
-
-    def text(self, tokens: int, number: int) -> List[Batch]:
-        """What a round's rotation and reconstruction read: the batches of its gates, and those after them."""
-        return sample(self.shards['train'], self.phase('text', number), tokens, self.workers)
-
-    def write(self, directory: Path, model: SavedModel, progress: Progress, **more: Any) -> None:
-        """Write a model directory of a round, with the recipe of the run."""
-        recipe = to_dict(self.recipe)
-        write_model(directory, dataclasses.replace(model, recipe=recipe, progress=progress), **more)
-
-    def evaluate(self, model: OptBERTModel) -> HeldOut:
-        return evaluate(
-            model,
-            self.shards['heldout'],
-            self.workers,
-            batch_size=self.recipe.batch_size,
-            limit=self.recipe.evaluation_limit,
-        )
-
-    def build(self, saved: SavedModel, **changes: Any) -> OptBERTModel:
-        settings = self.recipe.network_settings()
-        return build(saved.architecture, saved.parameters, settings, ctx=self.workers.context(), **changes)
 
 
 def _train_gates(job: Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
@@ -243,22 +152,6 @@ def _cut(job: Job, current: SavedModel, number: int) -> None:
     job.workers.barrier(f'cut.{number}')
 
 
-def _recovery(job: Job, model: OptBERTModel, number: int, phase: Phase) -> Pretraining:
-    """What recovery descends: MLM plus NSP, and what the teacher says, if the recipe names one."""
-    shards = job.shards['train'], job.shards['heldout']
-    if job.teacher is None:
-        return Pretraining(model, job.workers, *shards)
-    recipe, architecture = job.recipe, job.teacher.architecture
-    selections = [read_selection(job.directory(i + 1) / 'selection.json') for i in range(number)]
-    match = Match.after(*survivors(selections, architecture), len(architecture.layers))
-    weights = Weights(
-        recipe.label_weight, recipe.teacher_score_weight, recipe.teacher_state_weight, recipe.temperature
-    )
-    return Distillation(
-        model, job.workers, *shards, teacher=job.teacher, match=match, weights=weights, phase=phase
-    )
-
-
 def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     """One round of Algorithm 1, as far as it has not been done; what comes out of it."""
     recipe, directory = job.recipe, job.directory(number)
@@ -269,22 +162,12 @@ def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     before = shrunk.progress.before
     after_cut = job.evaluate(job.build(shrunk))
     repaired = _reconstructed(job, current, shrunk, number)
-    model = job.build(repaired, output_all_encodings=job.teacher is not None)
-    after_reconstruction = job.evaluate(model) if recipe.reconstruct else None
-    size = ParameterCost().cost(shrunk.architecture)
-    phase = job.phase('recovery', number, notes={'round': number, 'parameters': size})
-    progress = descend(
-        _recovery(job, model, number, phase),
-        recipe.weight_optimizer(model, job.workers),
-        recipe.schedule(phase.steps),
-        phase,
-        reporter=job.reporter,
-        states=directory / 'recovery-states',
-    )
+    after_reconstruction = job.evaluate(job.build(repaired)) if recipe.reconstruct else None
+    parameters, progress = recover(job, repaired, after_reconstruction or after_cut, number)
     measured = {'before': before, 'after_cut': after_cut, 'after_reconstruction': after_reconstruction}
     progress = progress.updated(round=number, **measured)
     if job.workers.first:
-        recovered = SavedModel(shrunk.architecture, read_parameters(model), shrunk.vocabulary)
+        recovered = SavedModel(shrunk.architecture, parameters, shrunk.vocabulary)
         origin = {ORIGIN: (recipe.output / ORIGIN).read_bytes()}
         job.write(directory / 'model', recovered, progress, extra=origin)
     job.workers.barrier(f'recovered.{number}')

@@ -101,6 +101,11 @@ class PruneRecipe(TrainingRecipe):
     recovery_steps: Optional[int] = option(
         'steps of recovery in a round; by default 1/20 of the pre-training steps', None
     )
+    keep_best: bool = option(
+        'of recovery, keep the step with the smallest held-out MLM loss, and the network before recovery if '
+        'no step is better; see --evaluate-every',
+        True,
+    )
 
     def problems(self) -> List[str]:
         """What is out of range."""

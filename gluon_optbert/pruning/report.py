@@ -59,6 +59,8 @@ class Round:
         1 measured before its cut, or what the network that went in says of itself.
     after_reconstruction : HeldOut, optional
         Measured before recovery, where the layers were fitted to those before the cut.
+    kept_step : int, optional
+        The step of recovery that the network is of, where it is not the last one; 0 is the network before it.
     """
 
     round: int
@@ -69,6 +71,7 @@ class Round:
     after_cut: Optional[HeldOut] = None
     recovered: Optional[HeldOut] = None
     after_reconstruction: Optional[HeldOut] = None
+    kept_step: Optional[int] = None
 
     @classmethod
     def of(cls, saved: SavedModel, number: int) -> Round:
@@ -83,6 +86,7 @@ class Round:
             after_cut=progress.after_cut,
             after_reconstruction=progress.after_reconstruction,
             recovered=progress.held_out,
+            kept_step=progress.kept_step,
         )
 
     @classmethod
@@ -96,6 +100,7 @@ class Round:
             if values.get('after_reconstruction'):
                 measured['after_reconstruction'] = HeldOut.from_dict(values['after_reconstruction'])
             architecture = Architecture.from_dict(values['architecture'], source=source)
+            measured['kept_step'] = values.get('kept_step')
             return cls(values['round'], values['parameters'], values['flops'], architecture, **measured)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f'{source}: not a round ({type(error).__name__}: {error!s:.200})') from error
@@ -111,6 +116,7 @@ class Round:
             'before': None if self.before is None else self.before.to_dict(),
             'after_cut': None if self.after_cut is None else self.after_cut.to_dict(),
             **({} if repaired is None else {'after_reconstruction': repaired.to_dict()}),
+            **({} if self.kept_step is None else {'kept_step': self.kept_step}),
             'recovered': {} if self.recovered is None else self.recovered.to_dict(),
         }
 
@@ -160,6 +166,19 @@ def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
     """A width along the layers, e.g. ``12 12 11``; one number where all are equal."""
     values = [str(getattr(layer, letter)) for layer in layers]
     return values[0] if values and len(set(values)) == 1 else ' '.join(values)
+
+
+def _kept(rows: Sequence[Round]) -> List[str]:
+    """Which rounds kept an earlier step of recovery than the last."""
+    return [
+        f'Round {row.round}: recovery made the held-out MLM loss no smaller, so the network before recovery '
+        'was kept.'
+        if row.kept_step == 0
+        else f'Round {row.round}: the network is that of step {row.kept_step} of recovery, the best that was '
+        'measured.'
+        for row in rows
+        if row.kept_step is not None
+    ]
 
 
 def _loss(measured: Optional[HeldOut]) -> str:
@@ -287,6 +306,7 @@ def readable(
         + (' The penalty gives every unit the same weight (beta = 1).' if recipe.unweighted else ''),
         markdown_table(header, cells),
         'Parameters are those of embeddings and encoder; losses are nats per masked token of held-out text.',
+        *_kept(rows),
         *_certainty(rows),
     ]
     parts += gates_section(gates)

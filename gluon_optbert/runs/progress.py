@@ -106,6 +106,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     'mlm_standard_error': _number,
     'best_mlm_loss': _number,
     'best_step': _whole,
+    'kept_step': _whole,
     'epochs': lambda epochs: tuple(Epoch.from_dict(epoch) for epoch in epochs),
     'round': _whole,
     'before': HeldOut.from_dict,
@@ -138,6 +139,8 @@ class Progress:
         The smallest of all evaluations, and the step of it.
     best_step : int
         The step of the best evaluation; of fine-tuning, where the best epoch is kept, of that epoch.
+    kept_step : int
+        Of recovery: the step that the network is of, where it is not the last one.
     epochs : tuple of Epoch
         Those of fine-tuning that are done.
     round : int
@@ -166,6 +169,7 @@ class Progress:
     mlm_standard_error: Optional[float] = None
     best_mlm_loss: Optional[float] = None
     best_step: Optional[int] = None
+    kept_step: Optional[int] = None
     epochs: Optional[Tuple[Epoch, ...]] = None
     round: Optional[int] = None
     before: Optional[HeldOut] = None

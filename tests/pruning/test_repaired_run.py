@@ -9,7 +9,7 @@ from helpers.tiny import contents
 
 from gluon_optbert.deployment.verification import VerifyRecipe, stages, stages_table, verify
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.pruning import one_round
+from gluon_optbert.pruning import job
 from gluon_optbert.pruning.algorithm import prune
 
 REPAIRS = {'rotate_heads': True, 'reconstruct': True}
@@ -63,14 +63,14 @@ def test_run_that_ended_behind_a_stage_resumes_to_the_same_bits(
     class Killed(Exception):
         """Stands for whatever ends a process."""
 
-    write = one_round.write_model
+    write = job.write_model
 
     def dies_afterwards(directory, *args, **more):
         write(directory, *args, **more)
         if directory.name == folder:
             raise Killed
 
-    monkeypatch.setattr(one_round, 'write_model', dies_afterwards)
+    monkeypatch.setattr(job, 'write_model', dies_afterwards)
     with pytest.raises(Killed):
         prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **REPAIRS))
     monkeypatch.undo()

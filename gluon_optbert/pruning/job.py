@@ -1,0 +1,103 @@
+"""What the rounds of a pruning run share."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, List, Mapping, Optional, Tuple
+
+from ..architecture.cost import CostModel
+from ..network.model import OptBERTModel, build
+from ..network.saved_model import SavedModel, write_model
+from ..runs.progress import HeldOut, Progress
+from ..runs.recipe import to_dict
+from ..text.batches import Batch
+from ..text.shards import Shards
+from ..training.distillation import Teacher
+from ..training.distributed import Workers
+from ..training.mlm_nsp import evaluate
+from ..training.objective import Phase
+from ..training.reporter import Reporter
+from .methods import Cut
+from .recipe import PruneRecipe
+from .reconstruct import sample
+
+
+@dataclasses.dataclass
+class Job:
+    """What the rounds of a run share.
+
+    Parameters
+    ----------
+    recipe : PruneRecipe
+    workers : Workers
+    shards : mapping of split to Shards
+    cost : CostModel
+    whole : float
+        The cost of the network that came in.
+    steps : pair of int
+        Steps of a round's gate training and of its recovery.
+    reporter : Reporter
+    teacher : Teacher, optional
+        What recovery learns from.
+    """
+
+    recipe: PruneRecipe
+    workers: Workers
+    shards: Mapping[str, Shards]
+    cost: CostModel
+    whole: float
+    steps: Tuple[int, int]
+    reporter: Reporter
+    teacher: Optional[Teacher] = None
+
+    def target(self, number: int) -> float:
+        """What the network may cost after a round."""
+        return self.whole * self.recipe.shares()[number - 1]
+
+    def directory(self, number: int) -> Path:
+        return self.recipe.output / f'round-{number}'
+
+    def phase(self, name: str, number: int, **more: Any) -> Phase:
+        """A phase of a round: recovery trains on the batches that follow those of the gates."""
+        gates, recovery = self.steps
+        first = (number - 1) * (gates + recovery)
+        more = {'place': f'round {number}/{len(self.recipe.shares())}', **more}
+        if name == 'recovery':
+            return self.recipe.phase(name, recovery, first_batch=first + gates, **more)
+        return self.recipe.phase(name, gates, first_batch=first, **more)
+
+    def cut(self, current: SavedModel, number: int) -> Cut:
+        """What the method of the recipe sees of a round."""
+        return Cut(
+            current,
+            self.recipe,
+            number,
+            self.cost,
+            self.target(number),
+            self.shards['train'],
+            self.phase('importance', number),
+            self.workers,
+        )
+
+    def text(self, tokens: int, number: int) -> List[Batch]:
+        """What a round's rotation and reconstruction read: the batches of its gates, and those after them."""
+        return sample(self.shards['train'], self.phase('text', number), tokens, self.workers)
+
+    def write(self, directory: Path, model: SavedModel, progress: Progress, **more: Any) -> None:
+        """Write a model directory of a round, with the recipe of the run."""
+        recipe = to_dict(self.recipe)
+        write_model(directory, dataclasses.replace(model, recipe=recipe, progress=progress), **more)
+
+    def evaluate(self, model: OptBERTModel) -> HeldOut:
+        return evaluate(
+            model,
+            self.shards['heldout'],
+            self.workers,
+            batch_size=self.recipe.batch_size,
+            limit=self.recipe.evaluation_limit,
+        )
+
+    def build(self, saved: SavedModel, **changes: Any) -> OptBERTModel:
+        settings = self.recipe.network_settings()
+        return build(saved.architecture, saved.parameters, settings, ctx=self.workers.context(), **changes)
