@@ -180,7 +180,7 @@ def export(
     alphas : str or Path, optional
         An ``alphas.npz`` of gates to fold first, instead of the model's own; units at zero are cut.
     **options
-        ``head``, ``precision``, ``calibration``, ``method``, ``labelled`` and ``onnx``, as
+        ``head``, ``precision``, ``calibration``, ``method``, ``labelled``, ``onnx`` and ``inputs``, as
         `gluon_optbert.deployment.export.export` has them.
 
     Returns

@@ -11,6 +11,7 @@ from ..deployment.export import UntrainedHeads, kind_of, untrained_parts
 from ..deployment.inference import KINDS
 from ..deployment.instances import Instance, read_instances
 from ..deployment.measures import described
+from ..deployment.onnx_export import NAMES
 from ..deployment.quantize import METHODS
 from ..deployment.transformers_export import export_transformers
 from ..deployment.verification import read_alphas
@@ -66,6 +67,12 @@ class ExportRecipe:
         None,
     )
     onnx: bool = option('also write model.onnx; float32 only', False)
+    inputs: str = option(
+        'names of inputs and outputs in model.onnx. transformers: input_ids, attention_mask, token_type_ids '
+        'to last_hidden_state and so on; gluon: those of the network for MXNet',
+        'transformers',
+        choices=NAMES,
+    )
     alphas: Optional[Path] = option(
         'alphas.npz with gates to fold into the parameters first; units whose gate is zero are cut', None
     )
@@ -143,6 +150,7 @@ def write(saved: SavedModel, recipe: ExportRecipe, texts: List[Instance], labell
         method=recipe.calibration,
         labelled=labelled,
         onnx=recipe.onnx,
+        inputs=recipe.inputs,
     )
 
 

@@ -65,6 +65,8 @@ class Deployment:
         What the export measured when it was written.
     untrained : tuple of str
         The parts of it that are random, for the imported checkpoint had none: ``pooler``, or nothing.
+    onnx : dict
+        ``inputs``, ``outputs``, ``precision`` and ``names`` of every ONNX file; see `onnx_entry`.
     """
 
     architecture: Architecture
@@ -76,6 +78,7 @@ class Deployment:
     reading: Optional[Reading] = None
     measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     untrained: Tuple[str, ...] = ()
+    onnx: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def inputs(self) -> List[str]:
@@ -139,6 +142,7 @@ def vouch(staged: Path, deployment: Deployment) -> None:
         calibration=deployment.calibration,
         reading=None if deployment.reading is None else dataclasses.asdict(deployment.reading),
         measured=deployment.measured,
+        **({'onnx': deployment.onnx} if deployment.onnx else {}),
     )
 
 

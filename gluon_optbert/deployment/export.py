@@ -29,7 +29,7 @@ from .directory import Deployment, import_symbol, vouch, write_deployment
 from .inference import KINDS, inference_parameters, inference_symbol, widened
 from .instances import Instance
 from .measures import measured_on_texts
-from .onnx_export import ONNX, onnx_model, run_onnx, write_onnx
+from .onnx_export import NAMES, ONNX, network_outputs, onnx_entry, onnx_feed, onnx_model, run_onnx, write_onnx
 from .predictor import Predictor
 from .quantize import calibrate, int8_parameters
 from .text_features import Encoder
@@ -83,6 +83,7 @@ def export(
     method: str = 'naive',
     labelled: Sequence[Instance] = (),
     onnx: bool = False,
+    inputs: str = NAMES[0],
 ) -> Dict[str, Any]:
     """Write a deployment directory, once plain MXNet has loaded it and its outputs agree with the network's.
 
@@ -104,6 +105,8 @@ def export(
         Test instances for the score of the export and of the float32 network.
     onnx : bool
         Whether to write ``model.onnx`` too, in float32.
+    inputs : str
+        The names of its inputs and outputs, one of `onnx_export.NAMES`.
 
     Returns
     -------
@@ -135,7 +138,9 @@ def export(
         _refuse(measured['relative_difference'], most, f'{output}: the export')
         if onnx:
             arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
-            write_onnx(staged / ONNX, onnx_model(saved.architecture, kind, saved.head, arrays))
+            write_onnx(staged / ONNX, onnx_model(saved.architecture, kind, saved.head, arrays, inputs))
+            entry = onnx_entry(kind, saved.head, 'float32', inputs)
+            deployment = dataclasses.replace(deployment, onnx={ONNX: entry})
             measured['onnx_relative_difference'] = _compare_onnx(staged / ONNX, network, deployment)
             _refuse(measured['onnx_relative_difference'], TOLERANCE, f'{output}: the ONNX file')
         if calibration or labelled:
@@ -233,14 +238,20 @@ def _compare(directory: Path, network: OptBERTModel, deployment: Deployment) -> 
 
 def _compare_onnx(path: Path, network: OptBERTModel, deployment: Deployment) -> Dict[str, float]:
     """The largest relative differences between a network and its ONNX file, as ONNX's reference
-    implementation runs it.
+    implementation runs it. Tokens of padding are left out.
     """
     feed = random_feed(deployment.architecture, batch=2, length=min(6, deployment.architecture.max_length))
-    outputs = run_onnx(path, {name: feed[name] for name in deployment.inputs})
-    return {
-        name: relative_difference(outputs[name], wanted)
-        for name, wanted in zip(deployment.outputs, run(network, feed, deployment.inputs))
-    }
+    names = list(deployment.onnx[path.name]['inputs'])
+    inputs = onnx_feed(feed, names)
+    outputs = network_outputs(run_onnx(path, inputs), feed)
+    valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
+    differences = {}
+    for (name, shape), wanted in zip(deployment.outputs.items(), run(network, feed, deployment.inputs)):
+        output = outputs[name]
+        if shape[1] == 'length':
+            output, wanted = output[valid], wanted[valid]
+        differences[name] = relative_difference(output, wanted)
+    return differences
 
 
 def _refuse(differences: Mapping[str, float], most: float, what: str) -> None:

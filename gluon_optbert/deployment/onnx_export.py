@@ -1,5 +1,8 @@
 """The network of an export as an ONNX file, written node by node from the architecture.
 
+Inputs and outputs have the names of Transformers, or on request those of the export for MXNet. See
+`onnx_inputs` and `onnx_outputs`.
+
 MXNet's own exporter passes every number through a Python list, which takes minutes for BERT-base. It also
 lists the weights among the inputs, and readers do not fold inputs. Here the weights are raw bytes, the ids
 are int64, and the operators have the order that ONNX Runtime and OpenVINO can fuse."""
@@ -7,7 +10,7 @@ are int64, and the operators have the order that ONNX Runtime and OpenVINO can f
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 import onnx
@@ -21,7 +24,95 @@ from ..network.running import INPUTS
 from .inference import inputs_of, outputs_of
 
 ONNX = 'model.onnx'
+NAMES = ('transformers', 'gluon')
+TRANSFORMERS_INPUTS = ('input_ids', 'attention_mask', 'token_type_ids')
+_TRANSFORMERS_OUTPUTS = {
+    'encoded': 'last_hidden_state',
+    'pooled': 'pooler_output',
+    'next_sentence_scores': 'seq_relationship_logits',
+    'masked_scores': 'prediction_logits',  # of every token, not of the masked ones alone
+    'scores': 'logits',
+}
 OPSET, IR_VERSION = 17, 8  # 17 has LayerNormalization; readers since 2022 support both
+
+
+def onnx_inputs(kind: str, names: str = 'transformers') -> Dict[str, Tuple]:
+    """The shapes of an ONNX file's inputs by name; all are int64.
+
+    Parameters
+    ----------
+    kind : str
+        One of `inference.KINDS`.
+    names : str
+        One of `NAMES`. ``transformers``: an attention mask says which tokens are padding, wherever it is.
+        ``gluon``: ``valid_length`` counts the tokens before the padding.
+    """
+    if names == 'transformers':
+        return dict.fromkeys(TRANSFORMERS_INPUTS, ('batch', 'length'))
+    return {name: INPUTS[name] for name in inputs_of(kind)}
+
+
+def onnx_outputs(kind: str, head: Head, names: str = 'transformers') -> Dict[str, Tuple]:
+    """The shapes of an ONNX file's outputs by name; all are float32.
+
+    With the names of Transformers, the encoded tokens are not set to zero at padding, and the scores of a
+    question's answer are two outputs.
+    """
+    shapes = outputs_of(kind, head)
+    if names == 'gluon':
+        return shapes
+    if kind == 'task' and not head.pooled:
+        return dict.fromkeys(('start_logits', 'end_logits'), ('batch', 'length'))
+    shapes = {_TRANSFORMERS_OUTPUTS[name]: shape for name, shape in shapes.items()}
+    if kind == 'pretraining':
+        shapes['prediction_logits'] = ('batch', 'length', 'vocab_size')
+    return shapes
+
+
+def onnx_feed(feed: Mapping[str, np.ndarray], names: Sequence[str]) -> Dict[str, np.ndarray]:
+    """The inputs of an ONNX file, by its names, from those of a network with padding at the end."""
+    length = np.shape(feed['input_ids'])[1]
+    valid = np.asarray(feed['valid_length'])
+    every = {
+        **feed,
+        'token_type_ids': feed['token_types'],
+        'attention_mask': np.arange(length) < valid[:, np.newaxis],
+    }
+    return {name: np.asarray(every[name], dtype=np.int64) for name in names}
+
+
+def network_outputs(
+    outputs: Mapping[str, np.ndarray], feed: Mapping[str, np.ndarray]
+) -> Dict[str, np.ndarray]:
+    """The outputs of an ONNX file by the names of `outputs_of`, whatever names the file has.
+
+    Parameters
+    ----------
+    outputs : mapping of name to np.ndarray
+    feed : mapping of input name to np.ndarray
+        What the network would read. Masked positions are needed for the scores of pre-training only.
+    """
+    named = dict(outputs)
+    if 'start_logits' in named:
+        named['scores'] = np.stack([named.pop('start_logits'), named.pop('end_logits')], axis=-1)
+    if 'prediction_logits' in named:
+        places = np.asarray(feed['masked_positions'], dtype=np.int64)[:, :, np.newaxis]
+        named['masked_scores'] = np.take_along_axis(named.pop('prediction_logits'), places, axis=1)
+    theirs = {theirs: ours for ours, theirs in _TRANSFORMERS_OUTPUTS.items()}
+    return {theirs.get(name, name): value for name, value in named.items()}
+
+
+def onnx_entry(kind: str, head: Head, precision: str, names: str) -> Dict[str, Any]:
+    """What a manifest says of an ONNX file: ``inputs`` and ``outputs`` with their shapes and types in the
+    order of the file, ``precision`` (``float32``, ``int8`` or ``int8 dynamic``), and ``names``.
+    """
+    inputs, outputs = onnx_inputs(kind, names), onnx_outputs(kind, head, names)
+    return {
+        'inputs': {name: {'shape': shape, 'dtype': 'int64'} for name, shape in inputs.items()},
+        'outputs': {name: {'shape': shape, 'dtype': 'float32'} for name, shape in outputs.items()},
+        'precision': precision,
+        'names': names,
+    }
 
 
 class _Graph:
@@ -30,8 +121,9 @@ class _Graph:
     Tensors are batch-major, (batch, length, units).
     """
 
-    def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray]):
+    def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str):
         self._architecture, self._arrays = architecture, arrays
+        self._gluon, self._valid = names == 'gluon', ''
         self.nodes: List[Any] = []
         self.initializers: Dict[str, Any] = {}
 
@@ -66,13 +158,14 @@ class _Graph:
         product = self.node('MatMul', data, self.parameter(name + '.weight', transposed=True))
         return self.node('Add', product, self.parameter(name + '.bias'), output=output)
 
-    def norm(self, data: str, name: str) -> str:
+    def norm(self, data: str, name: str, output: str = '') -> str:
         """LayerNorm over the last axis."""
         return self.node(
             'LayerNormalization',
             data,
             self.parameter(name + '.gamma'),
             self.parameter(name + '.beta'),
+            output=output,
             axis=-1,
             epsilon=self._architecture.layer_norm_eps,
         )
@@ -91,17 +184,35 @@ class _Graph:
             'Slice', self.parameter('encoder.position_weight'), self.integers(0), length, self.integers(0)
         )
         words = self.node('Gather', self.parameter('word_embed.0.weight'), 'input_ids')
-        types = self.node('Gather', self.parameter('token_type_embed.0.weight'), 'token_types')
+        types = self.node(
+            'Gather',
+            self.parameter('token_type_embed.0.weight'),
+            'token_types' if self._gluon else 'token_type_ids',
+        )
         stream = self.norm(self.node('Add', self.node('Add', words, types), positions), 'encoder.layer_norm')
         return stream if self._architecture.e is None else self.dense(stream, 'encoder.embed_proj')
 
     def valid(self) -> str:
-        """Whether a token is not padding, shape (batch, length)."""
+        """Whether a token comes before the padding, shape (batch, length)."""
+        if self._valid:
+            return self._valid
         length = self.node('Gather', self.node('Shape', 'input_ids'), self.constant(1, np.int64))
         steps = self.node('Range', self.constant(0, np.int64), length, self.constant(1, np.int64))
-        return self.node('Less', steps, self.node('Unsqueeze', 'valid_length', self.integers(1)))
+        self._valid = self.node('Less', steps, self.node('Unsqueeze', 'valid_length', self.integers(1)))
+        return self._valid
 
-    def layer(self, stream: str, mask: str, dims: LayerDims, cell: str) -> str:
+    def mask(self) -> str:
+        """What is added to the scores of attention, shape (batch, 1, 1, length): 0, or a large negative
+        number at padding.
+        """
+        if self._gluon:
+            mask = self.node('Where', self.valid(), self.constant(0), self.constant(MASKED_SCORE))
+            return self.node('Unsqueeze', mask, self.integers(1, 2))
+        mask = self.node('Unsqueeze', 'attention_mask', self.integers(1))
+        mask = self.node('Cast', self.node('Unsqueeze', mask, self.integers(2)), to=TensorProto.FLOAT)
+        return self.node('Mul', self.node('Sub', self.constant(1), mask), self.constant(MASKED_SCORE))
+
+    def layer(self, stream: str, mask: str, dims: LayerDims, cell: str, output: str = '') -> str:
         """One layer; `mask` is added to the scores, shape (batch, 1, 1, length)."""
 
         def heads(name: str, width: int, axes: Sequence[int]) -> str:
@@ -120,43 +231,65 @@ class _Graph:
             perm=[0, 2, 1, 3],
         )
         context = self.node('Reshape', context, self.integers(0, 0, dims.a * dims.v))
-        stream = self.norm(self.node('Add', self.dense(context, cell + 'proj'), stream), cell + 'layer_norm')
-        if dims.f:
-            inner = self.gelu(self.dense(stream, cell + 'ffn.ffn_1'))
-            stream = self.norm(
-                self.node('Add', self.dense(inner, cell + 'ffn.ffn_2'), stream), cell + 'ffn.layer_norm'
-            )
-        return stream
+        stream = self.node('Add', self.dense(context, cell + 'proj'), stream)
+        if not dims.f:
+            return self.norm(stream, cell + 'layer_norm', output)
+        stream = self.norm(stream, cell + 'layer_norm')
+        inner = self.gelu(self.dense(stream, cell + 'ffn.ffn_1'))
+        stream = self.node('Add', self.dense(inner, cell + 'ffn.ffn_2'), stream)
+        return self.norm(stream, cell + 'ffn.layer_norm', output)
 
-    def decode(self, encoded: str) -> None:
-        """Scores over the vocabulary at the masked positions."""
-        masked = self.node(
-            'GatherND', encoded, self.node('Unsqueeze', 'masked_positions', self.integers(2)), batch_dims=1
-        )
-        inner = self.norm(self.gelu(self.dense(masked, 'decoder.0')), 'decoder.2')
+    def decode(self, tokens: str, output: str) -> None:
+        """Scores over the vocabulary for encoded tokens."""
+        inner = self.norm(self.gelu(self.dense(tokens, 'decoder.0')), 'decoder.2')
         words = self.node('Transpose', self.parameter('word_embed.0.weight'), perm=[1, 0])
-        self.node(
-            'Add', self.node('MatMul', inner, words), self.parameter('decoder.3.bias'), output='masked_scores'
-        )
+        product = self.node('MatMul', inner, words)
+        self.node('Add', product, self.parameter('decoder.3.bias'), output=output)
 
-    def outputs(self, stream: str, valid: str, kind: str, head: Head) -> None:
-        """The heads on the encoder, and the named outputs."""
-        padded = self.node('Unsqueeze', valid, self.integers(2))
+    def gluon_outputs(self, stream: str, kind: str, head: Head) -> None:
+        """The heads on the encoder, and the outputs with the names of the export for MXNet."""
+        padded = self.node('Unsqueeze', self.valid(), self.integers(2))
         encoded = self.node('Where', padded, stream, self.constant(0), output='encoded')
         if kind == 'task' and not head.pooled:
             self.dense(encoded, 'task', 'scores')
             return
-        first = self.node('Gather', encoded, self.constant(0, np.int64), axis=1)
-        pooled = self.node('Tanh', self.dense(first, 'pooler'), output='pooled')
+        pooled = self.pooled(encoded, 'pooled')
         if kind == 'task':
             self.dense(pooled, 'task', 'scores')
         if kind == 'pretraining':
             self.dense(pooled, 'classifier', 'next_sentence_scores')
-            self.decode(encoded)
+            places = self.node('Unsqueeze', 'masked_positions', self.integers(2))
+            self.decode(self.node('GatherND', encoded, places, batch_dims=1), 'masked_scores')
+
+    def transformers_outputs(self, stream: str, kind: str, head: Head) -> None:
+        """The heads on the encoder, and the outputs with the names of Transformers."""
+        if kind == 'task' and not head.pooled:
+            scores = self.dense(stream, 'task')
+            for i, name in enumerate(('start_logits', 'end_logits')):
+                self.node('Gather', scores, self.constant(i, np.int64), axis=2, output=name)
+            return
+        if kind == 'task':
+            self.dense(self.pooled(stream), 'task', 'logits')
+            return
+        if stream != 'last_hidden_state':  # there is no layer
+            self.node('Identity', stream, output='last_hidden_state')
+        pooled = self.pooled(stream, 'pooler_output')
+        if kind == 'pretraining':
+            self.dense(pooled, 'classifier', 'seq_relationship_logits')
+            self.decode(stream, 'prediction_logits')
+
+    def pooled(self, encoded: str, output: str = '') -> str:
+        """The pooled output, shape (batch, h)."""
+        first = self.node('Gather', encoded, self.constant(0, np.int64), axis=1)
+        return self.node('Tanh', self.dense(first, 'pooler'), output=output)
 
 
 def onnx_model(
-    architecture: Architecture, kind: str, head: Head, arrays: Mapping[str, np.ndarray]
+    architecture: Architecture,
+    kind: str,
+    head: Head,
+    arrays: Mapping[str, np.ndarray],
+    names: str = 'transformers',
 ) -> onnx.ModelProto:
     """The network in ONNX, for any batch and length; ids are int64.
 
@@ -168,21 +301,25 @@ def onnx_model(
     head : Head
     arrays : mapping of name to np.ndarray
         As `inference_parameters` gives them.
+    names : str
+        Of the inputs and outputs, one of `NAMES`.
     """
-    graph = _Graph(architecture, arrays)
-    stream, valid = graph.embed(), graph.valid()
-    mask = graph.node('Where', valid, graph.constant(0), graph.constant(MASKED_SCORE))
-    mask = graph.node('Unsqueeze', mask, graph.integers(1, 2))
+    graph = _Graph(architecture, arrays, names)
+    shapes = onnx_outputs(kind, head, names)
+    stream, mask = graph.embed(), graph.mask()
+    last = len(architecture.layers) - 1
     for i, dims in enumerate(architecture.layers):
-        stream = graph.layer(stream, mask, dims, f'encoder.transformer_cells.{i}.')
-    graph.outputs(stream, valid, kind, head)
+        output = 'last_hidden_state' if i == last and 'last_hidden_state' in shapes else ''
+        stream = graph.layer(stream, mask, dims, f'encoder.transformer_cells.{i}.', output)
+    outputs_from = graph.gluon_outputs if names == 'gluon' else graph.transformers_outputs
+    outputs_from(stream, kind, head)
     sizes = {'h': architecture.h, 'vocab_size': architecture.vocab_size}
 
     def described(name: str, kind_of_number: int, shape: Sequence[Any]) -> Any:
         return helper.make_tensor_value_info(name, kind_of_number, [sizes.get(side, side) for side in shape])
 
-    inputs = [described(name, TensorProto.INT64, INPUTS[name]) for name in inputs_of(kind)]
-    outputs = [described(name, TensorProto.FLOAT, shape) for name, shape in outputs_of(kind, head).items()]
+    inputs = [described(name, TensorProto.INT64, shape) for name, shape in onnx_inputs(kind, names).items()]
+    outputs = [described(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
     whole = helper.make_graph(
         graph.nodes, 'gluon_optbert', inputs, outputs, list(graph.initializers.values())
     )

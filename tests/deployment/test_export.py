@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
 from helpers.commands import call
 from helpers.tiny import contents, network, random_alphas, random_parameters, saved_model, vocabulary
@@ -340,6 +341,19 @@ def test_onnx_on_request(tmp_path):
     assert result.returncode == 0 and 'in ONNX' in result.stdout, result.stderr
     assert 'model.onnx' in json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['files']
     load_deployment(tmp_path / 'deploy')
+
+
+@pytest.mark.parametrize('names', ['transformers', 'gluon'])
+def test_the_manifest_lists_inputs_and_outputs_of_the_onnx_file(tmp_path, names):
+    export(saved_model(UNEVEN), tmp_path / 'deploy', onnx=True, inputs=names)
+    entry = json.loads((tmp_path / 'deploy' / 'manifest.json').read_text())['onnx']['model.onnx']
+    graph = onnx.load(str(tmp_path / 'deploy' / 'model.onnx')).graph
+    assert list(entry['inputs']) == [value.name for value in graph.input]
+    assert list(entry['outputs']) == [value.name for value in graph.output]
+    assert entry['precision'] == 'float32' and entry['names'] == names
+    assert entry['inputs']['input_ids'] == {'shape': ['batch', 'length'], 'dtype': 'int64'}
+    hidden = 'last_hidden_state' if names == 'transformers' else 'encoded'
+    assert entry['outputs'][hidden] == {'shape': ['batch', 'length', 'h'], 'dtype': 'float32'}
 
 
 @pytest.mark.parametrize(

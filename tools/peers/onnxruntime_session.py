@@ -5,7 +5,7 @@ VOCAB_SIZE
 import sys
 
 import onnxruntime
-from protocol import convention, serve
+from protocol import onnx_inputs, serve
 
 options = onnxruntime.SessionOptions()
 options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -17,7 +17,12 @@ names = [tensor.name for tensor in session.get_inputs()]
 
 def run(inputs):
     """Forward, down to NumPy."""
-    return session.run(None, convention(inputs, names))
+    return session.run(None, onnx_inputs(inputs, names))
 
 
-serve(run, {'onnxruntime': onnxruntime.__version__}, int(sys.argv[3]))
+serve(
+    run,
+    {'onnxruntime': onnxruntime.__version__},
+    int(sys.argv[3]),
+    named=[tensor.name for tensor in session.get_outputs()],
+)

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import openvino
-from protocol import convention, serve
+from protocol import onnx_inputs, serve
 
 compiled = openvino.Core().compile_model(
     sys.argv[1],
@@ -23,8 +23,13 @@ names = [tensor.any_name for tensor in compiled.inputs]
 
 def run(inputs):
     """Forward, down to NumPy."""
-    answer = request.infer(convention(inputs, names))
+    answer = request.infer(onnx_inputs(inputs, names))
     return [np.array(answer[output]) for output in compiled.outputs]
 
 
-serve(run, {'openvino': openvino.__version__}, int(sys.argv[3]))
+serve(
+    run,
+    {'openvino': openvino.__version__},
+    int(sys.argv[3]),
+    named=[tensor.any_name for tensor in compiled.outputs],
+)

@@ -38,23 +38,26 @@ def padded_inputs(lengths, width, vocab_size):
     return {**random_inputs(len(lengths), width, vocab_size), 'valid_length': np.array(lengths)}
 
 
-def convention(inputs, names):
-    """The inputs of an ONNX file by its own names, of int64.
+def onnx_inputs(inputs, names):
+    """The inputs of an ONNX file, which has the names of Transformers or those of `NAMES`, as int64."""
+    valid, length = np.asarray(inputs['valid_length']), np.shape(inputs['input_ids'])[1]
+    mask = np.arange(length) < valid[:, np.newaxis]
+    every = {**inputs, 'token_type_ids': inputs['token_types'], 'attention_mask': mask}
+    return {name: np.asarray(every[name], np.int64) for name in names}
 
-    Parameters
-    ----------
-    inputs : dict of arrays
-        By `NAMES`.
-    names : list of str
-        Those of `NAMES`, or those of Transformers: ``attention_mask`` and ``token_type_ids``.
-    """
-    width = inputs['input_ids'].shape[1]
-    known = {
-        **inputs,
-        'token_type_ids': inputs['token_types'],
-        'attention_mask': np.arange(width) < np.asarray(inputs['valid_length'])[:, np.newaxis],
-    }
-    return {name: np.ascontiguousarray(known[name], dtype=np.int64) for name in names}
+
+def plain_outputs(outputs, inputs):
+    """The outputs of an ONNX file by name, as a list of what plain MXNet would give for the same inputs."""
+    named, places = dict(outputs), np.asarray(inputs['masked_positions'], np.int64)
+    mask = np.arange(np.shape(inputs['input_ids'])[1]) < np.asarray(inputs['valid_length'])[:, np.newaxis]
+    if 'last_hidden_state' in named:
+        named['last_hidden_state'] = named['last_hidden_state'] * mask[:, :, np.newaxis]
+    if 'start_logits' in named:
+        return [np.stack([named['start_logits'], named['end_logits']], axis=-1)]
+    if 'prediction_logits' in named:
+        scores = named['prediction_logits']
+        named['prediction_logits'] = np.take_along_axis(scores, places[:, :, np.newaxis], axis=1)
+    return list(named.values())
 
 
 def peak_mb():
@@ -77,7 +80,7 @@ def training_inputs(batch, length, vocab_size, masked):
     }
 
 
-def serve(run, versions, vocab_size, make_inputs=random_inputs):
+def serve(run, versions, vocab_size, make_inputs=random_inputs, named=None):
     """Answer lines until there are no more.
 
     Parameters
@@ -88,6 +91,8 @@ def serve(run, versions, vocab_size, make_inputs=random_inputs):
     vocab_size : int
     make_inputs : function
         From batch, length, vocab_size and, if it is told, masked to what `run` takes.
+    named : list of str, optional
+        The outputs' names, for an ONNX file: `plain_outputs` are written then.
     """
     answers, sys.stdout = (
         os.fdopen(os.dup(1), 'w', buffering=1),
@@ -98,7 +103,10 @@ def serve(run, versions, vocab_size, make_inputs=random_inputs):
         wanted, answer = json.loads(line), {}
         if 'feed' in wanted:
             with np.load(wanted['feed']) as feed:
-                outputs = run({name: feed[name] for name in NAMES})
+                inputs = {name: feed[name] for name in NAMES}
+            outputs = run(inputs)
+            if named is not None:
+                outputs = plain_outputs(zip(named, outputs), inputs)
             np.savez(wanted['outputs'], *outputs)
         else:
             if 'lengths' in wanted:

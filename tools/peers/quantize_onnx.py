@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from protocol import convention
+from protocol import onnx_inputs
 
 
 def feeds_of(path, names):
@@ -16,7 +16,7 @@ def feeds_of(path, names):
     with np.load(path) as arrays:
         count = len({name.rpartition('.')[2] for name in arrays.files})
         parts = ('input_ids', 'token_types', 'valid_length')
-        return [convention({part: arrays[f'{part}.{i}'] for part in parts}, names) for i in range(count)]
+        return [onnx_inputs({part: arrays[f'{part}.{i}'] for part in parts}, names) for i in range(count)]
 
 
 def by_onnxruntime(source, output, way, feeds):
