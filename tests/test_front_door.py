@@ -35,7 +35,13 @@ def test_pure_names_need_neither_mxnet_nor_horovod():
     assert done.stdout.startswith('768 ParameterCost') and 'shrink' in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize('name', ['prune', 'Predictor', 'read_model', 'PretrainRecipe'])
+def test_a_model_directory_is_read_without_mxnet(model_directory):
+    program = f'print(opt.read_model({str(model_directory)!r}).architecture.h)'
+    done = blocked('mxnet', 'gluonnlp', 'horovod', then=program)
+    assert done.stdout == '8\n', done.stderr
+
+
+@pytest.mark.parametrize('name', ['prune', 'Predictor', 'PretrainRecipe'])
 def test_missing_mxnet_says_what_installs_it(name):
     done = blocked('mxnet', then=f'opt.{name}')
     last = done.stderr.splitlines()[-1]

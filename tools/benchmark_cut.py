@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
-from gluonnlp.vocab import BERTVocab
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost
@@ -32,7 +31,7 @@ from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
-from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
+from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, Vocabulary, vocabulary_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Material:
     architecture: Architecture
     parameters: Dict[str, np.ndarray]
     alphas: Dict[str, np.ndarray]
-    vocabulary: BERTVocab
+    vocabulary: Vocabulary
 
     @classmethod
     def random(cls, architecture: Architecture) -> Material:

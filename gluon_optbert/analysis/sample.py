@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
-from gluonnlp.data.fast_bert_tokenizer import BasicTokenizer
-from gluonnlp.vocab import BERTVocab
 
 from ..architecture.architecture import Architecture
 from ..cutting.shrink import without_gates
@@ -23,11 +21,12 @@ from ..text.shards import Shards
 from ..text.vocabulary import (
     CONTINUATION,
     SPECIAL_TOKENS,
+    Vocabulary,
     is_cased,
     make_tokenizer,
     vocabulary_hash,
-    word_splitter,
 )
+from ..text.words import word_splitter
 
 Words = Tuple[Tuple[int, str], ...]
 
@@ -65,7 +64,7 @@ def real(batch: TaskBatch) -> np.ndarray:
 
 
 def sample_of_texts(
-    texts: Sequence[Sequence[str]], vocabulary: BERTVocab, *, length: int = 128, labels: Sequence[str] = ()
+    texts: Sequence[Sequence[str]], vocabulary: Vocabulary, *, length: int = 128, labels: Sequence[str] = ()
 ) -> Sample:
     """A sample of sentences or of pairs of sentences.
 
@@ -75,13 +74,13 @@ def sample_of_texts(
     ----------
     texts : sequence of sequence of str
         One sentence each, or two.
-    vocabulary : BERTVocab
+    vocabulary : Vocabulary
     length : int
         The most tokens of a sequence; in a longer one, the end of the longer sentence is cut off.
     labels : sequence of str
     """
     cased = is_cased(vocabulary)
-    split = word_splitter(cased=True) if cased else BasicTokenizer(lower=False).tokenize
+    split = word_splitter(cased=cased, capitals=True)
     tokenize = make_tokenizer(vocabulary, cased=cased)
     instances, words = [], []
     for sentences in texts:
@@ -108,7 +107,7 @@ def sample_of_texts(
     return Sample(Features.of(instances), tuple(words), tuple(labels))
 
 
-def _spelt(ids: np.ndarray, vocabulary: BERTVocab) -> Words:
+def _spelt(ids: np.ndarray, vocabulary: Vocabulary) -> Words:
     """The words of tokens; a word with a special token in it is left out."""
     words: List[Tuple[int, str]] = []
     whole = False
@@ -123,7 +122,7 @@ def _spelt(ids: np.ndarray, vocabulary: BERTVocab) -> Words:
     return tuple(words)
 
 
-def sample_of_shards(directory: Path, vocabulary: BERTVocab, *, limit: int) -> Sample:
+def sample_of_shards(directory: Path, vocabulary: Vocabulary, *, limit: int) -> Sample:
     """The first held-out instances of shards, with their [MASK] tokens; raises what `Shards.open` does."""
     shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(vocabulary))
     instances = []
@@ -136,7 +135,7 @@ def sample_of_shards(directory: Path, vocabulary: BERTVocab, *, limit: int) -> S
 
 def read_sample(
     path: Path,
-    vocabulary: BERTVocab,
+    vocabulary: Vocabulary,
     *,
     limit: int,
     length: int = 128,

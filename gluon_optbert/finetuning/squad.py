@@ -9,7 +9,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 from gluonnlp.data import SQuAD
-from gluonnlp.vocab import BERTVocab
 
 from ..architecture.heads import Head
 from ..network.saved_model import SavedModel
@@ -17,7 +16,7 @@ from ..runs.recipe import checked, option
 from ..tasks.answers import answer_files, best_answers
 from ..tasks.metrics import squad_v1, squad_v2
 from ..tasks.squad import Question, Reading, Windows, make_windows, read_questions
-from ..text.vocabulary import make_aligner
+from ..text.vocabulary import Vocabulary, make_aligner
 from ..training.distributed import Workers
 from .exercise import Exercise, check_length, data_directory
 from .finetune import finetune
@@ -84,7 +83,7 @@ def read_parts(data: Optional[Path], version: str, workers: Workers) -> Dict[str
 
 
 def _windows(
-    questions: Mapping[str, List[Question]], vocabulary: BERTVocab, reading: Reading
+    questions: Mapping[str, List[Question]], vocabulary: Vocabulary, reading: Reading
 ) -> Dict[str, Windows]:
     """The questions of both parts as the network reads them."""
     align = make_aligner(vocabulary)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
-from gluonnlp.vocab import BERTVocab
 
 from ..architecture.architecture import LAYER_NORM_EPS, Architecture, epsilon_problems
 from ..architecture.heads import PRETRAINING, Head
@@ -20,7 +19,7 @@ from ..architecture.named import uniform
 from ..runs.arrays import BFLOAT16, read_arrays
 from ..runs.failures import RunFailed
 from ..runs.fetching import fetching, reason
-from ..text.vocabulary import read_vocabulary, vocabulary_of
+from ..text.vocabulary import Vocabulary, read_vocabulary, vocabulary_of
 from .foreign import array_of, existing, read_json, read_sharded, read_small
 from .safetensors_reader import read_safetensors
 from .tensorflow_reader import read_index, read_tensorflow
@@ -61,7 +60,7 @@ class Source:
     form : str
         A key of `name_maps.MAPS`.
     architecture : Architecture
-    vocabulary : BERTVocab
+    vocabulary : Vocabulary
     head : Head
     arrays : dict of name to np.ndarray
         By the checkpoint's own names.
@@ -73,7 +72,7 @@ class Source:
 
     form: str
     architecture: Architecture
-    vocabulary: BERTVocab
+    vocabulary: Vocabulary
     head: Head
     arrays: Mapping[str, np.ndarray]
     skipped: Tuple[str, ...] = ()
@@ -202,7 +201,7 @@ def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, An
     return Head('classification', tuple(named[str(i)] for i in range(count)), str(task))
 
 
-def _beside(directory: Path, given: Optional[Path]) -> BERTVocab:
+def _beside(directory: Path, given: Optional[Path]) -> Vocabulary:
     path = given or directory / 'vocab.txt'
     if not path.is_file():
         raise FileNotFoundError(
@@ -213,12 +212,12 @@ def _beside(directory: Path, given: Optional[Path]) -> BERTVocab:
     )
 
 
-def _read_text_vocabulary(path: Path) -> BERTVocab:
+def _read_text_vocabulary(path: Path) -> Vocabulary:
     read_small(path)  # for its limit
     return read_vocabulary(path)
 
 
-def read_gluonnlp_vocabulary(path: Path) -> BERTVocab:
+def read_gluonnlp_vocabulary(path: Path) -> Vocabulary:
     """The vocabulary in a GluonNLP ``.vocab`` file, which is JSON; every token keeps its number.
 
     Raises
@@ -369,6 +368,7 @@ def read_zoo(name: str) -> Source:
     """
     from gluonnlp.data.utils import _load_pretrained_vocab
     from gluonnlp.model import bert
+    from gluonnlp.vocab import BERTVocab
     from mxnet.gluon.model_zoo import model_store
 
     known = sorted(

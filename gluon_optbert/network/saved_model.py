@@ -14,7 +14,6 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 import yaml
-from gluonnlp.vocab import BERTVocab
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
@@ -24,7 +23,7 @@ from ..runs.manifest import check_manifest, write_manifest
 from ..runs.progress import Progress
 from ..runs.recipe import load_yaml
 from ..runs.staging import new_directory
-from ..text.vocabulary import read_vocabulary, write_vocabulary
+from ..text.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
 
 FORMAT = 'gluon_optbert model'
 VERSION = 1
@@ -41,7 +40,7 @@ class SavedModel:
     architecture : Architecture
     parameters : dict of name to np.ndarray
         As `network_shapes` lists them.
-    vocabulary : BERTVocab
+    vocabulary : Vocabulary
     recipe : dict
         The recipe of the run that wrote it.
     progress : Progress
@@ -54,7 +53,7 @@ class SavedModel:
 
     architecture: Architecture
     parameters: Parameters
-    vocabulary: BERTVocab
+    vocabulary: Vocabulary
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     progress: Progress = Progress()
     alphas: Optional[Alphas] = None

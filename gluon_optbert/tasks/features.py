@@ -11,9 +11,8 @@ import functools
 from typing import Callable, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
-from gluonnlp.vocab import BERTVocab
 
-from ..text.vocabulary import make_tokenizer
+from ..text.vocabulary import Vocabulary, make_tokenizer
 
 LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that there are few shapes
 _POOL = 64  # batches of a pool
@@ -108,7 +107,7 @@ def pair(
     return tokens, a + 2
 
 
-def make_reader(vocabulary: BERTVocab, *, max_length: int) -> Callable[..., Features]:
+def make_reader(vocabulary: Vocabulary, *, max_length: int) -> Callable[..., Features]:
     """A function from sentences or pairs, and optional labels, to `Features`."""
     tokenize = make_tokenizer(vocabulary)
     cls_id, sep_id = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
-from gluonnlp.vocab import BERTVocab
 
 from ..runs.programs import named
 from ..text import vocabulary
@@ -251,7 +250,7 @@ class Shards:
         """How many instances the split has."""
         return sum(file.instances for file in self.files)
 
-    def vocabulary(self) -> BERTVocab:
+    def vocabulary(self) -> vocabulary.Vocabulary:
         """The vocabulary the shards were made with.
 
         Raises

@@ -1,4 +1,4 @@
-"""A WordPiece vocabulary: one token per line on disk, GluonNLP's `BERTVocab` in memory."""
+"""A WordPiece vocabulary, one token per line on disk, and the tokenizer of it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import functools
 import hashlib
 import logging
 import re
-import unicodedata
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-from gluonnlp.data import BERTTokenizer
-from gluonnlp.data.fast_bert_tokenizer import BasicTokenizer
-from gluonnlp.vocab import BERTVocab
+from .words import origins, word_splitter
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +23,65 @@ _CASING = {True: 'a cased', False: 'an uncased'}
 _ASCII_WORDS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')
 
 
-def vocabulary_of(tokens: Sequence[str], *, source: str = 'vocabulary') -> BERTVocab:
+class Vocabulary:
+    """Tokens and their numbers. GluonNLP's tokenizer and transforms take it in place of their `BERTVocab`.
+
+    `idx_to_token` is the list of tokens, `token_to_idx` a dict of their numbers. `vocabulary[token]` is the
+    number of a token, that of [UNK] for an unknown one; `vocabulary[tokens]` is a list of numbers.
+
+    Parameters
+    ----------
+    tokens : sequence of str
+        All different, the special tokens among them; see `vocabulary_of`.
+    """
+
+    padding_token, unknown_token, cls_token, sep_token, mask_token = SPECIAL_TOKENS
+
+    def __init__(self, tokens: Sequence[str]):
+        self.idx_to_token: List[str] = list(tokens)
+        self.token_to_idx: Dict[str, int] = {token: number for number, token in enumerate(self.idx_to_token)}
+
+    def __len__(self) -> int:
+        return len(self.idx_to_token)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self.token_to_idx
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.idx_to_token == other.idx_to_token
+
+    def __getitem__(self, tokens: Union[str, Sequence[str]]) -> Union[int, List[int]]:
+        unknown = self.token_to_idx[self.unknown_token]
+        if isinstance(tokens, str):
+            return self.token_to_idx.get(tokens, unknown)
+        return [self.token_to_idx.get(token, unknown) for token in tokens]
+
+    def to_indices(self, tokens: Union[str, Sequence[str]]) -> Union[int, List[int]]:
+        """The number of a token, or those of several."""
+        return self[tokens]
+
+    __call__ = to_indices
+
+    def to_tokens(self, indices: Union[int, Sequence[int]]) -> Union[str, List[str]]:
+        """The token of a number, or those of several.
+
+        Raises
+        ------
+        ValueError
+            If a number is negative or beyond the last token.
+        """
+        numbers = [indices] if isinstance(indices, int) else list(indices)
+        wrong = [number for number in numbers if not 0 <= number < len(self)]
+        if wrong:
+            raise ValueError(f'no token has the number {wrong[0]}; there are {len(self)}')
+        return (
+            self.idx_to_token[indices]
+            if isinstance(indices, int)
+            else [self.idx_to_token[i] for i in numbers]
+        )
+
+
+def vocabulary_of(tokens: Sequence[str], *, source: str = 'vocabulary') -> Vocabulary:
     """The vocabulary in which token i of `tokens` has the index i.
 
     Raises
@@ -52,10 +107,10 @@ def vocabulary_of(tokens: Sequence[str], *, source: str = 'vocabulary') -> BERTV
             f'{source}: {" ".join(missing)} missing; pre-training needs {" ".join(SPECIAL_TOKENS)}, '
             'so take a BERT WordPiece vocabulary, or add them as lines'
         )
-    return BERTVocab(counter=dict.fromkeys(tokens, 1), token_to_idx=token_to_idx)
+    return Vocabulary(tokens)
 
 
-def read_vocabulary(path: Path) -> BERTVocab:
+def read_vocabulary(path: Path) -> Vocabulary:
     """The vocabulary in a file of one token per line, in the file's order.
 
     Raises
@@ -78,22 +133,22 @@ def read_vocabulary(path: Path) -> BERTVocab:
     return vocabulary_of(lines, source=str(path))
 
 
-def vocabulary_bytes(vocab: BERTVocab) -> bytes:
+def vocabulary_bytes(vocab: Vocabulary) -> bytes:
     """The file that `read_vocabulary` reads back as `vocab`."""
     return ''.join(f'{token}\n' for token in vocab.idx_to_token).encode('utf-8')
 
 
-def write_vocabulary(vocab: BERTVocab, path: Path) -> None:
+def write_vocabulary(vocab: Vocabulary, path: Path) -> None:
     """Write `vocab` as one token per line."""
     Path(path).write_bytes(vocabulary_bytes(vocab))
 
 
-def vocabulary_hash(vocab: BERTVocab) -> str:
+def vocabulary_hash(vocab: Vocabulary) -> str:
     """The SHA-256 (hexadecimal) of the tokens in their order."""
     return hashlib.sha256(vocabulary_bytes(vocab)).hexdigest()
 
 
-def casing_of(vocab: BERTVocab) -> Tuple[Optional[bool], str]:
+def casing_of(vocab: Vocabulary) -> Tuple[Optional[bool], str]:
     """Whether a vocabulary is cased, None if it cannot be told, and what says so.
 
     Special tokens such as ``[unused1]`` and ``<S>`` aside, one capital makes it cased, and small letters
@@ -112,14 +167,14 @@ def casing_of(vocab: BERTVocab) -> Tuple[Optional[bool], str]:
     return None, f'none of its {len(words):,} tokens has a letter with a capital or an accent'
 
 
-def is_cased(vocab: BERTVocab, stated: Optional[bool] = None, *, source: object = 'the vocabulary') -> bool:
+def is_cased(vocab: Vocabulary, stated: Optional[bool] = None, *, source: object = 'the vocabulary') -> bool:
     """Whether text keeps its capitals and accents for this vocabulary; it loses both otherwise.
 
     The vocabulary decides. Where it says nothing `stated` does; without that it is no, and a warning says so.
 
     Parameters
     ----------
-    vocab : BERTVocab
+    vocab : Vocabulary
     stated : bool, optional
         What the user says.
     source : object
@@ -145,7 +200,7 @@ def is_cased(vocab: BERTVocab, stated: Optional[bool] = None, *, source: object 
     return cased
 
 
-def make_tokenizer(vocab: BERTVocab, *, cased: Optional[bool] = None) -> Callable[[str], List[int]]:
+def make_tokenizer(vocab: Vocabulary, *, cased: Optional[bool] = None) -> Callable[[str], List[int]]:
     """A function text → token ids, those of BERT's program and about twice as fast as GluonNLP's on English.
 
     Uncased, it equals GluonNLP's BERT tokenizer; cased, that of `tokenizers`, since GluonNLP's takes accents
@@ -174,7 +229,7 @@ def make_tokenizer(vocab: BERTVocab, *, cased: Optional[bool] = None) -> Callabl
 
 
 def make_aligner(
-    vocab: BERTVocab, *, cased: Optional[bool] = None
+    vocab: Vocabulary, *, cased: Optional[bool] = None
 ) -> Callable[[str], Tuple[List[int], List[int], List[int]]]:
     """A function text → token ids, and where in the text each token begins and ends; the ids are the
     tokenizer's.
@@ -195,7 +250,7 @@ def make_aligner(
         return tuple((token_to_idx[piece], len(piece) - 2 * (i > 0)) for i, piece in enumerate(pieces))
 
     def align(text: str) -> Tuple[List[int], List[int], List[int]]:
-        words, (begins, ends) = split_any(text), _origins(text, cased)
+        words, (begins, ends) = split_any(text), origins(text, cased)
         assert sum(map(len, words)) == len(begins)
         ids, firsts, lasts, place = [], [], [], 0
         for word in words:
@@ -209,87 +264,26 @@ def make_aligner(
     return align
 
 
-def word_splitter(*, cased: bool) -> Callable[[str], List[str]]:
-    """A function text → words and punctuation marks: BERT's basic tokenizer.
+def _piece_splitter(vocab: Vocabulary) -> Callable[[str], List[str]]:
+    """A function word → pieces, those of `tokenizers`: the longest ones first, or [UNK] alone."""
+    from tokenizers import models
 
-    Cased, capitals and accents stay as they are written; uncased, both are taken away.
-    """
-    if not cased:
-        return BasicTokenizer(lower=True).tokenize
-    spaced = _spaced_characters()
-    return lambda text: text.translate(spaced).split()
+    model = models.WordPiece(
+        dict(vocab.token_to_idx), unk_token=vocab.unknown_token, max_input_chars_per_word=_LONGEST_WORD
+    )
 
+    def pieces_of(word: str) -> List[str]:
+        try:
+            return [piece.value for piece in model.tokenize(word)]
+        except UnicodeEncodeError:  # half a surrogate pair, which is in no vocabulary
+            return [vocab.unknown_token]
 
-class _SpacedCharacters(dict):
-    """A table for `str.translate`, after which the words of cased text stand between spaces.
-
-    Each character is looked up once, in `tokenizers`: it is dropped (a control character), is a space, stands
-    for itself (punctuation, a Chinese character), or is part of a word."""
-
-    def __init__(self) -> None:
-        from tokenizers import normalizers, pre_tokenizers
-
-        super().__init__()
-        self._clean = normalizers.BertNormalizer(lowercase=False, strip_accents=False).normalize_str
-        self._split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        if unicodedata.category(character) == 'Cs':  # half a surrogate pair, which `tokenizers` does not take
-            spaced = character
-        else:
-            spaced = ' '.join(word for word, _ in self._split(self._clean(f'a{character}a')))[1:-1]
-        self[code] = spaced
-        return spaced
-
-
-_spaced_characters = functools.lru_cache(maxsize=None)(_SpacedCharacters)
-
-
-def _piece_splitter(vocab: BERTVocab) -> Callable[[str], List[str]]:
-    """A function word → pieces, GluonNLP's."""
-    tokenizer = BERTTokenizer(vocab, max_input_chars_per_word=_LONGEST_WORD)
-    return tokenizer.wordpiece_tokenizer.tokenize
-
-
-def _origins(text: str, cased: bool) -> Tuple[List[int], List[int]]:
-    """Where every character of the words of `word_splitter` comes from: begins and ends in the text."""
-    if cased:
-        spaced = _spaced_characters()
-        begins = [i for i, character in enumerate(text) if spaced[ord(character)].strip()]
-    elif text.isascii():
-        begins = [
-            i for i, character in enumerate(text) if not character.isspace() and character.isprintable()
-        ]
-    else:
-        return _folded_origins(text)
-    return begins, [i + 1 for i in begins]
-
-
-def _folded_origins(text: str) -> Tuple[List[int], List[int]]:
-    """`_origins` of uncased text.
-
-    The tokenizer drops control characters, folds case, decomposes and drops non-spacing marks. Character by
-    character that gives as many characters as on the whole text: what looks at neighbours (the final sigma,
-    the order of marks) changes no count."""
-    begins: List[int] = []
-    ends: List[int] = []
-    for i, character in enumerate(text):
-        if character == '\ufffd' or (unicodedata.category(character) in ('Cc', 'Cf')) or character.isspace():
-            continue
-        plain = unicodedata.normalize('NFD', character.lower())
-        left = sum(1 for part in plain if unicodedata.category(part) != 'Mn' and not part.isspace())
-        if left:
-            begins += [i] * left
-            ends += [i + 1] * left
-        elif ends and ends[-1] == i:
-            ends[-1] = i + 1
-    return begins, ends
+    return pieces_of
 
 
 def train_wordpiece(
     texts: Iterable[str], size: int, *, cased: bool = False, min_frequency: int = 2
-) -> BERTVocab:
+) -> Vocabulary:
     """A WordPiece vocabulary of at most `size` tokens learnt from `texts`; the same texts give the same
     vocabulary.
 

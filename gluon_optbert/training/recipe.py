@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple
 
-from gluonnlp.vocab import BERTVocab
 from mxnet import gluon
 
 from ..architecture.parameters import parameter_table
@@ -16,7 +15,7 @@ from ..network.settings import NetworkSettings
 from ..runs.programs import named
 from ..runs.recipe import option
 from ..text.shards import Shards
-from ..text.vocabulary import vocabulary_hash
+from ..text.vocabulary import Vocabulary, vocabulary_hash
 from .distributed import COMPRESSIONS, Workers
 from .objective import Phase
 from .optimization import OF_WEIGHTS, LossScale, Optimizer, Schedule
@@ -202,7 +201,7 @@ class PretrainRecipe(TrainingRecipe):
         return problems
 
 
-def open_shards(directory: Path, vocabulary: Optional[BERTVocab] = None) -> Dict[str, Shards]:
+def open_shards(directory: Path, vocabulary: Optional[Vocabulary] = None) -> Dict[str, Shards]:
     """Both splits of a directory of shards, ``train`` and ``heldout``; ValueError if they were made with
     another vocabulary than the one given.
     """

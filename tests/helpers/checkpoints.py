@@ -9,11 +9,12 @@ import zipfile
 
 import mxnet as mx
 import numpy as np
+from gluonnlp.vocab import BERTVocab
 from safetensors.numpy import save_file
 
 from gluon_optbert.architecture.name_maps import MAPS, PREFIX, is_transposed
 from gluon_optbert.importing.tensorflow_reader import masked_checksum
-from helpers.tiny import TOKENS, network, random_parameters, vocabulary
+from helpers.tiny import TOKENS, network, random_parameters
 
 CONFIG = {
     'model_type': 'bert',
@@ -291,6 +292,12 @@ def write_google(directory, arrays=None, **changes):
 # GluonNLP
 
 
+def gluonnlp_vocabulary():
+    """GluonNLP's vocabulary of the same tokens, as JSON."""
+    numbers = {token: number for number, token in enumerate(TOKENS)}
+    return BERTVocab(counter=dict.fromkeys(TOKENS, 1), token_to_idx=numbers).to_json()
+
+
 def write_gluonnlp(directory, arrays=None, *, name='bert_2_8_2_tiny.params'):
     """A parameter file that MXNet wrote, and GluonNLP's vocabulary."""
     arrays = named('GluonNLP', prefix=False) if arrays is None else arrays
@@ -298,7 +305,7 @@ def write_gluonnlp(directory, arrays=None, *, name='bert_2_8_2_tiny.params'):
     mx.nd.save(
         str(directory / name), {key: mx.nd.array(value, dtype=value.dtype) for key, value in arrays.items()}
     )
-    (directory / 'tiny.vocab').write_text(vocabulary().to_json())
+    (directory / 'tiny.vocab').write_text(gluonnlp_vocabulary())
     return directory / name
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.checkpoints import (
+    gluonnlp_vocabulary,
     named,
     write_checkpoint,
     write_config,
@@ -181,7 +182,7 @@ def test_gluonnlp_head_count_is_asked_for_where_the_name_does_not_say_it(tmp_pat
 
 def test_vocabulary_may_lie_elsewhere(tmp_path):
     path = write_gluonnlp(tmp_path / 'gluonnlp')
-    (path.parent / 'other.vocab').write_text(vocabulary().to_json())
+    (path.parent / 'other.vocab').write_text(gluonnlp_vocabulary())
     with pytest.raises(ValueError, match='2 vocabularies .*--vocabulary'):
         imported(path)
     result = imported(path, vocabulary=write_config(tmp_path / 'words') / 'vocab.txt')
