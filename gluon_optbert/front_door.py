@@ -7,8 +7,11 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Type, TypeVar, Union
+
+from .runs.failures import NotInstalled
 
 R = TypeVar('R')
 
@@ -38,11 +41,21 @@ HOMES = {
     'FlopsCost': 'architecture.cost',
     'LatencyCost': 'architecture.cost',
 }
+_VERSION = '{}.{}'.format(*sys.version_info)
 _STACK = (
     'pip install gluon_optbert[cpu] installs it, or pip install gluon_optbert[cu112] for GPUs with CUDA 11; '
     'in a checkout, make install'
+    + ('' if (3, 8) <= sys.version_info[:2] <= (3, 11) else f'. It needs CPython 3.8 to 3.11, not {_VERSION}')
 )
+_SERVE = 'pip install gluon_optbert[serve] installs it'
 REMEDIES = {
+    **{
+        name: f'{name} is not installed: {_STACK}'
+        for name in ('blingfire', 'google_crc32c', 'matplotlib', 'onnx', 'safetensors', 'sacremoses')
+        + ('scipy', 'sklearn')
+    },
+    'onnxruntime': f'ONNX Runtime is not installed: {_SERVE}',
+    'openvino': 'OpenVINO is not installed: pip install gluon_optbert[openvino] installs it',
     'mxnet': f'MXNet is not installed: {_STACK}',
     'gluonnlp': f'GluonNLP is not installed: {_STACK}',
     'horovod': 'Horovod is not installed, and a job of several workers needs it. It is compiled against the '
@@ -51,10 +64,6 @@ REMEDIES = {
     'horovod gluon_optbert[horovod]; '
     'in a checkout, make install',
 }
-
-
-class NotInstalled(ImportError):
-    """A library that is needed now is not there; the message has the command that installs it."""
 
 
 @contextlib.contextmanager

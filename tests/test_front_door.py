@@ -41,7 +41,7 @@ def test_a_model_directory_is_read_without_mxnet(model_directory):
     assert done.stdout == '8\n', done.stderr
 
 
-@pytest.mark.parametrize('name', ['prune', 'Predictor', 'PretrainRecipe'])
+@pytest.mark.parametrize('name', ['prune', 'PretrainRecipe'])
 def test_missing_mxnet_says_what_installs_it(name):
     done = blocked('mxnet', then=f'opt.{name}')
     last = done.stderr.splitlines()[-1]

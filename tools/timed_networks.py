@@ -19,7 +19,8 @@ from workers import SCRIPTS, Worker, peer_python, uniform_config
 from gluon_optbert.architecture.name_maps import names_in
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import parameter_table
-from gluon_optbert.deployment.directory import PARAMETERS, PRECISIONS, SYMBOL, Deployment, read_deployment
+from gluon_optbert.deployment.description import PARAMETERS, PRECISIONS, SYMBOL, Deployment
+from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.deployment.export import export, relative_difference
 from gluon_optbert.deployment.instances import Instance, read_instances
 from gluon_optbert.deployment.onnx_export import ONNX

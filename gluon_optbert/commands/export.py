@@ -6,7 +6,7 @@ from typing import Any, Dict, FrozenSet, List, Optional
 
 from .. import export, read_model
 from ..cutting.shrink import without_gates
-from ..deployment.directory import PRECISIONS, SYMBOL
+from ..deployment.description import PRECISIONS, SYMBOL
 from ..deployment.export import UntrainedHeads, kind_of, untrained_parts
 from ..deployment.inference import KINDS
 from ..deployment.instances import Instance, read_instances

@@ -16,7 +16,7 @@ from typing import Iterator, List, Optional
 import numpy as np
 
 from .. import Predictor
-from ..deployment.directory import SYMBOL
+from ..deployment.description import SYMBOL
 from ..deployment.instances import FORMATS, Instance, stream_instances
 from ..deployment.predictions import record
 from ..deployment.predictor import POOLINGS

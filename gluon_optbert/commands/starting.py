@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Callable, List, Optional, Sequence
 
-from ..front_door import NotInstalled
+from ..front_door import NotInstalled, remedied
 from ..runs import command_line
 from ..runs.programs import named
 
@@ -72,7 +72,8 @@ def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callabl
     @functools.wraps(main)
     def run(argv: Optional[Sequence[str]] = None) -> int:
         try:
-            return inner(argv)
+            with remedied():
+                return inner(argv)
         except NotInstalled as error:
             print(f'error: {error}', file=sys.stderr, flush=True)
             return 1

@@ -25,7 +25,8 @@ from ..runs.staging import new_directory
 from ..tasks.features import sorted_batches
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
-from .directory import Deployment, import_symbol, vouch, write_deployment
+from .description import Deployment, vouch
+from .directory import import_symbol, symbol_of, table_of, write_deployment
 from .inference import KINDS, inference_parameters, inference_symbol, widened
 from .instances import Instance
 from .measures import measured_on_texts
@@ -193,10 +194,10 @@ def _prepared(
         symbol = inference_symbol(saved.architecture, kind, saved.head, precision='int8')
         batches = sorted_batches(Encoder(deployment).features(calibration), _CALIBRATION_BATCH)
         feeds = [feed_of(batch, TOKEN_INPUTS) for batch in batches]
-        ranges = calibrate(symbol, plain, deployment.table(), feeds, method)
+        ranges = calibrate(symbol, plain, table_of(deployment), feeds, method)
         deployment = dataclasses.replace(deployment, calibration=ranges)
-        return deployment, int8_parameters(deployment.symbol(), plain, deployment.calibration)
-    table = deployment.table()
+        return deployment, int8_parameters(symbol_of(deployment), plain, deployment.calibration)
+    table = table_of(deployment)
     arrays = {name: mx.nd.array(value) for name, value in widened(plain, table).items()}
     if precision == 'bfloat16':
         arrays.update(

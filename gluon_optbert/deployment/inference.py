@@ -7,7 +7,7 @@ Parameters keep the names of `parameter_table`."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, Mapping, Optional
 
 import mxnet as mx
 import numpy as np
@@ -18,25 +18,12 @@ from ..architecture.parameters import Parameters, ParameterSpec, parameter_table
 from ..network.attention import attention_masks, join_heads, split_heads
 from ..network.encoder import without_padding
 from ..network.model import first_tokens, gather_masked
-from ..network.running import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..runs.arrays import BFLOAT16
+from .description import KINDS, inputs_of, outputs_of  # noqa: F401
 
 F = mx.sym
-KINDS = ('encoder', 'pretraining', 'task')
 _LINE = 16  # numbers of a cache line; over other widths oneDNN's product loses up to a fifth of its speed
 _SLOW_WIDTH = 1024  # numbers in 4,096 bytes
-
-
-def inputs_of(kind: str) -> List[str]:
-    """The inputs of an export of this kind, in their order."""
-    return list(INPUTS if kind == 'pretraining' else TOKEN_INPUTS)
-
-
-def outputs_of(kind: str, head: Head) -> Dict[str, Tuple]:
-    """The outputs of an export by name, in their order, with their shapes."""
-    if kind == 'task':
-        return {'scores': ('batch', head.outputs) if head.pooled else ('batch', 'length', head.outputs)}
-    return {name: OUTPUTS[name] for name in list(OUTPUTS)[: 4 if kind == 'pretraining' else 2]}
 
 
 def computed(architecture: Architecture, precision: str) -> Architecture:

@@ -6,21 +6,25 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 from pathlib import Path
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from ..architecture.architecture import Architecture
-from ..network.running import TOKEN_INPUTS, run
+from ..network.inputs import TOKEN_INPUTS
 from ..tasks.answers import best_answers, chosen_answer
 from ..tasks.features import Features, TaskBatch, sorted_batches
-from .directory import Deployment, load_deployment
+from .description import NETWORK_FILES, Deployment, read_description
+from .engines import Engine, chosen_engine, make_engine
 from .instances import Instance
+from .onnx_names import ONNX
 from .predictions import Label, Prediction, Value
 from .text_features import Encoder, questions_of
 
 Text = Union[str, Tuple[str, str], Instance]
+LOG = logging.getLogger(__name__)
 POOLINGS = ('mean', 'first')
 
 
@@ -64,14 +68,33 @@ class Predictor:
     ----------
     directory : Path
         Of an export that computes the scores of a task, for `predict`; or of an encoder, for `encode`.
+    engine : str, optional
+        ``onnxruntime`` or ``openvino``, which read ``model.onnx``, or ``mxnet``; by default ONNX Runtime
+        where it is installed and the directory has that file, else MXNet.
+    threads : int, optional
+        By default one for each core that this process may use and no other program uses now. MXNet takes its
+        threads while it is loaded, and keeps them.
+    precision : str, optional
+        ``bfloat16``, for OpenVINO on a processor that has it; by default that of the export.
     null_threshold : float, optional
         For question answering, instead of the export's: by how much the score of no answer must exceed that
         of the best answer.
 
+    Attributes
+    ----------
+    head : Head
+        The task.
+    engine : Engine
+        What computes, with its ``name``, ``version``, ``precision`` and ``threads``.
+    threads : int
+
     Raises
     ------
     FileNotFoundError, ValueError
-        As `load_deployment`; if a threshold is given to an export that answers no questions.
+        If the directory is no export, was changed, or has no file for the engine; if a threshold is given to
+        an export that answers no questions.
+    NotInstalled
+        If the library of the engine is missing.
 
     Examples
     --------
@@ -80,8 +103,20 @@ class Predictor:
     >>> embeddings = Predictor('deploy-encoder').encode(['a fine film', 'a dull one'])
     """
 
-    def __init__(self, directory: Union[str, Path], *, null_threshold: Optional[float] = None):
-        block, deployment = load_deployment(Path(directory))
+    def __init__(
+        self,
+        directory: Union[str, Path],
+        *,
+        engine: Optional[str] = None,
+        threads: Optional[int] = None,
+        precision: Optional[str] = None,
+        null_threshold: Optional[float] = None,
+    ):
+        directory = Path(directory)
+        if not (directory / 'manifest.json').is_file():
+            read_description(directory)  # which says what is missing
+        name = chosen_engine(directory, engine)
+        deployment = read_description(directory, needs=NETWORK_FILES if name == 'mxnet' else (ONNX,))
         if null_threshold is not None:
             if deployment.reading is None:
                 raise ValueError(
@@ -91,18 +126,23 @@ class Predictor:
             deployment = dataclasses.replace(
                 deployment, reading=dataclasses.replace(deployment.reading, null_threshold=null_threshold)
             )
-        block.hybridize(static_alloc=True)  # not static_shape: lengths vary
-        self._start(block, deployment)
+        loaded = make_engine(directory, deployment, name, threads=threads, precision=precision)
+        self._start(loaded, deployment)
+        LOG.info('%s: %s', directory, loaded)
 
     @classmethod
     def of(cls, block: Callable, deployment: Deployment) -> Predictor:
-        """The predictor of a network in memory, with the inputs and outputs of an export."""
+        """The predictor of a network of MXNet in memory, with the inputs and outputs of an export."""
+        from .mxnet_engine import MXNet
+
         predictor = cls.__new__(cls)
-        predictor._start(block, deployment)
+        engine = MXNet(block, deployment.inputs, list(deployment.outputs), deployment.precision)
+        predictor._start(engine, deployment)
         return predictor
 
-    def _start(self, block: Callable, deployment: Deployment) -> None:
-        self._block, self._encoder, self._deployment = block, Encoder(deployment), deployment
+    def _start(self, engine: Engine, deployment: Deployment) -> None:
+        self.engine, self.threads = engine, engine.threads
+        self._encoder, self._deployment = Encoder(deployment), deployment
         self.head, self._reading = deployment.head, deployment.reading
 
     def outputs(
@@ -139,7 +179,8 @@ class Predictor:
             ),  # for an export with the scores of pre-training
         }
         check_inputs(self._deployment.architecture, feed)
-        return dict(zip(self._deployment.outputs, run(self._block, feed, self._deployment.inputs)))
+        outputs = self.engine.outputs(feed)
+        return {name: outputs[name] for name in self._deployment.outputs}
 
     def encode(
         self, texts: Iterable[Text], *, pooling: str = 'mean', normalise: bool = True, batch_size: int = 32
@@ -178,12 +219,8 @@ class Predictor:
         features = self._encoder.features([_as_instance(text) for text in texts])
         embeddings = np.zeros((len(features), deployment.architecture.h), np.float32)
         for batch in sorted_batches(features, batch_size) if len(features) else ():
-            encoded = self._batch_outputs(batch)['encoded']  # (b, length, h), zero at the padding
-            embeddings[batch.rows] = (
-                encoded[:, 0]
-                if pooling == 'first'
-                else encoded.sum(axis=1) / batch.valid_length[:, np.newaxis]
-            )
+            encoded = self._batch_outputs(batch)['encoded']  # (b, length, h)
+            embeddings[batch.rows] = encoded[:, 0] if pooling == 'first' else _means(encoded, batch)
         if normalise:
             embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
         return embeddings
@@ -257,6 +294,12 @@ class Predictor:
         shares = dict(zip(self.head.labels, (powers / powers.sum()).tolist()))
         label = max(shares, key=shares.get)
         return Label(label, shares, self.head.name_of(label))
+
+
+def _means(encoded: np.ndarray, batch: TaskBatch) -> np.ndarray:
+    """The means of the encoded tokens without padding, shape (b, h)."""
+    valid = np.arange(encoded.shape[1]) < batch.valid_length[:, np.newaxis]
+    return np.where(valid[:, :, np.newaxis], encoded, 0).sum(axis=1) / batch.valid_length[:, np.newaxis]
 
 
 def _as_instance(item: Text) -> Instance:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -148,18 +148,6 @@ def _least_divergence(counts: np.ndarray, largest: float) -> Tuple[float, float]
     )
     threshold = float(threshold.asscalar())
     return -threshold, threshold
-
-
-def check_thresholds(values: Any, *, source: str) -> Dict[str, Tuple[float, float]]:
-    """Thresholds from JSON; ValueError if they are something else."""
-    try:
-        ranges = {str(name): (float(low), float(high)) for name, (low, high) in values.items()}
-        wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all() or ends[0] > ends[1]]
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f'{source}: not calibration thresholds ({error})') from error
-    if wrong or not ranges:
-        raise ValueError(f'{source}: no ranges of finite numbers for {", ".join(wrong) or "anything"}')
-    return ranges
 
 
 def int8_symbol(

@@ -8,7 +8,7 @@ from ..architecture.heads import Head
 from ..tasks.features import Features, make_reader
 from ..tasks.squad import Question, Windows, make_windows
 from ..text.vocabulary import make_aligner
-from .directory import Deployment
+from .description import Deployment
 from .instances import Instance, check_texts
 
 

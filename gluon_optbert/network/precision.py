@@ -6,13 +6,13 @@ alpha and the optimizer's state stay float32."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Union
 
 import mxnet as mx
 from mxnet.gluon import nn
 
 from ..runs.arrays import BFLOAT16
+from ..runs.processors import bfloat16_is_native, cpu_flags  # noqa: F401  asked together
 
 Tensor = Union[mx.nd.NDArray, mx.sym.Symbol]
 TRAINING_PRECISIONS = ('float32', 'bfloat16', 'float16')
@@ -60,25 +60,14 @@ class Product(nn.Dense):
         return product(F, x, weight, bias, units=self._units, precision=self._precision)
 
 
-def _cpu_flags() -> str:
-    cpuinfo = Path('/proc/cpuinfo')
-    return cpuinfo.read_text(encoding='utf-8', errors='replace') if cpuinfo.is_file() else ''
-
-
 def need_bfloat16() -> None:
     """Raise ValueError if this processor is known to lack AVX-512; oneDNN has no bfloat16 without it."""
-    flags = _cpu_flags()
+    flags = cpu_flags()
     if flags and 'avx512bw' not in flags:
         raise ValueError(
             'bfloat16: this processor lacks AVX-512 (avx512bw), which MXNet needs for it; take another '
             'precision'
         )
-
-
-def bfloat16_is_native() -> bool:
-    """Whether this processor multiplies bfloat16 natively (avx512_bf16 or amx_bf16), not in emulation."""
-    flags = _cpu_flags()
-    return 'avx512_bf16' in flags or 'amx_bf16' in flags
 
 
 def check_precision(precision: str, ctx: mx.Context) -> None:

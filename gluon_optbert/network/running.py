@@ -1,4 +1,4 @@
-"""Running a network: its inputs and outputs by name, batches as its inputs, and the time of a pass."""
+"""Running a network: batches as its inputs, and the time of a pass."""
 
 from __future__ import annotations
 
@@ -8,19 +8,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 import mxnet as mx
 import numpy as np
 
-INPUTS = {
-    'input_ids': ('batch', 'length'),
-    'token_types': ('batch', 'length'),
-    'valid_length': ('batch',),
-    'masked_positions': ('batch', 'masked'),
-}
-TOKEN_INPUTS = ('input_ids', 'token_types', 'valid_length')  # all that an encoder or a task's network reads
-OUTPUTS = {
-    'encoded': ('batch', 'length', 'h'),
-    'pooled': ('batch', 'h'),
-    'next_sentence_scores': ('batch', 2),
-    'masked_scores': ('batch', 'masked', 'vocab_size'),
-}
+from .inputs import INPUTS, OUTPUTS, TOKEN_INPUTS  # noqa: F401  the names of what is run
 
 
 def random_feed(architecture: Any, *, batch: int, length: int, seed: int = 0) -> Dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Failures of a run whose input was good."""
+"""Failures whose input was good."""
 
 from __future__ import annotations
 
@@ -9,3 +9,7 @@ class RunFailed(RuntimeError):
 
 class Interrupted(RunFailed, KeyboardInterrupt):
     """A run that was asked to stop (Ctrl-C, SIGINT, SIGTERM) and can be resumed."""
+
+
+class NotInstalled(ImportError):
+    """A library that is needed now is not there; the message has the command that installs it."""

@@ -70,3 +70,15 @@ def physical_cores(system: Path = SYSTEM) -> int:
         return _limited(len({path.read_text(encoding='ascii') for path in topology}))
     except OSError:
         return _limited(min(len(allowed), psutil.cpu_count(logical=False) or len(allowed)))
+
+
+def cpu_flags() -> str:
+    """What Linux says of the processor and its instructions; empty elsewhere."""
+    cpuinfo = Path('/proc/cpuinfo')
+    return cpuinfo.read_text(encoding='utf-8', errors='replace') if cpuinfo.is_file() else ''
+
+
+def bfloat16_is_native() -> bool:
+    """Whether this processor multiplies bfloat16 natively (avx512_bf16 or amx_bf16), not in emulation."""
+    flags = cpu_flags()
+    return 'avx512_bf16' in flags or 'amx_bf16' in flags

@@ -1,4 +1,4 @@
-"""How many threads MXNet uses, and how they wait. Nothing else in the package decides this.
+"""How many threads a network uses, and how they wait. Nothing else in the package decides this.
 
 MXNet and NumPy read the settings once, while they are loaded. They are in the environment only for that time,
 so no child process inherits them: it decides for itself. What the user has set stays, and is inherited.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import importlib.abc
 import logging
 import os
@@ -84,6 +85,53 @@ def settings(reader: str = 'mxnet') -> Dict[str, str]:
             crowded = other_programs() + own > (os.cpu_count() or 1)
             wanted['GOMP_SPINCOUNT'] = NO_SPINS if crowded else SPINS
     return {name: value for name, value in wanted.items() if name not in os.environ}
+
+
+@dataclasses.dataclass(frozen=True)
+class ThreadChoice:
+    """The threads of a network that predicts, and why there are so many.
+
+    Parameters
+    ----------
+    threads : int
+    cores : int
+        Physical cores that this process may use: its affinity and the quota of its control groups count.
+    others : int
+        Threads of other programs that computed when the choice was made.
+    spinning : bool
+        Whether a thread may spin while it waits: not where threads would outnumber the processors.
+    """
+
+    threads: int
+    cores: int
+    others: int
+    spinning: bool
+
+    def __str__(self) -> str:
+        def counted(number: int, what: str) -> str:
+            return f'{number} {what}{"" if number == 1 else "s"}'
+
+        busy = f', and other programs compute with {counted(self.others, "thread")}' if self.others else ''
+        return f'{counted(self.threads, "thread")} ({counted(self.cores, "core")} to use{busy})'
+
+
+def threads_to_predict(threads: Optional[int] = None) -> ThreadChoice:
+    """The threads of a network that predicts: as many as asked for, or as OMP_NUM_THREADS says; else one for
+    each core that this process may use and no other program uses now, and at least one.
+
+    Raises
+    ------
+    ValueError
+        If a number below 1 is asked for.
+    """
+    if threads is not None and threads < 1:
+        raise ValueError(f'threads must be at least 1, found {threads}')
+    cores, others, processors = share_of_cores(), other_programs(), os.cpu_count() or 1
+    stated = os.environ.get('OMP_NUM_THREADS', '')
+    if threads is None:
+        free = max(1, min(cores, processors - others))
+        threads = int(stated) if stated.isdigit() and int(stated) else free
+    return ThreadChoice(threads, cores, others, threads > 1 and threads + others <= processors)
 
 
 @contextlib.contextmanager

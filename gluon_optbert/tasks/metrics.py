@@ -8,11 +8,9 @@ import collections
 import re
 import string
 import warnings
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
-from scipy import stats
-from sklearn import metrics
 
 Answers = Mapping[
     str, Sequence[str]
@@ -21,22 +19,37 @@ _PUNCTUATION = str.maketrans('', '', string.punctuation)
 _ARTICLE = re.compile(r'\b(a|an|the)\b')
 
 
-def _correlation(measure: Callable) -> Callable[[np.ndarray, np.ndarray], float]:
+def _correlation(measure: str) -> Callable[[np.ndarray, np.ndarray], float]:
+    """A coefficient of SciPy by the name of its function."""
+
     def score(predictions: np.ndarray, labels: np.ndarray) -> float:
+        from scipy import stats  # predicting needs no scores, and neither SciPy nor scikit-learn
+
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # constant predictions have no correlation; it counts as none
-            correlation = measure(predictions, labels)[0]
+            correlation = getattr(stats, measure)(predictions, labels)[0]
         return 0.0 if np.isnan(correlation) else float(correlation)
 
     return score
 
 
+def _of_classes(measure: str, **options: Any) -> Callable[[np.ndarray, np.ndarray], float]:
+    """A score of scikit-learn by the name of its function."""
+
+    def score(predictions: np.ndarray, labels: np.ndarray) -> float:
+        from sklearn import metrics
+
+        return getattr(metrics, measure)(labels, predictions, **options)
+
+    return score
+
+
 METRICS: Dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    'accuracy': lambda predictions, labels: metrics.accuracy_score(labels, predictions),
-    'f1': lambda predictions, labels: metrics.f1_score(labels, predictions, zero_division=0),  # of class 1
-    'matthews': lambda predictions, labels: metrics.matthews_corrcoef(labels, predictions),
-    'pearson': _correlation(stats.pearsonr),
-    'spearman': _correlation(stats.spearmanr),
+    'accuracy': _of_classes('accuracy_score'),
+    'f1': _of_classes('f1_score', zero_division=0),  # of class 1
+    'matthews': _of_classes('matthews_corrcoef'),
+    'pearson': _correlation('pearsonr'),
+    'spearman': _correlation('spearmanr'),
 }
 
 

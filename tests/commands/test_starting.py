@@ -118,7 +118,7 @@ def test_library_that_is_missing_later_is_one_line(capsys):
     assert main([]) == 1 and capsys.readouterr().err == 'error: Horovod is not installed\n'
 
 
-@pytest.mark.parametrize('name, words', [('prune', []), ('make_shards', ['--help'])])
+@pytest.mark.parametrize('name, words', [('prune', []), ('pretrain', ['--help'])])
 def test_import_of_commands_does_not_end_another_program(name, words):
     program = f'import sys; sys.modules["mxnet"] = None; import gluon_optbert.commands.{name}'
     done = run('-W', 'ignore', '-c', program, *words)

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from gluon_optbert.deployment import directory as deployment
-from gluon_optbert.deployment.directory import FORMAT, VERSION, load_deployment, read_deployment
+from gluon_optbert.deployment.description import FORMAT, VERSION
+from gluon_optbert.deployment.directory import load_deployment, read_deployment
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.predictor import Instance
 from gluon_optbert.runs.manifest import write_manifest

@@ -11,7 +11,8 @@ from helpers.questions import write_squad
 from helpers.tiny import network, saved_model, vocabulary, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deployment.directory import Deployment
+from gluon_optbert.deployment.description import Deployment
+from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.predictor import Predictor
@@ -69,7 +70,8 @@ def test_batches_and_order_do_not_matter(directories, kind):
 def test_probabilities_are_the_softmax_of_the_networks_scores(directories):
     predictor = Predictor(directories / 'classification')
     batch = next(sorted_batches(predictor._encoder.features([Instance('a b', 'c')]), 1))
-    scores = running.run(predictor._block, batch, TOKEN_INPUTS)[0][0].astype(float)
+    block, _ = load_deployment(directories / 'classification')
+    scores = running.run(block, batch, TOKEN_INPUTS)[0][0].astype(float)
     prediction = next(predictor.predict([('a b', 'c')]))
     assert list(prediction.probabilities) == ['no', 'yes'] and math.isclose(
         sum(prediction.probabilities.values()), 1

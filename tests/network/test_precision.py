@@ -7,7 +7,6 @@ from helpers.commands import call
 from helpers.tiny import network, random_inputs, random_parameters, write_shards
 from mxnet import autograd
 
-from gluon_optbert.network import precision as precision_module
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import build, named_parameters
 from gluon_optbert.network.precision import bfloat16_is_native, check_precision, need_bfloat16
@@ -73,8 +72,8 @@ def test_bfloat16_losses_and_gradients_are_near_those_of_float32(architecture, g
 
 
 def test_a_processor_without_avx512_is_told_so(monkeypatch):
-    monkeypatch.setattr(precision_module.Path, 'is_file', lambda self: True)
-    monkeypatch.setattr(precision_module.Path, 'read_text', lambda self, **_: 'flags : fpu sse2 avx2\n')
+    for module in ('network.precision', 'runs.processors'):
+        monkeypatch.setattr(f'gluon_optbert.{module}.cpu_flags', lambda: 'flags : fpu sse2 avx2\n')
     with pytest.raises(ValueError, match='AVX-512'):
         need_bfloat16()
     with pytest.raises(ValueError, match='AVX-512'):

@@ -1,0 +1,243 @@
+"""Engines: the libraries that run the network of an export.
+
+An engine takes token arrays by the names of `inputs_of` and gives outputs by the names of `outputs_of`. ONNX
+Runtime and OpenVINO read ``model.onnx``; MXNet reads its own files, see module `mxnet_engine`. A library is
+imported when its engine is made, and not before."""
+
+from __future__ import annotations
+
+import abc
+import importlib.util
+import threading
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+import numpy as np
+
+from ..runs.failures import NotInstalled
+from ..runs.processors import bfloat16_is_native
+from ..runs.threads import ThreadChoice, threads_to_predict
+from .description import Deployment
+from .onnx_names import ONNX, network_outputs, onnx_feed
+
+ENGINES = ('onnxruntime', 'openvino', 'mxnet')
+
+
+class Engine(abc.ABC):
+    """A network that is ready to run.
+
+    Attributes
+    ----------
+    name : str
+        One of `ENGINES`.
+    version : str
+        Of the library.
+    precision : str
+        What it computes in.
+    threads : int
+    """
+
+    name = ''
+    version = ''
+    precision = 'float32'
+    threads = 1
+
+    def __str__(self) -> str:
+        return f'{self.name} {self.version} in {self.precision}'
+
+    @abc.abstractmethod
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        """The outputs by name, float32, of inputs by name; shapes are those of `network.inputs`."""
+
+
+class OnnxRuntime(Engine):
+    """ONNX Runtime on the CPU.
+
+    Parameters
+    ----------
+    path : Path
+        The ONNX file.
+    inputs : list of str
+        The names of its inputs.
+    choice : ThreadChoice
+    precision : str
+        Of the file, for people.
+    """
+
+    name = 'onnxruntime'
+
+    def __init__(self, path: Path, inputs: List[str], choice: ThreadChoice, precision: str):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = choice.threads, 1
+        options.add_session_config_entry('session.intra_op.allow_spinning', str(int(choice.spinning)))
+        options.log_severity_level = 3  # errors
+        self._session = onnxruntime.InferenceSession(
+            str(path), sess_options=options, providers=['CPUExecutionProvider']
+        )
+        self._inputs = inputs
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self.version, self.threads, self.precision = onnxruntime.__version__, choice.threads, precision
+
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        values = self._session.run(self._outputs, onnx_feed(feed, self._inputs))
+        return network_outputs(dict(zip(self._outputs, values)), feed)
+
+
+class OpenVino(Engine):
+    """OpenVINO on the CPU.
+
+    Parameters
+    ----------
+    path : Path
+        The ONNX file.
+    inputs : list of str
+        The names of its inputs.
+    choice : ThreadChoice
+    precision : str
+        ``float32``, or ``bfloat16`` for the matrix products. A file in int8 keeps its own.
+    """
+
+    name = 'openvino'
+
+    def __init__(self, path: Path, inputs: List[str], choice: ThreadChoice, precision: str):
+        import openvino
+
+        hints = {
+            'INFERENCE_NUM_THREADS': choice.threads,
+            'PERFORMANCE_HINT': 'LATENCY',
+            'INFERENCE_PRECISION_HINT': 'bf16' if precision == 'bfloat16' else 'f32',
+            'ENABLE_CPU_PINNING': choice.spinning,  # no thread waits for a core that another program has
+        }
+        self._request = openvino.Core().compile_model(str(path), 'CPU', hints).create_infer_request()
+        self._inputs, self._lock = inputs, threading.Lock()  # a request computes one batch at a time
+        self.version = openvino.__version__.split('-')[0]
+        self.threads, self.precision = choice.threads, precision
+
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        with self._lock:
+            values = self._request.infer(onnx_feed(feed, self._inputs))
+            named = {output.any_name: np.array(value) for output, value in values.items()}
+        return network_outputs(named, feed)
+
+
+def is_installed(library: str) -> bool:
+    """Whether a library can be imported; it is not imported."""
+    try:
+        return importlib.util.find_spec(library) is not None
+    except ValueError:  # it stands in sys.modules as something that is no module
+        return False
+
+
+def chosen_engine(directory: Path, engine: Optional[str] = None) -> str:
+    """The engine for a deployment directory: the wanted one, or ONNX Runtime where it is installed and there
+    is an ONNX file, else MXNet.
+
+    Raises
+    ------
+    NotInstalled
+        If the library is missing; the message says how to install it.
+    ValueError
+        If there is no such engine, or the directory has no file for it.
+    """
+    if engine is not None and engine not in ENGINES:
+        raise ValueError(f'engine must be one of {", ".join(ENGINES)}, found {engine!r}')
+    has_onnx = (directory / ONNX).is_file()
+    if engine is None:
+        if has_onnx and is_installed('onnxruntime'):
+            return 'onnxruntime'
+        if is_installed('mxnet'):
+            return 'mxnet'
+        raise _nothing_reads(directory, has_onnx)
+    if engine != 'mxnet' and not has_onnx:
+        raise ValueError(f'{directory}: no {ONNX}, which {engine} reads; export the model again with --onnx')
+    if not is_installed(engine):
+        extra = {'onnxruntime': 'serve', 'mxnet': 'cpu'}.get(engine, engine)
+        raise NotInstalled(
+            f'{engine} is not installed: pip install gluon_optbert[{extra}] installs it', name=engine
+        )
+    return engine
+
+
+def _nothing_reads(directory: Path, has_onnx: bool) -> NotInstalled:
+    if has_onnx:
+        return NotInstalled(
+            'ONNX Runtime is not installed, nor is MXNet: pip install gluon_optbert[serve]',
+            name='onnxruntime',
+        )
+    return NotInstalled(
+        f'{directory}: no {ONNX}, and MXNet, which needs none, is not installed: export the model again with '
+        '--onnx, or pip install gluon_optbert[cpu]',
+        name='mxnet',
+    )
+
+
+def precision_of(deployment: Deployment, engine: str, precision: Optional[str]) -> str:
+    """What an engine computes in: as the export says, or in bfloat16 with OpenVINO if that is wanted.
+
+    An export in bfloat16 is computed in float32 by ONNX Runtime, which has no bfloat16 on CPUs, and by
+    OpenVINO where the processor has none.
+
+    Raises
+    ------
+    ValueError
+        If another precision is wanted than the engine has here.
+    """
+    own = deployment.precision
+    if precision is None:
+        if own != 'bfloat16' or engine == 'mxnet':
+            return own
+        return own if engine == 'openvino' and bfloat16_is_native() else 'float32'
+    if engine == 'openvino' and precision == 'bfloat16' and own != 'int8':
+        if not bfloat16_is_native():
+            raise ValueError('precision bfloat16: this processor has neither avx512_bf16 nor amx_bf16')
+        return precision
+    if precision != own or (own == 'bfloat16' and engine != 'mxnet'):
+        raise ValueError(
+            f'precision {precision!r}: this is an export in {own} with the engine {engine}; OpenVINO '
+            'computes exports in float32 and bfloat16 in bfloat16, and no other engine changes the precision'
+        )
+    return own
+
+
+def make_engine(
+    directory: Path,
+    deployment: Deployment,
+    engine: str,
+    *,
+    threads: Optional[int] = None,
+    precision: Optional[str] = None,
+) -> Engine:
+    """The network of a deployment directory, loaded by an engine.
+
+    Parameters
+    ----------
+    directory : Path
+    deployment : Deployment
+        Its description.
+    engine : str
+        As `chosen_engine` gives it.
+    threads, precision
+        As `Predictor` has them.
+
+    Raises
+    ------
+    ValueError
+        If the ONNX file is no network of this export, or the precision is not to be had.
+    """
+    choice, precision = threads_to_predict(threads), precision_of(deployment, engine, precision)
+    if engine == 'mxnet':
+        from .mxnet_engine import load_mxnet
+
+        return load_mxnet(directory, deployment, choice, stated=threads is not None)
+    path, inputs = directory / ONNX, _inputs_of_onnx(deployment)
+    if engine == 'openvino':
+        return OpenVino(path, inputs, choice, precision)
+    return OnnxRuntime(path, inputs, choice, precision)
+
+
+def _inputs_of_onnx(deployment: Deployment) -> List[str]:
+    """The names of the ONNX file's inputs; exports of earlier versions list none, and have the network's."""
+    entry: Mapping[str, Any] = deployment.onnx.get(ONNX, {})
+    return list(entry.get('inputs', deployment.inputs))
