@@ -23,6 +23,7 @@ COMMANDS = [
     ('optbert-import', 'import_checkpoint'),
     ('optbert-export', 'export'),
     ('optbert-predict', 'predict'),
+    ('optbert-serve', 'serve'),
     ('optbert-score', 'score'),
     ('optbert-table', 'table'),
     ('optbert-report', 'report'),
@@ -49,7 +50,12 @@ setup(
     python_requires='>=3.8,<3.12',
     packages=find_packages(include=['gluon_optbert', 'gluon_optbert.*']),
     package_data={
-        'gluon_optbert': ['architecture/paper/*.json', 'tasks/descriptions/*.json', 'recipes/*/*.yaml']
+        'gluon_optbert': [
+            'architecture/paper/*.json',
+            'tasks/descriptions/*.json',
+            'recipes/*/*.yaml',
+            'serving/*.html',
+        ]
     },
     entry_points={
         'console_scripts': [f'{name} = gluon_optbert.commands.{module}:main' for name, module in COMMANDS]
@@ -86,6 +92,6 @@ setup(
         ),
         'horovod': pinned('horovod'),
         'scripts': pinned('optuna'),  # what pretrain/search_prune.py imports beside the package's own
-        'test': pinned('hypothesis', 'pytest', 'ruff'),
+        'test': pinned('hypothesis', 'pytest', 'ruff', 'fastapi', 'httpx', 'markdown-it-py', 'uvicorn'),
     },
 )

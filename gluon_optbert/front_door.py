@@ -56,6 +56,9 @@ REMEDIES = {
     },
     'onnxruntime': f'ONNX Runtime is not installed: {_SERVE}',
     'openvino': 'OpenVINO is not installed: pip install gluon_optbert[openvino] installs it',
+    'fastapi': f'FastAPI, a part of the service, is not installed: {_SERVE}',
+    'uvicorn': f'uvicorn, a part of the service, is not installed: {_SERVE}',
+    'markdown_it': f'markdown-it-py, a part of the service, is not installed: {_SERVE}',
     'mxnet': f'MXNet is not installed: {_STACK}',
     'gluonnlp': f'GluonNLP is not installed: {_STACK}',
     'horovod': 'Horovod is not installed, and a job of several workers needs it. It is compiled against the '
@@ -68,7 +71,7 @@ REMEDIES = {
 
 @contextlib.contextmanager
 def remedied() -> Iterator[None]:
-    """Say how to install MXNet, GluonNLP or Horovod where the block fails to import one."""
+    """Say how to install a library of `REMEDIES` where the block fails to import it."""
     try:
         yield
     except ImportError as error:

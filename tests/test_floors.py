@@ -23,6 +23,7 @@ ROOMS = {
     'importing': ['runs', 'architecture', 'text', 'network'],
     'deployment': ['runs', 'architecture', 'text', 'network', 'cutting', 'tasks'],
     'analysis': ['architecture', 'text', 'network', 'cutting', 'tasks'],
+    'serving': ['runs', 'architecture', 'deployment'],
     'pruning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training'],
     'finetuning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training', 'tasks'],
     'reproduction': [
@@ -50,15 +51,18 @@ LIBRARIES = {
     'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'safetensors'},
     'deployment': {'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'safetensors'},
     'analysis': {'numpy', 'mxnet', 'scipy', 'sklearn'},
+    'serving': {'fastapi', 'starlette', 'uvicorn', 'markdown_it'},
     'pruning': {'numpy', 'mxnet', 'scipy', 'optuna', 'matplotlib'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp'},
     'reproduction': {'numpy', 'mxnet', 'matplotlib'},
     'commands': {'matplotlib', 'numpy'},
 }
-NOT_HERE = {'onnxruntime', 'openvino'}  # of whoever predicts; they may be missing where the tests run
+OF_THE_SERVICE = LIBRARIES['serving']
+NOT_HERE = {'onnxruntime', 'openvino', *OF_THE_SERVICE}  # of whoever predicts; they may be missing where the tests run
 WITHOUT_MXNET = ('architecture', 'cutting', 'text', 'tasks')
 PREDICTING = [
     'commands.predict',
+    'commands.serve',
     'deployment.description',
     'deployment.engines',
     'deployment.instances',
@@ -71,6 +75,10 @@ PREDICTING = [
     'runs.display',
     'runs.processors',
     'runs.threads',
+    'serving.batching',
+    'serving.description',
+    'serving.requests',
+    'serving.settings',
 ]  # what loads without MXNet and the libraries of training, in rooms that need them otherwise
 
 
@@ -166,6 +174,11 @@ def test_imports_are_found_in_every_spelling():
     assert 'tokenizers' in imports('text.vocabulary')[1]
 
 
+def test_only_serving_imports_the_libraries_of_the_service():
+    importing = {name.partition('.')[0] for name in MODULES if imports(name)[1] & OF_THE_SERVICE}
+    assert importing == {'serving'}
+
+
 def test_only_distributed_imports_horovod():
     assert [name for name in MODULES if 'horovod' in imports(name)[1]] == ['training.distributed']
 
@@ -210,7 +223,8 @@ def test_predicting_loads_without_mxnet_and_what_only_training_needs():
 
 
 def test_everything_loads_without_horovod_and_network():
-    done = import_without(['horovod'], MODULES)
+    missing = {name for name in OF_THE_SERVICE if importlib.util.find_spec(name) is None}
+    done = import_without(['horovod'], [name for name in MODULES if not imports(name)[1] & missing])
     assert done.returncode == 0, done.stderr
 
 

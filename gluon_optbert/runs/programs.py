@@ -13,6 +13,7 @@ SCRIPTS = {
     'optbert-export': 'tools/export_model.py',
     'optbert-verify': 'tools/verify.py',
     'optbert-predict': 'tools/predict.py',
+    'optbert-serve': 'tools/serve.py',
     'optbert-score': 'tools/score.py',
     'optbert-report': 'tools/report.py',
     'optbert-finetune-glue': 'finetune/run_glue.py',

@@ -1,0 +1,162 @@
+"""Texts of several requests, gathered into batches that one thread computes."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import logging
+import threading
+import time
+from typing import Any, Callable, Deque, Dict, List, Sequence, Tuple
+
+LOG = logging.getLogger(__name__)
+
+
+class QueueFull(RuntimeError):
+    """As many texts wait as may."""
+
+
+class Closed(RuntimeError):
+    """The batcher takes no more texts."""
+
+
+@dataclasses.dataclass(eq=False)
+class _Job:
+    """The texts of one request: their results by number, and how many of them are not known yet."""
+
+    results: List[Any]
+    missing: int
+    future: concurrent.futures.Future
+    arrived: float  # by time.monotonic
+
+    def settle(self, number: int, result: Any) -> None:
+        self.results[number] = result
+        self.missing -= 1
+        if not self.missing:
+            self._finish(lambda: self.future.set_result(self.results))
+
+    def fail(self, error: Exception) -> None:
+        self._finish(lambda: self.future.set_exception(error))
+
+    def _finish(self, finish: Callable[[], None]) -> None:
+        try:
+            finish()
+        except concurrent.futures.InvalidStateError:  # it was cancelled: its request ran out of time
+            pass
+
+
+_Waiting = Tuple[_Job, int, Any]  # a job, the number of a text in it, and the text
+
+
+class Batcher:
+    """One thread that computes what requests submit, in batches.
+
+    The first text of a batch waits `wait_ms` for others, and no longer than the batch before it takes. If a
+    batch fails, each of its requests is computed on its own, so that no request fails because of another.
+
+    Parameters
+    ----------
+    compute : callable
+        A list of texts to as many results.
+    batch_size : int
+        Texts of a batch at most.
+    wait_ms : float
+    queue : int
+        Texts that may wait, without the batch that is computed.
+    """
+
+    def __init__(
+        self, compute: Callable[[List[Any]], Sequence[Any]], *, batch_size: int, wait_ms: float, queue: int
+    ):
+        self._compute, self._batch_size, self._wait, self._queue = compute, batch_size, wait_ms / 1000, queue
+        self._waiting: Deque[_Waiting] = collections.deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name='model', daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """How many texts wait."""
+        return len(self._waiting)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs and takes texts."""
+        return self._thread.is_alive() and not self._closed
+
+    def submit(self, texts: Sequence[Any]) -> concurrent.futures.Future:
+        """The future results of texts, in their order; cancelling it takes back those that still wait.
+
+        Raises
+        ------
+        QueueFull
+            If there is no place for all of them.
+        Closed
+            After `close`.
+        """
+        job = _Job([None] * len(texts), len(texts), concurrent.futures.Future(), time.monotonic())
+        if not texts:
+            job.future.set_result([])
+            return job.future
+        with self._changed:
+            if self._closed:
+                raise Closed('the service is stopping')
+            if len(self._waiting) + len(texts) > self._queue:
+                self._waiting = collections.deque(
+                    waiting for waiting in self._waiting if not waiting[0].future.done()
+                )
+            if len(self._waiting) + len(texts) > self._queue:
+                raise QueueFull(f'{len(self._waiting)} texts wait already')
+            self._waiting.extend((job, number, text) for number, text in enumerate(texts))
+            self._changed.notify()
+        return job.future
+
+    def close(self, timeout: float) -> None:
+        """Take no more texts, and wait so many seconds until those that were taken are computed."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            batch = self._gather()
+            if not batch:
+                return
+            self._settle([waiting for waiting in batch if not waiting[0].future.done()])
+
+    def _gather(self) -> List[_Waiting]:
+        """The texts of the next batch; none after the last one."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            while self._waiting and len(self._waiting) < self._batch_size and not self._closed:
+                remaining = self._waiting[0][0].arrived + self._wait - time.monotonic()
+                if remaining <= 0 or not self._changed.wait(remaining):
+                    break
+            size = min(len(self._waiting), self._batch_size)
+            return [self._waiting.popleft() for _ in range(size)]
+
+    def _settle(self, batch: List[_Waiting]) -> None:
+        """Compute a batch, and give its jobs their results or the error."""
+        if not batch:
+            return
+        try:
+            results = list(self._compute([text for _, _, text in batch]))
+            if len(results) != len(batch):
+                raise RuntimeError(f'{len(results)} results of {len(batch)} texts')
+        except Exception as error:
+            by_job: Dict[_Job, List[_Waiting]] = {}
+            for waiting in batch:
+                by_job.setdefault(waiting[0], []).append(waiting)
+            if len(by_job) > 1:
+                for own in by_job.values():
+                    self._settle(own)
+                return
+            LOG.exception('a batch of %d texts failed', len(batch))
+            batch[0][0].fail(error)
+            return
+        for (job, number, _), result in zip(batch, results):
+            job.settle(number, result)

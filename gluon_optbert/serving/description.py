@@ -1,0 +1,75 @@
+"""What /openapi.json says of requests and answers."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from .requests import KEYS, SEVERAL
+
+_TEXTS: Dict[str, Any] = {
+    'type': 'object',
+    'description': "A sentence ('text'), a pair ('text' and 'pair'), or a question with its 'context'.",
+    'properties': {key: {'type': 'string', 'minLength': 1} for key in KEYS},
+    'additionalProperties': False,
+}
+_REQUEST: Dict[str, Any] = {
+    'oneOf': [
+        _TEXTS,
+        {
+            'type': 'object',
+            'required': [SEVERAL],
+            'additionalProperties': False,
+            'properties': {
+                SEVERAL: {
+                    'type': 'array',
+                    'minItems': 1,
+                    'items': {'oneOf': [{'type': 'string', 'minLength': 1}, _TEXTS]},
+                }
+            },
+        },
+    ]
+}
+_PREDICTION: Dict[str, Any] = {
+    'type': 'object',
+    'description': 'The texts and the id of the request. Of a classification: label, name, probabilities. Of '
+    'a regression: value. Of a question: text, which is empty if there is no answer, start and end in the '
+    'context, score, probability.',
+}
+_ANSWERS: Dict[str, Any] = {
+    '/predict': {'predictions': {'type': 'array', 'items': _PREDICTION}},
+    '/embed': {
+        'embeddings': {'type': 'array', 'items': {'type': 'array', 'items': {'type': 'number'}}},
+        'pooling': {'type': 'string'},
+        'normalised': {'type': 'boolean'},
+    },
+    '/health': {'status': {'type': 'string'}, 'waiting': {'type': 'integer'}},
+    '/': {},
+}
+_ERRORS = {
+    '400': 'The body is not JSON in UTF-8.',
+    '404': 'The network computes something else.',
+    '408': 'The body did not arrive in time.',
+    '413': 'The body or a text is too large, or there are too many texts.',
+    '415': 'The body is not application/json.',
+    '422': 'The texts are not those that the network reads.',
+    '500': 'The service failed.',
+    '503': 'Too many texts wait. Retry-After says when to try again.',
+    '504': 'The answer took too long.',
+}
+_ERROR = {'type': 'object', 'properties': {'error': {'type': 'string'}}, 'required': ['error']}
+
+
+def described(path: str) -> Dict[str, Any]:
+    """The operation of a path, as OpenAPI describes it."""
+    operation: Dict[str, Any] = {
+        'responses': {'200': _response('The answer.', {'type': 'object', 'properties': _ANSWERS[path]})}
+    }
+    if path in ('/predict', '/embed'):
+        operation['requestBody'] = {'required': True, 'content': {'application/json': {'schema': _REQUEST}}}
+        for status, words in _ERRORS.items():
+            operation['responses'][status] = _response(words, _ERROR)
+    return operation
+
+
+def _response(description: str, schema: Dict[str, Any]) -> Dict[str, Any]:
+    return {'description': description, 'content': {'application/json': {'schema': schema}}}

@@ -1,0 +1,107 @@
+"""A service that listens on a port until it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from typing import Any, Callable, Iterator
+
+import uvicorn
+
+from ..runs.failures import RunFailed
+
+_BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has them
+_KEEP_ALIVE = 5  # seconds that a connection may be silent
+_GRACE = 5  # seconds beyond the time of a request, to finish when the service stops
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound to an address; port 0 is any that is free.
+
+    Raises
+    ------
+    ValueError
+        If the address cannot be had.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ValueError(
+            f'{host} port {port} cannot be listened on: {getattr(error, "strerror", None) or error}; '
+            'give another --host or --port'
+        ) from error
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The address of a bound socket, as browsers take it."""
+    host, port = listener.getsockname()[:2]
+    return f'http://[{host}]:{port}' if ':' in host else f'http://{host}:{port}'
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Have SIGTERM and SIGINT stop a server; the second one, without waiting for requests."""
+
+    def stop(number: int, frame: Any) -> None:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run(app: Any, listener: socket.socket, *, timeout: float, ready: Callable[[str], Any]) -> None:
+    """Serve an application until SIGTERM or SIGINT; requests that have arrived are answered first.
+
+    Parameters
+    ----------
+    app : FastAPI
+    listener : socket.socket
+        From `listen`; it is closed at the end.
+    timeout : float
+        Seconds of a request at most.
+    ready : callable
+        Is called with the address, from when on it can be connected to.
+
+    Raises
+    ------
+    RunFailed
+        If the server cannot start.
+    """
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=int(timeout) + _GRACE,
+            ws='none',
+        )
+    )
+    # uvicorn handles signals where it runs in the main thread, and then ends the process by them.
+    thread = threading.Thread(target=server.run, kwargs={'sockets': [listener]}, name='server')
+    with _stopped_by_signals(server):
+        listener.listen(_BACKLOG)
+        ready(address_of(listener))
+        thread.start()
+        thread.join()
+    listener.close()
+    if not server.started:
+        raise RunFailed('the server could not start; its log says why')

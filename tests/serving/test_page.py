@@ -1,0 +1,144 @@
+"""The page loads nothing from elsewhere, and text in it cannot become markup."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from helpers.pages import HOSTILE
+from helpers.services import HEADS, FakePredictor
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip('markdown_it', reason='the page needs markdown-it-py, which is not installed')
+
+from gluon_optbert.serving.page import TEMPLATE, card_html, page_of
+
+FACTS = {'model': 'tiny', 'labels': [], 'limits': {}}
+ALLOWED = {
+    'h1',
+    'h2',
+    'h3',
+    'h4',
+    'h5',
+    'h6',
+    'p',
+    'ul',
+    'ol',
+    'li',
+    'code',
+    'pre',
+    'em',
+    'strong',
+    'a',
+    'hr',
+}
+ALLOWED |= {'table', 'thead', 'tbody', 'tr', 'th', 'td', 'blockquote', 'br'}
+
+
+class Tags(HTMLParser):
+    """The elements of a document with their attributes, and its text."""
+
+    def __init__(self, content):
+        super().__init__()
+        self.elements, self.text = [], ''
+        self.feed(content)
+        self.close()
+
+    def handle_starttag(self, name, attributes):
+        self.elements.append((name, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def check_card(content):
+    for name, attributes in Tags(content).elements:
+        assert name in ALLOWED and set(attributes) <= {'href', 'class', 'start', 'title'}, (name, attributes)
+        assert not re.match(r'\s*(javascript|vbscript|data|file):', attributes.get('href', ''), re.I)
+
+
+@pytest.mark.parametrize('text', HOSTILE)
+def test_markup_in_a_card_is_shown_and_not_obeyed(text):
+    for card in (text, f'# {text}\n\n| a |\n| --- |\n| {text} |\n', f'`{text}`', f'[{text}]({text})'):
+        check_card(card_html(card))
+
+
+@pytest.mark.parametrize(
+    'card',
+    [
+        '[a](javascript:alert(1))',
+        '![a](https://example.org/a.png)',
+        '<https://example.org> <javascript:alert(1)>',
+        '[a]: data:text/html,<script>alert(1)</script>\n\n[a]',
+        '<details open ontoggle=alert(1)>',
+    ],
+)
+def test_links_of_a_card_run_nothing(card):
+    check_card(card_html(card))
+
+
+@given(st.text(alphabet='<>"\'`[]()!#|-:&;/\\ \nabj\ud800{}', max_size=60))
+def test_no_card_becomes_other_markup(card):
+    check_card(card_html(card))
+
+
+def test_a_card_is_rendered_without_its_front_matter():
+    content = card_html('---\ntags: [a]\n---\n# Title\n\n| x | y |\n| --- | --: |\n| 1 | `b` |\n')
+    assert '<h1>Title</h1>' in content and 'tags' not in content
+    assert '<td class="right"><code>b</code></td>' in content and 'style' not in content
+
+
+@pytest.mark.parametrize('text', HOSTILE)
+def test_names_and_labels_stay_text_in_the_page(text):
+    page = page_of({**FACTS, 'model': text, 'labels': [{'label': text, 'name': text}]}, '').html
+    plain = page_of(FACTS, '').html
+    assert [name for name, _ in Tags(page).elements] == [name for name, _ in Tags(plain).elements]
+    facts = re.search(r'<script type="application/json" id="facts">(.*?)</script>', page, re.DOTALL).group(1)
+    assert json.loads(facts)['model'] == text
+
+
+def test_placeholders_in_values_are_left_alone():
+    page = page_of({**FACTS, 'model': '{{card}}'}, 'see {{facts}} and {{title}}').html
+    assert 'see {{facts}} and {{title}}' in page and '<title>{{card}}</title>' in page
+
+
+def test_the_policy_allows_the_script_and_the_style_of_the_page_and_nothing_else():
+    page = page_of(FACTS, '# a\n')
+    policy = dict(part.strip().split(' ', 1) for part in page.content_security_policy.split(';'))
+    for element, rule in (('style', 'style-src'), ('script', 'script-src')):
+        (content,) = re.findall(rf'<{element}>(.*?)</{element}>', page.html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert policy[rule] == f"'sha256-{digest}'"
+    assert policy['default-src'] == "'none'" and policy['connect-src'] == "'self'"
+    assert policy['frame-ancestors'] == "'none'" and 'unsafe' not in page.content_security_policy
+
+
+def test_the_page_loads_nothing_from_elsewhere():
+    content = TEMPLATE.read_text(encoding='utf-8')
+    assert not re.search(
+        r'https?:|//[a-z]|url\(|@import|innerHTML|eval\(|\son[a-z]+=', content.split('<script>')[0]
+    )
+    script = content.split('<script>')[1]
+    assert not re.search(
+        r'https?:|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(', script
+    )
+    for name, attributes in Tags(content).elements:
+        assert 'src' not in attributes and 'style' not in attributes
+        assert attributes.get('href') in (None, 'data:,', 'openapi.json'), name
+
+
+def test_the_service_sends_the_page_with_its_policy():
+    pytest.importorskip('fastapi', reason='the service needs FastAPI, which is not installed')
+    testclient = pytest.importorskip('starlette.testclient', reason='the client of this test needs httpx')
+    from gluon_optbert.serving.app import make_app
+
+    app = make_app(FakePredictor(HEADS['sentences']), name='<b>', card='# The card')
+    with testclient.TestClient(app) as client:
+        answer = client.get('/')
+    assert answer.status_code == 200 and answer.headers['Content-Type'].startswith('text/html')
+    assert "script-src 'sha256-" in answer.headers['Content-Security-Policy']
+    assert answer.headers['X-Content-Type-Options'] == 'nosniff'
+    assert '&lt;b&gt;' in answer.text and '<h1>The card</h1>' in answer.text

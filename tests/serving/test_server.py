@@ -1,0 +1,192 @@
+"""The service on a real port: what it prints, what it refuses, and how it stops."""
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers.commands import call
+from helpers.tiny import ROOT, environment, network, vocabulary
+
+pytest.importorskip('uvicorn', reason='the service needs uvicorn, which is not installed')
+pytest.importorskip('fastapi', reason='the service needs FastAPI, which is not installed')
+pytest.importorskip('markdown_it', reason='the page needs markdown-it-py, which is not installed')
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment.export import export
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.serving import server
+
+SOON = 60  # seconds
+SLOW = """
+import sys, time
+from helpers.services import FakePredictor
+from gluon_optbert.serving import server
+from gluon_optbert.serving.app import make_app
+from gluon_optbert.serving.settings import ServiceSettings
+
+class Slow(FakePredictor):
+    def predict(self, instances, **options):
+        time.sleep(1.5)
+        yield from super().predict(instances, **options)
+
+listener = server.listen('127.0.0.1', 0)
+app = make_app(Slow(), settings=ServiceSettings(timeout=float(sys.argv[1])))
+server.run(app, listener, timeout=5, ready=lambda address: print(address, flush=True))
+print('stopped')
+"""
+
+
+class Running:
+    """A service in a process of its own, and its address."""
+
+    def __init__(self, *words):
+        self.process = subprocess.Popen(
+            [sys.executable, *map(str, words)],
+            cwd=str(ROOT),
+            env=environment(PYTHONPATH=f'{ROOT}:{ROOT / "tests"}', OMP_NUM_THREADS='1'),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said = self.process.stdout.readline()
+        match = re.search(r'http://127\.0\.0\.1:(\d+)', self.said)
+        assert match, self.process.communicate()[1]
+        self.port = int(match.group(1))
+
+    def connection(self):
+        return http.client.HTTPConnection('127.0.0.1', self.port, timeout=SOON)
+
+    def begin(self, values):
+        """A connection that has sent a request for predictions."""
+        connection = self.connection()
+        connection.request('POST', '/predict', json.dumps(values), {'Content-Type': 'application/json'})
+        return connection
+
+    def post(self, values):
+        answer = self.begin(values).getresponse()
+        return answer.status, json.loads(answer.read())
+
+    def end(self, number=signal.SIGTERM):
+        """Send a signal; the exit status, standard output and standard error."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=SOON)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def running():
+    """Starts services, which are ended after the test."""
+    services = []
+
+    def start(*words):
+        services.append(Running(*words))
+        return services[-1]
+
+    yield start
+    for service in services:
+        service.process.kill()
+        service.process.communicate()
+
+
+@pytest.fixture(scope='module')
+def deployment(tmp_path_factory):
+    """The export of a classifier."""
+    directory = tmp_path_factory.mktemp('serve') / 'deploy'
+    architecture, head = network((2, 3, 5, 7), (1, 4, 2, 0)), Head('classification', ('no', 'yes'))
+    parameters = read_parameters(build(architecture, head=head, initial_std=0.5))
+    export(SavedModel(architecture, parameters, vocabulary(), head=head), directory)
+    return directory
+
+
+def test_the_command_answers_as_the_command_that_predicts(running, deployment):
+    service = running('tools/serve.py', deployment, '--port', 0)
+    assert f'serving {deployment} at http://127.0.0.1:{service.port}' in service.said
+    status, values = service.post({'instances': ['a b c', 'x y', {'text': 'd', 'pair': 'e f'}]})
+    predicted = call('tools/predict.py', deployment, input='a b c\nx y\nd\te f\n')
+    wanted = [json.loads(line) for line in predicted.stdout.splitlines()]
+    assert status == 200 and [one['text'] for one in values['predictions']] == ['a b c', 'x y', 'd']
+    for one, other in zip(values['predictions'], wanted):
+        assert one['label'] == other['label']
+        assert one['probabilities'] == pytest.approx(other['probabilities'], abs=1e-6)  # other batches
+    assert service.end() == (0, 'stopped\n', '')
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_running_request_finish(running, number):
+    service = running('-c', SLOW, 30)
+    connection = service.begin({'text': 'abc'})
+    time.sleep(0.5)
+    service.process.send_signal(number)
+    time.sleep(0.3)
+    with pytest.raises(OSError):  # nobody else is let in
+        socket.create_connection(('127.0.0.1', service.port), timeout=1).close()
+    answer = connection.getresponse()
+    assert answer.status == 200 and json.loads(answer.read())['predictions'][0]['text'] == 'abc'
+    connection.close()
+    out, err = service.process.communicate(timeout=SOON)
+    assert (service.process.returncode, out, err) == (0, 'stopped\n', '')
+
+
+def test_a_body_that_does_not_arrive_is_given_up(running):
+    service = running('-c', SLOW, 0.3)
+    with socket.create_connection(('127.0.0.1', service.port), timeout=SOON) as connection:
+        head = ['POST /predict HTTP/1.1', 'Host: a', 'Content-Type: application/json', 'Content-Length: 99']
+        connection.sendall('\r\n'.join([*head, '', '{']).encode())
+        assert connection.recv(1000).startswith(b'HTTP/1.1 408 ')
+    assert service.end()[0] == 0
+
+
+def test_what_is_no_http_is_refused_and_the_service_goes_on(running):
+    service = running('-c', SLOW, 5)
+    for nonsense in (b'\x16\x03\x01\x00\xa5', b'GET / HTTP/9.9\r\n\r\n', b'A' * 200_000 + b'\r\n\r\n'):
+        with socket.create_connection(('127.0.0.1', service.port), timeout=SOON) as connection:
+            connection.sendall(nonsense)
+            connection.shutdown(socket.SHUT_WR)
+            assert b'Traceback' not in connection.recv(10_000)
+    assert service.post({'text': 'abc'})[0] == 200
+    status, _, err = service.end()
+    assert status == 0 and 'Traceback' not in err
+
+
+def test_a_port_in_use_is_bad_input(deployment):
+    with server.listen('127.0.0.1', 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = call('tools/serve.py', deployment, '--port', port)
+    assert done.returncode == 2 and 'Address already in use' in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    'flags, words',
+    [
+        (['--port', 70000], 'port must be from 0 to 65535'),
+        (['--batch-size', 0], 'batch_size must be at least 1'),
+        (['--queue', 10], 'queue must be at least max_texts'),
+        (['--host', 'no such host'], 'cannot be listened on'),
+        (['--pooling', 'last'], 'must be one of mean, first'),
+    ],
+)
+def test_bad_flags_are_one_line(deployment, flags, words):
+    done = call('tools/serve.py', deployment, *flags)
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_model_directory_is_refused_with_the_command_that_exports_it(model_directory):
+    done = call('tools/serve.py', model_directory)
+    assert done.returncode == 2 and 'export it first' in done.stderr
+
+
+def test_an_address_of_ipv6_is_written_as_browsers_take_it():
+    try:
+        with server.listen('::1', 0) as listener:
+            assert re.fullmatch(r'http://\[::1\]:\d+', server.address_of(listener))
+    except ValueError:
+        pytest.skip('this machine has no IPv6')
