@@ -146,7 +146,12 @@ class Service:
         """Whether texts are taken, what the network computes, and the limits."""
         assert self.batcher is not None
         alive = self.batcher.alive
-        values = {'status': 'ok' if alive else 'stopping', **self.facts(), 'waiting': self.batcher.waiting}
+        values = {
+            'status': 'ok' if alive else 'stopping',
+            **self.facts(),
+            'waiting': self.batcher.waiting,
+            'computed': {'texts': self.batcher.texts, 'batches': self.batcher.batches},
+        }
         return JSONResponse(values, 200 if alive else 503)
 
     async def page(self) -> Response:

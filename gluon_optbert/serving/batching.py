@@ -64,6 +64,11 @@ class Batcher:
     wait_ms : float
     queue : int
         Texts that may wait, without the batch that is computed.
+
+    Attributes
+    ----------
+    batches, texts : int
+        How many were computed so far.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class Batcher:
         self._waiting: Deque[_Waiting] = collections.deque()
         self._changed = threading.Condition()
         self._closed = False
+        self.batches = self.texts = 0  # that were computed, without those that failed
         self._thread = threading.Thread(target=self._run, name='model', daemon=True)
         self._thread.start()
 
@@ -158,5 +164,6 @@ class Batcher:
             LOG.exception('a batch of %d texts failed', len(batch))
             batch[0][0].fail(error)
             return
+        self.batches, self.texts = self.batches + 1, self.texts + len(batch)
         for (job, number, _), result in zip(batch, results):
             job.settle(number, result)

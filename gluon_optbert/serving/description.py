@@ -35,6 +35,7 @@ _PREDICTION: Dict[str, Any] = {
     'a regression: value. Of a question: text, which is empty if there is no answer, start and end in the '
     'context, score, probability.',
 }
+_COUNT = {'type': 'integer'}
 _ANSWERS: Dict[str, Any] = {
     '/predict': {'predictions': {'type': 'array', 'items': _PREDICTION}},
     '/embed': {
@@ -42,7 +43,11 @@ _ANSWERS: Dict[str, Any] = {
         'pooling': {'type': 'string'},
         'normalised': {'type': 'boolean'},
     },
-    '/health': {'status': {'type': 'string'}, 'waiting': {'type': 'integer'}},
+    '/health': {
+        'status': {'type': 'string'},
+        'waiting': {'type': 'integer'},
+        'computed': {'type': 'object', 'properties': {'texts': _COUNT, 'batches': _COUNT}},
+    },
     '/': {},
 }
 _ERRORS = {

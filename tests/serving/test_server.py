@@ -143,6 +143,14 @@ def test_a_body_that_does_not_arrive_is_given_up(running):
     assert service.end()[0] == 0
 
 
+def test_answers_are_sent_without_waiting_for_acknowledgements():
+    """asyncio sets TCP_NODELAY where a socket names its protocol, which is that of its listener."""
+    with server.listen('127.0.0.1', 0) as listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            assert accepted.proto == socket.IPPROTO_TCP
+
+
 def test_what_is_no_http_is_refused_and_the_service_goes_on(running):
     service = running('-c', SLOW, 5)
     for nonsense in (b'\x16\x03\x01\x00\xa5', b'GET / HTTP/9.9\r\n\r\n', b'A' * 200_000 + b'\r\n\r\n'):

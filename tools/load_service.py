@@ -1,0 +1,303 @@
+"""Load a service with requests: latency and throughput against the number of clients that ask at once.
+
+Each client sends its next request when the last one is answered. The service is one that runs on this machine
+already, given by its address; or one that is started for the measurement, given by its deployment directory.
+Run nothing else meanwhile: the clients and the service share the processors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import ipaddress
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.markdown import markdown_table
+from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.staging import refuse_existing, write_file
+
+SERVE = Path(__file__).resolve().parent / 'serve.py'
+WARM_UP = 5  # requests before those that are counted
+PATIENCE = 120  # seconds for a service to start, or to answer one request
+TEXTS = (
+    'A fine film.',
+    'The plot takes an hour to begin, and then it ends.',
+    'Warm, funny and beautifully played by everyone on the screen.',
+    'It rained all day in the north of the country, while the south stayed dry until the evening.',
+    'The committee met on Tuesday to discuss the budget for the coming year, but it could not agree on how '
+    'much should be spent on roads, and the decision was put off until the next meeting.',
+)
+QUESTION = 'When was the bridge opened?'
+Item = Dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadRecipe:
+    """What is asked, and how often."""
+
+    service: str = option('address of a service, as http://127.0.0.1:8000, or a deployment directory')
+    concurrency: Tuple[int, ...] = option('numbers of clients, one after the other', (1, 2, 4, 8, 16))
+    requests: int = option('requests at each number of clients', 400)
+    seconds: float = option('seconds at each number of clients at most', 30.0)
+    texts: int = option('texts of a request', 1)
+    input: Optional[Path] = option('file with a text on each line, instead of five sentences', None)
+    batch_size: Optional[int] = option('--batch-size of the service that is started', None)
+    wait: Optional[float] = option('--wait of the service that is started, in milliseconds', None)
+    output: Optional[Path] = option('JSON file to write, with a Markdown table beside it', None)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        problems = [
+            f'{name} must be at least 1, found {getattr(self, name)}'
+            for name in ('requests', 'texts')
+            if getattr(self, name) < 1
+        ]
+        if not self.concurrency or min(self.concurrency) < 1 or max(self.concurrency) > 256:
+            problems.append(f'concurrency must be numbers from 1 to 256, found {self.concurrency}')
+        if self.seconds <= 0:
+            problems.append(f'seconds must be above 0, found {self.seconds:g}')
+        if self.is_address and (self.batch_size, self.wait) != (None, None):
+            problems.append('batch_size and wait are of a service that is started; give its directory')
+        return problems
+
+    @property
+    def is_address(self) -> bool:
+        """Whether the service runs already."""
+        return (self.service or '').startswith('http://')
+
+
+def host_and_port(address: str) -> Tuple[str, int]:
+    """The parts of an address of this machine; ValueError for any other."""
+    parts = urllib.parse.urlsplit(address)
+    host = parts.hostname or ''
+    try:
+        local = host == 'localhost' or ipaddress.ip_address(host).is_loopback
+        port = parts.port or 80
+    except ValueError:
+        local, port = False, 0
+    if not local:
+        raise ValueError(f'{address}: only a service on this machine is loaded, as http://127.0.0.1:8000')
+    return host, port
+
+
+@contextlib.contextmanager
+def started(recipe: LoadRecipe) -> Iterator[str]:
+    """The address of the service; one that is started here is stopped at the end."""
+    if recipe.is_address:
+        yield recipe.service
+        return
+    words = [sys.executable, SERVE, recipe.service, '--port', 0]
+    for name in ('batch_size', 'wait'):
+        value = getattr(recipe, name)
+        words += [] if value is None else ['--' + name.replace('_', '-'), value]
+    process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, text=True)
+    try:
+        address = re.search(r'http://\S+:\d+', process.stdout.readline())
+        if address is None:
+            raise RunFailed(f'{recipe.service}: the service did not start')
+        yield address.group()
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE)
+
+
+def request_of(facts: Dict[str, Any], texts: Sequence[str], count: int) -> Iterator[bytes]:
+    """Endless bodies of requests, of so many texts each, that a service reads."""
+
+    def item(text: str) -> Item:
+        if facts['texts'] == 'question':
+            return {'question': QUESTION, 'context': text}
+        return {'text': text, 'pair': texts[0]} if facts['texts'] == 'two' else {'text': text}
+
+    turn = itertools.cycle(texts)
+    while True:
+        yield json.dumps({'instances': [item(next(turn)) for _ in range(count)]}).encode()
+
+
+class Load:
+    """Clients of one service.
+
+    Parameters
+    ----------
+    address : str
+    texts : sequence of str
+    count : int
+        Texts of a request.
+    """
+
+    def __init__(self, address: str, texts: Sequence[str], count: int):
+        self._host, self._port = host_and_port(address)
+        self.facts = self.health()
+        self._path = '/embed' if self.facts['computes'] == 'embeddings' else '/predict'
+        self._bodies, self._lock = request_of(self.facts, texts, count), threading.Lock()
+        self._count = count
+
+    def _connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self._host, self._port, timeout=PATIENCE)
+
+    def health(self) -> Dict[str, Any]:
+        """What the service says of itself; RunFailed if nothing does."""
+        connection = self._connection()
+        try:
+            connection.request('GET', '/health')
+            values = json.loads(connection.getresponse().read())
+            return {name: values[name] for name in ('model', 'computes', 'texts', 'limits', 'computed')}
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+            raise RunFailed(f'{self._host} port {self._port}: no service answers ({error!r:.100})') from error
+        finally:
+            connection.close()
+
+    def run(self, clients: int, requests: int, seconds: float) -> Dict[str, Any]:
+        """The measurements with so many clients."""
+        answers: List[Tuple[int, float]] = []  # status and milliseconds of each request
+        begun, left = time.perf_counter(), itertools.count(requests, -1)
+        computed = self.health()['computed']
+
+        def client() -> None:
+            connection = self._connection()
+            try:
+                while time.perf_counter() < begun + seconds and next(left) > 0:
+                    with self._lock:
+                        body = next(self._bodies)
+                    sent = time.perf_counter()
+                    connection.request('POST', self._path, body, {'Content-Type': 'application/json'})
+                    answer = connection.getresponse()
+                    answer.read()
+                    answers.append((answer.status, 1e3 * (time.perf_counter() - sent)))
+            except (OSError, http.client.HTTPException):
+                answers.append((0, 0.0))
+            finally:
+                connection.close()
+
+        threads = [threading.Thread(target=client) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return self._summary(clients, answers, time.perf_counter() - begun, computed)
+
+    def _summary(
+        self, clients: int, answers: List[Tuple[int, float]], seconds: float, before: Dict[str, int]
+    ) -> Dict[str, Any]:
+        """Percentiles of the requests that were answered, and how many were not, by status."""
+        times = [milliseconds for status, milliseconds in answers if status == 200]
+        failed = [str(status or 'no answer') for status, _ in answers if status != 200]
+        if not times:
+            raise RunFailed(f'{clients} clients: nothing was answered, but {", ".join(sorted(set(failed)))}')
+        after = self.health()['computed']
+        batches = after['batches'] - before['batches']
+        p50, p90, p99 = np.percentile(times, [50, 90, 99])
+        return {
+            'clients': clients,
+            'requests': len(times),
+            'failed': {status: failed.count(status) for status in sorted(set(failed))},
+            'seconds': seconds,
+            'requests_per_second': len(times) / seconds,
+            'texts_per_second': len(times) * self._count / seconds,
+            'texts_of_a_batch': (after['texts'] - before['texts']) / max(1, batches),
+            'p50_ms': float(p50),
+            'p90_ms': float(p90),
+            'p99_ms': float(p99),
+            'largest_ms': max(times),
+        }
+
+
+def table(levels: Sequence[Dict[str, Any]]) -> str:
+    """The measurements as Markdown."""
+    rows = [
+        (
+            one['clients'],
+            *(f'{one[name]:.1f} ms' for name in ('p50_ms', 'p90_ms', 'p99_ms')),
+            f'{one["requests_per_second"]:.1f}',
+            f'{one["texts_per_second"]:.1f}',
+            f'{one["texts_of_a_batch"]:.1f}',
+            one['requests'],
+            ', '.join(f'{count} × {status}' for status, count in one['failed'].items()) or 'none',
+        )
+        for one in levels
+    ]
+    header = [
+        'clients',
+        'p50',
+        'p90',
+        'p99',
+        'requests/s',
+        'texts/s',
+        'texts of a batch',
+        'requests',
+        'failed',
+    ]
+    return markdown_table(header, rows, align='r' * 8 + 'l')
+
+
+def read_texts(path: Optional[Path]) -> Sequence[str]:
+    """The lines of a file that are not blank; without one, `TEXTS`."""
+    if path is None:
+        return TEXTS
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such file')
+    try:
+        lines = path.read_text(encoding='utf-8').split('\n')
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path}: not UTF-8; convert it') from error
+    texts = [line.strip() for line in lines if line.strip()]
+    if not texts:
+        raise ValueError(f'{path}: no text in it')
+    return texts
+
+
+@command
+def main(argv=None):
+    """Load a service with more and more clients, and print the table."""
+    recipe = parse(
+        LoadRecipe,
+        argv,
+        description=__doc__,
+        positional='service',
+        example='python tools/load_service.py deploy --concurrency 1,8 --output load.json',
+    )
+    written = [] if recipe.output is None else [recipe.output, recipe.output.with_suffix('.md')]
+    for path in written:
+        refuse_existing(path)
+    if recipe.is_address:
+        host_and_port(recipe.service)
+    elif not Path(recipe.service).is_dir():
+        raise FileNotFoundError(f'{recipe.service}: neither an address with http:// nor a directory')
+    texts, load_before = read_texts(recipe.input), os.getloadavg()[0]
+    with started(recipe) as address:
+        load = Load(address, texts, recipe.texts)
+        load.run(1, WARM_UP, recipe.seconds)
+        levels = [load.run(clients, recipe.requests, recipe.seconds) for clients in recipe.concurrency]
+    averages = {'before': load_before, 'after': os.getloadavg()[0]}
+    note = (
+        f'{recipe.texts} texts in a request; clients and service on one machine, load average '
+        f'{averages["before"]:.1f} before and {averages["after"]:.1f} after'
+    )
+    print(f'{table(levels)}\n\n{note}')
+    if recipe.output:
+        shown = {**to_dict(recipe), 'service': Path(recipe.service).name, 'output': recipe.output.name}
+        facts = {name: value for name, value in load.facts.items() if name != 'computed'}
+        result = {'recipe': shown, 'service': facts, 'levels': levels, 'load': averages, **origin_here()}
+        write_file(written[0], (json.dumps(result, indent=1) + '\n').encode())
+        write_file(written[1], f'{table(levels)}\n\n{note}\n'.encode())
+        print(f'wrote {written[0]} and {written[1]}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
