@@ -52,9 +52,10 @@ setup(
     package_data={
         'gluon_optbert': [
             'architecture/paper/*.json',
-            'tasks/descriptions/*.json',
+            'deployment/hub_code/*.py',
             'recipes/*/*.yaml',
             'serving/*.html',
+            'tasks/descriptions/*.json',
         ]
     },
     entry_points={

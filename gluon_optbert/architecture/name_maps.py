@@ -26,6 +26,8 @@ HUGGING_FACE: NameMap = {
     'embeddings.token_type_ids': None,  # zeros
     'embeddings.LayerNorm.weight': 'encoder.layer_norm.gamma',
     'embeddings.LayerNorm.bias': 'encoder.layer_norm.beta',
+    'embeddings.projection.weight': 'encoder.embed_proj.weight',  # of a factorised embedding; ours
+    'embeddings.projection.bias': 'encoder.embed_proj.bias',
     'encoder.layer.{i}.attention.self.query.weight': _CELL + 'attention_cell.proj_query.weight',
     'encoder.layer.{i}.attention.self.query.bias': _CELL + 'attention_cell.proj_query.bias',
     'encoder.layer.{i}.attention.self.key.weight': _CELL + 'attention_cell.proj_key.weight',

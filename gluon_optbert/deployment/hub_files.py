@@ -11,7 +11,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
 
 OWN = 'gluon_optbert'  # the key of config.json that other programs leave alone
-CODE = 'modeling_optbert.py'  # the file that computes uneven widths
+CODE = Path(__file__).parent / 'hub_code' / 'modeling_optbert.py'  # computes uneven widths; no MXNet in it
 DROPOUT = 0.1  # of fine-tuning, BERT's
 LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokenizer
 SPECIAL = {
@@ -108,16 +108,14 @@ def transformers_config(
     """
     config = bert_config(architecture, head, kind)
     if not is_plain(architecture):
-        stem = CODE[: -len('.py')]
         config.update(
             model_type='optbert',
             architectures=['Opt' + name for name in config['architectures']],
             auto_map={
-                'AutoConfig': f'{stem}.OptBertConfig',
-                **{auto: f'{stem}.OptBert{name}' for auto, name in AUTO.items()},
+                'AutoConfig': f'{CODE.stem}.OptBertConfig',
+                **{auto: f'{CODE.stem}.OptBert{name}' for auto, name in AUTO.items()},
             },
-            embedding_size=architecture.embedding_width,
-            factorised=architecture.e is not None,
+            embedding_size=architecture.e,
             layer_widths=[dataclasses.asdict(dims) for dims in architecture.layers],
         )
     own = {'head': head.to_dict(), 'untrained': list(untrained)} if kind == 'task' or untrained else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
@@ -18,7 +19,7 @@ from ..runs.staging import new_directory
 from ..tasks.task import known_head
 from ..text.vocabulary import is_cased
 from .export import NotEqual, kind_of, untrained_parts
-from .hub_files import is_plain, transformers_config, write_hub_files
+from .hub_files import CODE, is_plain, transformers_config, write_hub_files
 
 WEIGHTS = 'model.safetensors'
 _FORM = 'Hugging Face'
@@ -80,8 +81,6 @@ def export_transformers(saved: SavedModel, output: Path, *, head: Optional[str] 
     saved = without_gates(saved)
     kind = kind_of(saved, head)
     untrained = untrained_parts(saved, kind)
-    if not is_plain(saved.architecture):
-        raise ValueError('the widths are uneven, which BERT in Transformers is not')
     names = names_there(saved, kind)
     arrays = {
         there: np.ascontiguousarray(saved.parameters[here], np.float32) for here, there in names.items()
@@ -95,6 +94,8 @@ def export_transformers(saved: SavedModel, output: Path, *, head: Optional[str] 
             lower_case=not is_cased(saved.vocabulary),
             max_length=saved.architecture.max_length,
         )
+        if not is_plain(saved.architecture):
+            shutil.copyfile(CODE, staged / CODE.name)
         save_file(arrays, str(staged / WEIGHTS), metadata={'format': 'pt'})
         _compare(staged / WEIGHTS, arrays)
     return {}

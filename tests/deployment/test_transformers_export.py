@@ -1,19 +1,25 @@
 """Directories for Transformers: their files, their arrays, and what is refused."""
 
+import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
 from helpers.commands import call
-from helpers.tiny import TOKENS, network, saved_model, write_saved_model
+from helpers.tiny import TOKENS, network, random_alphas, saved_model, write_saved_model
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from gluon_optbert.architecture.heads import Head
+from gluon_optbert.cutting.shrink import without_gates
+from gluon_optbert.deployment import transformers_export
+from gluon_optbert.deployment.export import NotEqual, UntrainedHeads
 from gluon_optbert.deployment.hub_files import bert_config, is_plain, tokenizer_json
 from gluon_optbert.deployment.transformers_export import export_transformers
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.vocabulary import make_tokenizer, vocabulary_of
 
 SENTENCES = ['a b. c', 'Fine FILM', 'naïve Éclair', 'tab\tand\nline', 'x' * 150, 'y' * 201, '中文 a', '']
@@ -84,6 +90,53 @@ def test_the_tokenizer_gives_the_ids_of_this_package(cased):
 def test_uneven_widths_are_not_plain(architecture):
     assert is_plain(network())
     assert not is_plain(architecture)
+
+
+def test_uneven_widths_come_with_the_code_that_computes_them(tmp_path):
+    architecture = network((2, 3, 5, 7), (1, 4, 2, 0), e=5)
+    export_transformers(saved_model(architecture), tmp_path / 'out')
+    config = json.loads((tmp_path / 'out' / 'config.json').read_text())
+    assert config['layer_widths'] == [{'a': 2, 'k': 3, 'v': 5, 'f': 7}, {'a': 1, 'k': 4, 'v': 2, 'f': 0}]
+    assert config['embedding_size'] == 5 and config['architectures'] == ['OptBertModel']
+    code = (tmp_path / 'out' / 'modeling_optbert.py').read_text()
+    classes = set(re.findall(r'^class (\w+)', code, re.MULTILINE))
+    assert {name.partition('.')[2] for name in config['auto_map'].values()} <= classes
+    assert all(name.startswith('modeling_optbert.') for name in config['auto_map'].values())
+    compile(code, 'modeling_optbert.py', 'exec')
+
+
+def test_a_gated_model_is_folded_and_cut(tmp_path):
+    architecture = network()
+    alphas = random_alphas(architecture)
+    alphas['f1'][5:] = 0
+    saved = saved_model(architecture, alphas=alphas)
+    export_transformers(saved, tmp_path / 'out')
+    written, folded = load_file(tmp_path / 'out' / 'model.safetensors'), without_gates(saved)
+    query = 'attention.self.query.weight'
+    np.testing.assert_array_equal(
+        written[f'encoder.layer.0.{query}'],
+        folded.parameters['encoder.transformer_cells.0.attention_cell.proj_query.weight'],
+    )
+    assert written['encoder.layer.1.intermediate.dense.weight'].shape == (5, architecture.h)
+
+
+def test_random_heads_are_refused_and_a_random_pooler_is_recorded(tmp_path):
+    saved = dataclasses.replace(saved_model(), progress=Progress(untrained=('pooler', 'mlm', 'nsp')))
+    with pytest.raises(UntrainedHeads):
+        export_transformers(saved, tmp_path / 'heads', head='pretraining')
+    assert not (tmp_path / 'heads').exists()
+    export_transformers(saved, tmp_path / 'out')
+    config = json.loads((tmp_path / 'out' / 'config.json').read_text())
+    assert config['gluon_optbert']['untrained'] == ['pooler']
+
+
+def test_an_export_whose_arrays_are_not_the_networks_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        transformers_export, 'load_file', lambda path: {**load_file(path), 'pooler.dense.bias': np.ones(8)}
+    )
+    with pytest.raises(NotEqual, match='pooler.dense.bias'):
+        export_transformers(saved_model(), tmp_path / 'out')
+    assert not (tmp_path / 'out').exists()
 
 
 def test_labels_of_a_task_have_their_names_in_the_configuration():

@@ -1,0 +1,531 @@
+"""BERT with widths of its own in every layer, for Transformers 4.57 and 5.
+
+A layer has `a` heads with keys of width `k` and values of width `v`, and `f` filters; with f = 0 it has no
+intermediate block. The embedding may have a width of its own and a projection to the hidden size. Everything
+else is BERT's."""
+
+from typing import Any, List, Optional, Tuple, Union
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPooling,
+    MaskedLMOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+)
+from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
+
+Tensor = torch.Tensor
+
+
+class OptBertConfig(PretrainedConfig):
+    """The widths of a network, layer by layer.
+
+    Parameters
+    ----------
+    layer_widths : list of dict
+        For each layer its `a`, `k`, `v` and `f`.
+    embedding_size : int, optional
+        The width of a factorised embedding; None if the embedding has the hidden size.
+    num_attention_heads, intermediate_size : int
+        The largest of all layers, for programs that want one number.
+
+    The other fields are those of ``BertConfig``.
+    """
+
+    model_type = 'optbert'
+
+    def __init__(
+        self,
+        layer_widths=(),
+        vocab_size=30522,
+        hidden_size=768,
+        embedding_size=None,
+        max_position_embeddings=512,
+        type_vocab_size=2,
+        layer_norm_eps=1e-12,
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        classifier_dropout=None,
+        initializer_range=0.02,
+        pad_token_id=0,
+        **others,
+    ):
+        self.layer_widths = [dict(widths) for widths in layer_widths]
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.embedding_size = embedding_size
+        self.max_position_embeddings = max_position_embeddings
+        self.type_vocab_size = type_vocab_size
+        self.layer_norm_eps = layer_norm_eps
+        self.hidden_dropout_prob = hidden_dropout_prob
+        self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.classifier_dropout = classifier_dropout
+        self.initializer_range = initializer_range
+        largest = {
+            letter: max((widths[letter] for widths in self.layer_widths), default=0) for letter in 'af'
+        }
+        self.num_hidden_layers = len(self.layer_widths)
+        self.num_attention_heads = largest['a']
+        self.intermediate_size = largest['f']
+        for name in ('num_hidden_layers', 'num_attention_heads', 'intermediate_size'):
+            others.pop(name, None)
+        super().__init__(pad_token_id=pad_token_id, **others)
+
+
+class OptBertEmbeddings(nn.Module):
+    """Token, position and segment embeddings, shape (batch, length, hidden size)."""
+
+    def __init__(self, config: OptBertConfig):
+        super().__init__()
+        width = config.embedding_size or config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, width)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.projection = nn.Linear(width, config.hidden_size) if config.embedding_size else None
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, words: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        embedded = words + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
+        embedded = self.dropout(self.LayerNorm(embedded))
+        return embedded if self.projection is None else self.projection(embedded)
+
+
+class OptBertSelfAttention(nn.Module):
+    """The heads of a layer: (batch, length, hidden size) to (batch, length, a * v)."""
+
+    def __init__(self, config: OptBertConfig, widths: dict):
+        super().__init__()
+        self.heads, self.key_width, self.value_width = widths['a'], widths['k'], widths['v']
+        self.query = nn.Linear(config.hidden_size, self.heads * self.key_width)
+        self.key = nn.Linear(config.hidden_size, self.heads * self.key_width)
+        self.value = nn.Linear(config.hidden_size, self.heads * self.value_width)
+        self.dropout_rate = config.attention_probs_dropout_prob
+
+    def split(self, states: Tensor, width: int) -> Tensor:
+        """(batch, length, a * width) to (batch, a, length, width)."""
+        return states.unflatten(-1, (self.heads, width)).transpose(1, 2)
+
+    def forward(
+        self, states: Tensor, mask: Optional[Tensor], explicit: bool
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        query = self.split(self.query(states), self.key_width)
+        key = self.split(self.key(states), self.key_width)
+        value = self.split(self.value(states), self.value_width)
+        dropout = self.dropout_rate if self.training else 0.0
+        probabilities = None
+        if explicit:
+            scores = query @ key.transpose(-1, -2) * self.key_width**-0.5
+            if mask is not None:
+                scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+            probabilities = functional.softmax(scores, dim=-1)
+            context = functional.dropout(probabilities, dropout) @ value
+        else:
+            context = functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, dropout_p=dropout
+            )
+        return context.transpose(1, 2).flatten(2), probabilities
+
+
+class OptBertOutput(nn.Module):
+    """What a block writes into the stream: a dense layer, the skip connection and a LayerNorm."""
+
+    def __init__(self, config: OptBertConfig, width: int):
+        super().__init__()
+        self.dense = nn.Linear(width, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, states: Tensor, stream: Tensor) -> Tensor:
+        return self.LayerNorm(self.dropout(self.dense(states)) + stream)
+
+
+class OptBertAttention(nn.Module):
+    """The attention block of a layer; the names are those of BERT's checkpoints."""
+
+    def __init__(self, config: OptBertConfig, widths: dict):
+        super().__init__()
+        self.self = OptBertSelfAttention(config, widths)
+        self.output = OptBertOutput(config, widths['a'] * widths['v'])
+
+    def forward(
+        self, stream: Tensor, mask: Optional[Tensor], explicit: bool
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        context, probabilities = self.self(stream, mask, explicit)
+        return self.output(context, stream), probabilities
+
+
+class OptBertIntermediate(nn.Module):
+    """The filters of a layer."""
+
+    def __init__(self, config: OptBertConfig, filters: int):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, filters)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return functional.gelu(self.dense(states))
+
+
+class OptBertLayer(nn.Module):
+    """One layer: attention and, unless f = 0, the intermediate block."""
+
+    def __init__(self, config: OptBertConfig, widths: dict):
+        super().__init__()
+        self.attention = OptBertAttention(config, widths)
+        self.intermediate = OptBertIntermediate(config, widths['f']) if widths['f'] else None
+        self.output = OptBertOutput(config, widths['f']) if widths['f'] else None
+
+    def forward(
+        self, stream: Tensor, mask: Optional[Tensor], explicit: bool
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        stream, probabilities = self.attention(stream, mask, explicit)
+        if self.intermediate is not None:
+            stream = self.output(self.intermediate(stream), stream)
+        return stream, probabilities
+
+
+class OptBertEncoder(nn.Module):
+    """All layers; returns the states before each layer and after the last one, and the probabilities."""
+
+    def __init__(self, config: OptBertConfig):
+        super().__init__()
+        self.layer = nn.ModuleList(OptBertLayer(config, widths) for widths in config.layer_widths)
+
+    def forward(
+        self, stream: Tensor, mask: Optional[Tensor], explicit: bool
+    ) -> Tuple[List[Tensor], List[Optional[Tensor]]]:
+        states, attentions = [stream], []
+        for layer in self.layer:
+            stream, probabilities = layer(stream, mask, explicit)
+            states.append(stream)
+            attentions.append(probabilities)
+        return states, attentions
+
+
+class OptBertPooler(nn.Module):
+    """The first token, shape (batch, hidden size), through a dense layer and tanh."""
+
+    def __init__(self, config: OptBertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return torch.tanh(self.dense(states[:, 0]))
+
+
+class OptBertPreTrainedModel(PreTrainedModel):
+    """What all networks of this file share."""
+
+    config_class = OptBertConfig
+    base_model_prefix = 'bert'
+    accepts_loss_kwargs = False  # Trainer divides the loss of accumulated batches itself
+    _supports_sdpa = True
+    _no_split_modules = ['OptBertLayer']
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draw the weights that a checkpoint lacks, such as those of a new head."""
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=self.config.initializer_range)
+        if isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+        if isinstance(module, (nn.Linear, nn.LayerNorm)):
+            nn.init.zeros_(module.bias)
+        if isinstance(module, OptBertPredictions):
+            nn.init.zeros_(module.bias)
+
+
+def attended(mask: Optional[Tensor]) -> Optional[Tensor]:
+    """A mask of 1 for tokens and 0 for padding, shape (batch, length) or (batch, length, length), as truth
+    values that fit attention scores of shape (batch, a, length, length). A mask of four sides stays.
+    """
+    if mask is None:
+        return None
+    if mask.dim() == 4:
+        return mask if mask.dtype == torch.bool else mask >= 0  # an additive one
+    mask = mask.to(torch.bool)
+    return mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
+
+
+class OptBertModel(OptBertPreTrainedModel):
+    """Encoder and pooler."""
+
+    def __init__(self, config: OptBertConfig, add_pooling_layer: bool = True):
+        super().__init__(config)
+        self.embeddings = OptBertEmbeddings(config)
+        self.encoder = OptBertEncoder(config)
+        self.pooler = OptBertPooler(config) if add_pooling_layer else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The embedding of tokens."""
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Put another embedding of tokens in its place."""
+        self.embeddings.word_embeddings = value
+
+    def forward(
+        self,
+        input_ids: Optional[Tensor] = None,
+        attention_mask: Optional[Tensor] = None,
+        token_type_ids: Optional[Tensor] = None,
+        position_ids: Optional[Tensor] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        output_attentions: Optional[bool] = None,
+        output_hidden_states: Optional[bool] = None,
+        return_dict: Optional[bool] = None,
+    ) -> Union[Tuple, BaseModelOutputWithPooling]:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError('give either input_ids or inputs_embeds')
+        config = self.config
+        output_attentions = config.output_attentions if output_attentions is None else output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = config.output_hidden_states
+        words = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        length, positions = words.shape[1], config.max_position_embeddings
+        if position_ids is None:
+            if length > positions:
+                raise ValueError(f'{length} tokens, and the network has {positions} positions')
+            position_ids = torch.arange(length, device=words.device)[None]
+        if token_type_ids is None:
+            token_type_ids = torch.zeros(words.shape[:2], dtype=torch.long, device=words.device)
+        stream = self.embeddings(words, token_type_ids, position_ids)
+        explicit = output_attentions or config._attn_implementation == 'eager'
+        states, attentions = self.encoder(stream, attended(attention_mask), explicit)
+        outputs = BaseModelOutputWithPooling(
+            last_hidden_state=states[-1],
+            pooler_output=None if self.pooler is None else self.pooler(states[-1]),
+            hidden_states=tuple(states) if output_hidden_states else None,
+            attentions=tuple(attentions) if output_attentions else None,
+        )
+        return given(outputs, return_dict, config)
+
+
+def given(outputs: Any, return_dict: Optional[bool], config: OptBertConfig) -> Any:
+    """Outputs by name, or as a tuple where the caller or the configuration wants one."""
+    if return_dict is None:
+        return_dict = config.return_dict and not getattr(config, 'torchscript', False)
+    return outputs if return_dict else outputs.to_tuple()
+
+
+class OptBertPredictions(nn.Module):
+    """The MLM head: scores over the vocabulary, from the embedding of tokens.
+
+    Shapes (batch, length, hidden size) and (vocabulary, width) to (batch, length, vocabulary).
+    """
+
+    def __init__(self, config: OptBertConfig):
+        super().__init__()
+        width = config.embedding_size or config.hidden_size
+        self.transform = nn.Module()
+        self.transform.dense = nn.Linear(config.hidden_size, width)
+        self.transform.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, states: Tensor, words: Tensor) -> Tensor:
+        states = self.transform.LayerNorm(functional.gelu(self.transform.dense(states)))
+        return functional.linear(states, words, self.bias)
+
+
+class OptBertHeads(nn.Module):
+    """The heads of pre-training, or that of MLM alone; the names are those of BERT's checkpoints."""
+
+    def __init__(self, config: OptBertConfig, *, next_sentence: bool):
+        super().__init__()
+        self.predictions = OptBertPredictions(config)
+        self.seq_relationship = nn.Linear(config.hidden_size, 2) if next_sentence else None
+
+
+def mlm_loss(scores: Tensor, labels: Optional[Tensor]) -> Optional[Tensor]:
+    """The mean loss of the tokens whose label is not -100."""
+    return None if labels is None else functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+
+class _Scoring(OptBertPreTrainedModel):
+    """A network with the MLM head, whose last matrix is the embedding of tokens."""
+
+    def resize_token_embeddings(self, new_num_tokens: Optional[int] = None, *words: Any, **more: Any) -> Any:
+        """As in Transformers; the bias of the scores grows or shrinks with the embedding."""
+        embedding = super().resize_token_embeddings(new_num_tokens, *words, **more)
+        predictions, size = self.cls.predictions, embedding.num_embeddings
+        bias = predictions.bias.data[:size]
+        predictions.bias = nn.Parameter(functional.pad(bias, (0, size - len(bias))))
+        return embedding
+
+    def scores(self, states: Tensor) -> Tensor:
+        """MLM scores, shape (batch, length, vocabulary)."""
+        return self.cls.predictions(states, self.get_input_embeddings().weight)
+
+
+class OptBertForPreTraining(_Scoring):
+    """Scores of masked tokens and of the next sentence."""
+
+    def __init__(self, config: OptBertConfig):
+        super().__init__(config)
+        self.bert = OptBertModel(config)
+        self.cls = OptBertHeads(config, next_sentence=True)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Optional[Tensor] = None,
+        attention_mask: Optional[Tensor] = None,
+        token_type_ids: Optional[Tensor] = None,
+        position_ids: Optional[Tensor] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        labels: Optional[Tensor] = None,
+        next_sentence_label: Optional[Tensor] = None,
+        return_dict: Optional[bool] = None,
+        **more: Optional[bool],
+    ) -> Union[Tuple, BertForPreTrainingOutput]:
+        inner = self.bert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
+        )
+        scores = self.scores(inner.last_hidden_state)
+        following = self.cls.seq_relationship(inner.pooler_output)
+        loss = mlm_loss(scores, labels)
+        if loss is not None and next_sentence_label is not None:
+            loss = loss + functional.cross_entropy(following, next_sentence_label.flatten())
+        scored = BertForPreTrainingOutput(
+            loss=loss,
+            prediction_logits=scores,
+            seq_relationship_logits=following,
+            hidden_states=inner.hidden_states,
+            attentions=inner.attentions,
+        )
+        return given(scored, return_dict, self.config)
+
+
+class OptBertForMaskedLM(_Scoring):
+    """Scores of masked tokens."""
+
+    _keys_to_ignore_on_load_unexpected = ['pooler', 'seq_relationship']  # those of pre-training
+
+    def __init__(self, config: OptBertConfig):
+        super().__init__(config)
+        self.bert = OptBertModel(config, add_pooling_layer=False)
+        self.cls = OptBertHeads(config, next_sentence=False)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Optional[Tensor] = None,
+        attention_mask: Optional[Tensor] = None,
+        token_type_ids: Optional[Tensor] = None,
+        position_ids: Optional[Tensor] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        labels: Optional[Tensor] = None,
+        return_dict: Optional[bool] = None,
+        **more: Optional[bool],
+    ) -> Union[Tuple, MaskedLMOutput]:
+        inner = self.bert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
+        )
+        scores = self.scores(inner.last_hidden_state)
+        scored = MaskedLMOutput(
+            loss=mlm_loss(scores, labels),
+            logits=scores,
+            hidden_states=inner.hidden_states,
+            attentions=inner.attentions,
+        )
+        return given(scored, return_dict, self.config)
+
+
+class OptBertForSequenceClassification(OptBertPreTrainedModel):
+    """Scores of labels, or one value, from the pooled output."""
+
+    def __init__(self, config: OptBertConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = OptBertModel(config)
+        rate = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of the configuration's `problem_type`; without one the labels decide, as in BERT."""
+        kind = self.config.problem_type
+        if kind is None:
+            several = 'multi_label' if labels.is_floating_point() else 'single_label'
+            kind = 'regression' if self.num_labels == 1 else several + '_classification'
+        if kind == 'regression':
+            return functional.mse_loss(
+                logits.squeeze(-1), labels.to(logits.dtype).reshape_as(logits.squeeze(-1))
+            )
+        if kind == 'single_label_classification':
+            return functional.cross_entropy(logits, labels.flatten())
+        return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+
+    def forward(
+        self,
+        input_ids: Optional[Tensor] = None,
+        attention_mask: Optional[Tensor] = None,
+        token_type_ids: Optional[Tensor] = None,
+        position_ids: Optional[Tensor] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        labels: Optional[Tensor] = None,
+        return_dict: Optional[bool] = None,
+        **more: Optional[bool],
+    ) -> Union[Tuple, SequenceClassifierOutput]:
+        inner = self.bert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
+        )
+        logits = self.classifier(self.dropout(inner.pooler_output))
+        scored = SequenceClassifierOutput(
+            loss=None if labels is None else self.loss(logits, labels),
+            logits=logits,
+            hidden_states=inner.hidden_states,
+            attentions=inner.attentions,
+        )
+        return given(scored, return_dict, self.config)
+
+
+class OptBertForQuestionAnswering(OptBertPreTrainedModel):
+    """Scores of every token as the start and as the end of an answer."""
+
+    _keys_to_ignore_on_load_unexpected = ['pooler']
+
+    def __init__(self, config: OptBertConfig):
+        super().__init__(config)
+        self.bert = OptBertModel(config, add_pooling_layer=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Optional[Tensor] = None,
+        attention_mask: Optional[Tensor] = None,
+        token_type_ids: Optional[Tensor] = None,
+        position_ids: Optional[Tensor] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        start_positions: Optional[Tensor] = None,
+        end_positions: Optional[Tensor] = None,
+        return_dict: Optional[bool] = None,
+        **more: Optional[bool],
+    ) -> Union[Tuple, QuestionAnsweringModelOutput]:
+        inner = self.bert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
+        )
+        scores = self.qa_outputs(inner.last_hidden_state)
+        starts, ends = (scores[..., i].contiguous() for i in range(2))
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            length = starts.shape[1]  # an answer outside of the window has no loss
+            losses = [
+                functional.cross_entropy(one, places.flatten().clamp(0, length), ignore_index=length)
+                for one, places in ((starts, start_positions), (ends, end_positions))
+            ]
+            loss = sum(losses) / 2
+        scored = QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=starts,
+            end_logits=ends,
+            hidden_states=inner.hidden_states,
+            attentions=inner.attentions,
+        )
+        return given(scored, return_dict, self.config)

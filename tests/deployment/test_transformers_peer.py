@@ -1,0 +1,139 @@
+"""Transformers itself loads, runs, fine-tunes and saves what is exported for it.
+
+PEER_TRANSFORMERS names interpreters of environments with Torch and Transformers, separated by colons."""
+
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+from helpers.exported import UNEVEN
+from helpers.tiny import ROOT, network, saved_model, vocabulary
+
+from gluon_optbert.architecture.heads import PRETRAINING, Head
+from gluon_optbert.deployment.transformers_export import export_transformers
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import INPUTS, random_feed, run
+from gluon_optbert.network.saved_model import SavedModel
+
+PEERS = [path for path in os.environ.get('PEER_TRANSFORMERS', '').split(os.pathsep) if path]
+NETWORKS = {'even': network(), 'uneven': UNEVEN, 'factorised': network((2, 3, 5, 7), e=5)}
+BATCH, LENGTH = 4, 11
+TOLERANCE = 1e-5  # of scores of about 1: float32 has 6e-8, and sums run in another order
+# What is exported, the class that loads it, and its outputs in the order of the network here.
+CASES = {
+    'encoder': (PRETRAINING, 'encoder', 'AutoModel', ('last_hidden_state', 'pooler_output')),
+    'pretraining': (
+        PRETRAINING,
+        'pretraining',
+        'AutoModelForPreTraining',
+        (None, None, 'seq_relationship_logits', 'prediction_logits'),
+    ),
+    'mlm': (PRETRAINING, 'pretraining', 'AutoModelForMaskedLM', (None, None, None, 'logits')),
+    'classification': (
+        Head('classification', ('no', 'yes')),
+        'task',
+        'AutoModelForSequenceClassification',
+        ('logits',),
+    ),
+    'regression': (Head('regression'), 'task', 'AutoModelForSequenceClassification', ('logits',)),
+    'question answering': (
+        Head('question_answering'),
+        'task',
+        'AutoModelForQuestionAnswering',
+        ('start_logits', 'end_logits'),
+    ),
+}
+TRAINED = ('mlm', 'classification', 'question answering')
+
+
+def exported(place, architecture, head, kind):
+    """Write an export and a batch with padding beside it.
+
+    Returns
+    -------
+    outputs : list of np.ndarray
+        What this package computes of it.
+    mask : np.ndarray of bool, shape (batch, length)
+        Where the batch has no padding.
+    """
+    saved = saved_model(architecture)
+    if head.outputs:
+        parameters = read_parameters(build(architecture, head=head, initial_std=0.5))
+        saved = SavedModel(architecture, parameters, vocabulary(), head=head)
+    export_transformers(saved, place / 'out', head=kind)
+    feed = random_feed(architecture, batch=BATCH, length=LENGTH, seed=3)
+    feed['masked_positions'] = np.tile(np.arange(LENGTH), (BATCH, 1))
+    mask = np.arange(LENGTH) < feed['valid_length'][:, np.newaxis]
+    np.savez(
+        place / 'feed.npz',
+        input_ids=feed['input_ids'],
+        token_type_ids=feed['token_types'],
+        attention_mask=mask,
+    )
+    whole = kind == 'pretraining'
+    built = build(
+        architecture, saved.parameters, trainable=False, use_classifier=whole, use_decoder=whole, head=head
+    )
+    outputs = run(built, feed, list(INPUTS)[: 4 if whole else 3])
+    return outputs if head.pooled else [outputs[0][..., 0], outputs[0][..., 1]], mask
+
+
+@pytest.fixture(scope='module', params=PEERS, ids=lambda path: path.split('/')[-3])
+def peer(request, tmp_path_factory):
+    """For every network and case: what this package computes, what Transformers does, and what it says."""
+    base, jobs, results = tmp_path_factory.mktemp('peer'), [], {}
+    for widths, architecture in NETWORKS.items():
+        for case, (head, kind, auto, _) in CASES.items():
+            place = base / f'{widths} {case}'
+            place.mkdir()
+            results[widths, case] = place, *exported(place, architecture, head, kind)
+            jobs.append((str(place / 'out'), auto, case in TRAINED))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON')}
+    done = subprocess.run(
+        [request.param, str(ROOT / 'tests' / 'helpers' / 'with_transformers.py'), json.dumps(jobs)],
+        env={**environment, 'HF_HUB_OFFLINE': '1', 'HF_MODULES_CACHE': str(base / 'modules')},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"version"')]
+    return {
+        name: (wanted, dict(np.load(place / 'out.npz')), mask, words)
+        for (name, (place, wanted, mask)), words in zip(results.items(), said)
+    }
+
+
+pytestmark = pytest.mark.skipif(not PEERS, reason='PEER_TRANSFORMERS names no interpreter')
+EVERY = [(widths, case) for widths in NETWORKS for case in CASES]
+
+
+@pytest.mark.parametrize('widths, case', EVERY)
+def test_transformers_computes_the_same(peer, widths, case):
+    wanted, outputs, mask, said = peer[widths, case]
+    for name, value in zip(CASES[case][3], wanted):
+        if name:
+            assert outputs[name].shape == value.shape
+            apart = np.abs(outputs[name] - value)
+            assert (apart[mask] if value.shape[1] == LENGTH else apart).max() <= TOLERANCE
+    assert said['eager'] <= TOLERANCE
+
+
+@pytest.mark.parametrize('widths, case', EVERY)
+def test_no_weight_is_missing_or_left_over(peer, widths, case):
+    said = peer[widths, case][3]
+    assert said['missing_keys'] == said['mismatched_keys'] == []
+    if (widths, case) != ('even', 'mlm'):  # Transformers' own class has no pooler and no NSP head
+        assert said['unexpected_keys'] == []
+
+
+@pytest.mark.parametrize('widths', NETWORKS)
+@pytest.mark.parametrize('case', TRAINED)
+def test_trainer_fine_tunes_it_and_what_it_saves_is_loaded_again(peer, widths, case):
+    trained = peer[widths, case][3]['trained']
+    assert trained['moved'] > 100 * TOLERANCE
+    assert trained['again'] == 0
+    assert trained['missing_keys'] == trained['unexpected_keys'] == []
+    assert np.isfinite(trained['loss'])
