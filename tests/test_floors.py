@@ -58,7 +58,8 @@ LIBRARIES = {
     'commands': {'matplotlib', 'numpy'},
 }
 OF_THE_SERVICE = LIBRARIES['serving']
-NOT_HERE = {'onnxruntime', 'openvino', *OF_THE_SERVICE}  # of whoever predicts; they may be missing where the tests run
+# Of whoever predicts; they may be missing where the tests run.
+NOT_HERE = {'onnxruntime', 'openvino', *OF_THE_SERVICE}
 WITHOUT_MXNET = ('architecture', 'cutting', 'text', 'tasks')
 PREDICTING = [
     'commands.predict',

@@ -155,6 +155,7 @@ def _cut(job: Job, current: SavedModel, number: int) -> None:
 def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     """One round of Algorithm 1, as far as it has not been done; what comes out of it."""
     recipe, directory = job.recipe, job.directory(number)
+    earlier = current.progress.trained_steps
     current = _rotated(job, current, number)
     if not (directory / 'shrunk').is_dir():
         _cut(job, current, number)
@@ -165,7 +166,7 @@ def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     after_reconstruction = job.evaluate(job.build(repaired)) if recipe.reconstruct else None
     parameters, progress = recover(job, repaired, after_reconstruction or after_cut, number)
     measured = {'before': before, 'after_cut': after_cut, 'after_reconstruction': after_reconstruction}
-    progress = progress.updated(round=number, **measured)
+    progress = progress.updated(round=number, **measured, earlier_steps=earlier or None)
     if job.workers.first:
         recovered = SavedModel(shrunk.architecture, parameters, shrunk.vocabulary)
         origin = {ORIGIN: (recipe.output / ORIGIN).read_bytes()}

@@ -128,7 +128,7 @@ class Progress:
     step : int
         Steps of the last phase of pre-training, of recovery, or of fine-tuning.
     earlier_steps : int
-        Steps of pre-training in the phases before.
+        Steps of pre-training in the phases before, recovery in earlier rounds of pruning included.
     head_steps : int
         Steps of training heads alone, which are no steps of pre-training.
     untrained : tuple of str

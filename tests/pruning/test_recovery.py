@@ -4,10 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from helpers.tiny import saved_model
 
-from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.training.mlm_nsp import Pretraining
 
 
@@ -68,3 +70,15 @@ def test_a_recovery_that_harms_leaves_what_the_cut_left(
         assert 'the network before recovery was kept' in (tmp_path / 'run' / 'pruning.md').read_text()
     else:
         assert row.recovered.mlm_loss > row.after_cut.mlm_loss
+
+
+def test_every_round_says_how_long_its_network_was_trained(shards_directory, tmp_path):
+    start = dataclasses.replace(saved_model(), progress=Progress(step=30, earlier_steps=100))
+    write_model(tmp_path / 'start', start)
+    recipe = recipe_of(tmp_path / 'start', shards_directory, tmp_path / 'run', targets=(0.9, 0.8))
+    prune(dataclasses.replace(recipe, rotate_heads=True))
+    steps = [
+        read_model(tmp_path / 'run' / f'round-{number}' / 'model').progress.trained_steps
+        for number in range(3)
+    ]
+    assert steps == [130, 136, 142]
