@@ -6,6 +6,7 @@ RUN_DIR/round-0/model            the network that is pruned
 RUN_DIR/round-N/rotated          with --rotate-heads: the network of the round before, its heads rotated
 RUN_DIR/round-N/alphas.npz       the trained gates
 RUN_DIR/round-N/gates.json       whether they have settled, and how certain their ranking is
+RUN_DIR/round-N/embeddings.json  with --keep-embeddings: how far embeddings stay the same
 RUN_DIR/round-N/selection.json   which units stayed and went, at which alpha and price
 RUN_DIR/round-N/shrunk           the model directory after the cut
 RUN_DIR/round-N/reconstructed    with --reconstruct: and after the layers were fitted
@@ -30,6 +31,7 @@ from ..training.distillation import Teacher, check_teacher
 from ..training.distributed import Workers
 from ..training.recipe import open_shards
 from ..training.reporter import Reporter
+from .embeddings import embeddings_section
 from .job import Job
 from .latency import check_predictions
 from .one_round import run_round
@@ -44,8 +46,16 @@ def _read_teacher(recipe: PruneRecipe, start: SavedModel) -> Optional[SavedModel
     if recipe.teacher == 'parent':
         return start
     teacher = read_model(Path(recipe.teacher))
-    check_teacher(teacher, start, states=recipe.teacher_state_weight > 0, source=recipe.teacher)
+    weights = recipe.teaching()
+    check_teacher(teacher, start, states=weights.states > 0, heads=weights.need_heads, source=recipe.teacher)
     return teacher
+
+
+def _teacher(recipe: PruneRecipe, teacher: Optional[SavedModel], workers: Workers) -> Optional[Teacher]:
+    if teacher is None:
+        return None
+    heads = recipe.teaching().need_heads
+    return Teacher(teacher, workers, precision=recipe.precision, heads=heads)
 
 
 def _open(recipe: PruneRecipe, workers: Workers) -> SavedModel:
@@ -54,7 +64,7 @@ def _open(recipe: PruneRecipe, workers: Workers) -> SavedModel:
     directory = RunDirectory(recipe)
     if directory.state is State.BEGUN:
         return read_model(recipe.output / 'round-0' / 'model')
-    start = read_start(recipe.model)
+    start = read_start(recipe.model, heads=recipe.need_heads)
     problem = unreachable(recipe, start.architecture)
     if problem:
         raise ValueError(problem)
@@ -82,7 +92,8 @@ def _report(recipe: PruneRecipe, cost: CostModel, rows: List[Round]) -> None:
         latency = check_predictions(cost, networks)
         write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
     gates = read_gates(recipe.output, len(rows) - 1)
-    write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency, gates).encode())
+    further = embeddings_section(recipe.output, len(rows) - 1)
+    write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency, gates, further).encode())
 
 
 def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Round]:
@@ -125,7 +136,9 @@ def _prune(recipe: PruneRecipe, workers: Workers) -> List[Round]:
         cost.cost(current.architecture),
         recipe.steps(current),
         Reporter(recipe.output / 'metrics.jsonl', workers),
-        None if teacher is None else Teacher(teacher, workers, precision=recipe.precision),
+        _teacher(recipe, teacher, workers),
+        Teacher(current, workers, precision=recipe.precision, heads=False) if recipe.gate_teacher else None,
+        current.progress.untrained is None,
     )
     for number in range(1, len(recipe.shares()) + 1):
         directory = job.directory(number)

@@ -16,6 +16,7 @@ from ..network.model import OptBERTModel, build
 from ..network.precision import check_precision
 from ..network.saved_model import SavedModel
 from ..text.shards import Shards
+from ..training.distillation import OF_STATES, Match, StateMatching, Teacher, Weights
 from ..training.distributed import Workers
 from ..training.loop import descend
 from ..training.mlm_nsp import Pretraining
@@ -30,30 +31,11 @@ from .watch import Watch
 BATCH_SIZE = 256  # instances a step where only the number of steps is given
 
 
-class GateTraining(Pretraining):
-    """The training of alpha by equation (2): MLM plus NSP, and a penalty on alpha.
+class _OfGates(Pretraining):
+    """What training alpha adds to an objective: the penalty, and what is watched."""
 
-    Parameters
-    ----------
-    model : OptBERTModel
-        With gates; only they are trained.
-    workers : Workers
-    shards : Shards
-        To train on.
-    penalty : Penalty
-    watch : Watch, optional
-    """
-
-    def __init__(
-        self,
-        model: OptBERTModel,
-        workers: Workers,
-        shards: Shards,
-        penalty: Penalty,
-        watch: Optional[Watch] = None,
-    ):
-        super().__init__(model, workers, shards)
-        self._penalty, self._watch = penalty, watch
+    _penalty: Penalty
+    _watch: Optional[Watch] = None
 
     def after_backward(self) -> None:
         if self._watch is not None:
@@ -81,6 +63,63 @@ class GateTraining(Pretraining):
             self._watch.recall(step, arrays, self.workers)
 
 
+class GateTraining(_OfGates):
+    """The training of alpha by equation (2): MLM plus NSP, and a penalty on alpha.
+
+    Parameters
+    ----------
+    model : OptBERTModel
+        With gates; only they are trained.
+    workers : Workers
+    shards : Shards
+        To train on.
+    penalty : Penalty
+    watch : Watch, optional
+    """
+
+    def __init__(
+        self,
+        model: OptBERTModel,
+        workers: Workers,
+        shards: Shards,
+        penalty: Penalty,
+        watch: Optional[Watch] = None,
+    ):
+        super().__init__(model, workers, shards)
+        self._penalty, self._watch = penalty, watch
+
+
+class TaughtGateTraining(_OfGates, StateMatching):
+    """The training of alpha against the states of a teacher, with the penalty; no heads are needed.
+
+    Parameters
+    ----------
+    model, workers, shards, penalty, watch
+        As in `GateTraining`.
+    teacher : Teacher
+    match : Match
+    phase : Phase
+    """
+
+    def __init__(
+        self,
+        model: OptBERTModel,
+        workers: Workers,
+        shards: Shards,
+        penalty: Penalty,
+        watch: Optional[Watch] = None,
+        *,
+        teacher: Teacher,
+        match: Match,
+        phase: Phase,
+    ):
+        weights = Weights(labels=0.0, scores=0.0)
+        super().__init__(
+            model, workers, shards, None, teacher=teacher, match=match, weights=weights, phase=phase
+        )
+        self._penalty, self._watch = penalty, watch
+
+
 def train_gates(
     start: Union[SavedModel, Path, str],
     shards: Union[Shards, Path, str],
@@ -100,6 +139,8 @@ def train_gates(
     reporter: Optional[Reporter] = None,
     states: Optional[Path] = None,
     watch: Optional[Watch] = None,
+    teacher: Optional[Teacher] = None,
+    match: Optional[Match] = None,
 ) -> Tuple[Alphas, Alphas]:
     """Train alpha by equation (2) of optBERT, section 4, with the weights frozen.
 
@@ -146,6 +187,10 @@ def train_gates(
         The directory of checkpoints. Training continues from the newest one. By default none are written.
     watch : Watch, optional
         Follows the gates, and may end their training before the last step.
+    teacher : Teacher, optional
+        A network whose states take the place of MLM and NSP. Then the heads of pre-training may be random.
+    match : Match, optional
+        Which of the teacher's states the network has; all unless given.
 
     Returns
     -------
@@ -165,7 +210,7 @@ def train_gates(
         From `descend`.
     """
     kind = _penalty_of(penalty, prune)
-    saved = start if isinstance(start, SavedModel) else read_start(Path(start))
+    saved = start if isinstance(start, SavedModel) else read_start(Path(start), heads=teacher is None)
     if not isinstance(shards, Shards):
         shards = open_shards(Path(shards), saved.vocabulary)['train']
     phase = steps if isinstance(steps, Phase) else Phase('gates', steps, BATCH_SIZE)
@@ -178,6 +223,7 @@ def train_gates(
         dropout=dropout,
         precision=precision,
         gated=kind.gate,
+        **({} if teacher is None else OF_STATES),
     )
     _freeze_all_but(model, prune, kind.gate)
     alpha_optimizer = Optimizer(
@@ -188,8 +234,23 @@ def train_gates(
         compression=compression,
     )
     weights = _equal(saved.architecture) if unweighted else beta(saved.architecture, cost or ParameterCost())
+    pressure = kind(gamma, weights)
+    objective = (
+        GateTraining(model, workers, shards, pressure, watch)
+        if teacher is None
+        else TaughtGateTraining(
+            model,
+            workers,
+            shards,
+            pressure,
+            watch,
+            teacher=teacher,
+            match=match or Match.whole(saved.architecture),
+            phase=phase,
+        )
+    )
     descend(
-        GateTraining(model, workers, shards, kind(gamma, weights), watch),
+        objective,
         alpha_optimizer,
         Schedule(learning_rate, phase.steps, decay=False),
         phase,

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, List, Mapping, Optional, Tuple
 
 from ..architecture.cost import CostModel
+from ..cutting.selection import read_selection, survivors
 from ..network.model import OptBERTModel, build
-from ..network.saved_model import SavedModel, write_model
+from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.progress import HeldOut, Progress
 from ..runs.recipe import to_dict
 from ..text.batches import Batch
 from ..text.shards import Shards
-from ..training.distillation import Teacher
+from ..training.distillation import Match, Teacher
 from ..training.distributed import Workers
 from ..training.mlm_nsp import evaluate
 from ..training.objective import Phase
@@ -40,6 +41,10 @@ class Job:
     reporter : Reporter
     teacher : Teacher, optional
         What recovery learns from.
+    gate_teacher : Teacher, optional
+        The network that came in, whose states the gates are trained against.
+    heads : bool
+        Whether the heads of pre-training are trained, so that their losses say something.
     """
 
     recipe: PruneRecipe
@@ -50,6 +55,8 @@ class Job:
     steps: Tuple[int, int]
     reporter: Reporter
     teacher: Optional[Teacher] = None
+    gate_teacher: Optional[Teacher] = None
+    heads: bool = True
 
     def target(self, number: int) -> float:
         """What the network may cost after a round."""
@@ -89,9 +96,18 @@ class Job:
         recipe = to_dict(self.recipe)
         write_model(directory, dataclasses.replace(model, recipe=recipe, progress=progress), **more)
 
-    def evaluate(self, model: OptBERTModel) -> HeldOut:
+    def match(self, rounds: int) -> Match:
+        """Which states of the network that came in are left after so many rounds."""
+        start = read_model(self.directory(0) / 'model').architecture
+        selections = [read_selection(self.directory(i + 1) / 'selection.json') for i in range(rounds)]
+        return Match.after(*survivors(selections, start), len(start.layers))
+
+    def evaluate(self, saved: SavedModel) -> Optional[HeldOut]:
+        """The held-out losses of a network; None if its heads are not trained."""
+        if not self.heads:
+            return None
         return evaluate(
-            model,
+            self.build(saved),
             self.shards['heldout'],
             self.workers,
             batch_size=self.recipe.batch_size,

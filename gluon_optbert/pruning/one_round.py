@@ -17,6 +17,7 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import Progress
 from ..runs.provenance import ORIGIN
 from ..runs.staging import write_file
+from .embeddings import write_embeddings
 from .gate_training import train_gates
 from .job import Job
 from .methods import METHODS
@@ -61,6 +62,8 @@ def _watched_gates(job: Job, current: SavedModel, number: int, watch: Watch) -> 
         reporter=job.reporter,
         states=job.directory(number) / 'gate-states',
         watch=watch,
+        teacher=job.gate_teacher,
+        match=None if job.gate_teacher is None else job.match(number - 1),
     )
 
 
@@ -136,7 +139,7 @@ def _cut(job: Job, current: SavedModel, number: int) -> None:
     model.
     """
     directory = job.directory(number)
-    before = job.evaluate(job.build(current))
+    before = job.evaluate(current)
     alphas, scores = _rank(job, current, number)
     selection = _select(job, current, scores, number)
     story = _story(job, current, scores, selection, number)
@@ -155,21 +158,24 @@ def _cut(job: Job, current: SavedModel, number: int) -> None:
 def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     """One round of Algorithm 1, as far as it has not been done; what comes out of it."""
     recipe, directory = job.recipe, job.directory(number)
-    earlier = current.progress.trained_steps
+    earlier, untrained = current.progress.trained_steps, current.progress.untrained
     current = _rotated(job, current, number)
     if not (directory / 'shrunk').is_dir():
         _cut(job, current, number)
     shrunk = read_model(directory / 'shrunk')
     before = shrunk.progress.before
-    after_cut = job.evaluate(job.build(shrunk))
+    after_cut = job.evaluate(shrunk)
     repaired = _reconstructed(job, current, shrunk, number)
-    after_reconstruction = job.evaluate(job.build(repaired)) if recipe.reconstruct else None
+    after_reconstruction = job.evaluate(repaired) if recipe.reconstruct else None
     parameters, progress = recover(job, repaired, after_reconstruction or after_cut, number)
     measured = {'before': before, 'after_cut': after_cut, 'after_reconstruction': after_reconstruction}
     progress = progress.updated(round=number, **measured, earlier_steps=earlier or None)
+    progress = progress.updated(untrained=untrained)
     if job.workers.first:
         recovered = SavedModel(shrunk.architecture, parameters, shrunk.vocabulary)
         origin = {ORIGIN: (recipe.output / ORIGIN).read_bytes()}
+        if recipe.keep_embeddings or not job.heads:
+            write_embeddings(job, {'cut': shrunk, 'reconstructed': repaired, 'recovered': recovered}, number)
         job.write(directory / 'model', recovered, progress, extra=origin)
     job.workers.barrier(f'recovered.{number}')
     recovered = read_model(directory / 'model')

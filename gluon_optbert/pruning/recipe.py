@@ -14,10 +14,13 @@ from ..cutting.baselines import DROPS
 from ..network.saved_model import SavedModel, read_model
 from ..runs.programs import named
 from ..runs.recipe import option
+from ..training.distillation import Weights
 from ..training.recipe import TrainingRecipe
 from .methods import METHODS
 from .penalty import PENALTIES
 from .watch import Settling
+
+WEIGHTS = ('label_weight', 'teacher_score_weight', 'teacher_state_weight', 'embedding_weight')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +101,19 @@ class PruneRecipe(TrainingRecipe):
         "weight of the squared difference from the teacher's hidden states", 1.0
     )
     temperature: float = option("both networks' scores are divided by this before they are compared", 2.0)
+    gate_teacher: bool = option(
+        'train the gates against the hidden states of the network before pruning, instead of MLM and NSP; '
+        'this needs no heads of pre-training',
+        False,
+    )
+    embedding_weight: float = option(
+        'with --teacher: weight of the squared difference between the similarities of sentences, whose '
+        'embeddings are the means of their tokens',
+        0.0,
+    )
+    keep_embeddings: bool = option(
+        'report how far the embeddings of sentences stay those of the network before pruning', False
+    )
     recovery_steps: Optional[int] = option(
         'steps of recovery in a round; by default 1/20 of the pre-training steps', None
     )
@@ -128,7 +144,7 @@ class PruneRecipe(TrainingRecipe):
                 problems.append(f'{name} must be at least 1, found {value}')
         if not 0 < self.alpha_overlap <= 1:
             problems.append(f'alpha_overlap must lie between 0 and 1, found {self.alpha_overlap}')
-        for name in ('gamma', 'label_weight', 'teacher_score_weight', 'teacher_state_weight'):
+        for name in ('gamma', *WEIGHTS):
             if getattr(self, name) < 0:
                 problems.append(f'{name} must not be negative, found {getattr(self, name)}')
         for name in ('alpha_learning_rate', 'temperature'):
@@ -158,11 +174,33 @@ class PruneRecipe(TrainingRecipe):
             problems.append('the objective latency and latency_model go together')
         if self.alpha_steps == 'auto' and self.method != 'alpha':
             problems.append(f'alpha_steps auto is about trained gates, found the method {self.method}')
+        if self.gate_teacher and self.method != 'alpha':
+            problems.append(f'gate_teacher is about trained gates, found the method {self.method}')
+        if self.embedding_weight and self.teacher is None:
+            problems.append('embedding_weight goes with --teacher')
+        if self.teacher is not None and not any(getattr(self, name) for name in WEIGHTS):
+            problems.append('all weights of recovery are 0, so nothing would be learnt')
         if self.unweighted and self.method != 'alpha':
             problems.append(
                 f'unweighted is about the penalty on trained gates, found the method {self.method}'
             )
         return problems
+
+    def teaching(self) -> Weights:
+        """What recovery learns from its teacher."""
+        return Weights(
+            self.label_weight,
+            self.teacher_score_weight,
+            self.teacher_state_weight,
+            self.temperature,
+            self.embedding_weight,
+        )
+
+    @property
+    def need_heads(self) -> bool:
+        """Whether the run trains with the heads of pre-training, or ranks units by them."""
+        gates = (self.method == 'alpha' and not self.gate_teacher) or self.method == 'heads'
+        return gates or self.teacher is None or self.teaching().need_heads
 
     def shares(self) -> List[float]:
         """The share of the cost that is left after each round."""
@@ -196,8 +234,14 @@ class PruneRecipe(TrainingRecipe):
         return gates or max(1, trained // 1000), self.recovery_steps or max(1, trained // 20)
 
 
-def read_start(directory: Path) -> SavedModel:
+def read_start(directory: Path, *, heads: bool = True) -> SavedModel:
     """The model in a directory, if it can be pruned.
+
+    Parameters
+    ----------
+    directory : Path
+    heads : bool
+        Whether its heads of pre-training have to be trained.
 
     Raises
     ------
@@ -211,11 +255,12 @@ def read_start(directory: Path) -> SavedModel:
             'pre-training; prune the network that it was fine-tuned from'
         )
     untrained = start.progress.untrained
-    if untrained:
+    if untrained and heads:
         lacking = ' and '.join(PARTS.get(part, part) for part in untrained)
         raise ValueError(
             f'{directory} was imported without {lacking}, and these weights are random; train them first, '
-            f'with {named("optbert-pretrain")} --train heads or its recipe imported_heads'
+            f'with {named("optbert-pretrain")} --train heads or its recipe imported_heads. Or learn from its '
+            'states alone: --gate-teacher --teacher parent --label-weight 0 --teacher-score-weight 0'
         )
     if start.alphas:
         raise ValueError(f'{directory} still has its gates; fold them with {named("optbert-export")} first')

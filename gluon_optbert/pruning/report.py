@@ -278,9 +278,10 @@ def readable(
     recipe: PruneRecipe,
     latency: Optional[Mapping[str, Any]] = None,
     gates: Sequence[Mapping[str, Any]] = (),
+    further: Sequence[str] = (),
 ) -> str:
-    """The rounds of a run as Markdown, with what `check_predictions` found with the objective latency, and
-    what `read_gates` gives.
+    """The rounds of a run as Markdown, with what `check_predictions` found with the objective latency, what
+    `read_gates` gives, and further paragraphs.
     """
     shares = recipe.shares()
     columns = {'MLM before': 'before', 'after the cut': 'after_cut', 'recovered': 'recovered'}
@@ -309,7 +310,7 @@ def readable(
         *_kept(rows),
         *_certainty(rows),
     ]
-    parts += gates_section(gates)
+    parts += [*gates_section(gates), *further]
     if latency:
         times = [
             (name, f'{measured["predicted_ms"]:.2f} ms', f'{measured["measured_ms"]:.2f} ms')

@@ -105,6 +105,8 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     'instances': _whole,
     'mlm_standard_error': _number,
     'best_mlm_loss': _number,
+    'state_difference': _number,
+    'best_state_difference': _number,
     'best_step': _whole,
     'kept_step': _whole,
     'epochs': lambda epochs: tuple(Epoch.from_dict(epoch) for epoch in epochs),
@@ -137,6 +139,8 @@ class Progress:
         Of the last evaluation, as in `HeldOut`.
     best_mlm_loss : float
         The smallest of all evaluations, and the step of it.
+    state_difference, best_state_difference : float
+        Of the states from a teacher's, where nothing else is learnt: the last evaluation, and the smallest.
     best_step : int
         The step of the best evaluation; of fine-tuning, where the best epoch is kept, of that epoch.
     kept_step : int
@@ -168,6 +172,8 @@ class Progress:
     instances: Optional[int] = None
     mlm_standard_error: Optional[float] = None
     best_mlm_loss: Optional[float] = None
+    state_difference: Optional[float] = None
+    best_state_difference: Optional[float] = None
     best_step: Optional[int] = None
     kept_step: Optional[int] = None
     epochs: Optional[Tuple[Epoch, ...]] = None

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Optional, Sequence, Tuple
+import math
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
 from mxnet.gluon import HybridBlock
 
+from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING
 from ..network.model import OptBERTModel, build
 from ..network.running import INPUTS, PRETRAINING_FIELDS, feed_of
 from ..network.saved_model import SavedModel
 from ..network.settings import NetworkSettings
-from ..text.batches import Batch
+from ..runs.progress import Progress
+from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
 from ..text.vocabulary import vocabulary_hash
 from .distributed import Workers
 from .mlm_nsp import Pretraining
 from .objective import Phase
+
+OF_STATES = {'output_all_encodings': True, 'use_decoder': False, 'use_classifier': False}  # settings of a
+# network whose states alone are learnt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +43,20 @@ class Weights:
         Of the squared difference of the states.
     temperature : float
         What scores are divided by before the softmax.
+    embeddings : float
+        Of the squared difference between the similarities of sentences; see `similarity_difference`.
     """
 
     labels: float = 1.0
     scores: float = 1.0
     states: float = 1.0
     temperature: float = 2.0
+    embeddings: float = 0.0
+
+    @property
+    def need_heads(self) -> bool:
+        """Whether the heads of pre-training are learnt from or trained."""
+        return self.labels > 0 or self.scores > 0
 
 
 class ScoreDivergence(HybridBlock):
@@ -82,17 +96,27 @@ class Teacher:
     workers : Workers
     precision : str
         Of the encoder's matrix products.
+    heads : bool
+        Whether it computes scores; states alone need no heads.
     """
 
-    def __init__(self, saved: SavedModel, workers: Workers, *, precision: str = 'float32'):
+    def __init__(
+        self, saved: SavedModel, workers: Workers, *, precision: str = 'float32', heads: bool = True
+    ):
         self.architecture = saved.architecture
-        settings = NetworkSettings(trainable=False, precision=precision, output_all_encodings=True)
+        settings = NetworkSettings(
+            trainable=False,
+            precision=precision,
+            output_all_encodings=True,
+            use_decoder=heads,
+            use_classifier=heads,
+        )
         self._model = build(saved.architecture, saved.parameters, settings, ctx=workers.context())
         self._ctx = workers.context()
 
     def outputs(self, batch: Batch, rows: slice) -> Tuple[List[mx.nd.NDArray], mx.nd.NDArray]:
         """The states after every layer, shape (batch, length, h), and the scores at the masked places, shape
-        (batch, masked, vocab_size).
+        (batch, masked, vocab_size); without heads the latter mean nothing.
         """
         feed = feed_of(batch, INPUTS, rows=rows, ctx=self._ctx)
         with autograd.pause(train_mode=False):
@@ -116,6 +140,11 @@ class Match:
     layers: Tuple[int, ...]
 
     @classmethod
+    def whole(cls, architecture: Architecture) -> Match:
+        """The match of a network that has all units and layers of the teacher."""
+        return cls(np.arange(architecture.h), tuple(range(len(architecture.layers))))
+
+    @classmethod
     def after(cls, units: np.ndarray, stayed: Sequence[int], teacher_layers: int) -> Match:
         """The match of a network that was cut from the teacher; a layer that was dropped belongs to the
         nearest that stayed, of two the earlier.
@@ -132,12 +161,68 @@ class Match:
         return cls(np.asarray(units), tuple(nearest))
 
 
-class Distillation(Pretraining):
-    """MLM plus NSP, the teacher's scores, and its states.
+def similarity_difference(student: mx.nd.NDArray, teacher: mx.nd.NDArray, valid: mx.nd.NDArray):
+    """How far two networks differ in which sentences they take for similar, summed over the sentences.
 
-    The states' part is the mean squared difference at the units that the student has, over the variance of
-    the teacher's states there, summed over the teacher's layers. The variances are measured on the first
-    batch of the phase. With a weight of zero the states are not compared, and may have another width.
+    The embedding of a sentence is the mean of its tokens' states. Of every sentence it is the mean, over all
+    sentences, of the squared difference between the student's cosine and the teacher's.
+
+    Parameters
+    ----------
+    student, teacher : NDArray, shape (batch, length, h)
+        The states of the last layer, zero at the padding; h may differ.
+    valid : NDArray, shape (batch,)
+        Tokens before the padding.
+
+    Returns
+    -------
+    NDArray, shape (1,)
+    """
+
+    def cosines(states: mx.nd.NDArray) -> mx.nd.NDArray:
+        means = mx.nd.broadcast_div(states.sum(axis=1), valid.expand_dims(1))
+        directions = mx.nd.L2Normalization(means, mode='instance')
+        return mx.nd.dot(directions, directions, transpose_b=True)
+
+    gap = cosines(student) - cosines(teacher)
+    return mx.nd.sum(mx.nd.square(gap)) / gap.shape[1]
+
+
+class _States:
+    """The states of a teacher and what of them a student has.
+
+    Parameters
+    ----------
+    teacher : Teacher
+    match : Match
+    batch : Batch
+        This worker's share of the batch on which the variances of the teacher's states are measured.
+    workers : Workers
+    """
+
+    def __init__(self, teacher: Teacher, match: Match, batch: Batch, workers: Workers):
+        self._match, self._ctx = match, workers.context()
+        self._units = mx.nd.array(match.units, dtype='int32', ctx=self._ctx)
+        states, _ = teacher.outputs(batch, slice(None))
+        sums = np.zeros((len(states), 2))
+        for i, state in enumerate(states):
+            values = state.take(self._units, axis=-1).asnumpy().astype(np.float64)
+            sums[i] = values.sum(), (values**2).sum()  # padding is zero in both
+        totals = np.array(workers.sum(sums.reshape(-1), name='variances')).reshape(-1, 2)
+        means = totals / (batch.token_total * len(match.units))
+        self._variances = [float(square - mean**2) for mean, square in means]
+
+    def difference(self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray]) -> mx.nd.NDArray:
+        """The squared difference over the variance, summed over tokens and layers; shape (1,)."""
+        difference = mx.nd.zeros((1,), ctx=self._ctx)
+        for layer, state, variance in zip(self._match.layers, teacher, self._variances):
+            gap = student[layer] - state.take(self._units, axis=-1)
+            difference = difference + mx.nd.sum(mx.nd.square(gap)) / (variance * len(self._match.units))
+        return difference
+
+
+class Taught(Pretraining):
+    """What learning from a teacher has in common.
 
     Parameters
     ----------
@@ -154,8 +239,6 @@ class Distillation(Pretraining):
     phase : Phase
     """
 
-    losses = ('mlm', 'nsp', 'scores', 'states')
-
     def __init__(
         self,
         model: OptBERTModel,
@@ -169,27 +252,43 @@ class Distillation(Pretraining):
         phase: Phase,
     ):
         super().__init__(model, workers, shards, heldout)
-        self._teacher, self._match = teacher, match
-        self.weights = (weights.labels, weights.labels, weights.scores, weights.states)
+        self._teacher = teacher
+        self._embeds = weights.embeddings > 0
+        self._states: Optional[_States] = None
+        if weights.states > 0:
+            batches = self.batches(phase, phase.first_batch)
+            self._states = _States(teacher, match, next(batches), workers)
+            batches.close()
+
+    def _difference(self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray]) -> mx.nd.NDArray:
+        """The states' part, summed over the tokens; zero if states are not compared."""
+        if self._states is None:
+            return mx.nd.zeros((1,), ctx=self.workers.context())
+        return self._states.difference(student, teacher)
+
+    def _similarity(
+        self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray], feed: Mapping[str, mx.nd.NDArray]
+    ) -> Tuple[mx.nd.NDArray, ...]:
+        """The embeddings' part, if it has a weight."""
+        return (similarity_difference(student[-1], teacher[-1], feed['valid_length']),) * self._embeds
+
+
+class Distillation(Taught):
+    """MLM plus NSP, the teacher's scores, and its states.
+
+    The states' part is the mean squared difference at the units that the student has, over the variance of
+    the teacher's states there, summed over the teacher's layers. The variances are measured on the first
+    batch of the phase. With a weight of zero the states are not compared, and may have another width. With
+    a weight for embeddings, `similarity_difference` is a further part. The parameters are those of `Taught`.
+    """
+
+    def __init__(self, *args: Any, weights: Weights, **more: Any):
+        super().__init__(*args, weights=weights, **more)
+        self.losses = ('mlm', 'nsp', 'scores', 'states') + ('embeddings',) * self._embeds
+        parts = (weights.labels, weights.labels, weights.scores, weights.states)
+        self.weights = parts + (weights.embeddings,) * self._embeds
         self._divergence = ScoreDivergence(weights.temperature)
         self._divergence.hybridize(static_alloc=True)
-        self._compared = weights.states > 0
-        self._units = mx.nd.array(match.units, dtype='int32', ctx=workers.context())
-        self._variances = self._measure(phase) if self._compared else []
-
-    def _measure(self, phase: Phase) -> List[float]:
-        """The variance of the teacher's states at the student's units, by layer."""
-        batches = self.batches(phase, phase.first_batch)
-        batch = next(batches)
-        batches.close()
-        states, _ = self._teacher.outputs(batch, slice(None))
-        sums = np.zeros((len(states), 2))
-        for i, state in enumerate(states):
-            values = state.take(self._units, axis=-1).asnumpy().astype(np.float64)
-            sums[i] = values.sum(), (values**2).sum()  # padding is zero in both
-        totals = np.array(self.workers.sum(sums.reshape(-1), name='variances')).reshape(-1, 2)
-        means = totals / (batch.token_total * len(self._match.units))
-        return [float(square - mean**2) for mean, square in means]
 
     def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
         feed = feed_of(batch, PRETRAINING_FIELDS, rows=rows, ctx=self.workers.context())
@@ -198,21 +297,62 @@ class Distillation(Pretraining):
         labels = (feed[name] for name in PRETRAINING_FIELDS[len(INPUTS) :])
         mlm, nsp = self._loss(outputs[-2], outputs[-1], *labels)
         divergence = self._divergence(outputs[-1], scores, feed['masked_weights'])
-        return mlm, nsp, divergence, self._difference(outputs[0], states if self._compared else [])
-
-    def _difference(self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray]) -> mx.nd.NDArray:
-        """The states' part, summed over the tokens; shape (1,)."""
-        difference = mx.nd.zeros((1,), ctx=self.workers.context())
-        for layer, state, variance in zip(self._match.layers, teacher, self._variances):
-            gap = student[layer] - state.take(self._units, axis=-1)
-            difference = difference + mx.nd.sum(mx.nd.square(gap)) / (variance * len(self._match.units))
-        return difference
+        parts = mlm, nsp, divergence, self._difference(outputs[0], states)
+        return parts + self._similarity(outputs[0], states, feed)
 
     def totals(self, batch: Batch) -> Tuple[float, ...]:
-        return batch.masked_total, batch.instance_total, batch.masked_total, batch.token_total
+        totals = batch.masked_total, batch.instance_total, batch.masked_total, batch.token_total
+        return totals + (batch.instance_total,) * self._embeds
 
 
-def check_teacher(teacher: SavedModel, student: SavedModel, *, states: bool, source: str) -> None:
+class StateMatching(Taught):
+    """The states of a teacher alone, as in `Distillation`, and the embeddings if they have a weight.
+
+    Neither network needs the heads of pre-training. Held-out data are measured by the states' part. The
+    parameters are those of `Taught`.
+    """
+
+    def __init__(self, *args: Any, weights: Weights, **more: Any):
+        super().__init__(*args, weights=weights, **more)
+        self.losses = ('states',) + ('embeddings',) * self._embeds
+        self.weights = (weights.states,) + (weights.embeddings,) * self._embeds
+
+    def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+        feed = feed_of(batch, INPUTS, rows=rows, ctx=self.workers.context())
+        states, _ = self._teacher.outputs(batch, rows)
+        student = self.model(*feed.values())[0]
+        return (self._difference(student, states), *self._similarity(student, states, feed))
+
+    def totals(self, batch: Batch) -> Tuple[float, ...]:
+        return (batch.token_total,) + (batch.instance_total,) * self._embeds
+
+    def evaluate(self, phase: Phase) -> Optional[Dict[str, float]]:
+        if self._heldout is None:
+            return None
+        workers, sums = self.workers, np.zeros(2)
+        for batch in evaluation_batches(
+            self._heldout,
+            batch_size=phase.batch_size,
+            rank=workers.rank,
+            workers=workers.size,
+            limit=phase.evaluation_limit,
+        ):
+            with autograd.predict_mode():
+                sums += float(self.loss_sums(batch, slice(None))[0].asscalar()), batch.valid_length.sum()
+        difference, tokens = workers.sum(sums, name='evaluation')
+        return {'state_difference': difference / max(tokens, 1.0)}
+
+    def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
+        best, value = progress.best_state_difference, measured['state_difference']
+        progress = progress.updated(state_difference=value)
+        if value < (math.inf if best is None else best):
+            progress = progress.updated(best_state_difference=value, best_step=step)
+        return progress
+
+
+def check_teacher(
+    teacher: SavedModel, student: SavedModel, *, states: bool, heads: bool = True, source: str
+) -> None:
     """Refuse a network that cannot teach another.
 
     Parameters
@@ -221,6 +361,8 @@ def check_teacher(teacher: SavedModel, student: SavedModel, *, states: bool, sou
         The student before it is cut.
     states : bool
         Whether its states are learnt as well.
+    heads : bool
+        Whether its heads of pre-training are needed.
     source : str
         Where the teacher was read.
 
@@ -236,7 +378,7 @@ def check_teacher(teacher: SavedModel, student: SavedModel, *, states: bool, sou
         )
     if teacher.alphas:
         raise ValueError(f'{source}: the teacher still has gates; fold them with export_model.py first')
-    if teacher.head != PRETRAINING:
+    if heads and (teacher.head != PRETRAINING or teacher.progress.untrained):
         raise ValueError(f'{source}: the teacher lacks the heads of pre-training')
     sizes = [(saved.architecture.h, len(saved.architecture.layers)) for saved in (teacher, student)]
     if states and sizes[0] != sizes[1]:

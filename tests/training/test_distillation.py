@@ -18,6 +18,7 @@ from gluon_optbert.training.distillation import (
     Teacher,
     Weights,
     check_teacher,
+    similarity_difference,
 )
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.objective import Phase
@@ -78,7 +79,7 @@ def test_states_of_a_mean_network_are_one_variance_away_in_every_layer(shards_di
     states, _ = loss._teacher.outputs(batch, slice(None))
     wanted = sum(
         (state.asnumpy() ** 2).sum() / (batch.token_total * 8) / variance
-        for state, variance in zip(states, loss._variances)
+        for state, variance in zip(states, loss._states._variances)
     )
     assert parts_of(loss)['states'] == pytest.approx(wanted, rel=1e-4)
 
@@ -117,3 +118,20 @@ def test_teacher_of_another_shape_or_vocabulary_is_refused():
     check_teacher(saved_model(network(h=12)), student, states=False, source='t')
     with pytest.raises(ValueError, match='t: the teacher has h = 12 and 2 layers.*--teacher-state-weight 0'):
         check_teacher(saved_model(network(h=12)), student, states=True, source='t')
+
+
+def test_similarities_are_compared_over_all_pairs_of_sentences():
+    random = np.random.RandomState(3)
+    valid = np.array([4, 2, 3])
+    student, teacher = (random.normal(size=(3, 4, width)) for width in (5, 7))
+    for states in (student, teacher):
+        states[np.arange(4) >= valid[:, np.newaxis]] = 0
+
+    def cosines(states):
+        means = states.sum(axis=1) / valid[:, np.newaxis]
+        means /= np.linalg.norm(means, axis=1, keepdims=True)
+        return means @ means.T
+
+    wanted = ((cosines(student) - cosines(teacher)) ** 2).mean(axis=1).sum()
+    value = similarity_difference(*(mx.nd.array(array) for array in (student, teacher, valid)))
+    assert value.asscalar() == pytest.approx(wanted, rel=1e-4)
