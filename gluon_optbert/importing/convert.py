@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
+from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING
 from ..architecture.name_maps import is_transposed, look_up
@@ -146,7 +147,8 @@ def complete(arrays: Parameters, source: Source, seed: int) -> Tuple[Parameters,
     table = parameter_table(source.architecture, source.head)
     missing = [spec for name, spec in table.items() if name not in arrays]
     present = {spec.part for name, spec in table.items() if name in arrays}
-    untrained = [part for part in PARTS if source.head == PRETRAINING and part not in present]
+    random = {part for part in PARTS if part not in present or part in source.untrained}
+    untrained = [part for part in PARTS if source.head == PRETRAINING and part in random]
     drawn = [spec for spec in missing if spec.part in untrained]
     problems = [f'missing {spec.name} {spec.shape}' for spec in missing if spec.part not in untrained]
     return {**arrays, **({} if problems else _random(drawn, seed))}, untrained, problems
@@ -199,14 +201,22 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
     return imported
 
 
+def _widths(architecture: Architecture) -> str:
+    """The widths on one line, as ranges where the layers differ."""
+    words = [f'h={architecture.h}'] + ([] if architecture.e is None else [f'e={architecture.e}'])
+    for letter in 'akvf':
+        widths = [getattr(layer, letter) for layer in architecture.layers]
+        least, most = min(widths), max(widths)
+        words.append(f'{letter}={least}' + (f'-{most}' if most > least else ''))
+    return ' '.join(words)
+
+
 def describe(imported: Imported, recipe: ImportRecipe) -> List[str]:
     """What was read, dropped, made up and written, and what to know of it, for people."""
     model, head = imported.model, imported.model.head
-    layer = model.architecture.layers[0]
     lines = [
         f'read a {imported.form} checkpoint: {len(model.architecture.layers)} layers, '
-        f'h={model.architecture.h} a={layer.a} '
-        f'k={layer.k} v={layer.v} f={layer.f}, {len(model.vocabulary)} tokens, '
+        f'{_widths(model.architecture)}, {len(model.vocabulary)} tokens, '
         f'{ParameterCost().cost(model.architecture) / 1e6:.1f} M parameters of embeddings and encoder'
     ]
     lines += [f'dropped: {", ".join(imported.dropped)}'] if imported.dropped else []

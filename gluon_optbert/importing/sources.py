@@ -8,46 +8,26 @@ import dataclasses
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from ..architecture.architecture import LAYER_NORM_EPS, Architecture, epsilon_problems
+from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
-from ..architecture.name_maps import QUESTION_ANSWERING, look_up
+from ..architecture.name_maps import look_up
 from ..architecture.named import uniform
 from ..runs.arrays import BFLOAT16, read_arrays
 from ..runs.failures import RunFailed
 from ..runs.fetching import fetching, reason
-from ..text.vocabulary import Vocabulary, read_vocabulary, vocabulary_of
-from .foreign import array_of, existing, read_json, read_sharded, read_small
+from ..text.vocabulary import Vocabulary, vocabulary_of
+from .configuration import architecture_of, head_of, recorded
+from .foreign import array_of, existing, read_json, read_sharded
 from .safetensors_reader import read_safetensors
 from .tensorflow_reader import read_index, read_tensorflow
 from .torch_reader import read_torch
+from .vocabularies import vocabulary_beside
 
-# The fields of a configuration that are widths, and more than anything in use has.
-WIDTHS = {
-    'vocab_size': 1 << 24,
-    'hidden_size': 1 << 14,
-    'num_hidden_layers': 1000,
-    'num_attention_heads': 1 << 12,
-    'intermediate_size': 1 << 17,
-    'max_position_embeddings': 1 << 20,
-    'type_vocab_size': 1 << 10,
-}
-# What a configuration may say of the rest; a field that is not there has the first value.
-FIXED = {
-    'model_type': ('bert',),
-    'hidden_act': ('gelu', 'gelu_python'),
-    'position_embedding_type': ('absolute',),
-    'is_decoder': (False,),
-    'add_cross_attention': (False,),
-}
 WRAPPED = 'module.'  # how every name begins in a network that was saved from PyTorch's DataParallel
-UNREAD = (
-    'BertForTokenClassification',
-    'BertForMultipleChoice',
-)  # whose heads have the names of a sequence classification's
 ZOO = ('bert_12_768_12_', 'bert_24_1024_16_')  # how the names of GluonNLP's BERTs begin: layers, width, heads
 
 
@@ -68,6 +48,8 @@ class Source:
         Tensors that were not read because they are dropped anyway.
     notes : tuple of str
         What a person should know, a line each.
+    untrained : tuple of str
+        Parts of the heads of pre-training that are there and random, as the checkpoint says itself.
     """
 
     form: str
@@ -77,6 +59,7 @@ class Source:
     arrays: Mapping[str, np.ndarray]
     skipped: Tuple[str, ...] = ()
     notes: Tuple[str, ...] = ()
+    untrained: Tuple[str, ...] = ()
 
 
 def read_source(source: str, *, vocabulary: Optional[Path] = None, heads: Optional[int] = None) -> Source:
@@ -126,128 +109,13 @@ def read_source(source: str, *, vocabulary: Optional[Path] = None, heads: Option
     )
 
 
-def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architecture, Tuple[str, ...]]:
-    """The architecture that a BERT configuration describes, and notes on it for people.
-
-    Raises
-    ------
-    ValueError
-        With everything that is wrong with the configuration.
-    """
-    problems = [
-        f'{name} must be a whole number from 1 to {most}, found {config.get(name)!r:.80}'
-        for name, most in WIDTHS.items()
-        if type(config.get(name)) is not int or not 1 <= config[name] <= most
-    ]
-    problems += [
-        f'{name} must be {" or ".join(map(str, values))}, found {config[name]!r:.80}'
-        for name, values in FIXED.items()
-        if config.get(name, values[0]) not in values
-    ]
-    eps = config.get('layer_norm_eps', LAYER_NORM_EPS)
-    problems += epsilon_problems(eps)
-    if not problems and config['hidden_size'] % config['num_attention_heads']:
-        problems.append(
-            f'num_attention_heads {config["num_attention_heads"]} does not divide hidden_size '
-            f'{config["hidden_size"]}'
-        )
-    if problems:
-        raise ValueError(f'{source}: not a BERT that can be read: {"; ".join(problems)}')
-    architecture = dataclasses.replace(
-        uniform(
-            layers=config['num_hidden_layers'],
-            h=config['hidden_size'],
-            a=config['num_attention_heads'],
-            f=config['intermediate_size'],
-            vocab_size=config['vocab_size'],
-            max_length=config['max_position_embeddings'],
-        ),
-        token_types=config['type_vocab_size'],
-        layer_norm_eps=eps,
-    )
-    note = f'its LayerNorm epsilon is {eps}, that of BERT {LAYER_NORM_EPS}; architecture.json records it'
-    return architecture, () if eps == LAYER_NORM_EPS else (note,)
-
-
-def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], source: Path) -> Head:
-    """The head that the tensors of a checkpoint make up, its labels by the configuration, or else numbers."""
-    weights = [name for name in arrays if look_up(form, name)[1] == 'task.weight']
-    if not weights:
-        return PRETRAINING
-    unread = [name for name in UNREAD if name in (config.get('architectures') or ())]
-    if unread or len(weights) > 1 or arrays[weights[0]].ndim != 2:
-        raise ValueError(
-            f'{source}: its head ({", ".join(unread or weights)}) is none of those that are read: '
-            'pre-training, sequence classification, regression and question answering'
-        )
-    task = config.get('finetuning_task') or ''
-    if any(weights[0].endswith(name) for name in QUESTION_ANSWERING):
-        return Head('question_answering', (), str(task))
-    count = len(arrays[weights[0]])
-    if count == 1:
-        return Head('regression', (), str(task))
-    if config.get('problem_type') == 'multi_label_classification':
-        raise ValueError(f'{source}: a classification with several labels at a time is not read')
-    named = config.get('id2label') or {str(i): str(i) for i in range(count)}
-    if (
-        not isinstance(named, dict)
-        or sorted(named) != sorted(map(str, range(count)))
-        or not all(isinstance(label, str) for label in named.values())
-    ):
-        raise ValueError(
-            f'{source}: id2label must have a word for each of the {count} rows of {weights[0]}, found '
-            f'{named!r:.200}'
-        )
-    return Head('classification', tuple(named[str(i)] for i in range(count)), str(task))
-
-
-def _beside(directory: Path, given: Optional[Path]) -> Vocabulary:
-    path = given or directory / 'vocab.txt'
-    if not path.is_file():
-        raise FileNotFoundError(
-            f'{path}: no such vocabulary; put the vocab.txt of the checkpoint there, or give --vocabulary'
-        )
-    return (
-        read_gluonnlp_vocabulary(path) if path.suffix in ('.vocab', '.json') else _read_text_vocabulary(path)
-    )
-
-
-def _read_text_vocabulary(path: Path) -> Vocabulary:
-    read_small(path)  # for its limit
-    return read_vocabulary(path)
-
-
-def read_gluonnlp_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary in a GluonNLP ``.vocab`` file, which is JSON; every token keeps its number.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, it is none, or its two lists disagree.
-    """
-    values = read_json(path)
-    tokens, numbers = values.get('idx_to_token'), values.get('token_to_idx')
-    if (
-        not isinstance(tokens, list)
-        or not isinstance(numbers, dict)
-        or not all(isinstance(token, str) for token in tokens)
-        or (numbers != {token: number for number, token in enumerate(tokens)})
-    ):
-        raise ValueError(
-            f'{path}: wanted idx_to_token and token_to_idx that agree, as GluonNLP 0.7 and later write them'
-        )
-    if any('\n' in token or '\r' in token for token in tokens):
-        raise ValueError(f'{path}: a token has a line break')
-    return vocabulary_of(tokens, source=str(path))
-
-
 def read_hugging_face(directory: Path, vocabulary: Optional[Path] = None) -> Source:
     """A Hugging Face directory: ``config.json``, ``vocab.txt`` and safetensors or PyTorch's ``.bin``, in one
     file or several.
     """
     config = read_json(directory / 'config.json')
     architecture, notes = architecture_of(config, directory / 'config.json')
-    words = _beside(directory, vocabulary)
+    words = vocabulary_beside(directory, vocabulary)
     readers = {
         'model.safetensors': read_safetensors,
         'model.safetensors.index.json': partial(read_sharded, read=read_safetensors),
@@ -261,15 +129,16 @@ def read_hugging_face(directory: Path, vocabulary: Optional[Path] = None) -> Sou
     if arrays and all(name.startswith(WRAPPED) for name in arrays):
         arrays = {name[len(WRAPPED) :]: array for name, array in arrays.items()}
         notes += (f'every name began with {WRAPPED}, which DataParallel of PyTorch adds; it was taken away',)
-    head = head_of('Hugging Face', arrays, config, directory)
-    return Source('Hugging Face', architecture, words, head, arrays, notes=notes)
+    source = directory / 'config.json'
+    head, (_, untrained) = head_of('Hugging Face', arrays, config, source), recorded(config, source)
+    return Source('Hugging Face', architecture, words, head, arrays, notes=notes, untrained=untrained)
 
 
 def read_google(prefix: Path, vocabulary: Optional[Path] = None) -> Source:
     """A TensorFlow checkpoint of Google's BERT, ``bert_config.json`` and ``vocab.txt`` beside it."""
     config = read_json(prefix.parent / 'bert_config.json')
     architecture, notes = architecture_of(config, prefix.parent / 'bert_config.json')
-    words = _beside(prefix.parent, vocabulary)
+    words = vocabulary_beside(prefix.parent, vocabulary)
     skipped = tuple(name for name in read_index(prefix)[0] if look_up('TensorFlow', name) == (True, None))
     arrays = read_tensorflow(prefix, skip=frozenset(skipped).__contains__)
     return Source(
@@ -318,7 +187,7 @@ def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional
             f'{path.parent}: {len(vocabularies)} vocabularies '
             f'({", ".join(file.name for file in vocabularies)}); give --vocabulary'
         )
-    words = _beside(path.parent, vocabularies[0])
+    words = vocabulary_beside(path.parent, vocabularies[0])
     arrays = read_params(path)
     return Source(
         'GluonNLP', _measured(arrays, heads, path), words, head_of('GluonNLP', arrays, {}, path), arrays

@@ -5,17 +5,17 @@ PEER_TRANSFORMERS names interpreters of environments with Torch and Transformers
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.exported import UNEVEN
-from helpers.tiny import ROOT, network, saved_model, vocabulary
+from helpers.exported import UNEVEN, with_head
+from helpers.tiny import ROOT, network
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.deployment.transformers_export import export_transformers
-from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.model import build
 from gluon_optbert.network.running import INPUTS, random_feed, run
-from gluon_optbert.network.saved_model import SavedModel
 
 PEERS = [path for path in os.environ.get('PEER_TRANSFORMERS', '').split(os.pathsep) if path]
 NETWORKS = {'even': network(), 'uneven': UNEVEN, 'factorised': network((2, 3, 5, 7), e=5)}
@@ -58,10 +58,7 @@ def exported(place, architecture, head, kind):
     mask : np.ndarray of bool, shape (batch, length)
         Where the batch has no padding.
     """
-    saved = saved_model(architecture)
-    if head.outputs:
-        parameters = read_parameters(build(architecture, head=head, initial_std=0.5))
-        saved = SavedModel(architecture, parameters, vocabulary(), head=head)
+    saved = with_head(architecture, head)
     export_transformers(saved, place / 'out', head=kind)
     feed = random_feed(architecture, batch=BATCH, length=LENGTH, seed=3)
     feed['masked_positions'] = np.tile(np.arange(LENGTH), (BATCH, 1))
@@ -80,7 +77,7 @@ def exported(place, architecture, head, kind):
     return outputs if head.pooled else [outputs[0][..., 0], outputs[0][..., 1]], mask
 
 
-@pytest.fixture(scope='module', params=PEERS, ids=lambda path: path.split('/')[-3])
+@pytest.fixture(scope='module', params=PEERS, ids=[Path(path).parents[1].name for path in PEERS])
 def peer(request, tmp_path_factory):
     """For every network and case: what this package computes, what Transformers does, and what it says."""
     base, jobs, results = tmp_path_factory.mktemp('peer'), [], {}

@@ -3,7 +3,10 @@
 import mxnet as mx
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from helpers.tiny import network
+from gluon_optbert.deployment.transformers_export import export_transformers
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel
+from helpers.tiny import network, saved_model, vocabulary
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9))
 
@@ -31,3 +34,19 @@ def of_arrays(symbol, arrays, names):
     for name, parameter in block.collect_params().items():
         parameter._load_init(mx.nd.array(arrays[name]), mx.cpu())
     return block
+
+
+def with_head(architecture, head, *, seed=0):
+    """A model with random weights and the head of a task, or with the heads of pre-training."""
+    if not head.outputs:
+        return saved_model(architecture, seed=seed)
+    parameters = read_parameters(build(architecture, head=head, initial_std=0.5))
+    return SavedModel(architecture, parameters, vocabulary(), head=head)
+
+
+def write_for_transformers(directory, architecture=UNEVEN, head=Head('classification', ('no', 'yes'))):
+    """A directory for Transformers, by default one of a classifier with uneven widths."""
+    export_transformers(
+        with_head(architecture, head), directory, head=None if head.outputs else 'pretraining'
+    )
+    return directory

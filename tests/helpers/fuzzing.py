@@ -26,6 +26,9 @@ from hypothesis import strategies as st
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
+from gluon_optbert.architecture.parameters import check_parameters
+from gluon_optbert.importing.convert import convert
+from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.saved_model import FORMAT, VERSION, read_model
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.arrays import read_arrays, write_arrays
@@ -37,6 +40,7 @@ from gluon_optbert.text import shards as format_
 from gluon_optbert.text.make_shards import ShardRecipe
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.recipe import PretrainRecipe
+from helpers.exported import write_for_transformers
 from helpers.tiny import LENGTH, PREDICTIONS, TOKENS, network, write_saved_model, write_shards
 
 RECIPES = (ShardRecipe, PretrainRecipe, PruneRecipe)
@@ -108,9 +112,10 @@ class Place:
             yield Path(shutil.copytree(Path(self._base.name) / 'good', Path(case) / 'case'))
 
 
-MODEL, SHARDS, EMPTY = (
+MODEL, SHARDS, EXPORT, EMPTY = (
     Place(lambda path: write_saved_model(path)),
     Place(lambda path: write_shards(path)),
+    Place(lambda path: write_for_transformers(path)),
     Place(Path.mkdir),
 )
 
@@ -455,6 +460,28 @@ def manifest_of_a_model_directory(data):
             read_model(directory)
 
 
+@given(name=st.sampled_from(['config.json', 'tokenizer.json', 'model.safetensors']), data=st.data())
+def directory_for_transformers(name, data):
+    """One file of it is anything; the code in it is never read, for it would leave a file behind."""
+    with EXPORT.copy() as directory:
+        if name == 'tokenizer.json':
+            (directory / 'vocab.txt').unlink()
+        path = directory / name
+        good = path.read_bytes()
+        path.write_bytes(
+            data.draw(
+                mutated_bytes(good)
+                if name.endswith('.safetensors')
+                else mutated_json(json.loads(good)).map(encoded)
+            )
+        )
+        (directory / 'modeling_optbert.py').write_text("open('executed', 'w')\n")
+        with guarded(directory):
+            model = convert(read_source(str(directory))).model
+            check_parameters(model.parameters, model.architecture, model.head)
+        assert not Path('executed').exists()
+
+
 PROPERTIES = (
     recipe_of_any_values,
     recipe_file_of_any_text,
@@ -466,6 +493,7 @@ PROPERTIES = (
     parameter_file,
     model_directory,
     manifest_of_a_model_directory,
+    directory_for_transformers,
 )
 
 

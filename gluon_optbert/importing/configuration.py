@@ -1,0 +1,199 @@
+"""What a checkpoint's configuration says: its architecture and its head.
+
+A directory that `--format transformers` wrote for uneven widths has them in its configuration. The file of
+code that lies there, too, is for Transformers; it is never read here."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, List, Mapping, Tuple
+
+import numpy as np
+
+from ..architecture.architecture import LAYER_NORM_EPS, Architecture, LayerDims, epsilon_problems
+from ..architecture.heads import PRETRAINING, Head
+from ..architecture.name_maps import QUESTION_ANSWERING, look_up
+from ..architecture.named import uniform
+from ..architecture.parameters import PARTS
+
+# The fields of a configuration that are widths, and more than anything in use has.
+WIDTHS = {
+    'vocab_size': 1 << 24,
+    'hidden_size': 1 << 14,
+    'num_hidden_layers': 1000,
+    'num_attention_heads': 1 << 12,
+    'intermediate_size': 1 << 17,
+    'max_position_embeddings': 1 << 20,
+    'type_vocab_size': 1 << 10,
+}
+# What a configuration may say of the rest; a field that is not there has the first value.
+FIXED = {
+    'model_type': ('bert',),
+    'hidden_act': ('gelu', 'gelu_python'),
+    'position_embedding_type': ('absolute',),
+    'is_decoder': (False,),
+    'add_cross_attention': (False,),
+}
+UNEVEN = 'optbert'  # the model_type of widths that differ from layer to layer
+PER_LAYER = (
+    'num_hidden_layers',
+    'num_attention_heads',
+    'intermediate_size',
+)  # of which these are the largest
+LETTERS = {'a': 1 << 12, 'k': 1 << 14, 'v': 1 << 14, 'f': 1 << 17}  # more than any layer has
+MOST_SAID = 20  # problems of one configuration's layers
+OWN = 'gluon_optbert'  # what an export of this package records in its configuration
+UNREAD = (
+    'BertForTokenClassification',
+    'BertForMultipleChoice',
+)  # whose heads have the names of a sequence classification's
+
+
+def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architecture, Tuple[str, ...]]:
+    """The architecture that a configuration describes, and notes on it for people.
+
+    Raises
+    ------
+    ValueError
+        With everything that is wrong with the configuration.
+    """
+    uneven = config.get('model_type') == UNEVEN
+    wanted = {name: most for name, most in WIDTHS.items() if not (uneven and name in PER_LAYER)}
+    problems = [
+        problem for name, most in wanted.items() for problem in _outside(name, config.get(name), 1, most)
+    ]
+    fixed = {**FIXED, 'model_type': (UNEVEN,)} if uneven else FIXED
+    problems += [
+        f'{name} must be {" or ".join(map(str, values))}, found {config[name]!r:.80}'
+        for name, values in fixed.items()
+        if config.get(name, values[0]) not in values
+    ]
+    eps = config.get('layer_norm_eps', LAYER_NORM_EPS)
+    problems += epsilon_problems(eps)
+    if uneven:
+        problems += _wrong_layers(config)
+    elif not problems and config['hidden_size'] % config['num_attention_heads']:
+        problems.append(
+            f'num_attention_heads {config["num_attention_heads"]} does not divide hidden_size '
+            f'{config["hidden_size"]}'
+        )
+    if problems:
+        raise ValueError(f'{source}: not a BERT that can be read: {"; ".join(problems)}')
+    architecture = dataclasses.replace(
+        _uneven(config) if uneven else _even(config),
+        max_length=config['max_position_embeddings'],
+        token_types=config['type_vocab_size'],
+        layer_norm_eps=eps,
+    )
+    note = f'its LayerNorm epsilon is {eps}, that of BERT {LAYER_NORM_EPS}; architecture.json records it'
+    return architecture, () if eps == LAYER_NORM_EPS else (note,)
+
+
+def _outside(name: str, value: Any, least: int, most: int) -> List[str]:
+    """What is wrong with a width."""
+    right = type(value) is int and least <= value <= most
+    return [] if right else [f'{name} must be a whole number from {least} to {most}, found {value!r:.80}']
+
+
+def _wrong_layers(config: Mapping[str, Any]) -> List[str]:
+    """What is wrong with the widths of the layers and of the embedding; at most `MOST_SAID` of it."""
+    layers, e = config.get('layer_widths'), config.get('embedding_size')
+    problems = [] if e is None else _outside('embedding_size', e, 1, WIDTHS['hidden_size'])
+    if not isinstance(layers, list) or not 1 <= len(layers) <= WIDTHS['num_hidden_layers']:
+        return [
+            *problems,
+            f'layer_widths must be a list of 1 to {WIDTHS["num_hidden_layers"]} layers, found {layers!r:.80}',
+        ]
+    if config.get('num_hidden_layers', len(layers)) != len(layers):
+        problems.append(
+            f'num_hidden_layers {config["num_hidden_layers"]!r:.80} is not the length of layer_widths, '
+            f'{len(layers)}'
+        )
+    for i, layer in enumerate(layers):
+        if not isinstance(layer, dict) or set(layer) != set(LETTERS):
+            problems.append(f'layer_widths must give a, k, v and f for layer {i}, found {layer!r:.80}')
+            continue
+        for letter, most in LETTERS.items():
+            problems += _outside(f'{letter} of layer {i}', layer[letter], 0 if letter == 'f' else 1, most)
+    return problems[:MOST_SAID]
+
+
+def _uneven(config: Mapping[str, Any]) -> Architecture:
+    """The widths of a checked configuration with `layer_widths`."""
+    layers = tuple(LayerDims(**layer) for layer in config['layer_widths'])
+    return Architecture(config['hidden_size'], layers, config['vocab_size'], config.get('embedding_size'))
+
+
+def _even(config: Mapping[str, Any]) -> Architecture:
+    """The widths of a checked configuration of BERT."""
+    return uniform(
+        layers=config['num_hidden_layers'],
+        h=config['hidden_size'],
+        a=config['num_attention_heads'],
+        f=config['intermediate_size'],
+        vocab_size=config['vocab_size'],
+    )
+
+
+def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], source: Path) -> Head:
+    """The head that the tensors of a checkpoint make up, its labels by the configuration, or else numbers.
+
+    The labels and columns that an export of this package recorded are taken if they are of the same head.
+    """
+    head = _head_of_tensors(form, arrays, config, source)
+    stated, _ = recorded(config, source)
+    if stated.kind != head.kind or tuple(map(stated.name_of, stated.labels)) != head.labels:
+        return head
+    return stated
+
+
+def recorded(config: Mapping[str, Any], source: Path) -> Tuple[Head, Tuple[str, ...]]:
+    """What an export of this package recorded in a configuration: its head, and its parts that are random.
+
+    Raises
+    ------
+    ValueError
+        If the record is damaged.
+    """
+    own = config.get(OWN)
+    if own is None:
+        return PRETRAINING, ()
+    untrained = own.get('untrained') if isinstance(own, dict) else None
+    if not isinstance(untrained, list) or not all(part in tuple(PARTS) for part in untrained):
+        raise ValueError(f'{source}: {OWN} must have a head and a list of random parts, found {own!r:.200}')
+    return Head.from_dict(own.get('head'), source=f'{source}: {OWN}'), tuple(untrained)
+
+
+def _head_of_tensors(
+    form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], source: Path
+) -> Head:
+    """The head by the tensors of a checkpoint and the fields of Transformers alone."""
+    weights = [name for name in arrays if look_up(form, name)[1] == 'task.weight']
+    if not weights:
+        return PRETRAINING
+    unread = [name for name in UNREAD if name in (config.get('architectures') or ())]
+    if unread or len(weights) > 1 or arrays[weights[0]].ndim != 2:
+        raise ValueError(
+            f'{source}: its head ({", ".join(unread or weights)}) is none of those that are read: '
+            'pre-training, sequence classification, regression and question answering'
+        )
+    task = config.get('finetuning_task') or ''
+    if any(weights[0].endswith(name) for name in QUESTION_ANSWERING):
+        return Head('question_answering', (), str(task))
+    count = len(arrays[weights[0]])
+    if count == 1:
+        return Head('regression', (), str(task))
+    if config.get('problem_type') == 'multi_label_classification':
+        raise ValueError(f'{source}: a classification with several labels at a time is not read')
+    named = config.get('id2label') or {str(i): str(i) for i in range(count)}
+    if (
+        not isinstance(named, dict)
+        or sorted(named) != sorted(map(str, range(count)))
+        or not all(isinstance(label, str) for label in named.values())
+    ):
+        raise ValueError(
+            f'{source}: id2label must have a word for each of the {count} rows of {weights[0]}, found '
+            f'{named!r:.200}'
+        )
+    return Head('classification', tuple(named[str(i)] for i in range(count)), str(task))

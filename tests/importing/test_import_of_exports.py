@@ -1,0 +1,196 @@
+"""What is exported for Transformers comes back as the same model."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+from helpers.checkpoints import write_hugging_face
+from helpers.commands import call
+from helpers.exported import ARCHITECTURES, UNEVEN, with_head, write_for_transformers
+from helpers.networks import NETWORKS, SEEDS
+from helpers.tiny import contents, network, saved_model, vocabulary
+from hypothesis import given
+from safetensors.numpy import load_file, save_file
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment.transformers_export import export_transformers
+from gluon_optbert.importing.convert import convert
+from gluon_optbert.importing.sources import read_source
+from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.text.vocabulary import vocabulary_of
+
+HEADS = [
+    Head('classification', ('0', '1'), 'SST-2', ('negative', 'positive'), ('sentence', 'label')),
+    Head('classification', ('no', 'yes', 'maybe')),
+    Head('regression', (), 'STS-B'),
+    Head('question_answering', (), 'SQuAD2.0'),
+]
+
+
+def changed(directory, **fields):
+    """The directory, with other fields in its configuration; None takes one away."""
+    path = directory / 'config.json'
+    config = {**json.loads(path.read_text()), **fields}
+    path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+    return directory
+
+
+def read(directory):
+    return convert(read_source(str(directory))).model
+
+
+def same_arrays(model, other):
+    """Bit for bit."""
+    assert model.parameters.keys() == other.parameters.keys()
+    for name, value in other.parameters.items():
+        np.testing.assert_array_equal(model.parameters[name], value)
+
+
+@pytest.mark.parametrize('head', HEADS, ids=lambda head: f'{head.kind} {len(head.labels)}')
+@pytest.mark.parametrize('widths', ['even', 'uneven', 'factorised'])
+def test_a_task_comes_back_with_its_labels_names_and_arrays(tmp_path, widths, head):
+    saved = with_head(ARCHITECTURES[widths], head)
+    export_transformers(saved, tmp_path / 'out')
+    write_model(tmp_path / 'before', saved)
+    done = call('tools/import_checkpoint.py', tmp_path / 'out', '--output', tmp_path / 'after')
+    assert done.returncode == 0, done.stderr
+    after = read_model(tmp_path / 'after')
+    before, now = contents(tmp_path / 'before'), contents(tmp_path / 'after')
+    for name in ('architecture.json', 'vocab.txt'):
+        assert now[name] == before[name], name
+    same_arrays(after, saved)
+    assert after.head == head
+    assert not head.names or (after.head.names, after.head.columns) == (head.names, head.columns)
+
+
+@given(architecture=NETWORKS, seed=SEEDS)
+def test_any_widths_come_back(tmp_path_factory, architecture, seed):
+    tokens = vocabulary_of(vocabulary().idx_to_token[: architecture.vocab_size])
+    saved = dataclasses.replace(saved_model(architecture, seed=seed), vocabulary=tokens)
+    place = tmp_path_factory.mktemp('export') / 'out'
+    export_transformers(saved, place, head='pretraining')
+    model = read(place)
+    assert model.architecture == architecture and model.progress.untrained is None
+    same_arrays(model, saved)
+
+
+def test_the_code_of_a_directory_is_never_run(tmp_path):
+    directory = write_for_transformers(tmp_path / 'out')
+    (directory / 'modeling_optbert.py').write_text(f'open({str(tmp_path / "run")!r}, "w")\n')
+    done = call('tools/import_checkpoint.py', directory, '--output', tmp_path / 'model')
+    assert done.returncode == 0, done.stderr
+    assert 'a=1-3 k=1-4 v=2-5 f=0-9' in done.stdout
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_random_pooler_stays_marked_as_random(tmp_path):
+    directory = write_for_transformers(tmp_path / 'out', UNEVEN, Head())
+    changed(directory, gluon_optbert={'head': Head().to_dict(), 'untrained': ['pooler']})
+    assert read(directory).progress.untrained == ('pooler',)
+
+
+def test_labels_of_another_task_replace_those_of_the_export(tmp_path):
+    """Somebody fine-tuned the export in Transformers."""
+    directory = write_for_transformers(tmp_path / 'out', UNEVEN, HEADS[0])
+    changed(directory, id2label={'0': 'ham', '1': 'spam'})
+    assert read(directory).head.labels == ('ham', 'spam')
+
+
+def test_the_vocabulary_is_read_from_the_tokenizer_where_transformers_saved_no_other(tmp_path):
+    directory = write_for_transformers(tmp_path / 'out')
+    (directory / 'vocab.txt').unlink()
+    assert read(directory).vocabulary.idx_to_token == vocabulary().idx_to_token
+
+
+LAYERS = [
+    {'a': 2, 'k': 3, 'v': 5, 'f': 7},
+    {'a': 1, 'k': 4, 'v': 2, 'f': 0},
+    {'a': 3, 'k': 1, 'v': 4, 'f': 9},
+]
+WRONG = {
+    'no layers': ({'layer_widths': None}, 'layer_widths must be a list'),
+    'layers of another kind': ({'layer_widths': {'0': LAYERS[0]}}, 'layer_widths must be a list'),
+    'a layer of another kind': ({'layer_widths': [*LAYERS[:2], 3]}, 'a, k, v and f for layer 2, found 3'),
+    'a layer too few': ({'layer_widths': LAYERS[:2]}, 'num_hidden_layers 3 is not the length'),
+    'a layer too few, twice': (
+        {'layer_widths': LAYERS[:2], 'num_hidden_layers': 2},
+        'unknown .bert.encoder.layer.2',
+    ),
+    'a width that is no number': (
+        {'layer_widths': [{**LAYERS[0], 'k': '3'}, *LAYERS[1:]]},
+        "k of layer 0 must be a whole number from 1 to 16384, found '3'",
+    ),
+    'a huge width': ({'layer_widths': [{**LAYERS[0], 'f': 10**30}, *LAYERS[1:]]}, 'f of layer 0 must be'),
+    'no heads': ({'layer_widths': [{**LAYERS[0], 'a': 0}, *LAYERS[1:]]}, 'a of layer 0 must be'),
+    'a truth value': ({'layer_widths': [{**LAYERS[0], 'f': True}, *LAYERS[1:]]}, 'f of layer 0 must be'),
+    'many layers': ({'layer_widths': [LAYERS[1]] * 2000, 'num_hidden_layers': 2000}, 'a list of 1 to 1000'),
+    'another width': (
+        {'layer_widths': [{**LAYERS[0], 'f': 8}, *LAYERS[1:]]},
+        r'intermediate.dense.weight has shape \(7, 8\), wanted \(8, 8\)',
+    ),
+    'an embedding of no width': ({'embedding_size': 0}, 'embedding_size must be a whole number'),
+    'an embedding that is not there': ({'embedding_size': 5}, r'missing encoder.embed_proj.weight \(8, 5\)'),
+    'a path': ({'layer_widths': '../../etc/passwd'}, 'layer_widths must be a list'),
+    'another model': ({'model_type': '../optbert'}, 'model_type must be bert'),
+    'a record of another kind': ({'gluon_optbert': 3}, 'gluon_optbert must have a head'),
+    'a record of nothing': ({'gluon_optbert': {'head': {}, 'untrained': []}}, 'wanted kind, labels and task'),
+    'a record of unknown parts': (
+        {'gluon_optbert': {'head': Head().to_dict(), 'untrained': [['x']]}},
+        'list of random parts',
+    ),
+}
+
+
+@pytest.mark.parametrize('fields, complaint', WRONG.values(), ids=WRONG)
+def test_a_wrong_configuration_is_one_clear_error_and_nothing_is_written(tmp_path, fields, complaint):
+    directory = changed(write_for_transformers(tmp_path / 'out'), **fields)
+    done = call('tools/import_checkpoint.py', directory, '--output', tmp_path / 'model')
+    assert done.returncode == 2 and done.stderr.startswith('error: ') and 'Traceback' not in done.stderr
+    assert re.search(complaint, done.stderr), done.stderr
+    assert not (tmp_path / 'model').exists()
+
+
+def test_wrong_shapes_in_the_weights_are_listed(tmp_path):
+    directory = write_for_transformers(tmp_path / 'out')
+    arrays = load_file(directory / 'model.safetensors')
+    arrays['bert.encoder.layer.1.attention.self.key.weight'] = np.zeros((8, 4), np.float32)
+    del arrays['classifier.bias']
+    save_file(arrays, str(directory / 'model.safetensors'))
+    done = call('tools/import_checkpoint.py', directory, '--output', tmp_path / 'model')
+    assert done.returncode == 2 and not (tmp_path / 'model').exists()
+    assert 'key.weight has shape (8, 4), wanted (4, 8)' in done.stderr
+    assert 'missing task.bias (2,)' in done.stderr
+
+
+def tokenizer_of(vocab, added=()):
+    return {'model': {'type': 'WordPiece', 'vocab': vocab}, 'added_tokens': list(added)}
+
+
+WHOLE = {token: i for i, token in enumerate(vocabulary().idx_to_token)}
+
+
+@pytest.mark.parametrize(
+    'values, complaint',
+    [
+        ({'model': {'type': 'BPE', 'vocab': WHOLE}}, 'wanted a model of type WordPiece'),
+        ({'model': 3}, 'wanted a model of type WordPiece'),
+        (tokenizer_of({**WHOLE, 'b': WHOLE['c']}), 'numbers from 0 on'),
+        (tokenizer_of({**WHOLE, 'new': 10**12}), 'numbers from 0 on'),
+        (tokenizer_of({**WHOLE, 'b': '6'}), 'numbers from 0 on'),
+        (tokenizer_of([1, 2]), 'is empty'),
+        (tokenizer_of(WHOLE, [{'content': 'x', 'id': 0}]), 'numbers from 0 on'),
+        (tokenizer_of(WHOLE, [{'content': ['x'], 'id': len(WHOLE)}]), 'numbers from 0 on'),
+        (tokenizer_of(WHOLE, [{'content': 'x\ny', 'id': len(WHOLE)}]), 'a token has a line break'),
+        (tokenizer_of(WHOLE, [{'content': '\ud800', 'id': len(WHOLE)}]), 'half a surrogate pair'),
+        (tokenizer_of(WHOLE, [{'content': 'new', 'id': len(WHOLE)}]), 'the vocabulary has 33 tokens'),
+    ],
+)
+def test_a_tokenizer_that_is_no_vocabulary_is_refused(tmp_path, values, complaint):
+    directory = write_hugging_face(tmp_path / 'out')
+    (directory / 'vocab.txt').unlink()
+    (directory / 'tokenizer.json').write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=complaint):
+        read(directory)
+    assert network().vocab_size == len(WHOLE)
