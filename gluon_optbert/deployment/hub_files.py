@@ -14,6 +14,12 @@ OWN = 'gluon_optbert'  # the key of config.json that other programs leave alone
 CODE = Path(__file__).parent / 'hub_code' / 'modeling_optbert.py'  # computes uneven widths; no MXNet in it
 DROPOUT = 0.1  # of fine-tuning, BERT's
 LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokenizer
+# A capital sigma at the end of a word, as `str.lower` finds it: after a letter with a case and before none.
+# Marks, and signs such as an apostrophe, are skipped.
+_CASED, _SKIPPED = '[\\p{Lu}\\p{Ll}\\p{Lt}]', "[\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:·’‘․‧]"
+_FINAL_SIGMA = f'(?<={_CASED}|{_CASED}{_SKIPPED}|{_CASED}{_SKIPPED}{_SKIPPED})Σ(?!{_SKIPPED}*{_CASED})'
+_PRIVATE = '[\ue000-\uf8ff\U000f0000-\U000ffffd\U00100000-\U0010fffd]'
+_NO_CHARACTER = '\uffff'  # in no vocabulary
 SPECIAL = {
     'unk_token': '[UNK]',
     'sep_token': '[SEP]',
@@ -143,13 +149,7 @@ def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> Dict[str, Any]
         'truncation': None,
         'padding': None,
         'added_tokens': [{'id': i, 'content': token, **marks} for i, token in special],
-        'normalizer': {
-            'type': 'BertNormalizer',
-            'clean_text': True,
-            'handle_chinese_chars': True,
-            'strip_accents': lower_case,
-            'lowercase': lower_case,
-        },
+        'normalizer': _normalizer(lower_case),
         'pre_tokenizer': {'type': 'BertPreTokenizer'},
         'post_processor': {
             'type': 'TemplateProcessing',
@@ -168,6 +168,29 @@ def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> Dict[str, Any]
             'vocab': ids,
         },
     }
+
+
+def _normalizer(lower_case: bool) -> Dict[str, Any]:
+    """BERT's normalizer.
+
+    That of `tokenizers` treats two things otherwise than Python does when it takes capitals away: it makes no
+    final sigma, and it drops characters of private use instead of keeping them in their words, which are
+    [UNK] then. Both are done before it. Left are some characters of Unicode 9 and later.
+    """
+    bert = {
+        'type': 'BertNormalizer',
+        'clean_text': True,
+        'handle_chinese_chars': True,
+        'strip_accents': lower_case,
+        'lowercase': lower_case,
+    }
+    if not lower_case:
+        return bert
+    changes = [
+        {'type': 'Replace', 'pattern': {'Regex': pattern}, 'content': content}
+        for pattern, content in ((_FINAL_SIGMA, 'ς'), (_PRIVATE, _NO_CHARACTER))
+    ]
+    return {'type': 'Sequence', 'normalizers': [*changes, bert]}
 
 
 def tokenizer_files(tokens: Sequence[str], *, lower_case: bool, max_length: int) -> Dict[str, bytes]:

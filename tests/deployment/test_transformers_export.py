@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from helpers.commands import call
 from helpers.tiny import TOKENS, network, random_alphas, saved_model, write_saved_model
+from hypothesis import example, given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
@@ -18,7 +20,7 @@ from gluon_optbert.deployment.export import NotEqual, UntrainedHeads
 from gluon_optbert.deployment.hub_files import bert_config, is_plain, tokenizer_json
 from gluon_optbert.deployment.transformers_export import export_transformers
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.text.vocabulary import make_tokenizer, vocabulary_of
+from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, make_tokenizer, vocabulary_of
 
 SENTENCES = ['a b. c', 'Fine FILM', 'naïve Éclair', 'tab\tand\nline', 'x' * 150, 'y' * 201, '中文 a', '']
 
@@ -63,6 +65,15 @@ def test_the_tokenizer_gives_the_ids_of_this_package(cased):
         cls, *ids, sep = tokenizer.encode(sentence).ids
         assert (tokens[cls], tokens[sep]) == ('[CLS]', '[SEP]')
         assert ids == tokenize(sentence), sentence
+
+
+@given(text=st.text(alphabet="ΑΣςσοδaBé \n'.:-’\u0301\u00ad\ue000\U000f0000,中", max_size=12))
+@example("ΟΔΟΣ Σ ΑΣ. ΑΣ'Α")
+def test_capitals_are_taken_away_as_in_this_package(text):
+    letters = "ασςοδabe.:'-’,中"
+    tokens = [*SPECIAL_TOKENS, *letters, *('##' + letter for letter in letters)]
+    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(tokens, lower_case=True)))
+    assert tokenizer.encode(text).ids[1:-1] == make_tokenizer(vocabulary_of(tokens), cased=False)(text)
 
 
 @pytest.mark.parametrize(
