@@ -10,6 +10,7 @@ import numpy as np
 from mxnet import autograd
 from scipy.stats import spearmanr
 
+from ..network.layerwise import context_of
 from ..network.model import OptBERTModel
 from ..network.running import INPUTS, feed_of
 from ..network.saved_model import SavedModel, read_model
