@@ -23,7 +23,7 @@ from gluon_optbert.deployment.description import PARAMETERS, PRECISIONS, SYMBOL,
 from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.deployment.export import export, relative_difference
 from gluon_optbert.deployment.instances import Instance, read_instances
-from gluon_optbert.deployment.onnx_export import ONNX
+from gluon_optbert.deployment.onnx_names import ONNX
 from gluon_optbert.deployment.text_features import Encoder
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import TOKEN_INPUTS, random_feed

@@ -7,11 +7,11 @@ from typing import Any, Dict, FrozenSet, List, Optional
 from .. import export, read_model
 from ..cutting.shrink import without_gates
 from ..deployment.description import PRECISIONS, SYMBOL
-from ..deployment.export import UntrainedHeads, kind_of, untrained_parts
+from ..deployment.export import ONNX_DIFFERENCES, UntrainedHeads, kind_of, untrained_parts
 from ..deployment.inference import KINDS
 from ..deployment.instances import Instance, read_instances
 from ..deployment.measures import described
-from ..deployment.onnx_export import NAMES
+from ..deployment.onnx_names import NAMES, ONNX
 from ..deployment.quantize import METHODS
 from ..deployment.transformers_export import export_transformers
 from ..deployment.verification import read_alphas
@@ -24,7 +24,7 @@ from ..tasks.task import known_head
 from .starting import command, line, what_to_export
 
 FORMATS: Dict[str, FrozenSet[str]] = {
-    'mxnet': frozenset({'precision', 'calibrate', 'labelled', 'onnx'}),
+    'mxnet': frozenset({'precision', 'calibrate', 'labelled', 'onnx', 'inputs'}),
     'transformers': frozenset(),
 }  # what can be written, and the fields below that not every format has
 
@@ -66,7 +66,9 @@ class ExportRecipe:
         "header, as GLUE's dev.tsv; SQuAD's JSON; or on each line text, tab, label",
         None,
     )
-    onnx: bool = option('also write model.onnx; float32 only', False)
+    onnx: bool = option(
+        'also write model.onnx, in float32 or int8, and in int8 model_dynamic.onnx as well', False
+    )
     inputs: str = option(
         'names of inputs and outputs in model.onnx. transformers: input_ids, attention_mask, token_type_ids '
         'to last_hidden_state and so on; gluon: those of the network for MXNet',
@@ -84,8 +86,8 @@ class ExportRecipe:
             problems.append('--calibrate FILE goes with --precision int8, and int8 with it')
         if self.calibration_lines < 1:
             problems.append(f'calibration_lines must be at least 1, found {self.calibration_lines}')
-        if self.onnx and self.precision != 'float32':
-            problems.append('--onnx goes with --precision float32')
+        if self.onnx and self.precision == 'bfloat16':
+            problems.append('--onnx goes with --precision float32 or int8')
         every = frozenset.union(*FORMATS.values())
         for field in dataclasses.fields(self):
             absent = every - FORMATS.get(self.format, every)
@@ -102,8 +104,10 @@ def say(measured: Dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> Non
             f'{name}: largest difference {difference:.1e} of its largest value, for random tokens, loaded '
             'again by plain MXNet'
         )
-    for name, difference in measured.get('onnx_relative_difference', {}).items():
-        print(f'{name}: largest difference {difference:.1e} of its largest value, in ONNX')
+    for file, key in ONNX_DIFFERENCES.items():
+        where = 'in ONNX' if file == ONNX else f'in {file}'
+        for name, difference in measured.get(key, {}).items():
+            print(f'{name}: largest difference {difference:.1e} of its largest value, {where}')
     if 'agreement' in measured:
         kind = 'calibration' if recipe.calibrate else 'labelled'
         print(

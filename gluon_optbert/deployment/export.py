@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
-import numpy as np
 
 from ..architecture.parameters import PARTS
 from ..cutting.shrink import without_gates
 from ..network.model import OptBERTModel, build
 from ..network.precision import need_bfloat16
-from ..network.running import TOKEN_INPUTS, feed_of, random_feed, run
+from ..network.running import random_feed, run
 from ..network.saved_model import SavedModel
 from ..runs.arrays import BFLOAT16
 from ..runs.failures import RunFailed
 from ..runs.lock import locked
 from ..runs.staging import new_directory
-from ..tasks.features import sorted_batches
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
 from .description import Deployment, vouch
@@ -30,13 +28,14 @@ from .directory import import_symbol, symbol_of, table_of, write_deployment
 from .inference import KINDS, inference_parameters, inference_symbol, widened
 from .instances import Instance
 from .measures import measured_on_texts
-from .onnx_export import NAMES, ONNX, network_outputs, onnx_entry, onnx_feed, onnx_model, run_onnx, write_onnx
+from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, relative_difference, write_onnx_files
+from .onnx_names import DYNAMIC, NAMES, ONNX
 from .predictor import Predictor
 from .quantize import calibrate, int8_parameters
 from .text_features import Encoder
 
+ONNX_DIFFERENCES = {ONNX: 'onnx_relative_difference', DYNAMIC: 'onnx_dynamic_relative_difference'}
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
-_CALIBRATION_BATCH = 8  # instances
 
 
 class NotEqual(RunFailed):
@@ -45,15 +44,6 @@ class NotEqual(RunFailed):
 
 class UntrainedHeads(ValueError):
     """The heads that an export would compute are random."""
-
-
-def relative_difference(outputs: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest difference between two arrays over the largest magnitude of the second; inf if one is not
-    finite.
-    """
-    if outputs.shape != wanted.shape or not (np.isfinite(outputs).all() and np.isfinite(wanted).all()):
-        return float('inf')
-    return float(np.abs(outputs - wanted).max() / max(float(np.abs(wanted).max()), 1e-30))
 
 
 def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:
@@ -105,9 +95,9 @@ def export(
     labelled : sequence of Instance
         Test instances for the score of the export and of the float32 network.
     onnx : bool
-        Whether to write ``model.onnx`` too, in float32.
+        Whether to write ``model.onnx`` too, in float32 or int8, and in int8 ``model_dynamic.onnx``.
     inputs : str
-        The names of its inputs and outputs, one of `onnx_export.NAMES`.
+        The names of the ONNX files' inputs and outputs, one of `onnx_names.NAMES`.
 
     Returns
     -------
@@ -138,12 +128,17 @@ def export(
         most = TOLERANCE if precision == 'float32' else 1e30
         _refuse(measured['relative_difference'], most, f'{output}: the export')
         if onnx:
-            arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
-            write_onnx(staged / ONNX, onnx_model(saved.architecture, kind, saved.head, arrays, inputs))
-            entry = onnx_entry(kind, saved.head, 'float32', inputs)
-            deployment = dataclasses.replace(deployment, onnx={ONNX: entry})
-            measured['onnx_relative_difference'] = _compare_onnx(staged / ONNX, network, deployment)
-            _refuse(measured['onnx_relative_difference'], TOLERANCE, f'{output}: the ONNX file')
+            ranges = None
+            if precision == 'int8':
+                feeds = calibration_feeds(Encoder(deployment).features(calibration))
+                ranges = onnx_ranges(saved, kind, feeds, method)
+            deployment = dataclasses.replace(
+                deployment, onnx=write_onnx_files(staged, saved, kind, inputs, ranges)
+            )
+            for name, entry in deployment.onnx.items():
+                differences = compare_onnx(staged / name, entry, network, saved, kind)
+                measured[ONNX_DIFFERENCES[name]] = differences
+                _refuse(differences, most, f'{output}: {name}')
         if calibration or labelled:
             measured.update(
                 measured_on_texts(
@@ -192,8 +187,7 @@ def _prepared(
     plain = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
     if precision == 'int8':
         symbol = inference_symbol(saved.architecture, kind, saved.head, precision='int8')
-        batches = sorted_batches(Encoder(deployment).features(calibration), _CALIBRATION_BATCH)
-        feeds = [feed_of(batch, TOKEN_INPUTS) for batch in batches]
+        feeds = calibration_feeds(Encoder(deployment).features(calibration))
         ranges = calibrate(symbol, plain, table_of(deployment), feeds, method)
         deployment = dataclasses.replace(deployment, calibration=ranges)
         return deployment, int8_parameters(symbol_of(deployment), plain, deployment.calibration)
@@ -234,24 +228,6 @@ def _compare(directory: Path, network: OptBERTModel, deployment: Deployment) -> 
             differences, run(loaded, feed, deployment.inputs), run(network, feed, deployment.inputs)
         ):
             differences[name] = max(differences[name], relative_difference(output, wanted))
-    return differences
-
-
-def _compare_onnx(path: Path, network: OptBERTModel, deployment: Deployment) -> Dict[str, float]:
-    """The largest relative differences between a network and its ONNX file, as ONNX's reference
-    implementation runs it. Tokens of padding are left out.
-    """
-    feed = random_feed(deployment.architecture, batch=2, length=min(6, deployment.architecture.max_length))
-    names = list(deployment.onnx[path.name]['inputs'])
-    inputs = onnx_feed(feed, names)
-    outputs = network_outputs(run_onnx(path, inputs), feed)
-    valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
-    differences = {}
-    for (name, shape), wanted in zip(deployment.outputs.items(), run(network, feed, deployment.inputs)):
-        output = outputs[name]
-        if shape[1] == 'length':
-            output, wanted = output[valid], wanted[valid]
-        differences[name] = relative_difference(output, wanted)
     return differences
 
 

@@ -1,8 +1,5 @@
 """The network of an export as an ONNX file, written node by node from the architecture.
 
-Inputs and outputs have the names of Transformers, or on request those of the export for MXNet. See
-`onnx_inputs` and `onnx_outputs`.
-
 MXNet's own exporter passes every number through a Python list, which takes minutes for BERT-base. It also
 lists the weights among the inputs, and readers do not fold inputs. Here the weights are raw bytes, the ids
 are int64, and the operators have the order that ONNX Runtime and OpenVINO can fuse."""
@@ -10,7 +7,7 @@ are int64, and the operators have the order that ONNX Runtime and OpenVINO can f
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -20,124 +17,38 @@ from .. import __version__
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
 from ..network.attention import MASKED_SCORE
-from ..network.running import INPUTS
-from .inference import inputs_of, outputs_of
+from .onnx_names import onnx_inputs, onnx_outputs
 
-ONNX = 'model.onnx'
-NAMES = ('transformers', 'gluon')
-TRANSFORMERS_INPUTS = ('input_ids', 'attention_mask', 'token_type_ids')
-_TRANSFORMERS_OUTPUTS = {
-    'encoded': 'last_hidden_state',
-    'pooled': 'pooler_output',
-    'next_sentence_scores': 'seq_relationship_logits',
-    'masked_scores': 'prediction_logits',  # of every token, not of the masked ones alone
-    'scores': 'logits',
-}
+_QUANTISING_OPSET = 19  # the first whose QuantizeLinear ONNX itself can compute; it means the same as in 17
 OPSET, IR_VERSION = 17, 8  # 17 has LayerNormalization; readers since 2022 support both
 
 
-def onnx_inputs(kind: str, names: str = 'transformers') -> Dict[str, Tuple]:
-    """The shapes of an ONNX file's inputs by name; all are int64.
-
-    Parameters
-    ----------
-    kind : str
-        One of `inference.KINDS`.
-    names : str
-        One of `NAMES`. ``transformers``: an attention mask says which tokens are padding, wherever it is.
-        ``gluon``: ``valid_length`` counts the tokens before the padding.
-    """
-    if names == 'transformers':
-        return dict.fromkeys(TRANSFORMERS_INPUTS, ('batch', 'length'))
-    return {name: INPUTS[name] for name in inputs_of(kind)}
-
-
-def onnx_outputs(kind: str, head: Head, names: str = 'transformers') -> Dict[str, Tuple]:
-    """The shapes of an ONNX file's outputs by name; all are float32.
-
-    With the names of Transformers, the encoded tokens are not set to zero at padding, and the scores of a
-    question's answer are two outputs.
-    """
-    shapes = outputs_of(kind, head)
-    if names == 'gluon':
-        return shapes
-    if kind == 'task' and not head.pooled:
-        return dict.fromkeys(('start_logits', 'end_logits'), ('batch', 'length'))
-    shapes = {_TRANSFORMERS_OUTPUTS[name]: shape for name, shape in shapes.items()}
-    if kind == 'pretraining':
-        shapes['prediction_logits'] = ('batch', 'length', 'vocab_size')
-    return shapes
-
-
-def onnx_feed(feed: Mapping[str, np.ndarray], names: Sequence[str]) -> Dict[str, np.ndarray]:
-    """The inputs of an ONNX file, by its names, from those of a network with padding at the end."""
-    length = np.shape(feed['input_ids'])[1]
-    valid = np.asarray(feed['valid_length'])
-    every = {
-        **feed,
-        'token_type_ids': feed['token_types'],
-        'attention_mask': np.arange(length) < valid[:, np.newaxis],
-    }
-    return {name: np.asarray(every[name], dtype=np.int64) for name in names}
-
-
-def network_outputs(
-    outputs: Mapping[str, np.ndarray], feed: Mapping[str, np.ndarray]
-) -> Dict[str, np.ndarray]:
-    """The outputs of an ONNX file by the names of `outputs_of`, whatever names the file has.
-
-    Parameters
-    ----------
-    outputs : mapping of name to np.ndarray
-    feed : mapping of input name to np.ndarray
-        What the network would read. Masked positions are needed for the scores of pre-training only.
-    """
-    named = dict(outputs)
-    if 'start_logits' in named:
-        named['scores'] = np.stack([named.pop('start_logits'), named.pop('end_logits')], axis=-1)
-    if 'prediction_logits' in named:
-        places = np.asarray(feed['masked_positions'], dtype=np.int64)[:, :, np.newaxis]
-        named['masked_scores'] = np.take_along_axis(named.pop('prediction_logits'), places, axis=1)
-    theirs = {theirs: ours for ours, theirs in _TRANSFORMERS_OUTPUTS.items()}
-    return {theirs.get(name, name): value for name, value in named.items()}
-
-
-def onnx_entry(kind: str, head: Head, precision: str, names: str) -> Dict[str, Any]:
-    """What a manifest says of an ONNX file: ``inputs`` and ``outputs`` with their shapes and types in the
-    order of the file, ``precision`` (``float32``, ``int8`` or ``int8 dynamic``), and ``names``.
-    """
-    inputs, outputs = onnx_inputs(kind, names), onnx_outputs(kind, head, names)
-    return {
-        'inputs': {name: {'shape': shape, 'dtype': 'int64'} for name, shape in inputs.items()},
-        'outputs': {name: {'shape': shape, 'dtype': 'float32'} for name, shape in outputs.items()},
-        'precision': precision,
-        'names': names,
-    }
-
-
-class _Graph:
+class Graph:
     """The nodes and constants of a graph; most methods add nodes and return a tensor's name.
 
     Tensors are batch-major, (batch, length, units).
     """
 
     def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str):
-        self._architecture, self._arrays = architecture, arrays
+        self._architecture, self.arrays = architecture, arrays
         self._gluon, self._valid = names == 'gluon', ''
         self.nodes: List[Any] = []
         self.initializers: Dict[str, Any] = {}
 
-    def node(self, operator: str, *inputs: str, output: str = '', **attributes: Any) -> str:
-        """Add a node with one output."""
+    def node(
+        self, operator: str, *inputs: str, output: str = '', more: Sequence[str] = (), **attributes: Any
+    ) -> str:
+        """Add a node, and give the name of its output; the names of more outputs end in `more`."""
         output = output or f'{operator}_{len(self.nodes)}'
-        self.nodes.append(helper.make_node(operator, list(inputs), [output], name=output, **attributes))
+        outputs = [output, *(f'{output}_{name}' for name in more)]
+        self.nodes.append(helper.make_node(operator, list(inputs), outputs, name=output, **attributes))
         return output
 
     def constant(self, value: Any, kind: Any = np.float32) -> str:
         """A number or a short list of them, stored once."""
         array = np.array(value, dtype=kind)
         name = f'constant_{array.dtype}_' + '_'.join(map(str, array.reshape(-1).tolist())) + f'_{array.ndim}d'
-        return self._stored(name, array)
+        return self.stored(name, array)
 
     def integers(self, *values: int) -> str:
         """A list of integers."""
@@ -145,18 +56,26 @@ class _Graph:
 
     def parameter(self, name: str, *, transposed: bool = False) -> str:
         """A parameter of the network; the right factor of a product is stored transposed."""
-        array = self._arrays[name]
-        return self._stored(name, np.ascontiguousarray(array.T) if transposed else array)
+        array = self.arrays[name]
+        return self.stored(name, np.ascontiguousarray(array.T) if transposed else array)
 
-    def _stored(self, name: str, array: np.ndarray) -> str:
+    def stored(self, name: str, array: np.ndarray) -> str:
+        """An array, stored once under this name."""
         if name not in self.initializers:
             self.initializers[name] = numpy_helper.from_array(array, name)
         return name
 
+    def product(self, data: str, name: str) -> str:
+        """A matrix product over the last axis; the weight is `name`.weight."""
+        return self.node('MatMul', data, self.parameter(name + '.weight', transposed=True))
+
     def dense(self, data: str, name: str, output: str = '') -> str:
         """A matrix product over the last axis plus a bias."""
-        product = self.node('MatMul', data, self.parameter(name + '.weight', transposed=True))
-        return self.node('Add', product, self.parameter(name + '.bias'), output=output)
+        return self.node('Add', self.product(data, name), self.parameter(name + '.bias'), output=output)
+
+    def projected(self, data: str, name: str) -> str:
+        """The queries, keys or values of all heads, shape (batch, length, heads * width)."""
+        return self.dense(data, name)
 
     def norm(self, data: str, name: str, output: str = '') -> str:
         """LayerNorm over the last axis."""
@@ -216,7 +135,7 @@ class _Graph:
         """One layer; `mask` is added to the scores, shape (batch, 1, 1, length)."""
 
         def heads(name: str, width: int, axes: Sequence[int]) -> str:
-            data = self.dense(stream, f'{cell}attention_cell.proj_{name}')
+            data = self.projected(stream, f'{cell}attention_cell.proj_{name}')
             return self.node(
                 'Transpose', self.node('Reshape', data, self.integers(0, 0, dims.a, width)), perm=list(axes)
             )
@@ -290,6 +209,7 @@ def onnx_model(
     head: Head,
     arrays: Mapping[str, np.ndarray],
     names: str = 'transformers',
+    writer: Callable[..., Any] = Graph,
 ) -> onnx.ModelProto:
     """The network in ONNX, for any batch and length; ids are int64.
 
@@ -302,9 +222,11 @@ def onnx_model(
     arrays : mapping of name to np.ndarray
         As `inference_parameters` gives them.
     names : str
-        Of the inputs and outputs, one of `NAMES`.
+        Of the inputs and outputs, one of `onnx_names.NAMES`.
+    writer : callable
+        Gives the `Graph` for the architecture, the arrays and the names; it decides how products are written.
     """
-    graph = _Graph(architecture, arrays, names)
+    graph = writer(architecture, arrays, names)
     shapes = onnx_outputs(kind, head, names)
     stream, mask = graph.embed(), graph.mask()
     last = len(architecture.layers) - 1
@@ -342,6 +264,9 @@ def run_onnx(path: Path, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray
     """The outputs of a file by name, from ONNX's slow reference implementation."""
     from onnx.reference import ReferenceEvaluator  # it imports every operator, so only a caller pays for it
 
-    evaluator = ReferenceEvaluator(str(path))
+    model = onnx.load(str(path))
+    if any(node.op_type == 'QuantizeLinear' for node in model.graph.node):
+        model.opset_import[0].version = _QUANTISING_OPSET
+    evaluator = ReferenceEvaluator(model)
     inputs = {name: np.asarray(feed[name], dtype=np.int64) for name in evaluator.input_names}
     return dict(zip(evaluator.output_names, evaluator.run(None, inputs)))

@@ -8,9 +8,10 @@ products with a GELU, values stay in eight bits. The passes over the graph are t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -85,10 +86,36 @@ def calibrate(
     ValueError
         If there is no batch, or a value is not finite.
     """
+    fused, _, outputs = _graph(symbol, table)
+    with watching(fused, outputs, arrays, feeds, method) as (batches, count):
+        ranges = _ranges(outputs, batches())
+        if method == 'naive':
+            return ranges
+        largest = {name: max(-low, high, 1e-8) for name, (low, high) in ranges.items()}
+        counts = histograms(largest, batches())
+        for name in outputs:
+            ranges[name] = least_divergence(counts[name], largest[name])
+            count()
+    return ranges
+
+
+@contextlib.contextmanager
+def watching(
+    symbol: mx.sym.Symbol,
+    outputs: Sequence[str],
+    arrays: Mapping[str, np.ndarray],
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    method: str,
+) -> Iterator[Tuple[Callable[[], Iterator[Iterable[Tuple[str, np.ndarray]]]], Callable[[], None]]]:
+    """Internal outputs of a network, watched while it reads text, with the progress of a method of `METHODS`.
+
+    Gives a function that iterates over batches of (name, values), to be used once for ``naive`` and twice for
+    ``entropy``, and one to call for every output whose range is chosen. The other arguments and the errors
+    are those of `calibrate`.
+    """
     if not feeds:
         raise ValueError('calibration: no text; give a file with a line or more')
-    fused, _, outputs = _graph(symbol, table)
-    internals = fused.get_internals()
+    internals = symbol.get_internals()
     watched = mx.sym.Group([internals[name] for name in outputs])
     inputs = [name for name in watched.list_inputs() if name in feeds[0]]
     block = mx.gluon.SymbolBlock(watched, [mx.sym.var(name, dtype='float32') for name in inputs])
@@ -103,15 +130,7 @@ def calibrate(
                 yield zip(outputs, run(block, feed, inputs))
                 count()
 
-        ranges = _ranges(outputs, batches())
-        if method == 'naive':
-            return ranges
-        largest = {name: max(-low, high, 1e-8) for name, (low, high) in ranges.items()}
-        histograms = _histograms(largest, batches())
-        for name in outputs:
-            ranges[name] = _least_divergence(histograms[name], largest[name])
-            count()
-    return ranges
+        yield batches, count
 
 
 def _ranges(
@@ -123,13 +142,18 @@ def _ranges(
         for name, values in batch:
             low, high = ranges[name]
             ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
-    wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
-    if wrong:
-        raise ValueError(f'calibration: {", ".join(wrong)} not finite; the model is broken')
+    check_finite(ranges)
     return ranges
 
 
-def _histograms(
+def check_finite(ranges: Mapping[str, Any]) -> None:
+    """Raise ValueError, with the names, if an end of a range is not finite."""
+    wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
+    if wrong:
+        raise ValueError(f'calibration: {", ".join(wrong)} not finite; the model is broken')
+
+
+def histograms(
     largest: Mapping[str, float], batches: Iterable[Iterable[Tuple[str, np.ndarray]]]
 ) -> Dict[str, np.ndarray]:
     """How many values of every output fall into each bin between minus and plus its largest one."""
@@ -140,7 +164,7 @@ def _histograms(
     return counts
 
 
-def _least_divergence(counts: np.ndarray, largest: float) -> Tuple[float, float]:
+def least_divergence(counts: np.ndarray, largest: float) -> Tuple[float, float]:
     """The symmetric range that loses least of a histogram over [-largest, largest] in eight bits."""
     edges = np.linspace(-largest, largest, len(counts) + 1)
     threshold, _ = mx.nd.contrib.calibrate_entropy(

@@ -362,7 +362,7 @@ def test_the_manifest_lists_inputs_and_outputs_of_the_onnx_file(tmp_path, names)
         (['--precision', 'int8'], '--calibrate'),
         (['--calibrate', 'text'], '--calibrate'),
         (['--precision', 'int4'], 'precision'),
-        (['--onnx', '--precision', 'bfloat16'], '--onnx'),
+        (['--onnx', '--precision', 'bfloat16'], 'float32 or int8'),
         (['--head', 'task'], 'encoder or pretraining'),
     ],
 )

@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.deployment.inference import inference_parameters
 from gluon_optbert.deployment.onnx_check import check_onnx
-from gluon_optbert.deployment.onnx_export import NAMES, onnx_inputs, onnx_model, onnx_outputs
+from gluon_optbert.deployment.onnx_export import onnx_model
+from gluon_optbert.deployment.onnx_names import NAMES, onnx_inputs, onnx_outputs
 from gluon_optbert.deployment.onnx_wire import read_graph
 from gluon_optbert.network.model import build, read_parameters
 

@@ -16,7 +16,7 @@ from gluon_optbert.deployment.inference import (
     inference_table,
     inputs_of,
 )
-from gluon_optbert.deployment.quantize import _least_divergence, calibrate, int8_parameters, int8_symbol
+from gluon_optbert.deployment.quantize import calibrate, int8_parameters, int8_symbol, least_divergence
 from gluon_optbert.network import running
 from gluon_optbert.network.model import build, read_parameters
 
@@ -88,7 +88,7 @@ def test_ranges_of_another_network_are_refused(quantised):
 
 def test_entropy_cuts_a_lonely_outlier_off():
     values = np.append(np.random.RandomState(0).standard_normal(99999) * 10, 100)
-    low, high = _least_divergence(np.histogram(values, bins=8001, range=(-100, 100))[0], 100.0)
+    low, high = least_divergence(np.histogram(values, bins=8001, range=(-100, 100))[0], 100.0)
     assert low == -high and 30 < high < 60
 
 
