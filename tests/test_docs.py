@@ -237,7 +237,7 @@ def example(name, number, place, monkeypatch):
 def test_every_python_example_is_run_here():
     counts = {page.name: len(code_of(page, 'python')) for page in PAGES}
     assert {name: count for name, count in counts.items() if count} == {
-        'exports.md': 4,
+        'exports.md': 5,
         'extending.md': 4,
         'pruning.md': 1,
         'text_to_shards.md': 1,
@@ -262,15 +262,20 @@ def test_the_predictor_of_the_example_gives_labels(place, monkeypatch, capsys):
     assert prediction.label in ('no', 'yes') and sum(prediction.probabilities.values()) == pytest.approx(1)
 
 
+def test_the_example_of_engines_names_one(place, monkeypatch, capsys):
+    example('exports.md', 1, place, monkeypatch)
+    assert capsys.readouterr().out.startswith('mxnet 1.9.1 in float32 ')
+
+
 def test_the_embeddings_of_the_example_have_the_length_one(place, monkeypatch, capsys):
-    embeddings = example('exports.md', 1, place, monkeypatch)['embeddings']
+    embeddings = example('exports.md', 2, place, monkeypatch)['embeddings']
     assert len(embeddings) == 3 and len(capsys.readouterr().out.splitlines()) == 3
     np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-5)
 
 
 @pytest.mark.filterwarnings('ignore:Cannot decide type')  # as the page says
 def test_the_examples_in_python_c_and_onnx_compute_the_same(place, monkeypatch):
-    plain, onnx = (example('exports.md', number, place, monkeypatch) for number in (2, 3))
+    plain, onnx = (example('exports.md', number, place, monkeypatch) for number in (3, 4))
     wanted = plain['encoded'].asnumpy()
     assert wanted.shape[:2] == (1, 4) and np.abs(wanted).max() > 0.1
     np.testing.assert_allclose(onnx['encoded'], wanted, atol=1e-5)  # float32, sums in another order

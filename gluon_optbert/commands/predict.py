@@ -10,6 +10,7 @@ import dataclasses
 import io
 import itertools
 import json
+import sys
 from pathlib import Path
 from typing import Iterator, List, Optional
 
@@ -17,7 +18,9 @@ import numpy as np
 
 from .. import Predictor
 from ..deployment.description import SYMBOL
+from ..deployment.engines import ENGINES
 from ..deployment.instances import FORMATS, Instance, stream_instances
+from ..deployment.onnx_names import ONNX
 from ..deployment.predictions import record
 from ..deployment.predictor import POOLINGS
 from ..runs.command_line import parse
@@ -38,6 +41,22 @@ class PredictRecipe:
         'and lines for standard input',
         None,
         choices=FORMATS,
+    )
+    engine: Optional[str] = option(
+        'library that runs the network: onnxruntime and openvino read model.onnx. By default onnxruntime '
+        'if it is installed and there is that file, else mxnet',
+        None,
+        choices=ENGINES,
+    )
+    precision: Optional[str] = option(
+        'bfloat16, for openvino on a processor that has it; by default that of the export',
+        None,
+        choices=('float32', 'bfloat16'),
+    )
+    threads: Optional[int] = option(
+        'number of threads; by default one for each core that this process may use and no other program uses '
+        'now',
+        None,
     )
     batch_size: int = option('sequences in a batch', 32)
     ahead: int = option(
@@ -67,8 +86,8 @@ class PredictRecipe:
         """What is out of range."""
         return [
             f'{name} must be at least 1, found {getattr(self, name)}'
-            for name in ('batch_size', 'ahead')
-            if getattr(self, name) < 1
+            for name in ('batch_size', 'ahead', 'threads')
+            if getattr(self, name) is not None and getattr(self, name) < 1
         ]
 
 
@@ -107,11 +126,18 @@ def main(argv=None):
     """Predict, text by text."""
     example = line('optbert-predict', 'deploy', '--input', 'sentences.txt')
     recipe = parse(PredictRecipe, argv, description=__doc__, positional='deployment', example=example)
-    if not (recipe.deployment / SYMBOL).is_file():
+    if not any((recipe.deployment / name).is_file() for name in (SYMBOL, ONNX)):
         remedy = what_to_export(recipe.deployment)
         if remedy is not None:
             raise ValueError(remedy)
-    predictor = Predictor(recipe.deployment, null_threshold=recipe.null_threshold)
+    predictor = Predictor(
+        recipe.deployment,
+        engine=recipe.engine,
+        threads=recipe.threads,
+        precision=recipe.precision,
+        null_threshold=recipe.null_threshold,
+    )
+    print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)
     if recipe.embed is not None:
         embed(recipe, predictor, recipe.embed)
         return

@@ -10,7 +10,7 @@ import abc
 import importlib.util
 import threading
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from ..runs.failures import NotInstalled
 from ..runs.processors import bfloat16_is_native
 from ..runs.threads import ThreadChoice, threads_to_predict
 from .description import Deployment
-from .onnx_names import ONNX, network_outputs, onnx_feed
+from .onnx_check import check_onnx
+from .onnx_names import NAMES, ONNX, network_outputs, onnx_feed, onnx_inputs, onnx_outputs
 
 ENGINES = ('onnxruntime', 'openvino', 'mxnet')
 
@@ -34,13 +35,14 @@ class Engine(abc.ABC):
         Of the library.
     precision : str
         What it computes in.
-    threads : int
+    choice : ThreadChoice
+        How many threads it has, and why.
     """
 
-    name = ''
-    version = ''
-    precision = 'float32'
-    threads = 1
+    name: str
+    version: str
+    precision: str
+    choice: ThreadChoice
 
     def __str__(self) -> str:
         return f'{self.name} {self.version} in {self.precision}'
@@ -78,7 +80,7 @@ class OnnxRuntime(Engine):
         )
         self._inputs = inputs
         self._outputs = [output.name for output in self._session.get_outputs()]
-        self.version, self.threads, self.precision = onnxruntime.__version__, choice.threads, precision
+        self.version, self.choice, self.precision = onnxruntime.__version__, choice, precision
 
     def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
         values = self._session.run(self._outputs, onnx_feed(feed, self._inputs))
@@ -113,7 +115,7 @@ class OpenVino(Engine):
         self._request = openvino.Core().compile_model(str(path), 'CPU', hints).create_infer_request()
         self._inputs, self._lock = inputs, threading.Lock()  # a request computes one batch at a time
         self.version = openvino.__version__.split('-')[0]
-        self.threads, self.precision = choice.threads, precision
+        self.choice, self.precision = choice, precision
 
     def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
         with self._lock:
@@ -231,13 +233,19 @@ def make_engine(
         from .mxnet_engine import load_mxnet
 
         return load_mxnet(directory, deployment, choice, stated=threads is not None)
-    path, inputs = directory / ONNX, _inputs_of_onnx(deployment)
+    path, names = directory / ONNX, _names_in(deployment)
+    inputs = list(onnx_inputs(deployment.kind, names))
+    check_onnx(path, inputs=inputs, outputs=list(onnx_outputs(deployment.kind, deployment.head, names)))
     if engine == 'openvino':
         return OpenVino(path, inputs, choice, precision)
     return OnnxRuntime(path, inputs, choice, precision)
 
 
-def _inputs_of_onnx(deployment: Deployment) -> List[str]:
-    """The names of the ONNX file's inputs; exports of earlier versions list none, and have the network's."""
-    entry: Mapping[str, Any] = deployment.onnx.get(ONNX, {})
-    return list(entry.get('inputs', deployment.inputs))
+def _names_in(deployment: Deployment) -> str:
+    """Which names the inputs and outputs of an ONNX file have, one of `NAMES`; exports of earlier versions do
+    not say it, and have the network's.
+    """
+    names = deployment.onnx[ONNX].get('names') if ONNX in deployment.onnx else 'gluon'
+    if names not in NAMES:
+        raise ValueError(f'{ONNX}: names are {names!r:.80}, wanted one of {", ".join(NAMES)}')
+    return names

@@ -9,7 +9,7 @@ from typing import Any, Dict, Mapping, Sequence
 
 import numpy as np
 
-from ..runs.threads import ThreadChoice, threads_here
+from ..runs.threads import ThreadChoice, threads_here, threads_to_predict
 from .description import Deployment
 from .engines import Engine
 
@@ -34,7 +34,8 @@ class MXNet(Engine):
         import mxnet
 
         self._block, self._inputs, self._outputs = block, list(inputs), list(outputs)
-        self.version, self.precision, self.threads = mxnet.__version__, precision, threads_here()
+        self.version, self.precision = mxnet.__version__, precision
+        self.choice = threads_to_predict(threads_here())  # which MXNet has, whatever the choice would be now
 
     def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
         from ..network.running import run

@@ -85,7 +85,9 @@ class Predictor:
     head : Head
         The task.
     engine : Engine
-        What computes, with its ``name``, ``version``, ``precision`` and ``threads``.
+        What computes, with its ``name``, ``version`` and ``precision``.
+    choice : ThreadChoice
+        How many threads it has, and why.
     threads : int
 
     Raises
@@ -128,7 +130,7 @@ class Predictor:
             )
         loaded = make_engine(directory, deployment, name, threads=threads, precision=precision)
         self._start(loaded, deployment)
-        LOG.info('%s: %s', directory, loaded)
+        LOG.info('%s: %s, %s', directory, loaded, loaded.choice)
 
     @classmethod
     def of(cls, block: Callable, deployment: Deployment) -> Predictor:
@@ -141,7 +143,7 @@ class Predictor:
         return predictor
 
     def _start(self, engine: Engine, deployment: Deployment) -> None:
-        self.engine, self.threads = engine, engine.threads
+        self.engine, self.choice, self.threads = engine, engine.choice, engine.choice.threads
         self._encoder, self._deployment = Encoder(deployment), deployment
         self.head, self._reading = deployment.head, deployment.reading
 

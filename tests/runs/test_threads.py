@@ -8,7 +8,8 @@ import sys
 import pytest
 from helpers.tiny import ROOT, environment
 
-from gluon_optbert.runs import threads
+from gluon_optbert.runs import processors, threads
+from gluon_optbert.runs.processors import physical_cores
 
 NAMES = set(threads.SETTINGS)
 UNSET = ['env', *(word for name in (*threads.SETTINGS, 'OMP_WAIT_POLICY') for word in ('-u', name))]
@@ -55,6 +56,40 @@ def test_what_the_user_has_set_stays(idle, name):
     with threads.in_environment(threads.settings()):
         assert set(os.environ) >= NAMES and os.environ[name] == '3'
     assert NAMES & set(os.environ) == {name}
+
+
+@pytest.mark.parametrize(
+    'asked, stated, others, wanted, spinning',
+    [
+        (None, None, 0, 6, True),
+        (None, None, 2, 4, True),
+        (None, None, 9, 1, False),
+        (None, '3', 2, 3, True),
+        (None, '6', 2, 6, False),
+        (2, '3', 5, 2, False),
+        (1, None, 0, 1, False),
+    ],
+)
+def test_threads_to_predict_leave_other_programs_their_processors(
+    idle, monkeypatch, asked, stated, others, wanted, spinning
+):
+    monkeypatch.setattr(threads, 'other_programs', lambda: others)
+    os.environ.update({} if stated is None else {'OMP_NUM_THREADS': stated})
+    choice = threads.threads_to_predict(asked)
+    assert (choice.threads, choice.spinning) == (wanted, spinning)
+    assert f'{wanted} thread' in str(choice) and '6 cores to use' in str(choice)
+    assert ('other programs compute' in str(choice)) == (others > 0)
+
+
+def test_threads_to_predict_are_within_the_quota_of_the_control_group(idle, monkeypatch):
+    monkeypatch.setattr(threads, 'physical_cores', physical_cores)
+    monkeypatch.setattr(processors, 'cpu_quota', lambda: 1.5)
+    assert threads.threads_to_predict().threads == 1
+
+
+def test_fewer_than_one_thread_is_refused(idle):
+    with pytest.raises(ValueError, match='at least 1, found 0'):
+        threads.threads_to_predict(0)
 
 
 def test_user_who_says_how_threads_wait_decides_it(idle):

@@ -1,0 +1,265 @@
+"""Engines: the same answers whatever library runs the network, and what is said where one is missing."""
+
+import dataclasses
+import json
+import re
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from helpers.commands import call
+from helpers.tiny import environment, network, run, saved_model, vocabulary
+from onnx import TensorProto, helper
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment import engines
+from gluon_optbert.deployment.description import read_description
+from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.onnx_names import ONNX
+from gluon_optbert.deployment.predictor import Predictor
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.runs.failures import NotInstalled
+from gluon_optbert.runs.manifest import sha256
+
+ARCHITECTURE = network((2, 3, 5, 7), (1, 4, 2, 0), max_length=24)
+HEADS = {
+    'classification': Head('classification', ('no', 'yes')),
+    'regression': Head('regression'),
+    'question_answering': Head('question_answering'),
+}
+TEXTS = ['a b c', 'd e f. g', 'j', 'k l m n o p q r s t u v w x y z a b c', '']
+QUESTIONS = [('a b', 'c d e f. g h. i j k l m n o p q r s t u v w x y z'), ('c', 'a b.'), ('d', 'a')]
+ATOL = 1e-5  # float32, sums in another order
+
+
+@pytest.fixture(scope='module')
+def exports(tmp_path_factory):
+    """An export of each head and of an encoder, with ONNX files by either names."""
+    place = tmp_path_factory.mktemp('engines')
+    models = {'encoder': saved_model(ARCHITECTURE)}
+    for kind, head in HEADS.items():
+        parameters = read_parameters(build(ARCHITECTURE, head=head, initial_std=0.5))
+        models[kind] = SavedModel(ARCHITECTURE, parameters, vocabulary(), head=head)
+    for kind, model in models.items():
+        for names in ('transformers', 'gluon'):
+            export(model, place / names / kind, onnx=True, inputs=names)
+    shutil.copytree(place / 'gluon', place / 'earlier')
+    for path in (place / 'earlier').glob('*/manifest.json'):
+        manifest = json.loads(path.read_text())
+        del manifest['onnx']
+        path.write_text(json.dumps(manifest))
+    return place
+
+
+def answers(predictor, kind):
+    """What is said of some texts, and the numbers with it."""
+    if kind == 'encoder':
+        return [], predictor.encode(TEXTS)
+    predictions = list(predictor.predict(QUESTIONS if kind == 'question_answering' else TEXTS))
+    if kind == 'regression':
+        return [], [one.value for one in predictions]
+    if kind == 'classification':
+        return [one.label for one in predictions], [list(one.probabilities.values()) for one in predictions]
+    return [(one.text, one.start, one.end) for one in predictions], [one.probability for one in predictions]
+
+
+@pytest.mark.parametrize('engine', ['onnxruntime', 'openvino'])
+@pytest.mark.parametrize('kind', ['encoder', *HEADS])
+@pytest.mark.parametrize('names', ['transformers', 'gluon', 'earlier'])
+def test_every_engine_answers_as_mxnet(exports, engine, kind, names):
+    pytest.importorskip(engine)
+    directory = exports / names / kind
+    said, numbers = answers(Predictor(directory, engine=engine), kind)
+    wanted, wanted_numbers = answers(Predictor(directory, engine='mxnet'), kind)
+    assert said == wanted
+    np.testing.assert_allclose(numbers, wanted_numbers, atol=ATOL)
+
+
+def test_engine_is_onnx_runtime_where_it_is_and_mxnet_elsewhere(exports, tmp_path, monkeypatch):
+    directory = exports / 'transformers' / 'encoder'
+    bare = tmp_path / 'bare'
+    export(saved_model(ARCHITECTURE), bare)
+    for installed, wanted, of_bare in (
+        ({'onnxruntime', 'mxnet'}, 'onnxruntime', 'mxnet'),
+        ({'onnxruntime'}, 'onnxruntime', None),
+        ({'mxnet', 'openvino'}, 'mxnet', 'mxnet'),
+        ({'openvino'}, None, None),
+    ):
+        monkeypatch.setattr(engines, 'is_installed', installed.__contains__)
+        for place, name in ((directory, wanted), (bare, of_bare)):
+            if name is None:
+                with pytest.raises(NotInstalled, match=r'pip install gluon_optbert\[(serve|cpu)\]'):
+                    engines.chosen_engine(place)
+            else:
+                assert engines.chosen_engine(place) == name
+
+
+def test_an_engine_that_cannot_be_had_says_the_way_out(exports, tmp_path, monkeypatch):
+    export(saved_model(ARCHITECTURE), tmp_path / 'bare')
+    with pytest.raises(ValueError, match='no model.onnx, which openvino reads; .* --onnx'):
+        Predictor(tmp_path / 'bare', engine='openvino')
+    with pytest.raises(ValueError, match='one of onnxruntime, openvino, mxnet'):
+        Predictor(tmp_path / 'bare', engine='tensorrt')
+    monkeypatch.setattr(engines, 'is_installed', lambda name: False)
+    with pytest.raises(NotInstalled, match=r'pip install gluon_optbert\[openvino\]'):
+        Predictor(exports / 'gluon' / 'encoder', engine='openvino')
+    with pytest.raises(FileNotFoundError, match='no such directory'):
+        Predictor(tmp_path / 'none')
+
+
+def replaced(directory, place, model):
+    """A copy of an export with another ONNX file, for which its manifest vouches."""
+    shutil.copytree(directory, place)
+    (place / ONNX).write_bytes(model.SerializeToString())
+    manifest = json.loads((place / 'manifest.json').read_text())
+    manifest['files'][ONNX] = {'bytes': (place / ONNX).stat().st_size, 'sha256': sha256(place / ONNX)}
+    (place / 'manifest.json').write_text(json.dumps(manifest))
+    return place
+
+
+def test_an_onnx_file_that_is_no_export_is_refused_before_an_engine_reads_it(exports, tmp_path):
+    pytest.importorskip('onnxruntime')
+    directory = exports / 'transformers' / 'encoder'
+    model = onnx.load(str(directory / ONNX))
+    sides = helper.make_tensor_value_info('x', TensorProto.FLOAT, [1])
+    del model.graph.output[:]
+    model.graph.output.extend([sides])
+    model.graph.node.extend([helper.make_node('RandomNormal', [], ['x'], shape=[1])])
+    with pytest.raises(ValueError, match=f'{ONNX}: not an ONNX file of this package'):
+        Predictor(replaced(directory, tmp_path / 'other', model), engine='onnxruntime')
+
+
+def test_a_changed_onnx_file_is_refused(exports, tmp_path):
+    pytest.importorskip('onnxruntime')
+    shutil.copytree(exports / 'transformers' / 'encoder', tmp_path / 'changed')
+    with open(tmp_path / 'changed' / ONNX, 'r+b') as file:
+        file.seek(200)
+        file.write(b'\xff')
+    with pytest.raises(ValueError, match='model.onnx has changed'):
+        Predictor(tmp_path / 'changed', engine='onnxruntime')
+
+
+@pytest.mark.parametrize('entry', [[], {'other.onnx': {}}, {ONNX: []}, {ONNX: {'names': 'mine'}}])
+def test_a_manifest_with_a_strange_onnx_entry_is_refused(exports, tmp_path, entry):
+    pytest.importorskip('onnxruntime')
+    shutil.copytree(exports / 'transformers' / 'encoder', tmp_path / 'strange')
+    path = tmp_path / 'strange' / 'manifest.json'
+    path.write_text(json.dumps({**json.loads(path.read_text()), 'onnx': entry or [1]}))
+    with pytest.raises(ValueError, match='onnx is|names are'):
+        Predictor(tmp_path / 'strange', engine='onnxruntime')
+
+
+@pytest.mark.parametrize(
+    'own, engine, wanted, native, computed',
+    [
+        ('float32', 'onnxruntime', None, True, 'float32'),
+        ('int8', 'openvino', None, True, 'int8'),
+        ('bfloat16', 'mxnet', None, False, 'bfloat16'),
+        ('bfloat16', 'openvino', None, True, 'bfloat16'),
+        ('bfloat16', 'openvino', None, False, 'float32'),
+        ('bfloat16', 'onnxruntime', None, True, 'float32'),
+        ('float32', 'openvino', 'bfloat16', True, 'bfloat16'),
+        ('float32', 'openvino', 'bfloat16', False, 'neither avx512_bf16'),
+        ('bfloat16', 'openvino', 'bfloat16', False, 'neither avx512_bf16'),
+        ('float32', 'onnxruntime', 'bfloat16', True, 'OpenVINO computes'),
+        ('bfloat16', 'onnxruntime', 'bfloat16', True, 'OpenVINO computes'),
+        ('int8', 'openvino', 'bfloat16', True, 'OpenVINO computes'),
+    ],
+)
+def test_the_precision_is_that_of_the_export_and_bfloat16_where_it_is_to_be_had(
+    exports, monkeypatch, own, engine, wanted, native, computed
+):
+    monkeypatch.setattr(engines, 'bfloat16_is_native', lambda: native)
+    deployment = dataclasses.replace(
+        read_description(exports / 'transformers' / 'encoder'), precision=own, calibration={}
+    )
+    if ' ' not in computed:
+        assert engines.precision_of(deployment, engine, wanted) == computed
+        return
+    with pytest.raises(ValueError, match=computed):
+        engines.precision_of(deployment, engine, wanted)
+
+
+def test_threads_that_mxnet_cannot_have_any_more_are_refused(exports):
+    with pytest.raises(ValueError, match='MXNet is loaded already'):
+        Predictor(exports / 'gluon' / 'encoder', engine='mxnet', threads=99)
+
+
+@pytest.mark.parametrize('engine', ['onnxruntime', 'mxnet'])
+def test_an_engine_has_the_threads_that_are_asked_for(exports, engine):
+    pytest.importorskip(engine)
+    lines = [
+        'import os, sys, gluon_optbert as opt',
+        f'directory = {str(exports / "gluon" / "encoder")!r}',
+        f'predictor = opt.Predictor(directory, engine={engine!r}, threads=3)',
+        'from gluon_optbert.runs.threads import threads_here',
+        'print(predictor.threads, threads_here() if "mxnet" in sys.modules else "-")',
+        'print(os.environ.get("OMP_NUM_THREADS"))',
+    ]
+    done = run('-W', 'ignore', '-c', '\n'.join(lines))
+    own = environment().get('OMP_NUM_THREADS', 'None')
+    assert done.stdout.split() == ['3', '3' if engine == 'mxnet' else '-', own]
+
+
+BLOCKED = """
+import sys
+for name in ('mxnet', 'gluonnlp', 'horovod', 'onnx', 'scipy', 'sklearn'):
+    sys.modules[name] = None
+import gluon_optbert as opt
+from gluon_optbert.commands.predict import main
+assert main([sys.argv[1], '--input', sys.argv[3], '--threads', '1']) == 0
+assert main([sys.argv[2], '--input', sys.argv[3], '--embed', sys.argv[4]]) == 0
+assert opt.Predictor(sys.argv[2]).encode(['a b']).shape == (1, 8)
+assert all(sys.modules[name] is None for name in ('mxnet', 'gluonnlp', 'horovod'))
+"""
+
+
+def test_predicting_with_an_onnx_file_imports_no_mxnet(exports, tmp_path):
+    pytest.importorskip('onnxruntime')
+    (tmp_path / 'texts').write_text('a b c\nd e\n')
+    directory = exports / 'transformers'
+    done = run(
+        '-W',
+        'ignore',
+        '-c',
+        BLOCKED,
+        directory / 'classification',
+        directory / 'encoder',
+        tmp_path / 'texts',
+        tmp_path / 'embeddings.npy',
+    )
+    assert done.returncode == 0, done.stderr
+    labels = [json.loads(line)['label'] for line in done.stdout.splitlines()[:2]]
+    wanted = Predictor(directory / 'classification', engine='mxnet').predict(['a b c', 'd e'])
+    assert labels == [one.label for one in wanted]
+    np.testing.assert_allclose(
+        np.load(tmp_path / 'embeddings.npy'),
+        Predictor(directory / 'encoder', engine='mxnet').encode(['a b c', 'd e']),
+        atol=ATOL,
+    )
+
+
+def test_predicting_without_any_engine_is_one_line(exports, tmp_path):
+    (tmp_path / 'texts').write_text('a b c\n')
+    words = [str(exports / 'gluon' / 'classification'), '--input', str(tmp_path / 'texts')]
+    program = '\n'.join(
+        [
+            'import sys',
+            'for name in ("mxnet", "gluonnlp", "onnxruntime", "openvino"): sys.modules[name] = None',
+            f'sys.argv = ["optbert-predict", *{words!r}]',
+            'from gluon_optbert.commands.predict import main',
+            'sys.exit(main())',
+        ]
+    )
+    done = run('-W', 'ignore', '-c', program)
+    assert done.returncode == 1 and done.stderr.count('\n') == 1
+    assert done.stderr.startswith('error: ONNX Runtime is not installed') and '[serve]' in done.stderr
+
+
+def test_the_command_says_what_computes(exports, tmp_path):
+    (tmp_path / 'texts').write_text('a b c\n')
+    words = [exports / 'gluon' / 'classification', '--input', tmp_path / 'texts', '--engine', 'mxnet']
+    done = call('tools/predict.py', *words)
+    assert re.search(r'engine: mxnet 1\.9\.1 in float32, \d+ threads? \(\d+ cores? to use', done.stderr)
