@@ -1,7 +1,10 @@
-"""The package `gluon_optbert`; its requirements are the pins of constraints.txt.
+"""The package `gluon_optbert`.
 
-`cpu` and `cu112` are alternatives, never both: mxnet and mxnet-cu112 install the same import package. That is
-why no MXNet is among the plain requirements.
+Whoever predicts needs little: the plain requirements and the extra `serve` are ranges, for CPython 3.9 to
+3.13 and any NumPy. Training needs MXNet, which is retired and holds NumPy and Python down: its extras have
+the pins of constraints.txt.
+
+`cpu` and `cu112` are alternatives, never both: mxnet and mxnet-cu112 install the same import package.
 
 Horovod is not an ordinary requirement: it compiles against the MXNet it finds, so MXNet and NumPy have to be
 installed before its build starts, the build must not be isolated from them, and HOROVOD_WITH_MXNET=1 and its
@@ -28,6 +31,23 @@ COMMANDS = [
     ('optbert-table', 'table'),
     ('optbert-report', 'report'),
 ]  # the programs that pip installs, and their modules in gluon_optbert/commands
+PLAIN = ['numpy>=1.21', 'psutil>=5.8', 'PyYAML>=5.4', 'tokenizers>=0.13.3', 'tqdm>=4.60']
+TRAINING = [
+    'numpy',
+    'gluonnlp',
+    'blingfire',
+    'google-crc32c',
+    'sacremoses',
+    'tokenizers',
+    'matplotlib',
+    'onnx',
+    'psutil',
+    'PyYAML',
+    'safetensors',
+    'scikit-learn',
+    'scipy',
+    'tqdm',
+]  # what comes with MXNet
 CONSTRAINTS = Path(__file__).resolve().parent / 'constraints.txt'
 
 
@@ -47,7 +67,7 @@ setup(
     version='0.1.0',
     description='optBERT on MXNet, GluonNLP and Horovod: structured pruning of BERT during pre-training',
     license='Apache-2.0',
-    python_requires='>=3.8,<3.12',
+    python_requires='>=3.8',
     packages=find_packages(include=['gluon_optbert', 'gluon_optbert.*']),
     package_data={
         'gluon_optbert': [
@@ -61,24 +81,11 @@ setup(
     entry_points={
         'console_scripts': [f'{name} = gluon_optbert.commands.{module}:main' for name, module in COMMANDS]
     },
-    install_requires=pinned(
-        'numpy',
-        'gluonnlp',
-        'blingfire',
-        'google-crc32c',
-        'sacremoses',
-        'tokenizers',
-        'matplotlib',
-        'onnx',
-        'psutil',
-        'PyYAML',
-        'safetensors',
-        'scikit-learn',
-        'scipy',
-        'tqdm',
-    ),
+    install_requires=PLAIN,
     extras_require={
-        'cpu': pinned('mxnet'),
+        'serve': ['onnxruntime>=1.16', 'fastapi>=0.110', 'markdown-it-py>=2.2', 'uvicorn>=0.23'],
+        'openvino': ['openvino>=2024.0'],
+        'cpu': pinned('mxnet', *TRAINING),
         'cu112': pinned(
             'mxnet-cu112',
             'nvidia-cublas-cu11',
@@ -90,9 +97,12 @@ setup(
             'nvidia-cusolver-cu11',
             'nvidia-nccl-cu11',
             'nvidia-nvtx-cu11',
+            *TRAINING,
         ),
         'horovod': pinned('horovod'),
         'scripts': pinned('optuna'),  # what pretrain/search_prune.py imports beside the package's own
-        'test': pinned('hypothesis', 'pytest', 'ruff', 'fastapi', 'httpx', 'markdown-it-py', 'uvicorn'),
+        'test': pinned(
+            'hypothesis', 'pytest', 'ruff', 'fastapi', 'httpx', 'markdown-it-py', 'onnxruntime', 'uvicorn'
+        ),
     },
 )

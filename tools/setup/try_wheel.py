@@ -1,6 +1,9 @@
 """Build a source distribution and a wheel from it; install the wheel into an empty environment; use it there.
 
-    python3 tools/setup/try_wheel.py [--output dist]
+    python3 tools/setup/try_wheel.py [--output dist] [--all-pythons]
+
+Then the wheel is installed with the extra `serve`, without MXNet, for the newest CPython from 3.9 to 3.13
+that there is, or for each of them. There it has to predict what MXNet predicts.
 
 Everything happens in a temporary directory, with the files that belong to the project and no others. An
 editable install would find data files that setup.py forgets; this one does not. Standard library only. Exit
@@ -18,12 +21,14 @@ import time
 import venv
 import zipfile
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 ROOT = Path(__file__).resolve().parents[2]
 # GluonNLP is compiled where it is installed: it needs Cython, a C compiler, and this setuptools.
 BUILD_TOOLS = ['pip', 'setuptools', 'wheel', 'Cython']
 WORDS = ['a', 'the', 'old', 'small', 'good', 'bad', 'bird', 'ship', 'sees', 'takes', 'and', 'under', 'light']
+SAME = 1e-5  # float32, sums in another order
+OLDEST_NUMPY = {'3.9': 'numpy==1.21.6'}
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 IMPORT = """
 import sys
@@ -34,6 +39,24 @@ for name in opt.__all__:
     getattr(opt, name)
 assert opt.resolve('optbert_88m').h and opt.LayerDims(1, 2, 3, 4)
 print(len(opt.__all__), 'names')
+"""
+ANSWERS = """
+import json, sys
+import gluon_optbert as opt
+engine, wanted = sys.argv[1], sys.argv[1] == 'mxnet'
+texts = ['the old ship is good', 'a small bird', 'bad', 'the light sees the old bad ship and takes a bird']
+names = 'deploy', 'deploy-squad', 'deploy-encoder'
+predictors = {name: opt.Predictor(name, engine=engine) for name in names}
+assert wanted or not {'mxnet', 'gluonnlp', 'horovod'} & set(sys.modules), 'predicting imports MXNet'
+labels = list(predictors['deploy'].predict(texts))
+questions = [('the bird', f'{one} and {other} under the light') for one in texts for other in texts]
+answers = list(predictors['deploy-squad'].predict(questions))
+print(json.dumps({
+    'labels': [one.label for one in labels] + [one.text for one in answers],
+    'numbers': [value for one in labels for value in one.probabilities.values()]
+    + [one.probability for one in answers]
+    + [float(value) for row in predictors['deploy-encoder'].encode(texts) for value in row],
+}))
 """
 COMMANDS = """
 import json
@@ -68,6 +91,25 @@ def call(*words: object, cwd: Path, show: bool = False) -> str:
             f'{tail}\n{Path(str(words[0])).name} {words[1]} ended with exit status {done.returncode}'
         )
     return done.stdout
+
+
+def serving_pythons() -> List[Tuple[str, str]]:
+    """The interpreters of CPython 3.9 to 3.13 that there are, the newest first, by version: on the PATH or of
+    pyenv.
+    """
+    versions = Path(os.environ.get('PYENV_ROOT', Path.home() / '.pyenv')) / 'versions'
+    pythons = []
+    for minor in range(13, 8, -1):
+        own = sorted(versions.glob(f'3.{minor}.*/bin/python3'))
+        for python in filter(None, [shutil.which(f'python3.{minor}'), *map(str, own)]):
+            program = f'import ensurepip, sys, venv; assert sys.version_info[1] == {minor}'
+            try:
+                call(python, '-c', program, cwd=ROOT)
+            except (Failed, OSError):  # a shim without an interpreter, or one without its venv module
+                continue
+            pythons.append((f'3.{minor}', python))
+            break
+    return pythons
 
 
 def project_files() -> List[str]:
@@ -211,13 +253,67 @@ class Trial:
         if len(answers) != 2 or not all('label' in answer for answer in answers):
             raise Failed(f'optbert-predict answered {said}')
 
+    def export_for_serving(self) -> None:
+        """An encoder and a network that answers questions, beside the classifier of `walk`."""
+        draw, paragraphs = random.Random(5), []
+        for number in range(24):
+            words = draw.choices(WORDS, k=12)
+            begin = len(' '.join(words[:4])) + 1
+            answer = {'text': words[4], 'answer_start': begin}
+            question = {'id': str(number), 'question': f'the {words[3]}', 'answers': [answer]}
+            paragraphs.append({'context': ' '.join(words), 'qas': [question]})
+        (self.work / 'squad').mkdir()
+        for part in ('train', 'dev'):
+            content = {'version': '1.1', 'data': [{'title': 'words', 'paragraphs': paragraphs}]}
+            (self.work / 'squad' / f'{part}-v1.1.json').write_text(json.dumps(content), encoding='utf-8')
+        words = ['--model', 'pruned/round-1/model', '--data', 'squad', '--output', 'read', '--seeds', 1]
+        words += ['--max-length', 24, '--max-question', 6, '--stride', 4, '--batch-size', 8, '--epochs', 1]
+        self.run('optbert-finetune-squad', 'squad', *words)
+        self.run('optbert-export', 'read/seed-1', '--output', 'deploy-squad', '--onnx')
+        self.run('optbert-export', 'pruned/round-1/model', '--output', 'deploy-encoder', '--onnx')
+
+    def serve(self, wheel: Path, version: str, python: str, *more: str) -> None:
+        """Predict without MXNet, in an environment of another Python, what MXNet predicts in this one.
+
+        Parameters
+        ----------
+        wheel : Path
+        version, python : str
+            As `serving_pythons` gives them.
+        *more
+            Further requirements, such as the oldest NumPy.
+        """
+        place = self.place / f'serving-{version}'
+        there = place / 'bin' / 'python'
+        call(python, '-m', 'venv', place, cwd=self.place)
+        call(there, '-m', 'pip', 'install', f'{wheel}[serve]', *more, cwd=self.place)
+        call(there, '-m', 'pip', 'check', cwd=self.place)
+        answers = [
+            json.loads(call(program, '-W', 'ignore', '-c', ANSWERS, engine, cwd=self.work).splitlines()[-1])
+            for program, engine in ((self.bin / 'python', 'mxnet'), (there, 'onnxruntime'))
+        ]
+        furthest = max(abs(one - other) for one, other in zip(*(both['numbers'] for both in answers)))
+        same = answers[0]['labels'] == answers[1]['labels']
+        if not same or not furthest < SAME or len({len(both['numbers']) for both in answers}) != 1:
+            raise Failed(f'CPython {version} predicts otherwise than MXNet: {answers}')
+        words = ['deploy', '--input', 'sentences.txt', '--engine', 'onnxruntime']
+        call(place / 'bin' / 'optbert-predict', *words, cwd=self.work, show=True)
+        numpy = call(there, '-c', 'import numpy; print(numpy.__version__)', cwd=self.work).strip()
+        print(f'CPython {version} with NumPy {numpy} and no MXNet: the same labels and answers', flush=True)
+
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--output', type=Path, metavar='DIR', help='where the two files go, if they are good')
-    output = parser.parse_args(arguments).output
+    parser.add_argument(
+        '--all-pythons',
+        action='store_true',
+        help='predict with every CPython that there is, not the newest alone',
+    )
+    chosen = parser.parse_args(arguments)
+    output = chosen.output
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix='try_wheel-') as place:
         trial = Trial(Path(place))
@@ -232,6 +328,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             trial.install(wheel)
             trial.try_commands()
             trial.walk()
+            pythons = serving_pythons()
+            if pythons:
+                trial.export_for_serving()
+            for version, python in pythons if chosen.all_pythons else pythons[:1]:
+                print(f'installing the wheel with the extra serve for CPython {version}', flush=True)
+                more = [OLDEST_NUMPY[version]] if version in OLDEST_NUMPY else []
+                trial.serve(wheel, version, python, *more)
         except Failed as error:
             print(f'error: {error}', file=sys.stderr)
             return 1
