@@ -77,6 +77,7 @@ PREDICTING = [
     'runs.command_line',
     'runs.display',
     'runs.processors',
+    'runs.provenance',
     'runs.threads',
     'serving.batching',
     'serving.description',

@@ -35,6 +35,7 @@ from gluon_optbert.runs.staging import refuse_existing, write_file
 SERVE = Path(__file__).resolve().parent / 'serve.py'
 WARM_UP = 5  # requests before those that are counted
 PATIENCE = 120  # seconds for a service to start, or to answer one request
+OF_THE_SERVICE = ('batch_size', 'wait', 'engine', 'threads')  # flags that are passed on
 TEXTS = (
     'A fine film.',
     'The plot takes an hour to begin, and then it ends.',
@@ -44,6 +45,7 @@ TEXTS = (
     'much should be spent on roads, and the decision was put off until the next meeting.',
 )
 QUESTION = 'When was the bridge opened?'
+FACTS = ('model', 'engine', 'computes', 'texts', 'limits', 'computed')  # what the result says of a service
 Item = Dict[str, str]
 
 
@@ -59,6 +61,8 @@ class LoadRecipe:
     input: Optional[Path] = option('file with a text on each line, instead of five sentences', None)
     batch_size: Optional[int] = option('--batch-size of the service that is started', None)
     wait: Optional[float] = option('--wait of the service that is started, in milliseconds', None)
+    engine: Optional[str] = option('--engine of the service that is started', None)
+    threads: Optional[int] = option('--threads of the service that is started', None)
     output: Optional[Path] = option('JSON file to write, with a Markdown table beside it', None)
 
     def problems(self) -> List[str]:
@@ -72,8 +76,9 @@ class LoadRecipe:
             problems.append(f'concurrency must be numbers from 1 to 256, found {self.concurrency}')
         if self.seconds <= 0:
             problems.append(f'seconds must be above 0, found {self.seconds:g}')
-        if self.is_address and (self.batch_size, self.wait) != (None, None):
-            problems.append('batch_size and wait are of a service that is started; give its directory')
+        flags = [name for name in OF_THE_SERVICE if getattr(self, name) is not None]
+        if self.is_address and flags:
+            problems.append(f'{", ".join(flags)}: of a service that is started; give its directory')
         return problems
 
     @property
@@ -103,7 +108,7 @@ def started(recipe: LoadRecipe) -> Iterator[str]:
         yield recipe.service
         return
     words = [sys.executable, SERVE, recipe.service, '--port', 0]
-    for name in ('batch_size', 'wait'):
+    for name in OF_THE_SERVICE:
         value = getattr(recipe, name)
         words += [] if value is None else ['--' + name.replace('_', '-'), value]
     process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, text=True)
@@ -157,7 +162,7 @@ class Load:
         try:
             connection.request('GET', '/health')
             values = json.loads(connection.getresponse().read())
-            return {name: values[name] for name in ('model', 'computes', 'texts', 'limits', 'computed')}
+            return {name: values[name] for name in FACTS}
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             raise RunFailed(f'{self._host} port {self._port}: no service answers ({error!r:.100})') from error
         finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import List, Optional
 
 from .. import Predictor
+from ..deployment.engines import ENGINES
 from ..front_door import remedied
 from ..runs.command_line import parse
 from ..runs.recipe import option
@@ -24,6 +25,20 @@ class ServeRecipe(ServiceSettings):
     deployment: Path = option('deployment directory of an export')
     host: str = option('address to listen on; 0.0.0.0 is every address of this machine', '127.0.0.1')
     port: int = option('port to listen on; 0 is any free one, which is printed', 8000)
+    engine: Optional[str] = option(
+        'library that computes; by default onnxruntime where it is installed and the export has model.onnx, '
+        'else mxnet',
+        None,
+        choices=ENGINES,
+    )
+    threads: Optional[int] = option(
+        'threads of a forward pass; by default one for each core that no other program uses', None
+    )
+    precision: Optional[str] = option(
+        'bfloat16, for openvino on a processor that has it; by default that of the export',
+        None,
+        choices=('bfloat16',),
+    )
     null_threshold: Optional[float] = option(
         'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '
         'more than this; by default as in fine-tuning',
@@ -35,6 +50,8 @@ class ServeRecipe(ServiceSettings):
         problems = super().problems()
         if not 0 <= self.port <= 65535:
             problems.append(f'port must be from 0 to 65535, found {self.port}')
+        if self.threads is not None and self.threads < 1:
+            problems.append(f'threads must be at least 1, found {self.threads}')
         return problems
 
 
@@ -60,12 +77,19 @@ def main(argv=None):
         raise ValueError(remedy)
     listener = server.listen(recipe.host, recipe.port)
     with listener:
-        predictor = Predictor(recipe.deployment, null_threshold=recipe.null_threshold)
+        predictor = Predictor(
+            recipe.deployment,
+            engine=recipe.engine,
+            threads=recipe.threads,
+            precision=recipe.precision,
+            null_threshold=recipe.null_threshold,
+        )
         name = recipe.deployment.absolute().name
         app = make_app(predictor, name=name, card=card_of(recipe.deployment), settings=recipe)
 
         def ready(address: str) -> None:
-            print(f'serving {recipe.deployment} at {address}; Ctrl-C stops it', flush=True)
+            engine = f'{predictor.engine}, threads: {predictor.threads}'
+            print(f'serving {recipe.deployment} at {address} ({engine}); Ctrl-C stops it', flush=True)
 
         server.run(app, listener, timeout=recipe.timeout, ready=ready)
     print('stopped')

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from typing import List
 
-import mxnet as mx
-
 
 def gpu_names() -> List[str]:
-    """A name for each GPU, in MXNet's order; none where MXNet is the one for CPUs."""
+    """A name for each GPU, in MXNet's order; none where MXNet is the one for CPUs, or not installed."""
+    try:
+        import mxnet as mx
+    except ImportError:
+        return []
     if not mx.runtime.Features().is_enabled('CUDA'):
         return []
     driver, count, names = ctypes.CDLL('libcuda.so.1'), ctypes.c_int(), []

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import platform
 import subprocess
 from pathlib import Path
 from typing import Any, Dict, List, Optional
-
-import gluonnlp
-import mxnet as mx
-import numpy as np
 
 from .. import __version__
 from .gpus import gpu_names
@@ -19,6 +17,7 @@ from .staging import write_file
 from .threads import more_threads_than_cores, threads_here, workers_of_host
 
 ORIGIN = 'origin.json'
+LIBRARIES = ('mxnet', 'gluonnlp', 'numpy')
 
 
 def commit() -> Optional[str]:
@@ -47,14 +46,12 @@ def commit() -> Optional[str]:
 
 
 def versions() -> Dict[str, str]:
-    """Of what a result depends on."""
-    return {
-        'gluon_optbert': __version__,
-        'mxnet': mx.__version__,
-        'gluonnlp': gluonnlp.__version__,
-        'numpy': np.__version__,
-        'python': platform.python_version(),
-    }
+    """Of what a result depends on; a library that is not installed is left out."""
+    libraries = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(ImportError):
+            libraries[name] = str(importlib.import_module(name).__version__)
+    return {'gluon_optbert': __version__, **libraries, 'python': platform.python_version()}
 
 
 def machine() -> Dict[str, Any]:

@@ -50,7 +50,7 @@ class Service:
     Parameters
     ----------
     predictor : Predictor
-        Its `head`, its `predict` or its `encode` is used, by one thread alone.
+        Its `head`, its `engine`, and its `predict` or its `encode`, which one thread alone calls.
     name : str
         What the service calls the network.
     card : str
@@ -67,9 +67,10 @@ class Service:
 
     def facts(self) -> Dict[str, Any]:
         """What a client may want to know of the network and of the limits, as JSON values."""
-        head, settings = self.head, self._settings
+        head, settings, engine = self.head, self._settings, self._predictor.engine
         return {
             'model': self._name,
+            'engine': {name: getattr(engine, name) for name in ('name', 'version', 'precision', 'threads')},
             'computes': 'embeddings' if self.embeds else head.kind,
             'task': head.task,
             'texts': 'either' if self.embeds else wanted_texts(head),

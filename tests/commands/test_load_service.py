@@ -13,7 +13,7 @@ from gluon_optbert.deployment.export import export
 
 import load_service as tool  # isort: skip
 
-FACTS = {'model': 'tiny', 'computes': 'classification', 'texts': 'one', 'limits': {}}
+FACTS = {'model': 'tiny', 'engine': {}, 'computes': 'classification', 'texts': 'one', 'limits': {}}
 
 
 class StandIn(http.server.BaseHTTPRequestHandler):

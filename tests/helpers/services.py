@@ -1,6 +1,7 @@
 """A predictor without a network, for tests of the service."""
 
 import threading
+import types
 
 import numpy as np
 
@@ -21,6 +22,7 @@ class FakePredictor:
 
     def __init__(self, head=HEADS['sentences'], *, failing=None):
         self.head, self.failing, self.batches = head, failing, []
+        self.engine = types.SimpleNamespace(name='none', version='1', precision='float32', threads=1)
         self.let_go, self.began = threading.Event(), threading.Event()
         self.let_go.set()
 

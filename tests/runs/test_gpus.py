@@ -1,5 +1,6 @@
 """The GPUs of a machine are named in what goes with a result; a CPU has none."""
 
+import mxnet as mx
 import pytest
 
 from gluon_optbert.runs import gpus, provenance
@@ -38,13 +39,13 @@ class Features:
 
 @pytest.mark.parametrize('status, names', [(0, ['Tesla V100', 'Tesla T4']), (101, ['unknown'] * 2)])
 def test_gpus_that_mxnet_sees_are_named(monkeypatch, status, names):
-    monkeypatch.setattr(gpus.mx.runtime, 'Features', Features)
+    monkeypatch.setattr(mx.runtime, 'Features', Features)
     monkeypatch.setattr(gpus.ctypes, 'CDLL', lambda name: Driver(status))
     assert gpus.gpu_names() == names
 
 
 def test_machine_without_gpus_names_none(monkeypatch):
-    monkeypatch.setattr(gpus.mx.runtime, 'Features', Features)
+    monkeypatch.setattr(mx.runtime, 'Features', Features)
     monkeypatch.setattr(gpus.ctypes, 'CDLL', lambda name: Driver(without=100))
     assert gpus.gpu_names() == []
 

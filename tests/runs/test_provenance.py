@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from helpers.tiny import run
 
 from gluon_optbert.runs import provenance
 from gluon_optbert.runs.provenance import ORIGIN, note_origin
@@ -18,6 +19,12 @@ def test_run_notes_what_computes_it_once(tmp_path):
     [result] = entries(tmp_path)
     assert set(result) == {'commit', 'versions', 'machine', 'workers'} and result['workers'] == 2
     assert result['machine'] == provenance.machine() and result['versions']['mxnet'] == '1.9.1'
+
+
+def test_versions_are_those_of_the_libraries_that_are_there():
+    program = 'import sys; sys.modules["mxnet"] = None; from gluon_optbert.runs import provenance as p; '
+    done = run('-c', program + 'print(sorted(p.versions()), p.machine()["cores"] > 0)')
+    assert done.stdout == "['gluon_optbert', 'numpy', 'python'] True\n", done.stderr
 
 
 @pytest.mark.parametrize('what', ['commit', 'versions', 'machine'])

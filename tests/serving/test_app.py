@@ -81,6 +81,7 @@ def test_health_says_what_is_served(client):
     values = client.get('/health').json()
     assert values['status'] == 'ok' and values['waiting'] == 0 and values['model'] == 'tiny'
     assert values['computes'] == 'classification' and values['texts'] == 'one'
+    assert values['engine'] == {'name': 'none', 'version': '1', 'precision': 'float32', 'threads': 1}
     assert values['labels'][0] == {'label': '0', 'name': 'negative'}
 
 
