@@ -192,8 +192,8 @@ def export(
     alphas : str or Path, optional
         An ``alphas.npz`` of gates to fold first, instead of the model's own; units at zero are cut.
     **options
-        ``head``, ``precision``, ``calibration``, ``method``, ``labelled``, ``onnx`` and ``inputs``, as
-        `gluon_optbert.deployment.export.export` has them.
+        ``head``, ``precision``, ``calibration``, ``method``, ``labelled``, ``onnx``, ``inputs`` and
+        ``license``, as `gluon_optbert.deployment.export.export` has them.
 
     Returns
     -------
@@ -210,9 +210,12 @@ def export(
     with remedied():
         from .cutting.shrink import without_gates
         from .deployment import export as exporting
+        from .deployment.story import story_of
         from .deployment.verification import read_alphas
         from .network.saved_model import read_model
 
     saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
+    if isinstance(model, (str, Path)):
+        options.setdefault('story', story_of(saved, Path(model)))
     saved = without_gates(saved, read_alphas(Path(alphas)) if alphas else None)
     return exporting.export(saved, Path(output), **options)

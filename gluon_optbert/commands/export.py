@@ -13,6 +13,7 @@ from ..deployment.instances import Instance, read_instances
 from ..deployment.measures import described
 from ..deployment.onnx_names import NAMES, ONNX
 from ..deployment.quantize import METHODS
+from ..deployment.story import story_of
 from ..deployment.transformers_export import export_transformers
 from ..deployment.verification import read_alphas
 from ..network.precision import bfloat16_is_native
@@ -74,6 +75,9 @@ class ExportRecipe:
         'to last_hidden_state and so on; gluon: those of the network for MXNet',
         'transformers',
         choices=NAMES,
+    )
+    license: Optional[str] = option(
+        'licence of the weights as model hubs name it, such as apache-2.0, for the model card', None
     )
     alphas: Optional[Path] = option(
         'alphas.npz with gates to fold into the parameters first; units whose gate is zero are cut', None
@@ -141,9 +145,10 @@ def read(recipe: ExportRecipe) -> SavedModel:
 
 def write(saved: SavedModel, recipe: ExportRecipe, texts: List[Instance], labelled: List[Instance]) -> Dict:
     """Write the export, and what was measured of it."""
+    card = {'story': story_of(saved, recipe.model), 'license': recipe.license or ''}
     if recipe.format == 'transformers':
         saved = without_gates(saved, read_alphas(recipe.alphas) if recipe.alphas else None)
-        return export_transformers(saved, recipe.output, head=recipe.head)
+        return export_transformers(saved, recipe.output, head=recipe.head, **card)
     return export(
         saved,
         recipe.output,
@@ -155,6 +160,7 @@ def write(saved: SavedModel, recipe: ExportRecipe, texts: List[Instance], labell
         labelled=labelled,
         onnx=recipe.onnx,
         inputs=recipe.inputs,
+        **card,
     )
 
 

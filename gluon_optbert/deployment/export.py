@@ -28,10 +28,12 @@ from .directory import import_symbol, symbol_of, table_of, write_deployment
 from .inference import KINDS, inference_parameters, inference_symbol, widened
 from .instances import Instance
 from .measures import measured_on_texts
+from .model_card import write_card
 from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, relative_difference, write_onnx_files
-from .onnx_names import DYNAMIC, NAMES, ONNX
+from .onnx_names import DYNAMIC, NAMES, ONNX, onnx_inputs
 from .predictor import Predictor
 from .quantize import calibrate, int8_parameters
+from .story import Story
 from .text_features import Encoder
 
 ONNX_DIFFERENCES = {ONNX: 'onnx_relative_difference', DYNAMIC: 'onnx_dynamic_relative_difference'}
@@ -75,6 +77,8 @@ def export(
     labelled: Sequence[Instance] = (),
     onnx: bool = False,
     inputs: str = NAMES[0],
+    story: Optional[Story] = None,
+    license: str = '',
 ) -> Dict[str, Any]:
     """Write a deployment directory, once plain MXNet has loaded it and its outputs agree with the network's.
 
@@ -98,6 +102,10 @@ def export(
         Whether to write ``model.onnx`` too, in float32 or int8, and in int8 ``model_dynamic.onnx``.
     inputs : str
         The names of the ONNX files' inputs and outputs, one of `onnx_names.NAMES`.
+    story : Story, optional
+        What is known of the network's training, for the model card; by default what `saved` says.
+    license : str
+        Of the weights, as hubs name it, for the model card.
 
     Returns
     -------
@@ -149,6 +157,18 @@ def export(
                     reduced=precision != 'float32',
                 )
             )
+        write_card(
+            staged,
+            saved,
+            kind,
+            format='mxnet',
+            precision=precision,
+            measured=measured,
+            untrained=untrained,
+            onnx_inputs=onnx_inputs(kind, inputs),
+            story=story,
+            license=license,
+        )
         vouch(staged, dataclasses.replace(deployment, measured=measured, untrained=untrained))
     return measured
 

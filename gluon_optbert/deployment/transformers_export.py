@@ -20,6 +20,8 @@ from ..tasks.task import known_head
 from ..text.vocabulary import is_cased
 from .export import NotEqual, kind_of, untrained_parts
 from .hub_files import CODE, is_plain, transformers_config, write_hub_files
+from .model_card import write_card
+from .story import Story
 
 WEIGHTS = 'model.safetensors'
 _FORM = 'Hugging Face'
@@ -53,7 +55,14 @@ def _on_top(part: str) -> bool:
     return part in ('mlm', 'nsp', 'task')
 
 
-def export_transformers(saved: SavedModel, output: Path, *, head: Optional[str] = None) -> Dict[str, Any]:
+def export_transformers(
+    saved: SavedModel,
+    output: Path,
+    *,
+    head: Optional[str] = None,
+    story: Optional[Story] = None,
+    license: str = '',
+) -> Dict[str, Any]:
     """Write a directory that Transformers loads.
 
     Parameters
@@ -63,6 +72,8 @@ def export_transformers(saved: SavedModel, output: Path, *, head: Optional[str] 
     output : Path
     head : str, optional
         What it computes; see `export.kind_of`.
+    story, license
+        For the model card, as of `export.export`.
 
     Returns
     -------
@@ -98,6 +109,9 @@ def export_transformers(saved: SavedModel, output: Path, *, head: Optional[str] 
             shutil.copyfile(CODE, staged / CODE.name)
         save_file(arrays, str(staged / WEIGHTS), metadata={'format': 'pt'})
         _compare(staged / WEIGHTS, arrays)
+        write_card(
+            staged, saved, kind, format='transformers', untrained=untrained, story=story, license=license
+        )
     return {}
 
 

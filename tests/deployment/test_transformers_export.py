@@ -30,6 +30,7 @@ def test_the_command_writes_a_directory_for_transformers(tmp_path):
     done = call('tools/export_model.py', model, '--output', tmp_path / 'out', '--format', 'transformers')
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / 'out').iterdir()} == {
+        'README.md',
         'config.json',
         'model.safetensors',
         'special_tokens_map.json',

@@ -27,6 +27,7 @@ VOLATILE = (
     'result.json',
     'vocab.txt',
     'pruning.md',  # its numbers are in rounds.json
+    'README.md',  # the model card of an export has commit and versions
 )
 CHANGING_FIELDS = {
     'seconds',

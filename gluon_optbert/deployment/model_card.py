@@ -1,0 +1,321 @@
+"""The model card of an export: ``README.md`` in Markdown, with the front matter that model hubs read.
+
+It says what the directory and the runs behind it know, and nothing else. Names and labels are a user's words,
+and are escaped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..architecture.architecture import Architecture
+from ..architecture.cost import ParameterCost
+from ..architecture.heads import Head
+from ..runs.provenance import commit, versions
+from ..tasks.task import known_head
+from ..text.vocabulary import is_cased
+from .card_parts import (
+    commit_words,
+    finetuning_table,
+    millions,
+    plain,
+    pruning_lines,
+    size_table,
+    widths_picture,
+)
+from .card_usage import Usage, pipeline_tag, used
+from .description import inputs_of
+from .measures import described
+from .story import Story, story_of
+
+CARD = 'README.md'
+LIBRARIES = {
+    'mxnet': 'mxnet',
+    'transformers': 'transformers',
+    'onnx': 'onnx',
+    'sentence-transformers': 'sentence-transformers',
+}  # of hubs, by the format of an export
+LICENSE = re.compile(r'[\w.+-]{1,60}')
+
+
+@dataclasses.dataclass(frozen=True)
+class CardFacts:
+    """What a card is made of.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    head : Head
+    kind : str
+        What is computed: ``encoder``, ``pretraining`` or ``task``.
+    format : str
+        A key of `LIBRARIES`.
+    files : mapping of str to int
+        The files of the directory with their bytes, the card and the manifest left out.
+    precision : str
+    measured : mapping
+        What the export measured of itself.
+    untrained : tuple of str
+        The parts that are random.
+    lower_case : bool
+        Whether text is lower-cased.
+    story : Story
+    license : str
+        Of the weights, as hubs name it; empty if it is not known.
+    origin : mapping
+        ``commit`` and ``versions`` of what wrote the export.
+    usage : Usage
+        How the directory is loaded.
+    """
+
+    architecture: Architecture
+    head: Head
+    kind: str
+    format: str
+    files: Mapping[str, int]
+    precision: str = 'float32'
+    measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    untrained: Tuple[str, ...] = ()
+    lower_case: bool = True
+    story: Story = Story()
+    license: str = ''
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    usage: Usage = Usage()
+
+
+def model_card(facts: CardFacts) -> str:
+    """The content of ``README.md``."""
+    sections = [
+        ('Scores', _scores(facts)),
+        ('Size', size_table(facts.architecture, _before(facts), facts.files)),
+        ('Widths', widths_picture(facts.architecture, _before(facts))),
+        ('How to use it', used(facts.format, facts.kind, facts.head, facts.files, facts.usage)),
+        ('How it was made', _made(facts)),
+        ('Limits', _limits(facts)),
+    ]
+    body = [f'# {_title(facts)}', _opening(facts)]
+    for heading, content in sections:
+        if content:
+            body += [f'## {heading}', content]
+    return f'{_front_matter(facts)}\n' + '\n\n'.join(body) + '\n'
+
+
+# The front matter
+
+
+def _front_matter(facts: CardFacts) -> str:
+    """The block between two lines of dashes; its values are JSON, which YAML is a superset of."""
+    pruned = ['pruning', 'structured-pruning'] if facts.story.pruning else []
+    onnx = ['onnx'] if any(name.endswith('.onnx') for name in facts.files) else []
+    quantised = [facts.precision] if facts.precision != 'float32' else []
+    tags = ['bert', 'optbert', 'gluon_optbert', *pruned, *onnx, *quantised]
+    values: Dict[str, Any] = {
+        **({'license': facts.license} if facts.license else {}),
+        'library_name': LIBRARIES[facts.format],
+        'pipeline_tag': pipeline_tag(facts.format, facts.kind, facts.head),
+        'tags': list(dict.fromkeys(tags)),
+    }
+    index = _model_index(facts)
+    if index:
+        values['model-index'] = index
+    lines = [f'{name}: {json.dumps(value)}' for name, value in values.items()]
+    return '\n'.join(['---', *lines, '---'])
+
+
+def _model_index(facts: CardFacts) -> List[Dict[str, Any]]:
+    """The scores as hubs read them; nothing if the export is another network than the one scored."""
+    tuned = facts.story.finetuning
+    if tuned is None or not facts.head.task or facts.precision != 'float32':
+        return []
+    metrics = [
+        {'type': metric, 'name': metric, 'value': round(score, 4)}
+        for metric, score in _by_metric(tuned.scores)
+    ]
+    task = {'type': pipeline_tag(facts.format, facts.kind, facts.head)}
+    dataset = {'type': facts.head.task.lower(), 'name': facts.head.task, 'split': 'validation'}
+    result = {'task': task, 'dataset': dataset, 'metrics': metrics}
+    return [{'name': f'optBERT {facts.head.task}', 'results': [result]}]
+
+
+def _by_metric(scores: Mapping[str, float]) -> List[Tuple[str, float]]:
+    """The scores on the first data set, by metric; the others are in the text."""
+    first = next(iter(scores)).partition('/')[0]
+    return [
+        (name.partition('/')[2], score) for name, score in scores.items() if name.partition('/')[0] == first
+    ]
+
+
+# The sections
+
+
+def _title(facts: CardFacts) -> str:
+    size = millions(ParameterCost().cost(facts.architecture))
+    words = {'encoder': 'encoder', 'pretraining': 'with the heads of pre-training'}
+    what = words.get(facts.kind) or f'for {plain(facts.head.task or facts.head.kind.replace("_", " "))}'
+    return f'{"Pruned " if facts.story.pruning else ""}BERT {what}, {size} parameters'
+
+
+def _opening(facts: CardFacts) -> str:
+    head = facts.head
+    gives = {
+        'encoder': 'It gives the encoded tokens of a text and the pooled output.',
+        'pretraining': 'It gives encoded tokens, and the scores of masked tokens and of the next sentence.',
+    }.get(facts.kind)
+    if gives is None and head.kind == 'classification':
+        names = [
+            plain(label) if head.name_of(label) == label else f'{plain(label)} ({plain(head.name_of(label))})'
+            for label in head.labels
+        ]
+        texts = {2: ' of a sentence', 3: ' of a pair of texts'}.get(len(head.columns), '')
+        gives = f'It gives the label{texts}: {", ".join(names[:40])}{", …" if len(names) > 40 else ""}.'
+    elif gives is None and head.kind == 'regression':
+        gives = 'It gives one number for its texts.'
+    elif gives is None:
+        gives = 'It finds the answer to a question in a text.'
+    pruned = facts.story.pruning
+    made = 'A BERT whose widths were pruned during pre-training, by optBERT.' if pruned else 'A BERT network.'
+    return f'{made} {gives} It was exported by gluon_optbert, in {facts.precision}.'
+
+
+def _scores(facts: CardFacts) -> str:
+    """The scores of fine-tuning, and those that the export measured."""
+    parts = []
+    tuned = facts.story.finetuning
+    if tuned is not None and tuned.scores:
+        parts.append(finetuning_table(tuned))
+    held_out = facts.story.held_out
+    if held_out is not None:
+        parts.append(
+            f'On {held_out.instances:,} held-out instances, the loss of masked tokens is '
+            f'{held_out.mlm_loss:.3f} nats and their accuracy {100 * held_out.mlm_accuracy:.1f} %.'
+        )
+    if 'score' in facts.measured and facts.precision != 'float32':
+        parts.append(
+            f'This export in {facts.precision} scored {facts.measured["score"]:.4f} on labelled text, and '
+            f'the same network in float32 {facts.measured["float32_score"]:.4f}.'
+        )
+    return '\n\n'.join(parts)
+
+
+def _before(facts: CardFacts) -> Optional[Architecture]:
+    return facts.story.pruning.before if facts.story.pruning else None
+
+
+def _made(facts: CardFacts) -> str:
+    """What was done to the network, a line each."""
+    story, lines = facts.story, []
+    if story.checkpoint:
+        lines.append(f'Imported from a checkpoint called {plain(story.checkpoint)}.')
+    if story.pretrained_steps:
+        lines.append(f'Pre-trained for {story.pretrained_steps:,} steps, as far as its directory says.')
+    if story.pruning is not None:
+        lines += pruning_lines(story.pruning)
+    if story.finetuning is not None:
+        task = f' on {plain(facts.head.task)}' if facts.head.task else ''
+        lines.append(f'Fine-tuned{task}{commit_words(story.finetuning.commit)}.')
+    versions = facts.origin.get('versions') or {}
+    listed = ', '.join(f'{name} {version}' for name, version in versions.items())
+    with_versions = f' with {listed}' if listed else ''
+    lines.append(f'Exported{with_versions}{commit_words(facts.origin.get("commit") or "")}.')
+    return '\n'.join(f'- {line}' for line in lines)
+
+
+def _limits(facts: CardFacts) -> str:
+    """What a user should know before relying on the network, a line each."""
+    lines = [
+        f'It reads at most {facts.architecture.max_length} tokens; longer text is cut'
+        + (', or read in windows.' if facts.head.kind == 'question_answering' else '.'),
+        'Text is lower-cased, and accents are removed.' if facts.lower_case else 'Capitals are kept.',
+    ]
+    if 'pooler' in facts.untrained:
+        lines.append(
+            'The pooler is random, for the checkpoint had none: take the encoded tokens, not its output.'
+        )
+    if facts.kind == 'encoder':
+        lines.append('Cosines of its embeddings mean something only if the network was trained for that.')
+    if facts.precision != 'float32':
+        agreement = facts.measured.get('agreement')
+        measured = f': on {agreement["texts"]} texts, {described(agreement)}' if agreement else ''
+        lines.append(f'Results in {facts.precision} differ from those in float32{measured}.')
+    if facts.license:
+        lines.append(f'The licence of the weights is {plain(facts.license)}, as their exporter said.')
+    else:
+        lines.append(
+            'The licence of the weights is not stated. That of the first checkpoint may hold for them.'
+        )
+    return '\n'.join(f'- {line}' for line in lines)
+
+
+def _example_ids(vocabulary: Any) -> Tuple[int, ...]:
+    """The ids of a text of two tokens: the last ones of the vocabulary, between [CLS] and [SEP]."""
+    last = len(vocabulary) - 1
+    return vocabulary[vocabulary.cls_token], last - 1, last, vocabulary[vocabulary.sep_token]
+
+
+def write_card(
+    directory: Path,
+    saved: Any,
+    kind: str,
+    *,
+    format: str,
+    precision: str = 'float32',
+    measured: Optional[Mapping[str, Any]] = None,
+    untrained: Sequence[str] = (),
+    onnx_inputs: Sequence[str] = Usage.onnx_inputs,
+    story: Optional[Story] = None,
+    license: str = '',
+) -> None:
+    """Write the model card of a directory whose other files, but for a manifest, are there already.
+
+    Parameters
+    ----------
+    directory : Path
+    saved : SavedModel
+        The model that was exported.
+    kind : str
+        What is computed: ``encoder``, ``pretraining`` or ``task``.
+    format : str
+        A key of `LIBRARIES`.
+    precision : str
+    measured : mapping, optional
+        What the export measured of itself.
+    untrained : sequence of str
+        The parts that are random.
+    onnx_inputs : sequence of str
+        The names of the inputs of the ONNX files.
+    story : Story, optional
+        By default what the model itself knows.
+    license : str
+        Of the weights, as hubs name it.
+
+    Raises
+    ------
+    ValueError
+        If the licence is no name.
+    """
+    if license and not LICENSE.fullmatch(license):
+        raise ValueError(f'license: wanted a name such as apache-2.0, found {license!r:.80}')
+    files = {
+        path.relative_to(directory).as_posix(): path.stat().st_size
+        for path in sorted(directory.rglob('*'))
+        if path.is_file()
+    }
+    facts = CardFacts(
+        saved.architecture,
+        known_head(saved.head),
+        kind,
+        format,
+        files,
+        precision=precision,
+        measured=measured or {},
+        untrained=tuple(untrained),
+        lower_case=not is_cased(saved.vocabulary),
+        story=story or story_of(saved),
+        license=license,
+        origin={'commit': commit(), 'versions': versions()},
+        usage=Usage(tuple(onnx_inputs), tuple(inputs_of(kind)), _example_ids(saved.vocabulary)),
+    )
+    (directory / CARD).write_text(model_card(facts), encoding='utf-8')

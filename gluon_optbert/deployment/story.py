@@ -1,0 +1,224 @@
+"""How a network came to be, as far as its model directory and the runs beside it say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from ..architecture.architecture import Architecture
+from ..runs.manifest import sha256
+from ..runs.progress import HeldOut, Progress
+from ..runs.provenance import ORIGIN
+from ..runs.recipe import load_yaml
+
+_LARGEST = 1 << 26  # bytes of a file that is read here
+_FINETUNING = 'gluon_optbert fine-tuning'  # the format of result.json
+
+
+@dataclasses.dataclass(frozen=True)
+class Finetuning:
+    """What fine-tuning came to.
+
+    Parameters
+    ----------
+    scores : mapping of str to float
+        Of this network, in percent, by data and metric: ``dev/accuracy``.
+    seeds : int
+        Of the run; 0 if its result is not known, nor what follows.
+    mean, std : mapping of str to float
+        Over the seeds; a run of one seed has no deviation.
+    majority : mapping of str to float
+        The scores of always giving the majority class.
+    samples : mapping of str to int
+        How many there are in each part of the data.
+    commit : str
+        Of the package; empty if not known.
+    """
+
+    scores: Mapping[str, float]
+    seeds: int = 0
+    mean: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    std: Mapping[str, Optional[float]] = dataclasses.field(default_factory=dict)
+    majority: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    samples: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    commit: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class PruningRound:
+    """A round: its number, the parameters that were left, and the MLM loss after recovery if it is known."""
+
+    number: int
+    parameters: int
+    mlm_loss: Optional[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pruning:
+    """The rounds that a network came out of.
+
+    Parameters
+    ----------
+    before : Architecture
+        Of the network that went in.
+    rounds : tuple of PruningRound
+        Round 0 is that network; the last one gave this one.
+    recipe : mapping
+        Of the run.
+    commit : str
+        Of the package; empty if not known.
+    """
+
+    before: Architecture
+    rounds: Tuple[PruningRound, ...]
+    recipe: Mapping[str, Any]
+    commit: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Story:
+    """What is known of a network's training.
+
+    Parameters
+    ----------
+    finetuning : Finetuning, optional
+    pruning : Pruning, optional
+    pretrained_steps : int
+        0 if they are not known, or of a network that was fine-tuned.
+    held_out : HeldOut, optional
+        The last evaluation of pre-training.
+    checkpoint : str
+        The name of the imported checkpoint, if the network is one, or was fine-tuned from one at once.
+    """
+
+    finetuning: Optional[Finetuning] = None
+    pruning: Optional[Pruning] = None
+    pretrained_steps: int = 0
+    held_out: Optional[HeldOut] = None
+    checkpoint: str = ''
+
+
+def story_of(saved: Any, directory: Optional[Path] = None) -> Story:
+    """The story of a model.
+
+    What stands beside its directory is taken only if it belongs to the model: the result of fine-tuning if
+    it names the directory's seed, a pruning run if one of its rounds has the architecture. From fine-tuning,
+    the story goes on with the network that it started from, if its parameters still have the checksum that
+    the result states. What cannot be read is left out.
+
+    Parameters
+    ----------
+    saved : SavedModel
+    directory : Path, optional
+        The model directory, if the model was read from one.
+    """
+    progress: Progress = saved.progress
+    scores = _numbers(progress.more.get('scores'))
+    finetuning = Finetuning(scores) if scores else None
+    start = directory
+    if directory is not None and finetuning is not None:
+        result = _result_of(directory, progress)
+        finetuning = _finetuning(scores, result)
+        start = _start_of(result)
+    return Story(
+        finetuning=finetuning,
+        pruning=None if start is None else _pruning_of(start, saved.architecture),
+        pretrained_steps=0 if finetuning else progress.trained_steps,
+        held_out=None if finetuning else progress.held_out,
+        checkpoint=_checkpoint(saved.recipe) or _checkpoint_of(start),
+    )
+
+
+def _read(path: Path) -> Any:
+    """The values of a JSON or YAML file; None if there is none that can be read."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            return None
+        content = path.read_bytes()
+        return load_yaml(content, source=path.name) if path.suffix == '.yaml' else json.loads(content)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _checkpoint(recipe: Mapping[str, Any]) -> str:
+    """The last part of the path or the name that a model was imported from."""
+    source = recipe.get('source')
+    return Path(source).name if isinstance(source, str) else ''
+
+
+def _checkpoint_of(directory: Optional[Path]) -> str:
+    return '' if directory is None else _checkpoint(_mapping(_read(directory / 'recipe.yaml')))
+
+
+def _mapping(values: Any) -> Dict[str, Any]:
+    return values if isinstance(values, dict) else {}
+
+
+def _numbers(values: Any) -> Dict[str, Any]:
+    """Those entries of a mapping that are numbers."""
+    return {str(name): value for name, value in _mapping(values).items() if type(value) in (int, float)}
+
+
+def _result_of(directory: Path, progress: Progress) -> Dict[str, Any]:
+    """The result of the fine-tuning run that wrote a model directory; empty if there is none."""
+    result = _mapping(_read(directory.parent / 'result.json'))
+    runs = result.get('runs') if result.get('format') == _FINETUNING else None
+    seed, scores = progress.more.get('seed'), progress.more.get('scores')
+    for run in runs if isinstance(runs, list) else []:
+        if isinstance(run, dict) and (run.get('seed'), run.get('scores')) == (seed, scores):
+            return result
+    return {}
+
+
+def _finetuning(scores: Mapping[str, float], result: Mapping[str, Any]) -> Finetuning:
+    seeds = result.get('seeds')
+    return Finetuning(
+        scores,
+        len(seeds) if isinstance(seeds, list) else 0,
+        _numbers(result.get('mean')),
+        _numbers(result.get('std')),
+        _numbers(result.get('majority')),
+        _numbers(result.get('samples')),
+        str(result.get('commit') or ''),
+    )
+
+
+def _start_of(result: Mapping[str, Any]) -> Optional[Path]:
+    """The model directory that a fine-tuning run started from, if it still holds that network."""
+    path = _mapping(result.get('recipe')).get('model')
+    if not isinstance(path, str):
+        return None
+    try:
+        same = sha256(Path(path) / 'model.params') == result.get('model_sha256')
+    except (OSError, ValueError):
+        return None
+    return Path(path) if same else None
+
+
+def _pruning_of(directory: Path, architecture: Architecture) -> Optional[Pruning]:
+    """The pruning run that a model directory, ``RUN/round-N/model``, came out of."""
+    place = directory.absolute().parent
+    run = place.parent
+    word, _, number = place.name.partition('-')
+    rows = _read(run / 'rounds.json')
+    if word != 'round' or not number.isdigit() or not isinstance(rows, list) or int(number) >= len(rows):
+        return None
+    rows = rows[: int(number) + 1]
+    try:
+        if Architecture.from_dict(rows[-1]['architecture'], source='rounds.json') != architecture:
+            return None
+        before = Architecture.from_dict(rows[0]['architecture'], source='rounds.json')
+        rounds = tuple(
+            PruningRound(
+                int(row['round']), int(row['parameters']), _numbers(row.get('recovered')).get('mlm_loss')
+            )
+            for row in rows
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    entries = _read(run / ORIGIN)
+    commit = _mapping(entries[-1]).get('commit') if isinstance(entries, list) and entries else None
+    recipe = _mapping(_read(run / 'recipe.yaml'))
+    return Pruning(before, rounds, recipe, str(commit or '')) if len(rounds) > 1 else None

@@ -1,0 +1,135 @@
+"""The story of a network is read from the runs beside it, if these are its own."""
+
+import dataclasses
+import json
+
+import pytest
+from helpers.tiny import network, saved_model, write_saved_model
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment.story import PruningRound, Story, story_of
+from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.runs.progress import Progress
+
+SCORES = {'dev/accuracy': 78.5, 'dev/f1': 80.0}
+
+
+def tuned_model(start):
+    """What fine-tuning writes of a start."""
+    head = Head('classification', ('no', 'yes'), 'RTE')
+    progress = Progress.from_dict({'seed': 2, 'scores': SCORES, 'epochs': [], 'kept_epoch': 1})
+    arrays = saved_model(start.architecture, seed=1).parameters
+    kept = {name: value for name, value in arrays.items() if not name.startswith(('classifier', 'decoder'))}
+    h = start.architecture.h
+    kept.update({'task.weight': arrays['pooler.weight'][:2], 'task.bias': arrays['pooler.bias'][:2]})
+    assert kept['task.weight'].shape == (2, h)
+    return SavedModel(start.architecture, kept, start.vocabulary, {}, progress, head=head)
+
+
+def write_result(directory, start, **changes):
+    """The result file of a run with two seeds."""
+    values = {
+        'format': 'gluon_optbert fine-tuning',
+        'model_sha256': sha256(start / 'model.params'),
+        'samples': {'train': 32, 'dev': 16},
+        'seeds': [1, 2],
+        'runs': [{'seed': 1, 'scores': {}}, {'seed': 2, 'scores': SCORES}],
+        'mean': {'dev/accuracy': 77.0, 'dev/f1': 79.0},
+        'std': {'dev/accuracy': 1.5, 'dev/f1': None},
+        'majority': {'dev/accuracy': 50.0},
+        'recipe': {'model': str(start)},
+        'commit': 'abcdef0123',
+        **changes,
+    }
+    (directory / 'result.json').write_text(json.dumps(values), encoding='utf-8')
+
+
+@pytest.fixture
+def tuned(tmp_path, pruned_run):
+    """The model directory of a seed that was fine-tuned from the last round of a pruning run."""
+    start = pruned_run[0] / 'round-2' / 'model'
+    (tmp_path / 'run').mkdir()
+    write_model(tmp_path / 'run' / 'seed-2', tuned_model(read_model(start)))
+    write_result(tmp_path / 'run', start)
+    return tmp_path / 'run' / 'seed-2'
+
+
+def test_a_pruned_network_knows_its_rounds(pruned_run):
+    run, rows = pruned_run
+    story = story_of(read_model(run / 'round-2' / 'model'), run / 'round-2' / 'model')
+    assert story.finetuning is None and story.pruning.before == rows[0].architecture
+    assert [one.number for one in story.pruning.rounds] == [0, 1, 2]
+    assert [one.parameters for one in story.pruning.rounds] == [row.parameters for row in rows]
+    assert story.pruning.rounds[2].mlm_loss == pytest.approx(rows[2].recovered.mlm_loss)
+    assert story.pruning.recipe['rounds'] == 2 and story.held_out is not None
+    earlier = story_of(read_model(run / 'round-1' / 'model'), run / 'round-1' / 'model')
+    assert len(earlier.pruning.rounds) == 2
+
+
+def test_the_network_before_pruning_has_no_rounds(pruned_run):
+    directory = pruned_run[0] / 'round-0' / 'model'
+    assert story_of(read_model(directory), directory).pruning is None
+
+
+def test_a_fine_tuned_network_knows_its_seeds_and_the_pruning_before(tuned, pruned_run):
+    story = story_of(read_model(tuned), tuned)
+    assert story.finetuning.scores == SCORES and story.finetuning.seeds == 2
+    assert story.finetuning.mean['dev/accuracy'] == 77 and 'dev/f1' not in story.finetuning.std
+    assert story.finetuning.commit == 'abcdef0123' and story.pretrained_steps == 0
+    assert len(story.pruning.rounds) == 3 and isinstance(story.pruning.rounds[0], PruningRound)
+
+
+@pytest.mark.parametrize(
+    'changes', [{'model_sha256': 'another'}, {'recipe': {'model': 'nowhere'}}, {'recipe': None}]
+)
+def test_a_start_that_is_another_network_now_tells_nothing(tuned, pruned_run, changes):
+    write_result(tuned.parent, pruned_run[0] / 'round-2' / 'model', **changes)
+    story = story_of(read_model(tuned), tuned)
+    assert story.finetuning.seeds == 2 and story.pruning is None
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [{'format': 'another'}, {'runs': None}, {'runs': [7]}, {'runs': [{'seed': 2, 'scores': {'dev/f1': 1}}]}],
+)
+def test_a_result_of_another_network_is_left_out(tuned, pruned_run, changes):
+    write_result(tuned.parent, pruned_run[0] / 'round-2' / 'model', **changes)
+    story = story_of(read_model(tuned), tuned)
+    assert story.finetuning.scores == SCORES and story.finetuning.seeds == 0 and story.pruning is None
+
+
+@pytest.mark.parametrize('content', ['', '{', '7', 'null', '[' * 100_000, '[{}]', '[null, 3]', '\udcff'])
+def test_damaged_files_are_left_out(tmp_path, pruned_run, content):
+    rounds = tmp_path / 'run' / 'round-1'
+    saved = read_model(pruned_run[0] / 'round-1' / 'model')
+    write_model(rounds / 'model', saved)
+    for name in ('rounds.json', 'recipe.yaml', 'origin.json'):
+        (tmp_path / 'run' / name).write_bytes(content.encode(errors='surrogateescape'))
+    assert story_of(saved, rounds / 'model').pruning is None
+    (tmp_path / 'run' / 'rounds.json').write_bytes((pruned_run[0] / 'rounds.json').read_bytes())
+    assert len(story_of(saved, rounds / 'model').pruning.rounds) == 2
+
+
+def test_a_round_with_other_widths_is_another_network(tmp_path, pruned_run):
+    directory = tmp_path / 'run' / 'round-1' / 'model'
+    write_saved_model(directory, architecture=network((1, 2, 3, 4)))
+    (tmp_path / 'run' / 'rounds.json').write_bytes((pruned_run[0] / 'rounds.json').read_bytes())
+    assert story_of(read_model(directory), directory).pruning is None
+
+
+def test_a_network_that_was_fine_tuned_from_an_import_knows_its_checkpoint(tmp_path):
+    start = tmp_path / 'imported'
+    write_model(start, dataclasses.replace(saved_model(), recipe={'source': 'downloads/bert'}))
+    (tmp_path / 'run').mkdir()
+    tuned = tuned_model(read_model(start))
+    write_model(tmp_path / 'run' / 'seed-2', tuned)
+    write_result(tmp_path / 'run', start)
+    assert story_of(tuned, tmp_path / 'run' / 'seed-2').checkpoint == 'bert'
+    assert story_of(tuned).checkpoint == ''
+
+
+def test_an_imported_network_knows_the_name_of_its_checkpoint_and_not_its_place():
+    saved = dataclasses.replace(saved_model(), recipe={'source': '/home/ann/bert-base-uncased'})
+    assert story_of(saved).checkpoint == 'bert-base-uncased'
+    assert story_of(saved_model()) == Story(pretrained_steps=1000)
