@@ -4,6 +4,7 @@ The service listens on this machine alone unless --host says otherwise. It check
 for no password and does not encrypt: put a reverse proxy before it on any other network."""
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import List, Optional
 
@@ -37,7 +38,7 @@ class ServeRecipe(ServiceSettings):
     precision: Optional[str] = option(
         'bfloat16, for openvino on a processor that has it; by default that of the export',
         None,
-        choices=('bfloat16',),
+        choices=('float32', 'bfloat16'),
     )
     null_threshold: Optional[float] = option(
         'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '
@@ -88,8 +89,8 @@ def main(argv=None):
         app = make_app(predictor, name=name, card=card_of(recipe.deployment), settings=recipe)
 
         def ready(address: str) -> None:
-            engine = f'{predictor.engine}, threads: {predictor.threads}'
-            print(f'serving {recipe.deployment} at {address} ({engine}); Ctrl-C stops it', flush=True)
+            print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)
+            print(f'serving {recipe.deployment} at {address}; Ctrl-C stops it', flush=True)
 
         server.run(app, listener, timeout=recipe.timeout, ready=ready)
     print('stopped')

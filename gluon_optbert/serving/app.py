@@ -50,7 +50,7 @@ class Service:
     Parameters
     ----------
     predictor : Predictor
-        Its `head`, its `engine`, and its `predict` or its `encode`, which one thread alone calls.
+        Its `head`, `engine` and `threads`, and its `predict` or its `encode`, which one thread alone calls.
     name : str
         What the service calls the network.
     card : str
@@ -70,7 +70,12 @@ class Service:
         head, settings, engine = self.head, self._settings, self._predictor.engine
         return {
             'model': self._name,
-            'engine': {name: getattr(engine, name) for name in ('name', 'version', 'precision', 'threads')},
+            'engine': {
+                'name': engine.name,
+                'version': engine.version,
+                'precision': engine.precision,
+                'threads': self._predictor.threads,
+            },
             'computes': 'embeddings' if self.embeds else head.kind,
             'task': head.task,
             'texts': 'either' if self.embeds else wanted_texts(head),

@@ -115,7 +115,8 @@ def test_the_command_answers_as_the_command_that_predicts(running, deployment):
     for one, other in zip(values['predictions'], wanted):
         assert one['label'] == other['label']
         assert one['probabilities'] == pytest.approx(other['probabilities'], abs=1e-6)  # other batches
-    assert service.end() == (0, 'stopped\n', '')
+    status, out, err = service.end()
+    assert (status, out) == (0, 'stopped\n') and err.startswith('engine: ') and len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
