@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.documents import code_of
 from helpers.exported import UNEVEN, with_head
 from helpers.tiny import ROOT, network
 
@@ -18,6 +19,7 @@ from gluon_optbert.network.model import build
 from gluon_optbert.network.running import INPUTS, random_feed, run
 
 PEERS = [path for path in os.environ.get('PEER_TRANSFORMERS', '').split(os.pathsep) if path]
+NAMES = [Path(path).parents[1].name for path in PEERS]
 NETWORKS = {'even': network(), 'uneven': UNEVEN, 'factorised': network((2, 3, 5, 7), e=5)}
 BATCH, LENGTH = 4, 11
 TOLERANCE = 1e-5  # of scores of about 1: float32 has 6e-8, and sums run in another order
@@ -77,7 +79,20 @@ def exported(place, architecture, head, kind):
     return outputs if head.pooled else [outputs[0][..., 0], outputs[0][..., 1]], mask
 
 
-@pytest.fixture(scope='module', params=PEERS, ids=[Path(path).parents[1].name for path in PEERS])
+def outside(python, *words, place):
+    """A finished program of another environment, which cannot import this package."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON')}
+    return subprocess.run(
+        [python, *map(str, words)],
+        env={**environment, 'HF_HUB_OFFLINE': '1', 'HF_MODULES_CACHE': str(place / 'modules')},
+        cwd=str(place),
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+@pytest.fixture(scope='module', params=PEERS, ids=NAMES)
 def peer(request, tmp_path_factory):
     """For every network and case: what this package computes, what Transformers does, and what it says."""
     base, jobs, results = tmp_path_factory.mktemp('peer'), [], {}
@@ -87,14 +102,8 @@ def peer(request, tmp_path_factory):
             place.mkdir()
             results[widths, case] = place, *exported(place, architecture, head, kind)
             jobs.append((str(place / 'out'), auto, case in TRAINED))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith('PYTHON')}
-    done = subprocess.run(
-        [request.param, str(ROOT / 'tests' / 'helpers' / 'with_transformers.py'), json.dumps(jobs)],
-        env={**environment, 'HF_HUB_OFFLINE': '1', 'HF_MODULES_CACHE': str(base / 'modules')},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    program = ROOT / 'tests' / 'helpers' / 'with_transformers.py'
+    done = outside(request.param, program, json.dumps(jobs), place=base)
     assert done.returncode == 0, done.stderr[-2000:]
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"version"')]
     return {
@@ -134,3 +143,26 @@ def test_trainer_fine_tunes_it_and_what_it_saves_is_loaded_again(peer, widths, c
     assert trained['again'] == 0
     assert trained['missing_keys'] == trained['unexpected_keys'] == []
     assert np.isfinite(trained['loss'])
+
+
+@pytest.mark.parametrize('python', PEERS, ids=NAMES)
+@pytest.mark.parametrize('widths', NETWORKS)
+def test_the_example_of_the_page_gives_the_scores_of_this_package(tmp_path, widths, python):
+    saved = with_head(NETWORKS[widths], Head('classification', ('0', '1'), 'MRPC'))
+    export_transformers(saved, tmp_path / 'hub-mrpc')
+    (code,) = (code for code in code_of(ROOT / 'docs' / 'exports.md', 'python') if 'hub-mrpc' in code)
+    if widths == 'even':
+        code = code.replace(', trust_remote_code=True', '')
+    code = code.replace('A man is eating.', 'a b').replace('Someone eats.', 'c d e')
+    said = 'print(json.dumps([logits.tolist()[0], batch["input_ids"].tolist()]))\n'
+    (tmp_path / 'example.py').write_text(f'import json\n{code}{said}')
+    done = outside(python, tmp_path / 'example.py', place=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    given = json.loads(done.stdout.splitlines()[-1])
+    words = saved.vocabulary
+    ids = [words[token] for token in ['[CLS]', *'ab', '[SEP]', *'cde', '[SEP]']]
+    assert given[1] == [ids]
+    network = build(saved.architecture, saved.parameters, trainable=False, head=saved.head)
+    feed = {'input_ids': [ids], 'token_types': [[0] * 4 + [1] * 4], 'valid_length': [8]}
+    (wanted,) = run(network, {name: np.array(value) for name, value in feed.items()}, list(feed))
+    np.testing.assert_allclose(given[0], wanted[0], atol=TOLERANCE, rtol=0)

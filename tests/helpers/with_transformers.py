@@ -21,11 +21,15 @@ NEW_LABELS = {
 }
 
 
+def trust(directory):
+    """The argument that a directory with code of its own needs; none for any other."""
+    config = json.loads((Path(directory) / 'config.json').read_text())
+    return {'trust_remote_code': True} if 'auto_map' in config else {}
+
+
 def load(directory, auto, **more):
     """A network in its mode of prediction, and what loading said of its weights."""
-    config = json.loads((Path(directory) / 'config.json').read_text())
-    if 'auto_map' in config:
-        more['trust_remote_code'] = True
+    more.update(trust(directory))
     network, said = getattr(transformers, auto).from_pretrained(directory, output_loading_info=True, **more)
     return network.eval(), {name: sorted(map(str, values)) for name, values in said.items()}
 
@@ -84,7 +88,7 @@ def train(directory, auto):
         disable_tqdm=True,
         use_cpu=True,
     )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **trust(directory))
     trainer = transformers.Trainer(
         network, options, train_dataset=rows, processing_class=tokenizer, eval_dataset=rows
     )
