@@ -3,8 +3,8 @@ with frozen weights.
 
 The steps are taken in turn, at equal threads and shapes, so that the ratios hold on a machine whose speed
 drifts. With --against also those of whole programs, each in a process of its own: Transformers on PyTorch
-(eager, float32, AdamW, the same threads), and GluonNLP as it is installed, with the threads that MXNet then
-takes. The environment of PyTorch is made by
+(eager, AdamW, the same threads), in float32 or with PyTorch's autocast to bfloat16; and GluonNLP as it is
+installed, with the threads that MXNet then takes. The environment of PyTorch is made by
 
     python tools/peers/install.py peers --only torch
 
@@ -50,13 +50,18 @@ STEPS = {
     'bfloat16-alpha': 'bfloat16 alpha step',
 }
 FORWARDS = {'gluonnlp': 'GluonNLP forward', 'ungated': 'ungated forward', 'alpha': 'gated forward'}
-PEERS = {'torch': 'Transformers step', 'gluonnlp': 'GluonNLP step as installed'}
+PEERS = {
+    'torch': 'Transformers step',
+    'torch-bfloat16': 'Transformers bfloat16 step',
+    'gluonnlp': 'GluonNLP step as installed',
+}
 AT_MOST = (
     ('ungated step', 'GluonNLP step', 0.90),
     ('alpha step', 'ungated step', 0.70),
     ('ungated forward', 'GluonNLP forward', None),
     ('gated forward', 'ungated forward', 1.05),
     ('bfloat16 alpha step', 'bfloat16 step', None),
+    ('bfloat16 step', 'Transformers bfloat16 step', 1.00),
 )
 AT_LEAST = (
     ('ungated step', 'bfloat16 step', 1.3),
@@ -218,7 +223,8 @@ def start_peer(peer: str, recipe: BenchmarkRecipe, architecture: Architecture) -
     config = json.dumps(
         {**theirs, 'hidden_dropout_prob': recipe.dropout, 'attention_probs_dropout_prob': recipe.dropout}
     )
-    words = [peer_python(recipe.peers, 'torch'), SCRIPTS / 'torch_training.py', threads, config]
+    precision = 'bfloat16' if peer == 'torch-bfloat16' else 'float32'
+    words = [peer_python(recipe.peers, 'torch'), SCRIPTS / 'torch_training.py', threads, config, precision]
     return Worker(PEERS[peer], words, threads=threads)
 
 
@@ -298,7 +304,7 @@ def main(argv=None):
         argv,
         description=__doc__,
         positional='architecture',
-        example='python tools/benchmark_training.py bert_base --against torch,gluonnlp --peers peers',
+        example='python tools/benchmark_training.py bert_base --against torch,torch-bfloat16 --peers peers',
     )
     architecture = resolve(recipe.architecture)
     if len(set(architecture.layers)) > 1:

@@ -20,7 +20,8 @@ def peers():
     names.
     """
     there = (Path(os.environ.get('PEERS', 'nowhere')) / 'torch' / 'bin' / 'python').exists()
-    return {'gluonnlp': 'GluonNLP step as installed', **({'torch': 'Transformers step'} if there else {})}
+    torch = {'torch': 'Transformers step', 'torch-bfloat16': 'Transformers bfloat16 step'}
+    return {'gluonnlp': 'GluonNLP step as installed', **(torch if there else {})}
 
 
 def test_it_reports_all_steps_and_ratios(tmp_path):
@@ -71,6 +72,11 @@ def test_only_the_steps_asked_for_are_timed(tmp_path):
     written = json.loads((tmp_path / 'result.json').read_text())
     assert set(written['milliseconds']) == {'alpha step', 'ungated step', 'gated forward', 'ungated forward'}
     assert 'alpha step / ungated step' in written['ratios']
+
+
+def test_bfloat16_is_compared_with_bfloat16():
+    times = {'bfloat16 step': {'median': 9.0}, 'Transformers bfloat16 step': {'median': 10.0}}
+    assert tool.ratios_of(times) == {'bfloat16 step / Transformers bfloat16 step': (0.9, 'at most 1.00')}
 
 
 def test_nothing_to_time_is_said(monkeypatch, capsys):
