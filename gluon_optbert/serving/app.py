@@ -62,6 +62,7 @@ class Service:
         self._predictor, self._name, self._card, self._settings = predictor, name, card, settings
         self.head: Head = predictor.head
         self.embeds = not self.head.outputs
+        self.texts = 'either' if self.embeds else wanted_texts(self.head)
         self._page = page_of(self.facts(), card)
         self.batcher: Optional[Batcher] = None
 
@@ -78,7 +79,7 @@ class Service:
             },
             'computes': 'embeddings' if self.embeds else head.kind,
             'task': head.task,
-            'texts': 'either' if self.embeds else wanted_texts(head),
+            'texts': self.texts,
             'labels': [{'label': label, 'name': head.name_of(label)} for label in head.labels],
             'limits': {
                 name: getattr(settings, name)
@@ -281,7 +282,7 @@ def make_app(
             route,
             methods=[method],
             response_model=None,
-            include_in_schema=path != '/',
-            openapi_extra=described(path),
+            include_in_schema=path not in ('/', '/predict' if service.embeds else '/embed'),
+            openapi_extra=described(path, service.texts, settings),
         )
     return app

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, List
 
-from .requests import KEYS, SEVERAL
+from .requests import LONGEST_ID, SEVERAL
+from .settings import ServiceSettings
 
-_TEXTS: Dict[str, Any] = {
-    'type': 'object',
-    'description': "A sentence ('text'), a pair ('text' and 'pair'), or a question with its 'context'.",
-    'properties': {key: {'type': 'string', 'minLength': 1} for key in KEYS},
-    'additionalProperties': False,
-}
-_REQUEST: Dict[str, Any] = {
-    'oneOf': [
-        _TEXTS,
+FORMS = {
+    'one': [('text',)],
+    'two': [('text', 'pair')],
+    'either': [('text',), ('text', 'pair')],
+    'question': [('question', 'context'), ('text', 'pair')],
+}  # the keys of an instance, by what the texts of the network are
+
+
+def _request(texts: str, settings: ServiceSettings) -> Dict[str, Any]:
+    """The body of a request."""
+    text = {'type': 'string', 'maxLength': settings.max_characters, 'pattern': r'\S'}
+    identifier = {'anyOf': [{'type': 'string', 'maxLength': LONGEST_ID}, {'type': 'integer'}]}
+    one: List[Dict[str, Any]] = [
         {
             'type': 'object',
-            'required': [SEVERAL],
+            'required': list(keys),
+            'properties': {**dict.fromkeys(keys, text), 'id': identifier},
             'additionalProperties': False,
-            'properties': {
-                SEVERAL: {
-                    'type': 'array',
-                    'minItems': 1,
-                    'items': {'oneOf': [{'type': 'string', 'minLength': 1}, _TEXTS]},
-                }
-            },
-        },
+        }
+        for keys in FORMS[texts]
     ]
-}
+    items = [*one, text] if ('text',) in FORMS[texts] else one
+    several = {
+        'type': 'object',
+        'required': [SEVERAL],
+        'properties': {
+            SEVERAL: {
+                'type': 'array',
+                'minItems': 1,
+                'maxItems': settings.max_texts,
+                'items': {'anyOf': items},
+            }
+        },
+        'additionalProperties': False,
+    }
+    return {'anyOf': [*one, several]}
+
+
 _PREDICTION: Dict[str, Any] = {
     'type': 'object',
     'description': 'The texts and the id of the request. Of a classification: label, name, probabilities. Of '
@@ -64,13 +80,24 @@ _ERRORS = {
 _ERROR = {'type': 'object', 'properties': {'error': {'type': 'string'}}, 'required': ['error']}
 
 
-def described(path: str) -> Dict[str, Any]:
-    """The operation of a path, as OpenAPI describes it."""
+def described(path: str, texts: str, settings: ServiceSettings) -> Dict[str, Any]:
+    """The operation of a path, as OpenAPI describes it.
+
+    Parameters
+    ----------
+    path : str
+    texts : str
+        What the texts of the network are, a key of `FORMS`.
+    settings : ServiceSettings
+    """
     operation: Dict[str, Any] = {
         'responses': {'200': _response('The answer.', {'type': 'object', 'properties': _ANSWERS[path]})}
     }
     if path in ('/predict', '/embed'):
-        operation['requestBody'] = {'required': True, 'content': {'application/json': {'schema': _REQUEST}}}
+        operation['requestBody'] = {
+            'required': True,
+            'content': {'application/json': {'schema': _request(texts, settings)}},
+        }
         for status, words in _ERRORS.items():
             operation['responses'][status] = _response(words, _ERROR)
     return operation

@@ -16,7 +16,7 @@ _FORMS = (
     f"sentences, are a list called '{SEVERAL}'"
 )
 _LONGEST_NUMBER = 30  # digits; an id is the only number that is read
-_LONGEST_ID = 200  # characters
+LONGEST_ID = 200  # characters
 
 
 class BadRequest(ValueError):
@@ -126,10 +126,10 @@ def _check_unicode(text: str, place: str) -> None:
 def _identifier(value: Any, place: str) -> Optional[str]:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or len(str(value)) > _LONGEST_ID:
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or len(str(value)) > LONGEST_ID:
         raise BadRequest(
             422,
-            f'{place}id must be a text of at most {_LONGEST_ID} characters or a number, found {_kind(value)}',
+            f'{place}id must be a text of at most {LONGEST_ID} characters or a number, found {_kind(value)}',
         )
     _check_unicode(str(value), f'{place}id')
     return str(value)

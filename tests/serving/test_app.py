@@ -213,7 +213,24 @@ def test_settings_out_of_range_are_refused_together():
 
 def test_the_description_names_the_routes_and_no_other_host(client):
     text = client.get('/openapi.json').text
-    assert set(json.loads(text)['paths']) == {'/predict', '/embed', '/health'} and '://' not in text
+    assert set(json.loads(text)['paths']) == {'/predict', '/health'} and '://' not in text
+
+
+@pytest.mark.parametrize('name, path', [(name, '/predict') for name in HEADS if name != 'embeddings'])
+def test_the_description_has_the_keys_that_the_network_reads(name, path):
+    with client_of(FakePredictor(HEADS[name]), max_texts=5) as client:
+        described = client.get('/openapi.json').json()['paths'][path]['post']
+        body = described['requestBody']['content']['application/json']['schema']
+        *forms, several = body['anyOf']
+        for form in forms:
+            values = dict.fromkeys(form['required'], 'a')
+            assert client.post(path, json=values).status_code == 200
+            assert client.post(path, json={'instances': [values] * 5}).status_code == 200
+    assert several['properties']['instances']['maxItems'] == 5
+    wanted = {'sentences': [['text']], 'pairs': [['text', 'pair']]}
+    assert [form['required'] for form in forms] == wanted.get(
+        name, [['question', 'context'], ['text', 'pair']]
+    )
 
 
 def test_the_thread_ends_with_the_service():
