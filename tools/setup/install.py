@@ -45,6 +45,7 @@ HOROVOD_BUILD = {
 TRIAL = """
 import importlib.util, sys
 import blingfire, gluonnlp, google_crc32c, hypothesis, matplotlib, mxnet, onnx, optuna, psutil
+import fastapi, httpx, markdown_it, onnxruntime, uvicorn
 import pytest, sacremoses, safetensors, scipy, sklearn, tokenizers, tqdm, yaml
 assert importlib.util.find_spec('gluon_optbert'), 'the package itself is not installed'
 mxnet.nd.ones(2).asnumpy()
