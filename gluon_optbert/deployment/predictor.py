@@ -15,7 +15,8 @@ import numpy as np
 from ..architecture.architecture import Architecture
 from ..network.inputs import TOKEN_INPUTS
 from ..tasks.answers import best_answers, chosen_answer
-from ..tasks.features import Features, TaskBatch, sorted_batches
+from ..tasks.features import Features, TaskBatch, bucketed_batches
+from ..tasks.length_buckets import bucket_width
 from .description import NETWORK_FILES, Deployment, read_description
 from .engines import Engine, chosen_engine, make_engine
 from .instances import Instance
@@ -220,7 +221,7 @@ class Predictor:
             raise ValueError(f'pooling must be one of {", ".join(POOLINGS)}, found {pooling!r}')
         features = self._encoder.features([_as_instance(text) for text in texts])
         embeddings = np.zeros((len(features), deployment.architecture.h), np.float32)
-        for batch in sorted_batches(features, batch_size) if len(features) else ():
+        for batch in self._batches(features, batch_size):
             encoded = self._batch_outputs(batch)['encoded']  # (b, length, h)
             embeddings[batch.rows] = encoded[:, 0] if pooling == 'first' else _means(encoded, batch)
         if normalise:
@@ -278,15 +279,19 @@ class Predictor:
 
     def _scores(self, features: Features, batch_size: int) -> np.ndarray:
         """The scores of the network, by instance, or by window and token."""
-        places = (int(features.lengths.max()),) if self._reading else ()
+        most = self._deployment.architecture.max_length
+        places = (bucket_width(int(features.lengths.max()), most),) if self._reading else ()
         all_scores = np.zeros((len(features), *places, self.head.outputs), np.float32)
-        for batch in sorted_batches(features, batch_size):
+        for batch in self._batches(features, batch_size):
             scores = self._batch_outputs(batch)['scores']
             if self._reading is None:
                 all_scores[batch.rows] = scores
             else:
                 all_scores[batch.rows, : scores.shape[1]] = scores
         return all_scores
+
+    def _batches(self, features: Features, batch_size: int) -> Iterator[TaskBatch]:
+        return bucketed_batches(features, batch_size, self._deployment.architecture.max_length)
 
     def _batch_outputs(self, batch: TaskBatch) -> Dict[str, np.ndarray]:
         return self.outputs(batch.input_ids, batch.token_types, batch.valid_length)

@@ -13,6 +13,7 @@ from typing import Callable, Generator, Iterable, Iterator, List, Optional, Sequ
 import numpy as np
 
 from ..text.vocabulary import Vocabulary, make_tokenizer
+from .length_buckets import length_buckets
 
 LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that there are few shapes
 _POOL = 64  # batches of a pool
@@ -196,10 +197,24 @@ def sorted_batches(features: Features, batch_size: int) -> Iterator[TaskBatch]:
         yield _batch(features, rows, np.ones(len(rows), np.float32), rows)
 
 
-def _batch(features: Features, rows: np.ndarray, weights: np.ndarray, all_rows: np.ndarray) -> TaskBatch:
-    """One rank's `rows` of the global batch `all_rows`."""
+def bucketed_batches(features: Features, batch_size: int, most: int) -> Iterator[TaskBatch]:
+    """Batches of `length_buckets` that hold every instance once, the shortest first; `most` is the largest
+    width.
+    """
+    for rows, width in length_buckets(features.lengths, batch_size, most):
+        yield _batch(features, rows, np.ones(len(rows), np.float32), rows, width)
+
+
+def _batch(
+    features: Features,
+    rows: np.ndarray,
+    weights: np.ndarray,
+    all_rows: np.ndarray,
+    width: Optional[int] = None,
+) -> TaskBatch:
+    """One rank's `rows` of the global batch `all_rows`, padded to `width` or to that of the batch."""
     valid, starts = features.lengths[rows], features.starts
-    width = features.width(all_rows)
+    width = width or features.width(all_rows)
     ids = np.zeros((len(rows), width), np.int32)
     for target, row in zip(ids, rows):
         target[: starts[row + 1] - starts[row]] = features.ids[starts[row] : starts[row + 1]]
