@@ -11,6 +11,7 @@ from ..deployment.export import ONNX_DIFFERENCES, UntrainedHeads, kind_of, untra
 from ..deployment.inference import KINDS
 from ..deployment.instances import Instance, read_instances
 from ..deployment.measures import described
+from ..deployment.onnx_directory import export_onnx
 from ..deployment.onnx_names import NAMES, ONNX
 from ..deployment.quantize import METHODS
 from ..deployment.story import story_of
@@ -27,6 +28,8 @@ from .starting import command, line, what_to_export
 FORMATS: Dict[str, FrozenSet[str]] = {
     'mxnet': frozenset({'precision', 'calibrate', 'labelled', 'onnx', 'inputs'}),
     'transformers': frozenset(),
+    'onnx': frozenset({'precision', 'calibrate'}),
+    'sentence-transformers': frozenset({'precision', 'calibrate'}),
 }  # what can be written, and the fields below that not every format has
 
 
@@ -38,7 +41,10 @@ class ExportRecipe:
     output: Path = option('directory to write')
     format: str = option(
         "what is written. mxnet: a deployment directory, for plain MXNet and this package's Predictor; "
-        'transformers: config.json, model.safetensors and tokenizer files, for Transformers',
+        'transformers: config.json, model.safetensors and tokenizer files, for Transformers; '
+        "onnx: model.onnx, config.json and tokenizer files, for Optimum's ORTModel classes; "
+        'sentence-transformers: an encoder for SentenceTransformer(…, backend="onnx"). The last two have '
+        'model_quantized.onnx too with --precision int8',
         'mxnet',
         choices=FORMATS,
     )
@@ -92,6 +98,8 @@ class ExportRecipe:
             problems.append(f'calibration_lines must be at least 1, found {self.calibration_lines}')
         if self.onnx and self.precision == 'bfloat16':
             problems.append('--onnx goes with --precision float32 or int8')
+        if self.format not in ('mxnet', 'transformers') and self.precision == 'bfloat16':
+            problems.append(f'--format {self.format} goes with --precision float32 or int8')
         every = frozenset.union(*FORMATS.values())
         for field in dataclasses.fields(self):
             absent = every - FORMATS.get(self.format, every)
@@ -149,6 +157,16 @@ def write(saved: SavedModel, recipe: ExportRecipe, texts: List[Instance], labell
     if recipe.format == 'transformers':
         saved = without_gates(saved, read_alphas(recipe.alphas) if recipe.alphas else None)
         return export_transformers(saved, recipe.output, head=recipe.head, **card)
+    if recipe.format in ('onnx', 'sentence-transformers'):
+        return export_onnx(
+            without_gates(saved, read_alphas(recipe.alphas) if recipe.alphas else None),
+            recipe.output,
+            head=recipe.head,
+            precision=recipe.precision,
+            calibration=texts,
+            method=recipe.calibration,
+            sentences=recipe.format == 'sentence-transformers',
+        )
     return export(
         saved,
         recipe.output,

@@ -30,13 +30,18 @@ from .instances import Instance
 from .measures import measured_on_texts
 from .model_card import write_card
 from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, relative_difference, write_onnx_files
-from .onnx_names import DYNAMIC, NAMES, ONNX, onnx_inputs
+from .onnx_names import DYNAMIC, NAMES, ONNX, QUANTISED, onnx_inputs
 from .predictor import Predictor
 from .quantize import calibrate, int8_parameters
 from .story import Story
 from .text_features import Encoder
 
-ONNX_DIFFERENCES = {ONNX: 'onnx_relative_difference', DYNAMIC: 'onnx_dynamic_relative_difference'}
+ONNX_FILES = {'float32': {ONNX: 'float32'}, 'int8': {ONNX: 'int8', DYNAMIC: 'int8 dynamic'}}
+ONNX_DIFFERENCES = {
+    ONNX: 'onnx_relative_difference',
+    DYNAMIC: 'onnx_dynamic_relative_difference',
+    QUANTISED: 'onnx_quantized_relative_difference',
+}
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
 
 
@@ -131,22 +136,22 @@ def export(
     with locked(output), new_directory(output) as staged:
         deployment, arrays = _prepared(saved, kind, precision, calibration, method)
         write_deployment(staged, deployment, arrays)
-        network = _network(saved, kind)
+        network = network_of(saved, kind)
         measured: Dict[str, Any] = {'relative_difference': _compare(staged, network, deployment)}
         most = TOLERANCE if precision == 'float32' else 1e30
-        _refuse(measured['relative_difference'], most, f'{output}: the export')
+        refuse(measured['relative_difference'], most, f'{output}: the export')
         if onnx:
             ranges = None
             if precision == 'int8':
                 feeds = calibration_feeds(Encoder(deployment).features(calibration))
                 ranges = onnx_ranges(saved, kind, feeds, method)
-            deployment = dataclasses.replace(
-                deployment, onnx=write_onnx_files(staged, saved, kind, inputs, ranges)
-            )
-            for name, entry in deployment.onnx.items():
-                differences = compare_onnx(staged / name, entry, network, saved, kind)
+            files = ONNX_FILES[precision]
+            entries = write_onnx_files(staged, files, saved, kind, inputs, ranges)
+            deployment = dataclasses.replace(deployment, onnx=entries)
+            for name, entry in entries.items():
+                differences = compare_onnx(staged / name, list(entry['inputs']), network, saved, kind)
                 measured[ONNX_DIFFERENCES[name]] = differences
-                _refuse(differences, most, f'{output}: {name}')
+                refuse(differences, most, f'{output}: {name}')
         if calibration or labelled:
             measured.update(
                 measured_on_texts(
@@ -191,12 +196,10 @@ def untrained_parts(saved: SavedModel, kind: str) -> Tuple[str, ...]:
     return tuple(part for part in untrained if part == 'pooler')
 
 
-def _prepared(
-    saved: SavedModel, kind: str, precision: str, calibration: Sequence[Instance], method: str
-) -> Tuple[Deployment, Dict[str, mx.nd.NDArray]]:
-    """The export's description, and its arrays in their types."""
+def deployment_of(saved: SavedModel, kind: str, precision: str = 'float32') -> Deployment:
+    """The description of an export, without what is measured."""
     answers = saved.head.kind == 'question_answering'
-    deployment = Deployment(
+    return Deployment(
         saved.architecture,
         saved.vocabulary,
         known_head(saved.head),
@@ -204,6 +207,13 @@ def _prepared(
         precision,
         reading=Reading.of(saved.recipe, saved.architecture.max_length) if answers else None,
     )
+
+
+def _prepared(
+    saved: SavedModel, kind: str, precision: str, calibration: Sequence[Instance], method: str
+) -> Tuple[Deployment, Dict[str, mx.nd.NDArray]]:
+    """The export's description, and its arrays in their types."""
+    deployment = deployment_of(saved, kind, precision)
     plain = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
     if precision == 'int8':
         symbol = inference_symbol(saved.architecture, kind, saved.head, precision='int8')
@@ -224,7 +234,7 @@ def _prepared(
     return deployment, arrays
 
 
-def _network(saved: SavedModel, kind: str) -> OptBERTModel:
+def network_of(saved: SavedModel, kind: str) -> OptBERTModel:
     """The network in memory whose outputs are those of an export."""
     whole = kind == 'pretraining'
     return build(
@@ -251,7 +261,8 @@ def _compare(directory: Path, network: OptBERTModel, deployment: Deployment) -> 
     return differences
 
 
-def _refuse(differences: Mapping[str, float], most: float, what: str) -> None:
+def refuse(differences: Mapping[str, float], most: float, what: str) -> None:
+    """Raise NotEqual if a difference is larger than `most`, or not finite."""
     worst = max(differences, key=differences.get)
     if not differences[worst] <= most:
         raise NotEqual(

@@ -17,7 +17,7 @@ from .. import __version__
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
 from ..network.attention import MASKED_SCORE
-from .onnx_names import onnx_inputs, onnx_outputs
+from .onnx_names import MASKED_LM, onnx_inputs, onnx_outputs
 
 _QUANTISING_OPSET = 19  # the first whose QuantizeLinear ONNX itself can compute; it means the same as in 17
 OPSET, IR_VERSION = 17, 8  # 17 has LayerNormalization; readers since 2022 support both
@@ -190,6 +190,9 @@ class Graph:
         if kind == 'task':
             self.dense(self.pooled(stream), 'task', 'logits')
             return
+        if kind == MASKED_LM:
+            self.decode(stream, 'logits')
+            return
         if stream != 'last_hidden_state':  # there is no layer
             self.node('Identity', stream, output='last_hidden_state')
         pooled = self.pooled(stream, 'pooler_output')
@@ -217,7 +220,7 @@ def onnx_model(
     ----------
     architecture : Architecture
     kind : str
-        One of `inference.KINDS`.
+        One of `description.KINDS`, or `onnx_names.MASKED_LM`.
     head : Head
     arrays : mapping of name to np.ndarray
         As `inference_parameters` gives them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 import onnx
@@ -15,9 +15,9 @@ from ..network.saved_model import SavedModel
 from ..tasks.features import Features, sorted_batches
 from .description import inputs_of, outputs_of
 from .inference import inference_parameters, inference_symbol, inference_table
-from .onnx_export import onnx_model, run_onnx, write_onnx
+from .onnx_export import Graph, onnx_model, run_onnx, write_onnx
 from .onnx_int8 import DynamicGraph, StaticGraph
-from .onnx_names import DYNAMIC, ONNX, network_outputs, onnx_entry, onnx_feed
+from .onnx_names import network_outputs, onnx_entry, onnx_feed
 from .onnx_ranges import Ranges, measured_ranges
 
 _CALIBRATION_BATCH = 8  # instances
@@ -39,56 +39,76 @@ def _int8_table(saved: SavedModel, kind: str) -> Dict[str, ParameterSpec]:
     return inference_table(saved.architecture, kind, saved.head, 'int8')
 
 
-def onnx_models(
-    saved: SavedModel, kind: str, names: str, ranges: Optional[Ranges]
-) -> Iterator[Tuple[str, str, onnx.ModelProto]]:
-    """File name, precision and model: one in float32 or, with ranges, a static and a dynamic one in int8."""
+def onnx_in(
+    precision: str, saved: SavedModel, kind: str, names: str, ranges: Optional[Ranges] = None
+) -> onnx.ModelProto:
+    """A network in ONNX: in ``float32``, or with ranges in ``int8`` or ``int8 dynamic``."""
+    writers = {'float32': Graph}
+    if ranges is not None:
+        writers['int8'] = functools.partial(StaticGraph, ranges=ranges)
+        writers['int8 dynamic'] = functools.partial(DynamicGraph, products=set(ranges.inputs))
     arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
-    write = functools.partial(onnx_model, saved.architecture, kind, saved.head, arrays, names)
-    if ranges is None:
-        yield ONNX, 'float32', write()
-        return
-    yield ONNX, 'int8', write(functools.partial(StaticGraph, ranges=ranges))
-    yield DYNAMIC, 'int8 dynamic', write(functools.partial(DynamicGraph, products=set(ranges.inputs)))
+    return onnx_model(saved.architecture, kind, saved.head, arrays, names, writers[precision])
 
 
 def write_onnx_files(
-    directory: Path, saved: SavedModel, kind: str, names: str, ranges: Optional[Ranges] = None
+    directory: Path,
+    files: Mapping[str, str],
+    saved: SavedModel,
+    kind: str,
+    names: str,
+    ranges: Optional[Ranges] = None,
 ) -> Dict[str, Dict[str, Any]]:
     """Write the ONNX files of a network; the manifest's entry of each by file name.
 
     Parameters
     ----------
     directory : Path
+    files : mapping of file name to precision
+        Precisions are those of `onnx_in`.
     saved : SavedModel
         Without gates.
     kind : str
-        One of `description.KINDS`.
+        One of `description.KINDS`, or `onnx_names.MASKED_LM`.
     names : str
         One of `onnx_names.NAMES`.
     ranges : Ranges, optional
         For int8, from `onnx_ranges`.
     """
-    entries = {}
-    for name, precision, model in onnx_models(saved, kind, names, ranges):
-        write_onnx(directory / name, model)
-        entries[name] = onnx_entry(kind, saved.head, precision, names)
-    return entries
+    for name, precision in files.items():
+        write_onnx(directory / name, onnx_in(precision, saved, kind, names, ranges))
+    return {name: onnx_entry(kind, saved.head, precision, names) for name, precision in files.items()}
 
 
 def compare_onnx(
-    path: Path, entry: Mapping[str, Any], network: Any, saved: SavedModel, kind: str
+    path: Path, names: Sequence[str], network: Any, saved: SavedModel, kind: str
 ) -> Dict[str, float]:
     """The largest relative difference of every output between a network and its ONNX file.
 
     ONNX's reference implementation runs the file. Tokens of padding are left out.
+
+    Parameters
+    ----------
+    path : Path
+    names : sequence of str
+        Of the file's inputs.
+    network : OptBERTModel
+        Of which the file computes all outputs or some.
+    saved : SavedModel
+    kind : str
+        What `network` computes.
     """
     feed = random_feed(saved.architecture, batch=2, length=min(6, saved.architecture.max_length))
-    outputs = network_outputs(run_onnx(path, onnx_feed(feed, list(entry['inputs']))), feed)
+    outputs = run_onnx(path, onnx_feed(feed, names))
+    if kind == 'pretraining' and 'logits' in outputs:
+        outputs['prediction_logits'] = outputs.pop('logits')
+    outputs = network_outputs(outputs, feed)
     valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
     differences = {}
     shapes = outputs_of(kind, saved.head)
     for (name, shape), wanted in zip(shapes.items(), run(network, feed, inputs_of(kind))):
+        if name not in outputs:
+            continue
         tokens = valid if shape[1] == 'length' else slice(None)
         differences[name] = relative_difference(outputs[name][tokens], wanted[tokens])
     return differences

@@ -12,7 +12,8 @@ from ..architecture.heads import Head
 from ..network.inputs import INPUTS
 from .description import inputs_of, outputs_of
 
-ONNX, DYNAMIC = 'model.onnx', 'model_dynamic.onnx'
+ONNX, DYNAMIC, QUANTISED = 'model.onnx', 'model_dynamic.onnx', 'model_quantized.onnx'
+MASKED_LM = 'masked_lm'  # a network of pre-training, of which only the scores of tokens are computed
 NAMES = ('transformers', 'gluon')
 TRANSFORMERS_INPUTS = ('input_ids', 'attention_mask', 'token_type_ids')
 _TRANSFORMERS_OUTPUTS = {
@@ -30,7 +31,7 @@ def onnx_inputs(kind: str, names: str = 'transformers') -> Dict[str, Tuple]:
     Parameters
     ----------
     kind : str
-        One of `description.KINDS`.
+        One of `description.KINDS`, or `MASKED_LM`.
     names : str
         One of `NAMES`. ``transformers``: an attention mask says which tokens are padding, wherever it is.
         ``gluon``: ``valid_length`` counts the tokens before the padding.
@@ -46,6 +47,8 @@ def onnx_outputs(kind: str, head: Head, names: str = 'transformers') -> Dict[str
     With the names of Transformers, the encoded tokens are not set to zero at padding, and the scores of a
     question's answer are two outputs.
     """
+    if kind == MASKED_LM:
+        return {'logits': ('batch', 'length', 'vocab_size')}
     shapes = outputs_of(kind, head)
     if names == 'gluon':
         return shapes

@@ -10,9 +10,10 @@ import functools
 import os
 import signal
 import sys
+import textwrap
 import time
 import typing
-from typing import Callable, Optional, Sequence, Type
+from typing import Callable, List, Optional, Sequence, Type
 
 from .failures import Interrupted, RunFailed
 from .recipe import R, RecipeError, _unwrapped, check_alternatives, fill, find_recipe, flag, read_yaml
@@ -21,6 +22,10 @@ from .recipe import R, RecipeError, _unwrapped, check_alternatives, fill, find_r
 class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=32, width=110)
+
+    def _split_lines(self, text: str, width: int) -> List[str]:
+        """Lines that do not end within a name such as sentence-transformers, so that names can be copied."""
+        return textwrap.wrap(' '.join(text.split()), width, break_on_hyphens=False)
 
 
 class _Parser(argparse.ArgumentParser):

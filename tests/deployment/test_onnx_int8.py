@@ -10,12 +10,12 @@ from helpers.exported import ARCHITECTURES, CASES
 from helpers.tiny import saved_model, vocabulary
 from onnx import numpy_helper
 
-from gluon_optbert.deployment.export import export, relative_difference
+from gluon_optbert.deployment.export import ONNX_FILES, export, relative_difference
 from gluon_optbert.deployment.inference import inputs_of
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.onnx_check import check_onnx
 from gluon_optbert.deployment.onnx_export import run_onnx
-from gluon_optbert.deployment.onnx_files import onnx_models, onnx_ranges
+from gluon_optbert.deployment.onnx_files import onnx_in, onnx_ranges, write_onnx_files
 from gluon_optbert.deployment.onnx_int8 import quantised_weight, scale_and_zero
 from gluon_optbert.deployment.onnx_names import (
     DYNAMIC,
@@ -53,18 +53,15 @@ def test_int8_files_are_near_the_network_and_pass_the_check(tmp_path, widths, ca
     wanted = running.run(model, feed, inputs_of(kind) if saved.head.outputs else list(running.INPUTS))[0]
     valid = np.arange(9) < feed['valid_length'][:, np.newaxis]
     inputs, outputs = list(onnx_inputs(kind)), list(onnx_outputs(kind, saved.head))
-    files = []
-    for name, _, written in onnx_models(saved, kind, 'transformers', ranges):
+    for name, precision in ONNX_FILES['int8'].items():
         path = tmp_path / name
-        path.write_bytes(written.SerializeToString())
+        write_onnx_files(tmp_path, {name: precision}, saved, kind, 'transformers', ranges)
         check_onnx(path, inputs=inputs, outputs=outputs)
         output = next(iter(network_outputs(run_onnx(path, onnx_feed(feed, inputs)), feed).values()))
         tokens = valid if wanted.shape[:2] == valid.shape else slice(None)
         difference = relative_difference(output[tokens], wanted[tokens])
         most = 0.05 if method == 'naive' or name == DYNAMIC else 0.5  # entropy cuts the largest values off
         assert 1e-5 < difference < most, name
-        files.append(name)
-    assert files == [ONNX, DYNAMIC]
 
 
 def test_every_product_of_the_encoder_is_in_eight_bits_and_no_other():
@@ -72,12 +69,13 @@ def test_every_product_of_the_encoder_is_in_eight_bits_and_no_other():
     ranges = onnx_ranges(saved, kind, feeds_of(saved.architecture), 'naive')
     filters = sum(1 for dims in saved.architecture.layers if dims.f)
     products = 4 * len(saved.architecture.layers) + 2 * filters
-    for name, _, model in onnx_models(saved, kind, 'transformers', ranges):
+    for precision in ONNX_FILES['int8'].values():
+        model = onnx_in(precision, saved, kind, 'transformers', ranges)
         int8 = [w.name for w in model.graph.initializer if w.data_type == onnx.TensorProto.INT8 and w.dims]
         weights = [weight for weight in int8 if weight.endswith('.int8')]
         assert len(weights) == products and all('transformer_cells' in weight for weight in weights)
         kinds = collections.Counter(node.op_type for node in model.graph.node)
-        if name == DYNAMIC:
+        if precision == 'int8 dynamic':
             assert kinds['MatMulInteger'] == products
         else:
             queries_and_keys, shared = 2 * len(saved.architecture.layers), 2 * len(saved.architecture.layers)
@@ -138,6 +136,7 @@ def test_an_int8_export_has_a_static_and_a_dynamic_onnx_file(tmp_path):
 def test_zero_points_of_weights_are_zero():
     saved, _, kind = saved_with('even', 'encoder')
     ranges = onnx_ranges(saved, kind, feeds_of(saved.architecture), 'naive')
-    for _, _, model in onnx_models(saved, kind, 'gluon', ranges):
+    for precision in ONNX_FILES['int8'].values():
+        model = onnx_in(precision, saved, kind, 'gluon', ranges)
         zeros = [w for w in model.graph.initializer if w.name.endswith('weight.zero')]
         assert zeros and not any(numpy_helper.to_array(zero).any() for zero in zeros)
