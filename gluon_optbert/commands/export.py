@@ -166,6 +166,7 @@ def write(saved: SavedModel, recipe: ExportRecipe, texts: List[Instance], labell
             calibration=texts,
             method=recipe.calibration,
             sentences=recipe.format == 'sentence-transformers',
+            **card,
         )
     return export(
         saved,

@@ -15,8 +15,10 @@ from ..text.vocabulary import is_cased
 from .export import ONNX_DIFFERENCES, TOLERANCE, deployment_of, kind_of, network_of, refuse, untrained_parts
 from .hub_files import bert_config, json_bytes, write_hub_files
 from .instances import Instance
+from .model_card import write_card
 from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, write_onnx_files
 from .onnx_names import MASKED_LM, ONNX, QUANTISED, TRANSFORMERS_INPUTS
+from .story import Story
 from .text_features import Encoder
 
 FOLDER = 'onnx'  # of the ONNX files of sentence-transformers
@@ -32,6 +34,8 @@ def export_onnx(
     calibration: Sequence[Instance] = (),
     method: str = 'naive',
     sentences: bool = False,
+    story: Optional[Story] = None,
+    license: str = '',
 ) -> Dict[str, Any]:
     """Write a directory for Optimum, or for sentence-transformers.
 
@@ -50,6 +54,8 @@ def export_onnx(
     sentences : bool
         Whether the directory is one of sentence-transformers, whose embeddings are those of
         `Predictor.encode`: the mean of the tokens, of length 1.
+    story, license
+        For the model card, as of `export.export`.
 
     Returns
     -------
@@ -72,7 +78,7 @@ def export_onnx(
             f'sentence-transformers takes embeddings from an encoder, and this is a model of {kind}; export '
             'the model that it was fine-tuned from, with --head encoder'
         )
-    untrained_parts(saved, kind)
+    untrained = untrained_parts(saved, kind)
     computes = MASKED_LM if kind == 'pretraining' else kind
     ranges, files = None, {ONNX: 'float32'}
     if precision == 'int8':
@@ -90,6 +96,15 @@ def export_onnx(
             differences = compare_onnx(place / name, TRANSFORMERS_INPUTS, network, saved, kind)
             measured[ONNX_DIFFERENCES[name]] = differences
             refuse(differences, TOLERANCE if written == 'float32' else 1e30, f'{output}: {name}')
+        write_card(
+            staged,
+            saved,
+            kind,
+            format='sentence-transformers' if sentences else 'onnx',
+            untrained=untrained,
+            story=story,
+            license=license,
+        )
     return measured
 
 
