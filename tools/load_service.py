@@ -102,12 +102,14 @@ def host_and_port(address: str) -> Tuple[str, int]:
 
 
 @contextlib.contextmanager
-def started(recipe: LoadRecipe) -> Iterator[str]:
-    """The address of the service; one that is started here is stopped at the end."""
+def started(recipe: LoadRecipe, *, python: Optional[Path] = None) -> Iterator[str]:
+    """The address of the service; one that is started here, by this interpreter or another, is stopped at the
+    end.
+    """
     if recipe.is_address:
         yield recipe.service
         return
-    words = [sys.executable, SERVE, recipe.service, '--port', 0]
+    words = [python or sys.executable, SERVE, recipe.service, '--port', 0]
     for name in OF_THE_SERVICE:
         value = getattr(recipe, name)
         words += [] if value is None else ['--' + name.replace('_', '-'), value]
