@@ -2,6 +2,9 @@
 
 import collections
 import json
+import os
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -30,6 +33,20 @@ from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
 
 TEXT = [Instance('a b c d'), Instance('hi j', 'x y.'), Instance('z')]
+
+
+ENGINES = """
+import json, sys
+import numpy as np, onnxruntime, openvino
+feed = {name: value.astype('int64') for name, value in np.load(sys.argv[1]).items()}
+for path in sys.argv[2:]:
+    session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
+    names = [value.name for value in session.get_outputs()]
+    np.savez(path + '.onnxruntime.npz', **dict(zip(names, session.run(None, feed))))
+    network = openvino.Core().compile_model(path, 'CPU', {'INFERENCE_PRECISION_HINT': 'f32'})
+    answer = {output.any_name: np.array(value) for output, value in network(feed).items()}
+    np.savez(path + '.openvino.npz', **answer)
+"""
 
 
 def saved_with(widths, case, std=0.3):
@@ -140,3 +157,32 @@ def test_zero_points_of_weights_are_zero():
         model = onnx_in(precision, saved, kind, 'gluon', ranges)
         zeros = [w for w in model.graph.initializer if w.name.endswith('weight.zero')]
         assert zeros and not any(numpy_helper.to_array(zero).any() for zero in zeros)
+
+
+@pytest.mark.slow
+def test_onnx_runtime_and_openvino_compute_what_the_files_say(tmp_path):
+    """They need an environment of their own: PEER_ONNXRUNTIME=its/bin/python, with both."""
+    python = os.environ.get('PEER_ONNXRUNTIME')
+    if not python or not Path(python).exists():
+        pytest.skip('PEER_ONNXRUNTIME does not name a Python with onnxruntime and openvino')
+    paths = []
+    inputs = list(onnx_inputs('encoder'))
+    for widths in ('even', 'uneven'):
+        saved, _, kind = saved_with(widths, 'encoder')
+        ranges = onnx_ranges(saved, kind, feeds_of(saved.architecture), 'naive')
+        (tmp_path / widths).mkdir()
+        write_onnx_files(tmp_path / widths, ONNX_FILES['int8'], saved, kind, 'transformers', ranges)
+        paths += [tmp_path / widths / name for name in ONNX_FILES['int8']]
+    feed = onnx_feed(running.random_feed(ARCHITECTURES['even'], batch=4, length=9), inputs)
+    np.savez(tmp_path / 'feed.npz', **feed)
+    alone = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
+    words = [python, '-c', ENGINES, tmp_path / 'feed.npz', *paths]
+    subprocess.run(list(map(str, words)), check=True, timeout=300, env=alone)
+    tokens = feed['attention_mask'].astype(bool)
+    for path in paths:
+        wanted = run_onnx(path, feed)['last_hidden_state'][tokens]
+        for engine in ('onnxruntime', 'openvino'):
+            with np.load(f'{path}.{engine}.npz') as outputs:
+                output = outputs['last_hidden_state'][tokens]
+            # a value between two integers may be rounded either way, by a sum in another order
+            assert relative_difference(output, wanted) < 0.05, (path, engine)
