@@ -30,7 +30,16 @@ _MODEL = {
     25: '!functions',
 }
 _OPSET = {1: 'domain', 2: 'version'}
-_GRAPH = {1: 'node*', 2: 'name', 5: 'initializer*', 11: 'input*', 12: 'output*'}
+_GRAPH = {
+    1: 'node*',
+    2: 'name',
+    5: 'initializer*',
+    11: 'input*',
+    12: 'output*',
+    13: '!shapes of tensors inside',
+    14: '!annotations of quantised tensors',
+    15: '!sparse weights',
+}
 _NODE = {
     1: 'input*',
     2: 'output*',

@@ -150,6 +150,13 @@ def other_opset():
     return inserted(opsets=[helper.make_opsetid('com.microsoft', 1)])
 
 
+def sparse_weights():
+    model = encoder_model()
+    weight = model.graph.sparse_initializer.add()
+    weight.dims.append(1 << 40)
+    return model
+
+
 def absurd_side():
     model = encoder_model()
     model.graph.initializer[0].dims[0] = 1 << 60
@@ -216,6 +223,7 @@ HOSTILE = {
     training_info: 'training information',
     foreign_domain: 'another domain',
     other_opset: 'opset',
+    sparse_weights: 'sparse',
     absurd_side: 'side',
     wrong_size: 'bytes',
     wrong_output_shape: 'shape',

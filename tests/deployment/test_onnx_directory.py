@@ -60,6 +60,7 @@ def test_a_directory_is_a_bert_without_code(tmp_path, widths, case):
     measured = export_onnx(saved, tmp_path / 'out', head=kind)
     assert max(measured['onnx_relative_difference'].values()) <= TOLERANCE
     assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == [
+        'README.md',
         'config.json',
         'model.onnx',
         'special_tokens_map.json',
