@@ -106,6 +106,24 @@ class OptBertSelfAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, self.heads * self.value_width)
         self.dropout_rate = config.attention_probs_dropout_prob
 
+    def fused(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout: float
+    ) -> Tensor:
+        """The context by PyTorch's fused attention, shape (batch, a, length, v).
+
+        Its fast kernels want keys and values of one width. The narrower ones get columns of zeros, which
+        change no score.
+        """
+        apart = self.value_width - self.key_width
+        if apart > 0:
+            query, key = (functional.pad(part, (0, apart)) for part in (query, key))
+        elif apart < 0:
+            value = functional.pad(value, (0, -apart))
+        context = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, scale=self.key_width**-0.5
+        )
+        return context[..., : self.value_width]
+
     def split(self, states: Tensor, width: int) -> Tensor:
         """(batch, length, a * width) to (batch, a, length, width)."""
         return states.unflatten(-1, (self.heads, width)).transpose(1, 2)
@@ -125,9 +143,7 @@ class OptBertSelfAttention(nn.Module):
             probabilities = functional.softmax(scores, dim=-1)
             context = functional.dropout(probabilities, dropout) @ value
         else:
-            context = functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, dropout_p=dropout
-            )
+            context = self.fused(query, key, value, mask, dropout)
         return context.transpose(1, 2).flatten(2), probabilities
 
 
