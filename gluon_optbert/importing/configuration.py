@@ -86,8 +86,16 @@ def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architectu
         token_types=config['type_vocab_size'],
         layer_norm_eps=eps,
     )
-    note = f'its LayerNorm epsilon is {eps}, that of BERT {LAYER_NORM_EPS}; architecture.json records it'
-    return architecture, () if eps == LAYER_NORM_EPS else (note,)
+    notes = []
+    if eps != LAYER_NORM_EPS:
+        notes.append(
+            f'its LayerNorm epsilon is {eps}, that of BERT {LAYER_NORM_EPS}; architecture.json records it'
+        )
+    if config.get('auto_map') and not uneven:
+        notes.append(
+            'its configuration names code of its own (auto_map); that was not run, and it was read as a BERT'
+        )
+    return architecture, tuple(notes)
 
 
 def _outside(name: str, value: Any, least: int, most: int) -> List[str]:

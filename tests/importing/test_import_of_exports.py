@@ -85,6 +85,13 @@ def test_the_code_of_a_directory_is_never_run(tmp_path):
     assert not (tmp_path / 'run').exists()
 
 
+def test_other_code_of_a_bert_is_noted_and_not_run(tmp_path):
+    directory = write_hugging_face(tmp_path / 'hf', auto_map={'AutoModel': '../../evil.Model'})
+    done = call('tools/import_checkpoint.py', directory, '--output', tmp_path / 'model')
+    assert done.returncode == 0, done.stderr
+    assert 'note: its configuration names code of its own (auto_map)' in done.stdout
+
+
 def test_a_random_pooler_stays_marked_as_random(tmp_path):
     directory = write_for_transformers(tmp_path / 'out', UNEVEN, Head())
     changed(directory, gluon_optbert={'head': Head().to_dict(), 'untrained': ['pooler']})
