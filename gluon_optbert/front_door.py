@@ -42,6 +42,11 @@ HOMES = {
     'LatencyCost': 'architecture.cost',
 }
 _VERSION = '{}.{}'.format(*sys.version_info)
+# The module and the function that write each format of `export`.
+FORMATS = {
+    'mxnet': ('deployment.export', 'export'),
+    'transformers': ('deployment.transformers_export', 'export_transformers'),
+}
 _STACK = (
     'pip install gluon_optbert[cpu] installs it, or pip install gluon_optbert[cu112] for GPUs with CUDA 11; '
     'in a checkout, make install'
@@ -179,26 +184,35 @@ def recipe_of(cls: Type[R], recipe: Union[None, str, Path, R], given: Mapping[st
 
 
 def export(
-    model: Any, output: Union[str, Path], *, alphas: Optional[Path] = None, **options: Any
+    model: Any,
+    output: Union[str, Path],
+    *,
+    format: str = 'mxnet',
+    alphas: Optional[Path] = None,
+    **options: Any,
 ) -> Dict[str, Any]:
-    """Export a model for plain MXNet, in float32, int8 or bfloat16, and as ONNX.
+    """Export a model for plain MXNet, in float32, int8 or bfloat16, and as ONNX; or for Transformers.
 
     Parameters
     ----------
     model : str, Path or SavedModel
         A model directory or what `read_model` gives, with gates or without.
     output : str or Path
-        Deployment directory to write.
+        Directory to write.
+    format : str
+        One of `FORMATS`: ``mxnet`` for a deployment directory, ``transformers`` for Transformers.
     alphas : str or Path, optional
         An ``alphas.npz`` of gates to fold first, instead of the model's own; units at zero are cut.
     **options
         ``head``, ``precision``, ``calibration``, ``method``, ``labelled``, ``onnx``, ``inputs`` and
-        ``license``, as `gluon_optbert.deployment.export.export` has them.
+        ``license``, as `gluon_optbert.deployment.export.export` has them. For Transformers, ``head`` and
+        ``license``.
 
     Returns
     -------
     dict
-        ``relative_difference`` of every output to the float32 network's, and what else was measured.
+        ``relative_difference`` of every output to the float32 network's, and what else was measured. Empty
+        for Transformers.
 
     Raises
     ------
@@ -207,15 +221,18 @@ def export(
     RunFailed
         If the export computes something else than the model; nothing is written then.
     """
+    if format not in FORMATS:
+        raise ValueError(f'format must be one of {", ".join(FORMATS)}, found {format!r}')
     with remedied():
         from .cutting.shrink import without_gates
-        from .deployment import export as exporting
         from .deployment.story import story_of
         from .deployment.verification import read_alphas
         from .network.saved_model import read_model
 
+        home, writer = FORMATS[format]
+        write = getattr(_module(home), writer)
     saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
     if isinstance(model, (str, Path)):
         options.setdefault('story', story_of(saved, Path(model)))
     saved = without_gates(saved, read_alphas(Path(alphas)) if alphas else None)
-    return exporting.export(saved, Path(output), **options)
+    return write(saved, Path(output), **options)

@@ -192,6 +192,15 @@ def test_export_takes_a_directory_or_a_model(tmp_path):
     assert opt.Predictor is Predictor
 
 
+def test_export_writes_what_import_reads_in_another_format(tmp_path):
+    directory = write_saved_model(tmp_path / 'model')
+    opt.export(directory, tmp_path / 'hub', format='transformers', head='pretraining')
+    opt.import_checkpoint(source=str(tmp_path / 'hub'), output=tmp_path / 'back')
+    assert read_model(tmp_path / 'back').architecture == read_model(directory).architecture
+    with pytest.raises(ValueError, match="format must be one of mxnet, transformers.*found 'tar'"):
+        opt.export(directory, tmp_path / 'other', format='tar')
+
+
 def test_models_are_written_to_paths_given_as_words(tmp_path):
     model = read_model(write_saved_model(tmp_path / 'model'))
     opt.write_model(str(tmp_path / 'copy'), model)
