@@ -9,7 +9,7 @@ import importlib
 import inspect
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Type, TypeVar, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 from .runs.failures import NotInstalled
 
@@ -42,10 +42,12 @@ HOMES = {
     'LatencyCost': 'architecture.cost',
 }
 _VERSION = '{}.{}'.format(*sys.version_info)
-# The module and the function that write each format of `export`.
-FORMATS = {
-    'mxnet': ('deployment.export', 'export'),
-    'transformers': ('deployment.transformers_export', 'export_transformers'),
+# The module and the function that write each format of `export`, and what the function is told.
+FORMATS: Dict[str, Tuple[str, str, Mapping[str, Any]]] = {
+    'mxnet': ('deployment.export', 'export', {}),
+    'transformers': ('deployment.transformers_export', 'export_transformers', {}),
+    'onnx': ('deployment.onnx_directory', 'export_onnx', {}),
+    'sentence-transformers': ('deployment.onnx_directory', 'export_onnx', {'sentences': True}),
 }
 _STACK = (
     'pip install gluon_optbert[cpu] installs it, or pip install gluon_optbert[cu112] for GPUs with CUDA 11; '
@@ -191,7 +193,7 @@ def export(
     alphas: Optional[Path] = None,
     **options: Any,
 ) -> Dict[str, Any]:
-    """Export a model for plain MXNet, in float32, int8 or bfloat16, and as ONNX; or for Transformers.
+    """Export a model for plain MXNet, in float32, int8 or bfloat16, and as ONNX; or for another library.
 
     Parameters
     ----------
@@ -200,19 +202,19 @@ def export(
     output : str or Path
         Directory to write.
     format : str
-        One of `FORMATS`: ``mxnet`` for a deployment directory, ``transformers`` for Transformers.
+        ``mxnet`` for a deployment directory; ``transformers``, ``onnx`` (Optimum) or
+        ``sentence-transformers`` for these libraries.
     alphas : str or Path, optional
         An ``alphas.npz`` of gates to fold first, instead of the model's own; units at zero are cut.
     **options
         ``head``, ``precision``, ``calibration``, ``method``, ``labelled``, ``onnx``, ``inputs`` and
-        ``license``, as `gluon_optbert.deployment.export.export` has them. For Transformers, ``head`` and
-        ``license``.
+        ``license``, as `gluon_optbert.deployment.export.export` has them. Not every format takes all.
 
     Returns
     -------
     dict
         ``relative_difference`` of every output to the float32 network's, and what else was measured. Empty
-        for Transformers.
+        for ``transformers``, whose arrays are the network's own.
 
     Raises
     ------
@@ -229,10 +231,10 @@ def export(
         from .deployment.verification import read_alphas
         from .network.saved_model import read_model
 
-        home, writer = FORMATS[format]
+        home, writer, told = FORMATS[format]
         write = getattr(_module(home), writer)
     saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
     if isinstance(model, (str, Path)):
         options.setdefault('story', story_of(saved, Path(model)))
     saved = without_gates(saved, read_alphas(Path(alphas)) if alphas else None)
-    return write(saved, Path(output), **options)
+    return write(saved, Path(output), **told, **options)

@@ -11,6 +11,7 @@ from helpers.tiny import ROOT, contents, network, run, write_saved_model
 
 import gluon_optbert as opt
 from gluon_optbert import front_door
+from gluon_optbert.commands import export as export_command
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.recipe import PruneRecipe
@@ -199,6 +200,13 @@ def test_export_writes_what_import_reads_in_another_format(tmp_path):
     assert read_model(tmp_path / 'back').architecture == read_model(directory).architecture
     with pytest.raises(ValueError, match="format must be one of mxnet, transformers.*found 'tar'"):
         opt.export(directory, tmp_path / 'other', format='tar')
+
+
+def test_programs_write_every_format_of_the_command(tmp_path):
+    assert set(front_door.FORMATS) == set(export_command.FORMATS)
+    directory = write_saved_model(tmp_path / 'model')
+    opt.export(directory, tmp_path / 'sentences', format='sentence-transformers')
+    assert (tmp_path / 'sentences' / 'modules.json').is_file()
 
 
 def test_models_are_written_to_paths_given_as_words(tmp_path):

@@ -5,18 +5,14 @@ from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, Optional
 
 from .. import export, read_model
-from ..cutting.shrink import without_gates
 from ..deployment.description import PRECISIONS, SYMBOL
 from ..deployment.export import ONNX_DIFFERENCES, UntrainedHeads, kind_of, untrained_parts
 from ..deployment.inference import KINDS
 from ..deployment.instances import Instance, read_instances
 from ..deployment.measures import described
-from ..deployment.onnx_directory import export_onnx
 from ..deployment.onnx_names import NAMES, ONNX
 from ..deployment.quantize import METHODS
 from ..deployment.story import story_of
-from ..deployment.transformers_export import export_transformers
-from ..deployment.verification import read_alphas
 from ..network.precision import bfloat16_is_native
 from ..network.saved_model import SavedModel
 from ..runs.command_line import parse
@@ -153,33 +149,14 @@ def read(recipe: ExportRecipe) -> SavedModel:
 
 def write(saved: SavedModel, recipe: ExportRecipe, texts: List[Instance], labelled: List[Instance]) -> Dict:
     """Write the export, and what was measured of it."""
-    card = {'story': story_of(saved, recipe.model), 'license': recipe.license or ''}
-    if recipe.format == 'transformers':
-        saved = without_gates(saved, read_alphas(recipe.alphas) if recipe.alphas else None)
-        return export_transformers(saved, recipe.output, head=recipe.head, **card)
-    if recipe.format in ('onnx', 'sentence-transformers'):
-        return export_onnx(
-            without_gates(saved, read_alphas(recipe.alphas) if recipe.alphas else None),
-            recipe.output,
-            head=recipe.head,
-            precision=recipe.precision,
-            calibration=texts,
-            method=recipe.calibration,
-            sentences=recipe.format == 'sentence-transformers',
-            **card,
-        )
+    fields = FORMATS[recipe.format]
+    options: Dict[str, Any] = {'story': story_of(saved, recipe.model), 'license': recipe.license or ''}
+    if 'precision' in fields:
+        options.update(precision=recipe.precision, calibration=texts, method=recipe.calibration)
+    if 'onnx' in fields:
+        options.update(labelled=labelled, onnx=recipe.onnx, inputs=recipe.inputs)
     return export(
-        saved,
-        recipe.output,
-        alphas=recipe.alphas,
-        head=recipe.head,
-        precision=recipe.precision,
-        calibration=texts,
-        method=recipe.calibration,
-        labelled=labelled,
-        onnx=recipe.onnx,
-        inputs=recipe.inputs,
-        **card,
+        saved, recipe.output, format=recipe.format, alphas=recipe.alphas, head=recipe.head, **options
     )
 
 
