@@ -92,5 +92,5 @@ def main(argv=None):
             print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)
             print(f'serving {recipe.deployment} at {address}; Ctrl-C stops it', flush=True)
 
-        server.run(app, listener, timeout=recipe.timeout, ready=ready)
+        server.run(app, listener, settings=recipe, ready=ready)
     print('stopped')

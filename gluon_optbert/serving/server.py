@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator
 import uvicorn
 
 from ..runs.failures import RunFailed
+from .settings import ServiceSettings
 
 _BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has them
 _KEEP_ALIVE = 5  # seconds that a connection may be silent
@@ -68,7 +69,7 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run(app: Any, listener: socket.socket, *, timeout: float, ready: Callable[[str], Any]) -> None:
+def run(app: Any, listener: socket.socket, *, settings: ServiceSettings, ready: Callable[[str], Any]) -> None:
     """Serve an application until SIGTERM or SIGINT; requests that have arrived are answered first.
 
     Parameters
@@ -76,8 +77,8 @@ def run(app: Any, listener: socket.socket, *, timeout: float, ready: Callable[[s
     app : FastAPI
     listener : socket.socket
         From `listen`; it is closed at the end.
-    timeout : float
-        Seconds of a request at most.
+    settings : ServiceSettings
+        For its time of a request, and its number of connections.
     ready : callable
         Is called with the address, from when on it can be connected to.
 
@@ -93,7 +94,8 @@ def run(app: Any, listener: socket.socket, *, timeout: float, ready: Callable[[s
             access_log=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=int(timeout) + _GRACE,
+            timeout_graceful_shutdown=int(settings.timeout) + _GRACE,
+            limit_concurrency=settings.max_connections + 1,  # at which uvicorn refuses,
             ws='none',
         )
     )

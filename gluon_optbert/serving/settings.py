@@ -23,6 +23,7 @@ class ServiceSettings:
     max_texts: int = option('texts, pairs or questions of a request at most', 64)
     max_characters: int = option('characters of one text at most', 20_000)
     max_body: int = option('bytes of a request at most', 1 << 20)
+    max_connections: int = option('connections at the same time at most; others get status 503', 512)
     pooling: str = option(
         'for embeddings: the mean of the tokens of a text, or its first token, [CLS]',
         'mean',
@@ -36,7 +37,7 @@ class ServiceSettings:
         """What is out of range."""
         problems = [
             f'{name} must be at least 1, found {getattr(self, name)}'
-            for name in ('batch_size', 'queue', 'max_texts', 'max_characters', 'max_body')
+            for name in ('batch_size', 'queue', 'max_texts', 'max_characters', 'max_body', 'max_connections')
             if getattr(self, name) < 1
         ]
         if self.wait < 0:

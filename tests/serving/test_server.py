@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,8 +38,9 @@ class Slow(FakePredictor):
         yield from super().predict(instances, **options)
 
 listener = server.listen('127.0.0.1', 0)
-app = make_app(Slow(), settings=ServiceSettings(timeout=float(sys.argv[1])))
-server.run(app, listener, timeout=5, ready=lambda address: print(address, flush=True))
+settings = ServiceSettings(timeout=float(sys.argv[1]), max_connections=3)
+app = make_app(Slow(), name='slow', settings=settings)
+server.run(app, listener, settings=settings, ready=lambda address: print(address, flush=True))
 print('stopped')
 """
 
@@ -150,6 +152,44 @@ def test_answers_are_sent_without_waiting_for_acknowledgements():
         listener.listen()
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
             assert accepted.proto == socket.IPPROTO_TCP
+
+
+def test_connections_are_bounded(running):
+    service = running('-c', SLOW, 30)
+    idle = [socket.create_connection(('127.0.0.1', service.port), timeout=SOON) for _ in range(3)]
+    connection = service.connection()
+    connection.request('GET', '/health')
+    assert connection.getresponse().status == 503
+    connection.close()
+    idle.pop().close()
+    until = time.monotonic() + SOON
+    while time.monotonic() < until:
+        connection = service.connection()
+        connection.request('GET', '/health')
+        status = connection.getresponse().status
+        connection.close()
+        if status == 200:
+            break
+    assert status == 200
+    for one in idle:
+        one.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which('chromium') is None, reason='chromium is not installed')
+def test_a_browser_runs_the_page_under_its_policy(running, tmp_path):
+    service = running('-c', SLOW, 30)
+    flags = ['--headless', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-sync']
+    flags += ['--disable-quic', '--disable-background-networking', '--disable-component-update']
+    words = [*flags, f'--user-data-dir={tmp_path}', '--virtual-time-budget=5000', '--dump-dom']
+    done = subprocess.run(
+        ['chromium', *words, f'http://127.0.0.1:{service.port}/'],
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+    )
+    assert 'Classification (SST-2), 2 labels' in done.stdout and '<textarea' in done.stdout
+    assert 'at most 20,000 characters' in done.stdout and 'Content Security Policy' not in done.stderr
 
 
 def test_what_is_no_http_is_refused_and_the_service_goes_on(running):
