@@ -7,6 +7,7 @@ from typing import Dict, List, Mapping, Tuple
 
 from ..architecture.heads import Head
 from .hub_files import CLASSES, CODE
+from .onnx_names import QUANTISED
 
 PLACE = 'DIRECTORY'
 _SERVER = f'optbert-serve {PLACE} --port 8000'
@@ -57,8 +58,8 @@ def used(format: str, kind: str, head: Head, files: Mapping[str, int], usage: Us
     examples: Dict[str, List[Tuple[str, str, str]]] = {
         'mxnet': [('gluon_optbert', 'python', _own(head, kind)), ('A service over HTTP', '', _SERVER)],
         'transformers': [('Transformers', 'python', _transformers(kind, head, files))],
-        'onnx': [('Optimum', 'python', _optimum(kind, head))],
-        'sentence-transformers': [('sentence-transformers', 'python', _SENTENCE_TRANSFORMERS)],
+        'onnx': [('Optimum', 'python', _optimum(kind, head, files))],
+        'sentence-transformers': [('sentence-transformers', 'python', _sentences(files))],
     }
     shown = list(examples[format])
     onnx = sorted(name for name in files if name.endswith('.onnx'))
@@ -122,7 +123,7 @@ def _transformers(kind: str, head: Head, files: Mapping[str, int]) -> str:
     return '\n'.join(lines)
 
 
-def _optimum(kind: str, head: Head) -> str:
+def _optimum(kind: str, head: Head, files: Mapping[str, int]) -> str:
     ending = {'encoder': 'ForFeatureExtraction', 'pretraining': 'ForMaskedLM'}.get(kind)
     name = f'ORTModel{ending or _ending(kind, head)}'
     lines = [
@@ -130,20 +131,22 @@ def _optimum(kind: str, head: Head) -> str:
         'from transformers import AutoTokenizer',
         '',
         f'tokenizer = AutoTokenizer.from_pretrained({PLACE!r})',
+        *(f'# In int8, add file_name={path!r}.' for path in files if path.endswith(QUANTISED)),
         f'model = {name}.from_pretrained({PLACE!r})',
         f"outputs = model(**tokenizer({_call(head)}, return_tensors='pt'))",
     ]
     return '\n'.join(lines)
 
 
-_SENTENCE_TRANSFORMERS = '\n'.join(
-    [
-        'from sentence_transformers import SentenceTransformer',
-        '',
+def _sentences(files: Mapping[str, int]) -> str:
+    lines = ['from sentence_transformers import SentenceTransformer', '']
+    for path in (path for path in files if path.endswith(QUANTISED)):
+        lines.append(f"# In int8, add model_kwargs={{'file_name': {path!r}}}.")
+    lines += [
         f"model = SentenceTransformer({PLACE!r}, backend='onnx')",
         "embeddings = model.encode(['a fine film', 'a dull one'])",
     ]
-)
+    return '\n'.join(lines)
 
 
 def _values(usage: Usage) -> Dict[str, str]:

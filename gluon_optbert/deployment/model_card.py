@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..architecture.architecture import Architecture
@@ -29,6 +29,7 @@ from .card_parts import (
 from .card_usage import Usage, pipeline_tag, used
 from .description import inputs_of
 from .measures import described
+from .onnx_names import DYNAMIC, QUANTISED
 from .story import Story, story_of
 
 CARD = 'README.md'
@@ -164,6 +165,8 @@ def _opening(facts: CardFacts) -> str:
         'encoder': 'It gives the encoded tokens of a text and the pooled output.',
         'pretraining': 'It gives encoded tokens, and the scores of masked tokens and of the next sentence.',
     }.get(facts.kind)
+    if facts.format == 'sentence-transformers':
+        gives = 'It gives an embedding of a text: the mean of its encoded tokens, scaled to length 1.'
     if gives is None and head.kind == 'classification':
         names = [
             plain(label) if head.name_of(label) == label else f'{plain(label)} ({plain(head.name_of(label))})'
@@ -240,6 +243,9 @@ def _limits(facts: CardFacts) -> str:
         agreement = facts.measured.get('agreement')
         measured = f': on {agreement["texts"]} texts, {described(agreement)}' if agreement else ''
         lines.append(f'Results in {facts.precision} differ from those in float32{measured}.')
+    int8 = [f'`{name}`' for name in facts.files if PurePosixPath(name).name in (QUANTISED, DYNAMIC)]
+    if int8:
+        lines.append(f'Results of {", ".join(int8)}, in int8, differ from those in float32.')
     if facts.license:
         lines.append(f'The licence of the weights is {plain(facts.license)}, as their exporter said.')
     else:

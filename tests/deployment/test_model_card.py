@@ -12,7 +12,7 @@ import pytest
 import yaml
 from helpers.commands import call
 from helpers.pages import HOSTILE
-from helpers.tiny import network, saved_model, vocabulary, write_saved_model
+from helpers.tiny import network, saved_model, vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -262,18 +262,34 @@ def test_a_licence_is_a_name(tmp_path, license):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize('format', ['mxnet', 'transformers'])
+@pytest.mark.parametrize('format', LIBRARIES)
 def test_the_command_writes_the_licence_and_the_rounds(tmp_path, pruned_run, format):
     model = pruned_run[0] / 'round-2' / 'model'
-    if format == 'transformers':
-        model = write_saved_model(tmp_path / 'round-2' / 'model', architecture=network((2, 4, 4, 8)))
     words = ['--format', format, '--output', tmp_path / 'out', '--license', 'apache-2.0']
+    if format == 'mxnet':
+        words.append('--onnx')
     done = call('tools/export_model.py', model, *words)
     assert done.returncode == 0, done.stderr
     card = (tmp_path / 'out' / 'README.md').read_text(encoding='utf-8')
     assert front_matter(card)['license'] == 'apache-2.0' and front_matter(card)['library_name'] == format
-    assert ('Pruned in 2 rounds' in card) == (format == 'mxnet') and str(tmp_path) not in card
-    assert str(pruned_run[0].parent) not in card
+    assert 'Pruned in 2 rounds' in card and '.onnx`' in card or format == 'transformers'
+    assert str(tmp_path) not in card and str(pruned_run[0].parent) not in card
+    for code in python_examples(card):
+        for path in re.findall(r'DIRECTORY/([\w/.-]+)', code):
+            assert (tmp_path / 'out' / path).is_file(), path
+
+
+def test_files_in_int8_are_named():
+    files = {'onnx/model.onnx': 4, 'onnx/model_quantized.onnx': 1, 'model_dynamic.onnx': 1}
+    card = model_card(facts_of('encoder', format='sentence-transformers', files=files))
+    limits = card.split('## Limits')[1]
+    assert '`onnx/model_quantized.onnx`, `model_dynamic.onnx`, in int8' in limits
+    assert (
+        "model_kwargs={'file_name': 'onnx/model_quantized.onnx'}" in card and 'an embedding of a text' in card
+    )
+    optimum = model_card(facts_of('encoder', format='onnx', files={'model_quantized.onnx': 1}))
+    assert "file_name='model_quantized.onnx'" in optimum
+    assert 'int8' not in model_card(facts_of()).split('## Limits')[1]
 
 
 def test_examples_name_the_inputs_of_the_file():
