@@ -134,7 +134,7 @@ def is_installed(library: str) -> bool:
 
 def chosen_engine(directory: Path, engine: Optional[str] = None) -> str:
     """The engine for a deployment directory: the wanted one, or ONNX Runtime where it is installed and there
-    is an ONNX file, else MXNet.
+    is an ONNX file, else MXNet, and OpenVINO if nothing else is installed.
 
     Raises
     ------
@@ -151,6 +151,8 @@ def chosen_engine(directory: Path, engine: Optional[str] = None) -> str:
             return 'onnxruntime'
         if is_installed('mxnet'):
             return 'mxnet'
+        if has_onnx and is_installed('openvino'):
+            return 'openvino'
         raise _nothing_reads(directory, has_onnx)
     if engine != 'mxnet' and not has_onnx:
         raise ValueError(f'{directory}: no {ONNX}, which {engine} reads; export the model again with --onnx')

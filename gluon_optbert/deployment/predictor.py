@@ -71,7 +71,7 @@ class Predictor:
         Of an export that computes the scores of a task, for `predict`; or of an encoder, for `encode`.
     engine : str, optional
         ``onnxruntime`` or ``openvino``, which read ``model.onnx``, or ``mxnet``; by default ONNX Runtime
-        where it is installed and the directory has that file, else MXNet.
+        where it is installed and the directory has that file, else MXNet, else OpenVINO.
     threads : int, optional
         By default one for each core that this process may use and no other program uses now. MXNet takes its
         threads while it is loaded, and keeps them.

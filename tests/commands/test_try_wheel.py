@@ -65,3 +65,19 @@ def test_programs_see_nothing_of_this_environment(tool, tmp_path, monkeypatch):
     monkeypatch.setenv('PYTHONPATH', str(ROOT))
     said = tool.call(sys.executable, '-c', 'import os; print(os.environ.get("PYTHONPATH"))', cwd=tmp_path)
     assert said == 'None\n'
+
+
+def test_interpreters_to_serve_with_are_those_that_run(tool, tmp_path, monkeypatch):
+    """One that does not run, as a shim of pyenv without a version, is none."""
+    own = f'3.{sys.version_info[1]}'
+    (tmp_path / 'bin').mkdir()
+    (tmp_path / 'bin' / f'python{own}').symlink_to(sys.executable)
+    broken = tmp_path / 'versions' / '3.13.1' / 'bin' / 'python3'
+    broken.parent.mkdir(parents=True)
+    broken.write_text('#!/bin/sh\nexit 1\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{tmp_path / "bin"}:/usr/bin:/bin')
+    monkeypatch.setenv('PYENV_ROOT', str(tmp_path))
+    pythons = dict(tool.serving_pythons())
+    assert own == '3.8' or pythons[own] == str(tmp_path / 'bin' / f'python{own}')
+    assert str(broken) not in pythons.values()

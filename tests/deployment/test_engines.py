@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,8 +19,9 @@ from gluon_optbert.deployment.description import read_description
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.onnx_names import ONNX
 from gluon_optbert.deployment.predictor import Predictor
+from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
 from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.runs.failures import NotInstalled
 from gluon_optbert.runs.manifest import sha256
 
@@ -31,6 +33,9 @@ HEADS = {
 }
 TEXTS = ['a b c', 'd e f. g', 'j', 'k l m n o p q r s t u v w x y z a b c', '']
 QUESTIONS = [('a b', 'c d e f. g h. i j k l m n o p q r s t u v w x y z'), ('c', 'a b.'), ('d', 'a')]
+SHARED = Path(__file__).parents[3] / 'shared'
+MINILM = SHARED / 'models' / 'minilm-l6-h384'
+SENTENCES = SHARED / 'data' / 'glue' / 'SST-2' / 'dev.tsv'
 ATOL = 1e-5  # float32, sums in another order
 
 
@@ -85,7 +90,8 @@ def test_engine_is_onnx_runtime_where_it_is_and_mxnet_elsewhere(exports, tmp_pat
         ({'onnxruntime', 'mxnet'}, 'onnxruntime', 'mxnet'),
         ({'onnxruntime'}, 'onnxruntime', None),
         ({'mxnet', 'openvino'}, 'mxnet', 'mxnet'),
-        ({'openvino'}, None, None),
+        ({'openvino'}, 'openvino', None),
+        (set(), None, None),
     ):
         monkeypatch.setattr(engines, 'is_installed', installed.__contains__)
         for place, name in ((directory, wanted), (bare, of_bare)):
@@ -263,3 +269,16 @@ def test_the_command_says_what_computes(exports, tmp_path):
     words = [exports / 'gluon' / 'classification', '--input', tmp_path / 'texts', '--engine', 'mxnet']
     done = call('tools/predict.py', *words)
     assert re.search(r'engine: mxnet 1\.9\.1 in float32, \d+ threads? \(\d+ cores? to use', done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('engine', ['onnxruntime', 'openvino'])
+def test_real_sentences_have_the_embeddings_of_mxnet(tmp_path, engine):
+    pytest.importorskip(engine)
+    if not (MINILM.is_dir() and SENTENCES.is_file()):
+        pytest.skip(f'{MINILM} or {SENTENCES} is not here')
+    import_checkpoint(ImportRecipe(source=str(MINILM), output=tmp_path / 'model'))
+    export(read_model(tmp_path / 'model'), tmp_path / 'deploy', onnx=True)
+    sentences = [line.split('\t')[0] for line in SENTENCES.read_text(encoding='utf-8').split('\n')[1:101]]
+    one, other = (Predictor(tmp_path / 'deploy', engine=name).encode(sentences) for name in (engine, 'mxnet'))
+    np.testing.assert_allclose(one, other, atol=ATOL)
