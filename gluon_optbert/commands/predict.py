@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import Predictor
 from ..deployment.description import SYMBOL
-from ..deployment.engines import ENGINES
+from ..deployment.engines import ENGINES, PRECISIONS
 from ..deployment.instances import FORMATS, Instance, stream_instances
 from ..deployment.onnx_names import ONNX
 from ..deployment.predictions import record
@@ -49,9 +49,10 @@ class PredictRecipe:
         choices=ENGINES,
     )
     precision: Optional[str] = option(
-        'bfloat16, for openvino on a processor that has it; by default that of the export',
+        'bfloat16, for openvino on a processor that has it; "int8 dynamic", for the second ONNX file of an '
+        'export in int8; by default that of the export',
         None,
-        choices=('float32', 'bfloat16'),
+        choices=PRECISIONS,
     )
     threads: Optional[int] = option(
         'number of threads; by default one for each core that this process may use and no other program uses '

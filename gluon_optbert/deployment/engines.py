@@ -22,6 +22,7 @@ from .onnx_check import check_onnx
 from .onnx_names import NAMES, ONNX, network_outputs, onnx_feed, onnx_inputs, onnx_outputs
 
 ENGINES = ('onnxruntime', 'openvino', 'mxnet')
+PRECISIONS = ('float32', 'int8', 'int8 dynamic', 'bfloat16')  # of an export, or of one of its ONNX files
 
 
 class Engine(abc.ABC):
@@ -177,8 +178,15 @@ def _nothing_reads(directory: Path, has_onnx: bool) -> NotInstalled:
     )
 
 
+def file_of(deployment: Deployment, precision: Optional[str]) -> str:
+    """The ONNX file in a precision, as the manifest lists them; the first one if there is none."""
+    files = (name for name, entry in deployment.onnx.items() if entry.get('precision') == precision)
+    return next(files, ONNX)
+
+
 def precision_of(deployment: Deployment, engine: str, precision: Optional[str]) -> str:
-    """What an engine computes in: as the export says, or in bfloat16 with OpenVINO if that is wanted.
+    """What an engine computes in: as the export says, in the precision of another of its ONNX files, or in
+    bfloat16 with OpenVINO, if that is wanted.
 
     An export in bfloat16 is computed in float32 by ONNX Runtime, which has no bfloat16 on CPUs, and by
     OpenVINO where the processor has none.
@@ -197,12 +205,14 @@ def precision_of(deployment: Deployment, engine: str, precision: Optional[str]) 
         if not bfloat16_is_native():
             raise ValueError('precision bfloat16: this processor has neither avx512_bf16 nor amx_bf16')
         return precision
-    if precision != own or (own == 'bfloat16' and engine != 'mxnet'):
+    files = {str(entry.get('precision')) for entry in deployment.onnx.values()} - {own}
+    known = ({own} if own != 'bfloat16' else set()) | files if engine != 'mxnet' else {own}
+    if precision not in known:
         raise ValueError(
-            f'precision {precision!r}: this is an export in {own} with the engine {engine}; OpenVINO '
-            'computes exports in float32 and bfloat16 in bfloat16, and no other engine changes the precision'
+            f'precision {precision!r}: {engine} computes this export in {", ".join(sorted(known))}; OpenVINO '
+            'computes exports in float32 and bfloat16 in bfloat16, too'
         )
-    return own
+    return precision
 
 
 def make_engine(
@@ -235,7 +245,8 @@ def make_engine(
         from .mxnet_engine import load_mxnet
 
         return load_mxnet(directory, deployment, choice, stated=threads is not None)
-    path, names = directory / ONNX, _names_in(deployment)
+    path = directory / file_of(deployment, precision)
+    names = _names_in(deployment, path.name)
     inputs = list(onnx_inputs(deployment.kind, names))
     check_onnx(path, inputs=inputs, outputs=list(onnx_outputs(deployment.kind, deployment.head, names)))
     if engine == 'openvino':
@@ -243,11 +254,11 @@ def make_engine(
     return OnnxRuntime(path, inputs, choice, precision)
 
 
-def _names_in(deployment: Deployment) -> str:
+def _names_in(deployment: Deployment, file: str) -> str:
     """Which names the inputs and outputs of an ONNX file have, one of `NAMES`; exports of earlier versions do
     not say it, and have the network's.
     """
-    names = deployment.onnx[ONNX].get('names') if ONNX in deployment.onnx else 'gluon'
+    names = deployment.onnx[file].get('names') if file in deployment.onnx else 'gluon'
     if names not in NAMES:
-        raise ValueError(f'{ONNX}: names are {names!r:.80}, wanted one of {", ".join(NAMES)}')
+        raise ValueError(f'{file}: names are {names!r:.80}, wanted one of {", ".join(NAMES)}')
     return names

@@ -76,7 +76,8 @@ class Predictor:
         By default one for each core that this process may use and no other program uses now. MXNet takes its
         threads while it is loaded, and keeps them.
     precision : str, optional
-        ``bfloat16``, for OpenVINO on a processor that has it; by default that of the export.
+        ``bfloat16``, for OpenVINO on a processor that has it; or that of one of the ONNX files, such as
+        ``int8 dynamic``. By default that of the export.
     null_threshold : float, optional
         For question answering, instead of the export's: by how much the score of no answer must exceed that
         of the best answer.

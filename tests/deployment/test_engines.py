@@ -17,6 +17,7 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment import engines
 from gluon_optbert.deployment.description import read_description
 from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.onnx_names import ONNX
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
@@ -186,6 +187,20 @@ def test_the_precision_is_that_of_the_export_and_bfloat16_where_it_is_to_be_had(
         return
     with pytest.raises(ValueError, match=computed):
         engines.precision_of(deployment, engine, wanted)
+
+
+@pytest.mark.parametrize('engine', ['onnxruntime', 'openvino'])
+def test_an_export_in_int8_has_a_static_and_a_dynamic_file(tmp_path, engine):
+    pytest.importorskip(engine)
+    texts = [Instance(text) for text in TEXTS[:4]]
+    export(saved_model(ARCHITECTURE), tmp_path / 'int8', precision='int8', calibration=texts, onnx=True)
+    wanted = Predictor(tmp_path / 'int8', engine=engine).encode(TEXTS)
+    dynamic = Predictor(tmp_path / 'int8', engine=engine, precision='int8 dynamic')
+    assert str(dynamic.engine).endswith('in int8 dynamic')
+    cosines = (dynamic.encode(TEXTS) * wanted).sum(axis=1)
+    assert cosines.min() > 0.9 and not np.array_equal(dynamic.encode(TEXTS), wanted)
+    with pytest.raises(ValueError, match='mxnet computes this export in int8;'):
+        Predictor(tmp_path / 'int8', engine='mxnet', precision='int8 dynamic')
 
 
 def test_threads_that_mxnet_cannot_have_any_more_are_refused(exports):
