@@ -10,6 +10,7 @@ from typing import Any, Dict
 from .. import __version__
 
 _LONGEST_NAME = 255  # bytes that file systems take
+_NOT_VOUCHED_FOR = ('manifest.json', 'README.md')
 
 
 def sha256(path: Path) -> str:
@@ -22,11 +23,13 @@ def sha256(path: Path) -> str:
 
 
 def write_manifest(directory: Path, *, form: str, version: int, **more: Any) -> None:
-    """Vouch for every file of a directory in its ``manifest.json``."""
+    """Vouch for every file of a directory in its ``manifest.json``, but for its page for people, which may be
+    edited.
+    """
     files = {
         file.name: {'bytes': file.stat().st_size, 'sha256': sha256(file)}
         for file in sorted(directory.iterdir())
-        if file.is_file() and file.name != 'manifest.json'
+        if file.is_file() and file.name not in _NOT_VOUCHED_FOR
     }
     manifest = {'format': form, 'version': version, 'gluon_optbert': __version__, **more, 'files': files}
     (directory / 'manifest.json').write_text(json.dumps(manifest, indent=1) + '\n', encoding='utf-8')

@@ -1,7 +1,6 @@
 """The model card of an export says what is known, loads in hubs, and runs where it is code."""
 
 import dataclasses
-import json
 import re
 import sys
 import types
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.deployment.card_parts import bar, millions, plain, widths_picture
 from gluon_optbert.deployment.card_usage import Usage, used
+from gluon_optbert.deployment.description import read_description
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.model_card import LIBRARIES, CardFacts, model_card, write_card
 from gluon_optbert.deployment.onnx_export import run_onnx
@@ -248,11 +248,16 @@ def test_the_examples_of_an_export_run(tmp_path, monkeypatch, capsys, case):
     np.testing.assert_allclose(results['onnx'], results['mxnet'], atol=1e-5)  # float32, another order
 
 
-def test_the_manifest_vouches_for_the_card(tmp_path):
+def test_the_card_tells_the_licence_and_the_files_and_no_path(tmp_path):
     directory, card = exported(tmp_path, 'sentences', license='mit')
-    assert 'README.md' in json.loads((directory / 'manifest.json').read_text())['files']
     assert front_matter(card)['license'] == 'mit' and str(tmp_path) not in card
     assert 'gluon_optbert 0.1.0' in card and '`model-0000.params`' in card
+
+
+def test_an_export_whose_card_was_edited_is_still_read(tmp_path):
+    directory, card = exported(tmp_path, 'sentences')
+    (directory / 'README.md').write_text(card + '\nTrained by us.\n', encoding='utf-8')
+    assert read_description(directory).kind == 'task'
 
 
 @pytest.mark.parametrize('license', ['apache 2', 'a\nb', '<b>', 'x' * 61])
