@@ -32,12 +32,15 @@ from typing import Any, ContextManager, Dict, List, Mapping, Optional, Sequence,
 
 import numpy as np
 from latency_tables import beside_table, draw, fastest, fastest_table, orders_table, table
-from timed_networks import ENGINES, PEERS, Starter, Timed, check_same, padding_orders, random_export
+from timed_networks import ENGINES, PEERS, Starter, Timed, check_same, padding_orders, random_export, score_of
 from workers import PAUSE, Worker, busy_program
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
+from gluon_optbert.deployment.description import Deployment
 from gluon_optbert.deployment.directory import read_deployment
+from gluon_optbert.deployment.instances import Instance, read_instances
+from gluon_optbert.deployment.measures import check_labels
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
@@ -70,6 +73,10 @@ class LatencyBenchmarkRecipe:
     texts: Optional[Path] = option(
         'text, in any format of predict.py: times batches of its sentences as well, padded to the longest of '
         'all, to the longest of each batch, and sorted by length',
+        None,
+    )
+    labelled: Optional[Path] = option(
+        'labelled text, as of export_model.py, for exports of a fine-tuned network: tells the score of each',
         None,
     )
     texts_batch: int = option('sentences in a batch of --texts', 32)
@@ -223,6 +230,15 @@ def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
         print(f'wrote {recipe.plot}')
 
 
+def labelled_texts(recipe: LatencyBenchmarkRecipe, deployment: Deployment) -> List[Instance]:
+    """The texts of --labelled; ValueError if a label is none of the network's."""
+    if recipe.labelled is None:
+        return []
+    labelled = read_instances(recipe.labelled, deployment.head, labelled=True)
+    check_labels(labelled, deployment.head)
+    return labelled
+
+
 def timed_rows(
     recipe: LatencyBenchmarkRecipe, timed: Sequence[Timed], place: Path
 ) -> Tuple[List[Dict[str, Any]], int]:
@@ -241,8 +257,10 @@ def timed_rows(
         sentences = sum(map(len, orders['longest'][0]))
         orders = measure_orders(workers, orders)
     first = timed[0].deployment.architecture
+    labelled = labelled_texts(recipe, timed[0].deployment)
     rows = []
-    for worker, architecture in ((one.worker, one.deployment.architecture) for one in timed):
+    for one in timed:
+        worker, architecture = one.worker, one.deployment.architecture
         row: Dict[str, Any] = {
             'name': worker.name,
             'precision': worker.precision,
@@ -254,6 +272,7 @@ def timed_rows(
             'shapes': times[worker.name],
             'gflop': {shape: gflops(architecture, shape) for shape in times[worker.name]},
             'difference_from_first': differences.get(worker.name),
+            **({'score': score_of(one, labelled, place)} if labelled else {}),
         }
         if recipe.busy:
             row['beside'] = under_load[worker.name]

@@ -38,7 +38,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
                     f'{work / rows[0]["gflop"][shape]:.3f}',
                 )
             )
-    return markdown_table([*header.split(', '), 'time of the first', 'FLOPs of the first'], cells)
+    columns = [*header.split(', '), 'time of the first', 'FLOPs of the first']
+    if 'score' in rows[0]:
+        columns.append('score')
+        scores = [f'{row["score"]:.4f}' for row in rows for _ in row['shapes']]
+        cells = [(*cell, score) for cell, score in zip(cells, scores)]
+    return markdown_table(columns, cells)
 
 
 def beside_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -21,14 +21,18 @@ from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.deployment.description import PARAMETERS, PRECISIONS, SYMBOL, Deployment
 from gluon_optbert.deployment.directory import read_deployment
+from gluon_optbert.deployment.engines import Engine
 from gluon_optbert.deployment.export import export, relative_difference
 from gluon_optbert.deployment.instances import Instance, read_instances
+from gluon_optbert.deployment.measures import score
 from gluon_optbert.deployment.onnx_names import ONNX
+from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.deployment.text_features import Encoder
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import TOKEN_INPUTS, random_feed
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.threads import ThreadChoice
 from gluon_optbert.tasks.features import TaskBatch, sorted_batches
 from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
 
@@ -122,6 +126,36 @@ class Timed:
 
     worker: Worker
     deployment: Deployment
+
+
+class WorkerEngine(Engine):
+    """A process as an engine of `Predictor`.
+
+    Parameters
+    ----------
+    timed : Timed
+    place : Path
+        For files on the way.
+    """
+
+    def __init__(self, timed: Timed, place: Path):
+        self.name, self.version, self.precision = timed.worker.name, '', timed.worker.precision
+        self.choice = ThreadChoice(timed.worker.threads, timed.worker.threads, 0, True)
+        self._timed, self._place = timed, place
+
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        """The outputs by the names of the export."""
+        paths = {name: self._place / f'engine-{name}.npz' for name in ('feed', 'outputs')}
+        np.savez(paths['feed'], **{'masked_positions': np.zeros((len(feed['input_ids']), 1)), **feed})
+        self._timed.worker.ask(**{name: str(path) for name, path in paths.items()})
+        with np.load(paths['outputs']) as arrays:
+            return dict(zip(self._timed.deployment.outputs, (arrays[name] for name in arrays.files)))
+
+
+def score_of(timed: Timed, labelled: Sequence[Instance], place: Path) -> float:
+    """The score of a network on labelled texts, from 0 to 1."""
+    predictor = Predictor.by(WorkerEngine(timed, place), timed.deployment)
+    return score(predictor.head, labelled, list(predictor.predict(labelled)))
 
 
 class Starter:

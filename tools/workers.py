@@ -20,7 +20,7 @@ from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.threads import SETTINGS
 
 SCRIPTS = Path(__file__).resolve().parent / 'peers'
-PAUSE = 0.02  # seconds between two workers, for threads that still spin
+PAUSE = 0.1  # seconds between two workers, for threads that still spin: those of ONNX Runtime do for 0.07
 
 
 class Worker:
@@ -52,6 +52,7 @@ class Worker:
         precision: str = 'float32',
     ):
         self.name, self.size_mb, self.precision, self.peak_mb = name, size_mb, precision, 0.0
+        self.threads = threads
         alone = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', *SETTINGS)}
         if threads is not None:
             alone['OMP_NUM_THREADS'] = str(threads)

@@ -139,8 +139,14 @@ class Predictor:
         """The predictor of a network of MXNet in memory, with the inputs and outputs of an export."""
         from .mxnet_engine import MXNet
 
+        return cls.by(
+            MXNet(block, deployment.inputs, list(deployment.outputs), deployment.precision), deployment
+        )
+
+    @classmethod
+    def by(cls, engine: Engine, deployment: Deployment) -> Predictor:
+        """The predictor of a network that an engine computes."""
         predictor = cls.__new__(cls)
-        engine = MXNet(block, deployment.inputs, list(deployment.outputs), deployment.precision)
         predictor._start(engine, deployment)
         return predictor
 

@@ -2,8 +2,7 @@
 CONFIG [WAY …]
 
 WEIGHTS has the names of Transformers' checkpoints, CONFIG is JSON for its BertConfig. It is eager and in
-float32; the ways are ``bfloat16`` for weights and activations in it, and ``compile`` for torch.compile, which
-then makes a program for every shape.
+float32; the ways are ``bfloat16`` for weights and activations in it, and ``compile`` for torch.compile.
 """
 
 import json
@@ -25,7 +24,7 @@ ways = sys.argv[5:]
 if 'bfloat16' in ways:
     model = model.to(torch.bfloat16)
 if 'compile' in ways:
-    model = torch.compile(model, dynamic=False)
+    model = torch.compile(model)
 
 
 def run(inputs):
