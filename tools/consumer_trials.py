@@ -23,7 +23,7 @@ from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.cutting.shrink import cut
 from gluon_optbert.deployment.description import PARAMETERS, SYMBOL
 from gluon_optbert.deployment.directory import import_symbol
-from gluon_optbert.deployment.export import export, relative_difference
+from gluon_optbert.deployment.export import export, kind_of, network_of, relative_difference
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.onnx_directory import export_onnx
 from gluon_optbert.deployment.predictor import Predictor
@@ -138,9 +138,10 @@ def compiled(place: Path) -> Path:
     return program
 
 
-def served(python: Path, directory: Path, head: str, sentences: Sequence[str]) -> List[Any]:
-    """What the service answers to sentences, or to a question about each."""
-    recipe = LoadRecipe(service=str(directory))
+def served(python: Path, directory: Path, head: str, sentences: Sequence[str], precision: str) -> List[Any]:
+    """What the service answers to sentences, or to a question about each; in bfloat16 by OpenVINO."""
+    flags = {'engine': 'openvino', 'precision': precision} if precision == 'bfloat16' else {}
+    recipe = LoadRecipe(service=str(directory), **flags)
     items = [{'question': QUESTION, 'context': s} if head == 'questions' else {'text': s} for s in sentences]
     with started(recipe, python=python) as address:
         request = urllib.request.Request(
@@ -197,7 +198,8 @@ class Trial:
         instances = [Instance(QUESTION, line) if head == 'questions' else Instance(line) for line in text]
         write_exports(saved, head, instances, place)
         self.feed = feed_of(saved, head, sentences)
-        self.wanted = self._in_python(place / 'float32')
+        network = network_of(saved, kind_of(saved))
+        self.wanted = run(network, plain_feed(self.feed), TOKEN_INPUTS)
         self._embeddings = (
             Predictor(place / 'float32', engine='mxnet').encode(sentences) if head == 'encoder' else None
         )
@@ -234,7 +236,7 @@ class Trial:
                     first = in_c(program, directory, plain_feed(self.feed), self.wanted[0].shape)
                     cell['difference'] = self._worst([first])
                 elif cell['consumer'] == SERVICE:
-                    answers = served(python, directory, self.head, self._sentences)
+                    answers = served(python, directory, self.head, self._sentences, cell['precision'])
                     cell['difference'] = service_difference(
                         self.place / 'float32', self.head, self._sentences, answers
                     )

@@ -35,7 +35,7 @@ from gluon_optbert.runs.staging import refuse_existing, write_file
 SERVE = Path(__file__).resolve().parent / 'serve.py'
 WARM_UP = 5  # requests before those that are counted
 PATIENCE = 120  # seconds for a service to start, or to answer one request
-OF_THE_SERVICE = ('batch_size', 'wait', 'engine', 'threads')  # flags that are passed on
+OF_THE_SERVICE = ('batch_size', 'wait', 'engine', 'threads', 'precision')  # flags that are passed on
 TEXTS = (
     'A fine film.',
     'The plot takes an hour to begin, and then it ends.',
@@ -62,6 +62,7 @@ class LoadRecipe:
     batch_size: Optional[int] = option('--batch-size of the service that is started', None)
     wait: Optional[float] = option('--wait of the service that is started, in milliseconds', None)
     engine: Optional[str] = option('--engine of the service that is started', None)
+    precision: Optional[str] = option('--precision of the service that is started', None)
     threads: Optional[int] = option('--threads of the service that is started', None)
     output: Optional[Path] = option('JSON file to write, with a Markdown table beside it', None)
 

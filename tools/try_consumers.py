@@ -38,7 +38,7 @@ from gluon_optbert.runs.staging import refuse_existing, write_file
 
 PRECISIONS = ('float32', 'int8', 'bfloat16')
 SENTENCES, CALIBRATION = 8, 64
-NO_KERNELS = 'no bfloat16 in its CPU kernels'
+NO_KERNELS = 'ONNX Runtime has no bfloat16 in its CPU kernels'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ CONSUMERS = (
     Consumer(
         'Transformers',
         {'float32': ('transformers', 'model.safetensors'), 'bfloat16': ('transformers', 'model.safetensors')},
-        {'int8': 'PyTorch has no such file; quantise there'},
+        {'int8': 'PyTorch has no int8 weights in safetensors for BERT; quantise the loaded network there'},
     ),
     Consumer(
         'sentence-transformers',
