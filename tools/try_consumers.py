@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
-from consumer_trials import HEADS, WIDTHS, Cell, Trial, compiled, networks
+from consumer_trials import HEADS, IN_C, IN_PYTHON, SERVICE, WIDTHS, Cell, Trial, compiled, networks
 from workers import SCRIPTS, peer_python
 
 from gluon_optbert.architecture.heads import PRETRAINING
@@ -93,10 +93,15 @@ CONSUMERS = (
             'bfloat16': ('float32', 'model.onnx'),
         },
     ),
-    Consumer('MXNet in Python', {name: (name, SYMBOL) for name in PRECISIONS}),
-    Consumer('MXNet in C', {name: (name, SYMBOL) for name in PRECISIONS}),
+    Consumer(IN_PYTHON, {name: (name, SYMBOL) for name in PRECISIONS}),
+    Consumer(IN_C, {name: (name, SYMBOL) for name in PRECISIONS}),
     Consumer(
-        'the service', {name: (name, 'model.onnx') for name in ('float32', 'int8')}, {'bfloat16': NO_KERNELS}
+        SERVICE,
+        {
+            'float32': ('float32', 'model.onnx'),
+            'int8': ('int8', 'model.onnx'),
+            'bfloat16': ('float32', 'model.onnx'),
+        },
     ),
 )
 

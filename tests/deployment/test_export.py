@@ -195,7 +195,6 @@ def test_the_manifest_vouches_for_every_file(tmp_path):
         'model-0000.params',
         'architecture.json',
         'vocab.txt',
-        'README.md',
     }
     for name in manifest['files']:
         path = tmp_path / 'deploy' / name
