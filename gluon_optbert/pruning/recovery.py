@@ -61,8 +61,9 @@ def recover(
         if progress.best_step != progress.step:
             kept = States(states, phase.keep).load(progress.best_step, optimizer)
             progress = _kept(progress, kept, kept.held_out, step=progress.best_step)
-    parameters = {**start.parameters, **read_parameters(model)}
+    parameters = read_parameters(model)
     if alone:
+        parameters = {**start.parameters, **parameters}  # the heads are as they were
         after = job.evaluate(dataclasses.replace(start, parameters=parameters))
         progress = progress.updated(**({} if after is None else after.to_dict()))
     return parameters, progress
