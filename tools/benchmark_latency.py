@@ -85,7 +85,7 @@ class LatencyBenchmarkRecipe:
     threads: Optional[int] = option('threads of each; by default the physical cores', None)
     repeats: int = option('timed passes of each at each shape', 30)
     output: Optional[Path] = option('JSON file to write, the table as Markdown beside it', None)
-    plot: Optional[Path] = option('picture to draw, latency against size, e.g. latency.png', None)
+    plot: Optional[Path] = option('picture to draw, a bar for each network, e.g. latency.png', None)
 
     def problems(self) -> List[str]:
         """What is out of range."""

@@ -7,9 +7,10 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from timed_networks import PEERS
 
-from gluon_optbert.reporting.figures import FORMATS, MARKERS, OKABE_ITO, STYLE
+from gluon_optbert.reporting.figures import FORMATS, OKABE_ITO, STYLE
 from gluon_optbert.runs.markdown import markdown_table
 
 
@@ -116,32 +117,29 @@ def fastest_table(pairs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Latency against size on disk, a panel for each shape."""
+    """Latency as bars, a panel for each shape and a bar for each network; the whiskers are percentiles.
+
+    Colours are precisions, and peers are paler than exports."""
     shapes = list(rows[0]['shapes'])
+    precisions = list(dict.fromkeys(row['precision'] for row in rows))
+    ordered = sorted(rows, key=lambda row: precisions.index(row['precision']), reverse=True)
+    colours = [OKABE_ITO[precisions.index(row['precision'])] for row in ordered]
     with rc_context(STYLE):
-        figure = Figure(figsize=(5 * len(shapes) + 1.5, 4))
-        panels = figure.subplots(1, len(shapes), squeeze=False)[0]
+        figure = Figure(figsize=(4.5 * len(shapes) + 2.5, 0.24 * len(rows) + 1.2))
+        panels = figure.subplots(1, len(shapes), squeeze=False, sharey=True)[0]
         for panel, shape in zip(panels, shapes):
-            for i, row in enumerate(rows):
-                times = row['shapes'][shape]
-                spread = [[times['median_ms'] - times['p10_ms']], [times['p90_ms'] - times['median_ms']]]
-                panel.errorbar(
-                    row['size_mb'],
-                    times['median_ms'],
-                    yerr=spread,
-                    capsize=3,
-                    label=row['name'],
-                    linestyle='none',
-                    color=OKABE_ITO[i % len(OKABE_ITO)],
-                    marker=MARKERS[i % len(MARKERS)],
-                )
-            panel.set(
-                title=f'{shape} tokens',
-                xlabel='size on disk (MB)',
-                ylabel='latency (ms)',
-                xlim=(0, None),
-                ylim=(0, None),
+            times = [row['shapes'][shape] for row in ordered]
+            medians = [one['median_ms'] for one in times]
+            low = [one['median_ms'] - one['p10_ms'] for one in times]
+            high = [one['p90_ms'] - one['median_ms'] for one in times]
+            bars = panel.barh(
+                [row['name'] for row in ordered], medians, xerr=[low, high], color=colours, ecolor='#333333'
             )
-        figure.legend(*panels[0].get_legend_handles_labels(), loc='outside right center')
+            for bar, row in zip(bars, ordered):
+                bar.set_alpha(0.45 if row['name'] in PEERS else 1.0)
+            panel.set(title=f'{shape} tokens', xlabel='latency (ms)', xlim=(0, None))
+            panel.grid(axis='y', visible=False)
+        patches = [Patch(color=OKABE_ITO[i], label=name) for i, name in enumerate(precisions)]
+        figure.legend(handles=patches, loc='outside lower center', ncols=len(patches))
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=FORMATS['png']['dpi'])
