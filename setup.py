@@ -28,6 +28,7 @@ COMMANDS = [
     ('optbert-predict', 'predict'),
     ('optbert-serve', 'serve'),
     ('optbert-score', 'score'),
+    ('optbert-prune-task', 'prune_task'),
     ('optbert-table', 'table'),
     ('optbert-report', 'report'),
 ]  # the programs that pip installs, and their modules in gluon_optbert/commands

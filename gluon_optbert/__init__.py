@@ -23,6 +23,7 @@ as flags.
     verify             checks that a pruning run changed no output  VerifyRecipe    optbert-verify
     finetune_glue      a model directory → a classifier             GlueRecipe      optbert-finetune-glue
     finetune_squad     a model directory → a reader of texts        SquadRecipe     optbert-finetune-squad
+    prune_task         a fine-tuned model → smaller ones            TaskPruneRecipe optbert-prune-task
 
 Models. `read_model` and `write_model` read and write model directories. A `SavedModel` has the architecture,
 the parameters as NumPy arrays and the vocabulary. `export` writes a model for plain MXNet and ONNX.
@@ -59,6 +60,7 @@ __all__ = [
     'SavedModel',
     'ShardRecipe',
     'SquadRecipe',
+    'TaskPruneRecipe',
     'VerifyRecipe',
     'export',
     'finetune_glue',
@@ -67,6 +69,7 @@ __all__ = [
     'make_shards',
     'pretrain',
     'prune',
+    'prune_task',
     'read_model',
     'resolve',
     'select_units',

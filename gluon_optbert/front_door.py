@@ -23,6 +23,7 @@ RUNS = {
     'prune': ('pruning.algorithm', 'pruning.recipe', 'PruneRecipe'),
     'verify': ('deployment.verification', 'deployment.verification', 'VerifyRecipe'),
     'finetune_glue': ('finetuning.glue', 'finetuning.glue', 'GlueRecipe'),
+    'prune_task': ('task_pruning.prune_task', 'task_pruning.recipe', 'TaskPruneRecipe'),
     'finetune_squad': ('finetuning.squad', 'finetuning.squad', 'SquadRecipe'),
 }
 HOMES = {

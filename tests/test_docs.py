@@ -52,8 +52,10 @@ from gluon_optbert.runs.recipe import RecipeError, fill
 PAGES = sorted((ROOT / 'docs').glob('*.md'))
 LINKING = [*PAGES, ROOT / 'README.md']
 LONGEST = 110
+FOUND = [path for room in ('tools', 'finetune', 'pretrain') for path in (ROOT / room).glob('*.py')]
 SCRIPTS = {
-    path.name: path for room in ('pretrain', 'finetune', 'tools') for path in (ROOT / room).glob('*.py')
+    **{path.name: path for path in FOUND},  # of two that share a name, that of pretrain/
+    **{str(path.relative_to(ROOT)): path for path in FOUND},
 }
 ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
 SHARED = {

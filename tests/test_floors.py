@@ -26,6 +26,17 @@ ROOMS = {
     'serving': ['runs', 'architecture', 'deployment'],
     'pruning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training'],
     'finetuning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training', 'tasks'],
+    'task_pruning': [
+        'runs',
+        'architecture',
+        'text',
+        'network',
+        'cutting',
+        'training',
+        'tasks',
+        'pruning',
+        'finetuning',
+    ],
     'reproduction': [
         'runs',
         'architecture',
@@ -54,6 +65,7 @@ LIBRARIES = {
     'serving': {'fastapi', 'starlette', 'uvicorn', 'markdown_it'},
     'pruning': {'numpy', 'mxnet', 'scipy', 'optuna', 'matplotlib'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp'},
+    'task_pruning': {'numpy', 'mxnet', 'scipy'},
     'reproduction': {'numpy', 'mxnet', 'matplotlib'},
     'commands': {'matplotlib', 'numpy'},
 }

@@ -43,7 +43,7 @@ a star or without, all sides lose the units that are cut. Letters in brackets ar
     decoder.2.gamma                            h*
     decoder.2.beta                             h*
     decoder.3.bias                             vocab_size
-    task.weight                                outputs      h
+    task.weight                                outputs      h*
     task.bias                                  outputs
 
     with an embedding width e (ALBERT-e), these instead:
@@ -68,12 +68,13 @@ What Table 5 leaves open is decided so:
 - What P and G write into the stream is not scaled, and neither is the embedding, as in equation (2). The next
   LayerNorm leaves the units at zero out of its moments and of its output, so cutting their rows changes
   nothing.
-- The pooled output is gated where the NSP head reads it, and the MLM transform in its LayerNorm.
+- The pooled output is gated where the NSP head or the head of a task reads it, and the MLM transform in its
+  LayerNorm. A head for question answering reads every token behind the last LayerNorm; its columns take
+  nothing up.
 - A factorised embedding has its LayerNorm before its projection, which takes alpha_h up instead.
 - A layer that is left without filters loses its intermediate block, the bias of G and the LayerNorm included.
 - Attention divides by the square root of k. Taking keys away would change that scale, so the queries take up
-  the ratio.
-- The head of a task stands on a network without gates."""
+  the ratio."""
 
 from __future__ import annotations
 
@@ -220,7 +221,7 @@ def parameter_table(architecture: Architecture, head: Head = PRETRAINING) -> Dic
     if head.pooled:
         builder.dense('pooler', h, h, 'pooler')
     if head.outputs:
-        builder.dense('task', ('outputs',), h, 'task')
+        builder.dense('task', ('outputs',), h, 'task', gated='columns' if head.pooled else '')
     else:
         builder.dense('classifier', ('nsp',), h, 'nsp', gated='columns')
         builder.dense('decoder.0', e, h, 'mlm')
@@ -229,7 +230,9 @@ def parameter_table(architecture: Architecture, head: Head = PRETRAINING) -> Dic
     return builder.table
 
 
-def parameters_left(architecture: Architecture, layers: Collection[int]) -> Dict[str, ParameterSpec]:
+def parameters_left(
+    architecture: Architecture, layers: Collection[int], head: Head = PRETRAINING
+) -> Dict[str, ParameterSpec]:
     """The parameters that stay when only some layers do: as they were, by the names that they get.
 
     Parameters
@@ -237,12 +240,16 @@ def parameters_left(architecture: Architecture, layers: Collection[int]) -> Dict
     architecture : Architecture
     layers : collection of int, increasing
         The layers that stay; they are numbered anew.
+    head : Head
+        What stands on the encoder.
     """
     smaller = dataclasses.replace(architecture, layers=tuple(architecture.layers[i] for i in layers))
     staying = [
-        spec for spec in parameter_table(architecture).values() if spec.layer is None or spec.layer in layers
+        spec
+        for spec in parameter_table(architecture, head).values()
+        if spec.layer is None or spec.layer in layers
     ]
-    return dict(zip(parameter_table(smaller), staying))
+    return dict(zip(parameter_table(smaller, head), staying))
 
 
 def network_shapes(architecture: Architecture, head: Head = PRETRAINING) -> Dict[str, Tuple[int, ...]]:

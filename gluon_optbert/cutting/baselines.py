@@ -10,6 +10,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel
+from ..architecture.heads import PRETRAINING, Head
 from ..architecture.named import scale_uniformly
 from ..architecture.parameters import Parameters, parameter_table
 from .selection import Selection, keep_all
@@ -23,7 +24,9 @@ def random_scores(architecture: Architecture, seed: int) -> Dict[str, np.ndarray
     return {key: generator.uniform(0.5, 1.5, size=width) for key, width in architecture.widths().items()}
 
 
-def magnitude_scores(parameters: Parameters, architecture: Architecture) -> Dict[str, np.ndarray]:
+def magnitude_scores(
+    parameters: Parameters, architecture: Architecture, head: Head = PRETRAINING
+) -> Dict[str, np.ndarray]:
     """The root mean square of all weights that would leave with a unit, so that widths of different kinds
     compare.
 
@@ -34,10 +37,10 @@ def magnitude_scores(parameters: Parameters, architecture: Architecture) -> Dict
     widths = architecture.widths()
     squares = {key: np.zeros(width) for key, width in widths.items()}
     counts = dict.fromkeys(widths, 0)
-    for name, spec in parameter_table(architecture).items():
+    for name, spec in parameter_table(architecture, head).items():
         sides = [key for axis in spec.axes for key in axis]
         value = np.square(np.asarray(parameters[name], dtype=np.float64)).reshape(
-            [architecture.size((key,)) for key in sides]
+            [head.outputs if key == 'outputs' else architecture.size((key,)) for key in sides]
         )
         for side, key in enumerate(sides):
             if key in widths:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture, Axis
 from ..architecture.cost import ParameterCost
+from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import (
     Alphas,
     Parameters,
@@ -31,26 +32,30 @@ def _axis_gate(axis: Axis, alphas: Alphas) -> np.ndarray:
     return gate
 
 
-def fold(parameters: Parameters, architecture: Architecture, alphas: Alphas) -> Dict[str, np.ndarray]:
+def fold(
+    parameters: Parameters, architecture: Architecture, alphas: Alphas, *, head: Head = PRETRAINING
+) -> Dict[str, np.ndarray]:
     """The ungated parameters that compute what the gated network computes.
 
     Parameters
     ----------
     parameters : mapping of name to np.ndarray
-        As `network_shapes` lists them, with the heads of pre-training.
+        As `network_shapes` lists them.
     architecture : Architecture
     alphas : mapping of width key to np.ndarray, shape (width,)
+    head : Head
+        What stands on the encoder.
 
     Raises
     ------
     ValueError
         If parameters or gates do not fit the architecture.
     """
-    check_parameters(parameters, architecture)
+    check_parameters(parameters, architecture, head)
     check_alphas(alphas, architecture)
     return {
         name: _folded(np.asarray(parameters[name]), spec, alphas)
-        for name, spec in parameter_table(architecture).items()
+        for name, spec in parameter_table(architecture, head).items()
     }
 
 
@@ -75,7 +80,7 @@ def kept_along(axis: Axis, architecture: Architecture, selection: Selection) -> 
 
 
 def cut(
-    parameters: Parameters, architecture: Architecture, selection: Selection
+    parameters: Parameters, architecture: Architecture, selection: Selection, *, head: Head = PRETRAINING
 ) -> Tuple[Dict[str, np.ndarray], Architecture]:
     """Take the rows and columns of unselected units out of every tensor.
 
@@ -91,10 +96,9 @@ def cut(
     ValueError
         If parameters or selection do not fit the architecture.
     """
-    check_parameters(parameters, architecture)
-    return _cut(lambda name: np.asarray(parameters[name]), architecture, selection), selection.architecture(
-        architecture
-    )
+    check_parameters(parameters, architecture, head)
+    left = _cut(lambda name: np.asarray(parameters[name]), architecture, selection, head)
+    return left, selection.architecture(architecture)
 
 
 def _check_selection(architecture: Architecture, selection: Selection) -> None:
@@ -121,7 +125,7 @@ def _check_selection(architecture: Architecture, selection: Selection) -> None:
 
 
 def _cut(
-    value_of: Callable[[str], np.ndarray], architecture: Architecture, selection: Selection
+    value_of: Callable[[str], np.ndarray], architecture: Architecture, selection: Selection, head: Head
 ) -> Dict[str, np.ndarray]:
     """What is left of every parameter; they are asked for one at a time, so that no second set of them is in
     memory.
@@ -130,9 +134,11 @@ def _cut(
     narrower = dataclasses.replace(selection, layers=None).architecture(architecture)
     layers = range(len(architecture.layers)) if selection.layers is None else selection.layers
     left = {}
-    for name, spec in parameters_left(narrower, layers).items():
+    for name, spec in parameters_left(narrower, layers, head).items():
         value = value_of(spec.name)
         for side, axis in enumerate(spec.axes):
+            if not any(key in selection.kept for key in axis):
+                continue
             indices = kept_along(axis, architecture, selection)
             if len(indices) < value.shape[side]:
                 value = np.take(value, indices, axis=side)
@@ -144,7 +150,12 @@ def _cut(
 
 
 def shrink(
-    parameters: Parameters, architecture: Architecture, alphas: Alphas, selection: Selection
+    parameters: Parameters,
+    architecture: Architecture,
+    alphas: Alphas,
+    selection: Selection,
+    *,
+    head: Head = PRETRAINING,
 ) -> Tuple[Dict[str, np.ndarray], Architecture]:
     """Fold alpha into the parameters and cut the units that are not selected.
 
@@ -156,15 +167,17 @@ def shrink(
     ValueError
         As `fold` and `cut`.
     """
-    check_parameters(parameters, architecture)
+    check_parameters(parameters, architecture, head)
     check_alphas(alphas, architecture)
-    specs = parameter_table(architecture)
-    return _cut(
-        lambda name: _folded(np.asarray(parameters[name]), specs[name], alphas), architecture, selection
-    ), selection.architecture(architecture)
+    specs = parameter_table(architecture, head)
+
+    def value_of(name: str) -> np.ndarray:
+        return _folded(np.asarray(parameters[name]), specs[name], alphas)
+
+    return _cut(value_of, architecture, selection, head), selection.architecture(architecture)
 
 
-M = TypeVar('M')  # a model: a dataclass with architecture, parameters and alphas
+M = TypeVar('M')  # a model: a dataclass with architecture, parameters, alphas and head
 
 
 def without_gates(saved: M, alphas: Optional[Alphas] = None) -> M:
@@ -172,7 +185,7 @@ def without_gates(saved: M, alphas: Optional[Alphas] = None) -> M:
 
     Parameters
     ----------
-    saved : dataclass with the fields architecture, parameters and alphas
+    saved : dataclass with the fields architecture, parameters, alphas and head
         Such as a `SavedModel`.
     alphas : mapping of width key to np.ndarray, optional
         Gates to use instead of the model's own.
@@ -194,6 +207,10 @@ def without_gates(saved: M, alphas: Optional[Alphas] = None) -> M:
         raise ValueError(f'gates: every unit of {", ".join(empty)} is at zero')
     alphas = {key: alphas.get(key, np.ones(len(indices))) for key, indices in whole.kept.items()}
     parameters, architecture = shrink(
-        saved.parameters, saved.architecture, alphas, Selection(kept, whole.cost, whole.target)
+        saved.parameters,
+        saved.architecture,
+        alphas,
+        Selection(kept, whole.cost, whole.target),
+        head=saved.head,
     )
     return dataclasses.replace(saved, architecture=architecture, parameters=parameters, alphas=None)

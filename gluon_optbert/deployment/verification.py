@@ -14,13 +14,14 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
+from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import Alphas, parameters_left
 from ..cutting.selection import Selection, keep_all, read_selection, truncate
 from ..cutting.shrink import shrink
 from ..network.layerwise import squared_errors
 from ..network.losses import PretrainingLoss
 from ..network.model import build
-from ..network.running import INPUTS, OUTPUTS, pretraining_losses, run
+from ..network.running import INPUTS, OUTPUTS, TOKEN_INPUTS, pretraining_losses, run
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting
 from ..runs.markdown import markdown_table
@@ -32,7 +33,7 @@ from ..text.vocabulary import vocabulary_hash
 from .directory import import_symbol
 from .export import TOLERANCE, NotEqual, export, relative_difference
 
-NAMES = list(INPUTS)
+SAMPLE = 'inputs.npz'  # in the directory of a run for a task: the inputs of some held-out instances
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,25 +65,70 @@ def read_alphas(path: Path) -> Dict[str, np.ndarray]:
         raise ValueError(f'{path}: not readable as gate vectors ({error})') from error
 
 
-def _batches(recipe: VerifyRecipe, before: SavedModel) -> List[Batch]:
-    """Held-out batches of the recipe's shards, or of those that the run was trained on."""
+@dataclasses.dataclass(frozen=True)
+class SampleBatch:
+    """Inputs without labels, shapes as in `Batch`."""
+
+    input_ids: np.ndarray
+    token_types: np.ndarray
+    valid_length: np.ndarray
+
+    @property
+    def instance_weights(self) -> np.ndarray:
+        """One for each instance."""
+        return np.ones(len(self.valid_length), np.float32)
+
+    @property
+    def masked_positions(self) -> np.ndarray:
+        """The first token of each instance."""
+        return np.zeros((len(self.valid_length), 1), np.float32)
+
+
+def _outputs(block: Any, batch: Any, head: Head) -> List[np.ndarray]:
+    """What a network with a head computes of a batch."""
+    names = list(INPUTS) if head == PRETRAINING else list(TOKEN_INPUTS)
+    return run(block, {name: getattr(batch, name) for name in names}, names)
+
+
+def _sample(path: Path, recipe: VerifyRecipe) -> List[SampleBatch]:
+    """The batches that a run for a task has left."""
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
+            values = [arrays[name][: recipe.batches * recipe.batch_size] for name in TOKEN_INPUTS]
+    except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
+        raise ValueError(f'{path}: not readable as inputs ({error})') from error
+    starts = range(0, len(values[0]), recipe.batch_size)
+    return [SampleBatch(*(value[i : i + recipe.batch_size] for value in values)) for i in starts]
+
+
+def _batches(recipe: VerifyRecipe, before: SavedModel) -> List[Any]:
+    """Held-out batches of the recipe's shards, or of those that the run was trained on; of a run for a task,
+    those that it has left.
+    """
+    if recipe.shards is None and (recipe.run / SAMPLE).is_file():
+        return _sample(recipe.run / SAMPLE, recipe)
     directory = recipe.shards or Path(read_yaml(recipe.run / 'recipe.yaml')['shards'])
     shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(before.vocabulary))
     limit = recipe.batches * recipe.batch_size
     return list(evaluation_batches(shards, batch_size=recipe.batch_size, limit=limit))
 
 
-def _differences(one: Any, other: Any, batches: Sequence[Batch], kept_h: np.ndarray) -> float:
+def _differences(
+    one: Any, other: Any, batches: Sequence[Any], kept_h: np.ndarray, head: Head = PRETRAINING
+) -> float:
     """The largest relative difference of any output between two networks.
 
     Parameters
     ----------
     one, other : callable
         Blocks; `other` has the units `kept_h` of the hidden units of `one`.
+    head : Head
+        Of both.
     """
     worst = 0.0
+    names = OUTPUTS if head == PRETRAINING else ('scores',)
     for batch in batches:
-        for name, wanted, output in zip(OUTPUTS, run(one, batch, NAMES), run(other, batch, NAMES)):
+        for name, wanted, output in zip(names, *(_outputs(block, batch, head) for block in (one, other))):
             if name in ('encoded', 'pooled'):
                 wanted = np.take(wanted, kept_h, axis=-1)
             worst = max(worst, relative_difference(output, wanted))
@@ -105,7 +151,7 @@ def without_dropped(
     emptied = {key: 0 for key, units in selection.kept.items() if key[0] == 'f' and not len(units)}
     architecture = saved.architecture.with_widths(emptied)
     kept = range(len(architecture.layers)) if selection.layers is None else selection.layers
-    staying = parameters_left(architecture, kept)
+    staying = parameters_left(architecture, kept, saved.head)
     architecture = dataclasses.replace(architecture, layers=tuple(architecture.layers[i] for i in kept))
     return (
         architecture,
@@ -138,14 +184,16 @@ def gated_against_shrunk(
         What came out; computed here unless given.
     """
     if shrunk is None:
-        parameters, architecture = shrink(before.parameters, before.architecture, alphas, selection)
+        parameters, architecture = shrink(
+            before.parameters, before.architecture, alphas, selection, head=before.head
+        )
     else:
         parameters, architecture = shrunk.parameters, shrunk.architecture
     wide, weights, gates = without_dropped(before, truncate(alphas, selection), selection)
-    gated = build(wide, weights, gated=True, trainable=False)
+    gated = build(wide, weights, gated=True, trainable=False, head=before.head)
     gated.gates.set(gates)
-    network = build(architecture, parameters, trainable=False)
-    return _differences(gated, network, batches, selection.kept['h'])
+    network = build(architecture, parameters, trainable=False, head=before.head)
+    return _differences(gated, network, batches, selection.kept['h'], before.head)
 
 
 def _only(letter: str, selection: Selection, everything: Selection) -> Selection:
@@ -157,24 +205,31 @@ def _only(letter: str, selection: Selection, everything: Selection) -> Selection
 
 def _export_difference(shrunk: SavedModel, batches: Sequence[Batch]) -> float:
     """The largest relative difference between a network and its export."""
+    head = shrunk.head
+    names = list(INPUTS) if head == PRETRAINING else list(TOKEN_INPUTS)
     with tempfile.TemporaryDirectory() as place:
-        export(shrunk, Path(place) / 'export', head='pretraining')
-        network = build(shrunk.architecture, shrunk.parameters, trainable=False)
-        exported = import_symbol(Path(place) / 'export', NAMES)
-        return _differences(network, exported, batches, np.arange(shrunk.architecture.h))
+        export(shrunk, Path(place) / 'export', head='pretraining' if head == PRETRAINING else None)
+        network = build(shrunk.architecture, shrunk.parameters, trainable=False, head=head)
+        exported = import_symbol(Path(place) / 'export', names)
+        return _differences(network, exported, batches, np.arange(shrunk.architecture.h), head)
 
 
 def _rotation_difference(previous: SavedModel, turned: SavedModel, batches: Sequence[Batch]) -> float:
     """The largest relative difference between a network and itself with rotated heads."""
-    networks = [build(saved.architecture, saved.parameters, trainable=False) for saved in (previous, turned)]
-    return _differences(*networks, batches, np.arange(previous.architecture.h))
+    networks = [
+        build(saved.architecture, saved.parameters, trainable=False, head=saved.head)
+        for saved in (previous, turned)
+    ]
+    return _differences(*networks, batches, np.arange(previous.architecture.h), previous.head)
 
 
-def _mlm_loss(saved: SavedModel, batches: Sequence[Batch]) -> float:
-    """The MLM loss of a network in nats per masked token."""
+def _mlm_loss(saved: SavedModel, batches: Sequence[Any]) -> Dict[str, float]:
+    """The MLM loss of a network in nats per masked token, as a field of a row; none if nothing is masked."""
+    if not isinstance(batches[0], Batch):
+        return {}
     network, loss = build(saved.architecture, saved.parameters, trainable=False), PretrainingLoss()
     mlm = sum(float(pretraining_losses(network, loss, batch)[0].asscalar()) for batch in batches)
-    return mlm / sum(float(batch.masked_weights.sum()) for batch in batches)
+    return {'mlm_loss': mlm / sum(float(batch.masked_weights.sum()) for batch in batches)}
 
 
 def _round(recipe: VerifyRecipe, number: int, name: str) -> Path:
@@ -214,7 +269,8 @@ def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     -------
     list of dict
         ``round``, ``network`` (before, cut, reconstructed or recovered), ``error``: the relative error of the
-        last layer's output on the hidden units that stayed, and ``mlm_loss`` in nats per masked token.
+        last layer's output on the hidden units that stayed; and of a run of pre-training ``mlm_loss``, in
+        nats per masked token.
 
     Raises
     ------
@@ -226,15 +282,13 @@ def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         directory = recipe.run / f'round-{number}'
         before = read_model(_round(recipe, number - 1, 'model'))
         kept, batches = read_selection(directory / 'selection.json').kept['h'], _batches(recipe, before)
-        rows.append(
-            {'round': number, 'network': 'before', 'error': 0.0, 'mlm_loss': _mlm_loss(before, batches)}
-        )
+        rows.append({'round': number, 'network': 'before', 'error': 0.0, **_mlm_loss(before, batches)})
         for name, folder in (('cut', 'shrunk'), ('reconstructed', 'reconstructed'), ('recovered', 'model')):
             if (directory / folder).is_dir():
                 saved = read_model(directory / folder)
                 difference, size = squared_errors(before, saved, kept, batches)
-                error, loss = math.sqrt(difference / size), _mlm_loss(saved, batches)
-                rows.append({'round': number, 'network': name, 'error': error, 'mlm_loss': loss})
+                error = {'error': math.sqrt(difference / size)}
+                rows.append({'round': number, 'network': name, **error, **_mlm_loss(saved, batches)})
     return rows
 
 
@@ -282,5 +336,7 @@ def table(rows: List[Dict[str, Any]]) -> str:
 
 def stages_table(rows: List[Dict[str, Any]]) -> str:
     """The rows of `stages` as Markdown."""
-    cells = [[row['round'], row['network'], f'{row["error"]:.3f}', f'{row["mlm_loss"]:.3f}'] for row in rows]
-    return markdown_table(['round', 'network', 'error of the last layer', 'MLM loss'], cells)
+    names = {'error': 'error of the last layer', 'mlm_loss': 'MLM loss'}
+    shown = [name for name in names if name in rows[0]]
+    cells = [[row['round'], row['network'], *(f'{row[name]:.3f}' for name in shown)] for row in rows]
+    return markdown_table(['round', 'network', *(names[name] for name in shown)], cells)

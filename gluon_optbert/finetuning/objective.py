@@ -84,7 +84,8 @@ def predict(
     for batch in evaluation_batches(features, tokens=tokens, rank=workers.rank, workers=workers.size):
         feed = feed_of(batch, TOKEN_INPUTS, ctx=workers.context())
         with autograd.predict_mode():
-            output = model(*feed.values()).asnumpy()
+            outputs = model(*feed.values())  # with the states of all layers, the scores come last
+            output = (outputs[-1] if isinstance(outputs, (list, tuple)) else outputs).asnumpy()
         if by_token:
             scores[batch.rows, : output.shape[1]] = output
         else:

@@ -25,7 +25,7 @@ def build_open(saved: SavedModel, ctx: Optional[mx.Context] = None) -> OptBERTMo
     """A network without dropout whose blocks run for themselves, so that `reading` can read them; on the CPU
     unless told.
     """
-    model = build(saved.architecture, saved.parameters, ctx=ctx, trainable=False)
+    model = build(saved.architecture, saved.parameters, ctx=ctx, trainable=False, head=saved.head)
     model.hybridize(False)
     return model
 

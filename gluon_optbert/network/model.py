@@ -42,6 +42,11 @@ def first_tokens(F, encoded: Tensor) -> Tensor:
     return F.reshape(F.slice_axis(encoded, axis=0, begin=0, end=1), shape=(-3, 0))
 
 
+def _gated_units(F, pooled: Tensor, alpha_h: Optional[Tensor]) -> Tensor:
+    """The pooled output with its gates, shape (batch, h); without gates as it is."""
+    return pooled if alpha_h is None else F.broadcast_mul(pooled, F.reshape(alpha_h, shape=(1, -1)))
+
+
 class VocabularyScores(nn.Dense):
     """The last layer of the MLM decoder.
 
@@ -70,8 +75,9 @@ class OptBERTModel(BERTModel):
     """GluonNLP's BERTModel around an `OptBERTEncoder`: embeddings, pooler, MLM decoder and NSP classifier.
 
     Inputs and outputs are GluonNLP's. With the head of a task the only output is its scores, shape (batch,
-    outputs), or (batch, length, 2) for question answering. With gates, alpha_h also multiplies the pooled
-    units that the NSP head reads, and the LayerNorm of the MLM head.
+    outputs), or (batch, length, 2) for question answering; with ``output_all_encodings`` the states of all
+    layers come before it. With gates, alpha_h also multiplies the pooled units that the NSP head or a task's
+    head reads, and the LayerNorm of the MLM head.
 
     Parameters
     ----------
@@ -160,23 +166,26 @@ class OptBERTModel(BERTModel):
         states = encoded if self.encoder.gives_list else [encoded]  # (length, batch, h) each
         encodings = [F.transpose(state, axes=(1, 0, 2)) for state in states]
         outputs = [encodings if self.encoder.gives_list else encodings[0]]
-        if self.task is not None and not self.head.pooled:
-            return self.task(outputs[0])
+        if self.task is not None:
+            scores = self._task_scores(F, states[-1], encodings[-1], alpha_h)
+            return (outputs[0], scores) if self.encoder.gives_list else scores
         if attention:
             outputs.append(attention)
         if self._use_pooler:
             pooled = self.pooler(first_tokens(F, states[-1]))
-            if self.task is not None:
-                return self.task(self.task_dropout(pooled) if self._settings.dropout else pooled)
             outputs.append(pooled)
             if self._use_classifier:
-                gated = (
-                    pooled if alpha_h is None else F.broadcast_mul(pooled, F.reshape(alpha_h, shape=(1, -1)))
-                )
-                outputs.append(self.classifier(gated))
+                outputs.append(self.classifier(_gated_units(F, pooled, alpha_h)))
         if self._use_decoder:
             outputs.append(self._decode_masked(F, states[-1], masked_positions, alpha_h))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _task_scores(self, F, encoded, by_sequence, alpha_h):
+        """The scores of a task's head; the last states come in both layouts."""
+        if not self.head.pooled:
+            return self.task(by_sequence)
+        pooled = _gated_units(F, self.pooler(first_tokens(F, encoded)), alpha_h)
+        return self.task(self.task_dropout(pooled) if self._settings.dropout else pooled)
 
     def _decode_masked(self, F, encoded, masked_positions, alpha_h):
         """Scores over the vocabulary at the masked positions, shape (batch, masked, vocab_size)."""

@@ -1,6 +1,7 @@
 """Algorithm 1 of optBERT: train the gates, zero the smallest, fold, cut, recover, and again.
 
 RUN_DIR/recipe.yaml  origin.json  metrics.jsonl  rounds.json  pruning.md
+RUN_DIR/inputs.npz               for a task: inputs of held-out instances, on which verify compares
 RUN_DIR/latency.json             predicted and measured, with the objective latency
 RUN_DIR/round-0/model            the network that is pruned
 RUN_DIR/round-N/rotated          with --rotate-heads: the network of the round before, its heads rotated
@@ -18,70 +19,57 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Type
+
+import numpy as np
 
 from ..architecture.cost import CostModel, LatencyCost
-from ..network.saved_model import SavedModel, read_model, write_model
+from ..network.saved_model import read_model, write_model
 from ..runs.lock import running
 from ..runs.provenance import note_origin
 from ..runs.recipe import checked
 from ..runs.run_directory import RunDirectory, State
 from ..runs.staging import write_file
-from ..training.distillation import Teacher, check_teacher
 from ..training.distributed import Workers
-from ..training.recipe import open_shards
 from ..training.reporter import Reporter
 from .embeddings import embeddings_section
+from .goal import Goal
 from .job import Job
 from .latency import check_predictions
 from .one_round import run_round
-from .recipe import PruneRecipe, read_start, unreachable
+from .pretraining_goal import PretrainingGoal
+from .recipe import PruneRecipe, PruningRecipe, unreachable
 from .report import Round, read_gates, readable, summary
 
-
-def _read_teacher(recipe: PruneRecipe, start: SavedModel) -> Optional[SavedModel]:
-    """The network that recovery learns from, if the recipe names one; ValueError if it cannot teach."""
-    if recipe.teacher is None:
-        return None
-    if recipe.teacher == 'parent':
-        return start
-    teacher = read_model(Path(recipe.teacher))
-    weights = recipe.teaching()
-    check_teacher(teacher, start, states=weights.states > 0, heads=weights.need_heads, source=recipe.teacher)
-    return teacher
+INPUTS_KEPT = 64  # held-out instances of a task, for verify
 
 
-def _teacher(recipe: PruneRecipe, teacher: Optional[SavedModel], workers: Workers) -> Optional[Teacher]:
-    if teacher is None:
-        return None
-    heads = recipe.teaching().need_heads
-    return Teacher(teacher, workers, precision=recipe.precision, heads=heads)
-
-
-def _open(recipe: PruneRecipe, workers: Workers) -> SavedModel:
-    """Check everything before the first step, and lay the run directory out; the network that is pruned."""
+def _open(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> Goal:
+    """Check everything before the first step, and lay the run directory out; the goal of the run."""
     recipe.check_workers(workers)
     directory = RunDirectory(recipe)
     if directory.state is State.BEGUN:
-        return read_model(recipe.output / 'round-0' / 'model')
-    start = read_start(recipe.model, heads=recipe.need_heads)
+        return goal_type(recipe, read_model(recipe.output / 'round-0' / 'model'), workers)
+    start = goal_type.read(recipe)
     problem = unreachable(recipe, start.architecture)
     if problem:
         raise ValueError(problem)
-    open_shards(recipe.shards, start.vocabulary)
-    recipe.steps(start)
-    _read_teacher(recipe, start)
+    goal = goal_type(recipe, start, workers)
+    goal.round_steps()
 
     def write(staged: Path) -> None:
         (staged / 'metrics.jsonl').write_text('', encoding='utf-8')
         (staged / 'round-0').mkdir()
         write_model(staged / 'round-0' / 'model', start)
+        inputs = goal.sample_inputs(INPUTS_KEPT)
+        if inputs is not None:
+            np.savez(staged / 'inputs.npz', **inputs)
 
     directory.lay_out(workers, write)
-    return start
+    return goal
 
 
-def _report(recipe: PruneRecipe, cost: CostModel, rows: List[Round]) -> None:
+def _report(recipe: PruningRecipe, cost: CostModel, rows: List[Round]) -> None:
     """Leave rounds.json and pruning.md, and with the objective latency what this machine takes."""
     write_file(
         recipe.output / 'rounds.json', (json.dumps([row.to_dict() for row in rows], indent=1) + '\n').encode()
@@ -117,28 +105,29 @@ def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Rou
     TrainingDiverged, Interrupted
         From `fit`.
     """
-    recipe, workers = checked(recipe), workers or Workers()
+    return prune_for(PretrainingGoal, checked(recipe), workers or Workers())
+
+
+def prune_for(goal_type: Type[Goal], recipe: PruningRecipe, workers: Workers) -> List[Round]:
+    """`prune` for any goal; the recipe is checked and suits the goal."""
     with running(recipe.output, workers):
-        return _prune(recipe, workers)
+        return _prune(recipe, goal_type, workers)
 
 
-def _prune(recipe: PruneRecipe, workers: Workers) -> List[Round]:
-    """`prune`, while no other process writes the output."""
-    current = _open(recipe, workers)
+def _prune(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> List[Round]:
+    """`prune_for`, while no other process writes the output."""
+    goal = _open(recipe, goal_type, workers)
+    current, cost = goal.start, recipe.cost()
     if workers.first and not (recipe.output / 'rounds.json').exists():
         note_origin(recipe.output, workers=workers.size)
-    cost, teacher = recipe.cost(), _read_teacher(recipe, current)
     job = Job(
         recipe,
         workers,
-        open_shards(recipe.shards, current.vocabulary),
+        goal,
         cost,
         cost.cost(current.architecture),
-        recipe.steps(current),
+        goal.round_steps(),
         Reporter(recipe.output / 'metrics.jsonl', workers),
-        _teacher(recipe, teacher, workers),
-        Teacher(current, workers, precision=recipe.precision, heads=False) if recipe.gate_teacher else None,
-        current.progress.untrained is None,
     )
     for number in range(1, len(recipe.shares()) + 1):
         directory = job.directory(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 import numpy as np
 from mxnet import autograd
@@ -12,37 +12,33 @@ from scipy.stats import spearmanr
 
 from ..network.layerwise import context_of
 from ..network.model import OptBERTModel
-from ..network.running import INPUTS, feed_of
+from ..network.running import TOKEN_INPUTS, feed_of
 from ..network.saved_model import SavedModel, read_model
 from ..runs.markdown import markdown_table
 from ..runs.staging import write_file
-from ..text.batches import evaluation_batches
-from ..text.shards import Shards
-from ..training.distillation import OF_STATES
 from .job import Job
 
 EMBEDDINGS = 'embeddings.json'
 INSTANCES = 512  # held-out instances whose embeddings are compared
 
 
-def embed(model: OptBERTModel, shards: Shards, *, batch_size: int) -> np.ndarray:
-    """The embeddings of the first held-out instances: the mean of their tokens' states, scaled to length 1.
+def embed(model: OptBERTModel, batches: Iterable[Any]) -> np.ndarray:
+    """The embeddings of some instances: the mean of their tokens' states, scaled to length 1.
 
     Parameters
     ----------
     model : OptBERTModel
         Built with `OF_STATES`.
-    shards : Shards
-    batch_size : int
+    batches : iterable of Batch or TaskBatch
 
     Returns
     -------
     np.ndarray of float32, shape (instances, h)
     """
     rows: List[np.ndarray] = []
-    for batch in evaluation_batches(shards, batch_size=batch_size, limit=INSTANCES):
+    for batch in batches:
         with autograd.predict_mode():
-            states = model(*feed_of(batch, INPUTS, ctx=context_of(model)).values())[0]
+            states = model(*feed_of(batch, TOKEN_INPUTS, ctx=context_of(model)).values())[0]
         real = batch.instance_weights > 0
         rows.append((states[-1].sum(axis=1).asnumpy() / batch.valid_length[:, np.newaxis])[real])
     means = np.concatenate(rows)
@@ -76,12 +72,8 @@ def write_embeddings(job: Job, networks: Mapping[str, SavedModel], number: int) 
     """Leave embeddings.json of a round: what `compare` gives of each network and the one before pruning."""
     start = read_model(job.directory(0) / 'model')
 
-    def embeddings(saved: SavedModel) -> np.ndarray:
-        batch_size = job.recipe.batch_size
-        return embed(job.build(saved, **OF_STATES), job.shards['heldout'], batch_size=batch_size)
-
-    before, units = embeddings(start), job.match(number).units
-    record = {name: compare(before, embeddings(saved), units) for name, saved in networks.items()}
+    before, units = job.goal.embeddings(start), job.match(number).units
+    record = {name: compare(before, job.goal.embeddings(saved), units) for name, saved in networks.items()}
     text = json.dumps({'round': number, 'instances': len(before), **record}, indent=1) + '\n'
     write_file(job.directory(number) / EMBEDDINGS, text.encode())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Dict, Mapping, Optional, Tuple, Type, Union
+from typing import Any, Callable, Dict, Generator, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import mxnet as mx
 import numpy as np
@@ -16,11 +17,11 @@ from ..network.model import OptBERTModel, build
 from ..network.precision import check_precision
 from ..network.saved_model import SavedModel
 from ..text.shards import Shards
-from ..training.distillation import OF_STATES, Match, StateMatching, Teacher, Weights
+from ..training.distillation import OF_STATES, Match, StateMatching, Teacher
 from ..training.distributed import Workers
 from ..training.loop import descend
 from ..training.mlm_nsp import Pretraining
-from ..training.objective import Phase
+from ..training.objective import Objective, Phase
 from ..training.optimization import LossScale, Optimizer, Schedule
 from ..training.recipe import open_shards
 from ..training.reporter import Reporter
@@ -31,11 +32,33 @@ from .watch import Watch
 BATCH_SIZE = 256  # instances a step where only the number of steps is given
 
 
-class _OfGates(Pretraining):
-    """What training alpha adds to an objective: the penalty, and what is watched."""
+class GateTraining(Objective):
+    """The training of alpha by equation (2): an objective, and a penalty on alpha.
 
-    _penalty: Penalty
-    _watch: Optional[Watch] = None
+    Parameters
+    ----------
+    inner : Objective
+        Of a model with gates; only they are trained.
+    penalty : Penalty
+    watch : Watch, optional
+    """
+
+    def __init__(self, inner: Objective, penalty: Penalty, watch: Optional[Watch] = None):
+        super().__init__(inner.model, inner.workers)
+        self.losses, self.weights = inner.losses, inner.weights
+        self._inner, self._penalty, self._watch = inner, penalty, watch
+
+    def batches(self, phase: Phase, start: int) -> Generator[Any, None, None]:
+        return self._inner.batches(phase, start)
+
+    def loss_sums(self, batch: Any, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+        return self._inner.loss_sums(batch, rows)
+
+    def totals(self, batch: Any) -> Sequence[float]:
+        return self._inner.totals(batch)
+
+    def evaluate(self, phase: Phase) -> None:
+        return None
 
     def after_backward(self) -> None:
         if self._watch is not None:
@@ -63,61 +86,84 @@ class _OfGates(Pretraining):
             self._watch.recall(step, arrays, self.workers)
 
 
-class GateTraining(_OfGates):
-    """The training of alpha by equation (2): MLM plus NSP, and a penalty on alpha.
+@dataclasses.dataclass(frozen=True)
+class GateSettings:
+    """How alpha is trained; `train_gates` says what each of them is."""
+
+    learning_rate: float = 1e-2
+    penalty: str = 'l1'
+    gamma: float = 1e-2
+    unweighted: bool = False
+    prune: str = LETTERS
+    optimizer: str = 'adam'
+    dropout: float = 0.1
+    precision: str = 'float32'
+    compression: str = 'none'
+
+
+def train_alphas(
+    saved: SavedModel,
+    objective_of: Callable[[OptBERTModel], Objective],
+    phase: Phase,
+    settings: GateSettings,
+    cost: CostModel,
+    *,
+    network: Mapping[str, Any],
+    reporter: Reporter,
+    workers: Workers,
+    states: Optional[Path] = None,
+    watch: Optional[Watch] = None,
+) -> Tuple[Alphas, Alphas]:
+    """Train alpha on any objective; what comes out is described in `train_gates`.
 
     Parameters
     ----------
-    model : OptBERTModel
-        With gates; only they are trained.
-    workers : Workers
-    shards : Shards
-        To train on.
-    penalty : Penalty
-    watch : Watch, optional
-    """
-
-    def __init__(
-        self,
-        model: OptBERTModel,
-        workers: Workers,
-        shards: Shards,
-        penalty: Penalty,
-        watch: Optional[Watch] = None,
-    ):
-        super().__init__(model, workers, shards)
-        self._penalty, self._watch = penalty, watch
-
-
-class TaughtGateTraining(_OfGates, StateMatching):
-    """The training of alpha against the states of a teacher, with the penalty; no heads are needed.
-
-    Parameters
-    ----------
-    model, workers, shards, penalty, watch
-        As in `GateTraining`.
-    teacher : Teacher
-    match : Match
+    saved : SavedModel
+        Without gates.
+    objective_of : callable
+        The network with gates → what they are trained on, without the penalty.
     phase : Phase
+    settings : GateSettings
+    cost : CostModel
+        What beta is derived from.
+    network : mapping
+        Fields of `NetworkSettings` that the objective needs.
+    reporter, workers, states, watch
+        As in `train_gates`.
     """
-
-    def __init__(
-        self,
-        model: OptBERTModel,
-        workers: Workers,
-        shards: Shards,
-        penalty: Penalty,
-        watch: Optional[Watch] = None,
-        *,
-        teacher: Teacher,
-        match: Match,
-        phase: Phase,
-    ):
-        weights = Weights(labels=0.0, scores=0.0)
-        super().__init__(
-            model, workers, shards, None, teacher=teacher, match=match, weights=weights, phase=phase
-        )
-        self._penalty, self._watch = penalty, watch
+    kind = _penalty_of(settings.penalty, settings.prune)
+    check_precision(settings.precision, workers.context())
+    model = build(
+        saved.architecture,
+        saved.parameters,
+        ctx=workers.context(),
+        dropout=settings.dropout,
+        precision=settings.precision,
+        gated=kind.gate,
+        head=saved.head,
+        **network,
+    )
+    _freeze_all_but(model, settings.prune, kind.gate)
+    alpha_optimizer = Optimizer(
+        {gate_name(key): parameter for key, parameter in model.gates.trained().items()},
+        settings.optimizer,
+        workers=workers,
+        scale=LossScale() if settings.precision == 'float16' else None,
+        compression=settings.compression,
+    )
+    weights = _equal(saved.architecture) if settings.unweighted else beta(saved.architecture, cost)
+    descend(
+        GateTraining(objective_of(model), kind(settings.gamma, weights), watch),
+        alpha_optimizer,
+        Schedule(settings.learning_rate, phase.steps, decay=False),
+        phase,
+        reporter=reporter,
+        states=states,
+    )
+    trained = model.gates.values()
+    if watch is not None:
+        watch.finish({key: kind.gate.value(parameter) for key, parameter in trained.items()})
+    return _results(kind, trained)
 
 
 def train_gates(
@@ -209,58 +255,34 @@ def train_gates(
     TrainingDiverged, Terminated
         From `descend`.
     """
-    kind = _penalty_of(penalty, prune)
+    _penalty_of(penalty, prune)
     saved = start if isinstance(start, SavedModel) else read_start(Path(start), heads=teacher is None)
-    if not isinstance(shards, Shards):
-        shards = open_shards(Path(shards), saved.vocabulary)['train']
+    source = shards if isinstance(shards, Shards) else open_shards(Path(shards), saved.vocabulary)['train']
     phase = steps if isinstance(steps, Phase) else Phase('gates', steps, BATCH_SIZE)
     workers = workers or Workers()
-    check_precision(precision, workers.context())
-    model = build(
-        saved.architecture,
-        saved.parameters,
-        ctx=workers.context(),
-        dropout=dropout,
-        precision=precision,
-        gated=kind.gate,
-        **({} if teacher is None else OF_STATES),
-    )
-    _freeze_all_but(model, prune, kind.gate)
-    alpha_optimizer = Optimizer(
-        {gate_name(key): parameter for key, parameter in model.gates.trained().items()},
-        optimizer,
-        workers=workers,
-        scale=LossScale() if precision == 'float16' else None,
-        compression=compression,
-    )
-    weights = _equal(saved.architecture) if unweighted else beta(saved.architecture, cost or ParameterCost())
-    pressure = kind(gamma, weights)
-    objective = (
-        GateTraining(model, workers, shards, pressure, watch)
-        if teacher is None
-        else TaughtGateTraining(
-            model,
-            workers,
-            shards,
-            pressure,
-            watch,
-            teacher=teacher,
-            match=match or Match.whole(saved.architecture),
-            phase=phase,
+
+    def objective_of(model: OptBERTModel) -> Objective:
+        if teacher is None:
+            return Pretraining(model, workers, source)
+        states_left = match or Match.whole(saved.architecture)
+        return StateMatching.for_gates(
+            model, workers, source, teacher=teacher, match=states_left, phase=phase
         )
-    )
-    descend(
-        objective,
-        alpha_optimizer,
-        Schedule(learning_rate, phase.steps, decay=False),
+
+    return train_alphas(
+        saved,
+        objective_of,
         phase,
+        GateSettings(
+            learning_rate, penalty, gamma, unweighted, prune, optimizer, dropout, precision, compression
+        ),
+        cost or ParameterCost(),
+        network={} if teacher is None else OF_STATES,
         reporter=reporter or Reporter(None, workers),
+        workers=workers,
         states=states,
+        watch=watch,
     )
-    trained = model.gates.values()
-    if watch is not None:
-        watch.finish({key: kind.gate.value(parameter) for key, parameter in trained.items()})
-    return _results(kind, trained)
 
 
 def _penalty_of(name: str, prune: str) -> Type[Penalty]:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import TYPE_CHECKING, List
 
 import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.parameters import Alphas, parameter_table
-from ..network.model import build, named_parameters
+from ..network.model import named_parameters
 from ..network.saved_model import SavedModel
-from ..text.shards import Shards
-from ..training.distributed import Workers
-from ..training.mlm_nsp import gradients
+from ..training.loop import gradients
 from ..training.objective import Phase
 
+if TYPE_CHECKING:
+    from .goal import Goal
 
-def head_importance(
-    start: SavedModel, shards: Shards, phase: Phase, *, dropout: float = 0.1, workers: Workers
-) -> Alphas:
+
+def head_importance(start: SavedModel, goal: Goal, phase: Phase) -> Alphas:
     """Scores of the heads by Michel et al. (2019), "Are Sixteen Heads Really Better than One?", equation (2).
 
     The expected magnitude of the loss's derivative towards a head's output gate, over the batches of a phase,
@@ -29,22 +28,17 @@ def head_importance(
     ----------
     start : SavedModel
         Without gates.
-    shards : Shards
-        To draw batches from.
+    goal : Goal
+        Whose loss it is, and whose batches.
     phase : Phase
         How many batches, of how many instances, from where in the stream.
-    dropout : float
-        Of embeddings, attention probabilities and block outputs.
-    workers : Workers
 
     Returns
     -------
     dict of width key to np.ndarray, shape (width,)
         Of the heads of layer i under ``ai``, with a 2-norm of one; ones for every other width.
     """
-    model = build(
-        start.architecture, start.parameters, ctx=workers.context(), dropout=dropout, precision='float32'
-    )
+    model = goal.build(start, precision='float32', **goal.labelled_settings)
     projections = value_projections(start.architecture)
     parameters = named_parameters(model)
     values = {name: parameters[name] for names in projections for name in names}
@@ -56,7 +50,7 @@ def head_importance(
         key: np.zeros(width) if key[0] == 'a' else np.ones(width)
         for key, width in start.architecture.widths().items()
     }
-    for _ in gradients(model, values, phase, shards=shards, workers=workers):
+    for _ in gradients(goal.labelled(model, phase), values, phase):
         for i, layer in enumerate(start.architecture.layers):
             slope = sum(
                 (values[name].data() * values[name].grad()).asnumpy().reshape(layer.a, -1).sum(1)

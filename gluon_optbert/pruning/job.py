@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, List, Tuple
 
 from ..architecture.cost import CostModel
 from ..cutting.selection import read_selection, survivors
-from ..network.model import OptBERTModel, build
 from ..network.saved_model import SavedModel, read_model, write_model
-from ..runs.progress import HeldOut, Progress
-from ..runs.recipe import to_dict
-from ..text.batches import Batch
-from ..text.shards import Shards
-from ..training.distillation import Match, Teacher
+from ..runs.progress import Progress
+from ..training.distillation import Match
 from ..training.distributed import Workers
-from ..training.mlm_nsp import evaluate
 from ..training.objective import Phase
 from ..training.reporter import Reporter
+from .goal import Goal
 from .methods import Cut
-from .recipe import PruneRecipe
-from .reconstruct import sample
+from .recipe import PruningRecipe
 
 
 @dataclasses.dataclass
@@ -30,33 +26,25 @@ class Job:
 
     Parameters
     ----------
-    recipe : PruneRecipe
+    recipe : PruningRecipe
     workers : Workers
-    shards : mapping of split to Shards
+    goal : Goal
+        What the network is pruned for.
     cost : CostModel
     whole : float
         The cost of the network that came in.
     steps : pair of int
         Steps of a round's gate training and of its recovery.
     reporter : Reporter
-    teacher : Teacher, optional
-        What recovery learns from.
-    gate_teacher : Teacher, optional
-        The network that came in, whose states the gates are trained against.
-    heads : bool
-        Whether the heads of pre-training are trained, so that their losses say something.
     """
 
-    recipe: PruneRecipe
+    recipe: PruningRecipe
     workers: Workers
-    shards: Mapping[str, Shards]
+    goal: Goal
     cost: CostModel
     whole: float
     steps: Tuple[int, int]
     reporter: Reporter
-    teacher: Optional[Teacher] = None
-    gate_teacher: Optional[Teacher] = None
-    heads: bool = True
 
     def target(self, number: int) -> float:
         """What the network may cost after a round."""
@@ -82,18 +70,24 @@ class Job:
             number,
             self.cost,
             self.target(number),
-            self.shards['train'],
+            self.goal,
             self.phase('importance', number),
-            self.workers,
         )
 
-    def text(self, tokens: int, number: int) -> List[Batch]:
-        """What a round's rotation and reconstruction read: the batches of its gates, and those after them."""
-        return sample(self.shards['train'], self.phase('text', number), tokens, self.workers)
+    def text(self, tokens: int, number: int) -> List[Any]:
+        """What a round's rotation and reconstruction read: the batches of its gates, and those after them.
+
+        They are this worker's share, and have so many tokens together, over all workers and without padding.
+        """
+        batches: List[Any] = []
+        with contextlib.closing(self.goal.batches(self.phase('text', number))) as source:
+            while sum(batch.token_total for batch in batches) < tokens:
+                batches.append(next(source))
+        return batches
 
     def write(self, directory: Path, model: SavedModel, progress: Progress, **more: Any) -> None:
         """Write a model directory of a round, with the recipe of the run."""
-        recipe = to_dict(self.recipe)
+        recipe = self.goal.recipe_of_models
         write_model(directory, dataclasses.replace(model, recipe=recipe, progress=progress), **more)
 
     def match(self, rounds: int) -> Match:
@@ -101,19 +95,3 @@ class Job:
         start = read_model(self.directory(0) / 'model').architecture
         selections = [read_selection(self.directory(i + 1) / 'selection.json') for i in range(rounds)]
         return Match.after(*survivors(selections, start), len(start.layers))
-
-    def evaluate(self, saved: SavedModel) -> Optional[HeldOut]:
-        """The held-out losses of a network; None if its heads are not trained."""
-        if not self.heads:
-            return None
-        return evaluate(
-            self.build(saved),
-            self.shards['heldout'],
-            self.workers,
-            batch_size=self.recipe.batch_size,
-            limit=self.recipe.evaluation_limit,
-        )
-
-    def build(self, saved: SavedModel, **changes: Any) -> OptBERTModel:
-        settings = self.recipe.network_settings()
-        return build(saved.architecture, saved.parameters, settings, ctx=self.workers.context(), **changes)

@@ -5,17 +5,19 @@ A new method is a new entry of `METHODS`; the recipe and the command line then t
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Dict, Optional, Protocol
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Protocol
 
 from ..architecture.cost import CostModel
 from ..architecture.parameters import Alphas
 from ..cutting.baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
 from ..cutting.selection import Selection, select_units
 from ..network.saved_model import SavedModel
-from ..text.shards import Shards
-from ..training.distributed import Workers
 from ..training.objective import Phase
+from .fisher import fisher
 from .head_importance import head_importance
+
+if TYPE_CHECKING:
+    from .goal import Goal
 
 
 class Settings(Protocol):
@@ -55,12 +57,11 @@ class Cut:
     cost : CostModel
     target : float
         What the network may cost after the round, in the unit of `cost`.
-    shards : Shards
-        The training split.
+    goal : Goal
+        What the network is pruned for.
     phase : Phase
         The batches that other methods train gates on: ``alpha_steps`` of them, from the round's own place in
         the stream.
-    workers : Workers
     """
 
     model: SavedModel
@@ -68,9 +69,8 @@ class Cut:
     number: int
     cost: CostModel
     target: float
-    shards: Shards
+    goal: Goal
     phase: Phase
-    workers: Workers
 
 
 def _ranked(cut: Cut, scores: Alphas) -> Selection:
@@ -103,11 +103,11 @@ def _random(cut: Cut) -> Alphas:
 
 
 def _magnitude(cut: Cut) -> Alphas:
-    return magnitude_scores(cut.model.parameters, cut.model.architecture)
+    return magnitude_scores(cut.model.parameters, cut.model.architecture, cut.model.head)
 
 
 def _heads(cut: Cut) -> Alphas:
-    return head_importance(cut.model, cut.shards, cut.phase, dropout=cut.recipe.dropout, workers=cut.workers)
+    return head_importance(cut.model, cut.goal, cut.phase)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +135,7 @@ class Method:
 
 METHODS: Dict[str, Method] = {
     'alpha': Method(None),
+    'fisher': Method(fisher),
     'random': Method(_random),
     'magnitude': Method(_magnitude),
     'uniform': Method(_magnitude, _uniform, ranks_units=False),

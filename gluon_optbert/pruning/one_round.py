@@ -18,12 +18,12 @@ from ..runs.progress import Progress
 from ..runs.provenance import ORIGIN
 from ..runs.staging import write_file
 from .embeddings import write_embeddings
-from .gate_training import train_gates
+from .gate_training import GateSettings, train_alphas
 from .job import Job
 from .methods import METHODS
 from .reconstruct import TOKENS_PER_INPUT, reconstruct, tokens_wanted
 from .recovery import recover
-from .report import MORE, Round, explain, unclear
+from .report import Round, explain, how_to_tell, unclear
 from .rotate import rotated
 from .watch import GATES, Watch
 
@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 
 
 def _train_gates(job: Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
-    """`train_gates` with the settings of the recipe; leaves gates.json."""
+    """`train_alphas` with the settings of the recipe; leaves gates.json."""
     watch = Watch(lambda scores: _select(job, current, scores, number), job.recipe.settling())
     alphas, scores = _watched_gates(job, current, number, watch)
     selection = _select(job, current, scores, number)
@@ -44,26 +44,28 @@ def _train_gates(job: Job, current: SavedModel, number: int) -> Tuple[Alphas, Al
 
 def _watched_gates(job: Job, current: SavedModel, number: int, watch: Watch) -> Tuple[Alphas, Alphas]:
     recipe, notes = job.recipe, {'round': number, 'parameters': ParameterCost().cost(current.architecture)}
-    return train_gates(
+    phase = job.phase('gates', number, evaluate_every=0, notes=notes)
+    return train_alphas(
         current,
-        job.shards['train'],
-        job.phase('gates', number, evaluate_every=0, notes=notes),
-        learning_rate=recipe.alpha_learning_rate,
-        penalty=recipe.penalty,
-        gamma=recipe.gamma,
-        cost=job.cost,
-        unweighted=recipe.unweighted,
-        prune=recipe.prune,
-        optimizer=recipe.alpha_optimizer,
-        dropout=recipe.dropout,
-        precision=recipe.precision,
-        compression=recipe.compression,
-        workers=job.workers,
+        lambda model: job.goal.gates(model, phase, job.match(number - 1)),
+        phase,
+        GateSettings(
+            learning_rate=recipe.alpha_learning_rate,
+            penalty=recipe.penalty,
+            gamma=recipe.gamma,
+            unweighted=recipe.unweighted,
+            prune=recipe.prune,
+            optimizer=recipe.alpha_optimizer,
+            dropout=recipe.dropout,
+            precision=recipe.precision,
+            compression=recipe.compression,
+        ),
+        job.cost,
+        network=job.goal.gate_settings,
         reporter=job.reporter,
+        workers=job.workers,
         states=job.directory(number) / 'gate-states',
         watch=watch,
-        teacher=job.gate_teacher,
-        match=None if job.gate_teacher is None else job.match(number - 1),
     )
 
 
@@ -139,18 +141,20 @@ def _cut(job: Job, current: SavedModel, number: int) -> None:
     model.
     """
     directory = job.directory(number)
-    before = job.evaluate(current)
+    before = job.goal.evaluate(current)
     alphas, scores = _rank(job, current, number)
     selection = _select(job, current, scores, number)
     story = _story(job, current, scores, selection, number)
     job.workers.agree(json.dumps(story, sort_keys=True), what=f'the selection of round {number}')
     if job.workers.first:
-        parameters, architecture = shrink(current.parameters, current.architecture, alphas, selection)
+        parameters, architecture = shrink(
+            current.parameters, current.architecture, alphas, selection, head=current.head
+        )
         packed = io.BytesIO()
         np.savez(packed, **alphas)
         write_file(directory / 'alphas.npz', packed.getvalue())
         write_file(directory / 'selection.json', (json.dumps(story, indent=1) + '\n').encode())
-        shrunk = SavedModel(architecture, parameters, current.vocabulary)
+        shrunk = SavedModel(architecture, parameters, current.vocabulary, head=current.head)
         job.write(directory / 'shrunk', shrunk, Progress(round=number, before=before))
     job.workers.barrier(f'cut.{number}')
 
@@ -164,22 +168,23 @@ def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
         _cut(job, current, number)
     shrunk = read_model(directory / 'shrunk')
     before = shrunk.progress.before
-    after_cut = job.evaluate(shrunk)
+    after_cut = job.goal.evaluate(shrunk)
     repaired = _reconstructed(job, current, shrunk, number)
-    after_reconstruction = job.evaluate(repaired) if recipe.reconstruct else None
+    after_reconstruction = job.goal.evaluate(repaired) if recipe.reconstruct else None
     parameters, progress = recover(job, repaired, after_reconstruction or after_cut, number)
     measured = {'before': before, 'after_cut': after_cut, 'after_reconstruction': after_reconstruction}
     progress = progress.updated(round=number, **measured, earlier_steps=earlier or None)
     progress = progress.updated(untrained=untrained)
     if job.workers.first:
-        recovered = SavedModel(shrunk.architecture, parameters, shrunk.vocabulary)
+        recovered = SavedModel(shrunk.architecture, parameters, shrunk.vocabulary, head=shrunk.head)
         origin = {ORIGIN: (recipe.output / ORIGIN).read_bytes()}
-        if recipe.keep_embeddings or not job.heads:
+        if recipe.keep_embeddings or job.goal.reports_embeddings:
             write_embeddings(job, {'cut': shrunk, 'reconstructed': repaired, 'recovered': recovered}, number)
         job.write(directory / 'model', recovered, progress, extra=origin)
     job.workers.barrier(f'recovered.{number}')
     recovered = read_model(directory / 'model')
     if job.workers.first:
-        for sentence in unclear(Round.of(recovered, number)):
-            LOG.warning('%s; to tell, %s', sentence, MORE)
+        row = Round.of(recovered, number)
+        for sentence in unclear(row):
+            LOG.warning('%s; to tell, %s', sentence, how_to_tell(row.recovered))
     return recovered

@@ -15,7 +15,7 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.programs import named
 from ..runs.recipe import option
 from ..training.distillation import Weights
-from ..training.recipe import TrainingRecipe
+from ..training.recipe import TrainingRecipe, WeightRecipe
 from .methods import METHODS
 from .penalty import PENALTIES
 from .watch import Settling
@@ -24,8 +24,8 @@ WEIGHTS = ('label_weight', 'teacher_score_weight', 'teacher_state_weight', 'embe
 
 
 @dataclasses.dataclass(frozen=True)
-class PruneRecipe(TrainingRecipe):
-    """A pruning run."""
+class PruningRecipe(WeightRecipe):
+    """What every pruning run has in common, whatever the network is pruned for."""
 
     model: Path = option('model directory to prune')
     target: float = option(
@@ -43,10 +43,10 @@ class PruneRecipe(TrainingRecipe):
         'widths that may lose units, as letters: h hidden, a heads, k keys, v values, f filters', LETTERS
     )
     method: str = option(
-        'how the units that stay are chosen. alpha: by trained gates. The others are baselines. random: by '
-        'chance; magnitude: by the size of the weights; uniform: one factor for all widths; layers: whole '
-        'layers; blocks: whole intermediate blocks, at even distances; heads: by the head importance of '
-        'Michel et al. (2019)',
+        'how the units that stay are chosen. alpha: by trained gates. fisher: by the gradients of the loss '
+        'towards the gates, without training. The others are baselines. random: by chance; magnitude: by the '
+        'size of the weights; uniform: one factor for all widths; layers: whole layers; blocks: whole '
+        'intermediate blocks, at even distances; heads: by the head importance of Michel et al. (2019)',
         'alpha',
         choices=METHODS,
     )
@@ -102,8 +102,8 @@ class PruneRecipe(TrainingRecipe):
     )
     temperature: float = option("both networks' scores are divided by this before they are compared", 2.0)
     gate_teacher: bool = option(
-        'train the gates against the hidden states of the network before pruning, instead of MLM and NSP; '
-        'this needs no heads of pre-training',
+        'train the gates against the hidden states of the network before pruning alone; in pre-training this '
+        'needs no heads',
         False,
     )
     embedding_weight: float = option(
@@ -113,9 +113,6 @@ class PruneRecipe(TrainingRecipe):
     )
     keep_embeddings: bool = option(
         'report how far the embeddings of sentences stay those of the network before pruning', False
-    )
-    recovery_steps: Optional[int] = option(
-        'steps of recovery in a round; by default 1/20 of the pre-training steps', None
     )
     keep_best: bool = option(
         'of recovery, keep the step with the smallest held-out MLM loss, and the network before recovery if '
@@ -137,7 +134,7 @@ class PruneRecipe(TrainingRecipe):
             problems.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
         if not self.prune or set(self.prune) - set(LETTERS) or len(set(self.prune)) < len(self.prune):
             problems.append(f'prune must be made of different letters of {LETTERS}, found {self.prune!r}')
-        counts = ('multiple_of', 'rounds', 'length', 'alpha_limit', 'alpha_window', 'recovery_steps')
+        counts = ('multiple_of', 'rounds', 'length', 'alpha_limit', 'alpha_window')
         for name in (*counts, *([] if self.alpha_steps == 'auto' else ['alpha_steps'])):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -197,10 +194,9 @@ class PruneRecipe(TrainingRecipe):
         )
 
     @property
-    def need_heads(self) -> bool:
-        """Whether the run trains with the heads of pre-training, or ranks units by them."""
-        gates = (self.method == 'alpha' and not self.gate_teacher) or self.method == 'heads'
-        return gates or self.teacher is None or self.teaching().need_heads
+    def recovers(self) -> bool:
+        """Whether the network is trained after a cut."""
+        return True
 
     def shares(self) -> List[float]:
         """The share of the cost that is left after each round."""
@@ -220,7 +216,28 @@ class PruneRecipe(TrainingRecipe):
             return None
         return Settling.of(self.alpha_window, self.alpha_overlap, self.alpha_learning_rate)
 
-    def steps(self, base: SavedModel) -> Tuple[int, int]:
+
+@dataclasses.dataclass(frozen=True)
+class PruneRecipe(PruningRecipe, TrainingRecipe):
+    """A pruning run for pre-training."""
+
+    recovery_steps: Optional[int] = option(
+        'steps of recovery in a round; by default 1/20 of the pre-training steps', None
+    )
+
+    def _out_of_range(self) -> List[str]:
+        problems = super()._out_of_range()
+        if self.recovery_steps is not None and self.recovery_steps < 1:
+            problems.append(f'recovery_steps must be at least 1, found {self.recovery_steps}')
+        return problems
+
+    @property
+    def need_heads(self) -> bool:
+        """Whether the run trains with the heads of pre-training, or ranks units by them."""
+        gates = (self.method == 'alpha' and not self.gate_teacher) or self.method == 'heads'
+        return gates or self.teacher is None or self.teaching().need_heads
+
+    def round_steps(self, base: SavedModel) -> Tuple[int, int]:
         """Steps of a round's gate training, or the most of them, and of recovery; the paper's shares of
         pre-training unless given.
         """
@@ -267,7 +284,7 @@ def read_start(directory: Path, *, heads: bool = True) -> SavedModel:
     return start
 
 
-def unreachable(recipe: PruneRecipe, architecture: Architecture) -> Optional[str]:
+def unreachable(recipe: PruningRecipe, architecture: Architecture) -> Optional[str]:
     """Why a run cannot come down to the share that it is to leave of a network; None if it can."""
     cost, empty = recipe.cost(), recipe.drop_blocks or recipe.method == 'blocks'
     least = {

@@ -6,17 +6,16 @@ Layer by layer from the input on, the cut network's own inputs meet the uncut ne
 2. P learns what is missing: the uncut sum before the LayerNorm, minus the cut network's skip connection.
    Gamma and beta of the LayerNorm follow.
 3. D learns the uncut filters that stay; then G and its LayerNorm as P and its own.
-4. After the last layer, the transform of the MLM head and its LayerNorm follow.
+4. After the last layer, the transform of the MLM head and its LayerNorm follow, if there is one.
 
-The pooler and the NSP head stay as the cut left them: a sequence has one [CLS], and they would need more.
-Where layers are dropped, the last product before the gap learns what the uncut network computes just before
-the next layer that stayed.
+The pooler, the NSP head and the head of a task stay as the cut left them: a sequence has one [CLS], and they
+would need more. Where layers are dropped, the last product before the gap learns what the uncut network
+computes just before the next layer that stayed.
 
 Tokens go from layer to layer in files, so memory does not grow with them."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import tempfile
 from pathlib import Path
@@ -27,16 +26,15 @@ import numpy as np
 from mxnet import gluon
 
 from ..architecture.architecture import Axis
+from ..architecture.heads import PRETRAINING
 from ..cutting.regression import DenseRegression, ScaleRegression
 from ..cutting.selection import Selection
 from ..cutting.shrink import kept_along
 from ..network.layerwise import build_open, context_of, embedded, flat, masks_of, reading, real_tokens
 from ..network.model import OptBERTModel, read_parameters
 from ..network.saved_model import SavedModel
-from ..text.batches import Batch, stream
-from ..text.shards import Shards
+from ..text.batches import Batch
 from ..training.distributed import Workers
-from ..training.objective import Phase
 
 TOKENS_PER_INPUT = 10  # of the widest product
 
@@ -339,32 +337,6 @@ def reconstruct(
         repair.embeddings()
         for j in range(len(cut.architecture.layers)):
             repair.layer(j)
-        repair.mlm_head()
+        if cut.head == PRETRAINING:
+            repair.mlm_head()
         return dataclasses.replace(cut, parameters=read_parameters(repair.cut))
-
-
-def sample(shards: Shards, phase: Phase, tokens: int, workers: Workers) -> List[Batch]:
-    """This worker's share of so many training batches that they have a number of tokens together.
-
-    Parameters
-    ----------
-    shards : Shards
-    phase : Phase
-        Its seed, batch size and first batch.
-    tokens : int
-        Over all workers, without padding.
-    workers : Workers
-    """
-    batches: List[Batch] = []
-    source = stream(
-        shards,
-        batch_size=phase.batch_size,
-        seed=phase.seed,
-        start=phase.first_batch,
-        rank=workers.rank,
-        workers=workers.size,
-    )
-    with contextlib.closing(source):
-        while sum(batch.token_total for batch in batches) < tokens:
-            batches.append(next(source))
-    return batches

@@ -16,11 +16,12 @@ from ..architecture.parameters import Alphas
 from ..cutting.selection import Selection
 from ..network.saved_model import SavedModel, read_model
 from ..runs.markdown import markdown_table
-from ..runs.progress import HeldOut
-from .recipe import PruneRecipe
+from ..runs.progress import Measured, TaskScores, measured_of
+from .recipe import PruningRecipe
 from .watch import CLOSED, GATES, OPEN
 
 CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
+MORE_OF_TASK = 'measure on more instances'
 MORE = 'raise --evaluation-limit; if it is above what is held out, make shards with a larger --held-out'
 
 
@@ -54,10 +55,10 @@ class Round:
     flops : int
         Of one sequence of 128 tokens.
     architecture : Architecture
-    before, after_cut, recovered : HeldOut, optional
+    before, after_cut, recovered : HeldOut or TaskScores, optional
         Measured before the cut, after it, and after recovery. Of round 0 there is only the last: what round
         1 measured before its cut, or what the network that went in says of itself.
-    after_reconstruction : HeldOut, optional
+    after_reconstruction : HeldOut or TaskScores, optional
         Measured before recovery, where the layers were fitted to those before the cut.
     kept_step : int, optional
         The step of recovery that the network is of, where it is not the last one; 0 is the network before it.
@@ -67,10 +68,10 @@ class Round:
     parameters: int
     flops: int
     architecture: Architecture
-    before: Optional[HeldOut] = None
-    after_cut: Optional[HeldOut] = None
-    recovered: Optional[HeldOut] = None
-    after_reconstruction: Optional[HeldOut] = None
+    before: Optional[Measured] = None
+    after_cut: Optional[Measured] = None
+    recovered: Optional[Measured] = None
+    after_reconstruction: Optional[Measured] = None
     kept_step: Optional[int] = None
 
     @classmethod
@@ -85,7 +86,7 @@ class Round:
             before=progress.before,
             after_cut=progress.after_cut,
             after_reconstruction=progress.after_reconstruction,
-            recovered=progress.held_out,
+            recovered=progress.measured,
             kept_step=progress.kept_step,
         )
 
@@ -94,11 +95,11 @@ class Round:
         """The inverse of `to_dict`; ValueError, with the source, if it is none."""
         try:
             measured = {
-                name: HeldOut.from_dict(values[name]) if values[name] else None
+                name: measured_of(values[name]) if values[name] else None
                 for name in ('before', 'after_cut', 'recovered')
             }
             if values.get('after_reconstruction'):
-                measured['after_reconstruction'] = HeldOut.from_dict(values['after_reconstruction'])
+                measured['after_reconstruction'] = measured_of(values['after_reconstruction'])
             architecture = Architecture.from_dict(values['architecture'], source=source)
             measured['kept_step'] = values.get('kept_step')
             return cls(values['round'], values['parameters'], values['flops'], architecture, **measured)
@@ -134,13 +135,13 @@ def summary(output: Path) -> List[Round]:
     return rows
 
 
-def chance(*measured: Optional[HeldOut]) -> Optional[float]:
-    """Below which difference two of these MLM losses may differ by chance, in nats; None if it is not known.
+def chance(*measured: Optional[Measured]) -> Optional[float]:
+    """Below which difference two of these losses or scores may differ by chance; None if it is not known.
 
     It is `CLEAR` standard errors of the difference of the two least certain ones, as if they were measured on
     different instances.
     """
-    errors = [one.mlm_standard_error for one in measured if one is not None]
+    errors = [one.standard_error for one in measured if one is not None]
     known = sorted(error for error in errors if error is not None)
     return CLEAR * math.hypot(*known[-2:]) if len(known) > 1 else None
 
@@ -153,11 +154,14 @@ def unclear(row: Round) -> List[str]:
         ('recovery', row.after_reconstruction or row.after_cut, row.recovered),
     )
     for name, before, after in steps:
+        if after == before:  # nothing was trained, or the network before it was kept
+            continue
         least = chance(before, after)
-        if least is not None and abs(after.mlm_loss - before.mlm_loss) < least:
+        if least is not None and abs(after.value - before.value) < least:
             sentences.append(
-                f'round {row.round}: {name} took the held-out MLM loss from {before.mlm_loss:.3f} to '
-                f'{after.mlm_loss:.3f}; on {after.instances} instances, less than {least:.3f} may be chance'
+                f'round {row.round}: {name} took {_quantity(after)} from {_shown(before)} to '
+                f'{_shown(after)}; on {after.instances} instances, less than {_rounded(after, least)} may be '
+                'chance'
             )
     return sentences
 
@@ -171,8 +175,8 @@ def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
 def _kept(rows: Sequence[Round]) -> List[str]:
     """Which rounds kept an earlier step of recovery than the last."""
     return [
-        f'Round {row.round}: recovery made the held-out MLM loss no smaller, so the network before recovery '
-        'was kept.'
+        f'Round {row.round}: recovery made {_quantity(row.recovered)} no better, so the network before '
+        'recovery was kept.'
         if row.kept_step == 0
         else f'Round {row.round}: the network is that of step {row.kept_step} of recovery, the best that was '
         'measured.'
@@ -181,8 +185,33 @@ def _kept(rows: Sequence[Round]) -> List[str]:
     ]
 
 
-def _loss(measured: Optional[HeldOut]) -> str:
-    return '–' if measured is None else f'{measured.mlm_loss:.3f}'
+def _quantity(measured: Measured) -> str:
+    """What decides, for a sentence."""
+    return measured.metric if isinstance(measured, TaskScores) else 'the held-out MLM loss'
+
+
+def _rounded(measured: Measured, value: float) -> str:
+    """A value in the unit of what decides: percentage points, or nats."""
+    return f'{value:.2f}' if isinstance(measured, TaskScores) else f'{value:.3f}'
+
+
+def how_to_tell(measured: Optional[Measured]) -> str:
+    """What makes a measurement more certain."""
+    return MORE_OF_TASK if isinstance(measured, TaskScores) else MORE
+
+
+def _column(measured: Optional[Measured]) -> str:
+    return measured.metric if isinstance(measured, TaskScores) else 'MLM'
+
+
+def _unit(measured: Optional[Measured]) -> str:
+    if isinstance(measured, TaskScores):
+        return f'scores are percent, on {measured.instances:,} held-out instances'
+    return 'losses are nats per masked token of held-out text'
+
+
+def _shown(measured: Optional[Measured]) -> str:
+    return '–' if measured is None else _rounded(measured, measured.value)
 
 
 def _certainty(rows: Sequence[Round]) -> List[str]:
@@ -194,8 +223,10 @@ def _certainty(rows: Sequence[Round]) -> List[str]:
     if least is None:
         return []
     doubts = [f'- {sentence}' for row in rows for sentence in unclear(row)]
-    clear = f'Two of these losses that differ by less than {least:.3f} may differ by chance.'
-    return [clear, f'To tell more apart, {MORE}.\n\n' + '\n'.join(doubts)] if doubts else [clear]
+    last = rows[-1].recovered
+    what, how = 'scores' if isinstance(last, TaskScores) else 'losses', how_to_tell(last)
+    clear = f'Two of these {what} that differ by less than {_rounded(last, least)} may differ by chance.'
+    return [clear, f'To tell more apart, {how}.\n\n' + '\n'.join(doubts)] if doubts else [clear]
 
 
 def read_gates(output: Path, rounds: int) -> List[Dict[str, Any]]:
@@ -275,7 +306,7 @@ def gates_section(records: Sequence[Mapping[str, Any]]) -> List[str]:
 
 def readable(
     rows: Sequence[Round],
-    recipe: PruneRecipe,
+    recipe: PruningRecipe,
     latency: Optional[Mapping[str, Any]] = None,
     gates: Sequence[Mapping[str, Any]] = (),
     further: Sequence[str] = (),
@@ -284,17 +315,20 @@ def readable(
     `read_gates` gives, and further paragraphs.
     """
     shares = recipe.shares()
-    columns = {'MLM before': 'before', 'after the cut': 'after_cut', 'recovered': 'recovered'}
+    first = next((row.recovered for row in rows if row.recovered is not None), None)
+    columns = {f'{_column(first)} before': 'before', 'after the cut': 'after_cut', 'recovered': 'recovered'}
     if recipe.reconstruct:
         recovered = columns.pop('recovered')
         columns.update({'reconstructed': 'after_reconstruction', 'recovered': recovered})
+    if not recipe.recovers:
+        columns.pop('recovered')
     header = ['round', 'parameters', 'FLOPs at 128', *columns, *'hakvf']
     cells = [
         [
             row.round,
             f'{row.parameters / 1e6:.3f} M',
             f'{row.flops / 1e9:.3f} G',
-            *(_loss(getattr(row, name)) for name in columns.values()),
+            *(_shown(getattr(row, name)) for name in columns.values()),
             row.architecture.h,
             *(widths_line(row.architecture.layers, letter) for letter in 'akvf'),
         ]
@@ -306,7 +340,7 @@ def readable(
         f'{len(shares)} round{"s" * (len(shares) > 1)}.'
         + (' The penalty gives every unit the same weight (beta = 1).' if recipe.unweighted else ''),
         markdown_table(header, cells),
-        'Parameters are those of embeddings and encoder; losses are nats per masked token of held-out text.',
+        f'Parameters are those of embeddings and encoder; {_unit(first)}.',
         *_kept(rows),
         *_certainty(rows),
     ]

@@ -104,7 +104,7 @@ class Search:
 
     def _first(self) -> Dict[str, Any]:
         """The recipe's own values, as far as they lie in their ranges."""
-        steps = self.recipe.steps(read_model(self.recipe.model))[0]
+        steps = self.recipe.round_steps(read_model(self.recipe.model))[0]
         own = {
             'gamma': self.recipe.gamma,
             'alpha_learning_rate': self.recipe.alpha_learning_rate,
@@ -256,7 +256,7 @@ def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Option
     recipe, workers = checked(recipe), workers or Workers()
     directory = RunDirectory(recipe, may_change=('resume', 'trials'))
     if directory.state is State.NEW:
-        recipe.steps(read_model(recipe.model))
+        recipe.round_steps(read_model(recipe.model))
     directory.lay_out(workers)
     trials = Search(recipe, workers)
     chosen = trials.next()

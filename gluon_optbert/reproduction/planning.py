@@ -215,7 +215,7 @@ def _pruning(recipe: TableRecipe, base: SavedModel) -> PruneRecipe:
         if getattr(recipe, name) is not None
     }
     common = _further(PruneRecipe, recipe.pruning, {}, {**fixed, **steps})
-    gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.steps(base))
+    gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(base))
     return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
 
 

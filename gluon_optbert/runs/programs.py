@@ -18,6 +18,7 @@ SCRIPTS = {
     'optbert-report': 'tools/report.py',
     'optbert-finetune-glue': 'finetune/run_glue.py',
     'optbert-finetune-squad': 'finetune/run_squad.py',
+    'optbert-prune-task': 'finetune/run_prune.py',
     'optbert-table': 'finetune/run_table.py',
 }  # every installed program, and its script
 CHECKOUT = Path(__file__).resolve().parents[2]

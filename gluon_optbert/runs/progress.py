@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +45,87 @@ class HeldOut:
         """JSON values, without those that are not known."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def value(self) -> float:
+        """The MLM loss, which decides."""
+        return self.mlm_loss
+
+    @property
+    def loss(self) -> float:
+        """What is smaller for a better network."""
+        return self.mlm_loss
+
+    @property
+    def standard_error(self) -> Optional[float]:
+        """Of the MLM loss."""
+        return self.mlm_standard_error
+
+    @property
+    def fields(self) -> Dict[str, Any]:
+        """What a `Progress` keeps of it."""
+        return self.to_dict()
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskScores:
+    """What the held-out sets of a task measure of a network.
+
+    Parameters
+    ----------
+    scores : mapping of str to float
+        In percent, by held-out set and metric: ``dev/accuracy``.
+    metric : str
+        The score that decides, one of `scores`.
+    instances : int
+        That the deciding score is taken over.
+    standard_error : float, optional
+        Of the deciding score, in percentage points; None where it is not known.
+    """
+
+    scores: Mapping[str, float]
+    metric: str
+    instances: int
+    standard_error: Optional[float] = None
+
+    @property
+    def value(self) -> float:
+        """The deciding score, in percent."""
+        return self.scores[self.metric]
+
+    @property
+    def loss(self) -> float:
+        """What is smaller for a better network."""
+        return -self.value
+
+    @property
+    def fields(self) -> Dict[str, Any]:
+        """What a `Progress` keeps of it."""
+        return {'task_scores': self}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TaskScores:
+        """The inverse of `to_dict`; ValueError if one is missing or no number."""
+        scores = {str(name): _number(value) for name, value in values['scores'].items()}
+        if values['metric'] not in scores:
+            raise ValueError(f'no score {values["metric"]!r:.80}')
+        error = values.get('standard_error')
+        return cls(
+            scores, values['metric'], _whole(values['instances']), None if error is None else _number(error)
+        )
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON values, without those that are not known."""
+        values = {'scores': dict(self.scores), 'metric': self.metric, 'instances': self.instances}
+        return values if self.standard_error is None else {**values, 'standard_error': self.standard_error}
+
+
+Measured = Union[HeldOut, TaskScores]
+
+
+def measured_of(values: Mapping[str, Any]) -> Measured:
+    """What was measured of a network, from its JSON values."""
+    return TaskScores.from_dict(values) if 'metric' in values else HeldOut.from_dict(values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,13 +188,15 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     'best_mlm_loss': _number,
     'state_difference': _number,
     'best_state_difference': _number,
+    'task_scores': TaskScores.from_dict,
+    'best_score': _number,
     'best_step': _whole,
     'kept_step': _whole,
     'epochs': lambda epochs: tuple(Epoch.from_dict(epoch) for epoch in epochs),
     'round': _whole,
-    'before': HeldOut.from_dict,
-    'after_cut': HeldOut.from_dict,
-    'after_reconstruction': HeldOut.from_dict,
+    'before': measured_of,
+    'after_cut': measured_of,
+    'after_reconstruction': measured_of,
     'unlogged': lambda sums: tuple(_number(value) for value in sums),
     'workers': _whole,
 }
@@ -141,6 +224,10 @@ class Progress:
         The smallest of all evaluations, and the step of it.
     state_difference, best_state_difference : float
         Of the states from a teacher's, where nothing else is learnt: the last evaluation, and the smallest.
+    task_scores : TaskScores
+        Of a network that was pruned for a task: the last evaluation.
+    best_score : float
+        The largest deciding score of all evaluations, in percent.
     best_step : int
         The step of the best evaluation; of fine-tuning, where the best epoch is kept, of that epoch.
     kept_step : int
@@ -149,7 +236,7 @@ class Progress:
         Those of fine-tuning that are done.
     round : int
         Of pruning.
-    before, after_cut, after_reconstruction : HeldOut
+    before, after_cut, after_reconstruction : HeldOut or TaskScores
         Of a round of pruning: before the cut, after it, and after the layers were fitted.
     unlogged : tuple of float
         Of a checkpoint: the sums of the losses since the last metrics record, and the steps in them.
@@ -174,13 +261,15 @@ class Progress:
     best_mlm_loss: Optional[float] = None
     state_difference: Optional[float] = None
     best_state_difference: Optional[float] = None
+    task_scores: Optional[TaskScores] = None
+    best_score: Optional[float] = None
     best_step: Optional[int] = None
     kept_step: Optional[int] = None
     epochs: Optional[Tuple[Epoch, ...]] = None
     round: Optional[int] = None
-    before: Optional[HeldOut] = None
-    after_cut: Optional[HeldOut] = None
-    after_reconstruction: Optional[HeldOut] = None
+    before: Optional[Measured] = None
+    after_cut: Optional[Measured] = None
+    after_reconstruction: Optional[Measured] = None
     unlogged: Optional[Tuple[float, ...]] = None
     workers: Optional[int] = None
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -207,6 +296,11 @@ class Progress:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(HeldOut)}
         known = all(value is not None for name, value in values.items() if name != 'mlm_standard_error')
         return HeldOut(**values) if known else None
+
+    @property
+    def measured(self) -> Optional[Measured]:
+        """The last evaluation on held-out data, for a task or by pre-training; None if there was none."""
+        return self.task_scores or self.held_out
 
     def updated(self, **values: Any) -> Progress:
         """The same with some fields changed; None takes one away, and what is new comes last."""
@@ -238,6 +332,6 @@ class Progress:
         def plain(value: Any) -> Any:
             if isinstance(value, tuple):
                 return [plain(item) for item in value]
-            return value.to_dict() if isinstance(value, (HeldOut, Epoch)) else value
+            return value.to_dict() if isinstance(value, (HeldOut, TaskScores, Epoch)) else value
 
         return {name: plain(self._value(name)) for name in self.names}

@@ -86,6 +86,11 @@ class TaskBatch:
     instance_total: int  # instances of weight one in the global batch
     token_total: int  # tokens of those, without padding
 
+    @property
+    def instance_weights(self) -> np.ndarray:
+        """The weights, as batches of pre-training call them."""
+        return self.weights
+
 
 def pair(
     first: Sequence[int], second: Optional[Sequence[int]], *, cls_id: int, sep_id: int, max_length: int
@@ -203,6 +208,11 @@ def bucketed_batches(features: Features, batch_size: int, most: int) -> Iterator
     """
     for rows, width in length_buckets(features.lengths, batch_size, most):
         yield _batch(features, rows, np.ones(len(rows), np.float32), rows, width)
+
+
+def batch_of(features: Features, rows: np.ndarray) -> TaskBatch:
+    """A batch of some instances."""
+    return _batch(features, rows, np.ones(len(rows), np.float32), rows)
 
 
 def _batch(

@@ -14,7 +14,7 @@ from mxnet.gluon import HybridBlock
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING
 from ..network.model import OptBERTModel, build
-from ..network.running import INPUTS, PRETRAINING_FIELDS, feed_of
+from ..network.running import INPUTS, PRETRAINING_FIELDS, TOKEN_INPUTS, feed_of
 from ..network.saved_model import SavedModel
 from ..network.settings import NetworkSettings
 from ..runs.progress import Progress
@@ -92,7 +92,7 @@ class Teacher:
     Parameters
     ----------
     saved : SavedModel
-        With the heads of pre-training and without gates.
+        With the heads of pre-training or that of a task, and without gates.
     workers : Workers
     precision : str
         Of the encoder's matrix products.
@@ -110,15 +110,17 @@ class Teacher:
             output_all_encodings=True,
             use_decoder=heads,
             use_classifier=heads,
+            head=saved.head,
         )
+        self._inputs = INPUTS if heads and saved.head == PRETRAINING else TOKEN_INPUTS
         self._model = build(saved.architecture, saved.parameters, settings, ctx=workers.context())
         self._ctx = workers.context()
 
     def outputs(self, batch: Batch, rows: slice) -> Tuple[List[mx.nd.NDArray], mx.nd.NDArray]:
-        """The states after every layer, shape (batch, length, h), and the scores at the masked places, shape
-        (batch, masked, vocab_size); without heads the latter mean nothing.
+        """The states after every layer, shape (batch, length, h), and the scores: at the masked places, shape
+        (batch, masked, vocab_size), or those of a task. Without heads the latter mean nothing.
         """
-        feed = feed_of(batch, INPUTS, rows=rows, ctx=self._ctx)
+        feed = feed_of(batch, self._inputs, rows=rows, ctx=self._ctx)
         with autograd.pause(train_mode=False):
             outputs = self._model(*feed.values())
         return outputs[0], outputs[-1]
@@ -188,7 +190,7 @@ def similarity_difference(student: mx.nd.NDArray, teacher: mx.nd.NDArray, valid:
     return mx.nd.sum(mx.nd.square(gap)) / gap.shape[1]
 
 
-class _States:
+class TeacherStates:
     """The states of a teacher and what of them a student has.
 
     Parameters
@@ -212,12 +214,22 @@ class _States:
         means = totals / (batch.token_total * len(match.units))
         self._variances = [float(square - mean**2) for mean, square in means]
 
-    def difference(self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray]) -> mx.nd.NDArray:
-        """The squared difference over the variance, summed over tokens and layers; shape (1,)."""
+    def difference(
+        self,
+        student: List[mx.nd.NDArray],
+        teacher: List[mx.nd.NDArray],
+        weights: Optional[mx.nd.NDArray] = None,
+    ) -> mx.nd.NDArray:
+        """The squared difference over the variance, summed over tokens and layers; shape (1,).
+
+        With `weights`, shape (batch,), each instance counts so many times.
+        """
         difference = mx.nd.zeros((1,), ctx=self._ctx)
         for layer, state, variance in zip(self._match.layers, teacher, self._variances):
-            gap = student[layer] - state.take(self._units, axis=-1)
-            difference = difference + mx.nd.sum(mx.nd.square(gap)) / (variance * len(self._match.units))
+            squares = mx.nd.square(student[layer] - state.take(self._units, axis=-1))
+            if weights is not None:
+                squares = mx.nd.broadcast_mul(squares, weights.reshape((-1, 1, 1)))
+            difference = difference + mx.nd.sum(squares) / (variance * len(self._match.units))
         return difference
 
 
@@ -254,10 +266,10 @@ class Taught(Pretraining):
         super().__init__(model, workers, shards, heldout)
         self._teacher = teacher
         self._embeds = weights.embeddings > 0
-        self._states: Optional[_States] = None
+        self._states: Optional[TeacherStates] = None
         if weights.states > 0:
             batches = self.batches(phase, phase.first_batch)
-            self._states = _States(teacher, match, next(batches), workers)
+            self._states = TeacherStates(teacher, match, next(batches), workers)
             batches.close()
 
     def _difference(self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray]) -> mx.nd.NDArray:
@@ -317,8 +329,13 @@ class StateMatching(Taught):
         self.losses = ('states',) + ('embeddings',) * self._embeds
         self.weights = (weights.states,) + (weights.embeddings,) * self._embeds
 
+    @classmethod
+    def for_gates(cls, *args: Any, **more: Any) -> StateMatching:
+        """The states alone, unweighted, as gates are trained on them."""
+        return cls(*args, None, weights=Weights(labels=0.0, scores=0.0), **more)
+
     def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
-        feed = feed_of(batch, INPUTS, rows=rows, ctx=self.workers.context())
+        feed = feed_of(batch, TOKEN_INPUTS, rows=rows, ctx=self.workers.context())
         states, _ = self._teacher.outputs(batch, rows)
         student = self.model(*feed.values())[0]
         return (self._difference(student, states), *self._similarity(student, states, feed))
@@ -348,6 +365,12 @@ class StateMatching(Taught):
         if value < (math.inf if best is None else best):
             progress = progress.updated(best_state_difference=value, best_step=step)
         return progress
+
+    def loss_of(self, measured: Mapping[str, float]) -> float:
+        return measured['state_difference']
+
+    def best_of(self, progress: Progress) -> Optional[float]:
+        return progress.best_state_difference
 
 
 def check_teacher(

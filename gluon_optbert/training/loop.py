@@ -82,6 +82,25 @@ def backward(
     return sums / totals
 
 
+def gradients(objective: Objective, parameters: Mapping[str, gluon.Parameter], phase: Phase) -> Iterator[int]:
+    """Leave the gradients of one batch after the other in some parameters, averaged over the workers; nothing
+    is trained.
+
+    Yields
+    ------
+    int
+        The number of the batch, ``phase.steps`` times.
+    """
+    collect_gradients(objective.model, parameters, phase)
+    with contextlib.closing(objective.batches(phase, phase.first_batch)) as batches:
+        for step in range(phase.steps):
+            backward(objective, parameters, next(batches), phase, step)
+            objective.workers.average(
+                [parameter.grad() for parameter in parameters.values()], name='gradient'
+            )
+            yield step
+
+
 class _Meter:
     """The losses and the speed since the last metrics record.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Callable, Dict, Generator, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Generator, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, gluon
+from mxnet import autograd
 
 from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel
@@ -17,7 +17,7 @@ from ..runs.progress import HeldOut, Progress
 from ..text.batches import Batch, evaluation_batches, stream
 from ..text.shards import Shards
 from .distributed import Workers
-from .loop import backward, collect_gradients, descend
+from .loop import descend
 from .objective import Objective, Phase
 from .optimization import Optimizer
 from .reporter import Reporter
@@ -144,6 +144,12 @@ class Pretraining(Objective):
             progress = progress.updated(best_mlm_loss=measured['mlm_loss'], best_step=step)
         return progress
 
+    def loss_of(self, measured: Mapping[str, float]) -> float:
+        return measured['mlm_loss']
+
+    def best_of(self, progress: Progress) -> Optional[float]:
+        return progress.best_mlm_loss
+
 
 def fit(
     model: OptBERTModel,
@@ -168,31 +174,3 @@ def fit(
         reporter=reporter,
         states=states,
     )
-
-
-def gradients(
-    model: OptBERTModel,
-    parameters: Mapping[str, gluon.Parameter],
-    phase: Phase,
-    *,
-    shards: Shards,
-    workers: Workers,
-) -> Iterator[int]:
-    """Leave the gradients of one batch after the other in some parameters, averaged over the workers; nothing
-    is trained.
-
-    Yields
-    ------
-    int
-        The number of the batch, ``phase.steps`` times.
-    """
-    objective = Pretraining(model, workers, shards)
-    collect_gradients(model, parameters, phase)
-    batches = objective.batches(phase, phase.first_batch)
-    try:
-        for step in range(phase.steps):
-            backward(objective, parameters, next(batches), phase, step)
-            workers.average([parameter.grad() for parameter in parameters.values()], name='gradient')
-            yield step
-    finally:
-        batches.close()

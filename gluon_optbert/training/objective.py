@@ -104,6 +104,14 @@ class Objective:
         """The progress with what a measurement changes, such as ``best_step``."""
         raise NotImplementedError
 
+    def loss_of(self, measured: Mapping[str, float]) -> float:
+        """The one of what `evaluate` gives that decides which step is best; smaller is better."""
+        raise NotImplementedError
+
+    def best_of(self, progress: Progress) -> Optional[float]:
+        """The smallest `loss_of` that was remembered; None if there was none."""
+        raise NotImplementedError
+
     def after_backward(self) -> None:
         """Change the gradients that a step has left, before the optimizer reads them."""
 

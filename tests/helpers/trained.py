@@ -57,7 +57,7 @@ class Run:
         train, data = self.shards['train'], self.shards['heldout'] if heldout else None
         objective = Pretraining(self.model, self.workers, train, data)
         if self.penalty:
-            objective = GateTraining(self.model, self.workers, train, self.penalty)
+            objective = GateTraining(objective, self.penalty)
         return descend(
             objective,
             self.optimizer,

@@ -26,8 +26,8 @@ from gluon_optbert.text.vocabulary import vocabulary_of
 
 def test_steps_follow_from_the_pre_training_where_not_given(model_directory, tmp_path):
     recipe = recipe_for(tmp_path, model_directory, tmp_path, alpha_steps=None, recovery_steps=None)
-    assert recipe.steps(read_model(model_directory)) == (1, 50)  # 1/1000 and 1/20 of 1,000
-    assert recipe_for(tmp_path, model_directory, tmp_path).steps(read_model(model_directory)) == (3, 4)
+    assert recipe.round_steps(read_model(model_directory)) == (1, 50)  # 1/1000 and 1/20 of 1,000
+    assert recipe_for(tmp_path, model_directory, tmp_path).round_steps(read_model(model_directory)) == (3, 4)
 
 
 @pytest.mark.parametrize(

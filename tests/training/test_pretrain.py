@@ -102,7 +102,7 @@ def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, 
     third = read_model(tmp_path / 'third')
     assert third.progress.earlier_steps == 10
     recipe = fill(PruneRecipe, {'shards': 'shards', 'model': 'third', 'output': 'pruned'})
-    assert recipe.steps(
+    assert recipe.round_steps(
         SavedModel(
             third.architecture,
             third.parameters,

@@ -1,0 +1,124 @@
+"""What a network is pruned for: what its gates and its recovery descend, and what is measured of it.
+
+Algorithm 1 is the same for every goal. Pre-training is `pretraining_goal.PretrainingGoal`."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Generator, Mapping, Optional, Tuple
+
+import numpy as np
+from mxnet import gluon
+
+from ..architecture.parameters import PARTS, parameter_table
+from ..network.model import OptBERTModel, build, named_parameters
+from ..network.saved_model import SavedModel
+from ..runs.progress import Measured
+from ..runs.recipe import to_dict
+from ..training.distillation import Match
+from ..training.distributed import Workers
+from ..training.objective import Objective, Phase
+from .recipe import PruningRecipe
+
+
+class Goal:
+    """What a network is pruned for.
+
+    Parameters
+    ----------
+    recipe : PruningRecipe
+    start : SavedModel
+        The network that is pruned, which is a teacher if the recipe wants one.
+    workers : Workers
+
+    Attributes
+    ----------
+    labelled_settings, gate_settings, recovery_settings : mapping
+        Fields of `NetworkSettings` that the networks of `labelled`, `gates` and `recovery` need.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If the data or the teacher do not suit.
+    """
+
+    labelled_settings: Mapping[str, Any] = {}
+    gate_settings: Mapping[str, Any] = {}
+    recovery_settings: Mapping[str, Any] = {}
+
+    def __init__(self, recipe: PruningRecipe, start: SavedModel, workers: Workers):
+        self.recipe, self.start, self.workers = recipe, start, workers
+
+    @staticmethod
+    def read(recipe: Any) -> SavedModel:
+        """The network that a recipe prunes; ValueError or FileNotFoundError if it cannot be pruned."""
+        raise NotImplementedError
+
+    def round_steps(self) -> Tuple[int, int]:
+        """Steps of a round's gate training, or the most of them, and of recovery."""
+        raise NotImplementedError
+
+    @property
+    def recipe_of_models(self) -> Dict[str, Any]:
+        """What the model directories of the run say of their recipe."""
+        return to_dict(self.recipe)
+
+    def build(self, saved: SavedModel, **changes: Any) -> OptBERTModel:
+        """A network that is trained or measured; `changes` are fields of `NetworkSettings`."""
+        settings = self.recipe.network_settings(head=saved.head)
+        return build(saved.architecture, saved.parameters, settings, ctx=self.workers.context(), **changes)
+
+    def batches(self, phase: Phase) -> Generator[Any, None, None]:
+        """This worker's share of the training batches of a phase, without end."""
+        raise NotImplementedError
+
+    def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
+        """The loss of the labels, without a teacher; by its gradients units are ranked."""
+        raise NotImplementedError
+
+    def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:
+        """What gates are trained on, beside the penalty.
+
+        Parameters
+        ----------
+        model : OptBERTModel
+            With gates, and with `gate_settings`.
+        phase : Phase
+        match : Match
+            Which states of the network that came in are left in the model.
+        """
+        raise NotImplementedError
+
+    def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:
+        """What recovery descends; the model has `recovery_settings`."""
+        raise NotImplementedError
+
+    def recovered_parameters(self, model: OptBERTModel) -> Optional[Dict[str, gluon.Parameter]]:
+        """The parameters that recovery trains; None for all."""
+        return None
+
+    def evaluate(self, saved: SavedModel) -> Optional[Measured]:
+        """What is measured of a network on held-out data; None if there is nothing to measure."""
+        raise NotImplementedError
+
+    @property
+    def reports_embeddings(self) -> bool:
+        """Whether embeddings are compared whatever the recipe says, for want of another measure."""
+        return False
+
+    def embeddings(self, saved: SavedModel) -> np.ndarray:
+        """The embeddings of held-out sentences: the mean of their tokens' states, scaled to length 1; shape
+        (sentences, h).
+        """
+        raise NotImplementedError
+
+    def sample_inputs(self, count: int) -> Optional[Dict[str, np.ndarray]]:
+        """The token inputs of some held-out instances by name, on which `verify` compares; None if it reads
+        them from shards.
+        """
+        return None
+
+
+def below_heads(model: OptBERTModel) -> Dict[str, gluon.Parameter]:
+    """The parameters that the states of a network with the heads of pre-training depend on."""
+    table = parameter_table(model.architecture)
+    return {name: one for name, one in named_parameters(model).items() if table[name].part not in PARTS}

@@ -1,0 +1,319 @@
+"""What a fine-tuned network is pruned for: its task, or the embeddings of sentences."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from pathlib import Path
+from typing import Any, Dict, Generator, List, Mapping, Optional, Sequence, Tuple, Type, Union
+
+import numpy as np
+from mxnet import gluon
+from scipy.stats import spearmanr
+
+from ..architecture.heads import PRETRAINING
+from ..cutting.shrink import without_gates
+from ..finetuning.exercise import Exercise, check_length
+from ..finetuning.glue import GlueRecipe, prepare_glue
+from ..finetuning.squad import SquadRecipe, prepare_squad
+from ..network.model import OptBERTModel
+from ..network.running import TOKEN_INPUTS
+from ..network.saved_model import SavedModel, read_model
+from ..pruning.embeddings import INSTANCES, embed
+from ..pruning.goal import Goal, below_heads
+from ..runs.progress import TaskScores
+from ..runs.recipe import fill, to_dict
+from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch, training_batches
+from ..training.distillation import OF_STATES, Match, Teacher, Weights, check_teacher
+from ..training.distributed import Workers
+from ..training.objective import Objective, Phase
+from .objective import SentenceMatching, TaskDistillation, TaskTraining
+from .recipe import SENTENCES, TaskPruneRecipe
+
+_SQUAD = re.compile(r'squad(?:v|-|_|\s)*([12])(?:\.[01])?$', re.IGNORECASE)
+_READING = (
+    'max_length',
+    'stride',
+    'max_question',
+    'max_answer',
+    'n_best',
+    'null_threshold',
+    'evaluation_tokens',
+)
+_HELD_OUT = 20  # one sentence of so many is held out
+_FEWEST = 40  # sentences
+
+
+def finetuning_recipe(recipe: TaskPruneRecipe, saved: SavedModel) -> Union[GlueRecipe, SquadRecipe]:
+    """How the data of the model's task are read: as its fine-tuning read them, unless the recipe says more.
+
+    Raises
+    ------
+    ValueError
+        If the recipe names another task than the model's.
+    """
+    task = recipe.task or saved.recipe.get('task') or saved.head.task
+    squad = _SQUAD.match(str(task))
+    kind = SquadRecipe if squad else GlueRecipe
+    names = {field.name for field in dataclasses.fields(kind)}
+    values: Dict[str, Any] = {
+        name: saved.recipe[name] for name in _READING if saved.recipe.get(name) is not None
+    }
+    values.update({'version': f'{squad.group(1)}.{2 - int(squad.group(1))}'} if squad else {'task': task})
+    for name in ('model', 'output', 'data', 'limit', 'evaluation_limit', 'max_length', 'batch_size'):
+        if getattr(recipe, name) is not None:
+            values[name] = getattr(recipe, name)
+    return fill(kind, {name: value for name, value in values.items() if name in names})
+
+
+class TaskGoal(Goal):
+    """Pruning for the task that a network was fine-tuned for; parameters and errors as in `Goal`."""
+
+    recipe: TaskPruneRecipe
+
+    def __init__(self, recipe: TaskPruneRecipe, start: SavedModel, workers: Workers):
+        super().__init__(recipe, start, workers)
+        self._reading = finetuning_recipe(recipe, start)
+        self._exercise = self._prepared()
+        if self._exercise.head != start.head:
+            wanted, found = self._exercise.head, start.head
+            raise ValueError(
+                f'{recipe.model} was fine-tuned for {found.task or found.kind}'
+                f'{_labels(found.labels)}, and the task is {wanted.task}{_labels(wanted.labels)}'
+            )
+        self._teaching = _read_teacher(recipe, start)
+
+    @staticmethod
+    def read(recipe: TaskPruneRecipe) -> SavedModel:
+        saved = without_gates(read_model(recipe.model))
+        if saved.head == PRETRAINING:
+            raise ValueError(
+                f'{recipe.model} has no head of a task; fine-tune it first, or, to keep the embeddings of '
+                f'sentences, give --task {SENTENCES}'
+            )
+        return saved
+
+    def _prepared(self) -> Exercise:
+        if isinstance(self._reading, SquadRecipe):
+            return prepare_squad(self._reading, self.start, workers=self.workers)
+        return prepare_glue(self._reading, self.start, workers=self.workers)
+
+    @property
+    def recipe_of_models(self) -> Dict[str, Any]:
+        """With the task, and how its data are read, as fine-tuned models have it."""
+        reading = to_dict(self._reading)
+        names = [name for name in ('task', 'version', *_READING) if name in reading]
+        return {**super().recipe_of_models, **{name: reading[name] for name in names}}
+
+    def round_steps(self) -> Tuple[int, int]:
+        gates, steps = self.recipe.gate_steps(), self.recipe.steps
+        whole = steps_per_epoch(self._exercise.train, self.recipe.batch_size)
+        return gates, whole if steps is None else steps
+
+    @property
+    def recovery_settings(self) -> Mapping[str, Any]:
+        return {'output_all_encodings': self._teaching is not None}
+
+    @property
+    def gate_settings(self) -> Mapping[str, Any]:
+        return self.recovery_settings
+
+    @functools.cached_property
+    def _teacher(self) -> Teacher:
+        return Teacher(self._teaching, self.workers, precision=self.recipe.precision)
+
+    def batches(self, phase: Phase) -> Generator[TaskBatch, None, None]:
+        return _stream(self._exercise.train, phase, self.workers)
+
+    def labelled(self, model: OptBERTModel, phase: Phase) -> TaskTraining:
+        return TaskTraining(model, self.workers, self._exercise, self._reading)
+
+    def _trained(self, model: OptBERTModel, phase: Phase, match: Match, weights: Weights) -> TaskTraining:
+        if self._teaching is None:
+            return self.labelled(model, phase)
+        taught = {'teacher': self._teacher, 'match': match, 'weights': weights, 'phase': phase}
+        return TaskDistillation(model, self.workers, self._exercise, self._reading, **taught)
+
+    def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> TaskTraining:
+        weights = self.recipe.teaching()
+        if self.recipe.gate_teacher:
+            weights = dataclasses.replace(weights, labels=0.0, scores=0.0, states=1.0)
+        return self._trained(model, phase, match, weights)
+
+    def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> TaskTraining:
+        return self._trained(model, phase, match, self.recipe.teaching())
+
+    def evaluate(self, saved: SavedModel) -> TaskScores:
+        objective = self.labelled(self.build(saved, trainable=False), self.recipe.phase('evaluation', 0))
+        return objective.measured(objective.evaluate(self.recipe.phase('evaluation', 0)))
+
+    def embeddings(self, saved: SavedModel) -> np.ndarray:
+        features = next(iter(self._exercise.heldout.values()))
+        return _embeddings(self.build(saved, trainable=False, **OF_STATES), features)
+
+    def sample_inputs(self, count: int) -> Dict[str, np.ndarray]:
+        return _first_inputs(next(iter(self._exercise.heldout.values())), count)
+
+
+class SentenceGoal(Goal):
+    """Pruning for the embeddings of sentences, without labels; parameters and errors as in `Goal`.
+
+    The embedding of a sentence is the mean of its tokens' states. What is measured is whether all pairs of
+    held-out sentences keep their order: ``pair_similarity`` is the rank correlation of their cosines with
+    those of the network before pruning, in percent.
+    """
+
+    recipe: TaskPruneRecipe
+    labelled_settings = gate_settings = recovery_settings = OF_STATES
+
+    def __init__(self, recipe: TaskPruneRecipe, start: SavedModel, workers: Workers):
+        super().__init__(recipe, start, workers)
+        self._train, self._heldout = read_sentences(recipe, start)
+        self._teaching = _read_teacher(recipe, start)
+
+    @staticmethod
+    def read(recipe: TaskPruneRecipe) -> SavedModel:
+        saved = without_gates(read_model(recipe.model))
+        if saved.head != PRETRAINING:
+            raise ValueError(
+                f'{recipe.model} has the head of {saved.head.task or saved.head.kind}; leave --task out'
+            )
+        return saved
+
+    def round_steps(self) -> Tuple[int, int]:
+        gates, steps = self.recipe.gate_steps(), self.recipe.steps
+        return gates, steps_per_epoch(self._train, self.recipe.batch_size) if steps is None else steps
+
+    @functools.cached_property
+    def _teacher(self) -> Teacher:
+        return Teacher(self._teaching, self.workers, precision=self.recipe.precision, heads=False)
+
+    @functools.cached_property
+    def _wanted(self) -> np.ndarray:
+        return _embeddings(self.build(self.start, trainable=False, **OF_STATES), self._heldout)
+
+    def batches(self, phase: Phase) -> Generator[TaskBatch, None, None]:
+        return _stream(self._train, phase, self.workers)
+
+    def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
+        """The whole network's states stand for labels; the model that is ranked has all of them."""
+        return self.recovery(model, phase, Match.whole(self.start.architecture))
+
+    def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> SentenceMatching:
+        return self.recovery(model, phase, match)
+
+    def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> SentenceMatching:
+        return SentenceMatching(
+            model,
+            self.workers,
+            self._train,
+            self._measure,
+            teacher=self._teacher,
+            match=match,
+            weights=self.recipe.teaching(),
+            phase=phase,
+        )
+
+    def recovered_parameters(self, model: OptBERTModel) -> Optional[Dict[str, gluon.Parameter]]:
+        return below_heads(model)
+
+    def evaluate(self, saved: SavedModel) -> TaskScores:
+        return self._measure(self.build(saved, trainable=False, **OF_STATES))
+
+    def _measure(self, model: OptBERTModel) -> TaskScores:
+        one, other = (
+            (values @ values.T)[np.triu_indices(len(values), 1)]
+            for values in (self._wanted, _embeddings(model, self._heldout))
+        )
+        name = 'heldout/pair_similarity'
+        return TaskScores({name: 100 * float(spearmanr(one, other)[0])}, name, len(self._wanted))
+
+    @property
+    def reports_embeddings(self) -> bool:
+        return True
+
+    def embeddings(self, saved: SavedModel) -> np.ndarray:
+        return _embeddings(self.build(saved, trainable=False, **OF_STATES), self._heldout)
+
+    def sample_inputs(self, count: int) -> Dict[str, np.ndarray]:
+        return _first_inputs(self._heldout, count)
+
+
+def goal_of(recipe: TaskPruneRecipe) -> Type[Goal]:
+    """The goal that a recipe names."""
+    return SentenceGoal if recipe.task == SENTENCES else TaskGoal
+
+
+def _stream(features: Features, phase: Phase, workers: Workers) -> Generator[TaskBatch, None, None]:
+    return training_batches(
+        features,
+        batch_size=phase.batch_size,
+        seed=phase.seed,
+        start=phase.first_batch,
+        rank=workers.rank,
+        workers=workers.size,
+    )
+
+
+def _read_teacher(recipe: TaskPruneRecipe, start: SavedModel) -> Optional[SavedModel]:
+    """The network that is learnt from; ValueError if it cannot teach."""
+    if recipe.taught in (None, 'parent'):
+        return start if recipe.taught else None
+    teacher = read_model(Path(recipe.taught))
+    weights = recipe.teaching()
+    check_teacher(teacher, start, states=weights.states > 0, heads=False, source=recipe.taught)
+    if teacher.head != start.head:
+        raise ValueError(
+            f'{recipe.taught}: the teacher was trained for {teacher.head.task or teacher.head.kind}'
+            f'{_labels(teacher.head.labels)}, the network that it is to teach for '
+            f'{start.head.task or start.head.kind}{_labels(start.head.labels)}'
+        )
+    return teacher
+
+
+def _labels(labels: Sequence[str]) -> str:
+    return f' with the labels {", ".join(labels)}' if labels else ''
+
+
+def read_sentences(recipe: TaskPruneRecipe, saved: SavedModel) -> Tuple[Features, Features]:
+    """The sentences to train on, and those held out: every 20th, up to 512.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If there are none, or too few.
+    """
+    paths = sorted(recipe.data.rglob('*.txt')) if recipe.data.is_dir() else [recipe.data]
+    lines = [line.strip() for path in paths for line in _lines(path)]
+    sentences = [line for line in lines if line][: recipe.limit]
+    if len(sentences) < _FEWEST:
+        raise ValueError(f'{recipe.data}: {len(sentences)} sentences, and at least {_FEWEST} are needed')
+    order = np.random.RandomState(0).permutation(len(sentences))
+    held = order[: min(INSTANCES, recipe.evaluation_limit or INSTANCES, len(order) // _HELD_OUT)]
+    length = recipe.max_length or min(128, saved.architecture.max_length)
+    check_length(length, saved)
+    read = make_reader(saved.vocabulary, max_length=length)
+    return tuple(
+        read([(sentences[i],) for i in rows]) for rows in (np.sort(order[len(held) :]), np.sort(held))
+    )
+
+
+def _lines(path: Path) -> List[str]:
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such file')
+    try:
+        return path.read_text(encoding='utf-8').splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path}: not UTF-8 at byte {error.start}') from error
+
+
+def _embeddings(model: OptBERTModel, features: Features) -> np.ndarray:
+    """As `Goal.embeddings`, in the order of the features, of the first ones."""
+    rows = np.arange(min(INSTANCES, len(features)))
+    return embed(model, (batch_of(features, part) for part in np.array_split(rows, -(-len(rows) // 64))))
+
+
+def _first_inputs(features: Features, count: int) -> Dict[str, np.ndarray]:
+    batch = batch_of(features, np.arange(min(count, len(features))))
+    return {name: getattr(batch, name) for name in TOKEN_INPUTS}

@@ -1,0 +1,123 @@
+"""What pruning a fine-tuned network is asked for: its recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, List, Literal, Optional, Union
+
+from ..pruning.methods import METHODS
+from ..pruning.recipe import PruningRecipe
+from ..pruning.watch import Settling
+from ..runs.recipe import option
+from ..training.objective import Phase
+
+SENTENCES = 'sentences'
+BATCHES = 64  # that units are ranked on, where no gates are trained
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskPruneRecipe(PruningRecipe):
+    """Pruning a network that was fine-tuned."""
+
+    task: Optional[str] = option(
+        'task of the model, by name or as a JSON file that describes it; SQuAD-1.1, SQuAD-2.0; or sentences, '
+        'for a sentence encoder without labels. By default what the model was fine-tuned for',
+        None,
+    )
+    data: Optional[Path] = option(
+        'directory of the data in the official layout; by default GluonNLP downloads the data. For sentences '
+        'a text file, or a directory of such, with a sentence in each line',
+        None,
+    )
+    steps: Optional[int] = option(
+        'steps of training after every cut; 0 for none. By default one pass over the training set', None
+    )
+    target: float = option(
+        "one number: share of the model's cost that is left after the last round. No effect together with "
+        '--targets',
+        0.5,
+    )
+    rounds: int = option('number of rounds; each ranks units, cuts and trains', 1)
+    objective: str = option(
+        'how the cost of a network is measured', 'flops', choices=('parameters', 'flops', 'latency')
+    )
+    alpha_steps: Optional[Union[int, Literal['auto']]] = option(
+        'steps of gate training in a round; auto trains until the selection has settled, see --alpha-window. '
+        f'By default auto for trained gates, and {BATCHES} batches for methods that measure gradients',
+        None,
+    )
+    alpha_limit: int = option('with --alpha-steps auto: the most steps of gate training in a round', 400)
+    teacher: Optional[str] = option(
+        'network that gates and weights learn from, in addition to the labels: parent (the network before '
+        'pruning), a model directory that was fine-tuned on the same task, or none',
+        'parent',
+    )
+    label_weight: float = option("weight of the loss of the task's labels, with a teacher", 1.0)
+    embedding_weight: float = option(
+        'for sentences: weight of the squared difference between the similarities of sentences, whose '
+        'embeddings are the means of their tokens',
+        1.0,
+    )
+    keep_best: bool = option(
+        'of the training after a cut, keep the step with the best score on the development set, and the '
+        'network before it if no step is better; this makes the score on that set optimistic',
+        False,
+    )
+    seed: int = option('random seed of data order and dropout', 1)
+    batch_size: int = option('instances in a batch, over all workers', 32)
+    learning_rate: float = option('peak learning rate', 5e-5)
+    warmup: float = option('share of the steps in which the learning rate rises to its peak', 0.1)
+    max_length: Optional[int] = option(
+        'largest number of tokens of an instance or a window; by default that of the fine-tuning', None
+    )
+    limit: Optional[int] = option(
+        'number of training instances to use, from the start of the file; by default all', None
+    )
+    evaluate_every: int = option('steps between evaluations on held-out data; 0 for only one, at the end', 0)
+    evaluation_limit: Optional[int] = option(
+        'number of instances of every held-out set to use; by default all', None
+    )
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        problems = super().problems()
+        for name in ('limit', 'evaluation_limit', 'max_length'):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                problems.append(f'{name} must be at least 1, found {value}')
+        for name in ('steps', 'seed', 'evaluate_every'):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                problems.append(f'{name} must not be negative, found {value}')
+        if self.task == SENTENCES and self.data is None:
+            problems.append('the task sentences needs --data')
+        if self.task == SENTENCES and self.taught is None:
+            problems.append('the task sentences has no labels and needs a teacher')
+        return problems
+
+    @property
+    def taught(self) -> Optional[str]:
+        """The teacher; None without one."""
+        return None if self.teacher == 'none' else self.teacher
+
+    @property
+    def recovers(self) -> bool:
+        return self.steps != 0
+
+    def phase(self, name: str, steps: int, **more: Any) -> Phase:
+        """A phase of the run with the recipe's settings."""
+        settings = {'seed': self.seed, 'evaluate_every': self.evaluate_every, 'evaluation_limit': 0}
+        return super().phase(name, steps, **{**settings, **more})
+
+    def settling(self) -> Optional[Settling]:
+        """When gate training may stop early; None if its steps are fixed."""
+        if self.method != 'alpha' or self.alpha_steps not in (None, 'auto'):
+            return None
+        return Settling.of(self.alpha_window, self.alpha_overlap, self.alpha_learning_rate)
+
+    def gate_steps(self) -> int:
+        """Steps of gate training in a round, or the most of them; or the batches that units are ranked on."""
+        if self.alpha_steps not in (None, 'auto'):
+            return int(self.alpha_steps)
+        return self.alpha_limit if METHODS[self.method].scores is None else BATCHES

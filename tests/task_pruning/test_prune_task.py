@@ -1,0 +1,244 @@
+"""Pruning of fine-tuned networks: every kind of head, exact cuts, resuming, and bad input."""
+
+import dataclasses
+import json
+import shutil
+import warnings
+
+import pytest
+from helpers.finetuned import recipe_for as finetuning_recipe
+from helpers.finetuned import sentences, squad_recipe, write_glue, write_questions
+from helpers.pruned import results
+
+from gluon_optbert.architecture.cost import FlopsCost
+from gluon_optbert.deployment.verification import VerifyRecipe, stages, verify
+from gluon_optbert.finetuning.glue import finetune_glue
+from gluon_optbert.finetuning.squad import finetune_squad
+from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.runs.progress import TaskScores
+from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.task_pruning.prune_task import prune_task
+from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+    """A directory with GLUE, SQuAD and sentences."""
+    base = tmp_path_factory.mktemp('tasks')
+    write_glue(base / 'glue')
+    write_questions(base / 'squad')
+    (base / 'text.txt').write_text('\n'.join(text for text, _ in sentences(80, 5)) + '\n')
+    return base
+
+
+@pytest.fixture(scope='module')
+def models(place, model_directory):
+    """A model directory for every task; sentences take the network as it was pre-trained."""
+    directories = {'sentences': model_directory}
+    for task in ('SST-2', 'STS-B', 'MNLI'):
+        output = place / f'tuned-{task}'
+        recipe = finetuning_recipe(model_directory, place / 'glue', place, task=task, output=str(output))
+        finetune_glue(recipe)
+        directories[task] = output / 'seed-1'
+    for version in ('1.1', '2.0'):
+        output = place / f'tuned-{version}'
+        finetune_squad(squad_recipe(model_directory, place, version=version, output=str(output)))
+        directories[f'SQuAD-{version}'] = output / 'seed-1'
+    return directories
+
+
+def recipe_for(place, models, name, output, **more):
+    data = 'text.txt' if name == 'sentences' else 'squad' if name.startswith('SQuAD') else 'glue'
+    values = {
+        'model': str(models[name]),
+        'data': str(place / data),
+        'output': str(output),
+        'rounds': 2,
+        'alpha_steps': 3,
+        'alpha_learning_rate': 0.05,
+        'steps': 4,
+        'batch_size': 8,
+        'learning_rate': 0.01,
+        'log_every': 2,
+        'checkpoint_every': 2,
+    }
+    if name == 'sentences':
+        values['task'] = name
+    return fill(TaskPruneRecipe, {**values, **more})
+
+
+TASKS = ['SST-2', 'STS-B', 'MNLI', 'SQuAD-1.1', 'SQuAD-2.0', 'sentences']
+
+
+@pytest.fixture(scope='module')
+def runs(place, models, tmp_path_factory):
+    """A run of two rounds for every task."""
+    base = tmp_path_factory.mktemp('runs')
+    rows = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', UserWarning)  # such as MXNet's of an input that nothing reads
+        for task in TASKS:
+            rows[task] = prune_task(recipe_for(place, models, task, base / task))
+    return base, rows
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_every_round_is_a_model_with_the_head_that_came_in(runs, models, task):
+    base, rows = runs
+    start = read_model(models[task])
+    whole = FlopsCost(128).cost(start.architecture)
+    for number, share in ((1, 0.75), (2, 0.5)):
+        saved = read_model(base / task / f'round-{number}' / 'model')
+        assert saved.head == start.head
+        assert FlopsCost(128).cost(saved.architecture) <= share * whole
+        assert rows[task][number].recovered == saved.progress.task_scores
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_every_cut_and_its_export_are_exact(runs, task):
+    rows = verify(VerifyRecipe(run=runs[0] / task))
+    assert len(rows) == 2 and {'h', 'a', 'k', 'v', 'f', 'all', 'export'} < set(rows[0])
+    errors = [row['error'] for row in stages(VerifyRecipe(run=runs[0] / task))]
+    assert errors[0] == 0 and all(error > 0 for error in (errors[1], errors[2]))
+
+
+def test_scores_are_those_of_the_task(runs):
+    base, rows = runs
+    metrics = {
+        'SST-2': 'dev/accuracy',
+        'STS-B': 'dev/spearman',
+        'MNLI': 'dev_matched/accuracy',
+        'SQuAD-1.1': 'dev/f1',
+        'SQuAD-2.0': 'dev/f1',
+        'sentences': 'heldout/pair_similarity',
+    }
+    for task, metric in metrics.items():
+        measured = rows[task][2].recovered
+        assert isinstance(measured, TaskScores) and measured.metric == metric
+        assert (measured.standard_error is not None) == (measured.metric.endswith('accuracy'))
+        assert f'{metric} before' in (base / task / 'pruning.md').read_text()
+    assert rows['sentences'][0].recovered.value == pytest.approx(100)
+
+
+def test_training_after_the_cut_comes_near_the_teacher(place, models, tmp_path):
+    recipe = recipe_for(
+        place, models, 'SST-2', tmp_path / 'long', method='magnitude', rounds=1, target=0.4, steps=60
+    )
+    prune_task(recipe)
+    lines = [json.loads(line) for line in (recipe.output / 'metrics.jsonl').read_text().splitlines()]
+    states = [line['states'] for line in lines if 'states' in line]
+    assert sum(states[-5:]) < 0.7 * sum(states[:5])
+
+
+@pytest.mark.parametrize('method', ['fisher', 'alpha', 'magnitude', 'uniform', 'random', 'layers', 'heads'])
+def test_every_method_prunes_without_training(place, models, tmp_path, method):
+    more = {'method': method, 'steps': 0, 'rounds': 1, 'target': 0.6, 'reconstruct': method != 'layers'}
+    if method == 'heads':
+        more.update(prune='a', target=0.9)
+    rows = prune_task(recipe_for(place, models, 'MNLI', tmp_path / 'run', **more))
+    assert rows[1].recovered == (rows[1].after_reconstruction or rows[1].after_cut)
+    text = (tmp_path / 'run' / 'pruning.md').read_text()
+    assert 'recovered' not in text.splitlines()[4]
+    phases = {
+        json.loads(line)['phase']
+        for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().split('\n')
+        if line
+    }
+    assert phases == ({'gates'} if method == 'alpha' else set())
+
+
+def test_reconstruction_and_rotation_bring_a_task_network_nearer(place, models, tmp_path):
+    common = {'steps': 0, 'rounds': 1, 'target': 0.5, 'method': 'magnitude', 'prune': 'akvf'}
+    errors = {}
+    for name, more in (('plain', {}), ('repaired', {'rotate_heads': True, 'reconstruct': True})):
+        prune_task(recipe_for(place, models, 'SST-2', tmp_path / name, **common, **more))
+        errors[name] = stages(VerifyRecipe(run=tmp_path / name))[-1]['error']
+        verify(VerifyRecipe(run=tmp_path / name))
+    assert errors['repaired'] < 0.7 * errors['plain']
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+@pytest.mark.parametrize('task', ['SST-2', 'SQuAD-2.0', 'sentences'])
+@pytest.mark.parametrize('at', ['gates', 'recovery'])
+def test_a_run_resumes_to_the_same_bits(runs, place, models, tmp_path, monkeypatch, task, at):
+    """The process ends in the second round, a step after a checkpoint."""
+    from gluon_optbert.training import loop
+
+    real, left = loop._step, [{'gates': 10, 'recovery': 13}[at]]  # a round has 3 + 4 steps
+
+    def step(objective, *args):
+        left[0] -= 1
+        if not left[0]:
+            raise Interrupted
+        return real(objective, *args)
+
+    output = tmp_path / task
+    monkeypatch.setattr(loop, '_step', step)
+    with pytest.raises(Interrupted):
+        prune_task(recipe_for(place, models, task, output))
+    monkeypatch.undo()
+    prune_task(recipe_for(place, models, task, output, resume=True))
+    assert results(output) == results(runs[0] / task)
+
+
+def test_a_pruned_task_network_is_pruned_and_fine_tuned_further(runs, place, models, tmp_path):
+    again = {**models, 'SST-2': runs[0] / 'SST-2' / 'round-2' / 'model'}
+    rows = prune_task(recipe_for(place, again, 'SST-2', tmp_path / 'again', rounds=1))
+    assert rows[1].flops < rows[0].flops == runs[1]['SST-2'][2].flops
+    result = finetune_glue(finetuning_recipe(again['SST-2'], place / 'glue', tmp_path, epochs=1))
+    assert result.parameters == rows[0].parameters
+
+
+def test_another_network_of_the_task_may_teach(place, models, runs, tmp_path):
+    recipe = recipe_for(
+        place,
+        {**models, 'SST-2': runs[0] / 'SST-2' / 'round-1' / 'model'},
+        'SST-2',
+        tmp_path / 'run',
+        teacher=str(models['SST-2']),
+        teacher_state_weight=0.0,
+        rounds=1,
+    )
+    prune_task(recipe)
+    assert '"scores"' in (tmp_path / 'run' / 'metrics.jsonl').read_text()
+
+
+def test_without_a_teacher_the_labels_alone_are_learnt(place, models, tmp_path):
+    prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', teacher='none', rounds=1))
+    text = (tmp_path / 'run' / 'metrics.jsonl').read_text()
+    assert '"loss"' in text and '"scores"' not in text and '"states"' not in text
+
+
+def test_bad_input_is_refused_before_anything_is_written(place, models, model_directory, tmp_path):
+    def refused(message, error=ValueError, name='SST-2', **more):
+        with pytest.raises(error, match=message):
+            prune_task(recipe_for(place, models, name, tmp_path / 'run', **more))
+        assert not (tmp_path / 'run').exists()
+
+    refused('has no head of a task; fine-tune it first', model=str(model_directory))
+    refused('was fine-tuned for SST-2 with the labels 0, 1, and the task is MNLI', task='MNLI')
+    refused('no such directory', FileNotFoundError, data=str(tmp_path / 'nowhere'))
+    refused('cannot be reached', target=0.0001)
+    refused('the teacher was trained for STS-B', teacher=str(models['STS-B']))
+    refused('has the head of SST-2; leave --task out', name='sentences', model=str(models['SST-2']))
+    few = tmp_path / 'few.txt'
+    few.write_text('a b\n' * 5)
+    refused('5 sentences, and at least 40', name='sentences', data=str(few))
+    unlabelled = tmp_path / 'glue'
+    shutil.copytree(place / 'glue', unlabelled)
+    lines = (unlabelled / 'SST-2' / 'train.tsv').read_text().splitlines()
+    (unlabelled / 'SST-2' / 'train.tsv').write_text('\n'.join(line.split('\t')[0] for line in lines) + '\n')
+    refused("no column 'label'", data=str(unlabelled))
+    with pytest.raises(RecipeError, match='needs --data'):
+        recipe_for(place, models, 'sentences', tmp_path / 'run', data=None)
+
+
+def test_a_teacher_with_other_labels_is_refused(place, models, tmp_path):
+    saved = read_model(models['SST-2'])
+    turned = dataclasses.replace(saved, head=dataclasses.replace(saved.head, labels=('1', '0')))
+    write_model(tmp_path / 'turned', turned)
+    with pytest.raises(ValueError, match='trained for SST-2 with the labels 1, 0'):
+        prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', teacher=str(tmp_path / 'turned')))
