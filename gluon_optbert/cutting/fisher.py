@@ -14,7 +14,7 @@ import numpy as np
 
 def fisher_scores(gradients: Mapping[str, np.ndarray], prices: Mapping[str, float]) -> Dict[str, np.ndarray]:
     """The diagonal of the Fisher information over the price of a unit: what the loss rises by for what is
-    saved.
+    saved, as a share of the largest of all.
 
     Parameters
     ----------
@@ -26,10 +26,12 @@ def fisher_scores(gradients: Mapping[str, np.ndarray], prices: Mapping[str, floa
     -------
     dict of width key to np.ndarray of float64, shape (width,)
     """
-    return {
+    scores = {
         key: np.square(values, dtype=np.float64).mean(axis=0) / prices[key]
         for key, values in gradients.items()
     }
+    largest = max((values.max() for values in scores.values() if len(values)), default=0.0)
+    return {key: values / (largest or 1.0) for key, values in scores.items()}
 
 
 def rearranged(gradients: np.ndarray, kept: np.ndarray) -> np.ndarray:

@@ -24,11 +24,11 @@ from ..pruning.embeddings import INSTANCES, embed
 from ..pruning.goal import Goal, below_heads
 from ..runs.progress import TaskScores
 from ..runs.recipe import fill, to_dict
-from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch, training_batches
+from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch
 from ..training.distillation import OF_STATES, Match, Teacher, Weights, check_teacher
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
-from .objective import SentenceMatching, TaskDistillation, TaskTraining
+from .objective import EmbeddingProbe, SentenceMatching, TaskDistillation, TaskTraining, stream
 from .recipe import SENTENCES, TaskPruneRecipe
 
 _SQUAD = re.compile(r'squad(?:v|-|_|\s)*([12])(?:\.[01])?$', re.IGNORECASE)
@@ -124,7 +124,7 @@ class TaskGoal(Goal):
         return Teacher(self._teaching, self.workers, precision=self.recipe.precision)
 
     def batches(self, phase: Phase) -> Generator[TaskBatch, None, None]:
-        return _stream(self._exercise.train, phase, self.workers)
+        return stream(self._exercise.train, phase, phase.first_batch, self.workers)
 
     def labelled(self, model: OptBERTModel, phase: Phase) -> TaskTraining:
         return TaskTraining(model, self.workers, self._exercise, self._reading)
@@ -194,11 +194,11 @@ class SentenceGoal(Goal):
         return _embeddings(self.build(self.start, trainable=False, **OF_STATES), self._heldout)
 
     def batches(self, phase: Phase) -> Generator[TaskBatch, None, None]:
-        return _stream(self._train, phase, self.workers)
+        return stream(self._train, phase, phase.first_batch, self.workers)
 
     def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
-        """The whole network's states stand for labels; the model that is ranked has all of them."""
-        return self.recovery(model, phase, Match.whole(self.start.architecture))
+        """There are no labels; what counts is how the embeddings change."""
+        return EmbeddingProbe(model, self.workers, self._train)
 
     def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> SentenceMatching:
         return self.recovery(model, phase, match)
@@ -243,17 +243,6 @@ class SentenceGoal(Goal):
 def goal_of(recipe: TaskPruneRecipe) -> Type[Goal]:
     """The goal that a recipe names."""
     return SentenceGoal if recipe.task == SENTENCES else TaskGoal
-
-
-def _stream(features: Features, phase: Phase, workers: Workers) -> Generator[TaskBatch, None, None]:
-    return training_batches(
-        features,
-        batch_size=phase.batch_size,
-        seed=phase.seed,
-        start=phase.first_batch,
-        rank=workers.rank,
-        workers=workers.size,
-    )
 
 
 def _read_teacher(recipe: TaskPruneRecipe, start: SavedModel) -> Optional[SavedModel]:

@@ -7,6 +7,7 @@ import math
 from typing import Any, Callable, Dict, Generator, Mapping, Optional, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from ..architecture.heads import Head
 from ..finetuning.exercise import Exercise
@@ -193,14 +194,7 @@ class SentenceMatching(Scored):
         self._states = _states_of(self, teacher, match, phase)
 
     def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
-        return training_batches(
-            self._train,
-            batch_size=phase.batch_size,
-            seed=phase.seed,
-            start=start,
-            rank=self.workers.rank,
-            workers=self.workers.size,
-        )
+        return stream(self._train, phase, start, self.workers)
 
     def loss_sums(self, batch: TaskBatch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
         feed = feed_of(batch, (*TOKEN_INPUTS, 'weights'), rows=rows, ctx=self.workers.context())
@@ -218,6 +212,57 @@ class SentenceMatching(Scored):
 
     def measured(self, scores: Mapping[str, float]) -> TaskScores:
         return dataclasses.replace(self._last, scores=dict(scores))
+
+
+class EmbeddingProbe(Objective):
+    """The embeddings of sentences along random directions, by whose gradients units are ranked.
+
+    The loss of a network that is its own teacher is zero, and so are its gradients. The mean of the squared
+    gradients of random projections is the curvature of the squared difference of the embeddings. Every
+    sentence has a direction of its own.
+
+    Parameters
+    ----------
+    model : OptBERTModel
+        Built with `OF_STATES`.
+    workers : Workers
+    train : Features
+    """
+
+    losses = ('projection',)
+
+    def __init__(self, model: OptBERTModel, workers: Workers, train: Features):
+        super().__init__(model, workers)
+        self._train = train
+
+    def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
+        return stream(self._train, phase, start, self.workers)
+
+    def loss_sums(self, batch: TaskBatch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+        feed = feed_of(batch, (*TOKEN_INPUTS, 'weights'), rows=rows, ctx=self.workers.context())
+        states = self.model(*(feed[name] for name in TOKEN_INPUTS))[0][-1]
+        embeddings = mx.nd.L2Normalization(states.sum(axis=1), mode='instance')
+        width = embeddings.shape[1]
+        drawn = [np.random.RandomState(int(row)).normal(size=width) for row in batch.rows[rows]]
+        projected = (embeddings * mx.nd.array(np.stack(drawn), ctx=self.workers.context())).sum(axis=1)
+        return (mx.nd.sum(projected * feed['weights']),)
+
+    def totals(self, batch: TaskBatch) -> Tuple[float, ...]:
+        return (batch.instance_total,)
+
+
+def stream(
+    features: Features, phase: Phase, start: int, workers: Workers
+) -> Generator[TaskBatch, None, None]:
+    """This worker's share of every batch from number `start` on."""
+    return training_batches(
+        features,
+        batch_size=phase.batch_size,
+        seed=phase.seed,
+        start=start,
+        rank=workers.rank,
+        workers=workers.size,
+    )
 
 
 def _states_of(objective: Objective, teacher: Teacher, match: Match, phase: Phase) -> TeacherStates:

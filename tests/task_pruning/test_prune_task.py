@@ -5,15 +5,21 @@ import json
 import shutil
 import warnings
 
+import numpy as np
 import pytest
 from helpers.finetuned import recipe_for as finetuning_recipe
 from helpers.finetuned import sentences, squad_recipe, write_glue, write_questions
+from helpers.jobs import EXACT, horovodrun, needs_horovod
 from helpers.pruned import results
+from helpers.tiny import run
 
 from gluon_optbert.architecture.cost import FlopsCost
 from gluon_optbert.deployment.verification import VerifyRecipe, stages, verify
 from gluon_optbert.finetuning.glue import finetune_glue
 from gluon_optbert.finetuning.squad import finetune_squad
+from gluon_optbert.network.model import build
+from gluon_optbert.network.running import TOKEN_INPUTS
+from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.progress import TaskScores
 from gluon_optbert.runs.recipe import RecipeError, fill
@@ -242,3 +248,51 @@ def test_a_teacher_with_other_labels_is_refused(place, models, tmp_path):
     write_model(tmp_path / 'turned', turned)
     with pytest.raises(ValueError, match='trained for SST-2 with the labels 1, 0'):
         prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', teacher=str(tmp_path / 'turned')))
+
+
+def words_of(place, models, task, output, **more):
+    """The command line of `recipe_for`."""
+    recipe = {**EXACT, **more}
+    values = dataclasses.asdict(recipe_for(place, models, task, output, **recipe))
+    defaults = {field.name: field.default for field in dataclasses.fields(TaskPruneRecipe)}
+    return [
+        word
+        for name, value in values.items()
+        if value != defaults[name] or name in ('model', 'output')
+        for word in (f'--{name.replace("_", "-")}', value)
+    ]
+
+
+def test_the_command_says_what_it_wrote_and_refuses_in_one_line(place, models, tmp_path):
+    words = words_of(place, models, 'SST-2', tmp_path / 'run', steps=0, method='fisher', rounds=1)
+    done = run('finetune/run_prune.py', *words)
+    assert done.returncode == 0 and '| round |' in done.stdout and 'tools/verify.py' in done.stdout
+    assert run('tools/verify.py', tmp_path / 'run').returncode == 0
+    refused = run('finetune/run_prune.py', *words)
+    assert refused.returncode == 2 and refused.stderr.count('\n') == 1 and 'exists' in refused.stderr
+
+
+@needs_horovod
+@pytest.mark.parametrize('task', ['SST-2', 'SQuAD-1.1', 'sentences'])
+def test_two_workers_prune_as_one_does(place, models, tmp_path, task):
+    """Sums over two shares are taken in another order; a few steps of Adam later float32 agrees this well."""
+    more = {'reconstruct': True, 'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'steps': 2}
+    more.update(learning_rate=1e-3, embedding_weight=0.0)  # pairs of sentences are compared within a share
+    done = horovodrun('finetune/run_prune.py', *words_of(place, models, task, tmp_path / 'two', **more))
+    assert done.returncode == 0, done.stderr
+    prune_task(recipe_for(place, models, task, tmp_path / 'one', **EXACT, **more))
+    selections = [
+        json.loads((tmp_path / name / 'round-1' / 'selection.json').read_text())['kept']
+        for name in ('one', 'two')
+    ]
+    assert selections[0] == selections[1]
+    one, two = (scores_on_sample(tmp_path / name) for name in ('one', 'two'))
+    assert np.abs(one - two).max() < 1e-3 * np.abs(one).max()
+
+
+def scores_on_sample(output):
+    """What the network of the first round gives on the inputs that the run left."""
+    saved = read_model(output / 'round-1' / 'model')
+    network = build(saved.architecture, saved.parameters, head=saved.head, use_decoder=False, trainable=False)
+    with np.load(output / 'inputs.npz') as inputs:
+        return run_block(network, inputs, TOKEN_INPUTS)[0]
