@@ -43,6 +43,7 @@ TIMES = (
     'data_wait',
     'seconds',
     'resumed_at',
+    'milliseconds',
 )  # in records and results; no two runs share them
 TIMED = (
     'metrics.jsonl',
@@ -399,6 +400,8 @@ def contents(place: Path) -> Dict[str, str]:
                     if line.endswith('}')
                 ]
             ).encode()
+        elif path.name == 'pruning.md':
+            content = b'\n'.join(line for line in content.split(b'\n') if b' ms (' not in line)
         elif path.suffix == '.json':
             with contextlib.suppress(ValueError):  # half a file of a killed run
                 values = json.loads(content)

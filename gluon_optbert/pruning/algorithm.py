@@ -2,6 +2,7 @@
 
 RUN_DIR/recipe.yaml  origin.json  metrics.jsonl  rounds.json  pruning.md
 RUN_DIR/inputs.npz               for a task: inputs of held-out instances, on which verify compares
+RUN_DIR/times.json               for a task: what every round's network takes
 RUN_DIR/latency.json             predicted and measured, with the objective latency
 RUN_DIR/round-0/model            the network that is pruned
 RUN_DIR/round-N/rotated          with --rotate-heads: the network of the round before, its heads rotated
@@ -35,7 +36,7 @@ from ..training.reporter import Reporter
 from .embeddings import embeddings_section
 from .goal import Goal
 from .job import Job
-from .latency import check_predictions
+from .latency import check_predictions, time_rounds, times_section
 from .one_round import run_round
 from .pretraining_goal import PretrainingGoal
 from .recipe import PruneRecipe, PruningRecipe, unreachable
@@ -81,6 +82,10 @@ def _report(recipe: PruningRecipe, cost: CostModel, rows: List[Round]) -> None:
         write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
     gates = read_gates(recipe.output, len(rows) - 1)
     further = embeddings_section(recipe.output, len(rows) - 1)
+    if recipe.timed:
+        times = time_rounds([row.architecture for row in rows], recipe.length)
+        write_file(recipe.output / 'times.json', (json.dumps(times, indent=1) + '\n').encode())
+        further += times_section(times)
     write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency, gates, further).encode())
 
 

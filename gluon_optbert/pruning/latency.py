@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 from scipy.optimize import nnls
@@ -16,6 +16,8 @@ from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from ..network.model import build
 from ..network.running import TOKEN_INPUTS, latency_ms, random_feed
+from ..runs.markdown import markdown_table
+from ..runs.provenance import machine
 from ..runs.recipe import checked, option
 from ..runs.staging import refuse_existing, write_file
 
@@ -82,6 +84,59 @@ def measure(
         for key, architecture in architectures.items()
     }
     return latency_ms(blocks, feeds, TOKEN_INPUTS, repeats=repeats)
+
+
+TIMED_BATCHES = (1, 8)  # sequences
+_TIMED_REPEATS = 9
+
+
+def time_rounds(architectures: Sequence[Architecture], length: int) -> Dict[str, Any]:
+    """What the networks of a run take on this machine, each round with its number.
+
+    Parameters
+    ----------
+    architectures : sequence of Architecture
+        The first is the network that was pruned.
+    length : int
+        Tokens of a sequence.
+
+    Returns
+    -------
+    dict
+        ``threads``, and ``milliseconds`` by shape (``8x128``): a list, one for each network.
+    """
+    length = min([length, *(architecture.max_length for architecture in architectures)])
+    times = {
+        f'{batch}x{length}': measure(dict(enumerate(architectures)), batch, length, repeats=_TIMED_REPEATS)
+        for batch in TIMED_BATCHES
+    }
+    return {
+        'threads': machine()['threads'],
+        'milliseconds': {
+            shape: [by_round[i] for i in range(len(architectures))] for shape, by_round in times.items()
+        },
+    }
+
+
+def times_section(times: Mapping[str, Any]) -> List[str]:
+    """What `time_rounds` gives, as paragraphs of Markdown."""
+    shapes = times['milliseconds']
+    cells = [
+        [
+            i,
+            *(
+                f'{values[i]:.2f} ms ({values[0] / values[i]:.2f} times as fast)'
+                for values in shapes.values()
+            ),
+        ]
+        for i in range(len(next(iter(shapes.values()))))
+    ]
+    return [
+        '## Time',
+        markdown_table(['round', *(shape.replace('x', ' × ') for shape in shapes)], cells),
+        'Median time of a forward pass in float32 over so many sequences of so many tokens. The networks took '
+        f'turns on this machine, with {times["threads"]} thread{"s" * (times["threads"] != 1)}.',
+    ]
 
 
 def check_predictions(

@@ -198,6 +198,11 @@ class PruningRecipe(WeightRecipe):
         """Whether the network is trained after a cut."""
         return True
 
+    @property
+    def timed(self) -> bool:
+        """Whether the networks of all rounds are timed at the end."""
+        return False
+
     def shares(self) -> List[float]:
         """The share of the cost that is left after each round."""
         if self.targets:

@@ -64,6 +64,7 @@ class TaskPruneRecipe(PruningRecipe):
         'network before it if no step is better; this makes the score on that set optimistic',
         False,
     )
+    time: bool = option('whether to time the networks of all rounds at the end', True)
     seed: int = option('random seed of data order and dropout', 1)
     batch_size: int = option('instances in a batch, over all workers', 32)
     learning_rate: float = option('peak learning rate', 5e-5)
@@ -104,6 +105,10 @@ class TaskPruneRecipe(PruningRecipe):
     @property
     def recovers(self) -> bool:
         return self.steps != 0
+
+    @property
+    def timed(self) -> bool:
+        return self.time
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""

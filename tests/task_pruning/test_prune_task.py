@@ -67,6 +67,7 @@ def recipe_for(place, models, name, output, **more):
         'learning_rate': 0.01,
         'log_every': 2,
         'checkpoint_every': 2,
+        'time': False,
     }
     if name == 'sentences':
         values['task'] = name
@@ -264,9 +265,13 @@ def words_of(place, models, task, output, **more):
 
 
 def test_the_command_says_what_it_wrote_and_refuses_in_one_line(place, models, tmp_path):
-    words = words_of(place, models, 'SST-2', tmp_path / 'run', steps=0, method='fisher', rounds=1)
+    more = {'steps': 0, 'method': 'fisher', 'rounds': 1, 'time': True}
+    words = words_of(place, models, 'SST-2', tmp_path / 'run', **more)
     done = run('finetune/run_prune.py', *words)
     assert done.returncode == 0 and '| round |' in done.stdout and 'tools/verify.py' in done.stdout
+    times = json.loads((tmp_path / 'run' / 'times.json').read_text())['milliseconds']
+    assert {shape: len(values) for shape, values in times.items()} == {'1x16': 2, '8x16': 2}
+    assert '1.00 times as fast' in done.stdout and '8 × 16' in done.stdout
     assert run('tools/verify.py', tmp_path / 'run').returncode == 0
     refused = run('finetune/run_prune.py', *words)
     assert refused.returncode == 2 and refused.stderr.count('\n') == 1 and 'exists' in refused.stderr
