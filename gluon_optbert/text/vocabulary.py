@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-from .words import origins, word_splitter
+from .words import fast_word_splitter, origins, word_splitter
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,6 @@ _LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's token
 _WORD_CACHE = 2**17  # entries
 _SPECIAL = re.compile(r'\[.+\]|<.+>', re.DOTALL)
 _CASING = {True: 'a cased', False: 'an uncased'}
-_ASCII_WORDS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')
 
 
 class Vocabulary:
@@ -154,17 +153,33 @@ def casing_of(vocab: Vocabulary) -> Tuple[Optional[bool], str]:
     Special tokens such as ``[unused1]`` and ``<S>`` aside, one capital makes it cased, and small letters
     without one uncased. Scripts without capitals are told by their marks: uncased text has か for が.
     """
-    words = [token for token in vocab.idx_to_token if not _SPECIAL.fullmatch(token)]
+    cased, witnesses = casing_witnesses(vocab)
+    number = f'{sum(not is_special(token) for token in vocab.idx_to_token):,}'
+    if cased:
+        kind = 'capitals' if witnesses[0] != witnesses[0].lower() else 'accents'
+        return True, f'{len(witnesses):,} of its {number} tokens have {kind}, such as {witnesses[0]}'
+    if cased is False:
+        return False, f'none of its {number} tokens has a capital'
+    return None, f'none of its {number} tokens has a letter with a capital or an accent'
+
+
+def casing_witnesses(vocab: Vocabulary) -> Tuple[Optional[bool], List[str]]:
+    """Whether a vocabulary is cased, as `casing_of` says, and the tokens by which this is told."""
+    words = [token for token in vocab.idx_to_token if not is_special(token)]
     capitals = [token for token in words if token != token.lower()]
     if capitals:
-        return True, f'{len(capitals):,} of its {len(words):,} tokens have capitals, such as {capitals[0]}'
-    if any(token != token.upper() for token in words):
-        return False, f'none of its {len(words):,} tokens has a capital'
+        return True, capitals
+    small = [token for token in words if token != token.upper()]
+    if small:
+        return False, small
     fold = word_splitter(cased=False)
     marked = [token for token in words if not token.isascii() and ''.join(fold(token)) != token]
-    if marked:
-        return True, f'{len(marked):,} of its {len(words):,} tokens have accents, such as {marked[0]}'
-    return None, f'none of its {len(words):,} tokens has a letter with a capital or an accent'
+    return (True, marked) if marked else (None, [])
+
+
+def is_special(token: str) -> bool:
+    """Whether a token is no text but a sign, such as ``[CLS]``, ``[unused1]`` and ``<S>``."""
+    return _SPECIAL.fullmatch(token) is not None
 
 
 def is_cased(vocab: Vocabulary, stated: Optional[bool] = None, *, source: object = 'the vocabulary') -> bool:
@@ -205,10 +220,10 @@ def make_tokenizer(vocab: Vocabulary, *, cased: Optional[bool] = None) -> Callab
 
     Uncased, it equals GluonNLP's BERT tokenizer; cased, that of `tokenizers`, since GluonNLP's takes accents
     off cased text too. The vocabulary decides which it is, or `cased` where that says nothing: `is_cased`.
-    The ids of a word are remembered, and in printable ASCII a regular expression finds the words.
+    The ids of a word are remembered.
     """
     cased = is_cased(vocab, cased)
-    split_any, pieces_of = word_splitter(cased=cased), _piece_splitter(vocab)
+    split, pieces_of = fast_word_splitter(cased=cased), piece_splitter(vocab)
     token_to_idx = vocab.token_to_idx
 
     @functools.lru_cache(maxsize=_WORD_CACHE)
@@ -216,12 +231,8 @@ def make_tokenizer(vocab: Vocabulary, *, cased: Optional[bool] = None) -> Callab
         return tuple(token_to_idx[piece] for piece in pieces_of(word))
 
     def tokenize(text: str) -> List[int]:
-        if text.isascii() and text.isprintable():
-            words = _ASCII_WORDS.findall(text if cased else text.lower())
-        else:
-            words = split_any(text)
         ids: List[int] = []
-        for word in words:
+        for word in split(text):
             ids += word_ids(word)
         return ids
 
@@ -238,7 +249,7 @@ def make_aligner(
     positions never decrease. A character of which several tokens are made, such as a Hangul syllable, belongs
     to each of them; [UNK] has its whole word."""
     cased = is_cased(vocab, cased)
-    split_any, pieces_of = word_splitter(cased=cased), _piece_splitter(vocab)
+    split_any, pieces_of = word_splitter(cased=cased), piece_splitter(vocab)
     token_to_idx = vocab.token_to_idx
 
     @functools.lru_cache(maxsize=_WORD_CACHE)
@@ -264,8 +275,8 @@ def make_aligner(
     return align
 
 
-def _piece_splitter(vocab: Vocabulary) -> Callable[[str], List[str]]:
-    """A function word → pieces, those of `tokenizers`: the longest ones first, or [UNK] alone."""
+def piece_splitter(vocab: Vocabulary) -> Callable[[str], List[str]]:
+    """A function word → pieces, those of `tokenizers`: the longest piece first, or [UNK] alone."""
     from tokenizers import models
 
     model = models.WordPiece(

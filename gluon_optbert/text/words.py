@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 import unicodedata
 from typing import Callable, List, Tuple
 
 _PUNCTUATION = frozenset('!"#$%&\'()*+,-./:;<=>?@[\\]^_`{|}~')
+_ASCII_WORDS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')
 _CHINESE = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -34,6 +36,18 @@ def word_splitter(*, cased: bool, capitals: bool = False) -> Callable[[str], Lis
         text = text.translate(cleaned)
         text = text if capitals else text.lower()
         return unicodedata.normalize('NFD', text).translate(separated).split()
+
+    return split
+
+
+def fast_word_splitter(*, cased: bool) -> Callable[[str], List[str]]:
+    """The function of `word_splitter`, faster: in printable ASCII, a regular expression finds the words."""
+    split_any = word_splitter(cased=cased)
+
+    def split(text: str) -> List[str]:
+        if text.isascii() and text.isprintable():
+            return _ASCII_WORDS.findall(text if cased else text.lower())
+        return split_any(text)
 
     return split
 

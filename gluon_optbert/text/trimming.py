@@ -1,0 +1,203 @@
+"""Which tokens of a vocabulary a text needs, and how its words split without the others.
+
+WordPiece takes the longest token that a word begins with, and goes on behind it. A longer token was not in
+the whole vocabulary either, so a word all of whose tokens stay splits as before. A word that was [UNK] may
+become known: without a long token that led nowhere, a shorter one may lead on."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Sequence, Set, Tuple
+
+from .vocabulary import (
+    CONTINUATION,
+    Vocabulary,
+    casing_witnesses,
+    is_cased,
+    is_special,
+    piece_splitter,
+    vocabulary_of,
+)
+from .words import fast_word_splitter
+
+_UNUSED = re.compile(r'\[unused\d+\]')
+EXAMPLES = 10  # words that are shown
+
+
+def count_words(texts: Iterable[str], vocab: Vocabulary) -> collections.Counter:
+    """How often each word occurs in some texts; words are those that the vocabulary's tokenizer splits."""
+    split = fast_word_splitter(cased=is_cased(vocab))
+    words: collections.Counter = collections.Counter()
+    for text in texts:
+        words.update(split(text))
+    return words
+
+
+def trimmed_vocabulary(vocab: Vocabulary, words: Mapping[str, int], *, count: int = 1) -> Vocabulary:
+    """The tokens of a vocabulary that a text needs, in their order.
+
+    These stay: special tokens, but not those such as [unused1]; single characters, at the beginning of a word
+    and inside; tokens with at least `count` uses in the text. The other tokens go, the longest ones first.
+    The words that had one are split anew before shorter tokens are looked at, so a token stays, too, if
+    `count` of these words need it. One token that tells the casing stays in any case.
+
+    Parameters
+    ----------
+    vocab : Vocabulary
+    words : mapping of str to int
+        The words of the text and their counts, see `count_words`.
+    count : int
+        At least 1.
+
+    Raises
+    ------
+    ValueError
+        If `count` is below 1.
+    """
+    if count < 1:
+        raise ValueError(f'count must be at least 1, found {count}')
+    splitting = _Splitting(vocab, words)
+    used = {token for token, uses in splitting.uses.items() if uses >= count}
+    kept = frozenset(token for token in vocab.idx_to_token if _always_stays(token) or token in used)
+    witnesses = casing_witnesses(vocab)[1]
+    if witnesses and kept.isdisjoint(witnesses):
+        kept |= {witnesses[0]}
+    return splitting.without_rare(kept, count)
+
+
+def _always_stays(token: str) -> bool:
+    return len(_spelling(token)) == 1 or is_special(token) and not _UNUSED.fullmatch(token)
+
+
+def _spelling(token: str) -> str:
+    """The characters that a token stands for."""
+    return token[len(CONTINUATION) :] if _continues(token) else token
+
+
+def _continues(token: str) -> bool:
+    return token.startswith(CONTINUATION) and len(token) > len(CONTINUATION)
+
+
+class _Splitting:
+    """How the words of a text split, while tokens are taken out of the vocabulary."""
+
+    def __init__(self, vocab: Vocabulary, words: Mapping[str, int]):
+        self._vocab, self._words = vocab, words
+        self._pieces: Dict[str, Tuple[str, ...]] = {}
+        self._holders: Dict[str, Set[str]] = collections.defaultdict(set)  # words by the tokens in them
+        self.uses: collections.Counter = collections.Counter()
+        self._split(words, vocab)
+
+    def _split(self, words: Iterable[str], vocab: Vocabulary) -> None:
+        """Split some words, perhaps anew."""
+        pieces_of = piece_splitter(vocab)
+        for word in words:
+            for piece in self._pieces.get(word, ()):
+                self.uses[piece] -= self._words[word]
+                self._holders[piece].discard(word)
+            self._pieces[word] = tuple(pieces_of(word))
+            for piece in self._pieces[word]:
+                self.uses[piece] += self._words[word]
+                self._holders[piece].add(word)
+
+    def without_rare(self, kept: FrozenSet[str], count: int) -> Vocabulary:
+        """The vocabulary without tokens of fewer uses, taken out from the longest to the shortest; those of
+        `kept` stay.
+        """
+        by_length: Dict[int, List[str]] = collections.defaultdict(list)
+        for token in self._vocab.idx_to_token:
+            if token not in kept:
+                by_length[len(_spelling(token))].append(token)
+        gone: Set[str] = set()
+        left = self._vocab
+        for length in sorted(by_length, reverse=True):
+            rare = [token for token in by_length[length] if self.uses[token] < count]
+            gone.update(rare)
+            left = vocabulary_of([token for token in left.idx_to_token if token not in gone])
+            self._split(sorted(set().union(*(self._holders[token] for token in rare))), left)
+        return left
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitWord:
+    """A word of a text, how often it occurs, and its tokens before and after a vocabulary was trimmed."""
+
+    word: str
+    uses: int
+    before: Tuple[str, ...]
+    after: Tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+    """How the words of a text split with a whole vocabulary and with a part of it.
+
+    Parameters
+    ----------
+    words, tokens, tokens_after : int
+        Of the text, every occurrence counted. A word is one or more tokens.
+    tokens_gone : int
+        Those of `tokens` that the part lacks.
+    unknown, unknown_after : int
+        Words that are [UNK].
+    examples : tuple of SplitWord
+        The most frequent words that had a token that is gone.
+    now_unknown : tuple of SplitWord
+        The most frequent words that are [UNK] with the part alone.
+    """
+
+    words: int
+    tokens: int
+    tokens_after: int
+    tokens_gone: int
+    unknown: int
+    unknown_after: int
+    examples: Tuple[SplitWord, ...]
+    now_unknown: Tuple[SplitWord, ...]
+
+    @property
+    def share(self) -> float:
+        """The share of the text's tokens that are gone, so that they split; 0 of no text."""
+        return self.tokens_gone / self.tokens if self.tokens else 0.0
+
+
+def compare_splits(words: Mapping[str, int], before: Vocabulary, after: Vocabulary) -> Splits:
+    """How the words of a text split with a whole vocabulary and with a part of it.
+
+    Parameters
+    ----------
+    words : mapping of str to int
+        See `count_words`.
+    before, after : Vocabulary
+        Each token of `after` is one of `before`.
+    """
+    split_before, split_after = piece_splitter(before), piece_splitter(after)
+    unknown = (before.unknown_token,)
+    counts: collections.Counter = collections.Counter()
+    changed: List[SplitWord] = []
+    for word, uses in words.items():
+        old, new = tuple(split_before(word)), tuple(split_after(word))
+        gone = sum(token not in after for token in old)
+        counts.update(
+            words=uses,
+            tokens=uses * len(old),
+            tokens_after=uses * len(new),
+            tokens_gone=uses * gone,
+            unknown=uses * (old == unknown),
+            unknown_after=uses * (new == unknown),
+        )
+        if gone:
+            changed.append(SplitWord(word, uses, old, new))
+    changed.sort(key=lambda one: (-one.uses, one.word))
+    names = ('words', 'tokens', 'tokens_after', 'tokens_gone', 'unknown', 'unknown_after')
+    return Splits(
+        **{name: counts[name] for name in names},
+        examples=_first([one for one in changed if one.after != unknown]),
+        now_unknown=_first([one for one in changed if one.after == unknown]),
+    )
+
+
+def _first(words: Sequence[SplitWord]) -> Tuple[SplitWord, ...]:
+    return tuple(words[:EXAMPLES])

@@ -1,0 +1,135 @@
+"""Which tokens a text needs, and how words split without the others."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluon_optbert.text.trimming import compare_splits, count_words, trimmed_vocabulary
+from gluon_optbert.text.vocabulary import (
+    SPECIAL_TOKENS,
+    casing_of,
+    make_tokenizer,
+    piece_splitter,
+    vocabulary_of,
+)
+
+SPELLINGS = st.text('abc', min_size=1, max_size=4)
+TOKENS = st.tuples(st.sampled_from(['', '##']), SPELLINGS).map(''.join)
+VOCABULARIES = st.lists(TOKENS, min_size=1, max_size=25, unique=True).map(
+    lambda tokens: vocabulary_of([*SPECIAL_TOKENS, *tokens])
+)
+WORDS = st.dictionaries(st.text('abcd', min_size=1, max_size=7), st.integers(1, 5), min_size=1, max_size=12)
+SINGLE = [*'abc', *('##' + letter for letter in 'abc')]
+
+
+def of(*tokens):
+    return vocabulary_of([*SPECIAL_TOKENS, *tokens])
+
+
+def uses_of(vocab, words):
+    uses = dict.fromkeys(vocab.idx_to_token, 0)
+    split = piece_splitter(vocab)
+    for word, count in words.items():
+        for piece in split(word):
+            uses[piece] += count
+    return uses
+
+
+@given(VOCABULARIES, st.data())
+def test_a_word_all_of_whose_tokens_stay_splits_as_before(vocab, data):
+    gone = data.draw(st.sets(st.sampled_from(vocab.idx_to_token[len(SPECIAL_TOKENS) :])))
+    left = vocabulary_of([token for token in vocab.idx_to_token if token not in gone])
+    before, after = piece_splitter(vocab), piece_splitter(left)
+    for word in data.draw(st.lists(st.text('abc', min_size=1, max_size=7), max_size=10)):
+        pieces = before(word)
+        if pieces != ['[UNK]'] and gone.isdisjoint(pieces):
+            assert after(word) == pieces
+
+
+def test_an_unknown_word_may_become_known():
+    before, after = of('a', 'ab', '##bc'), of('a', '##bc')
+    assert piece_splitter(before)('abc') == ['[UNK]']
+    assert piece_splitter(after)('abc') == ['a', '##bc']
+    splits = compare_splits({'abc': 3}, before, after)
+    assert (splits.unknown, splits.unknown_after, splits.tokens_gone) == (3, 0, 0)
+
+
+@given(VOCABULARIES, WORDS, st.integers(1, 6))
+def test_tokens_with_enough_uses_and_single_characters_stay_in_order(vocab, words, count):
+    left = trimmed_vocabulary(vocab, words, count=count)
+    assert left.idx_to_token == [token for token in vocab.idx_to_token if token in left]
+    for token, uses in uses_of(vocab, words).items():
+        assert token in left or uses < count and len(token.replace('##', '')) > 1
+    assert casing_of(left)[0] == casing_of(vocab)[0]
+
+
+@given(VOCABULARIES, WORDS)
+def test_with_one_use_every_known_word_of_the_text_splits_as_before(vocab, words):
+    splits = compare_splits(words, vocab, trimmed_vocabulary(vocab, words))
+    assert splits.share == 0 and not splits.examples and not splits.now_unknown
+    assert splits.unknown_after <= splits.unknown
+
+
+@given(VOCABULARIES, WORDS, st.integers(1, 6))
+def test_no_word_becomes_unknown_where_every_character_is_a_token(vocab, words, count):
+    whole = vocabulary_of(list(dict.fromkeys([*vocab.idx_to_token, *SINGLE])))
+    splits = compare_splits(words, whole, trimmed_vocabulary(whole, words, count=count))
+    assert splits.unknown_after == splits.unknown and not splits.now_unknown
+
+
+def test_tokens_that_no_text_uses_go_and_signs_stay():
+    vocab = of('[unused1]', '[MARK]', 'a', '##a', 'ab', '##ab', 'abc')
+    left = trimmed_vocabulary(vocab, {'ab': 1})
+    assert left == of('[MARK]', 'a', '##a', 'ab')
+
+
+def test_a_token_stays_that_words_need_when_longer_tokens_are_gone():
+    vocab = of(*SINGLE, 'abca', 'abcb', 'abc', 'ab')
+    words = {'abca': 1, 'abcb': 1}
+    assert trimmed_vocabulary(vocab, words, count=2) == of(*SINGLE, 'abc')
+    assert trimmed_vocabulary(vocab, words, count=3) == of(*SINGLE)
+
+
+def test_a_word_whose_characters_are_no_tokens_becomes_unknown_and_is_counted():
+    vocab = of('a', '##b', 'abc', 'ab', 'b')
+    left = trimmed_vocabulary(vocab, {'abc': 2, 'ab': 5}, count=3)
+    splits = compare_splits({'abc': 2, 'ab': 5}, vocab, left)
+    assert 'abc' not in left and (splits.unknown, splits.unknown_after) == (0, 2)
+    (lost,) = splits.now_unknown
+    assert (lost.word, lost.uses, lost.before, lost.after) == ('abc', 2, ('abc',), ('[UNK]',))
+
+
+def test_splits_count_tokens_and_show_the_most_frequent_words_first():
+    vocab = of(*SINGLE, 'ab', 'ca', '##ab')
+    splits = compare_splits({'ab': 2, 'caab': 3, 'c': 4, 'd': 1}, vocab, of(*SINGLE, 'ca'))
+    assert (splits.words, splits.tokens, splits.tokens_after) == (10, 13, 18)
+    assert splits.tokens_gone == 5 and splits.share == 5 / 13
+    assert [(one.word, one.uses) for one in splits.examples] == [('caab', 3), ('ab', 2)]
+    assert splits.examples[0].before == ('ca', '##ab') and splits.examples[0].after == ('ca', '##a', '##b')
+
+
+@pytest.mark.parametrize(
+    'tokens, cased', [(['a', '##b', 'Ab'], True), (['1', 'ab'], False), (['1', '東', 'がか'], True)]
+)
+def test_the_vocabulary_that_is_left_has_the_casing_of_the_whole(tokens, cased):
+    left = trimmed_vocabulary(of(*tokens), {'1': 5})
+    assert casing_of(left)[0] == casing_of(of(*tokens))[0] == cased
+
+
+@pytest.mark.parametrize('tokens', [['a', '##b', 'ab', 'é'], ['a', 'A', 'é', '##e']])
+def test_words_are_those_that_the_tokenizer_splits(tokens):
+    vocab = of(*tokens, '.', "'")
+    texts = ['a ab abb. É', "A\tbé'a", 'ab\x00ab 東京', '']
+    words = count_words(texts, vocab)
+    assert sum(words.values()) == len([word for text in texts for word in _words(vocab, text)])
+    ids = [number for text in texts for number in make_tokenizer(vocab)(text)]
+    assert uses_of(vocab, words) == {token: ids.count(vocab[token]) for token in vocab.idx_to_token}
+
+
+def _words(vocab, text):
+    return count_words([text], vocab).elements()
+
+
+def test_a_count_below_one_is_refused():
+    with pytest.raises(ValueError, match='count must be at least 1, found 0'):
+        trimmed_vocabulary(of('a'), {'a': 1}, count=0)
