@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.network.saved_model import SavedModel, write_model
@@ -36,7 +37,7 @@ def network(*layers, h=8, e=None, vocab_size=len(TOKENS), max_length=LENGTH):
     )
 
 
-def random_parameters(architecture, seed=0):
+def random_parameters(architecture, seed=0, head=PRETRAINING):
     """Parameters of which every one matters: biases and betas away from zero, gammas away from one."""
     generator = np.random.RandomState(seed)
 
@@ -44,7 +45,7 @@ def random_parameters(architecture, seed=0):
         values = generator.standard_normal(shape) * 0.4
         return (1 + values if name.endswith('gamma') else values).astype(np.float32)
 
-    return {name: draw(name, shape) for name, shape in network_shapes(architecture).items()}
+    return {name: draw(name, shape) for name, shape in network_shapes(architecture, head).items()}
 
 
 def random_alphas(architecture, seed=0, *, letters='hakvf'):
