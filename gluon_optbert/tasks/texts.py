@@ -1,0 +1,97 @@
+"""The texts of whatever files a user has: raw text, and the data of tasks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Callable, Dict, Iterator, Mapping, Sequence
+
+from ..text.documents import read_documents, sentences_of
+from ..text.trimming import count_words
+from ..text.vocabulary import Vocabulary
+from .examples import read_lines
+from .squad import read_questions
+from .task import find_task, names
+
+
+def read_texts(path: Path) -> Iterator[str]:
+    """The texts of a file, by the ending of its name.
+
+    ========  ===========================================================================================
+    .tsv      the columns that a task of GLUE reads, where the header names one; else every cell
+    .json     SQuAD: questions, and contexts once
+    .jsonl    every value of an object that is text
+    others    raw text in a layout of `text.documents`, which is detected: its sentences
+    ========  ===========================================================================================
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, it is not UTF-8, or not what its ending says.
+    """
+    path = Path(path)
+    return _READERS.get(path.suffix.lower(), _sentences)(path)
+
+
+def read_words(
+    files: Sequence[Path], vocab: Vocabulary, *, done: Callable[[], None] = lambda: None
+) -> Counter:
+    """How often each word occurs in some files, see `read_texts`; `done` is called after each of them.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        From reading a file, or if there is no word in any.
+    """
+    words: Counter = Counter()
+    for path in files:
+        words.update(count_words(read_texts(path), vocab))
+        done()
+    if not words:
+        raise ValueError(f'{", ".join(map(str, files[:3]))}: no text in {len(files)} file(s)')
+    return words
+
+
+def _sentences(path: Path) -> Iterator[str]:
+    for document in read_documents(path):
+        yield from sentences_of(document)
+
+
+def _cells(path: Path) -> Iterator[str]:
+    """The cells of a table: those of the columns of text if its header names some, else all."""
+    rows = read_lines(path)
+    texts = {field for name in names() for field in find_task(name).fields}
+    places = [place for place, name in enumerate(rows[0]) if name in texts]
+    for row in rows[bool(places) :]:
+        cells = [row[place] for place in places if place < len(row)] if places else row
+        yield from filter(None, cells)
+
+
+def _questions(path: Path) -> Iterator[str]:
+    context = None
+    for question in read_questions(path):
+        yield question.text
+        if question.context != context:
+            context = question.context
+            yield context
+
+
+def _values(path: Path) -> Iterator[str]:
+    for number, line in enumerate(map('\t'.join, read_lines(path)), 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f'{path}: line {number} is not JSON ({error!s:.100})') from error
+        if not isinstance(values, Mapping):
+            raise ValueError(f'{path}: line {number} is no JSON object')
+        yield from (value for value in values.values() if isinstance(value, str))
+
+
+_READERS: Dict[str, Callable[[Path], Iterator[str]]] = {
+    '.tsv': _cells,
+    '.json': _questions,
+    '.jsonl': _values,
+}
