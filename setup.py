@@ -24,6 +24,7 @@ COMMANDS = [
     ('optbert-finetune-glue', 'finetune_glue'),
     ('optbert-finetune-squad', 'finetune_squad'),
     ('optbert-import', 'import_checkpoint'),
+    ('optbert-trim-vocabulary', 'trim_vocabulary'),
     ('optbert-export', 'export'),
     ('optbert-predict', 'predict'),
     ('optbert-serve', 'serve'),

@@ -19,6 +19,7 @@ as flags.
     make_shards        raw text → shards for pre-training           ShardRecipe     optbert-make-shards
     import_checkpoint  someone else's BERT → a model directory      ImportRecipe    optbert-import
     pretrain           shards → a model directory                   PretrainRecipe  optbert-pretrain
+    trim_vocabulary    a model directory → one with fewer tokens    TrimRecipe      optbert-trim-vocabulary
     prune              a model directory → smaller ones             PruneRecipe     optbert-prune
     verify             checks that a pruning run changed no output  VerifyRecipe    optbert-verify
     finetune_glue      a model directory → a classifier             GlueRecipe      optbert-finetune-glue
@@ -61,6 +62,7 @@ __all__ = [
     'ShardRecipe',
     'SquadRecipe',
     'TaskPruneRecipe',
+    'TrimRecipe',
     'VerifyRecipe',
     'export',
     'finetune_glue',
@@ -75,6 +77,7 @@ __all__ = [
     'select_units',
     'shrink',
     'train_gates',
+    'trim_vocabulary',
     'verify',
     'write_model',
 ]

@@ -20,6 +20,7 @@ RUNS = {
     'make_shards': ('text.make_shards', 'text.shard_recipe', 'ShardRecipe'),
     'import_checkpoint': ('importing.convert', 'importing.convert', 'ImportRecipe'),
     'pretrain': ('training.pretrain', 'training.recipe', 'PretrainRecipe'),
+    'trim_vocabulary': ('pruning.trimming', 'pruning.trimming', 'TrimRecipe'),
     'prune': ('pruning.algorithm', 'pruning.recipe', 'PruneRecipe'),
     'verify': ('deployment.verification', 'deployment.verification', 'VerifyRecipe'),
     'finetune_glue': ('finetuning.glue', 'finetuning.glue', 'GlueRecipe'),

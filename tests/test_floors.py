@@ -24,7 +24,7 @@ ROOMS = {
     'deployment': ['runs', 'architecture', 'text', 'network', 'cutting', 'tasks'],
     'analysis': ['architecture', 'text', 'network', 'cutting', 'tasks'],
     'serving': ['runs', 'architecture', 'deployment'],
-    'pruning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training'],
+    'pruning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training', 'tasks'],
     'finetuning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training', 'tasks'],
     'task_pruning': [
         'runs',

@@ -1,4 +1,6 @@
-"""Check for every round of a pruning run that the cut network and its export equal the gated network."""
+"""Check for every round of a pruning run that the cut network and its export equal the gated network.
+
+Of a network with a trimmed vocabulary, check that it equals the whole one where all tokens stayed."""
 
 import sys
 

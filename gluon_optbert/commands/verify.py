@@ -1,20 +1,41 @@
-"""Check for every round of a pruning run that the cut network and its export equal the gated network."""
+"""Check for every round of a pruning run that the cut network and its export equal the gated network.
+
+Of a network with a trimmed vocabulary, check that it equals the whole one where all tokens stayed."""
 
 import sys
 
 from .. import VerifyRecipe, verify
 from ..deployment.export import TOLERANCE
-from ..deployment.verification import stages, stages_table, table
+from ..deployment.trim_check import TOLERANCE as TRIM_TOLERANCE
+from ..deployment.trim_check import is_trimmed
+from ..deployment.verification import check_trimmed_of, stages, stages_table, table
 from ..runs.command_line import parse
 from ..runs.provenance import origin_warnings
 from .starting import command, line
+from .trim_vocabulary import described_splits
+
+
+def _verify_trimmed(recipe: VerifyRecipe) -> None:
+    checked = check_trimmed_of(recipe)
+    for name, difference in checked.differences.items():
+        print(f'{name}: largest difference {difference:.1e} of its largest value')
+    if checked.splits is not None:
+        print('\n'.join(described_splits(checked.splits)))
+    sequences = f'{checked.sequences} sequence{"s" * (checked.sequences > 1)}'
+    print(
+        f'verified: {sequences} whose tokens all stayed, within {TRIM_TOLERANCE:.0e} of the network with the '
+        'whole vocabulary'
+    )
 
 
 @command
 def main(argv=None):
-    """Verify a run directory and print the table."""
+    """Verify a run directory or a trimmed network, and print the differences."""
     example = line('optbert-verify', 'runs/pruned')
     recipe = parse(VerifyRecipe, argv, description=__doc__, example=example, positional='run')
+    if is_trimmed(recipe.run):
+        _verify_trimmed(recipe)
+        return
     rows = verify(recipe)
     print('largest difference over the largest activation, on held-out batches:\n')
     print(table(rows))

@@ -1,4 +1,6 @@
-"""The check of a pruning run: the gated network with truncated alpha, the shrunk one and its export agree."""
+"""The check of a pruning run: the gated network with truncated alpha, the shrunk one and its export agree.
+
+A network with a trimmed vocabulary is checked by `trim_check`."""
 
 from __future__ import annotations
 
@@ -32,26 +34,42 @@ from ..text.shards import Shards
 from ..text.vocabulary import vocabulary_hash
 from .directory import import_symbol
 from .export import TOLERANCE, NotEqual, export, relative_difference
+from .trim_check import TrimCheck, check_trimmed, is_trimmed
 
 SAMPLE = 'inputs.npz'  # in the directory of a run for a task: the inputs of some held-out instances
 
 
 @dataclasses.dataclass(frozen=True)
 class VerifyRecipe:
-    """A check of a pruning run."""
+    """A check of a pruning run, or of a network with a trimmed vocabulary."""
 
-    run: Path = option(f'run directory that {named("optbert-prune")} made')
+    run: Path = option(
+        f'run directory that {named("optbert-prune")} made, or model directory that '
+        f'{named("optbert-trim-vocabulary")} made'
+    )
     shards: Optional[Path] = option('shards with the held-out batches; by default those of the run', None)
     batches: int = option('number of held-out batches to compare on', 2)
     batch_size: int = option('instances in each of these batches', 8)
+    model: Optional[Path] = option(
+        'model directory with the whole vocabulary of a trimmed one; by default where it was then', None
+    )
+    text: Tuple[Path, ...] = option(
+        'text to compare a trimmed vocabulary on; by default that which it was trimmed to', (), metavar='PATH'
+    )
 
     def problems(self) -> List[str]:
-        """What is out of range."""
-        return [
+        """What is out of range, or goes with another directory."""
+        problems = [
             f'{name} must be at least 1, found {getattr(self, name)}'
             for name in ('batches', 'batch_size')
             if getattr(self, name) < 1
         ]
+        if self.run is not None:
+            trimmed = is_trimmed(self.run)
+            flags = ('shards',) if trimmed else ('model', 'text')
+            kind = 'a run directory' if trimmed else 'a model with a trimmed vocabulary'
+            problems += [f'--{name} goes with {kind}' for name in flags if getattr(self, name)]
+        return problems
 
 
 def read_alphas(path: Path) -> Dict[str, np.ndarray]:
@@ -293,14 +311,15 @@ def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
 
 
 def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
-    """Check every finished round of a run on held-out batches.
+    """Check every finished round of a run on held-out batches, or a trimmed vocabulary on text.
 
     Returns
     -------
     list of dict
-        Per round the largest relative differences: of ``h a k v f`` alone and ``all`` together between gated
-        and shrunk network, of ``export`` between the shrunk network and its export, and where heads were
-        rotated of ``rotation`` between the networks before it and after it.
+        For a trimmed vocabulary one, with the largest relative difference of every output. Else one per round
+        with the largest relative differences: of ``h a k v f`` alone and ``all`` together between gated and
+        shrunk network, of ``export`` between the shrunk network and its export, and where heads were rotated
+        of ``rotation`` between the networks before it and after it.
 
     Raises
     ------
@@ -310,6 +329,8 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         If the run directory is incomplete or was changed.
     """
     recipe = checked(recipe)
+    if is_trimmed(recipe.run):
+        return [check_trimmed_of(recipe).differences]
     rounds = _rounds(recipe)
     if not rounds:
         raise FileNotFoundError(f'{recipe.run}: no finished round to verify; it has no round-1/shrunk')
@@ -323,6 +344,13 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
             f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest activation\n{table(rows)}'
         )
     return rows
+
+
+def check_trimmed_of(recipe: VerifyRecipe) -> TrimCheck:
+    """`trim_check.check_trimmed` with the settings of a recipe."""
+    return check_trimmed(
+        recipe.run, model=recipe.model, text=recipe.text, batches=recipe.batches, batch_size=recipe.batch_size
+    )
 
 
 def table(rows: List[Dict[str, Any]]) -> str:

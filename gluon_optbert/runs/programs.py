@@ -10,6 +10,7 @@ SCRIPTS = {
     'optbert-pretrain': 'pretrain/run_pretraining.py',
     'optbert-prune': 'pretrain/run_prune.py',
     'optbert-import': 'tools/import_checkpoint.py',
+    'optbert-trim-vocabulary': 'tools/trim_vocabulary.py',
     'optbert-export': 'tools/export_model.py',
     'optbert-verify': 'tools/verify.py',
     'optbert-predict': 'tools/predict.py',

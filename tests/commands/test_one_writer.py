@@ -18,6 +18,7 @@ WRITERS = {
         input='text', vocab=shards / 'vocab.txt', output=output
     ),
     'import': lambda shards, model, output: opt.import_checkpoint(source='checkpoint', output=output),
+    'trim': lambda shards, model, output: opt.trim_vocabulary(model=model, text='text', output=output),
     'export': lambda shards, model, output: opt.export(saved_model(), output),
     'finetune': lambda shards, model, output: opt.finetune_glue(
         task='RTE', model=model, data='glue', output=output

@@ -1,0 +1,144 @@
+"""Trim the vocabulary of a network to a text: fewer rows in the embedding, the same numbers for the tokens
+that stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import List, Tuple
+
+import numpy as np
+
+from ..architecture.architecture import Architecture
+from ..architecture.cost import ParameterCost
+from ..cutting.trimming import cut_tokens
+from ..network.saved_model import SavedModel, read_model, write_model
+from ..runs.display import counting
+from ..runs.lock import locked
+from ..runs.manifest import sha256
+from ..runs.programs import named
+from ..runs.provenance import ORIGIN, commit, versions
+from ..runs.recipe import checked, option, to_dict
+from ..runs.staging import refuse_existing
+from ..tasks.texts import read_words
+from ..text.documents import list_files
+from ..text.trim_record import TRIM, TrimRecord, splits_to_dict
+from ..text.trimming import Splits, compare_splits, trimmed_vocabulary
+from ..text.vocabulary import Vocabulary, casing_of
+
+_TAKEN_ALONG = ('metrics.jsonl', ORIGIN)  # from the directory of the whole network: how it was trained
+
+
+@dataclasses.dataclass(frozen=True)
+class TrimRecipe:
+    """Which network loses which tokens."""
+
+    model: Path = option('model directory whose vocabulary is trimmed')
+    text: Tuple[Path, ...] = option(
+        'files and directories of text, separated by commas, similar to what the network will read: raw text '
+        f"in any layout of {named('optbert-make-shards')}, .tsv files such as GLUE's, SQuAD's .json, .jsonl",
+        metavar='PATH',
+    )
+    output: Path = option('model directory to write')
+    count: int = option('uses in the text that a token needs to stay', 1)
+
+    def problems(self) -> List[str]:
+        """What is out of range."""
+        return ([] if self.count >= 1 else [f'count must be at least 1, found {self.count}']) + (
+            ['text: names no file'] if self.text == () else []
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Trimmed:
+    """A network with a smaller vocabulary.
+
+    Parameters
+    ----------
+    model : SavedModel
+    before : Architecture
+        Of the whole network.
+    splits : Splits
+        How the text splits now.
+    """
+
+    model: SavedModel
+    before: Architecture
+    splits: Splits
+
+
+def trim(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
+    """A network with some of its tokens, in the order of the smaller vocabulary; all else as it was.
+
+    For tokens that stay it computes what the whole network computes.
+
+    Parameters
+    ----------
+    saved : SavedModel
+        With any head, and any widths; without gates.
+    vocabulary : Vocabulary
+        Tokens of the network, such as `trimmed_vocabulary` gives.
+
+    Raises
+    ------
+    ValueError
+        If it still has gates, a token is none of the network's, or the smaller vocabulary would be taken for
+        one of another casing.
+    """
+    if saved.alphas:
+        raise ValueError(f'the network still has its gates; fold them with {named("optbert-export")} first')
+    absent = [token for token in vocabulary.idx_to_token if token not in saved.vocabulary]
+    if absent:
+        raise ValueError(
+            f'{len(absent)} of {len(vocabulary)} tokens are not in the vocabulary of the network, such as '
+            f'{absent[0]!r}; a vocabulary can only lose tokens'
+        )
+    casing, before = casing_of(vocabulary), casing_of(saved.vocabulary)
+    if casing[0] != before[0]:
+        raise ValueError(
+            f'of the whole vocabulary, {before[1]}; of the smaller one, {casing[1]}: text would be read with '
+            'another casing, so keep a token that tells it'
+        )
+    kept = np.array([saved.vocabulary.token_to_idx[token] for token in vocabulary.idx_to_token])
+    parameters, architecture = cut_tokens(saved.parameters, saved.architecture, kept, saved.head)
+    return dataclasses.replace(saved, architecture=architecture, parameters=parameters, vocabulary=vocabulary)
+
+
+def trim_vocabulary(recipe: TrimRecipe) -> Trimmed:
+    """Trim the vocabulary of a network to a text, and write the smaller network.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, FileExistsError
+        Bad input; nothing is written.
+    """
+    recipe = checked(recipe)
+    with locked(recipe.output):
+        refuse_existing(recipe.output)
+        saved = read_model(recipe.model)
+        files = list_files(recipe.text)
+        with counting('reading text', len(files), unit='file') as count:
+            words = read_words(files, saved.vocabulary, done=count)
+        try:
+            model = trim(saved, trimmed_vocabulary(saved.vocabulary, words, count=recipe.count))
+        except ValueError as error:
+            raise ValueError(f'{recipe.model}: {error}') from error
+        splits = compare_splits(words, saved.vocabulary, model.vocabulary)
+        trimmed = Trimmed(model, saved.architecture, splits)
+        beside = {name: recipe.model / name for name in _TAKEN_ALONG}
+        extra = {name: path.read_bytes() for name, path in beside.items() if path.is_file()}
+        write_model(recipe.output, model, extra={**extra, TRIM: _record(recipe, trimmed).to_bytes()})
+    return trimmed
+
+
+def _record(recipe: TrimRecipe, trimmed: Trimmed) -> TrimRecord:
+    architectures = (trimmed.before, trimmed.model.architecture)
+    return TrimRecord(
+        to_dict(recipe),
+        sha256(recipe.model / 'model.params'),
+        tuple(one.vocab_size for one in architectures),
+        tuple(int(ParameterCost().cost(one)) for one in architectures),
+        splits_to_dict(trimmed.splits),
+        {'commit': commit(), 'versions': versions()},
+    )

@@ -1,0 +1,168 @@
+"""A network with a trimmed vocabulary computes what the whole one computes, and is written whole."""
+
+import dataclasses
+import json
+
+import mxnet as mx
+import numpy as np
+import pytest
+from helpers.networks import UNEVEN
+from helpers.tiny import contents, network, outputs_of, random_alphas, random_inputs, random_selection
+from helpers.trimmed import TEXT, TOKENS, whole_model, write_whole
+
+import gluon_optbert as opt
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.cutting.shrink import shrink
+from gluon_optbert.network.model import build
+from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.pruning.trimming import trim
+from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.text.trim_record import TRIM, read_trim_record
+from gluon_optbert.text.vocabulary import vocabulary_of
+
+LEFT = vocabulary_of([token for token in TOKENS if token not in ('[unused0]', 'dog', '##gone', 'abc')])
+EVEN = network()
+MODELS = {
+    'pre-training heads': dict(layers=EVEN.layers, h=8),
+    'factorised embedding': dict(layers=EVEN.layers, h=8, e=5),
+    'pruned, uneven': dict(layers=UNEVEN.layers, h=6),
+}
+
+
+def model_of(layers, head=None, **more):
+    return whole_model(*(dataclasses.astuple(layer) for layer in layers), head=head, **more)
+
+
+@pytest.mark.parametrize('kind', MODELS)
+def test_for_tokens_that_stay_every_output_is_that_of_the_whole_network(kind):
+    saved = model_of(**MODELS[kind])
+    kept = np.array(saved.vocabulary[LEFT.idx_to_token])
+    small = trim(saved, LEFT)
+    ids, *others = random_inputs(small.architecture)
+    before = mx.nd.array(kept[ids.asnumpy().astype(int)])
+    wanted = outputs_of(build(saved.architecture, saved.parameters), [before, *others])
+    computed = outputs_of(build(small.architecture, small.parameters), [ids, *others])
+    wanted['masked'] = wanted['masked'][..., kept]
+    for name, value in wanted.items():
+        np.testing.assert_allclose(computed[name], value, rtol=0, atol=1e-6 * np.abs(value).max())
+
+
+@pytest.mark.parametrize('kind', ['regression', 'question_answering'])
+def test_the_head_of_a_task_stays(kind):
+    saved = model_of(EVEN.layers, head=Head(kind))
+    small = trim(saved, LEFT)
+    assert small.head == saved.head and small.architecture.vocab_size == len(LEFT)
+    assert np.array_equal(small.parameters['task.weight'], saved.parameters['task.weight'])
+
+
+def test_trimming_before_pruning_equals_trimming_after_it():
+    saved = model_of(EVEN.layers)
+    alphas, selection = random_alphas(saved.architecture), random_selection(saved.architecture)
+
+    def shrunk(one):
+        parameters, architecture = shrink(one.parameters, one.architecture, alphas, selection)
+        return dataclasses.replace(one, parameters=parameters, architecture=architecture)
+
+    one, other = trim(shrunk(saved), LEFT), shrunk(trim(saved, LEFT))
+    assert one.architecture == other.architecture and set(one.parameters) == set(other.parameters)
+    assert all(np.array_equal(one.parameters[name], other.parameters[name]) for name in one.parameters)
+
+
+def test_recipe_and_progress_stay():
+    saved = model_of(EVEN.layers)
+    small = trim(saved, LEFT)
+    assert small.recipe == saved.recipe and small.progress == saved.progress and small.vocabulary == LEFT
+
+
+@pytest.mark.parametrize(
+    'tokens, said',
+    [
+        (
+            [*LEFT.idx_to_token, 'new'],
+            "1 of .* tokens are not in the vocabulary of the network, such as 'new'",
+        ),
+        (LEFT.idx_to_token[:5], 'text would be read with another casing'),
+    ],
+)
+def test_a_vocabulary_that_is_no_part_of_the_whole_is_refused(tokens, said):
+    with pytest.raises(ValueError, match=said):
+        trim(model_of(EVEN.layers), vocabulary_of(tokens))
+
+
+def test_gates_are_refused():
+    saved = model_of(EVEN.layers)
+    with pytest.raises(ValueError, match='still has its gates; fold them with'):
+        trim(dataclasses.replace(saved, alphas=random_alphas(saved.architecture)), LEFT)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a model directory and a file of text."""
+    write_whole(tmp_path / 'whole')
+    return tmp_path
+
+
+def trimmed_in(place, **more):
+    fields = dict(model=place / 'whole', text=(place / 'text.txt',), output=place / 'trimmed')
+    return opt.trim_vocabulary(**{**fields, **more})
+
+
+def test_the_directory_has_the_tokens_of_the_text_and_says_where_it_comes_from(place):
+    trimmed = trimmed_in(place)
+    saved, whole = read_model(place / 'trimmed'), read_model(place / 'whole')
+    gone = set(whole.vocabulary.idx_to_token) - set(saved.vocabulary.idx_to_token)
+    assert gone == {'[unused0]', 'abc', '##cat', '##gone'}
+    assert saved.architecture == trimmed.model.architecture and saved.vocabulary == trimmed.model.vocabulary
+    assert (saved.recipe, saved.progress) == (whole.recipe, whole.progress)
+    record = read_trim_record(place / 'trimmed')
+    assert record.model == place / 'whole' and record.text == (place / 'text.txt',)
+    assert record.model_sha256 == sha256(place / 'whole' / 'model.params')
+    assert list(record.tokens) == [len(TOKENS), len(TOKENS) - 4]
+    assert record.parameters[0] - record.parameters[1] == 4 * saved.architecture.h
+    assert record.splits['share'] == 0 and record.splits['words'] == len(TEXT.replace('.', ' .').split())
+    names = {path.name for path in (place / 'trimmed').iterdir()}
+    assert {'metrics.jsonl', 'origin.json', TRIM} <= names and 'other.txt' not in names
+
+
+def test_fewer_uses_than_the_count_are_not_enough(place):
+    trimmed = trimmed_in(place, count=2)
+    assert 'dog' not in trimmed.model.vocabulary and 'cat' in trimmed.model.vocabulary
+    examples = {one.word: one.after for one in trimmed.splits.examples}
+    assert examples['dogs'] == ('d', '##o', '##g', '##s') and 0 < trimmed.splits.share < 0.2
+
+
+@pytest.mark.parametrize(
+    'more, said',
+    [
+        ({'text': ('nowhere',)}, 'nowhere: no such file or directory of text'),
+        ({'text': ()}, 'text: names no file'),
+        ({'count': 0}, 'count must be at least 1, found 0'),
+        ({'model': 'nowhere'}, 'nowhere: no such directory'),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_is_written(place, more, said):
+    before = contents(place)
+    with pytest.raises((ValueError, FileNotFoundError), match=said):
+        trimmed_in(place, **more)
+    assert contents(place) == before
+
+
+def test_an_output_that_exists_is_refused(place):
+    (place / 'trimmed').mkdir()
+    with pytest.raises(FileExistsError, match='nothing is overwritten'):
+        trimmed_in(place)
+
+
+def test_gates_are_refused_with_the_name_of_the_directory(place):
+    saved = model_of(EVEN.layers)
+    write_model(place / 'gated', dataclasses.replace(saved, alphas=random_alphas(saved.architecture)))
+    with pytest.raises(ValueError, match='gated: the network still has its gates'):
+        trimmed_in(place, model=place / 'gated')
+    assert not (place / 'trimmed').exists()
+
+
+def test_what_is_no_record_is_refused_by_name(tmp_path):
+    for content in ('', '[]', '{}', json.dumps({'format': 'x', 'version': 1})):
+        (tmp_path / TRIM).write_text(content)
+        with pytest.raises(ValueError, match='trim.json: not the record of a trimmed vocabulary'):
+            read_trim_record(tmp_path)
