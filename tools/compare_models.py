@@ -23,8 +23,10 @@ from gluon_optbert.analysis.probing import ProbeResult, ProbeTask, probe, senten
 from gluon_optbert.analysis.sample import Sample, network_of, random_network, read_sample
 from gluon_optbert.analysis.similarity import Similarity, compare
 from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.network.model import OptBERTModel
 from gluon_optbert.network.saved_model import SavedModel, read_model
+from gluon_optbert.pruning.trimming import trim
 from gluon_optbert.reporting.figures import MARKERS, OKABE_ITO, STYLE, drawn, labels_of, plain
 from gluon_optbert.reporting.page import Chapter, Html, joined, page, picture, table, tag, values
 from gluon_optbert.runs.command_line import command, parse
@@ -33,7 +35,6 @@ from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, save, to_dict
 from gluon_optbert.runs.scores import NOTE, score_text
 from gluon_optbert.runs.staging import new_directory, refuse_existing
-from gluon_optbert.text.vocabulary import vocabulary_hash
 
 EXAMPLE = (
     'python tools/compare_models.py models/small runs/pruned/round-4/model --data shards --output comparison'
@@ -46,7 +47,8 @@ class CompareRecipe:
     """What is compared, and on what."""
 
     models: Tuple[Path, ...] = option(
-        'two model directories; give one twice to compare its layers with each other'
+        'two model directories; give one twice to compare its layers with each other. If one has a part of '
+        "the other's vocabulary, both read the text in the tokens of this part"
     )
     data: Path = option(
         'a directory of shards, whose held-out instances have [MASK] tokens; a text file with one sequence '
@@ -420,6 +422,28 @@ def write(comparison: Comparison, models: Sequence[SavedModel], recipe: CompareR
         (staged / 'report.html').write_bytes(content.encode('utf-8'))
 
 
+def sharing(models: Sequence[SavedModel], paths: Sequence[Path]) -> List[SavedModel]:
+    """The models with the smallest of their vocabularies, so that they read the same tokens.
+
+    Raises
+    ------
+    ValueError
+        If it is not a part of the others.
+    """
+    smallest = min((model.vocabulary for model in models), key=len)
+    shared = []
+    for model in models:
+        try:
+            same = model.vocabulary == smallest
+            shared.append(model if same else trim(without_gates(model), smallest))
+        except ValueError as error:
+            raise ValueError(
+                f'{" and ".join(map(str, paths))} have different vocabularies ({error}); compare networks of '
+                'the same, or of a vocabulary and a part of it'
+            ) from error
+    return shared
+
+
 @command
 def main(argv=None):
     """Read, measure, write, and say how alike the last layers are."""
@@ -432,15 +456,11 @@ def main(argv=None):
         else [*labels_of(paths[:1]), *(f'{name} again' for name in labels_of(paths[:1]))]
     )
     models = [read_model(path) for path in recipe.models]
-    if len({vocabulary_hash(model.vocabulary) for model in models}) > 1:
-        raise ValueError(
-            f'{recipe.models[0]} and {recipe.models[1]} have different vocabularies; compare networks of the '
-            f'same'
-        )
+    reading = sharing(models, recipe.models)
     longest = min(model.architecture.max_length for model in models)
     sample = read_sample(
         recipe.data,
-        models[0].vocabulary,
+        reading[0].vocabulary,
         limit=recipe.instances,
         length=min(recipe.length, longest),
         task=recipe.task,
@@ -451,7 +471,7 @@ def main(argv=None):
             f'{recipe.data}: sequences of up to {sample.features.lengths.max()} tokens, the models take '
             f'{longest}'
         )
-    comparison = measure(recipe, models, labels, sample)
+    comparison = measure(recipe, reading, labels, sample)
     write(comparison, models, recipe)
     for name, similarity in comparison.similarities.items():
         print(

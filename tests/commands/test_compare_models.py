@@ -1,6 +1,7 @@
 """tools/compare_models.py: its pictures, numbers and page say what was measured."""
 
 import csv
+import dataclasses
 import json
 
 import compare_models as tool
@@ -8,9 +9,11 @@ import numpy as np
 import pytest
 from helpers.commands import call
 from helpers.pages import check_page
-from helpers.tiny import network, write_saved_model
+from helpers.tiny import network, saved_model, write_saved_model
 
+from gluon_optbert.network.saved_model import write_model
 from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.text.vocabulary import vocabulary_of
 
 UNDIVIDED = network((2, 4, 4, 16), (1, 2, 6, 0), (2, 4, 4, 5), h=6)
 
@@ -152,3 +155,15 @@ def test_networks_of_fewer_positions_take_no_longer_shards(
         str(tmp_path / 'comparison'),
     ]
     assert tool.main(words) == 2 and 'the models take 8' in capsys.readouterr().err
+
+
+def test_networks_whose_vocabularies_have_no_part_in_common_are_refused(
+    tmp_path, model_directory, task, capsys
+):
+    saved = saved_model()
+    tokens = [*saved.vocabulary.idx_to_token[:-1], 'other']
+    write_model(tmp_path / 'other', dataclasses.replace(saved, vocabulary=vocabulary_of(tokens)))
+    words = [str(model_directory), str(tmp_path / 'other'), '--data', str(task)]
+    assert tool.main([*words, '--output', str(tmp_path / 'comparison')]) == 2
+    said = capsys.readouterr().err
+    assert 'have different vocabularies' in said and 'or of a vocabulary and a part of it' in said

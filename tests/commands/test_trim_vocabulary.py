@@ -1,0 +1,123 @@
+"""tools/trim_vocabulary.py: what it says, and that every command takes what it writes."""
+
+import json
+
+import pytest
+from helpers.commands import call
+from helpers.finetuned import write_glue
+from helpers.tiny import contents, write_shards
+from helpers.trimmed import TOKENS, write_whole
+
+from gluon_optbert.network.saved_model import read_model
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a model directory and a file of text."""
+    write_whole(tmp_path / 'whole', max_length=32)
+    return tmp_path
+
+
+def trim(place, *words):
+    named = ('--model', place / 'whole', '--text', place / 'text.txt', '--output', place / 'trimmed')
+    return call('tools/trim_vocabulary.py', *named, *words)
+
+
+def test_it_says_what_went_and_how_the_text_splits(place):
+    done = trim(place, '--count', 2)
+    assert done.returncode == 0, done.stderr
+    left = len(read_model(place / 'trimmed').vocabulary)
+    for line in (
+        f'tokens: {len(TOKENS)} before, {left} left (',
+        'text: 21 words, ',
+        '  dogs (1): dog ##s -> d ##o ##g ##s\n',
+        'unknown words: 0 before, 0 now\n',
+        'next: python tools/verify.py ',
+        f'--vocab {place / "trimmed" / "vocab.txt"} ',
+    ):
+        assert line in done.stdout
+    done = call('tools/verify.py', place / 'trimmed', '--text', place / 'text.txt')
+    assert done.returncode == 0, done.stderr
+    assert 'encoded: largest difference ' in done.stdout and '  dogs (1): dog ##s -> ' in done.stdout
+    assert 'verified: 1 sequence whose tokens all stayed, within 1e-06 of the network' in done.stdout
+
+
+@pytest.mark.parametrize(
+    'words, said',
+    [
+        (['--count', 0], 'count must be at least 1'),
+        (['--text', 'nowhere'], 'nowhere: no such file or directory of text'),
+        (['--model', 'nowhere'], 'nowhere: no such directory'),
+        (['--texts', 'x'], 'unknown flag --texts, did you mean --text?'),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(place, words, said):
+    before = contents(place)
+    done = trim(place, *words)
+    assert done.returncode == 2 and done.stderr.count('error:') == 1 and said in done.stderr
+    assert contents(place) == before
+
+
+@pytest.mark.parametrize('words', [['--model', 'x'], ['--text', 'x']])
+def test_flags_of_a_trimmed_vocabulary_go_with_no_run(pruned_run, words):
+    done = call('tools/verify.py', pruned_run[0], *words)
+    assert done.returncode == 2 and f'{words[0]} goes with a model with a trimmed' in done.stderr
+
+
+def test_shards_go_with_a_run_and_not_with_a_trimmed_vocabulary(place):
+    assert trim(place).returncode == 0
+    done = call('tools/verify.py', place / 'trimmed', '--shards', 'shards')
+    assert done.returncode == 2 and '--shards goes with a run directory' in done.stderr
+
+
+def test_shards_of_the_whole_vocabulary_are_refused_with_the_way_out(place):
+    assert trim(place).returncode == 0
+    write_shards(place / 'shards')
+    words = ('--model', place / 'trimmed', '--shards', place / 'shards', '--output', place / 'out')
+    done = call('pretrain/run_pretraining.py', *words, '--steps', 1)
+    assert done.returncode == 2 and 'make shards with the --vocab of the model' in done.stderr
+
+
+def succeed(*words):
+    done = call(*words)
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_every_command_takes_a_trimmed_network(place):
+    assert trim(place, '--count', 2).returncode == 0
+    model, short = place / 'trimmed', ('--batch-size', 4, '--evaluation-limit', 4)
+    vocab, shards = model / 'vocab.txt', place / 'shards'
+    sizes = ('--max-seq-length', 16, '--held-out', 0.5)
+    succeed(
+        'pretrain/make_shards.py', '--input', place / 'text.txt', '--vocab', vocab, '--output', shards, *sizes
+    )
+    learning = ('--model', model, '--shards', shards, *short)
+    succeed('pretrain/run_pretraining.py', *learning, '--steps', 2, '--output', place / 'trained')
+    steps = ('--alpha-steps', 2, '--recovery-steps', 2, '--rounds', 1, '--target', 0.8)
+    succeed('pretrain/run_prune.py', *learning, *steps, '--output', place / 'pruned')
+    assert 'verified: 1 round' in succeed('tools/verify.py', place / 'pruned')
+    tuning = ('--task', 'SST-2', '--data', write_glue(place / 'glue'), '--epochs', 1, '--max-length', 16)
+    start = place / 'pruned' / 'round-1' / 'model'
+    succeed('finetune/run_glue.py', *tuning, '--model', start, '--output', place / 'tuned')
+    (seed,) = place.glob('tuned/seed-*')
+    succeed('tools/export_model.py', seed, '--output', place / 'deploy', '--onnx')
+    said = succeed('tools/predict.py', place / 'deploy', '--input', place / 'glue' / 'SST-2' / 'test.tsv')
+    assert len([json.loads(line) for line in said.splitlines() if line[0] == '{']) == 7
+    for form in ('transformers', 'onnx', 'sentence-transformers'):
+        source = model if form == 'sentence-transformers' else seed
+        succeed('tools/export_model.py', source, '--output', place / form, '--format', form)
+    data = ('--data', shards, '--probes', 'false', '--output', place / 'compared')
+    said = succeed('tools/compare_models.py', place / 'whole', model, *data)
+    assert 'CKA of whole with trimmed: 1.000 behind the last layers, 1.000 behind' in said
+    succeed(
+        'tools/report.py',
+        place / 'pruned',
+        place / 'tuned',
+        model,
+        '--output',
+        place / 'report.html',
+        '--time',
+        'false',
+    )
