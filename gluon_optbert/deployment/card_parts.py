@@ -9,7 +9,7 @@ from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import ParameterCost, count_flops
 from ..runs.markdown import markdown_table
 from ..runs.scores import NOTE, exceeds, score_text
-from .story import Finetuning, Pruning
+from .story import Finetuning, Pruning, Trimming
 
 _BAR = 10  # characters of the longest bar
 _EIGHTHS = ' ▏▎▍▌▋▊▉█'
@@ -141,6 +141,11 @@ def pruning_lines(pruning: Pruning) -> List[str]:
         name = f'round {one.number}' if one.number else 'before'
         lines.append(f'  {name}: {millions(one.parameters)} parameters ({one.parameters / first:.0%}){loss}')
     return [lines[0] + ''.join(f'\n  - {line.strip()}' for line in lines[1:])]
+
+
+def trimming_line(trimming: Trimming) -> str:
+    """How many tokens a vocabulary lost."""
+    return f'The vocabulary was trimmed to a text: {trimming.after:,} of {trimming.before:,} tokens are left.'
 
 
 def _is_word(value: Any) -> bool:

@@ -24,6 +24,7 @@ from .card_parts import (
     plain,
     pruning_lines,
     size_table,
+    trimming_line,
     widths_picture,
 )
 from .card_usage import Usage, pipeline_tag, used
@@ -129,7 +130,8 @@ def _front_matter(facts: CardFacts) -> str:
 def _model_index(facts: CardFacts) -> List[Dict[str, Any]]:
     """The scores as hubs read them; nothing if the export is another network than the one scored."""
     tuned = facts.story.finetuning
-    if tuned is None or not facts.head.task or facts.precision != 'float32':
+    trimmed = facts.story.trimming is not None and facts.story.trimming.last
+    if tuned is None or not facts.head.task or facts.precision != 'float32' or trimmed:
         return []
     metrics = [
         {'type': metric, 'name': metric, 'value': round(score, 4)}
@@ -216,9 +218,14 @@ def _made(facts: CardFacts) -> str:
         lines.append(f'Pre-trained for {story.pretrained_steps:,} steps, as far as its directory says.')
     if story.pruning is not None:
         lines += pruning_lines(story.pruning)
+    trimmed = [trimming_line(story.trimming)] if story.trimming else []
+    if trimmed and not story.trimming.last:
+        lines += trimmed
     if story.finetuning is not None:
         task = f' on {plain(facts.head.task)}' if facts.head.task else ''
         lines.append(f'Fine-tuned{task}{commit_words(story.finetuning.commit)}.')
+    if trimmed and story.trimming.last:
+        lines += [f'{trimmed[0]} Scores and losses are those before that.']
     versions = facts.origin.get('versions') or {}
     listed = ', '.join(f'{name} {version}' for name, version in versions.items())
     with_versions = f' with {listed}' if listed else ''
@@ -233,6 +240,10 @@ def _limits(facts: CardFacts) -> str:
         + (', or read in windows.' if facts.head.kind == 'question_answering' else '.'),
         'Text is lower-cased, and accents are removed.' if facts.lower_case else 'Capitals are kept.',
     ]
+    if facts.story.trimming:
+        lines.append(
+            'Its vocabulary is that of one kind of text. In other text, more words split into pieces.'
+        )
     if 'pooler' in facts.untrained:
         lines.append(
             'The pooler is random, for the checkpoint had none: take the encoded tokens, not its output.'

@@ -12,6 +12,7 @@ from ..runs.manifest import sha256
 from ..runs.progress import HeldOut, Progress
 from ..runs.provenance import ORIGIN
 from ..runs.recipe import load_yaml
+from ..text.trim_record import TRIM
 
 _LARGEST = 1 << 26  # bytes of a file that is read here
 _FINETUNING = 'gluon_optbert fine-tuning'  # the format of result.json
@@ -78,6 +79,22 @@ class Pruning:
 
 
 @dataclasses.dataclass(frozen=True)
+class Trimming:
+    """How many tokens a vocabulary had before it was trimmed, and has now.
+
+    Parameters
+    ----------
+    before, after : int
+    last : bool
+        Whether nothing was trained after it, so that scores and losses are those of the whole vocabulary.
+    """
+
+    before: int
+    after: int
+    last: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Story:
     """What is known of a network's training.
 
@@ -91,6 +108,8 @@ class Story:
         The last evaluation of pre-training.
     checkpoint : str
         The name of the imported checkpoint, if the network is one, or was fine-tuned from one at once.
+    trimming : Trimming, optional
+        Of the vocabulary, after pruning or before fine-tuning.
     """
 
     finetuning: Optional[Finetuning] = None
@@ -98,6 +117,7 @@ class Story:
     pretrained_steps: int = 0
     held_out: Optional[HeldOut] = None
     checkpoint: str = ''
+    trimming: Optional[Trimming] = None
 
 
 def story_of(saved: Any, directory: Optional[Path] = None) -> Story:
@@ -106,7 +126,8 @@ def story_of(saved: Any, directory: Optional[Path] = None) -> Story:
     What stands beside its directory is taken only if it belongs to the model: the result of fine-tuning if
     it names the directory's seed, a pruning run if one of its rounds has the architecture. From fine-tuning,
     the story goes on with the network that it started from, if its parameters still have the checksum that
-    the result states. What cannot be read is left out.
+    the result states; from a trimmed vocabulary likewise with the network that had the whole one. What cannot
+    be read is left out.
 
     Parameters
     ----------
@@ -117,17 +138,22 @@ def story_of(saved: Any, directory: Optional[Path] = None) -> Story:
     progress: Progress = saved.progress
     scores = _numbers(progress.more.get('scores'))
     finetuning = Finetuning(scores) if scores else None
-    start = directory
-    if directory is not None and finetuning is not None:
-        result = _result_of(directory, progress)
+    start, tokens = _untrimmed(directory, saved.architecture.vocab_size)
+    last = tokens > saved.architecture.vocab_size
+    if start is not None and finetuning is not None:
+        result = _result_of(start, progress)
         finetuning = _finetuning(scores, result)
-        start = _start_of(result)
+        start, tokens = _untrimmed(_start_of(result), tokens)
+    trimmed = tokens > saved.architecture.vocab_size
     return Story(
         finetuning=finetuning,
-        pruning=None if start is None else _pruning_of(start, saved.architecture),
+        pruning=None
+        if start is None
+        else _pruning_of(start, dataclasses.replace(saved.architecture, vocab_size=tokens)),
         pretrained_steps=0 if finetuning else progress.trained_steps,
         held_out=None if finetuning else progress.held_out,
         checkpoint=_checkpoint(saved.recipe) or _checkpoint_of(start),
+        trimming=Trimming(tokens, saved.architecture.vocab_size, last) if trimmed else None,
     )
 
 
@@ -187,14 +213,32 @@ def _finetuning(scores: Mapping[str, float], result: Mapping[str, Any]) -> Finet
 
 def _start_of(result: Mapping[str, Any]) -> Optional[Path]:
     """The model directory that a fine-tuning run started from, if it still holds that network."""
-    path = _mapping(result.get('recipe')).get('model')
+    return _unchanged(_mapping(result.get('recipe')).get('model'), result.get('model_sha256'))
+
+
+def _unchanged(path: Any, checksum: Any) -> Optional[Path]:
+    """A model directory that a file names, if its parameters still have the checksum that the file states."""
     if not isinstance(path, str):
         return None
     try:
-        same = sha256(Path(path) / 'model.params') == result.get('model_sha256')
+        same = sha256(Path(path) / 'model.params') == checksum
     except (OSError, ValueError):
         return None
     return Path(path) if same else None
+
+
+def _untrimmed(directory: Optional[Path], tokens: int) -> Tuple[Optional[Path], int]:
+    """The directory of the network with the whole vocabulary, if it is still there, and the number of its
+    tokens; the directory itself, with `tokens`, if nothing was trimmed.
+    """
+    record = _mapping(_read(directory / TRIM)) if directory is not None else {}
+    counts = record.get('tokens')
+    if not (
+        isinstance(counts, list) and [type(count) for count in counts] == [int, int] and counts[0] > tokens
+    ):
+        return directory, tokens
+    whole = _unchanged(_mapping(record.get('recipe')).get('model'), record.get('model_sha256'))
+    return _untrimmed(whole, counts[0])  # it may have been trimmed before
 
 
 def _pruning_of(directory: Path, architecture: Architecture) -> Optional[Pruning]:

@@ -22,7 +22,7 @@ from gluon_optbert.deployment.description import read_description
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.model_card import LIBRARIES, CardFacts, model_card, write_card
 from gluon_optbert.deployment.onnx_export import run_onnx
-from gluon_optbert.deployment.story import Finetuning, Pruning, PruningRound, Story
+from gluon_optbert.deployment.story import Finetuning, Pruning, PruningRound, Story, Trimming
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.progress import Progress
@@ -99,6 +99,21 @@ def test_scores_in_float32_are_not_said_of_a_network_in_int8():
     card = model_card(facts_of(precision='int8', measured=measured, story=story))
     assert 'model-index' not in front_matter(card) and 'int8' in front_matter(card)['tags']
     assert 'scored 0.7000' in card and 'on 9 texts, the label is that of float32 for 90.0%' in card
+
+
+@pytest.mark.parametrize('last', [False, True])
+def test_a_trimmed_vocabulary_is_said_and_scores_of_the_whole_one_are_not_this_network_s(last):
+    story = Story(
+        finetuning=Finetuning({'dev/accuracy': 80.0}), trimming=Trimming(30522, 14750, last), checkpoint='x'
+    )
+    card = model_card(facts_of(story=story))
+    assert ('model-index' in front_matter(card)) is not last
+    made = card.split('## How it was made')[1]
+    assert 'The vocabulary was trimmed to a text: 14,750 of 30,522 tokens are left.' in made
+    assert ('Scores and losses are those before that.' in made) is last
+    assert (made.index('trimmed') > made.index('Fine-tuned')) is last
+    assert 'In other text, more words split into pieces.' in made
+    assert 'vocabulary' not in model_card(facts_of()).split('## How it was made')[1]
 
 
 def test_sizes_stand_beside_those_before_pruning():

@@ -4,14 +4,18 @@ import dataclasses
 import json
 
 import pytest
-from helpers.tiny import network, saved_model, write_saved_model
+from helpers.tiny import network, saved_model, vocabulary, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deployment.story import PruningRound, Story, story_of
+from gluon_optbert.deployment.story import PruningRound, Story, Trimming, story_of
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+from gluon_optbert.pruning.trimming import trim
 from gluon_optbert.runs.manifest import sha256
 from gluon_optbert.runs.progress import Progress
+from gluon_optbert.text.trim_record import TRIM
+from gluon_optbert.text.vocabulary import vocabulary_of
 
+LEFT = vocabulary_of(vocabulary().idx_to_token[:-3])
 SCORES = {'dev/accuracy': 78.5, 'dev/f1': 80.0}
 
 
@@ -116,6 +120,60 @@ def test_a_round_with_other_widths_is_another_network(tmp_path, pruned_run):
     write_saved_model(directory, architecture=network((1, 2, 3, 4)))
     (tmp_path / 'run' / 'rounds.json').write_bytes((pruned_run[0] / 'rounds.json').read_bytes())
     assert story_of(read_model(directory), directory).pruning is None
+
+
+def write_trimmed(directory, source, left=LEFT, **changes):
+    """The network of a directory with fewer tokens, as tools/trim_vocabulary.py leaves it."""
+    whole = read_model(source)
+    record = {
+        'recipe': {'model': str(source)},
+        'model_sha256': sha256(source / 'model.params'),
+        'tokens': [len(whole.vocabulary), len(left)],
+        **changes,
+    }
+    write_model(directory, trim(whole, left), extra={TRIM: json.dumps(record).encode()})
+    return directory
+
+
+def test_a_network_that_was_trimmed_last_knows_its_seeds_and_rounds(tmp_path, tuned):
+    story = story_of(trim(read_model(tuned), LEFT), write_trimmed(tmp_path / 'trimmed', tuned))
+    assert story.finetuning.seeds == 2 and len(story.pruning.rounds) == 3
+    assert story.trimming == Trimming(32, 29, last=True)
+
+
+def test_a_network_that_was_trimmed_before_fine_tuning_knows_its_rounds(tmp_path, pruned_run):
+    start = write_trimmed(tmp_path / 'trimmed', pruned_run[0] / 'round-2' / 'model')
+    (tmp_path / 'run').mkdir()
+    write_model(tmp_path / 'run' / 'seed-2', tuned_model(read_model(start)))
+    write_result(tmp_path / 'run', start)
+    story = story_of(read_model(tmp_path / 'run' / 'seed-2'), tmp_path / 'run' / 'seed-2')
+    assert story.finetuning.seeds == 2 and len(story.pruning.rounds) == 3
+    assert story.trimming == Trimming(32, 29, last=False)
+
+
+def test_a_network_that_was_trimmed_twice_knows_the_first_vocabulary(tmp_path, pruned_run):
+    first = write_trimmed(tmp_path / 'first', pruned_run[0] / 'round-1' / 'model')
+    fewer = vocabulary_of(LEFT.idx_to_token[:-5])
+    second = write_trimmed(tmp_path / 'second', first, fewer)
+    story = story_of(read_model(second), second)
+    assert story.trimming == Trimming(32, 24, last=True) and len(story.pruning.rounds) == 2
+
+
+@pytest.mark.parametrize(
+    'changes, trimming',
+    [
+        ({'model_sha256': 'another'}, Trimming(32, 29, last=True)),
+        ({'recipe': {'model': 'nowhere'}}, Trimming(32, 29, last=True)),
+        ({'recipe': 7}, Trimming(32, 29, last=True)),
+        ({'tokens': [5, 28]}, None),
+        ({'tokens': ['a']}, None),
+        ({'tokens': None}, None),
+    ],
+)
+def test_of_a_whole_network_that_is_not_there_nothing_more_is_known(tmp_path, pruned_run, changes, trimming):
+    directory = write_trimmed(tmp_path / 'trimmed', pruned_run[0] / 'round-2' / 'model', **changes)
+    story = story_of(read_model(directory), directory)
+    assert story.pruning is None and story.trimming == trimming
 
 
 def test_a_network_that_was_fine_tuned_from_an_import_knows_its_checkpoint(tmp_path):
