@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import List, Tuple
+from typing import Any, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -86,8 +86,7 @@ def trim(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
         If it still has gates, a token is none of the network's, or the smaller vocabulary would be taken for
         one of another casing.
     """
-    if saved.alphas:
-        raise ValueError(f'the network still has its gates; fold them with {named("optbert-export")} first')
+    _refuse_gates(saved, 'the network')
     absent = [token for token in vocabulary.idx_to_token if token not in saved.vocabulary]
     if absent:
         raise ValueError(
@@ -105,6 +104,35 @@ def trim(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
     return dataclasses.replace(saved, architecture=architecture, parameters=parameters, vocabulary=vocabulary)
 
 
+def _refuse_gates(saved: SavedModel, name: object) -> None:
+    if saved.alphas:
+        raise ValueError(f'{name} still has its gates; fold them with {named("optbert-export")} first')
+
+
+def trim_to_text(saved: SavedModel, text: Sequence[Path], *, count: int = 1) -> Trimmed:
+    """A network with the tokens that some files and directories of text need.
+
+    Parameters
+    ----------
+    saved : SavedModel
+        As for `trim`.
+    text : sequence of Path
+        See `tasks.texts.read_texts`.
+    count : int
+        Uses that a token needs to stay; see `trimmed_vocabulary`.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If a file cannot be read, there is no text, or as `trim`.
+    """
+    files = list_files(text)
+    with counting('reading text', len(files), unit='file') as done:
+        words = read_words(files, saved.vocabulary, done=done)
+    model = trim(saved, trimmed_vocabulary(saved.vocabulary, words, count=count))
+    return Trimmed(model, saved.architecture, compare_splits(words, saved.vocabulary, model.vocabulary))
+
+
 def trim_vocabulary(recipe: TrimRecipe) -> Trimmed:
     """Trim the vocabulary of a network to a text, and write the smaller network.
 
@@ -117,26 +145,30 @@ def trim_vocabulary(recipe: TrimRecipe) -> Trimmed:
     with locked(recipe.output):
         refuse_existing(recipe.output)
         saved = read_model(recipe.model)
-        files = list_files(recipe.text)
-        with counting('reading text', len(files), unit='file') as count:
-            words = read_words(files, saved.vocabulary, done=count)
-        try:
-            model = trim(saved, trimmed_vocabulary(saved.vocabulary, words, count=recipe.count))
-        except ValueError as error:
-            raise ValueError(f'{recipe.model}: {error}') from error
-        splits = compare_splits(words, saved.vocabulary, model.vocabulary)
-        trimmed = Trimmed(model, saved.architecture, splits)
+        _refuse_gates(saved, recipe.model)
+        trimmed = trim_to_text(saved, recipe.text, count=recipe.count)
         beside = {name: recipe.model / name for name in _TAKEN_ALONG}
         extra = {name: path.read_bytes() for name, path in beside.items() if path.is_file()}
-        write_model(recipe.output, model, extra={**extra, TRIM: _record(recipe, trimmed).to_bytes()})
+        extra[TRIM] = record_of(trimmed, to_dict(recipe), recipe.model).to_bytes()
+        write_model(recipe.output, trimmed.model, extra=extra)
     return trimmed
 
 
-def _record(recipe: TrimRecipe, trimmed: Trimmed) -> TrimRecord:
+def record_of(trimmed: Trimmed, recipe: Mapping[str, Any], model: Path) -> TrimRecord:
+    """What ``trim.json`` says of a trimmed network.
+
+    Parameters
+    ----------
+    trimmed : Trimmed
+    recipe : mapping
+        With ``model`` and ``text``, at least.
+    model : Path
+        The directory of the whole network.
+    """
     architectures = (trimmed.before, trimmed.model.architecture)
     return TrimRecord(
-        to_dict(recipe),
-        sha256(recipe.model / 'model.params'),
+        recipe,
+        sha256(model / 'model.params'),
         tuple(one.vocab_size for one in architectures),
         tuple(int(ParameterCost().cost(one)) for one in architectures),
         splits_to_dict(trimmed.splits),

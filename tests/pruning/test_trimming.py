@@ -156,7 +156,7 @@ def test_an_output_that_exists_is_refused(place):
 def test_gates_are_refused_with_the_name_of_the_directory(place):
     saved = model_of(EVEN.layers)
     write_model(place / 'gated', dataclasses.replace(saved, alphas=random_alphas(saved.architecture)))
-    with pytest.raises(ValueError, match='gated: the network still has its gates'):
+    with pytest.raises(ValueError, match='gated still has its gates; fold them with'):
         trimmed_in(place, model=place / 'gated')
     assert not (place / 'trimmed').exists()
 
