@@ -8,6 +8,7 @@ from typing import List, Optional, Sequence
 
 from .. import TrimRecipe, trim_vocabulary
 from ..architecture.cost import ParameterCost
+from ..architecture.heads import PRETRAINING
 from ..pruning.trimming import Trimmed
 from ..runs.command_line import parse
 from ..text.trimming import Splits, SplitWord
@@ -22,7 +23,7 @@ def described_splits(splits: Splits) -> List[str]:
     """How the words of a text split now, for people."""
     lines = [
         f'text: {splits.words:,} words, {splits.tokens:,} tokens; {splits.tokens_gone:,} of these '
-        f'({splits.share:.2%}) have no row any more and split, so there are {splits.tokens_after:,} now'
+        f'({splits.share:.2%}) are gone and split, so there are {splits.tokens_after:,} tokens now'
     ]
     if splits.examples:
         lines += ['the most frequent words that split anew:', *map(_shown, splits.examples)]
@@ -52,11 +53,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     recipe = parse(
         TrimRecipe, argv, description=__doc__, example=line('optbert-trim-vocabulary', *words), positional=''
     )
-    for sentence in described(trim_vocabulary(recipe)):
-        print(sentence)
-    making = line(
-        'optbert-make-shards',
-        *('--input', 'TEXT_DIR', '--vocab', recipe.output / 'vocab.txt', '--output', 'SHARDS'),
-    )
-    print(f'wrote {recipe.output}; shards of the whole vocabulary do not fit it, make them anew: {making}')
+    trimmed = trim_vocabulary(recipe)
+    print('\n'.join(described(trimmed)))
+    print(f'wrote {recipe.output}')
+    if trimmed.model.head == PRETRAINING:
+        making = ['--input', 'TEXT_DIR', '--vocab', recipe.output / 'vocab.txt', '--output', 'SHARDS']
+        anew = line('optbert-make-shards', *making)
+        print(f'shards of the whole vocabulary do not fit it; to train it, make them anew: {anew}')
     print(f'next: {line("optbert-verify", recipe.output)}')

@@ -73,8 +73,10 @@ def read_trim_record(directory: Path) -> TrimRecord:
         values = json.loads(path.read_text(encoding='utf-8'))
         if (values.pop('format'), values.pop('version')) != (FORMAT, VERSION):
             raise ValueError('another format or version')
-        record = TrimRecord(**values)
-        assert isinstance(record.model_sha256, str) and record.model and record.text
-    except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RecursionError) as error:
+        pairs = {name: tuple(map(int, values[name])) for name in ('tokens', 'parameters')}
+        record = TrimRecord(**{**values, **pairs})
+        if not (record.model and record.text and isinstance(record.model_sha256, str)):
+            raise ValueError('without model, text or checksum')
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f'{path}: not the record of a trimmed vocabulary ({error!s:.100})') from error
     return record

@@ -17,7 +17,7 @@ from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.trimming import trim
 from gluon_optbert.runs.manifest import sha256
-from gluon_optbert.text.trim_record import TRIM, read_trim_record
+from gluon_optbert.text.trim_record import FORMAT, TRIM, VERSION, read_trim_record
 from gluon_optbert.text.vocabulary import vocabulary_of
 
 LEFT = vocabulary_of([token for token in TOKENS if token not in ('[unused0]', 'dog', '##gone', 'abc')])
@@ -117,7 +117,7 @@ def test_the_directory_has_the_tokens_of_the_text_and_says_where_it_comes_from(p
     record = read_trim_record(place / 'trimmed')
     assert record.model == place / 'whole' and record.text == (place / 'text.txt',)
     assert record.model_sha256 == sha256(place / 'whole' / 'model.params')
-    assert list(record.tokens) == [len(TOKENS), len(TOKENS) - 4]
+    assert record.tokens == (len(TOKENS), len(TOKENS) - 4)
     assert record.parameters[0] - record.parameters[1] == 4 * saved.architecture.h
     assert record.splits['share'] == 0 and record.splits['words'] == len(TEXT.replace('.', ' .').split())
     names = {path.name for path in (place / 'trimmed').iterdir()}
@@ -162,7 +162,21 @@ def test_gates_are_refused_with_the_name_of_the_directory(place):
 
 
 def test_what_is_no_record_is_refused_by_name(tmp_path):
-    for content in ('', '[]', '{}', json.dumps({'format': 'x', 'version': 1})):
+    whole = {
+        'format': FORMAT,
+        'version': VERSION,
+        'recipe': {'model': 'm', 'text': ['t']},
+        'model_sha256': '0',
+        'tokens': [3, 2],
+        'parameters': [30, 20],
+        'splits': {},
+        'origin': {},
+    }
+    (tmp_path / TRIM).write_text(json.dumps(whole))
+    assert read_trim_record(tmp_path).parameters == (30, 20)
+    spoilt = ({'recipe': {}}, {'recipe': {'model': 3, 'text': []}}, {'tokens': 5}, {'model_sha256': None})
+    records = [json.dumps({**whole, **change}) for change in spoilt]
+    for content in ('', '[]', '{}', json.dumps({'format': 'x', 'version': 1}), *records):
         (tmp_path / TRIM).write_text(content)
         with pytest.raises(ValueError, match='trim.json: not the record of a trimmed vocabulary'):
             read_trim_record(tmp_path)
