@@ -70,7 +70,11 @@ def _cells(path: Path) -> Iterator[str]:
 
 def _questions(path: Path) -> Iterator[str]:
     context = None
-    for question in read_questions(path):
+    try:
+        questions = read_questions(path)
+    except ValueError as error:
+        raise ValueError(f'{error}; take it out, or make it JSON lines, .jsonl') from error
+    for question in questions:
         yield question.text
         if question.context != context:
             context = question.context
