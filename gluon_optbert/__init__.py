@@ -21,7 +21,7 @@ as flags.
     pretrain           shards → a model directory                   PretrainRecipe  optbert-pretrain
     trim_vocabulary    a model directory → one with fewer tokens    TrimRecipe      optbert-trim-vocabulary
     prune              a model directory → smaller ones             PruneRecipe     optbert-prune
-    verify             checks that a pruning run changed no output  VerifyRecipe    optbert-verify
+    verify             checks that a cut changed no output          VerifyRecipe    optbert-verify
     finetune_glue      a model directory → a classifier             GlueRecipe      optbert-finetune-glue
     finetune_squad     a model directory → a reader of texts        SquadRecipe     optbert-finetune-squad
     prune_task         a fine-tuned model → smaller ones            TaskPruneRecipe optbert-prune-task
