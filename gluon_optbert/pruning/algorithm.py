@@ -40,7 +40,7 @@ from .latency import check_predictions, time_rounds, times_section
 from .one_round import run_round
 from .pretraining_goal import PretrainingGoal
 from .recipe import PruneRecipe, PruningRecipe, unreachable
-from .report import Round, read_gates, readable, summary
+from .report import Round, read_gates, readable, summary, vocabulary_section
 
 INPUTS_KEPT = 64  # held-out instances of a task, for verify
 
@@ -51,17 +51,17 @@ def _open(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> Goa
     directory = RunDirectory(recipe)
     if directory.state is State.BEGUN:
         return goal_type(recipe, read_model(recipe.output / 'round-0' / 'model'), workers)
-    start = goal_type.read(recipe)
-    problem = unreachable(recipe, start.architecture)
+    start, beside = goal_type.read(recipe)
+    goal = goal_type(recipe, start, workers)
+    problem = unreachable(recipe, start.architecture, goal.whole)
     if problem:
         raise ValueError(problem)
-    goal = goal_type(recipe, start, workers)
     goal.round_steps()
 
     def write(staged: Path) -> None:
         (staged / 'metrics.jsonl').write_text('', encoding='utf-8')
         (staged / 'round-0').mkdir()
-        write_model(staged / 'round-0' / 'model', start)
+        write_model(staged / 'round-0' / 'model', start, extra=beside)
         inputs = goal.sample_inputs(INPUTS_KEPT)
         if inputs is not None:
             np.savez(staged / 'inputs.npz', **inputs)
@@ -70,8 +70,9 @@ def _open(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> Goa
     return goal
 
 
-def _report(recipe: PruningRecipe, cost: CostModel, rows: List[Round]) -> None:
+def _report(goal: Goal, cost: CostModel, rows: List[Round]) -> None:
     """Leave rounds.json and pruning.md, and with the objective latency what this machine takes."""
+    recipe = goal.recipe
     write_file(
         recipe.output / 'rounds.json', (json.dumps([row.to_dict() for row in rows], indent=1) + '\n').encode()
     )
@@ -81,7 +82,8 @@ def _report(recipe: PruningRecipe, cost: CostModel, rows: List[Round]) -> None:
         latency = check_predictions(cost, networks)
         write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
     gates = read_gates(recipe.output, len(rows) - 1)
-    further = embeddings_section(recipe.output, len(rows) - 1)
+    further = vocabulary_section(goal.start, goal.whole)
+    further += embeddings_section(recipe.output, len(rows) - 1)
     if recipe.timed:
         times = time_rounds([row.architecture for row in rows], recipe.length)
         write_file(recipe.output / 'times.json', (json.dumps(times, indent=1) + '\n').encode())
@@ -130,7 +132,7 @@ def _prune(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> Li
         workers,
         goal,
         cost,
-        cost.cost(current.architecture),
+        cost.cost(goal.whole),
         goal.round_steps(),
         Reporter(recipe.output / 'metrics.jsonl', workers),
     )
@@ -146,6 +148,6 @@ def _prune(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> Li
                 shutil.rmtree(directory / states, ignore_errors=True)
     rows = summary(recipe.output)
     if workers.first:
-        _report(recipe, cost, rows)
+        _report(goal, cost, rows)
     workers.barrier('finished')
     return rows

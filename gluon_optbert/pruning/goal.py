@@ -4,20 +4,24 @@ Algorithm 1 is the same for every goal. Pre-training is `pretraining_goal.Pretra
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
 import numpy as np
 from mxnet import gluon
 
+from ..architecture.architecture import Architecture
 from ..architecture.parameters import PARTS, parameter_table
 from ..network.model import OptBERTModel, build, named_parameters
 from ..network.saved_model import SavedModel
 from ..runs.progress import Measured
 from ..runs.recipe import to_dict
+from ..text.vocabulary import Vocabulary
 from ..training.distillation import Match
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
 from .recipe import PruningRecipe
+from .trimming import trim
 
 
 class Goal:
@@ -49,9 +53,21 @@ class Goal:
         self.recipe, self.start, self.workers = recipe, start, workers
 
     @staticmethod
-    def read(recipe: Any) -> SavedModel:
-        """The network that a recipe prunes; ValueError or FileNotFoundError if it cannot be pruned."""
+    def read(recipe: Any) -> Tuple[SavedModel, Dict[str, bytes]]:
+        """The network that a recipe prunes, trimmed if the recipe wants that, and files to leave beside it.
+
+        Raises
+        ------
+        ValueError, FileNotFoundError
+            If it cannot be pruned.
+        """
         raise NotImplementedError
+
+    @property
+    def whole(self) -> Architecture:
+        """What the shares of the recipe count from: the network before its vocabulary was trimmed."""
+        tokens = self.start.progress.whole_vocabulary or self.start.architecture.vocab_size
+        return dataclasses.replace(self.start.architecture, vocab_size=tokens)
 
     def round_steps(self) -> Tuple[int, int]:
         """Steps of a round's gate training, or the most of them, and of recovery."""
@@ -122,3 +138,15 @@ def below_heads(model: OptBERTModel) -> Dict[str, gluon.Parameter]:
     """The parameters that the states of a network with the heads of pre-training depend on."""
     table = parameter_table(model.architecture)
     return {name: one for name, one in named_parameters(model).items() if table[name].part not in PARTS}
+
+
+def trimmed_start(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
+    """A network with some of its tokens that remembers how many it had; ValueError as `trim`."""
+    small = trim(saved, vocabulary)
+    progress = saved.progress.updated(whole_vocabulary=len(saved.vocabulary))
+    return dataclasses.replace(small, progress=progress)
+
+
+def fitting_teacher(teacher: SavedModel, start: SavedModel) -> SavedModel:
+    """A teacher with the tokens of a network that was trimmed; as it is if that was not."""
+    return teacher if start.progress.whole_vocabulary is None else trim(teacher, start.vocabulary)

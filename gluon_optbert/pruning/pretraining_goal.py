@@ -13,13 +13,14 @@ from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import HeldOut
 from ..text.batches import Batch, evaluation_batches, stream
+from ..text.shards import Shards
 from ..training.distillation import OF_STATES, Distillation, Match, StateMatching, Teacher, check_teacher
 from ..training.distributed import Workers
 from ..training.mlm_nsp import Pretraining, evaluate
 from ..training.objective import Phase
 from ..training.recipe import open_shards
 from .embeddings import INSTANCES, embed
-from .goal import Goal, below_heads
+from .goal import Goal, below_heads, fitting_teacher, trimmed_start
 from .recipe import PruneRecipe, read_start
 
 
@@ -34,7 +35,7 @@ class PretrainingGoal(Goal):
         self._heads = start.progress.untrained is None
         self._teaching = start if recipe.teacher == 'parent' else None
         if recipe.teacher not in (None, 'parent'):
-            self._teaching = read_model(Path(recipe.teacher))
+            self._teaching = fitting_teacher(read_model(Path(recipe.teacher)), start)
             weights = recipe.teaching()
             check_teacher(
                 self._teaching,
@@ -45,8 +46,11 @@ class PretrainingGoal(Goal):
             )
 
     @staticmethod
-    def read(recipe: PruneRecipe) -> SavedModel:
-        return read_start(recipe.model, heads=recipe.need_heads)
+    def read(recipe: PruneRecipe) -> Tuple[SavedModel, Dict[str, bytes]]:
+        start = read_start(recipe.model, heads=recipe.need_heads)
+        if recipe.trim:
+            start = trimmed_start(start, Shards.open(recipe.shards, split='train').vocabulary())
+        return start, {}
 
     def round_steps(self) -> Tuple[int, int]:
         return self.recipe.round_steps(self.start)

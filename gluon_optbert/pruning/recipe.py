@@ -229,6 +229,11 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
     recovery_steps: Optional[int] = option(
         'steps of recovery in a round; by default 1/20 of the pre-training steps', None
     )
+    trim: bool = option(
+        'before the first round, cut the vocabulary down to that of the shards; the target counts from the '
+        'whole network',
+        False,
+    )
 
     def _out_of_range(self) -> List[str]:
         problems = super()._out_of_range()
@@ -289,8 +294,13 @@ def read_start(directory: Path, *, heads: bool = True) -> SavedModel:
     return start
 
 
-def unreachable(recipe: PruningRecipe, architecture: Architecture) -> Optional[str]:
-    """Why a run cannot come down to the share that it is to leave of a network; None if it can."""
+def unreachable(
+    recipe: PruningRecipe, architecture: Architecture, whole: Optional[Architecture] = None
+) -> Optional[str]:
+    """Why a run cannot come down to the share that it is to leave of a network; None if it can.
+
+    The share is one of `whole`, if that differs from the network that is cut.
+    """
     cost, empty = recipe.cost(), recipe.drop_blocks or recipe.method == 'blocks'
     least = {
         key: int(key[0] != 'f' or not empty)
@@ -302,7 +312,7 @@ def unreachable(recipe: PruningRecipe, architecture: Architecture) -> Optional[s
         if recipe.method != 'layers'
         else dataclasses.replace(architecture, layers=architecture.layers[:1])
     )
-    reachable, wanted = cost.cost(smallest) / cost.cost(architecture), recipe.shares()[-1]
+    reachable, wanted = cost.cost(smallest) / cost.cost(whole or architecture), recipe.shares()[-1]
     if reachable <= wanted:
         return None
     how, left = (

@@ -258,6 +258,19 @@ def noise(record: Mapping[str, Any]) -> List[str]:
     ]
 
 
+def vocabulary_section(start: SavedModel, whole: Architecture) -> List[str]:
+    """What was trimmed before the first round, as paragraphs of Markdown; nothing if nothing was."""
+    if whole == start.architecture:
+        return []
+    before, after = (ParameterCost().cost(one) for one in (whole, start.architecture))
+    return [
+        '## Vocabulary',
+        f'Before the first round, {start.architecture.vocab_size:,} of {whole.vocab_size:,} tokens stayed. '
+        f'The network had {before / 1e6:.3f} M parameters before and {after / 1e6:.3f} M after it. '
+        'The target counts from the network before.',
+    ]
+
+
 def gates_section(records: Sequence[Mapping[str, Any]]) -> List[str]:
     """What the gates came to, as paragraphs of Markdown; nothing without records."""
     if not records:

@@ -193,6 +193,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     'best_step': _whole,
     'kept_step': _whole,
     'epochs': lambda epochs: tuple(Epoch.from_dict(epoch) for epoch in epochs),
+    'whole_vocabulary': _whole,
     'round': _whole,
     'before': measured_of,
     'after_cut': measured_of,
@@ -234,6 +235,8 @@ class Progress:
         Of recovery: the step that the network is of, where it is not the last one.
     epochs : tuple of Epoch
         Those of fine-tuning that are done.
+    whole_vocabulary : int
+        Of a network that a pruning run began by trimming: the tokens before.
     round : int
         Of pruning.
     before, after_cut, after_reconstruction : HeldOut or TaskScores
@@ -266,6 +269,7 @@ class Progress:
     best_step: Optional[int] = None
     kept_step: Optional[int] = None
     epochs: Optional[Tuple[Epoch, ...]] = None
+    whole_vocabulary: Optional[int] = None
     round: Optional[int] = None
     before: Optional[Measured] = None
     after_cut: Optional[Measured] = None

@@ -21,10 +21,12 @@ from ..network.model import OptBERTModel
 from ..network.running import TOKEN_INPUTS
 from ..network.saved_model import SavedModel, read_model
 from ..pruning.embeddings import INSTANCES, embed
-from ..pruning.goal import Goal, below_heads
+from ..pruning.goal import Goal, below_heads, fitting_teacher, trimmed_start
+from ..pruning.trimming import record_of, trim_to_text
 from ..runs.progress import TaskScores
 from ..runs.recipe import fill, to_dict
 from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch
+from ..text.trim_record import TRIM
 from ..training.distillation import OF_STATES, Match, Teacher, Weights, check_teacher
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
@@ -85,14 +87,14 @@ class TaskGoal(Goal):
         self._teaching = _read_teacher(recipe, start)
 
     @staticmethod
-    def read(recipe: TaskPruneRecipe) -> SavedModel:
+    def read(recipe: TaskPruneRecipe) -> Tuple[SavedModel, Dict[str, bytes]]:
         saved = without_gates(read_model(recipe.model))
         if saved.head == PRETRAINING:
             raise ValueError(
                 f'{recipe.model} has no head of a task; fine-tune it first, or, to keep the embeddings of '
                 f'sentences, give --task {SENTENCES}'
             )
-        return saved
+        return _trimmed(saved, recipe)
 
     def _prepared(self) -> Exercise:
         if isinstance(self._reading, SquadRecipe):
@@ -173,13 +175,13 @@ class SentenceGoal(Goal):
         self._teaching = _read_teacher(recipe, start)
 
     @staticmethod
-    def read(recipe: TaskPruneRecipe) -> SavedModel:
+    def read(recipe: TaskPruneRecipe) -> Tuple[SavedModel, Dict[str, bytes]]:
         saved = without_gates(read_model(recipe.model))
         if saved.head != PRETRAINING:
             raise ValueError(
                 f'{recipe.model} has the head of {saved.head.task or saved.head.kind}; leave --task out'
             )
-        return saved
+        return _trimmed(saved, recipe)
 
     def round_steps(self) -> Tuple[int, int]:
         gates, steps = self.recipe.gate_steps(), self.recipe.steps
@@ -245,11 +247,21 @@ def goal_of(recipe: TaskPruneRecipe) -> Type[Goal]:
     return SentenceGoal if recipe.task == SENTENCES else TaskGoal
 
 
+def _trimmed(saved: SavedModel, recipe: TaskPruneRecipe) -> Tuple[SavedModel, Dict[str, bytes]]:
+    """The network as the run begins with it, and what is said of its vocabulary."""
+    if not recipe.trim:
+        return saved, {}
+    trimmed = trim_to_text(saved, recipe.trim, count=recipe.trim_count)
+    settings = {'model': str(recipe.model), 'text': list(map(str, recipe.trim)), 'count': recipe.trim_count}
+    record = record_of(trimmed, settings, recipe.model)
+    return trimmed_start(saved, trimmed.model.vocabulary), {TRIM: record.to_bytes()}
+
+
 def _read_teacher(recipe: TaskPruneRecipe, start: SavedModel) -> Optional[SavedModel]:
     """The network that is learnt from; ValueError if it cannot teach."""
     if recipe.taught in (None, 'parent'):
         return start if recipe.taught else None
-    teacher = read_model(Path(recipe.taught))
+    teacher = fitting_teacher(read_model(Path(recipe.taught)), start)
     weights = recipe.teaching()
     check_teacher(teacher, start, states=weights.states > 0, heads=False, source=recipe.taught)
     if teacher.head != start.head:

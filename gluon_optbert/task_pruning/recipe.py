@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, List, Literal, Optional, Union
+from typing import Any, List, Literal, Optional, Tuple, Union
 
 from ..pruning.methods import METHODS
 from ..pruning.recipe import PruningRecipe
@@ -64,6 +64,12 @@ class TaskPruneRecipe(PruningRecipe):
         'network before it if no step is better; this makes the score on that set optimistic',
         False,
     )
+    trim: Tuple[Path, ...] = option(
+        'before the first round, cut the vocabulary down to the tokens that these files and directories of '
+        'text need; with --objective parameters the target counts from the whole network',
+        (),
+    )
+    trim_count: int = option('uses in that text that a token needs to stay', 1)
     time: bool = option('whether to time the networks of all rounds at the end', True)
     seed: int = option('random seed of data order and dropout', 1)
     batch_size: int = option('instances in a batch, over all workers', 32)
@@ -91,6 +97,8 @@ class TaskPruneRecipe(PruningRecipe):
             value = getattr(self, name)
             if value is not None and value < 0:
                 problems.append(f'{name} must not be negative, found {value}')
+        if self.trim_count < 1:
+            problems.append(f'trim_count must be at least 1, found {self.trim_count}')
         if self.task == SENTENCES and self.data is None:
             problems.append('the task sentences needs --data')
         if self.task == SENTENCES and self.taught is None:

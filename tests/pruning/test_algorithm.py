@@ -1,5 +1,6 @@
 """Pruning runs: the documented files, the exactness of every round, and what each method does."""
 
+import dataclasses
 import json
 import os
 import re
@@ -14,11 +15,12 @@ from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.cutting.selection import select_units, truncate
 from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.network.model import build
-from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.pruning.report import Round, summary
 from gluon_optbert.runs.recipe import fill
+from gluon_optbert.text.vocabulary import vocabulary_of
 
 ROUND = {'alphas.npz', 'gates.json', 'selection.json', 'shrunk', 'model'}
 
@@ -256,3 +258,29 @@ def test_random_method_draws_from_the_seed_and_trains_no_gates(shards_directory,
     )
     assert one == again != other
     assert results(tmp_path / 'one') == results(tmp_path / 'again')
+
+
+def test_trimming_to_the_shards_counts_in_the_target(shards_directory, model_directory, tmp_path):
+    """The network knows four tokens more than the shards; its teacher loses them, too."""
+    small = read_model(model_directory)
+    words = ['aa', 'bb', 'cc', 'dd']
+    parameters = dict(small.parameters)
+    for name in ('word_embed.0.weight', 'decoder.3.bias'):
+        parameters[name] = np.concatenate([parameters[name], parameters[name][: len(words)]])
+    larger = dataclasses.replace(
+        small,
+        vocabulary=vocabulary_of([*small.vocabulary.idx_to_token, *words]),
+        architecture=dataclasses.replace(small.architecture, vocab_size=len(small.vocabulary) + len(words)),
+        parameters=parameters,
+    )
+    write_model(tmp_path / 'larger', larger)
+    more = {'teacher': str(tmp_path / 'larger'), 'rounds': 1, 'target': 0.8}
+    with pytest.raises(ValueError, match='vocabular'):
+        prune(recipe_for(shards_directory, tmp_path / 'larger', tmp_path / 'run', **more))
+    rows = prune(recipe_for(shards_directory, tmp_path / 'larger', tmp_path / 'run', trim=True, **more))
+    size = ParameterCost().cost(larger.architecture)
+    assert rows[0].parameters == ParameterCost().cost(small.architecture)
+    assert 0.8 * size - 50 < rows[1].parameters <= 0.8 * size
+    start = read_model(tmp_path / 'run' / 'round-0' / 'model')
+    assert all(np.array_equal(start.parameters[name], small.parameters[name]) for name in small.parameters)
+    assert '32 of 36 tokens' in (tmp_path / 'run' / 'pruning.md').read_text()

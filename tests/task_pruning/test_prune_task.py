@@ -11,9 +11,9 @@ from helpers.finetuned import recipe_for as finetuning_recipe
 from helpers.finetuned import sentences, squad_recipe, write_glue, write_questions
 from helpers.jobs import EXACT, horovodrun, needs_horovod
 from helpers.pruned import results
-from helpers.tiny import run
+from helpers.tiny import contents, run
 
-from gluon_optbert.architecture.cost import FlopsCost
+from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.deployment.verification import VerifyRecipe, stages, verify
 from gluon_optbert.finetuning.glue import finetune_glue
 from gluon_optbert.finetuning.squad import finetune_squad
@@ -25,6 +25,8 @@ from gluon_optbert.runs.progress import TaskScores
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.task_pruning.prune_task import prune_task
 from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
+from gluon_optbert.text.trim_record import read_trim_record
+from gluon_optbert.text.vocabulary import vocabulary_of
 
 
 @pytest.fixture(scope='module')
@@ -211,6 +213,46 @@ def test_another_network_of_the_task_may_teach(place, models, runs, tmp_path):
     )
     prune_task(recipe)
     assert '"scores"' in (tmp_path / 'run' / 'metrics.jsonl').read_text()
+
+
+def test_a_budget_of_parameters_counts_the_trimmed_vocabulary(place, models, tmp_path):
+    """The letters z and Z of the vocabulary stay as all single characters do, so a longer token is added."""
+    whole = read_model(models['SST-2'])
+    words = [f'{token}{token}' for token in 'abcdefghij']
+    larger = dataclasses.replace(
+        whole,
+        vocabulary=vocabulary_of([*whole.vocabulary.idx_to_token, *words]),
+        architecture=dataclasses.replace(whole.architecture, vocab_size=len(whole.vocabulary) + len(words)),
+        parameters={
+            name: np.concatenate([value, value[-len(words) :]]) if name == 'word_embed.0.weight' else value
+            for name, value in whole.parameters.items()
+        },
+    )
+    write_model(tmp_path / 'larger', larger)
+    (tmp_path / 'text.txt').write_text('aa a b c\naa bb d\n')
+    more = {
+        'rounds': 1,
+        'objective': 'parameters',
+        'target': 0.8,
+        'steps': 2,
+        'trim': str(tmp_path / 'text.txt'),
+    }
+    recipe = recipe_for(place, {'SST-2': tmp_path / 'larger'}, 'SST-2', tmp_path / 'run', **more)
+    rows = prune_task(recipe)
+    size = ParameterCost().cost(larger.architecture)
+    start = read_model(tmp_path / 'run' / 'round-0' / 'model')
+    assert len(start.vocabulary) == len(whole.vocabulary) + 2 and (
+        start.vocabulary['bb'] > start.vocabulary['aa']
+    )
+    assert rows[0].parameters == ParameterCost().cost(start.architecture) < size
+    assert 0.8 * size - 50 < rows[1].parameters <= 0.8 * size
+    assert read_trim_record(tmp_path / 'run' / 'round-0' / 'model').tokens == (42, 34)
+    assert '34 of 42 tokens stayed' in (tmp_path / 'run' / 'pruning.md').read_text()
+    assert verify(VerifyRecipe(run=tmp_path / 'run'))
+    before = contents(tmp_path / 'run')
+    shutil.rmtree(tmp_path / 'larger')
+    assert prune_task(dataclasses.replace(recipe, resume=True))[1].parameters == rows[1].parameters
+    assert contents(tmp_path / 'run') == before
 
 
 def test_without_a_teacher_the_labels_alone_are_learnt(place, models, tmp_path):
