@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Collection, Dict, List, Mapping, Optional, Sequence
 
@@ -12,11 +13,13 @@ from gluonnlp.optimizer import BERTAdam
 from mxnet import gluon
 
 from ..runs.failures import RunFailed
+from .blocks import adam_step, forget_vanished, host_view, in_blocks, on_host
 from .distributed import Workers
 
 OF_WEIGHTS = ('bertadam', 'adamw', 'lamb')
 OPTIMIZERS = (*OF_WEIGHTS, 'adam', 'sgd')
 _PIECE = 2**19  # elements whose squares one inner product adds up in float32
+_TIDIED = 64  # steps between two times that vanished moments are set to zero
 
 
 class TrainingDiverged(RunFailed):
@@ -84,9 +87,36 @@ def _sum_of_squares(arrays: Sequence[mx.nd.NDArray]) -> float:
     return float(mx.nd.concat(*products, dim=0).asnumpy().astype(np.float64).sum())
 
 
-@mx.optimizer.register
-class AdamW(BERTAdam):
-    """GluonNLP's BERTAdam with the moments' bias corrected (Loshchilov and Hutter, 2019, algorithm 2).
+class BlockAdam(BERTAdam):
+    """GluonNLP's BERTAdam, to the last bit; on the CPU it takes its steps with `adam_step`."""
+
+    def _update_impl(
+        self,
+        indices: Sequence[int],
+        weight: Sequence[mx.nd.NDArray],
+        grad: Sequence[mx.nd.NDArray],
+        state: Sequence[Sequence[mx.nd.NDArray]],
+        multi_precision: bool = False,
+    ) -> None:
+        if multi_precision or not on_host([*weight, *grad]):
+            super()._update_impl(indices, weight, grad, state, multi_precision)
+            return
+        self._update_count(indices)
+        step = functools.partial(
+            adam_step, rescale=self.rescale_grad, beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon
+        )
+        steps = [
+            functools.partial(step, rate=rate, decay=decay)
+            for rate, decay in zip(self._get_lrs(indices), self._get_wds(indices))
+        ]
+        mx.nd.waitall()
+        in_blocks(
+            [(one, tuple(map(host_view, arrays))) for one, *arrays in zip(steps, weight, grad, *zip(*state))]
+        )
+
+
+class AdamW(BlockAdam):
+    """BERTAdam with the moments' bias corrected (Loshchilov and Hutter, 2019, algorithm 2).
 
     The correction of step t, sqrt(1 - beta2^t) / (1 - beta1^t), multiplies the learning rate. Weight decay is
     divided by it, so that it stays learning rate times decay. Epsilon is added to the uncorrected root.
@@ -103,6 +133,9 @@ class AdamW(BERTAdam):
     def _get_wds(self, indices: Sequence[int]) -> List[float]:
         decays = super()._get_wds(indices)
         return [decay / self._correction(index) for decay, index in zip(decays, indices)]
+
+
+_OWN = {'bertadam': BlockAdam, 'adamw': AdamW}  # the others are MXNet's
 
 
 class Optimizer:
@@ -142,8 +175,9 @@ class Optimizer:
         self.parameters = dict(parameters)
         for key, parameter in self.parameters.items():
             parameter.wd_mult = 1.0 if key in decayed else 0.0
+        maker = _OWN.get(name) or functools.partial(mx.optimizer.create, name)
         self._trainer = gluon.Trainer(
-            list(self.parameters.values()), name, {'wd': weight_decay}, kvstore=None, update_on_kvstore=False
+            list(self.parameters.values()), maker(wd=weight_decay), kvstore=None, update_on_kvstore=False
         )
         self._clip_norm, self._workers, self.scale = clip_norm, workers, scale
         self._compression = compression
@@ -184,7 +218,15 @@ class Optimizer:
         self._trainer.set_learning_rate(learning_rate)
         excess = norm / self._clip_norm if self._clip_norm else 1.0
         self._trainer.update(max(1.0, excess))  # which divides the gradients by it as it reads them
+        if self._trainer._optimizer.num_update % _TIDIED == 0:
+            self._tidy()
         return norm
+
+    def _tidy(self) -> None:
+        """Set vanished moments to zero, on the CPU; a GPU multiplies subnormal numbers as fast as others."""
+        moments = [array for array in self.state().values() if on_host([array])]
+        mx.nd.waitall()
+        in_blocks([(forget_vanished, (host_view(array),)) for array in moments])
 
     def check(self, step: int) -> None:
         """Raise TrainingDiverged if a parameter is not finite after a step, or so large that its square is
