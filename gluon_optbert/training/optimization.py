@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Collection, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -116,11 +116,20 @@ class BlockAdam(BERTAdam):
 
 
 class AdamW(BlockAdam):
-    """BERTAdam with the moments' bias corrected (Loshchilov and Hutter, 2019, algorithm 2).
+    """BERTAdam with the moments' bias corrected, as in PyTorch (Loshchilov and Hutter, 2019, algorithm 2).
 
     The correction of step t, sqrt(1 - beta2^t) / (1 - beta1^t), multiplies the learning rate. Weight decay is
-    divided by it, so that it stays learning rate times decay. Epsilon is added to the uncorrected root.
+    divided by it, so that it stays learning rate times decay. Epsilon is added to the corrected root: it is
+    multiplied by sqrt(1 - beta2^t), for the root that the step takes is not corrected.
     """
+
+    def _update_impl(self, indices: Sequence[int], *arrays: Any, **more: Any) -> None:
+        before = self._index_update_count.get(indices[0], self.begin_num_update)  # the same of all parameters
+        stated, self.epsilon = self.epsilon, self.epsilon * math.sqrt(1 - self.beta2 ** (before + 1))
+        try:
+            super()._update_impl(indices, *arrays, **more)
+        finally:
+            self.epsilon = stated
 
     def _correction(self, index: int) -> float:
         step = self._index_update_count[index]

@@ -8,6 +8,7 @@ import pytest
 from helpers.trained import Interrupted, Run, acting, assert_same_bits, interrupt
 from mxnet import autograd, gluon
 
+from gluon_optbert.training import optimization
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import LossScale, Optimizer, Schedule, TrainingDiverged
@@ -56,9 +57,13 @@ def test_gradient_norm_is_exact_over_millions_of_elements():
     assert norm == pytest.approx(wanted, rel=1e-5)
 
 
-def test_adamw_corrects_the_bias_of_its_moments_and_not_the_decay():
-    generator = np.random.RandomState(1)
-    weight = generator.standard_normal(5)
+@pytest.mark.parametrize('on_host', [True, False])
+def test_adamw_takes_the_steps_of_pytorchs(monkeypatch, on_host):
+    """By its formula, in float64; gradients as small as epsilon, so that epsilon counts."""
+    if not on_host:
+        monkeypatch.setattr(optimization, 'on_host', lambda arrays: False)
+    random = np.random.RandomState(1)
+    weight = random.standard_normal(5)
     parameter = gluon.Parameter('weight', shape=(5,))
     parameter.initialize()
     parameter.set_data(mx.nd.array(weight))
@@ -67,16 +72,28 @@ def test_adamw_corrects_the_bias_of_its_moments_and_not_the_decay():
     )
     first, second = np.zeros(5), np.zeros(5)
     for step in range(1, 6):
-        gradient = generator.standard_normal(5)
+        gradient = random.standard_normal(5) * 1e-6
         with autograd.record():
             loss = (parameter.data() * mx.nd.array(gradient)).sum()
         loss.backward()
         optimizer.update(0.01, step=step)
         first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
-        direction = first / (1 - 0.9**step) / np.sqrt(second / (1 - 0.999**step))
+        direction = first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.999**step)) + 1e-6)
         weight = weight - 0.01 * (direction + 0.1 * weight)
-    # epsilon, 1e-6, is added to the root before its correction
-    np.testing.assert_allclose(parameter.data().asnumpy(), weight, atol=1e-5)
+    np.testing.assert_allclose(parameter.data().asnumpy(), weight, rtol=2e-6)  # of float32, over five steps
+
+
+def test_an_infinite_norm_to_clip_at_clips_nothing():
+    steps = []
+    for clip_norm in (None, float('inf')):
+        parameter = gluon.Parameter('weight', shape=(3,))
+        parameter.initialize(mx.init.One())
+        with autograd.record():
+            loss = (parameter.data() * 1e3).sum()
+        loss.backward()
+        Optimizer({'weight': parameter}, 'sgd', clip_norm=clip_norm, workers=Workers()).update(0.1, step=1)
+        steps.append(parameter.data().asnumpy().tolist())
+    assert steps[0] == steps[1] == [-99.0] * 3
 
 
 def test_weight_decay_spares_biases_and_layer_norms(shards, tmp_path):
