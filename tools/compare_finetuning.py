@@ -3,10 +3,11 @@ other.
 
 Both have the same tokens, learning rates, weight decay, clipping, rate of dropout and threads
 (OMP_NUM_THREADS; by default the physical cores), and are scored by the same code. New heads and dropout are
-drawn on each side, and the optimizers are its own: GluonNLP's BERTAdam, which does not correct the bias of
-its moments, and AdamW. PyTorch is in float32; --precision is of this side. With --peer-batches same both have
-the same batches with the same padding; with shuffled, Transformers has them as its own examples make them: in
-random order, padded to the longest of each batch, where this package puts instances of like lengths together.
+drawn on each side. Transformers has its own optimizer, AdamW. With --optimizer adamw this side has the same;
+GluonNLP's BERTAdam does not correct the bias of its moments. PyTorch is in float32; --precision is of this
+side. With --peer-batches same both have the same batches with the same padding; with shuffled, Transformers
+has them as its own examples make them: in random order, padded to the longest of each batch, where this
+package puts instances of like lengths together, unless --batching random is given.
 The batches of held-out sets are the same in either case. The sides take turns at going first. PyTorch stays
 in an environment of its own:
 
@@ -80,7 +81,9 @@ _AS_THERE = (
     'seeds',
     'epochs',
     'batch_size',
+    'batching',
     'evaluation_tokens',
+    'optimizer',
     'learning_rate',
     'warmup',
     'weight_decay',
@@ -256,7 +259,12 @@ def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, np.nd
         _shuffled(exercise.train, recipe, seed)
         if recipe.peer_batches == 'shuffled'
         else _layout(
-            itertools.islice(training_batches(exercise.train, batch_size=recipe.batch_size, seed=seed), steps)
+            itertools.islice(
+                training_batches(
+                    exercise.train, batch_size=recipe.batch_size, seed=seed, batching=recipe.batching
+                ),
+                steps,
+            )
         )
     )
     parts = {'train': _part(exercise.train, layout)}

@@ -122,6 +122,7 @@ class FineTuning(Objective):
             start=start,
             rank=self.workers.rank,
             workers=self.workers.size,
+            batching=self._recipe.batching,
         )
 
     def loss_sums(self, batch: TaskBatch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import List, Optional, Tuple
 
 from ..runs.recipe import checked, option
+from ..tasks.features import BATCHINGS
 from ..training.recipe import WeightRecipe
 
 RESULT = 'result.json'  # in the output
@@ -28,6 +29,12 @@ class FineTuneRecipe(WeightRecipe):
     )
     epochs: int = option('passes over the training set', 3)
     batch_size: int = option('instances in a batch, over all workers', 32)
+    batching: str = option(
+        'what the instances of a training batch have in common: lengths, so that there is little padding, or '
+        'nothing, as they come at random',
+        'lengths',
+        choices=BATCHINGS,
+    )
     evaluation_tokens: int = option('tokens in an evaluation batch, padding included', 8192)
     learning_rate: float = option('peak learning rate', 3e-5)
     warmup: float = option('share of the steps in which the learning rate rises to its peak', 0.1)

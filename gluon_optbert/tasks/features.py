@@ -1,8 +1,9 @@
 """Tokenised instances of a task, and their batches.
 
-An epoch permutes the instances and cuts them into pools. Each pool is sorted by length and cut into batches,
-and the batches are shuffled. The instances of a batch therefore have similar lengths and little padding. The
-order does not depend on the number of ranks: rank r of N takes every N-th row of a batch."""
+An epoch permutes the instances. Random batches are cut from that. For batches of similar lengths, which have
+little padding, the instances are cut into pools, each pool is sorted by length and cut into batches, and the
+batches are shuffled. The order does not depend on the number of ranks: rank r of N takes every N-th row of a
+batch."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from ..text.vocabulary import Vocabulary, make_tokenizer
 from .length_buckets import length_buckets
 
 LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that there are few shapes
+BATCHINGS = ('lengths', 'random')
 _POOL = 64  # batches of a pool
 
 
@@ -142,7 +144,14 @@ def steps_per_epoch(features: Features, batch_size: int) -> int:
 
 
 def training_batches(
-    features: Features, *, batch_size: int, seed: int, start: int = 0, rank: int = 0, workers: int = 1
+    features: Features,
+    *,
+    batch_size: int,
+    seed: int,
+    start: int = 0,
+    rank: int = 0,
+    workers: int = 1,
+    batching: str = 'lengths',
 ) -> Generator[TaskBatch, None, None]:
     """One rank's part of every batch, without end. Every instance comes once an epoch, whatever `workers` is.
 
@@ -156,18 +165,29 @@ def training_batches(
     start : int
         Global batches already consumed.
     rank, workers : int
+    batching : str
+        What the instances of a batch have in common, one of `BATCHINGS`: similar lengths, or nothing.
     """
     epoch, skip = divmod(start, steps_per_epoch(features, batch_size))
     while True:
-        for rows in _epoch(features.lengths, batch_size, np.random.RandomState([seed, epoch]))[skip:]:
+        order = _ORDERS[batching](features.lengths, batch_size, np.random.RandomState([seed, epoch]))
+        for rows in order[skip:]:
             padded = np.concatenate([rows, np.full(batch_size - len(rows), rows[0])])
             weights = (np.arange(batch_size) < len(rows)).astype(np.float32)
             yield _batch(features, padded[rank::workers], weights[rank::workers], rows)
         epoch, skip = epoch + 1, 0
 
 
-def _epoch(lengths: np.ndarray, batch_size: int, random: np.random.RandomState) -> List[np.ndarray]:
-    """The instances of every batch of an epoch."""
+def _random_order(lengths: np.ndarray, batch_size: int, random: np.random.RandomState) -> List[np.ndarray]:
+    """The instances of every batch of an epoch, in random order."""
+    order = random.permutation(len(lengths))
+    return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
+
+
+def _order_by_lengths(
+    lengths: np.ndarray, batch_size: int, random: np.random.RandomState
+) -> List[np.ndarray]:
+    """The instances of every batch of an epoch, those of a batch of similar lengths."""
     order = random.permutation(len(lengths))
     batches = []
     for first in range(0, len(order), _POOL * batch_size):
@@ -175,6 +195,9 @@ def _epoch(lengths: np.ndarray, batch_size: int, random: np.random.RandomState) 
         pool = pool[np.argsort(lengths[pool], kind='stable')]
         batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
     return [batches[i] for i in random.permutation(len(batches))]
+
+
+_ORDERS = dict(zip(BATCHINGS, (_order_by_lengths, _random_order)))
 
 
 def evaluation_batches(

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.tasks.features import Features, evaluation_batches, pair, steps_per_epoch, training_batches
+from gluon_optbert.tasks.features import (
+    BATCHINGS,
+    Features,
+    evaluation_batches,
+    pair,
+    steps_per_epoch,
+    training_batches,
+)
 
 CLS, SEP = 2, 3
 
@@ -43,8 +50,9 @@ def test_longer_text_of_a_pair_loses_its_end_first(first, second, max_length):
     assert tokens == (wanted, a + 2)
 
 
+@pytest.mark.parametrize('batching', BATCHINGS)
 @pytest.mark.parametrize('workers', [1, 2, 4])
-def test_every_instance_comes_once_an_epoch_with_its_own_values(workers):
+def test_every_instance_comes_once_an_epoch_with_its_own_values(workers, batching):
     instances = features()
     count = steps_per_epoch(instances, 8)
     assert count == 5
@@ -52,7 +60,13 @@ def test_every_instance_comes_once_an_epoch_with_its_own_values(workers):
         seen = []
         for rank in range(workers):
             batches = training_batches(
-                instances, batch_size=8, seed=1, start=epoch * count, rank=rank, workers=workers
+                instances,
+                batch_size=8,
+                seed=1,
+                start=epoch * count,
+                rank=rank,
+                workers=workers,
+                batching=batching,
             )
             for batch in take(batches, count):
                 assert len(batch.rows) == 8 // workers
@@ -69,12 +83,11 @@ def test_every_instance_comes_once_an_epoch_with_its_own_values(workers):
         assert sorted(seen) == list(range(37))
 
 
-def test_ranks_share_one_order():
-    instances = features()
-    whole = take(training_batches(instances, batch_size=8, seed=1), 11)
-    parts = [
-        take(training_batches(instances, batch_size=8, seed=1, rank=rank, workers=2), 11) for rank in range(2)
-    ]
+@pytest.mark.parametrize('batching', BATCHINGS)
+def test_ranks_share_one_order(batching):
+    instances, common = features(), {'batch_size': 8, 'seed': 1, 'batching': batching}
+    whole = take(training_batches(instances, **common), 11)
+    parts = [take(training_batches(instances, **common, rank=rank, workers=2), 11) for rank in range(2)]
     for batch, *shares in zip(whole, *parts):
         assert sorted(batch.rows) == sorted(np.concatenate([share.rows for share in shares]))
         assert all(
@@ -85,18 +98,20 @@ def test_ranks_share_one_order():
         )
 
 
-def test_stream_goes_on_anywhere():
-    instances = features()
-    whole = take(training_batches(instances, batch_size=8, seed=1), 12)
+@pytest.mark.parametrize('batching', BATCHINGS)
+def test_stream_goes_on_anywhere(batching):
+    instances, common = features(), {'batch_size': 8, 'seed': 1, 'batching': batching}
+    whole = take(training_batches(instances, **common), 12)
     for start in (3, 5, 7):
-        again = take(training_batches(instances, batch_size=8, seed=1, start=start), 12 - start)
+        again = take(training_batches(instances, **common, start=start), 12 - start)
         assert all((one.rows == other.rows).all() for one, other in zip(whole[start:], again))
 
 
-def test_order_follows_from_seed_and_epoch():
+@pytest.mark.parametrize('batching', BATCHINGS)
+def test_order_follows_from_seed_and_epoch(batching):
     instances = features()
     orders = [
-        take(training_batches(instances, batch_size=8, seed=seed, start=start), 5)
+        take(training_batches(instances, batch_size=8, seed=seed, start=start, batching=batching), 5)
         for seed, start in ((1, 0), (2, 0), (1, 5))
     ]
     assert len({tuple(np.concatenate([batch.rows for batch in order])) for order in orders}) == 3
@@ -108,6 +123,14 @@ def test_batches_hold_like_lengths():
         batch.input_ids.size for batch in take(training_batches(instances, batch_size=16, seed=1), 50)
     )
     assert padded < 1.2 * len(instances.ids)
+
+
+def test_random_batches_hold_any_lengths():
+    """The lengths of a batch spread as those of all instances."""
+    instances = features(800, longest=100)
+    batches = take(training_batches(instances, batch_size=16, seed=1, batching='random'), 50)
+    spread = np.mean([np.std(batch.valid_length) for batch in batches])
+    assert spread > 0.9 * np.std(instances.lengths)
     assert {
         batch.input_ids.shape[1] % 8
         for batch in take(training_batches(instances, batch_size=16, seed=1), 50)
