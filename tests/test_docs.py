@@ -59,7 +59,8 @@ SCRIPTS = {
 }
 ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
 SHARED = {
-    'compare_finetuning.py': 'run_glue.py'
+    'compare_finetuning.py': 'run_glue.py',
+    'compare_settings.py': 'run_glue.py',
 }  # whose other flags are those of another command, as its page says
 
 

@@ -83,9 +83,9 @@ def test_adamw_takes_the_steps_of_pytorchs(monkeypatch, on_host):
     np.testing.assert_allclose(parameter.data().asnumpy(), weight, rtol=2e-6)  # of float32, over five steps
 
 
-def test_an_infinite_norm_to_clip_at_clips_nothing():
+def test_a_large_norm_to_clip_at_clips_nothing():
     steps = []
-    for clip_norm in (None, float('inf')):
+    for clip_norm in (None, 1e9):
         parameter = gluon.Parameter('weight', shape=(3,))
         parameter.initialize(mx.init.One())
         with autograd.record():
