@@ -166,7 +166,7 @@ def recipe_of(cls: Type[R], recipe: Union[None, str, Path, R], given: Mapping[st
     TypeError
         If `recipe` is something else.
     """
-    from .runs.recipe import check_alternatives, fill, find_recipe, read_yaml, to_dict
+    from .runs.recipe import check_alternatives, fill, find_recipe, overridden, read_yaml, to_dict
 
     values: Dict[str, Any] = {}
     if isinstance(recipe, cls):
@@ -181,10 +181,8 @@ def recipe_of(cls: Type[R], recipe: Union[None, str, Path, R], given: Mapping[st
             f'a recipe is a {cls.__name__}, the name of a recipe or of its file, or keywords; found '
             f'{type(recipe).__name__}'
         )
-    check_alternatives(cls, given)
-    return fill(
-        cls, {**values, **given}, source=str(recipe) if isinstance(recipe, (str, Path)) else 'keywords'
-    )
+    source = str(recipe) if isinstance(recipe, (str, Path)) else 'keywords'
+    return fill(cls, overridden(cls, values, given), source=source)
 
 
 def export(

@@ -21,7 +21,7 @@ import shutil
 import sys
 import typing
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from gluon_optbert.finetuning.result import FineTuningResult
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.lock import running
 from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.recipe import RecipeError, fill, option, read_yaml, to_dict
+from gluon_optbert.runs.recipe import RecipeError, fill, option, overridden, read_yaml, to_dict
 from gluon_optbert.runs.run_directory import RunDirectory
 from gluon_optbert.runs.scores import MARK, NOTE, score_text
 from gluon_optbert.runs.staging import write_file
@@ -58,6 +58,8 @@ _Shared = dataclasses.make_dataclass(
 class SettingsRecipe(_Shared):
     """Fine-tuning on one task of GLUE with several settings."""
 
+    ALTERNATIVES: ClassVar[Tuple[Tuple[str, str, str], ...]] = GlueRecipe.ALTERNATIVES
+
     settings: Path = option('YAML file of named settings, each with what differs from the recipe')
     beside: Optional[Path] = option(
         "file of tools/compare_finetuning.py on the same task; Transformers' scores are a row of the table",
@@ -68,8 +70,8 @@ class SettingsRecipe(_Shared):
         """The run with a setting and a seed."""
         shared = {field.name for field in dataclasses.fields(GlueRecipe)}
         values = {key: value for key, value in to_dict(self).items() if key in shared}
+        values = overridden(GlueRecipe, values, setting)
         values.update(
-            setting,
             output=str(self.output / 'runs' / name / f'seed-{seed}'),
             results=str(self.output / 'results' / name),
             seeds=[seed],

@@ -1,7 +1,8 @@
 """Fine-tuning: a model directory and a task in, a model directory with the task's head and a result file out.
 
 A run of several seeds leaves one directory: ``recipe.yaml``, ``result.json`` and a model directory for each
-seed. What is special about a data set is an `Exercise`; `glue` and `squad` have theirs."""
+seed. Where the learning rate is chosen among several, they are those of the chosen one. What is special about
+a data set is an `Exercise`; `glue` and `squad` have theirs."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from ..training.states import States
 from .exercise import Exercise
 from .objective import FineTuning, start_parameters
 from .recipe import RESULT, FineTuneRecipe, copy_path
-from .result import FineTuningResult, SeedRun
+from .result import FineTuningResult, RateRuns, SeedRun, best_rate
 
 
 def _train(
@@ -52,13 +53,16 @@ def _train(
     per_epoch = steps_per_epoch(exercise.train, recipe.batch_size)
     states = States(work / f'seed-{seed}.states', recipe.keep)
     resumed_at = max(states.steps(), default=None)
+    runs = [(rate, one) for rate in recipe.learning_rates or (recipe.learning_rate,) for one in recipe.seeds]
+    number = f'({runs.index((recipe.learning_rate, seed)) + 1}/{len(runs)})'
+    rate = f'learning rate {recipe.learning_rate:g}, ' if recipe.learning_rates else ''
     phase = recipe.phase(
         exercise.name,
         recipe.epochs * per_epoch,
         seed=seed,
         evaluate_every=per_epoch,
         notes={'seed': seed},
-        place=f'seed {seed} ({recipe.seeds.index(seed) + 1}/{len(recipe.seeds)})',
+        place=f'{rate}seed {seed} {number}',
     )
     progress = descend(
         objective,
@@ -107,24 +111,64 @@ def _seed_run(directory: Path) -> SeedRun:
     return SeedRun.from_dict(read_model(directory).progress.to_dict())
 
 
+def _place(work: Path, recipe: FineTuneRecipe) -> Path:
+    """Where the runs with the recipe's learning rate are made, which may be one of several."""
+    return work / f'rate-{recipe.learning_rate!r}' if recipe.learning_rates else work
+
+
 def _result(
     recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, workers: Workers, work: Path
 ) -> FineTuningResult:
-    """The result of all seeds, which are finished."""
+    """The result of all learning rates and seeds, which are finished."""
+    metric = f'{next(iter(exercise.heldout))}/{exercise.metric}'
+    tried = tuple(
+        RateRuns(
+            one.learning_rate, tuple(_seed_run(_place(work, one) / f'seed-{seed}') for seed in one.seeds)
+        )
+        for one in recipe.with_rates()
+    )
+    chosen = best_rate(tried, metric)
     return FineTuningResult(
         task=exercise.name,
-        metric=f'{next(iter(exercise.heldout))}/{exercise.metric}',
+        metric=metric,
         model_sha256=sha256(recipe.model / 'model.params'),
         parameters=int(ParameterCost().cost(saved.architecture)),
         architecture=saved.architecture.to_dict(),
         samples=dict(exercise.samples),
-        runs=tuple(
-            SeedRun.from_dict(read_model(work / f'seed-{seed}').progress.to_dict()) for seed in recipe.seeds
-        ),
-        recipe=to_dict(recipe),
+        runs=chosen.runs,
+        recipe={**to_dict(recipe), 'learning_rate': chosen.learning_rate},
         origin={**origin_here(), 'workers': workers.size},
         majority=dict(exercise.majority),
+        tried=tried if recipe.learning_rates else (),
     )
+
+
+def _run_seeds(
+    recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, work: Path, workers: Workers
+) -> None:
+    """Fine-tune with every seed, as far as that has not been done."""
+    if workers.first:
+        work.mkdir(exist_ok=True)
+    workers.barrier('begun')
+    for seed in recipe.seeds:
+        if not (work / f'seed-{seed}').exists():
+            _run_seed(seed, saved, exercise, recipe, work, workers)
+        if workers.first:  # also what a run left that was killed just here
+            shutil.rmtree(work / f'seed-{seed}.states', ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                (work / f'seed-{seed}.jsonl').unlink()
+
+
+def _keep(result: FineTuningResult, recipe: FineTuneRecipe, work: Path) -> None:
+    """Of the networks of several learning rates, keep those of the chosen one; a killed run does the rest
+    later.
+    """
+    for one in recipe.with_rates() if recipe.learning_rates else ():
+        place = _place(work, one)
+        for seed in recipe.seeds if one.learning_rate == result.recipe['learning_rate'] else ():
+            if (place / f'seed-{seed}').exists():
+                os.rename(place / f'seed-{seed}', work / f'seed-{seed}')
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _copy(result: FineTuningResult, recipe: FineTuneRecipe, workers: Workers) -> None:
@@ -181,16 +225,16 @@ def _finetune(
     exercise = prepare(saved)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
     directory.lay_out(workers)
-    for seed in recipe.seeds:
-        if not (work / f'seed-{seed}').exists():
-            _run_seed(seed, saved, exercise, recipe, work, workers)
-        if workers.first:  # also what a run left that was killed just here
-            shutil.rmtree(work / f'seed-{seed}.states', ignore_errors=True)
-            with contextlib.suppress(FileNotFoundError):
-                (work / f'seed-{seed}.jsonl').unlink()
-    result = _result(recipe, saved, exercise, workers, work)
+    done = (work / RESULT).exists()
+    workers.barrier('looked')  # all have, before one writes it
+    if not done:
+        for one in recipe.with_rates():
+            _run_seeds(one, saved, exercise, _place(work, one), workers)
+    result = FineTuningResult.read(work / RESULT) if done else _result(recipe, saved, exercise, workers, work)
+    workers.barrier('read')  # all have, before one moves it
     if workers.first:
         write_file(work / RESULT, result.to_json())
+        _keep(result, recipe, work)
         os.rename(work, recipe.output)
     _copy(result, recipe, workers)
     workers.barrier('written')

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import ClassVar, List, Optional, Tuple, TypeVar
 
 from ..runs.recipe import checked, option
 from ..tasks.features import BATCHINGS
 from ..training.recipe import WeightRecipe
 
 RESULT = 'result.json'  # in the output
+R = TypeVar('R', bound='FineTuneRecipe')
 
 
 @dataclasses.dataclass(frozen=True)
 class FineTuneRecipe(WeightRecipe):
     """What fine-tuning on any task has in common (Devlin et al., 2018, appendix A.3)."""
+
+    ALTERNATIVES: ClassVar[Tuple[Tuple[str, str, str], ...]] = (
+        ('learning_rates', 'learning_rate', 'the learning rate is one of several, or stated'),
+    )
 
     model: Path = option('model directory to start from, pruned or not')
     data: Optional[Path] = option(
@@ -37,6 +43,11 @@ class FineTuneRecipe(WeightRecipe):
     )
     evaluation_tokens: int = option('tokens in an evaluation batch, padding included', 8192)
     learning_rate: float = option('peak learning rate', 3e-5)
+    learning_rates: Tuple[float, ...] = option(
+        'peak learning rates to choose from: each is run with every seed, and the one with the best mean on '
+        'the (first) held-out set is kept',
+        (),
+    )
     warmup: float = option('share of the steps in which the learning rate rises to its peak', 0.1)
     select: str = option(
         'which epoch is kept: the last, or the best on the (first) held-out set',
@@ -59,6 +70,11 @@ class FineTuneRecipe(WeightRecipe):
             value = getattr(self, name)
             if value is not None and value < 1:
                 problems.append(f'{name} must be at least 1, found {value}')
+        rates = self.learning_rates
+        if not all(0 < rate < math.inf for rate in rates) or len(set(rates)) < len(rates):
+            problems.append(
+                f'learning_rates must be different numbers above 0, found {",".join(map(str, rates))}'
+            )
         if (
             not self.seeds
             or len(set(self.seeds)) < len(self.seeds)
@@ -70,6 +86,13 @@ class FineTuneRecipe(WeightRecipe):
                 f'{",".join(map(str, self.seeds)) or "none"}'
             )
         return problems
+
+    def with_rates(self: R) -> Tuple[R, ...]:
+        """The recipe with each of the learning rates that are tried."""
+        return tuple(
+            dataclasses.replace(self, learning_rate=rate)
+            for rate in self.learning_rates or (self.learning_rate,)
+        )
 
 
 def result_path(recipe: FineTuneRecipe) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ..runs.scores import MARK, NOTE, score_text
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
 UNIT = 'percent'
+OPTIMISTIC = 'the learning rate was chosen on the set that is scored, so the scores are optimistic'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,42 @@ class SeedRun:
         }
 
 
+def means(runs: Sequence[SeedRun]) -> Dict[str, float]:
+    """The mean of every score over the runs, in percent."""
+    return {name: float(np.mean([run.scores[name] for run in runs])) for name in runs[0].scores}
+
+
+@dataclasses.dataclass(frozen=True)
+class RateRuns:
+    """The runs with one of several learning rates, one for each seed."""
+
+    learning_rate: float
+    runs: Tuple[SeedRun, ...]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RateRuns:
+        """The inverse of `to_dict`."""
+        return cls(float(values['learning_rate']), tuple(SeedRun.from_dict(run) for run in values['runs']))
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON values."""
+        return {
+            'learning_rate': self.learning_rate,
+            'mean': means(self.runs),
+            'runs': [run.to_dict() for run in self.runs],
+        }
+
+
+def best_rate(tried: Sequence[RateRuns], metric: str) -> RateRuns:
+    """The runs with the best mean of a score, those of the first rate among equals."""
+
+    def mean(one: RateRuns) -> float:
+        value = means(one.runs)[metric]
+        return -math.inf if math.isnan(value) else value
+
+    return max(tried, key=mean)
+
+
 @dataclasses.dataclass(frozen=True)
 class FineTuningResult:
     """The result of fine-tuning on a task with one or several seeds.
@@ -91,6 +129,8 @@ class FineTuningResult:
     majority : mapping of str to float, optional
         The scores of always giving the majority class, in percent: for SQuAD, of giving no answer. A file of
         an earlier version has none.
+    tried : tuple of RateRuns
+        The runs with every learning rate, where it was chosen among several; the chosen one's are `runs`.
     more : mapping
         What the file of another version says beside these.
     """
@@ -105,6 +145,7 @@ class FineTuningResult:
     recipe: Mapping[str, Any]
     origin: Mapping[str, Any]
     majority: Optional[Mapping[str, float]] = None
+    tried: Tuple[RateRuns, ...] = ()
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -119,7 +160,7 @@ class FineTuningResult:
     @property
     def mean(self) -> Dict[str, float]:
         """Of every score over the seeds, in percent."""
-        return {name: float(np.mean(self.scores(name))) for name in self.runs[0].scores}
+        return means(self.runs)
 
     @property
     def std(self) -> Dict[str, Optional[float]]:
@@ -129,6 +170,12 @@ class FineTuningResult:
             name: float(np.std(self.scores(name), ddof=1)) if several else None
             for name in self.runs[0].scores
         }
+
+    @property
+    def seconds(self) -> float:
+        """Of all runs, those with the other learning rates included."""
+        runs = [run for one in self.tried for run in one.runs] or self.runs
+        return sum(run.seconds for run in runs)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str) -> FineTuningResult:
@@ -141,6 +188,7 @@ class FineTuningResult:
                 runs=tuple(SeedRun.from_dict(run) for run in values['runs']),
                 origin={name: values[name] for name in _ORIGIN if name in values},
                 majority=None if values.get('majority') is None else dict(values['majority']),
+                tried=tuple(map(RateRuns.from_dict, values.get('learning_rates', {}).get('tried', ()))),
                 more={name: value for name, value in values.items() if name not in _NAMES},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -180,9 +228,23 @@ class FineTuningResult:
             'mean': self.mean,
             'std': self.std,
             **({} if self.majority is None else {'majority': dict(self.majority)}),
+            **self._rates(),
             'recipe': dict(self.recipe),
             **self.origin,
             **self.more,
+        }
+
+    def _rates(self) -> Dict[str, Any]:
+        """The JSON values about the choice of the learning rate, if there was one."""
+        if not self.tried:
+            return {}
+        return {
+            'learning_rates': {
+                'chosen': self.recipe['learning_rate'],
+                'chosen_on': self.metric,
+                'note': f'{OPTIMISTIC}.',
+                'tried': [one.to_dict() for one in self.tried],
+            }
         }
 
     def to_json(self) -> bytes:
@@ -192,7 +254,19 @@ class FineTuningResult:
 
 _PLAIN = ('task', 'metric', 'model_sha256', 'parameters', 'architecture', 'samples', 'recipe')
 _ORIGIN = ('commit', 'versions', 'machine', 'workers')
-_NAMES = {'format', 'version', 'unit', 'seeds', 'runs', 'mean', 'std', 'majority', *_PLAIN, *_ORIGIN}
+_NAMES = {
+    'format',
+    'version',
+    'unit',
+    'seeds',
+    'runs',
+    'mean',
+    'std',
+    'majority',
+    'learning_rates',
+    *_PLAIN,
+    *_ORIGIN,
+}
 
 
 def summary(result: FineTuningResult) -> str:
@@ -206,6 +280,13 @@ def summary(result: FineTuningResult) -> str:
     }
     parts = ' | '.join(f'{name} {text}' for name, text in scores.items())
     lines = [f'{result.task}, seeds {",".join(map(str, result.seeds))}: {parts}']
+    if result.tried:
+        rates = ', '.join(
+            f'{one.learning_rate:g} {score_text(means(one.runs)[result.metric], digits=2)}'
+            for one in result.tried
+        )
+        chosen = result.recipe['learning_rate']
+        lines.append(f'learning rates by {result.metric}: {rates}; kept {chosen:g}; {OPTIMISTIC}')
     if majority:
         constant = ' | '.join(f'{name} {score_text(value, digits=2)}' for name, value in majority.items())
         what = 'no answer to any question' if result.task.startswith('SQuAD') else 'always the majority class'

@@ -34,6 +34,8 @@ def of_finetuning(data: Mapping[str, Any], path: Path) -> List[Section]:
                 for seed, epoch, scores in epochs
             ]
             sections.append(('Every epoch', table(['seed', 'epoch', *names], rows)))
+        if data.get('learning_rates'):
+            sections.append(('Learning rates', _rates(data['learning_rates'], data['metric'])))
         if data.get('samples'):
             rows = [[name, count] for name, count in data['samples'].items()]
             sections.append(('Data', table(['part', 'instances'], rows)))
@@ -42,7 +44,7 @@ def of_finetuning(data: Mapping[str, Any], path: Path) -> List[Section]:
             sections.append(('Network', widths_table(architecture)))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f'{path}: not a result of fine-tuning ({type(error).__name__}: {error})') from error
-    known = (*SHOWN, *FOLDED, 'samples', 'architecture')
+    known = (*SHOWN, *FOLDED, 'samples', 'architecture', 'learning_rates')
     rest = {name: value for name, value in data.items() if name not in known}
     folded = [details(title, values(data[name])) for name, title in FOLDED.items() if name in data]
     return [*sections, ('How it was made', joined([values(rest) if rest else '', *folded]))]
@@ -71,6 +73,21 @@ def _scores(data: Mapping[str, Any]) -> Any:
     poor = any(not exceeds(mean, majority.get(name)) for name, mean in data['mean'].items())
     note = f'{data["metric"]} is the score that counts.' + (f' {NOTE}.' if poor else '')
     return joined([table(head, rows), tag('p', note, class_='note')])
+
+
+def _rates(data: Mapping[str, Any], metric: str) -> Any:
+    """What every learning rate scored, and which was chosen."""
+    rows = [
+        [
+            f'{one["learning_rate"]:g}',
+            *(score_text(score, digits=2) for score in (one['mean'][metric], *scores)),
+        ]
+        for one in data['tried']
+        for scores in [[run['scores'][metric] for run in one['runs']]]
+    ]
+    seeds = [f'seed {run["seed"]}' for run in data['tried'][0]['runs']]
+    note = f'{data["chosen"]:g} was chosen: {data["note"]}'
+    return joined([table(['learning rate', f'mean {metric}', *seeds], rows), tag('p', note, class_='note')])
 
 
 def _epoch_rows(run: Mapping[str, Any]) -> List[Any]:

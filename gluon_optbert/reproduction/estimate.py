@@ -43,7 +43,7 @@ class StepTimes:
     evaluation : float
         A held-out evaluation of pre-training.
     tuning : mapping of task to float
-        Fine-tuning with one seed.
+        Fine-tuning with one seed, at every learning rate that is tried.
     """
 
     gates: float
@@ -112,7 +112,7 @@ def _recovery_seconds(plan: Plan, workers: Workers) -> Tuple[float, float]:
 
 
 def _tuning_seconds(plan: Plan, row: Row, task: str, workers: Workers) -> float:
-    """Fine-tuning on a task with one seed: steps, held-out sets after every epoch, and test sets."""
+    """Fine-tuning on a task with one seed and every rate: steps, held-out sets every epoch, test sets."""
     recipe = plan.cell_recipe(row, task)
     exercise = _prepared(recipe, plan, workers)
     model = build(
@@ -134,10 +134,8 @@ def _tuning_seconds(plan: Plan, row: Row, task: str, workers: Workers) -> float:
         for batch in evaluation_batches(features, tokens=recipe.evaluation_tokens)
     )
     batch = next(evaluation_batches(next(iter(exercise.heldout.values())), tokens=recipe.evaluation_tokens))
-    return (
-        steps * training
-        + tokens * _forward_seconds(model, batch, workers) / batch.input_ids.size / workers.size
-    )
+    evaluation = tokens * _forward_seconds(model, batch, workers) / batch.input_ids.size / workers.size
+    return len(recipe.with_rates()) * (steps * training + evaluation)
 
 
 def _forward_seconds(model: OptBERTModel, batch: TaskBatch, workers: Workers) -> float:

@@ -15,7 +15,7 @@ from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.squad import SquadRecipe, read_parts
 from ..network.saved_model import SavedModel
 from ..pruning.recipe import PruneRecipe, read_start
-from ..runs.recipe import checked, fill, read_yaml, to_dict
+from ..runs.recipe import check_alternatives, checked, fill, overridden, read_yaml, to_dict
 from ..runs.staging import write_file
 from ..tasks.examples import read_examples
 from ..tasks.task import find_task
@@ -131,6 +131,8 @@ class Plan:
         }
         if recipe.epochs is not None:
             values['epochs'] = recipe.epochs
+        if recipe.learning_rates:
+            values['learning_rates'] = list(recipe.learning_rates)
         if recipe.scale < 1:
             values['limit'] = math.ceil(recipe.scale * self.instances[task])
         if task in SQUAD:
@@ -183,9 +185,10 @@ def _text(path: Optional[Path]) -> Optional[str]:
 
 def _further(cls: Type[R], path: Optional[Path], defaults: Mapping[str, Any], values: Mapping[str, Any]) -> R:
     """A recipe of defaults, a user's file of further settings, and what the table decides."""
-    return fill(
-        cls, {**defaults, **(read_yaml(path) if path else {}), **values}, source=str(path or cls.__name__)
-    )
+    further = read_yaml(path) if path else {}
+    check_alternatives(cls, further)
+    further = overridden(cls, further, values)
+    return fill(cls, {**defaults, **further}, source=str(path or cls.__name__))
 
 
 def _instances(recipe: TableRecipe, task: str, workers: Workers) -> int:

@@ -151,7 +151,7 @@ def _row(
         next((result.parameters for result in results.values()), None),
         record.get('parameters_m'),
         {task: _tuning(result) for task, result in results.items()},
-        sum(run.seconds for result in results.values() for run in result.runs),
+        sum(result.seconds for result in results.values()),
     )
 
 
@@ -179,9 +179,11 @@ def _cells(
 def _tuning(result: FineTuningResult) -> str:
     """The fine-tuning of a cell, in words."""
     recipe = result.recipe
+    rates = ', '.join(f'{one.learning_rate:g}' for one in result.tried)
+    chosen = f' (the best of {rates} on the set that is scored)' if rates else ''
     return (
         f'{result.samples["train"]:,} instances, {recipe["epochs"]} epochs, batches of '
-        f'{recipe["batch_size"]}, learning rate {recipe["learning_rate"]:g}, {recipe["precision"]}'
+        f'{recipe["batch_size"]}, learning rate {recipe["learning_rate"]:g}{chosen}, {recipe["precision"]}'
     )
 
 

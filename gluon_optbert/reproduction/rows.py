@@ -52,6 +52,10 @@ class TableRecipe:
         'random seeds of fine-tuning; mean and standard deviation are over them', (1, 2, 3)
     )
     epochs: Optional[int] = option('passes over a training set; by default as --glue and --squad say', None)
+    learning_rates: Tuple[float, ...] = option(
+        'peak learning rates that each cell of the table chooses from; by default as --glue and --squad say',
+        (),
+    )
     data_glue: Optional[Path] = option(
         'directory of GLUE in the official layout; by default GluonNLP downloads it', None
     )

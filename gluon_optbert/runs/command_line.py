@@ -16,7 +16,17 @@ import typing
 from typing import Callable, List, Optional, Sequence, Type
 
 from .failures import Interrupted, RunFailed
-from .recipe import R, RecipeError, _unwrapped, check_alternatives, fill, find_recipe, flag, read_yaml
+from .recipe import (
+    R,
+    RecipeError,
+    _unwrapped,
+    check_alternatives,
+    fill,
+    find_recipe,
+    flag,
+    overridden,
+    read_yaml,
+)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -117,9 +127,8 @@ def parse(
     from_flags = vars(parser.parse_args(argv))
     path = from_flags.pop('recipe', None)
     values = read_yaml(find_recipe(path)) if path else {}
-    for origin in (values, from_flags):
-        check_alternatives(cls, origin)
-    values.update(from_flags)
+    check_alternatives(cls, values)
+    values = overridden(cls, values, from_flags)
     return fill(cls, values, source=path or 'command line', flags=set(from_flags) - {positional})
 
 

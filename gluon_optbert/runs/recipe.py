@@ -200,10 +200,36 @@ def check_alternatives(cls: Type[R], values: Mapping[str, Any]) -> None:
     problems = [
         f'{flag(one)} and {flag(other)} exclude each other: {reason}'
         for one, other, reason in getattr(cls, 'ALTERNATIVES', ())
-        if values.get(one) is not None and values.get(other) is not None
+        if _stated(values, one) and _stated(values, other)
     ]
     if problems:
         raise RecipeError(problems)
+
+
+def _stated(values: Mapping[str, Any], name: str) -> bool:
+    return values.get(name) not in (None, (), [])
+
+
+def overridden(cls: Type[R], values: Mapping[str, Any], by: Mapping[str, Any]) -> Dict[str, Any]:
+    """The values of a recipe with those of flags or keywords in their place.
+
+    If flags state one of two fields in ``ALTERNATIVES``, the other one of the recipe gets its default, where
+    that is none.
+
+    Raises
+    ------
+    RecipeError
+        As `check_alternatives`, of the flags.
+    """
+    unset = {field.name for field in dataclasses.fields(cls) if field.default in (None, ())}
+    check_alternatives(cls, by)
+    dropped = {
+        other
+        for pair in getattr(cls, 'ALTERNATIVES', ())
+        for one, other in (pair[:2], pair[1::-1])
+        if _stated(by, one) and other in unset and other not in by
+    }
+    return {**{name: value for name, value in values.items() if name not in dropped}, **by}
 
 
 def checked(recipe: R, *, source: str = 'recipe') -> R:

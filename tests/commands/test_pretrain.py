@@ -6,8 +6,10 @@ from helpers.commands import call
 from helpers.pretrained import recipe_for
 
 from gluon_optbert.commands.pretrain import advice
+from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.frequencies import frequency_loss
+from gluon_optbert.training.recipe import PretrainRecipe
 
 
 def measured(mlm_loss):
@@ -75,6 +77,18 @@ def test_model_replaces_the_architecture_of_a_recipe_file(shards_directory, mode
     )
     assert done.returncode == 0, done.stderr
     assert 'held-out MLM loss ' in done.stdout
+
+
+def test_architecture_replaces_the_model_of_a_recipe_file(shards_directory, tmp_path):
+    (tmp_path / 'recipe.yaml').write_text('model: nowhere\n')
+    words = ['--shards', str(shards_directory), '--output', str(tmp_path / 'out')]
+    recipe = parse(
+        PretrainRecipe,
+        [str(tmp_path / 'recipe.yaml'), '--architecture', 'bert_base', *words],
+        description='',
+        example='',
+    )
+    assert recipe.model is None and recipe.architecture == 'bert_base'
 
 
 def test_keywords_that_exclude_each_other_are_refused(shards_directory, model_directory, tmp_path):

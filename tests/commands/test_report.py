@@ -177,6 +177,19 @@ def test_page_of_a_fine_tuning_run_begins_with_its_scores(tmp_path):
     (tmp_path / 'rte.json').write_text(json.dumps(result))
     text = report(tmp_path / 'rte.json', output=tmp_path / 'page.html').text
     assert text.index('seed 8') < text.index('61.50 ± 2.25') < text.index('62.88') < text.index('abc123')
+    rates = {
+        'chosen': 5e-5,
+        'chosen_on': 'dev/accuracy',
+        'note': 'so they are optimistic.',
+        'tried': [
+            {'learning_rate': rate, 'mean': {'dev/accuracy': mean}, 'runs': result['runs']}
+            for rate, mean in ((2e-5, 60.25), (5e-5, 61.5))
+        ],
+    }
+    (tmp_path / 'rates.json').write_text(json.dumps({**result, 'learning_rates': rates}))
+    text = report(tmp_path / 'rates.json', output=tmp_path / 'rates.html').text
+    said = '5e-05 was chosen: so they are optimistic.'
+    assert text.index('2e-05') < text.index('60.25') < text.index(said)
     (tmp_path / 'rte.json').write_text(json.dumps({**result, 'runs': [{}]}))
     assert tool.main([str(tmp_path / 'rte.json'), '--output', str(tmp_path / 'other.html')]) == 2
 

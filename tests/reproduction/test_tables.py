@@ -461,6 +461,25 @@ def test_scale_shortens_steps_and_training_sets(base, shards_directory, data, tm
     assert table_plan.cell_recipe(row, 'SST-2').epochs == 1
 
 
+def test_cells_choose_among_the_learning_rates_that_are_asked_for(base, shards_directory, data, tmp_path):
+    (tmp_path / 'rates.yaml').write_text('learning_rates: [0.1, 0.2]\n')
+    by_flag, by_file = (
+        plan(recipe_for(base, shards_directory, data, tmp_path / 'out', tasks='sst-2,squad-v1.1', **more))
+        for more in ({'learning_rates': '1e-5,2e-5'}, {'glue': str(tmp_path / 'rates.yaml')})
+    )
+    row = by_flag.chosen()[0]
+    assert [by_flag.cell_recipe(row, task).learning_rates for task in by_flag.tasks] == [(1e-5, 2e-5)] * 2
+    rates = {task: by_file.cell_recipe(row, task).learning_rates for task in by_file.tasks}
+    assert rates == {'SST-2': (0.1, 0.2), 'SQuAD v1.1': ()}
+
+
+def test_table_says_that_learning_rates_were_chosen_on_the_scored_set(base, shards_directory, data, tmp_path):
+    chosen = {'rows': 'base', 'learning_rates': '0.001,0.01', 'seeds': '1'}
+    run(plan(recipe_for(base, shards_directory, data, tmp_path / 'table', **chosen)))
+    text = render(read_results(tmp_path / 'table'))['table.md']
+    assert re.search(r'learning rate 0\.0?01 \(the best of 0.001, 0.01 on the set that is scored\)', text)
+
+
 def test_dry_run_says_how_long_and_writes_nothing(base, shards_directory, data, tmp_path):
     done = call(
         'finetune/run_table.py',
