@@ -11,8 +11,8 @@ from .starting import command, line
 @command
 def main(argv=None):
     """Parse the recipe, fine-tune, and say what was written."""
-    words = ['--version', '2.0', '--model', 'models/small', '--data', 'squad', '--output', 'runs/squad2']
-    example = line('optbert-finetune-squad', *words, recipe='finetune/squad')
+    words = ['--model', 'models/small', '--data', 'squad', '--output', 'runs/squad2']
+    example = line('optbert-finetune-squad', *words, recipe='finetune/squad2')
     recipe = parse(SquadRecipe, argv, description=__doc__, example=example)
     workers = Workers()
     result = finetune_squad(recipe, workers=workers)

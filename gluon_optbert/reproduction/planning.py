@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
 from ..architecture.cost import ParameterCost
 from ..architecture.paper import PaperTable, load_table
@@ -15,7 +15,7 @@ from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.squad import SquadRecipe, read_parts
 from ..network.saved_model import SavedModel
 from ..pruning.recipe import PruneRecipe, read_start
-from ..runs.recipe import check_alternatives, checked, fill, overridden, read_yaml, to_dict
+from ..runs.recipe import checked, fill, overridden, read_yaml, to_dict
 from ..runs.staging import write_file
 from ..tasks.examples import read_examples
 from ..tasks.task import find_task
@@ -25,6 +25,7 @@ from .rows import Row, TableRecipe, all_rows, plain, task_names
 
 FORMAT = 1
 SQUAD = {'SQuAD v1.1': '1.1', 'SQuAD v2.0': '2.0'}  # their versions; the other tasks are GLUE's
+SQUAD2 = {'epochs': 2, 'batch_size': 48}  # Devlin et al., 2018, section 4.3
 R = TypeVar('R', bound=WeightRecipe)
 
 
@@ -137,15 +138,20 @@ class Plan:
             values['limit'] = math.ceil(recipe.scale * self.instances[task])
         if task in SQUAD:
             length = min(384, positions)
+            windows = {
+                'max_length': length,
+                'stride': min(128, length // 3),
+                'max_question': min(64, length // 3),
+            }
             return _further(
                 SquadRecipe,
-                recipe.squad,
-                {'max_length': length, 'stride': min(128, length // 3), 'max_question': min(64, length // 3)},
+                _files(recipe, task),
+                {**windows, **(SQUAD2 if SQUAD[task] == '2.0' else {})},
                 {**values, 'version': SQUAD[task], 'data': _text(recipe.data_squad)},
             )
         return _further(
             GlueRecipe,
-            recipe.glue,
+            _files(recipe, task),
             {'max_length': min(128, positions)},
             {**values, 'task': task, 'data': _text(recipe.data_glue)},
         )
@@ -183,22 +189,37 @@ def _text(path: Optional[Path]) -> Optional[str]:
     return None if path is None else str(path)
 
 
-def _further(cls: Type[R], path: Optional[Path], defaults: Mapping[str, Any], values: Mapping[str, Any]) -> R:
-    """A recipe of defaults, a user's file of further settings, and what the table decides."""
-    further = read_yaml(path) if path else {}
-    check_alternatives(cls, further)
-    further = overridden(cls, further, values)
-    return fill(cls, {**defaults, **further}, source=str(path or cls.__name__))
+def _files(recipe: TableRecipe, task: str) -> List[Path]:
+    """The user's files of further settings for a task; a later one overrides those before it."""
+    version = SQUAD.get(task)
+    paths = [recipe.squad, recipe.squad1 if version == '1.1' else recipe.squad2] if version else [recipe.glue]
+    return [path for path in paths if path is not None]
+
+
+def _settings(cls: Type[R], paths: Sequence[Path]) -> Dict[str, Any]:
+    """The settings of files of the user, a later one in place of those before it."""
+    settings: Dict[str, Any] = {}
+    for path in paths:
+        settings = overridden(cls, settings, read_yaml(path))
+    return settings
+
+
+def _further(
+    cls: Type[R], paths: Sequence[Path], defaults: Mapping[str, Any], values: Mapping[str, Any]
+) -> R:
+    """A recipe of defaults, files of further settings of the user, and what the table decides."""
+    further = overridden(cls, _settings(cls, paths), values)
+    return fill(cls, {**defaults, **further}, source=', '.join(map(str, paths)) or cls.__name__)
 
 
 def _instances(recipe: TableRecipe, task: str, workers: Workers) -> int:
     """Training instances of a task, no more than the further settings allow."""
     if task in SQUAD:
-        count, path = len(read_parts(recipe.data_squad, SQUAD[task], workers)['train']), recipe.squad
+        count, cls = len(read_parts(recipe.data_squad, SQUAD[task], workers)['train']), SquadRecipe
     else:
-        known, path = find_task(task), recipe.glue
+        known, cls = find_task(task), GlueRecipe
         count = len(read_examples(known, task_directory(known, recipe.data_glue, workers) / known.train))
-    limit = read_yaml(path).get('limit') if path else None
+    limit = _settings(cls, _files(recipe, task)).get('limit')
     return min(count, limit) if isinstance(limit, int) else count
 
 
@@ -217,7 +238,7 @@ def _pruning(recipe: TableRecipe, base: SavedModel) -> PruneRecipe:
         for name in ('alpha_steps', 'recovery_steps')
         if getattr(recipe, name) is not None
     }
-    common = _further(PruneRecipe, recipe.pruning, {}, {**fixed, **steps})
+    common = _further(PruneRecipe, [recipe.pruning] if recipe.pruning else [], {}, {**fixed, **steps})
     gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(base))
     return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
 

@@ -80,6 +80,14 @@ class TableRecipe:
     squad: Optional[Path] = option(
         f'YAML file with further settings of {named("optbert-finetune-squad")}', None
     )
+    squad1: Optional[Path] = option(
+        'YAML file with settings for SQuAD 1.1 that override those of --squad', None
+    )
+    squad2: Optional[Path] = option(
+        'YAML file with settings for SQuAD 2.0 that override those of --squad; by default 2 epochs and '
+        'batches of 48',
+        None,
+    )
     dry_run: bool = option(
         'measure a few steps, say what would be run and how long it takes, and write nothing', False
     )

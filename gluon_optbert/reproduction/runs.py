@@ -18,14 +18,15 @@ from ..pruning.algorithm import prune
 from ..pruning.recipe import PruneRecipe
 from ..runs.lock import running
 from ..runs.recipe import check_same
-from ..runs.run_directory import RunDirectory
+from ..runs.run_directory import RECIPE, RunDirectory, work_directory
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
 from ..training.recipe import PretrainRecipe
 from .planning import Plan
 from .rows import Row
 
-_LATER = ('resume', 'rows', 'tasks', 'dry_run', 'render')  # what may differ when a table is resumed
+# What may differ when a table is resumed; of squad1 and squad2, the cells that are begun tell more.
+_LATER = ('resume', 'rows', 'tasks', 'dry_run', 'render', 'squad1', 'squad2')
 
 
 def _make(table_plan: Plan, row: Row, workers: Workers) -> None:
@@ -41,6 +42,19 @@ def _make(table_plan: Plan, row: Row, workers: Workers) -> None:
         prune(recipe, workers=workers)
     elif isinstance(recipe, PretrainRecipe):
         pretrain(recipe, workers=workers)
+
+
+def _check_cells(table_plan: Plan) -> None:
+    """Raise ValueError if a cell in any row of the table was begun with other settings than it has now.
+
+    So all cells of a task have the same settings, and nothing is run where they would not.
+    """
+    for row in table_plan.rows:
+        for task in table_plan.tasks if row.unreachable is None else ():
+            cell = table_plan.cell(row, task)
+            for begun in (cell / RECIPE, work_directory(cell) / RECIPE):
+                if begun.is_file():
+                    check_same(table_plan.cell_recipe(row, task), begun)
 
 
 def run(table_plan: Plan, *, workers: Optional[Workers] = None) -> None:
@@ -62,6 +76,7 @@ def run(table_plan: Plan, *, workers: Optional[Workers] = None) -> None:
     workers = workers or Workers()
     with running(table_plan.recipe.output, workers):
         directory = RunDirectory(table_plan.recipe, may_change=_LATER, name='table ')
+        _check_cells(table_plan)
         directory.lay_out(workers, table_plan.write)
         if workers.first:  # the plan of an earlier version may lack rows
             table_plan.write(directory.path)

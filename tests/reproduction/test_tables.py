@@ -461,6 +461,58 @@ def test_scale_shortens_steps_and_training_sets(base, shards_directory, data, tm
     assert table_plan.cell_recipe(row, 'SST-2').epochs == 1
 
 
+def test_squad_2_has_its_own_epochs_and_batches(base, shards_directory, data, tmp_path):
+    """3 epochs with batches of 32 for version 1.1, 2 with 48 for 2.0, as BERT's authors took."""
+    files = {}
+    for name, text in {
+        'squad': 'epochs: 5\nlearning_rates: [1.0e-5, 2.0e-5]\n',
+        'squad1': 'batch_size: 16\n',
+        'squad2': 'batch_size: 24\nlearning_rate: 1.0e-5\nlimit: 4\n',
+    }.items():
+        files[name] = str(tmp_path / f'{name}.yaml')
+        (tmp_path / f'{name}.yaml').write_text(text)
+
+    def settings(**more):
+        asked = {'tasks': 'squad-v1.1,squad-v2.0', 'epochs': None, 'squad': None, 'scale': 0.5, **more}
+        table_plan = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', **asked))
+        row = table_plan.chosen()[0]
+        cells = [table_plan.cell_recipe(row, task) for task in ('SQuAD v1.1', 'SQuAD v2.0')]
+        return [(cell.epochs, cell.batch_size, cell.limit, len(cell.learning_rates)) for cell in cells]
+
+    assert settings() == [(3, 32, 3, 0), (2, 48, 3, 0)]
+    assert settings(epochs=1) == [(1, 32, 3, 0), (1, 48, 3, 0)]
+    assert settings(squad=files['squad']) == [(5, 32, 3, 2), (5, 48, 3, 2)]
+    assert settings(squad1=files['squad1'], squad2=files['squad2']) == [(3, 16, 3, 0), (2, 24, 2, 0)]
+    assert settings(**files) == [(5, 16, 3, 2), (5, 24, 2, 0)]
+
+
+def test_resumed_table_takes_settings_of_squad_2_and_holds_finished_cells_to_them(
+    finished, base, shards_directory, data, tmp_path, monkeypatch
+):
+    """The cells were made with the settings of --squad."""
+
+    def refuse(*_, **__):
+        raise AssertionError('computed again')
+
+    for name in ('prune', 'pretrain', 'finetune_glue', 'finetune_squad'):
+        monkeypatch.setattr(table_runs, name, refuse)
+    before = contents(finished[0])
+    for batch_size in (8, 4):
+        (tmp_path / f'{batch_size}.yaml').write_text(f'batch_size: {batch_size}\n')
+
+    def go_on(batch_size, **more):
+        own = {'squad2': str(tmp_path / f'{batch_size}.yaml'), 'resume': True, **more}
+        run(plan(recipe_for(base, shards_directory, data, finished[0], **own)))
+
+    go_on(8, tasks='sst-2,squad-v2.0')
+    with pytest.raises(ValueError, match='cells/base/squad-v2.0 was begun with other settings of batch_size'):
+        go_on(4, tasks='squad-v2.0')
+    with pytest.raises(ValueError, match='other settings of batch_size'):
+        go_on(4, tasks='squad-v2.0', rows='bert-l')
+    go_on(4, tasks='sst-2')
+    assert contents(finished[0]) == before
+
+
 def test_cells_choose_among_the_learning_rates_that_are_asked_for(base, shards_directory, data, tmp_path):
     (tmp_path / 'rates.yaml').write_text('learning_rates: [0.1, 0.2]\n')
     by_flag, by_file = (
