@@ -57,8 +57,8 @@ def select_uniform(
     *,
     prune: str,
 ) -> Selection:
-    """Shrink all widths by one factor, keeping the best units of each ("BERT-all uniform", optBERT, section
-    6).
+    """Shrink all widths by one factor, keeping the units of each with the largest scores ("BERT-all uniform",
+    optBERT, section 6).
 
     How many stay is `scale_uniformly`'s, with the target as the budget.
 
@@ -69,8 +69,8 @@ def select_uniform(
     """
     smaller = scale_uniformly(architecture, target, cost=cost, letters=prune, budget=True)
     kept = {
-        key: np.sort(np.argsort(-np.abs(scores[key]), kind='stable')[:size])
-        for key, size in smaller.widths().items()
+        key: np.sort(np.argsort(-np.abs(scores[key]), kind='stable')[:size]) if size else np.arange(0)
+        for key, size in smaller.widths().items()  # a layer without filters may have no scores of them
     }
     return Selection(kept, cost.cost(smaller), float(target))
 

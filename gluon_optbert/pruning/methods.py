@@ -122,7 +122,8 @@ class Method:
     select : function of Cut and scores
         The units that stay; unless given, those with the largest scores, as `select_units` takes them.
     ranks_units : bool
-        Whether units stay by their scores; the recipe's ``multiple_of`` and ``drop_blocks`` need that.
+        Whether units of all widths are ranked together; the recipe's ``multiple_of`` and ``drop_blocks`` need
+        that.
     only : str
         The value of the recipe's ``prune`` that the method goes with; empty if it takes any.
     """
@@ -132,6 +133,11 @@ class Method:
     ranks_units: bool = True
     only: str = ''
 
+    @property
+    def trains_gates(self) -> bool:
+        """Whether trained gates score the units."""
+        return self.scores is None
+
 
 METHODS: Dict[str, Method] = {
     'alpha': Method(None),
@@ -139,6 +145,7 @@ METHODS: Dict[str, Method] = {
     'random': Method(_random),
     'magnitude': Method(_magnitude),
     'uniform': Method(_magnitude, _uniform, ranks_units=False),
+    'uniform-alpha': Method(None, _uniform, ranks_units=False),
     'layers': Method(_magnitude, _layers, ranks_units=False),
     'blocks': Method(_magnitude, _blocks, ranks_units=False, only='f'),
     'heads': Method(_heads, only='a'),

@@ -45,8 +45,9 @@ class PruningRecipe(WeightRecipe):
     method: str = option(
         'how the units that stay are chosen. alpha: by trained gates. fisher: by the gradients of the loss '
         'towards the gates, without training. The others are baselines. random: by chance; magnitude: by the '
-        'size of the weights; uniform: one factor for all widths; layers: whole layers; blocks: whole '
-        'intermediate blocks, at even distances; heads: by the head importance of Michel et al. (2019)',
+        'size of the weights; uniform: one factor for all widths, in a width as magnitude; uniform-alpha: '
+        'one factor for all widths, in a width as alpha; layers: whole layers; blocks: whole intermediate '
+        'blocks, at even distances; heads: by the head importance of Michel et al. (2019)',
         'alpha',
         choices=METHODS,
     )
@@ -169,15 +170,15 @@ class PruningRecipe(WeightRecipe):
             )
         if (self.objective == 'latency') != (self.latency_model is not None):
             problems.append('the objective latency and latency_model go together')
-        if self.alpha_steps == 'auto' and self.method != 'alpha':
+        if self.alpha_steps == 'auto' and not self.trains_gates:
             problems.append(f'alpha_steps auto is about trained gates, found the method {self.method}')
-        if self.gate_teacher and self.method != 'alpha':
+        if self.gate_teacher and not self.trains_gates:
             problems.append(f'gate_teacher is about trained gates, found the method {self.method}')
         if self.embedding_weight and self.teacher is None:
             problems.append('embedding_weight goes with --teacher')
         if self.teacher is not None and not any(getattr(self, name) for name in WEIGHTS):
             problems.append('all weights of recovery are 0, so nothing would be learnt')
-        if self.unweighted and self.method != 'alpha':
+        if self.unweighted and not self.trains_gates:
             problems.append(
                 f'unweighted is about the penalty on trained gates, found the method {self.method}'
             )
@@ -202,6 +203,12 @@ class PruningRecipe(WeightRecipe):
     def timed(self) -> bool:
         """Whether the networks of all rounds are timed at the end."""
         return False
+
+    @property
+    def trains_gates(self) -> bool:
+        """Whether the method ranks units by trained gates."""
+        method = METHODS.get(self.method)
+        return method is not None and method.trains_gates
 
     def shares(self) -> List[float]:
         """The share of the cost that is left after each round."""
@@ -244,7 +251,7 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
     @property
     def need_heads(self) -> bool:
         """Whether the run trains with the heads of pre-training, or ranks units by them."""
-        gates = (self.method == 'alpha' and not self.gate_teacher) or self.method == 'heads'
+        gates = (self.trains_gates and not self.gate_teacher) or self.method == 'heads'
         return gates or self.teacher is None or self.teaching().need_heads
 
     def round_steps(self, base: SavedModel) -> Tuple[int, int]:

@@ -54,8 +54,8 @@ class SearchRecipe(PruneRecipe):
     def problems(self) -> List[str]:
         """What is out of range."""
         problems = super().problems()
-        if self.method != 'alpha':
-            problems.append(f'only the method alpha has something to search, found {self.method}')
+        if not self.trains_gates:
+            problems.append(f'only methods with trained gates have something to search, found {self.method}')
         if self.trials < 1:
             problems.append(f'trials must be at least 1, found {self.trials}')
         for name in SEARCHED:

@@ -160,7 +160,7 @@ def measure(plan: Plan, workers: Workers) -> StepTimes:
     """Time what is still to be run; what is not is 0."""
     rows = plan.chosen()
     open_rows = [row for row in rows if not plan.row_done(row)]
-    gates = _gate_seconds(plan, workers) if any(row.maker.method == 'alpha' for row in open_rows) else 0.0
+    gates = _gate_seconds(plan, workers) if any(row.maker.trains_gates for row in open_rows) else 0.0
     recovery, evaluation = _recovery_seconds(plan, workers) if open_rows else (0.0, 0.0)
     open_tasks = [task for task in plan.tasks if any(not plan.cell(row, task).exists() for row in rows)]
     return StepTimes(
@@ -182,7 +182,7 @@ def estimate(plan: Plan, times: StepTimes) -> List[Dict[str, Any]]:
     """
     rows, rounds = [], len(plan.pruning.shares())
     for row in plan.chosen():
-        alpha = (plan.pruning.alpha_steps or 0) * times.gates * (row.maker.method == 'alpha')
+        alpha = (plan.pruning.alpha_steps or 0) * times.gates * row.maker.trains_gates
         recovery = (plan.pruning.recovery_steps or 0) * times.recovery
         evaluations = 3 if row.maker.kind == 'pruned' else 1  # before, after the cut, recovered
         making = 0.0 if plan.row_done(row) else rounds * (alpha + recovery + evaluations * times.evaluation)

@@ -15,6 +15,7 @@ from ..architecture.cost import ParameterCost
 from ..architecture.named import bert_base, resolve
 from ..architecture.paper import Cell, PaperTable, load_table
 from ..architecture.parameters import LETTERS
+from ..pruning.methods import METHODS
 from ..pruning.recipe import PruneRecipe, unreachable
 from ..runs.programs import named
 from ..runs.recipe import option
@@ -195,6 +196,11 @@ class Maker:
     size: Callable[[Architecture, Published], Size]
     method: str = ''
     prune: str = LETTERS
+
+    @property
+    def trains_gates(self) -> bool:
+        """Whether making the row trains gates."""
+        return self.kind == 'pruned' and METHODS[self.method].trains_gates
 
     def sentence(self) -> str:
         """For people."""

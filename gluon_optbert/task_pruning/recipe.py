@@ -125,7 +125,7 @@ class TaskPruneRecipe(PruningRecipe):
 
     def settling(self) -> Optional[Settling]:
         """When gate training may stop early; None if its steps are fixed."""
-        if self.method != 'alpha' or self.alpha_steps not in (None, 'auto'):
+        if not self.trains_gates or self.alpha_steps not in (None, 'auto'):
             return None
         return Settling.of(self.alpha_window, self.alpha_overlap, self.alpha_learning_rate)
 

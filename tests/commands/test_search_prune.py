@@ -134,7 +134,7 @@ def test_killed_search_takes_its_trial_up_again(tmp_path, shards_directory, mode
 @pytest.mark.parametrize(
     'change, named',
     [
-        (['--method', 'random'], 'only the method alpha'),
+        (['--method', 'random'], 'only methods with trained gates'),
         (['--trials', '0'], 'trials must be at least 1'),
         (['--gamma-range', '1'], 'gamma_range'),
         (['--alpha-steps-range', '9,3'], 'alpha_steps_range'),

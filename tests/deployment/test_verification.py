@@ -58,6 +58,7 @@ def test_every_round_and_every_width_is_within_the_tolerance(finished):
     [
         ('layers', {'target': 0.8, 'drop': 'first'}),
         pytest.param('uniform', {}, marks=pytest.mark.slow),
+        pytest.param('uniform-alpha', {}, marks=pytest.mark.slow),
         pytest.param('magnitude', {}, marks=pytest.mark.slow),
         ('heads', {'prune': 'a', 'target': 0.9}),
         pytest.param('blocks', {'prune': 'f', 'target': 0.9}, marks=pytest.mark.slow),

@@ -4,9 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from helpers.pruned import recipe_for
+from helpers.pruned import alphas_of, recipe_for, selection_of
 
 from gluon_optbert.cutting.selection import Selection
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.methods import METHODS, Method
 from gluon_optbert.pruning.recipe import PruneRecipe
@@ -64,3 +65,28 @@ def test_what_an_added_method_cannot_do_is_refused(tmp_path, monkeypatch, method
         recipe_for(tmp_path, tmp_path, tmp_path / 'run', method='own', **change)
     monkeypatch.setitem(METHODS, 'own', Method(ones))
     recipe_for(tmp_path, tmp_path, tmp_path / 'run', method='own', **change)
+
+
+def test_uniform_widths_keep_the_units_with_the_largest_trained_gates(
+    shards_directory, model_directory, tmp_path
+):
+    values = dict(rounds=1, target=0.5, alpha_learning_rate=0.3)
+    for method in ('uniform', 'uniform-alpha'):
+        prune(recipe_for(shards_directory, model_directory, tmp_path / method, method=method, **values))
+    plain, gated = (tmp_path / method / 'round-1' for method in ('uniform', 'uniform-alpha'))
+    assert read_model(plain / 'model').architecture == read_model(gated / 'model').architecture
+    alphas, kept = alphas_of(gated), selection_of(gated).kept
+    for key, alpha in alphas.items():
+        gone = np.delete(np.abs(alpha), kept[key])
+        assert not len(gone) or gone.max() <= np.abs(alpha[kept[key]]).min()
+    assert any(not np.array_equal(kept[key], selection_of(plain).kept[key]) for key in alphas)
+    assert json.loads((gated / 'gates.json').read_text())['units'].keys() == set('hakvf')
+
+
+def test_uniform_widths_with_gates_train_them_until_the_selection_has_settled(
+    shards_directory, model_directory, tmp_path
+):
+    settings = dict(alpha_steps='auto', alpha_limit=12, alpha_window=2, alpha_learning_rate=0.3, rounds=1)
+    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', method='uniform-alpha', **settings))
+    record = json.loads((tmp_path / 'run' / 'round-1' / 'gates.json').read_text())
+    assert record['overlaps'] and record['steps'] <= 12
