@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from typing import Any, Dict, List, Mapping, Tuple
 
@@ -25,7 +26,7 @@ from ..training.loop import backward, collect_gradients
 from ..training.mlm_nsp import Pretraining, evaluate
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
-from ..training.recipe import open_shards
+from ..training.recipe import TrainingRecipe, open_shards
 from .planning import Plan
 from .rows import Row
 
@@ -38,8 +39,8 @@ class StepTimes:
 
     Parameters
     ----------
-    gates, recovery : float
-        A step.
+    gates, recovery, scratch : float
+        A step; the last of a row that is trained from scratch.
     evaluation : float
         A held-out evaluation of pre-training.
     tuning : mapping of task to float
@@ -48,6 +49,7 @@ class StepTimes:
 
     gates: float
     recovery: float
+    scratch: float
     evaluation: float
     tuning: Mapping[str, float]
 
@@ -92,9 +94,9 @@ def _gate_seconds(plan: Plan, workers: Workers) -> float:
     )
 
 
-def _recovery_seconds(plan: Plan, workers: Workers) -> Tuple[float, float]:
-    """A step of all weights, and a held-out evaluation."""
-    recipe, shards = plan.pruning, open_shards(plan.pruning.shards)
+def _weight_seconds(plan: Plan, recipe: TrainingRecipe, workers: Workers) -> Tuple[float, float]:
+    """A step of all weights by a recipe, and a held-out evaluation."""
+    shards = open_shards(recipe.shards)
     model = build(
         plan.base.architecture, plan.base.parameters, recipe.network_settings(), ctx=workers.context()
     )
@@ -161,14 +163,29 @@ def measure(plan: Plan, workers: Workers) -> StepTimes:
     rows = plan.chosen()
     open_rows = [row for row in rows if not plan.row_done(row)]
     gates = _gate_seconds(plan, workers) if any(row.maker.trains_gates for row in open_rows) else 0.0
-    recovery, evaluation = _recovery_seconds(plan, workers) if open_rows else (0.0, 0.0)
+    recovery, evaluation = _weight_seconds(plan, plan.pruning, workers) if open_rows else (0.0, 0.0)
+    built = [plan.row_recipe(row) for row in open_rows if row.maker.kind == 'built']
+    scratch = _weight_seconds(plan, built[0], workers)[0] if built else 0.0
     open_tasks = [task for task in plan.tasks if any(not plan.cell(row, task).exists() for row in rows)]
     return StepTimes(
         gates,
         recovery,
+        scratch,
         evaluation,
         {task: _tuning_seconds(plan, rows[0], task, workers) for task in open_tasks},
     )
+
+
+def _making_seconds(plan: Plan, row: Row, times: StepTimes) -> float:
+    """Making a row that is pruned or trained from scratch."""
+    if row.maker.kind == 'built':
+        recipe = plan.row_recipe(row)
+        evaluations = 1 + ((plan.scratch_steps or 0) - 1) // (recipe.evaluate_every or math.inf)
+        return (plan.scratch_steps or 0) * times.scratch + evaluations * times.evaluation
+    alpha = plan.gate_steps * times.gates * row.maker.trains_gates
+    recovery = (plan.pruning.recovery_steps or 0) * times.recovery
+    evaluations = 3  # before, after the cut, recovered
+    return len(plan.pruning.shares()) * (alpha + recovery + evaluations * times.evaluation)
 
 
 def estimate(plan: Plan, times: StepTimes) -> List[Dict[str, Any]]:
@@ -180,12 +197,9 @@ def estimate(plan: Plan, times: StepTimes) -> List[Dict[str, Any]]:
     list of dict
         ``row``, ``how``, ``making`` and, by task, ``tuning``; both 0 for what is done.
     """
-    rows, rounds = [], len(plan.pruning.shares())
+    rows = []
     for row in plan.chosen():
-        alpha = (plan.pruning.alpha_steps or 0) * times.gates * row.maker.trains_gates
-        recovery = (plan.pruning.recovery_steps or 0) * times.recovery
-        evaluations = 3 if row.maker.kind == 'pruned' else 1  # before, after the cut, recovered
-        making = 0.0 if plan.row_done(row) else rounds * (alpha + recovery + evaluations * times.evaluation)
+        making = 0.0 if plan.row_done(row) else _making_seconds(plan, row, times)
         rows.append(
             {
                 'row': row.name,
@@ -220,7 +234,11 @@ def readable(plan: Plan, times: StepTimes) -> str:
     lines += [''] + [f'not reachable: {row.name}: {row.unreachable}' for row in plan.rows if row.unreachable]
     measured = [
         f'{1e3 * seconds:.0f} ms a step of {what}'
-        for what, seconds in (('gates', times.gates), ('recovery', times.recovery))
+        for what, seconds in (
+            ('gates', times.gates),
+            ('recovery', times.recovery),
+            ('training from scratch', times.scratch),
+        )
         if seconds
     ]
     lines += [f'measured on the base: {", ".join(measured)}'] if measured else []

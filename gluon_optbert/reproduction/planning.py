@@ -46,6 +46,8 @@ class Plan:
         To train on: sentences, pairs or questions.
     pruning : PruneRecipe
         What the pruning runs have in common, with the steps of a round.
+    scratch_steps : int, optional
+        Of the rows that are trained from scratch; None if nothing says how many.
     """
 
     recipe: TableRecipe
@@ -55,6 +57,13 @@ class Plan:
     tasks: Tuple[str, ...]
     instances: Mapping[str, int]
     pruning: PruneRecipe
+    scratch_steps: Optional[int] = None
+
+    @property
+    def gate_steps(self) -> int:
+        """Steps of gate training in a round, or the most of them."""
+        steps = self.pruning.alpha_steps
+        return self.pruning.alpha_limit if steps is None or steps == 'auto' else steps
 
     def chosen(self) -> List[Row]:
         """The rows that are run: the base and those asked for, without those out of reach."""
@@ -87,32 +96,40 @@ class Plan:
         )
 
     def row_recipe(self, row: Row) -> TrainingRecipe:
-        """The run that makes a row's network."""
-        if row.maker.kind == 'pruned':
-            return fill(
-                PruneRecipe,
-                {
-                    **to_dict(self.pruning),
-                    'output': str(self.directory(row)),
-                    'method': row.maker.method,
-                    'prune': row.maker.prune,
-                    'target': row.share,
-                },
-                source=row.name,
+        """The run that makes a row's network; ValueError if it is trained from scratch, and nothing says for
+        how many steps.
+        """
+        return self._pruning_of(row) if row.maker.kind == 'pruned' else self._scratch_of(row)
+
+    def _pruning_of(self, row: Row) -> PruneRecipe:
+        values = {
+            'output': str(self.directory(row)),
+            'method': row.maker.method,
+            'prune': row.maker.prune,
+            'target': row.share,
+            'alpha_steps': self.pruning.alpha_steps if row.maker.trains_gates else self.gate_steps,
+        }
+        return fill(PruneRecipe, {**to_dict(self.pruning), **values}, source=row.name)
+
+    def _scratch_of(self, row: Row) -> PretrainRecipe:
+        assert row.architecture is not None
+        if self.scratch_steps is None:
+            raise ValueError(
+                f'{self.recipe.base} does not say how many steps it was pre-trained for, and {row.name} is '
+                'trained from scratch for as many; give --scratch-steps, or leave the row out with --rows'
             )
-        assert row.architecture is not None and self.pruning.recovery_steps is not None
         shared = {field.name for field in dataclasses.fields(TrainingRecipe)}
-        return fill(
-            PretrainRecipe,
-            {
-                **{name: value for name, value in to_dict(self.pruning).items() if name in shared},
-                'output': str(self.directory(row)),
-                'architecture': json.dumps(row.architecture.to_dict()),
-                'steps': len(self.pruning.shares()) * self.pruning.recovery_steps,
-                'initial_std': round(0.6 / math.sqrt(row.architecture.h), 2),
-            },
-            source=row.name,
-        )
+        defaults = {name: value for name, value in to_dict(self.pruning).items() if name in shared}
+        values = {
+            'output': str(self.directory(row)),
+            'shards': str(self.pruning.shards),
+            'resume': True,
+            'model': None,
+            'architecture': json.dumps(row.architecture.to_dict()),
+            'steps': self.scratch_steps,
+        }
+        defaults['initial_std'] = round(0.6 / math.sqrt(row.architecture.h), 2)
+        return _further(PretrainRecipe, self.recipe.pretraining, defaults, values)
 
     def cell(self, row: Row, task: str) -> Path:
         """Where a row is fine-tuned on a task."""
@@ -168,8 +185,10 @@ class Plan:
             'base': str(self.recipe.base),
             'base_parameters': int(ParameterCost().cost(self.base.architecture)),
             'rounds': len(self.pruning.shares()),
-            'alpha_steps': self.pruning.alpha_steps,
+            'alpha_steps': self.gate_steps,
+            'alpha_steps_auto': self.pruning.alpha_steps == 'auto',
             'recovery_steps': self.pruning.recovery_steps,
+            'scratch_steps': self.scratch_steps,
             'scale': self.recipe.scale,
             'seeds': list(self.recipe.seeds),
             'rows': [
@@ -240,7 +259,15 @@ def _pruning(recipe: TableRecipe, base: SavedModel) -> PruneRecipe:
     }
     common = _further(PruneRecipe, [recipe.pruning] if recipe.pruning else [], {}, {**fixed, **steps})
     gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(base))
+    if common.alpha_steps == 'auto':
+        return dataclasses.replace(common, alpha_limit=gates, recovery_steps=recovery)
     return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
+
+
+def _scratch_steps(recipe: TableRecipe, base: SavedModel) -> Optional[int]:
+    """Steps of the rows that are trained from scratch, scaled; None if nothing says how many."""
+    steps = recipe.scratch_steps or base.progress.trained_steps
+    return math.ceil(recipe.scale * steps) if steps else None
 
 
 def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
@@ -272,6 +299,7 @@ def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
         tasks,
         {task: _instances(recipe, task, workers) for task in tasks},
         pruning,
+        _scratch_steps(recipe, base),
     )
     for row in table_plan.chosen():
         for run in ([] if row.maker.kind == 'base' else [table_plan.row_recipe(row)]) + [

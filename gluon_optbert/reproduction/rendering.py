@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import Dict, List, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
 from ..runs.markdown import markdown_table
 from ..runs.scores import NOTE, score_text
@@ -59,6 +59,11 @@ def table_head(results: Results) -> List[str]:
     return ['model', '', 'parameters', *(results.label(column) for column in results.columns)]
 
 
+def _gate_steps(plan: Mapping[str, Any]) -> str:
+    most = 'at most ' if plan.get('alpha_steps_auto') else ''
+    return f'{most}{plan["alpha_steps"]}'
+
+
 def notes(results: Results) -> List[str]:
     """What has to be known to read the table."""
     plan = results.plan
@@ -70,10 +75,12 @@ def notes(results: Results) -> List[str]:
         'The majority class is the commonest of the held-out set; for SQuAD it stands for giving no answer. '
         f'{NOTE}.',
         'The average is of one score a task, F1 of SQuAD.',
-        f'Steps in each of {plan["rounds"]} rounds: {plan["alpha_steps"]} of gates, {plan["recovery_steps"]} '
+        f'Steps in each of {plan["rounds"]} rounds: {_gate_steps(plan)} of gates, {plan["recovery_steps"]} '
         f'of recovery; '
         f'scale {plan["scale"]:g}.',
     ]
+    if plan.get('scratch_steps'):
+        remarks.append(f'Steps of a row that is trained from scratch: {plan["scratch_steps"]:,}.')
     tunings = dict.fromkeys((task, tuning) for row in results.rows for task, tuning in row.tuning.items())
     remarks += [f'Fine-tuned on {task}: {tuning}.' for task, tuning in tunings]
     if tunings:

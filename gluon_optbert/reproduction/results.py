@@ -13,7 +13,7 @@ from ..architecture.paper import Cell, Column, PaperTable, load_table
 from ..finetuning.result import FineTuningResult
 from ..runs.scores import score_text
 from .planning import FORMAT
-from .rows import BASE, plain
+from .rows import plain, row_names
 
 SCORES = {
     'accuracy': ('accuracy',),
@@ -63,7 +63,7 @@ class Entry:
 @dataclasses.dataclass(frozen=True)
 class ResultRow:
     """A row: its cells by column, its parameters, here (None where nothing was run) and published (millions;
-    None for the base where the table does not have it), and by task how it was fine-tuned and in how many
+    None for a row that the table does not have), and by task how it was fine-tuned and in how many
     seconds."""
 
     name: str
@@ -119,21 +119,18 @@ def read_results(output: Path) -> Results:
     plan = _read_plan(path)
     table = load_table(plan['table'])
     columns = tuple(column for column in table.columns if column.task or column.name == 'average')
-    planned = {row['slug']: row for row in plan['rows']}
-    added = planned.pop(BASE, None)  # an earlier version planned none
-    if len(planned) != len(table.rows):
-        raise ValueError(f'{path}: has {len(planned)} rows, Table {table.number} {len(table.rows)}')
-    rows = [
-        _row(Path(output), columns, row, record) for row, record in zip(planned.values(), table.records())
-    ]
-    base = [] if added is None else [_row(Path(output), columns, added, {})]
-    return Results(table, columns, (*base, *rows), plan)
+    published = {plain(name): record for name, record in zip(row_names(table), table.records())}
+    lacking = set(published) - {row['slug'] for row in plan['rows']}
+    if lacking:
+        raise ValueError(f'{path}: lacks the rows {", ".join(sorted(lacking))} of Table {table.number}')
+    rows = [_row(Path(output), columns, row, published.get(row['slug'], {})) for row in plan['rows']]
+    return Results(table, columns, tuple(rows), plan)
 
 
 def _row(
     output: Path, columns: Sequence[Column], planned: Mapping[str, Any], record: Mapping[str, Cell]
 ) -> ResultRow:
-    """A row of the plan with its results; the record is what was published, empty for the base."""
+    """A row of the plan with its results; the record is what was published, empty if nothing was."""
     absent = NOT_REACHABLE if planned['unreachable'] else NOT_RUN
     results: Dict[str, FineTuningResult] = {}
     for task in dict.fromkeys(column.task for column in columns if column.task):

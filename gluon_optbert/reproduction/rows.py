@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Callable, List, Mapping, Optional, Tuple, Union
+from typing import Callable, List, Literal, Mapping, Optional, Tuple, Union
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
@@ -32,6 +32,11 @@ def plain(name: str) -> str:
 def row_names(table: PaperTable) -> List[str]:
     """The models of a table; the architectures where it gives models no names."""
     return [str(record.get('model') or name) for record, name in zip(table.records(), table.architectures)]
+
+
+def known_rows(table: PaperTable) -> List[str]:
+    """The models of a table, each followed by those that this package has beside it."""
+    return [row for name in row_names(table) for row in (name, *BESIDE.get(name, ()))]
 
 
 def task_names(table: PaperTable) -> List[str]:
@@ -64,15 +69,27 @@ class TableRecipe:
         'directory of SQuAD in the official layout; by default GluonNLP downloads it', None
     )
     scale: float = option(
-        'factor, at most 1, on the steps of gate training and of recovery and on the number of training '
-        'instances of every task, rounded up; epochs are not scaled',
+        'factor, at most 1, on the steps of gate training, of recovery and from scratch, and on the number '
+        'of training instances of every task, rounded up; epochs are not scaled',
         1.0,
     )
-    alpha_steps: Optional[int] = option('steps of gate training in a round, before --scale', None)
+    alpha_steps: Optional[Union[int, Literal['auto']]] = option(
+        f'steps of gate training in a round, before --scale; auto as in {named("optbert-prune")}', None
+    )
     recovery_steps: Optional[int] = option('steps of recovery in a round, before --scale', None)
+    scratch_steps: Optional[int] = option(
+        'steps of pre-training of the rows that are trained from scratch, before --scale; by default as many '
+        'as the base was pre-trained for',
+        None,
+    )
     pruning: Optional[Path] = option(
         f'YAML file with further settings of {named("optbert-prune")}; method, widths and target are '
         'those of the row',
+        None,
+    )
+    pretraining: Optional[Path] = option(
+        f'YAML file with settings of {named("optbert-pretrain")} for the rows that are trained from scratch; '
+        'architecture and steps are those of the row. What it lacks is as in --pruning',
         None,
     )
     glue: Optional[Path] = option(
@@ -106,12 +123,14 @@ class TableRecipe:
         ]
         if not 0 < self.scale <= 1:
             problems.append(f'scale must be above 0 and at most 1, found {self.scale}')
+        if self.scratch_steps is not None and self.scratch_steps < 1:
+            problems.append(f'scratch_steps must be at least 1, found {self.scratch_steps}')
         if self.render and self.dry_run:
             problems.append('render and dry_run exclude each other')
         if self.table in TABLES:
             table = load_table(self.table)
             for what, asked, known in (
-                ('row', self.rows, [BASE, *row_names(table)]),
+                ('row', self.rows, [BASE, *known_rows(table)]),
                 ('task', self.tasks, task_names(table)),
             ):
                 names = [plain(name) for name in known]
@@ -164,17 +183,17 @@ def in_proportion(base: Architecture, row: Published) -> Size:
 
 
 def by_embedding(base: Architecture, row: Published) -> Size:
-    """The base with the widest factorised embedding that stays within the row's share of parameters."""
-    target, cost = by_share(base, row), ParameterCost()
-    for width in range(base.embedding_width - 1, 0, -1):
-        smaller = dataclasses.replace(base, e=width)
-        if cost.cost(smaller) <= target:
-            return smaller
-    raise ValueError(
-        f'even an embedding of width 1 leaves {cost.cost(dataclasses.replace(base, e=1)):,.0f} parameters, '
-        f'and '
-        f'{target:,.0f} are wanted'
-    )
+    """The base with a factorised embedding whose width is the row's part of h, rounded; a half goes up.
+
+    The row's part is 64 of 768 (Table 6). It is at least 2, as LayerNorm makes a constant of one unit."""
+    published = resolve(str(row.architecture))
+    width = max(2, int(base.h * published.embedding_width / published.h + 0.5))
+    if width >= base.embedding_width:
+        raise ValueError(
+            f'{published.embedding_width} of {published.h} is a width of {width} here, and the embedding has '
+            f'{base.embedding_width}'
+        )
+    return dataclasses.replace(base, e=width)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +203,7 @@ class Maker:
     Parameters
     ----------
     kind : str
-        ``base``, ``pruned``, or ``built``: trained from scratch for as many steps as a pruned row recovers.
+        ``base``, ``pruned``, or ``built``: trained from scratch.
     size : callable
         The base and the published row → how large it gets, or the network itself; ValueError says why there
         is none.
@@ -206,19 +225,21 @@ class Maker:
         """For people."""
         return {
             'base': 'the base as it is',
-            'built': 'trained from scratch for as many steps as a pruned row recovers',
+            'built': 'trained from scratch',
             'pruned': f'method {self.method} on {self.prune}, and recovered',
         }[self.kind]
 
 
 MAKERS: Mapping[str, Maker] = {
     'BERT-base': Maker('base', base_itself),
-    'BERT-ℓ': Maker('pruned', in_proportion, 'layers'),
+    'BERT-ℓ': Maker('built', in_proportion),
+    'BERT-ℓ truncated': Maker('pruned', in_proportion, 'layers'),
     'optBERT-all': Maker('pruned', by_share, 'alpha'),
     'optBERT-h': Maker('pruned', by_share, 'alpha', 'h'),
     'optBERT-f': Maker('pruned', by_share, 'alpha', 'f'),
     'optBERT-a': Maker('pruned', by_share, 'alpha', 'a'),
-    'BERT-all uniform': Maker('pruned', by_share, 'uniform'),
+    'BERT-all uniform': Maker('pruned', by_share, 'uniform-alpha'),
+    'BERT-all uniform, magnitude': Maker('pruned', by_share, 'uniform'),
     'ALBERT-e': Maker('built', by_embedding),
     # Table 1, where Devlin et al. trained every network from scratch
     'bert_3': Maker('built', in_proportion),
@@ -226,6 +247,10 @@ MAKERS: Mapping[str, Maker] = {
     'bert_6': Maker('built', in_proportion),
     'bert_base': Maker('base', base_itself),
 }
+BESIDE: Mapping[str, Tuple[str, ...]] = {
+    'BERT-ℓ': ('BERT-ℓ truncated',),
+    'BERT-all uniform': ('BERT-all uniform, magnitude',),
+}  # further ways to make a row of the paper; a row of its own each, without published scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,24 +280,26 @@ class Row:
 
 def rows_of(table: PaperTable, base: Architecture) -> List[Row]:
     """Every row of a table, on a base; those out of reach say why."""
-    rows, cost = [], ParameterCost()
+    rows = []
     for name, record, architecture in zip(row_names(table), table.records(), table.architectures):
-        maker, slug = MAKERS[name], plain(name)
-        try:
-            size = maker.size(base, Published(name, _number(record['parameters_m']), architecture))
-        except ValueError as error:
-            rows.append(Row(name, slug, maker, unreachable=str(error)))
-            continue
-        whole, wanted = cost.cost(base), cost.cost(size) if isinstance(size, Architecture) else size
-        if maker.kind == 'pruned':
-            share = (wanted + 0.5) / whole  # half a parameter, for the division's rounding
-            trial = PruneRecipe(method=maker.method, prune=maker.prune, target=share)
-            rows.append(Row(name, slug, maker, share, unreachable=unreachable(trial, base)))
-        else:
-            rows.append(
-                Row(name, slug, maker, wanted / whole, size if isinstance(size, Architecture) else None)
-            )
+        published = Published(name, _number(record['parameters_m']), architecture)
+        rows += [_row(made, published, base) for made in (name, *BESIDE.get(name, ()))]
     return rows
+
+
+def _row(name: str, published: Published, base: Architecture) -> Row:
+    """A row on a base, made in the way of its name at a published size."""
+    maker, slug, cost = MAKERS[name], plain(name), ParameterCost()
+    try:
+        size = maker.size(base, published)
+    except ValueError as error:
+        return Row(name, slug, maker, unreachable=str(error))
+    whole, wanted = cost.cost(base), cost.cost(size) if isinstance(size, Architecture) else size
+    if maker.kind == 'pruned':
+        share = (wanted + 0.5) / whole  # half a parameter, for the division's rounding
+        trial = PruneRecipe(method=maker.method, prune=maker.prune, target=share)
+        return Row(name, slug, maker, share, unreachable=unreachable(trial, base))
+    return Row(name, slug, maker, wanted / whole, size if isinstance(size, Architecture) else None)
 
 
 def all_rows(table: PaperTable, base: Architecture) -> List[Row]:

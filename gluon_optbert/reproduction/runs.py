@@ -55,6 +55,14 @@ def _check_cells(table_plan: Plan) -> None:
             for begun in (cell / RECIPE, work_directory(cell) / RECIPE):
                 if begun.is_file():
                     check_same(table_plan.cell_recipe(row, task), begun)
+def _check_rows(table_plan: Plan) -> None:
+    """Raise ValueError unless the rows that are there were made as the table has them; an earlier version may
+    have made a row of the same name otherwise.
+    """
+    for row in table_plan.rows:
+        made = table_plan.directory(row) / 'recipe.yaml'
+        if made.is_file():
+            check_same(table_plan.row_recipe(row), made)
 
 
 def run(table_plan: Plan, *, workers: Optional[Workers] = None) -> None:
@@ -77,6 +85,7 @@ def run(table_plan: Plan, *, workers: Optional[Workers] = None) -> None:
     with running(table_plan.recipe.output, workers):
         directory = RunDirectory(table_plan.recipe, may_change=_LATER, name='table ')
         _check_cells(table_plan)
+        _check_rows(table_plan)
         directory.lay_out(workers, table_plan.write)
         if workers.first:  # the plan of an earlier version may lack rows
             table_plan.write(directory.path)
