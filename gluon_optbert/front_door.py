@@ -226,9 +226,9 @@ def export(
     if format not in FORMATS:
         raise ValueError(f'format must be one of {", ".join(FORMATS)}, found {format!r}')
     with remedied():
+        from .cutting.alphas_file import read_alphas
         from .cutting.shrink import without_gates
         from .deployment.story import story_of
-        from .deployment.verification import read_alphas
         from .network.saved_model import read_model
 
         home, writer, told = FORMATS[format]
@@ -236,5 +236,6 @@ def export(
     saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
     if isinstance(model, (str, Path)):
         options.setdefault('story', story_of(saved, Path(model)))
-    saved = without_gates(saved, read_alphas(Path(alphas)) if alphas else None)
+    gates, h_gate = read_alphas(Path(alphas)) if alphas else (None, 'stream')
+    saved = without_gates(saved, gates, h_gate=h_gate)
     return write(saved, Path(output), **told, **options)

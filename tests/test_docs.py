@@ -39,6 +39,7 @@ from scipy.special import erf
 
 from gluon_optbert.architecture import cost
 from gluon_optbert.architecture.heads import Head
+from gluon_optbert.architecture.parameters import H_GATES
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.onnx_export import run_onnx
 from gluon_optbert.finetuning.glue import finetune_glue
@@ -400,9 +401,11 @@ def test_task_of_extending_is_fine_tuned(place, tmp_path):
 # The equations of what_is_gated.md
 
 
-def gated_by_hand(architecture, weights, alphas, ids, types, positions):
+def gated_by_hand(architecture, weights, alphas, ids, types, positions, h_gate):
     """Encoded tokens, pooled units, NSP and MLM scores of one sequence without padding, by the page."""
-    stream_gate = alphas['h'].astype(np.float64)
+    stream_gate, block_gate = alphas['h'].astype(np.float64), np.ones(architecture.h)
+    if h_gate == 'table5':
+        stream_gate, block_gate = block_gate, stream_gate
 
     def layer_norm(y, name):
         alive = stream_gate != 0
@@ -423,17 +426,19 @@ def gated_by_hand(architecture, weights, alphas, ids, types, positions):
     for i, dims in enumerate(architecture.layers):
         cell = f'encoder.transformer_cells.{i}.'
         project = cell + 'attention_cell.proj_'
-        context = []
+        context, read = [], block_gate * x
         for n in range(dims.a):
             keys, values = slice(n * dims.k, (n + 1) * dims.k), slice(n * dims.v, (n + 1) * dims.v)
             head = alphas[f'a{i}'][n] ** 2
-            query = head * alphas[f'k{i}'] ** 2 * product(x, project + 'query', keys) / np.sqrt(dims.k)
-            powers = np.exp(query @ product(x, project + 'key', keys).T)
+            query = head * alphas[f'k{i}'] ** 2 * product(read, project + 'query', keys) / np.sqrt(dims.k)
+            powers = np.exp(query @ product(read, project + 'key', keys).T)
             attention = powers / powers.sum(-1, keepdims=True)
-            context.append(head * alphas[f'v{i}'] ** 2 * (attention @ product(x, project + 'value', values)))
-        x = layer_norm(x + product(np.concatenate(context, -1), cell + 'proj'), cell + 'layer_norm')
-        inner = alphas[f'f{i}'] * gelu(alphas[f'f{i}'] * product(x, cell + 'ffn.ffn_1'))
-        x = layer_norm(x + product(inner, cell + 'ffn.ffn_2'), cell + 'ffn.layer_norm')
+            attended = attention @ product(read, project + 'value', values)
+            context.append(head * alphas[f'v{i}'] ** 2 * attended)
+        written = block_gate * product(np.concatenate(context, -1), cell + 'proj')
+        x = layer_norm(x + written, cell + 'layer_norm')
+        inner = alphas[f'f{i}'] * gelu(alphas[f'f{i}'] * product(block_gate * x, cell + 'ffn.ffn_1'))
+        x = layer_norm(x + block_gate * product(inner, cell + 'ffn.ffn_2'), cell + 'ffn.layer_norm')
     pooled = np.tanh(product(x[0], 'pooler'))
     masked = (
         layer_norm(gelu(product(x[positions], 'decoder.0')), 'decoder.2') @ words.T
@@ -447,12 +452,13 @@ def gated_by_hand(architecture, weights, alphas, ids, types, positions):
     }
 
 
+@pytest.mark.parametrize('h_gate', H_GATES)
 @pytest.mark.parametrize('seed', [0, 1, 2])
-def test_the_equations_are_those_of_the_gated_network(seed):
+def test_the_equations_are_those_of_the_gated_network(seed, h_gate):
     architecture = network((2, 3, 4, 5), (3, 2, 5, 7), h=6)
     weights, alphas = random_parameters(architecture, seed), random_alphas(architecture, seed)
     alphas['h'][[1, 4]] = alphas['k0'][1] = alphas['f1'][2] = 0
-    model = build(architecture, weights, gated=True, trainable=False)
+    model = build(architecture, weights, gated=True, h_gate=h_gate, trainable=False)
     model.gates.set(alphas)
     inputs = random_inputs(architecture, batch=1, length=5, seed=seed)
     outputs = outputs_of(model, inputs)
@@ -466,6 +472,7 @@ def test_the_equations_are_those_of_the_gated_network(seed):
         ids,
         kinds,
         positions,
+        h_gate,
     )
     for name, value in wanted.items():
         assert np.abs(outputs[name][0] - value).max() <= 1e-5 * np.abs(value).max(), name  # float32 has 6e-8

@@ -1,5 +1,6 @@
 """`import gluon_optbert as opt`: what it has, what it imports, and how its runs are called."""
 
+import dataclasses
 import importlib
 import inspect
 import pydoc
@@ -7,11 +8,13 @@ import pydoc
 import mxnet as mx
 import pytest
 from helpers.pruned import recipe_for
-from helpers.tiny import ROOT, contents, network, run, write_saved_model
+from helpers.tiny import ROOT, contents, network, random_alphas, run, write_saved_model
 
 import gluon_optbert as opt
 from gluon_optbert import front_door
 from gluon_optbert.commands import export as export_command
+from gluon_optbert.cutting.alphas_file import packed_alphas
+from gluon_optbert.cutting.shrink import fold
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.recipe import PruneRecipe
@@ -242,3 +245,15 @@ def test_unknown_name_lists_the_recipes(tmp_path, monkeypatch):
     assert said.startswith('smal: no such recipe file') and len(said) < 1000
     assert all(name in said for name in ('small_prune', 'glue', 'squad'))
     assert find_recipe('deep/small') == type(tmp_path)('deep/small')  # a path is no name
+
+
+def test_gates_of_table_5_are_folded_as_they_were_trained(model_directory, tmp_path):
+    saved = read_model(model_directory)
+    alphas = random_alphas(saved.architecture)
+    (tmp_path / 'alphas.npz').write_bytes(packed_alphas(alphas, h_gate='table5'))
+    opt.export(model_directory, tmp_path / 'one', alphas=tmp_path / 'alphas.npz')
+    folded = fold(saved.parameters, saved.architecture, alphas, h_gate='table5')
+    opt.export(dataclasses.replace(saved, parameters=folded), tmp_path / 'two')
+    one, two = (contents(tmp_path / name) for name in ('one', 'two'))
+    weights = [name for name in one if name.endswith('.params')]
+    assert weights and all(one[name] == two[name] for name in weights)

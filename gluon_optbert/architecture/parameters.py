@@ -74,7 +74,20 @@ What Table 5 leaves open is decided so:
 - A factorised embedding has its LayerNorm before its projection, which takes alpha_h up instead.
 - A layer that is left without filters loses its intermediate block, the bias of G and the LayerNorm included.
 - Attention divides by the square root of k. Taking keys away would change that scale, so the queries take up
-  the ratio."""
+  the ratio.
+
+With the h gate ``table5``, alpha_h multiplies what Table 5 names and nothing else. These sides of h have
+stars then, and no others:
+
+    in layer i, after encoder.transformer_cells.i:
+    attention_cell.proj_query.weight  (Q)      a.k*         h*
+    attention_cell.proj_key.weight    (K)      a.k*         h*
+    attention_cell.proj_value.weight  (V)      a.v*         h*
+    proj.weight                       (P)      h*           a.v*
+    proj.bias                                  h*
+    ffn.ffn_1.weight                  (D)      f*           h*
+    ffn.ffn_2.weight                  (G)      h*           f*
+    ffn.ffn_2.bias                             h*"""
 
 from __future__ import annotations
 
@@ -90,6 +103,8 @@ if TYPE_CHECKING:
 Alphas = Mapping[str, 'np.ndarray']
 Parameters = Mapping[str, 'np.ndarray']
 LETTERS = 'hakvf'
+ALPHA_H = {'stream': 'h', 'table5': 'h_table5'}  # where alpha_h stands, and its key in files of gates
+H_GATES = tuple(ALPHA_H)  # in the LayerNorms of the stream, or as in Table 5
 GATE = '.alpha'  # how the name of a gate ends
 TIED = 'decoder.3.weight'  # a second name of word_embed.0.weight in files of GluonNLP
 PARTS = {
@@ -144,8 +159,9 @@ class ParameterSpec:
 class _Builder:
     """Collects the parameters of one architecture and head, in order."""
 
-    def __init__(self, architecture: Architecture, head: Head):
+    def __init__(self, architecture: Architecture, head: Head, h_gate: str):
         self._architecture, self._outputs = architecture, head.outputs
+        self.in_stream = h_gate == 'stream'
         self.table: Dict[str, ParameterSpec] = {}
 
     def _length(self, axis: Axis) -> int:
@@ -169,10 +185,10 @@ class _Builder:
         self.add(name, (rows, columns), part, initial='normal', decayed=True, **marks)
 
     def dense(
-        self, name: str, rows: Axis, columns: Axis, part: str, *, gated: str = '', **marks: Any
+        self, name: str, rows: Axis, columns: Axis, part: str, *, gated: Collection[str] = (), **marks: Any
     ) -> None:
-        """A dense layer: its weight, of which ``rows`` or ``columns`` are gated, and its bias."""
-        row_gate, column_gate = rows if gated == 'rows' else (), columns if gated == 'columns' else ()
+        """A dense layer: its weight, of which ``rows``, ``columns`` or both are gated, and its bias."""
+        row_gate, column_gate = rows if 'rows' in gated else (), columns if 'columns' in gated else ()
         self.matrix(f'{name}.weight', rows, columns, part, gates=(row_gate, column_gate), **marks)
         self.add(f'{name}.bias', (rows,), part, gates=(row_gate,), **marks)
 
@@ -186,22 +202,27 @@ class _Builder:
         """An encoder layer."""
         cell, h, low = f'encoder.transformer_cells.{i}.', ('h',), {'layer': i, 'low_precision': True}
         keys, values, filters = (f'a{i}', f'k{i}'), (f'a{i}', f'v{i}'), (f'f{i}',)
-        attend, feed = 'attention', 'feed_forward'
+        attend, feed, in_stream = 'attention', 'feed_forward', self.in_stream
+        reads, writes = (('rows',), ('columns',)) if in_stream else (('rows', 'columns'),) * 2
         self.dense(
-            cell + 'attention_cell.proj_query', keys, h, attend, gated='rows', attention_scale=True, **low
+            cell + 'attention_cell.proj_query', keys, h, attend, gated=reads, attention_scale=True, **low
         )
-        self.dense(cell + 'attention_cell.proj_key', keys, h, attend, gated='rows', **low)
-        self.dense(cell + 'attention_cell.proj_value', values, h, attend, gated='rows', **low)
-        self.dense(cell + 'proj', h, values, attend, gated='columns', **low)
-        self.norm(cell + 'layer_norm', h, attend, layer=i)
+        self.dense(cell + 'attention_cell.proj_key', keys, h, attend, gated=reads, **low)
+        self.dense(cell + 'attention_cell.proj_value', values, h, attend, gated=reads, **low)
+        self.dense(cell + 'proj', h, values, attend, gated=writes, **low)
+        self.norm(cell + 'layer_norm', h, attend, gated=in_stream, layer=i)
         if self._architecture.layers[i].f:
-            self.dense(cell + 'ffn.ffn_1', filters, h, feed, gated='rows', **low)
-            self.dense(cell + 'ffn.ffn_2', h, filters, feed, gated='columns', **low)
-            self.norm(cell + 'ffn.layer_norm', h, feed, layer=i)
+            self.dense(cell + 'ffn.ffn_1', filters, h, feed, gated=reads, **low)
+            self.dense(cell + 'ffn.ffn_2', h, filters, feed, gated=writes, **low)
+            self.norm(cell + 'ffn.layer_norm', h, feed, gated=in_stream, layer=i)
 
 
-def parameter_table(architecture: Architecture, head: Head = PRETRAINING) -> Dict[str, ParameterSpec]:
+def parameter_table(
+    architecture: Architecture, head: Head = PRETRAINING, *, h_gate: str = 'stream'
+) -> Dict[str, ParameterSpec]:
     """Every parameter of an encoder with its head, in the order in which they are saved.
+
+    Where alpha_h stands, one of `H_GATES`, decides the ``gates`` of a parameter and nothing else.
 
     Tied tensors appear once, under the name of the embedding. The head of a task is a dense layer named
     ``task``, behind the pooler where it reads the pooled output.
@@ -209,23 +230,26 @@ def parameter_table(architecture: Architecture, head: Head = PRETRAINING) -> Dic
     factorised = architecture.e is not None
     h: Axis = ('h',)
     e: Axis = ('e',) if factorised else h
-    builder = _Builder(architecture, head)
+    builder = _Builder(architecture, head, h_gate)
+    in_stream = builder.in_stream
     builder.matrix('word_embed.0.weight', ('vocab_size',), e, 'embeddings')
     builder.matrix('token_type_embed.0.weight', ('token_types',), e, 'embeddings')
     builder.matrix('encoder.position_weight', ('max_length',), e, 'embeddings')
-    builder.norm('encoder.layer_norm', e, 'embeddings', gated=not factorised)
+    builder.norm('encoder.layer_norm', e, 'embeddings', gated=in_stream and not factorised)
     if factorised:
-        builder.dense('encoder.embed_proj', h, e, 'embeddings', gated='rows', low_precision=True)
+        rows = ('rows',) if in_stream else ()
+        builder.dense('encoder.embed_proj', h, e, 'embeddings', gated=rows, low_precision=True)
     for i in range(len(architecture.layers)):
         builder.layer(i)
     if head.pooled:
         builder.dense('pooler', h, h, 'pooler')
     if head.outputs:
-        builder.dense('task', ('outputs',), h, 'task', gated='columns' if head.pooled else '')
+        read = ('columns',) if in_stream and head.pooled else ()
+        builder.dense('task', ('outputs',), h, 'task', gated=read)
     else:
-        builder.dense('classifier', ('nsp',), h, 'nsp', gated='columns')
+        builder.dense('classifier', ('nsp',), h, 'nsp', gated=('columns',) if in_stream else ())
         builder.dense('decoder.0', e, h, 'mlm')
-        builder.norm('decoder.2', e, 'mlm', gated=not factorised)
+        builder.norm('decoder.2', e, 'mlm', gated=in_stream and not factorised)
         builder.add('decoder.3.bias', (('vocab_size',),), 'mlm')
     return builder.table
 

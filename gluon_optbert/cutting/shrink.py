@@ -33,7 +33,12 @@ def _axis_gate(axis: Axis, alphas: Alphas) -> np.ndarray:
 
 
 def fold(
-    parameters: Parameters, architecture: Architecture, alphas: Alphas, *, head: Head = PRETRAINING
+    parameters: Parameters,
+    architecture: Architecture,
+    alphas: Alphas,
+    *,
+    head: Head = PRETRAINING,
+    h_gate: str = 'stream',
 ) -> Dict[str, np.ndarray]:
     """The ungated parameters that compute what the gated network computes.
 
@@ -45,6 +50,8 @@ def fold(
     alphas : mapping of width key to np.ndarray, shape (width,)
     head : Head
         What stands on the encoder.
+    h_gate : str
+        Where alpha_h stood while it was trained, one of `H_GATES`.
 
     Raises
     ------
@@ -55,7 +62,7 @@ def fold(
     check_alphas(alphas, architecture)
     return {
         name: _folded(np.asarray(parameters[name]), spec, alphas)
-        for name, spec in parameter_table(architecture, head).items()
+        for name, spec in parameter_table(architecture, head, h_gate=h_gate).items()
     }
 
 
@@ -156,11 +163,13 @@ def shrink(
     selection: Selection,
     *,
     head: Head = PRETRAINING,
+    h_gate: str = 'stream',
 ) -> Tuple[Dict[str, np.ndarray], Architecture]:
     """Fold alpha into the parameters and cut the units that are not selected.
 
     The smaller network computes what the gated network computes when the alpha of every unselected unit is
-    zero.
+    zero. With the h gate ``table5`` this does not hold for hidden units: a gate at zero leaves the unit in
+    the skip connections and in the moments of LayerNorm, and the cut takes it out of these too.
 
     Raises
     ------
@@ -169,7 +178,7 @@ def shrink(
     """
     check_parameters(parameters, architecture, head)
     check_alphas(alphas, architecture)
-    specs = parameter_table(architecture, head)
+    specs = parameter_table(architecture, head, h_gate=h_gate)
 
     def value_of(name: str) -> np.ndarray:
         return _folded(np.asarray(parameters[name]), specs[name], alphas)
@@ -180,7 +189,7 @@ def shrink(
 M = TypeVar('M')  # a model: a dataclass with architecture, parameters, alphas and head
 
 
-def without_gates(saved: M, alphas: Optional[Alphas] = None) -> M:
+def without_gates(saved: M, alphas: Optional[Alphas] = None, *, h_gate: str = 'stream') -> M:
     """Fold gates into the weights and cut the units at zero; a model without gates as it is.
 
     Parameters
@@ -189,6 +198,8 @@ def without_gates(saved: M, alphas: Optional[Alphas] = None) -> M:
         Such as a `SavedModel`.
     alphas : mapping of width key to np.ndarray, optional
         Gates to use instead of the model's own.
+    h_gate : str
+        Where alpha_h stands in them, one of `H_GATES`; in the model's own it is in the stream.
 
     Raises
     ------
@@ -212,5 +223,6 @@ def without_gates(saved: M, alphas: Optional[Alphas] = None) -> M:
         alphas,
         Selection(kept, whole.cost, whole.target),
         head=saved.head,
+        h_gate=h_gate,
     )
     return dataclasses.replace(saved, architecture=architecture, parameters=parameters, alphas=None)

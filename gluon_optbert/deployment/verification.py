@@ -18,8 +18,9 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import Alphas, parameters_left
+from ..cutting.alphas_file import read_alphas
 from ..cutting.selection import Selection, keep_all, read_selection, truncate
-from ..cutting.shrink import shrink
+from ..cutting.shrink import fold, shrink
 from ..network.layerwise import squared_errors
 from ..network.losses import PretrainingLoss
 from ..network.model import build
@@ -70,17 +71,6 @@ class VerifyRecipe:
             kind = 'a run directory' if trimmed else 'a model with a trimmed vocabulary'
             problems += [f'--{name} goes with {kind}' for name in flags if getattr(self, name)]
         return problems
-
-
-def read_alphas(path: Path) -> Dict[str, np.ndarray]:
-    """The gate vectors of an ``alphas.npz``; ValueError if it is none."""
-    try:
-        with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in arrays.files}
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
-        raise ValueError(f'{path}: not readable as gate vectors ({error})') from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,6 +204,25 @@ def gated_against_shrunk(
     return _differences(gated, network, batches, selection.kept['h'], before.head)
 
 
+def _folded(before: SavedModel, alphas: Alphas, h_gate: str) -> Tuple[SavedModel, Alphas]:
+    """A network with its gates in its weights, and gates of one that are left."""
+    parameters = fold(before.parameters, before.architecture, alphas, head=before.head, h_gate=h_gate)
+    return dataclasses.replace(before, parameters=parameters), {
+        key: np.ones_like(alpha) for key, alpha in alphas.items()
+    }
+
+
+def _fold_difference(
+    before: SavedModel, alphas: Alphas, folded: SavedModel, h_gate: str, batches: Sequence[Any]
+) -> float:
+    """The largest relative difference between a gated network and the one with its gates in its weights."""
+    settings = {'trainable': False, 'head': before.head}
+    gated = build(before.architecture, before.parameters, gated=True, h_gate=h_gate, **settings)
+    gated.gates.set({key: alphas[key] for key in gated.gates.parameters})
+    network = build(folded.architecture, folded.parameters, **settings)
+    return _differences(gated, network, batches, np.arange(before.architecture.h), before.head)
+
+
 def _only(letter: str, selection: Selection, everything: Selection) -> Selection:
     kept = {
         key: selection.kept[key] if key[0] == letter else indices for key, indices in everything.kept.items()
@@ -265,7 +274,7 @@ def _row(recipe: VerifyRecipe, number: int) -> Dict[str, Any]:
     """The largest differences of a round."""
     previous, turned = read_model(_round(recipe, number - 1, 'model')), _round(recipe, number, 'rotated')
     before = read_model(turned) if turned.is_dir() else previous
-    alphas = read_alphas(_round(recipe, number, 'alphas.npz'))
+    alphas, h_gate = read_alphas(_round(recipe, number, 'alphas.npz'))
     selection = read_selection(_round(recipe, number, 'selection.json'))
     shrunk = read_model(_round(recipe, number, 'shrunk'))
     batches = _batches(recipe, before)
@@ -273,6 +282,10 @@ def _row(recipe: VerifyRecipe, number: int) -> Dict[str, Any]:
     row: Dict[str, Any] = {'round': number}
     if turned.is_dir():
         row['rotation'] = _rotation_difference(previous, before, batches)
+    if h_gate != 'stream':  # a gate at zero would leave its unit in the stream
+        folded, ones = _folded(before, alphas, h_gate)
+        row['fold'] = _fold_difference(before, alphas, folded, h_gate, batches)
+        before, alphas = folded, ones
     for letter in 'hakvf':
         row[letter] = gated_against_shrunk(before, alphas, _only(letter, selection, everything), batches)
     row['all'] = gated_against_shrunk(before, alphas, selection, batches, shrunk)
@@ -319,7 +332,9 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         For a trimmed vocabulary one, with the largest relative difference of every output. Else one per round
         with the largest relative differences: of ``h a k v f`` alone and ``all`` together between gated and
         shrunk network, of ``export`` between the shrunk network and its export, and where heads were rotated
-        of ``rotation`` between the networks before it and after it.
+        of ``rotation`` between the networks before it and after it. With the h gate ``table5``, of ``fold``
+        between the gated network and the one with its gates in its weights; the gates of the other comparisons
+        are then zeros and ones in the stream of that one.
 
     Raises
     ------

@@ -68,6 +68,7 @@ class OptBERTEncoderCell(HybridBlock):
     ):
         super().__init__(prefix=prefix, params=params)
         self._dims = dims
+        self._h, self._settings = h, settings
         self._dropout = settings.dropout
         self._precision = settings.precision
         self.gates: Dict[str, Gate] = {}
@@ -86,10 +87,13 @@ class OptBERTEncoderCell(HybridBlock):
     def hybrid_forward(self, F, stream, mask=None, alpha_h=None, column=None):
         alpha = {letter: _values(F, gate, getattr(self._dims, letter)) for letter, gate in self.gates.items()}
         query_gate, context_gate = _head_gates(F, alpha) if alpha else (None, None)
-        context, attention = self.attention_cell(stream, mask, query_gate, context_gate, column)
+        in_stream, in_block = self._settings.places(alpha_h)
+        read = stream if in_block is None else gated_by(F, stream, in_block, column, self._h)
+        context, attention = self.attention_cell(read, mask, query_gate, context_gate, column)
         outputs = raised(F, self.proj(lowered(F, context, self._precision)), self._precision)
+        outputs = outputs if in_block is None else gated_by(F, outputs, in_block, column, self._h)
         outputs = self.dropout_layer(outputs) if self._dropout else outputs
-        attended = self.layer_norm(outputs + stream, alpha_h)
+        attended = self.layer_norm(outputs + stream, in_stream)
         if self.ffn is None:
             return attended, attention, attended
         return self.ffn(attended, alpha.get('f'), alpha_h, column), attention, attended
@@ -175,7 +179,8 @@ class OptBERTEncoder(BERTEncoder):
             alpha_h = self.stream_gate(F)
         column = column_of_ones(F, inputs) if settings.gate and settings.trainable else None
 
-        stream = self._embedded(F, inputs, steps, position_weight, alpha_h, column)
+        in_stream, _ = settings.places(alpha_h)
+        stream = self._embedded(F, inputs, steps, position_weight, in_stream, column)
         encodings, attentions = [stream] if settings.output_stream else [], []
         for dims, cell in zip(layers, self.transformer_cells):
             stream, attention, attended = cell(stream, masks.get(dims.a), alpha_h, column)

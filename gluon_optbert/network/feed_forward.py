@@ -35,7 +35,7 @@ class OptFeedForward(HybridBlock):
 
     def __init__(self, f: int, h: int, eps: float, settings: NetworkSettings, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
-        self._f = f
+        self._f, self._h, self._settings = f, h, settings
         self._dropout = settings.dropout
         self._precision = settings.precision
         with self.name_scope():
@@ -46,7 +46,9 @@ class OptFeedForward(HybridBlock):
 
     def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):
         precision = self._precision
-        inner = self.ffn_1(lowered(F, stream, precision))
+        in_stream, in_block = self._settings.places(alpha_h)
+        read = stream if in_block is None else gated_by(F, stream, in_block, column, self._h)
+        inner = self.ffn_1(lowered(F, read, precision))
         if alpha_f is None:
             inner = F.LeakyReLU(inner, act_type='gelu')  # in the precision of both products
         else:
@@ -54,5 +56,6 @@ class OptFeedForward(HybridBlock):
             inner = gated_by(F, F.LeakyReLU(inner, act_type='gelu'), alpha_f, column, self._f)
             inner = lowered(F, inner, precision)
         outputs = raised(F, self.ffn_2(inner), precision)
+        outputs = outputs if in_block is None else gated_by(F, outputs, in_block, column, self._h)
         outputs = self.dropout_layer(outputs) if self._dropout else outputs
-        return self.layer_norm(outputs + stream, alpha_h)
+        return self.layer_norm(outputs + stream, in_stream)

@@ -163,6 +163,7 @@ class OptBERTModel(BERTModel):
         encoded, attention = self.encoder(
             F.transpose(embedding, axes=(1, 0, 2)), valid_length=valid_length, alpha_h=alpha_h
         )
+        alpha_h, _ = self._settings.places(alpha_h)  # the heads read the stream
         states = encoded if self.encoder.gives_list else [encoded]  # (length, batch, h) each
         encodings = [F.transpose(state, axes=(1, 0, 2)) for state in states]
         outputs = [encodings if self.encoder.gives_list else encodings[0]]

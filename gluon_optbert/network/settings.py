@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Type, Union
+from typing import Optional, Tuple, Type, Union
 
 from ..architecture.heads import PRETRAINING, Head
-from .gates import Gate
+from .gates import Gate, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,8 @@ class NetworkSettings:
     gated : bool or type of Gate
         Whether gates multiply the widths (optBERT, Table 5; `cutting.shrink` says where each stands), and of
         which type; True for `Gate`.
+    h_gate : str
+        Where alpha_h stands, one of `H_GATES`.
     trainable : bool
         Whether there will be a backward pass; without one, LayerNorm is MXNet's operator.
     precision : str
@@ -38,6 +40,7 @@ class NetworkSettings:
 
     dropout: float = 0.0
     gated: Union[bool, Type[Gate]] = False
+    h_gate: str = 'stream'
     trainable: bool = True
     precision: str = 'float32'
     head: Head = PRETRAINING
@@ -52,3 +55,9 @@ class NetworkSettings:
     def gate(self) -> Optional[Type[Gate]]:
         """The type of the gates; None without gates."""
         return Gate if self.gated is True else self.gated or None
+
+    def places(self, alpha_h: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """The values of alpha_h, shape (h,), for the LayerNorms of the stream, and for what the blocks read
+        and write; None where it does not stand.
+        """
+        return (alpha_h, None) if self.h_gate == 'stream' else (None, alpha_h)

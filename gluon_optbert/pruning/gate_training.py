@@ -11,7 +11,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel, ParameterCost, beta
-from ..architecture.parameters import LETTERS, Alphas, gate_name
+from ..architecture.parameters import H_GATES, LETTERS, Alphas, gate_name
 from ..network.gates import Gate
 from ..network.model import OptBERTModel, build
 from ..network.precision import check_precision
@@ -99,6 +99,7 @@ class GateSettings:
     dropout: float = 0.1
     precision: str = 'float32'
     compression: str = 'none'
+    h_gate: str = 'stream'
 
 
 def train_alphas(
@@ -140,6 +141,7 @@ def train_alphas(
         dropout=settings.dropout,
         precision=settings.precision,
         gated=kind.gate,
+        h_gate=settings.h_gate,
         head=saved.head,
         **network,
     )
@@ -187,6 +189,7 @@ def train_gates(
     watch: Optional[Watch] = None,
     teacher: Optional[Teacher] = None,
     match: Optional[Match] = None,
+    h_gate: str = 'stream',
 ) -> Tuple[Alphas, Alphas]:
     """Train alpha by equation (2) of optBERT, section 4, with the weights frozen.
 
@@ -237,6 +240,8 @@ def train_gates(
         A network whose states take the place of MLM and NSP. Then the heads of pre-training may be random.
     match : Match, optional
         Which of the teacher's states the network has; all unless given.
+    h_gate : str
+        Where alpha_h stands, one of `H_GATES`: in the LayerNorms of the stream, or as in Table 5.
 
     Returns
     -------
@@ -256,6 +261,7 @@ def train_gates(
         From `descend`.
     """
     _penalty_of(penalty, prune)
+    _check_place(h_gate)
     saved = start if isinstance(start, SavedModel) else read_start(Path(start), heads=teacher is None)
     source = shards if isinstance(shards, Shards) else open_shards(Path(shards), saved.vocabulary)['train']
     phase = steps if isinstance(steps, Phase) else Phase('gates', steps, BATCH_SIZE)
@@ -274,7 +280,16 @@ def train_gates(
         objective_of,
         phase,
         GateSettings(
-            learning_rate, penalty, gamma, unweighted, prune, optimizer, dropout, precision, compression
+            learning_rate,
+            penalty,
+            gamma,
+            unweighted,
+            prune,
+            optimizer,
+            dropout,
+            precision,
+            compression,
+            h_gate,
         ),
         cost or ParameterCost(),
         network={} if teacher is None else OF_STATES,
@@ -292,6 +307,12 @@ def _penalty_of(name: str, prune: str) -> Type[Penalty]:
     if not prune or set(prune) - set(LETTERS):
         raise ValueError(f'prune must be made of letters of {LETTERS}, found {prune!r}')
     return PENALTIES[name]
+
+
+def _check_place(h_gate: str) -> None:
+    """Raise ValueError unless alpha_h may stand there."""
+    if h_gate not in H_GATES:
+        raise ValueError(f'h_gate must be one of {", ".join(H_GATES)}, found {h_gate!r}')
 
 
 def _equal(architecture: Architecture) -> Dict[str, float]:

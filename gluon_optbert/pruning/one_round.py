@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 from typing import Any, Dict, Tuple
@@ -11,6 +10,7 @@ import numpy as np
 
 from ..architecture.cost import ParameterCost
 from ..architecture.parameters import Alphas
+from ..cutting.alphas_file import packed_alphas
 from ..cutting.selection import Selection, read_selection, select_units
 from ..cutting.shrink import shrink
 from ..network.saved_model import SavedModel, read_model
@@ -59,6 +59,7 @@ def _watched_gates(job: Job, current: SavedModel, number: int, watch: Watch) -> 
             dropout=recipe.dropout,
             precision=recipe.precision,
             compression=recipe.compression,
+            h_gate=recipe.h_gate,
         ),
         job.cost,
         network=job.goal.gate_settings,
@@ -147,12 +148,11 @@ def _cut(job: Job, current: SavedModel, number: int) -> None:
     story = _story(job, current, scores, selection, number)
     job.workers.agree(json.dumps(story, sort_keys=True), what=f'the selection of round {number}')
     if job.workers.first:
+        h_gate = job.recipe.h_gate
         parameters, architecture = shrink(
-            current.parameters, current.architecture, alphas, selection, head=current.head
+            current.parameters, current.architecture, alphas, selection, head=current.head, h_gate=h_gate
         )
-        packed = io.BytesIO()
-        np.savez(packed, **alphas)
-        write_file(directory / 'alphas.npz', packed.getvalue())
+        write_file(directory / 'alphas.npz', packed_alphas(alphas, h_gate=h_gate))
         write_file(directory / 'selection.json', (json.dumps(story, indent=1) + '\n').encode())
         shrunk = SavedModel(architecture, parameters, current.vocabulary, head=current.head)
         job.write(directory / 'shrunk', shrunk, Progress(round=number, before=before))

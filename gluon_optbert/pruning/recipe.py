@@ -9,7 +9,7 @@ from typing import List, Literal, Optional, Tuple, Union
 from ..architecture.architecture import Architecture
 from ..architecture.cost import OBJECTIVES, CostModel, cost_model
 from ..architecture.heads import PRETRAINING
-from ..architecture.parameters import LETTERS, PARTS
+from ..architecture.parameters import H_GATES, LETTERS, PARTS
 from ..cutting.baselines import DROPS
 from ..network.saved_model import SavedModel, read_model
 from ..runs.programs import named
@@ -81,6 +81,12 @@ class PruningRecipe(WeightRecipe):
         0.99,
     )
     alpha_learning_rate: float = option('learning rate of the gates', 1e-2)
+    h_gate: str = option(
+        'where the gates of h stand while they are trained. stream: in the LayerNorms of the residual '
+        'stream; table5: on the columns of K, Q, V and D and the rows of P and G, as in Table 5 of the paper',
+        'stream',
+        choices=H_GATES,
+    )
     alpha_optimizer: str = option('optimizer of the gates', 'adam', choices=('adam', 'sgd'))
     rotate_heads: bool = option(
         'before the gate training of a round, change the basis of every head so that its units are ordered '

@@ -13,6 +13,7 @@ import numpy as np
 from ..architecture.architecture import Architecture
 from ..architecture.named import LAYER_TABLES, bert_base, published
 from ..architecture.paper import load_table
+from ..architecture.parameters import ALPHA_H
 from ..runs.markdown import markdown_table
 from .figures import in_millions
 
@@ -106,6 +107,11 @@ def paper_networks() -> List[Network]:
     return networks
 
 
+def _width_key(key: str) -> str:
+    """The width of a vector in a file of gates; alpha_h has a key for each place where it may stand."""
+    return 'h' if key in ALPHA_H.values() else key
+
+
 def read_gates(run: Run) -> List[Round]:
     """The trained gates of every round.
 
@@ -127,7 +133,7 @@ def read_gates(run: Run) -> List[Round]:
             continue
         try:
             with np.load(directory / 'alphas.npz') as stored:
-                alphas = {key: np.asarray(stored[key]) for key in stored.files}
+                alphas = {_width_key(key): np.asarray(stored[key]) for key in stored.files}
             kept = json.loads((directory / 'selection.json').read_text(encoding='utf-8'))['kept']
             stays = {key: np.isin(np.arange(len(values)), kept[key]) for key, values in alphas.items()}
         except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:

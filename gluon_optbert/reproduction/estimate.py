@@ -78,7 +78,7 @@ def _gate_seconds(plan: Plan, workers: Workers) -> float:
     model = build(
         plan.base.architecture,
         plan.base.parameters,
-        recipe.network_settings(gated=PENALTIES[recipe.penalty].gate),
+        recipe.network_settings(gated=PENALTIES[recipe.penalty].gate, h_gate=recipe.h_gate),
         ctx=workers.context(),
     )
     for parameter in model.collect_params().values():

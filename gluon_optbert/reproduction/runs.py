@@ -55,6 +55,8 @@ def _check_cells(table_plan: Plan) -> None:
             for begun in (cell / RECIPE, work_directory(cell) / RECIPE):
                 if begun.is_file():
                     check_same(table_plan.cell_recipe(row, task), begun)
+
+
 def _check_rows(table_plan: Plan) -> None:
     """Raise ValueError unless the rows that are there were made as the table has them; an earlier version may
     have made a row of the same name otherwise.

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from gluon_optbert.architecture import parameters as module
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.architecture.parameters import parameter_table, parameters_left
+from gluon_optbert.architecture.parameters import H_GATES, parameter_table, parameters_left
 from gluon_optbert.network.model import build, named_parameters
 
 HEADS = [
@@ -33,10 +33,17 @@ def printed_rows(text):
 
 
 def printed_tables():
-    """The docstring's table without a factorised embedding, and the whole one with it."""
+    """The docstring's table without a factorised embedding and the whole one with it, for each h gate."""
     plain, factorised = module.__doc__.split('with an embedding width e')
-    plain = printed_rows(plain)
-    return plain, {**plain, **printed_rows(factorised)}
+    factorised, table5 = factorised.split('With the h gate ``table5``')
+    plain, table5 = printed_rows(plain), printed_rows(table5)
+    stream = plain, {**plain, **printed_rows(factorised)}
+    return {'stream': stream, 'table5': tuple({**without_h_gates(table), **table5} for table in stream)}
+
+
+def without_h_gates(table):
+    """The rows of a table without the stars of h."""
+    return {name: tuple('h' if side == 'h*' else side for side in sides) for name, sides in table.items()}
 
 
 def cells(spec):
@@ -49,17 +56,18 @@ def cells(spec):
     return tuple(sides)
 
 
+@pytest.mark.parametrize('h_gate', H_GATES)
 @pytest.mark.parametrize('widths', NETWORKS)
-def test_docstring_has_the_sides_and_gates_of_every_parameter(widths):
+def test_docstring_has_the_sides_and_gates_of_every_parameter(widths, h_gate):
     architecture, seen = NETWORKS[widths], {}
     for head in HEADS:
-        for name, spec in parameter_table(architecture, head).items():
+        for name, spec in parameter_table(architecture, head, h_gate=h_gate).items():
             bare = name if spec.layer is None else name.split(f'encoder.transformer_cells.{spec.layer}.')[1]
             if name == 'task.weight' and not head.pooled:  # as the docstring says below its table
                 assert cells(spec) == ('outputs', 'h')
                 continue
             assert seen.setdefault(bare, cells(spec)) == cells(spec), name
-    assert seen == printed_tables()[architecture.e is not None]
+    assert seen == printed_tables()[h_gate][architecture.e is not None]
 
 
 @pytest.mark.parametrize('head', HEADS, ids=lambda head: head.kind)

@@ -76,6 +76,36 @@ def test_gated_network_equals_folded_network(architecture, letters, seed):
     assert relative_difference(folded, gated) <= TOLERANCE
 
 
+@given(NETWORKS, SEEDS, st.booleans())
+@examples(25)
+def test_network_gated_as_in_table_5_equals_the_folded_one(architecture, seed, trainable):
+    parameters, alphas = random_parameters(architecture, seed), random_alphas(architecture, seed + 1)
+    inputs = random_inputs(architecture, seed=seed)
+    model = build(architecture, parameters, gated=True, h_gate='table5', trainable=trainable)
+    model.gates.set({key: alphas[key] for key in model.gates.parameters})
+    folded = outputs_of(build(architecture, fold(parameters, architecture, alphas, h_gate='table5')), inputs)
+    assert relative_difference(folded, outputs_of(model, inputs)) <= TOLERANCE
+
+
+def test_folding_as_in_table_5_scales_columns_and_rows_of_the_blocks_and_nothing_else():
+    architecture = network((2, 3, 4, 8), (1, 2, 2, 0))
+    parameters = random_parameters(architecture)
+    alphas = {key: np.ones(width) for key, width in architecture.widths().items()}
+    alphas['h'] = np.linspace(0.5, 2, architecture.h)
+    folded = fold(parameters, architecture, alphas, h_gate='table5')
+    ratios = {name: folded[name] / parameters[name] for name in folded}
+    changed = {name for name, ratio in ratios.items() if not np.allclose(ratio, 1)}
+    blocks = ['attention_cell.proj_query.weight', 'attention_cell.proj_key.weight']
+    blocks += ['attention_cell.proj_value.weight', 'proj.weight', 'proj.bias']
+    wanted = {f'encoder.transformer_cells.{i}.{name}' for i in (0, 1) for name in blocks}
+    feed = [f'encoder.transformer_cells.0.ffn.ffn_{part}' for part in ('1.weight', '2.weight', '2.bias')]
+    assert changed == wanted | set(feed)
+    for name in changed:
+        column = 'attention_cell' in name or 'ffn_1' in name
+        gate = alphas['h'] if column or name.endswith('bias') else alphas['h'][:, None]
+        assert np.allclose(ratios[name], np.broadcast_to(gate, ratios[name].shape), rtol=1e-5)
+
+
 @given(NETWORKS, LETTERS, SEEDS, st.booleans(), st.booleans())
 @examples(60)
 def test_gated_network_with_zeros_equals_shrunk_network(architecture, letters, seed, trainable, hybrid):

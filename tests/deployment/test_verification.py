@@ -11,8 +11,9 @@ from helpers.pruned import recipe_for
 from helpers.tiny import network, saved_model, write_saved_model
 
 from gluon_optbert.architecture.parameters import LETTERS
+from gluon_optbert.cutting.alphas_file import read_alphas
 from gluon_optbert.deployment.export import TOLERANCE, NotEqual
-from gluon_optbert.deployment.verification import VerifyRecipe, read_alphas, read_selection, table, verify
+from gluon_optbert.deployment.verification import VerifyRecipe, read_selection, table, verify
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.methods import METHODS
@@ -66,6 +67,7 @@ def test_every_round_and_every_width_is_within_the_tolerance(finished):
         pytest.param('alpha', {'penalty': 'l0'}, marks=pytest.mark.slow),
         pytest.param('alpha', {'multiple_of': 4}, marks=pytest.mark.slow),
         ('alpha', {'prune': 'f', 'drop_blocks': True, 'target': 0.66}),
+        ('alpha', {'h_gate': 'table5'}),
     ],
 )
 def test_runs_of_every_method_verify(tmp_path, shards_directory, model_directory, method, more):
@@ -149,7 +151,7 @@ def test_the_command_says_verified_and_fails_with_status_1(finished, tmp_path):
     result = call('tools/verify.py', finished)
     assert result.returncode == 0 and 'verified: 2 rounds' in result.stdout, result.stderr
     output = copy_of(finished, tmp_path / 'run')
-    alphas = read_alphas(output / 'round-1' / 'alphas.npz')
+    alphas, _ = read_alphas(output / 'round-1' / 'alphas.npz')
     kept = read_selection(output / 'round-1' / 'selection.json').kept['f0'][0]
     alphas['f0'][kept] *= 1.1
     np.savez(output / 'round-1' / 'alphas.npz', **alphas)
@@ -177,10 +179,34 @@ def test_selection_file_tells_what_went_and_why(finished):
     story = json.loads((finished / 'round-1' / 'selection.json').read_text())
     selection = read_selection(finished / 'round-1' / 'selection.json')
     widths = read_model(finished / 'round-0' / 'model').architecture.widths()
-    alphas = read_alphas(finished / 'round-1' / 'alphas.npz')
+    alphas, _ = read_alphas(finished / 'round-1' / 'alphas.npz')
     for key, width in widths.items():
         gone = [index for index, _ in story['removed_unit_and_alpha'][key]]
         assert sorted([*gone, *selection.kept[key]]) == list(range(width))
         assert all(
             abs(alphas[key][index] - alpha) < 1e-6 for index, alpha in story['removed_unit_and_alpha'][key]
         )
+
+
+def test_gates_of_table_5_are_compared_with_the_network_that_they_are_folded_into(
+    tmp_path, shards_directory, model_directory
+):
+    prune(
+        recipe_for(
+            shards_directory,
+            model_directory,
+            tmp_path / 'run',
+            h_gate='table5',
+            alpha_learning_rate=0.2,
+            rounds=1,
+        )
+    )
+    rows = verify(recipe_of(tmp_path / 'run'))
+    assert 0 < rows[0]['fold'] <= TOLERANCE and rows[0]['h'] <= TOLERANCE and '| fold |' in table(rows)
+    with np.load(str(tmp_path / 'run' / 'round-1' / 'alphas.npz')) as stored:
+        assert 'h_table5' in stored.files and 'h' not in stored.files
+        alphas = {key: stored[key] for key in stored.files}
+    alphas['h'] = alphas.pop('h_table5')
+    np.savez(tmp_path / 'run' / 'round-1' / 'alphas.npz', **alphas)
+    with pytest.raises(NotEqual):  # as gates of the stream they do not lead to what was cut
+        verify(recipe_of(tmp_path / 'run'))
