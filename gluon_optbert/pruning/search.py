@@ -3,7 +3,7 @@
 Each trial is a pruning run in OUTPUT/trial-N; the held-out MLM loss of its last round is minimised. Trials
 that are not the best keep their metrics, gates and selections, and lose their model directories. An
 interrupted search takes its interrupted trial up where that stopped, and several processes may share one
-search.
+search. On one rung of a ladder the rounds above it are run once, in OUTPUT/ladder.
 
 Optuna is imported where a search needs it: nothing else does."""
 
@@ -25,9 +25,11 @@ from ..training.optimization import TrainingDiverged
 from .algorithm import prune
 from .recipe import PruneRecipe
 from .report import Round
+from .rungs import rung
 from .search_report import SEARCHED, completed, write_report
 
 LOG = logging.getLogger(__name__)
+STEPS = 5  # the steps of gate training are searched up to this factor from those of the recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +50,15 @@ class SearchRecipe(PruneRecipe):
         'smallest and largest learning rate of the gates, drawn on a logarithmic scale', (1e-3, 1e-1)
     )
     alpha_steps_range: Tuple[int, ...] = option(
-        'smallest and largest number of gate training steps in a round, drawn on a linear scale', (10, 200)
+        'smallest and largest number of gate training steps in a round, drawn on a linear scale; by default '
+        "a fifth of the recipe's own steps and five times as many, which follow from the pre-training steps "
+        'of the model unless the recipe has them',
+        (),
+    )
+    rung: Optional[int] = option(
+        'search on one rung of a ladder: the round with this number, from 1. The rounds before it are run '
+        'once; every trial is that round alone',
+        None,
     )
 
     def problems(self) -> List[str]:
@@ -58,14 +68,31 @@ class SearchRecipe(PruneRecipe):
             problems.append(f'only methods with trained gates have something to search, found {self.method}')
         if self.trials < 1:
             problems.append(f'trials must be at least 1, found {self.trials}')
+        if self.rung is not None and not 1 <= self.rung <= len(self.shares()):
+            problems.append(
+                f'rung must be the number of a round, from 1 to {len(self.shares())}, found {self.rung}'
+            )
         for name in SEARCHED:
             span = getattr(self, f'{name}_range')
+            if name == 'alpha_steps' and not span:
+                continue
             if len(span) != 2 or not 0 < span[0] <= span[1]:
                 problems.append(
                     f'{name}_range must be two numbers above 0 that do not decrease, found '
                     f'{", ".join(map(str, span))}'
                 )
         return problems
+
+    def ranges(self, steps: int) -> Dict[str, Tuple[float, ...]]:
+        """The smallest and the largest value to try of each setting.
+
+        Parameters
+        ----------
+        steps : int
+            Of gate training in a round, by the recipe.
+        """
+        ranges = {name: tuple(getattr(self, f'{name}_range')) for name in SEARCHED}
+        return {**ranges, 'alpha_steps': ranges['alpha_steps'] or (max(1, steps // STEPS), STEPS * steps)}
 
     def trial(self, number: int, values: Dict[str, Any]) -> PruneRecipe:
         """The pruning run of a trial."""
@@ -93,6 +120,8 @@ class Search:
 
     def __init__(self, recipe: SearchRecipe, workers: Workers):
         self.recipe, self.workers = recipe, workers
+        self._steps = recipe.round_steps(read_model(recipe.model))[0]
+        self._ranges = recipe.ranges(self._steps)
         if workers.first:
             import optuna
 
@@ -103,18 +132,28 @@ class Search:
             )
 
     def _first(self) -> Dict[str, Any]:
-        """The recipe's own values, as far as they lie in their ranges."""
-        steps = self.recipe.round_steps(read_model(self.recipe.model))[0]
+        """The recipe's own values, as far as they lie in their ranges; a warning says which do not."""
         own = {
             'gamma': self.recipe.gamma,
             'alpha_learning_rate': self.recipe.alpha_learning_rate,
-            'alpha_steps': steps,
+            'alpha_steps': self._steps,
         }
-        return {
-            name: value
-            for name, value in own.items()
-            if getattr(self.recipe, f'{name}_range')[0] <= value <= getattr(self.recipe, f'{name}_range')[1]
-        }
+        inside = {}
+        for name, value in own.items():
+            low, high = self._ranges[name]
+            if low <= value <= high:
+                inside[name] = value
+            else:
+                LOG.warning(
+                    'the %s of the recipe, %g, lies outside of the range from %g to %g, so the first trial '
+                    'draws another; --%s-range sets the range',
+                    name,
+                    value,
+                    low,
+                    high,
+                    name.replace('_', '-'),
+                )
+        return inside
 
     def _ask(self) -> Optional[Tuple[int, Dict[str, Any]]]:
         """A trial to run on rank 0: one whose process has died, or a new one; None if there are enough."""
@@ -144,7 +183,7 @@ class Search:
                 ('alpha_learning_rate', trial.suggest_float, {'log': True}),
                 ('alpha_steps', trial.suggest_int, {}),
             ):
-                suggest(name, *getattr(self.recipe, f'{name}_range'), **scale)
+                suggest(name, *self._ranges[name], **scale)
             trial.set_user_attr('directory', str(self.recipe.trial(trial.number, {}).output.resolve()))
             self._hold(trial.number)
             self._trial = trial
@@ -233,6 +272,14 @@ def _result(study: Any, table: str) -> SearchResult:
     return SearchResult(table, best.number, best.user_attrs['directory'], values)
 
 
+def _rung(recipe: SearchRecipe, number: int, workers: Workers) -> Dict[str, Any]:
+    """`rung`, while no other process of the search makes the rounds before it."""
+    with contextlib.ExitStack() as held:
+        if workers.first:
+            held.enter_context(locked(recipe.output / '.ladder.lock', wait=True))
+        return rung(recipe, number, ladder=recipe.output / 'ladder', workers=workers)
+
+
 def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Optional[SearchResult]:
     """Run trials until there are enough, and leave ``trials.csv``, ``trials.md`` and Optuna's plots.
 
@@ -259,12 +306,13 @@ def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Option
         recipe.round_steps(read_model(recipe.model))
     directory.lay_out(workers)
     trials = Search(recipe, workers)
+    fixed = {} if recipe.rung is None else _rung(recipe, recipe.rung, workers)
     chosen = trials.next()
     while chosen is not None:
         number, values = chosen
         row: Optional[Round] = None
         try:
-            row = prune(recipe.trial(number, values), workers=workers)[-1]
+            row = prune(recipe.trial(number, {**values, **fixed}), workers=workers)[-1]
         except TrainingDiverged as error:
             if workers.first:
                 LOG.warning('trial %d: %s', number, error)

@@ -138,6 +138,7 @@ def test_killed_search_takes_its_trial_up_again(tmp_path, shards_directory, mode
         (['--trials', '0'], 'trials must be at least 1'),
         (['--gamma-range', '1'], 'gamma_range'),
         (['--alpha-steps-range', '9,3'], 'alpha_steps_range'),
+        (['--rung', '2'], 'rung must be the number of a round, from 1 to 1, found 2'),
     ],
 )
 def test_contradictory_search_is_refused(tmp_path, shards_directory, model_directory, change, named):

@@ -1,11 +1,19 @@
 """The search as a function: its recipe is checked, and without a trial that ended there is no best one."""
 
+import dataclasses
+import json
+
 import optuna
 import pytest
+from helpers.pruned import values_for
+from helpers.tiny import contents, saved_model
 
+from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning import search as search_module
 from gluon_optbert.pruning.search import SearchRecipe, search
-from gluon_optbert.runs.recipe import RecipeError
+from gluon_optbert.runs.progress import Progress
+from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training.optimization import TrainingDiverged
 
 
@@ -33,3 +41,60 @@ def test_trials_that_diverge_have_failed_and_the_search_goes_on(
     assert caplog.messages == [f'trial {i}: step 1: the gradient is nan' for i in (0, 1)]
     study = optuna.load_study(study_name='prune', storage=f'sqlite:///{tmp_path}/search/study.db')
     assert [trial.state.name for trial in study.get_trials()] == ['FAIL', 'FAIL']
+
+
+@pytest.mark.parametrize('steps, wanted', [(1_000_000, (200, 5000)), (6000, (1, 30)), (900, (1, 5))])
+def test_range_of_gate_steps_follows_from_the_steps_of_the_base(tmp_path, steps, wanted):
+    recipe = SearchRecipe(output=tmp_path, model=tmp_path, shards=tmp_path)
+    base = dataclasses.replace(saved_model(), progress=Progress(step=steps - 100, earlier_steps=100))
+    own = dataclasses.replace(recipe, recovery_steps=5)
+    assert own.ranges(own.round_steps(base)[0])['alpha_steps'] == wanted
+    assert recipe.ranges(60)['alpha_steps'] == (12, 300)
+    given = dataclasses.replace(recipe, alpha_steps_range=(3, 4))
+    assert given.ranges(60)['alpha_steps'] == (3, 4)
+
+
+def search_of(shards, model, output, **more):
+    values = values_for(shards, model, output, checkpoint_every=0, evaluation_limit=8, **more)
+    return fill(SearchRecipe, values)
+
+
+def test_a_start_outside_of_its_range_is_said(shards_directory, model_directory, tmp_path, caplog):
+    values = dict(trials=1, rounds=1, gamma=5.0, alpha_learning_rate_range=[0.001, 0.1])
+    search(search_of(shards_directory, model_directory, tmp_path / 'search', **values))
+    said = [message for message in caplog.messages if 'lies outside' in message]
+    assert said == [
+        'the gamma of the recipe, 5, lies outside of the range from 0.0001 to 1, so the first trial draws '
+        'another; --gamma-range sets the range'
+    ]
+
+
+def test_trials_on_a_rung_begin_at_the_rung_before_and_are_that_round_alone(
+    shards_directory, model_directory, tmp_path
+):
+    output, targets = tmp_path / 'search', [0.9, 0.75, 0.6]
+    recipe = search_of(shards_directory, model_directory, output, targets=targets, rung=2, trials=2)
+    result = search(recipe)
+    cost, whole = ParameterCost(), read_model(model_directory).architecture
+    above = read_model(output / 'ladder' / 'round-1' / 'model')
+    assert cost.cost(above.architecture) <= 0.9 * cost.cost(whole) and result.best is not None
+    assert not (output / 'ladder' / 'round-2').exists()
+    for number in (0, 1):
+        trial = output / f'trial-{number:04d}'
+        start, end = json.loads((trial / 'rounds.json').read_text())
+        assert start['architecture'] == above.architecture.to_dict() and end['round'] == 1
+    best = read_model(output / f'trial-{result.best:04d}' / 'round-1' / 'model')
+    dearest = max(cost.prices(above.architecture).values())
+    assert 0.75 * cost.cost(whole) - dearest < cost.cost(best.architecture) <= 0.75 * cost.cost(whole)
+    before = contents(output / 'ladder')
+    search(dataclasses.replace(recipe, trials=3, resume=True))
+    assert contents(output / 'ladder') == before and (output / 'trial-0002').is_dir()
+
+
+def test_recovery_on_a_rung_is_that_of_the_ladder(shards_directory, tmp_path):
+    """The network above has more steps behind it, and a 20th of these would be more."""
+    base = dataclasses.replace(saved_model(), progress=Progress(step=100))
+    write_model(tmp_path / 'base', base)
+    values = dict(targets=[0.9, 0.8], rung=2, trials=1, alpha_steps=None, recovery_steps=None)
+    search(search_of(shards_directory, tmp_path / 'base', tmp_path / 'search', **values))
+    assert read_model(tmp_path / 'search' / 'trial-0000' / 'round-1' / 'model').progress.step == 5

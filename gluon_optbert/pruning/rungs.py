@@ -1,0 +1,56 @@
+"""One rung of a ladder of sizes: the rounds before it once, and then any number of runs from there."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict
+
+from ..network.saved_model import read_model
+from ..training.distributed import Workers
+from .algorithm import prune
+from .recipe import PruneRecipe
+
+
+def rung(recipe: PruneRecipe, number: int, *, ladder: Path, workers: Workers) -> Dict[str, Any]:
+    """The fields of a recipe that prunes one rung of a ladder, in one round.
+
+    The rounds before it are run first, with the recipe's own settings, as far as that is not done.
+
+    Parameters
+    ----------
+    recipe : PruneRecipe
+        The whole ladder, of which every round is a rung.
+    number : int
+        Of the rung, from 1.
+    ladder : Path
+        The directory for the rounds before it.
+    workers : Workers
+
+    Returns
+    -------
+    dict
+        ``model``, ``target``, ``targets``, ``rounds`` and ``recovery_steps``. The target is a share of the
+        cost of the network that the rung begins with.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, FileExistsError, TrainingDiverged, Interrupted
+        From `prune`.
+    """
+    base, shares, model = read_model(recipe.model), recipe.shares(), recipe.model
+    if number > 1:
+        own = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(PruneRecipe)}
+        above = {'output': ladder, 'resume': ladder.exists(), 'targets': tuple(shares[: number - 1])}
+        workers.barrier('ladder')  # all have looked before one writes
+        prune(PruneRecipe(**{**own, **above}), workers=workers)
+        model = ladder / f'round-{number - 1}' / 'model'
+    cost = recipe.cost()
+    left = shares[number - 1] * cost.cost(base.architecture)
+    return {
+        'model': model,
+        'target': left / cost.cost(read_model(model).architecture),
+        'targets': (),
+        'rounds': 1,
+        'recovery_steps': recipe.round_steps(base)[1],
+    }
