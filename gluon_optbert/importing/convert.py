@@ -22,6 +22,7 @@ from ..runs.programs import named
 from ..runs.progress import Progress
 from ..runs.recipe import checked, option, to_dict
 from ..runs.staging import refuse_existing
+from .known import known
 from .sources import Source, read_source
 
 INITIAL_STD = 0.02  # of random weights, BERT's
@@ -45,12 +46,20 @@ class ImportRecipe:
         None,
     )
     seed: int = option('random seed for pre-training heads that the checkpoint lacks', 1)
+    trained_steps: Optional[int] = option(
+        'steps of pre-training that the checkpoint has behind it, which pruning takes its own steps from; 0 '
+        'if they are not known. By default the published number for the BERTs of Devlin et al. (2018), which '
+        'are known by name and widths',
+        None,
+    )
 
     def problems(self) -> List[str]:
         """What is out of range."""
         problems = (
             [] if self.heads is None or self.heads > 0 else [f'heads must be at least 1, found {self.heads}']
         )
+        if self.trained_steps is not None and self.trained_steps < 0:
+            problems.append(f'trained_steps must not be negative, found {self.trained_steps}')
         return problems + (
             [] if 0 <= self.seed < 2**32 else [f'seed must lie between 0 and 2**32 - 1, found {self.seed}']
         )
@@ -154,8 +163,20 @@ def complete(arrays: Parameters, source: Source, seed: int) -> Tuple[Parameters,
     return {**arrays, **({} if problems else _random(drawn, seed))}, untrained, problems
 
 
-def convert(source: Source, *, seed: int = 1, recipe: Optional[Mapping[str, Any]] = None) -> Imported:
+def convert(
+    source: Source, *, seed: int = 1, recipe: Optional[Mapping[str, Any]] = None, steps: int = 0
+) -> Imported:
     """A checkpoint as a model of this package.
+
+    Parameters
+    ----------
+    source : Source
+    seed : int
+        Of the heads that the checkpoint lacks.
+    recipe : mapping, optional
+        Of the run that imports it.
+    steps : int
+        Of pre-training that the checkpoint has behind it; 0 if they are not known.
 
     Raises
     ------
@@ -175,7 +196,7 @@ def convert(source: Source, *, seed: int = 1, recipe: Optional[Mapping[str, Any]
         raise ValueError(
             f'the {source.form} checkpoint does not fit:' + ''.join(f'\n  {line}' for line in problems)
         )
-    progress = Progress(untrained=tuple(untrained)) if untrained else Progress()
+    progress = Progress(earlier_steps=steps or None, untrained=tuple(untrained) or None)
     model = SavedModel(
         source.architecture, parameters, source.vocabulary, recipe or {}, progress, head=source.head
     )
@@ -196,9 +217,25 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
     with locked(recipe.output):
         refuse_existing(recipe.output)
         source = read_source(recipe.source, vocabulary=recipe.vocabulary, heads=recipe.heads)
-        imported = convert(source, seed=recipe.seed, recipe=to_dict(recipe))
+        steps, note = _steps(recipe, source)
+        imported = convert(source, seed=recipe.seed, recipe=to_dict(recipe), steps=steps)
         write_model(recipe.output, imported.model)
-    return imported
+    return dataclasses.replace(imported, notes=(*imported.notes, *note))
+
+
+def _steps(recipe: ImportRecipe, source: Source) -> Tuple[int, Tuple[str, ...]]:
+    """The steps of pre-training that a checkpoint has behind it, 0 if not known, and a note on them."""
+    if recipe.trained_steps is not None:
+        return recipe.trained_steps, ()
+    bert = known(recipe.source, source.architecture) if source.head == PRETRAINING else None
+    if bert is None:
+        return 0, ()
+    name, published = bert
+    note = (
+        f'by its name and widths this is {name}, which was pre-trained for {published.steps:,} steps '
+        f'({published.source}); --trained-steps gives another number'
+    )
+    return published.steps, (note,)
 
 
 def _widths(architecture: Architecture) -> str:
