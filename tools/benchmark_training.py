@@ -8,6 +8,9 @@ installed, with the threads that MXNet then takes. The environment of PyTorch is
 
     python tools/peers/install.py peers --only torch
 
+With --beside, the same steps of other architectures of any widths are timed in turn with those, such as of
+BERT-base without half of its intermediate blocks (undivided_every_2).
+
 Only one process computes at a time; nothing else should run meanwhile. Each step keeps a network with its
 optimizer's state: 3 to 4 GB of BERT-base's, so that --steps takes a few of them where memory does not hold
 all."""
@@ -75,6 +78,11 @@ class BenchmarkRecipe:
     """What is timed."""
 
     architecture: str = option('a uniform one, which GluonNLP can build too', 'bert_base')
+    beside: Tuple[str, ...] = option(
+        "names or files of further architectures of any widths, whose steps are timed as well, GluonNLP's "
+        'excepted',
+        (),
+    )
     batch_size: int = option('sequences', 8)
     length: int = option('tokens of a sequence', 128)
     masked: int = option('masked tokens of a sequence', 20)
@@ -191,10 +199,12 @@ def frozen_but_gates(architecture: Architecture, recipe: BenchmarkRecipe, precis
     return model
 
 
-def own_steps(recipe: BenchmarkRecipe, architecture: Architecture) -> Dict[str, Callable[[], None]]:
-    """What is timed in this process."""
+def own_steps(
+    recipe: BenchmarkRecipe, architecture: Architecture, *, gluonnlp: bool = True
+) -> Dict[str, Callable[[], None]]:
+    """What is timed in this process, of one architecture; GluonNLP's only on request."""
     feed, steps, forwards = feed_of(recipe, architecture), {}, {}
-    for name in recipe.steps:
+    for name in (name for name in recipe.steps if gluonnlp or name != 'gluonnlp'):
         precision = 'bfloat16' if name.startswith('bfloat16') else 'float32'
         if precision == 'bfloat16' and not bfloat16_is_native():
             continue
@@ -210,6 +220,15 @@ def own_steps(recipe: BenchmarkRecipe, architecture: Architecture) -> Dict[str, 
         if name in FORWARDS:
             forwards[FORWARDS[name]] = forward(model, feed)
     return {**steps, **forwards}
+
+
+def steps_beside(recipe: BenchmarkRecipe) -> Dict[str, Callable[[], None]]:
+    """What is timed in this process of the further architectures, by step and architecture."""
+    return {
+        f'{name} of {beside}': step
+        for beside in recipe.beside
+        for name, step in own_steps(recipe, resolve(beside), gluonnlp=False).items()
+    }
 
 
 def start_peer(peer: str, recipe: BenchmarkRecipe, architecture: Architecture) -> Worker:
@@ -274,6 +293,10 @@ def ratios_of(times: Mapping[str, Mapping[str, float]]) -> Dict[str, Tuple[float
                     times[one]['median'] / times[other]['median'],
                     '' if wanted is None else f'{words} {wanted:.2f}',
                 )
+    for name in times:
+        own = name.split(' of ')[0]
+        if own != name and own in times:
+            ratios[f'{name} / {own}'] = times[name]['median'] / times[own]['median'], ''
     return ratios
 
 
@@ -315,7 +338,8 @@ def main(argv=None):
     try:
         for peer in recipe.against:
             workers.append(start_peer(peer, recipe, architecture))
-        steps = {name: timed(step) for name, step in own_steps(recipe, architecture).items()}
+        own = {**own_steps(recipe, architecture), **steps_beside(recipe)}
+        steps = {name: timed(step) for name, step in own.items()}
         steps.update({worker.name: asked(worker, recipe) for worker in workers})
         if not steps:
             raise ValueError('nothing to time: this processor has no bfloat16; give --steps others')

@@ -250,17 +250,14 @@ def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> List[
         ),
     ):
         lines.append(
-            f'{launch}pretrain/run_pretraining.py pretrain/recipes/bert_base.yaml --batch-size '
-            f'{recipe.batch_size} '
+            f'{launch}pretrain/run_pretraining.py pretrain/recipes/bert_base_{stage.length}.yaml '
+            f'--batch-size {recipe.batch_size} '
             f'--steps {stage.steps} --accumulate {passes(recipe, architecture, stage, gpus) or 1} --shards '
             f'shards{stage.length} {more}'
         )
     lines.append(
         f'{launch}pretrain/run_prune.py pretrain/recipes/optbert_prune.yaml --batch-size {recipe.batch_size} '
-        f'--alpha-steps '
-        f'{recipe.steps // 1000} --recovery-steps {recipe.steps // 20} --model models/base --shards '
-        f'shards128 --output '
-        'runs/optbert'
+        '--model models/base --shards shards128 --output runs/optbert'
     )
     return lines
 

@@ -74,6 +74,31 @@ def test_only_the_steps_asked_for_are_timed(tmp_path):
     assert 'alpha step / ungated step' in written['ratios']
 
 
+def test_other_architectures_are_timed_beside_it(tmp_path):
+    beside = 'l2_h8_a2_undivided_every_2'
+    result = call(
+        'tools/benchmark_training.py',
+        *('l2_h8_a2', *SMALL[1:]),
+        '--repeats',
+        1,
+        '--steps',
+        'gluonnlp,ungated',
+        '--beside',
+        beside,
+        '--output',
+        tmp_path / 'result.json',
+    )
+    assert result.returncode == 0, result.stderr
+    written = json.loads((tmp_path / 'result.json').read_text())
+    own = {'GluonNLP step', 'GluonNLP forward', 'ungated step', 'ungated forward'}
+    assert set(written['milliseconds']) == own | {f'ungated step of {beside}', f'ungated forward of {beside}'}
+    ratio = written['ratios'][f'ungated step of {beside} / ungated step']
+    medians = [
+        written['milliseconds'][name]['median'] for name in (f'ungated step of {beside}', 'ungated step')
+    ]
+    assert ratio == medians[0] / medians[1]
+
+
 def test_bfloat16_is_compared_with_bfloat16():
     times = {'bfloat16 step': {'median': 9.0}, 'Transformers bfloat16 step': {'median': 10.0}}
     assert tool.ratios_of(times) == {'bfloat16 step / Transformers bfloat16 step': (0.9, 'at most 1.00')}
