@@ -14,6 +14,7 @@ from ..cutting.alphas_file import packed_alphas
 from ..cutting.selection import Selection, read_selection, select_units
 from ..cutting.shrink import shrink
 from ..network.saved_model import SavedModel, read_model
+from ..runs.gate_records import GATES
 from ..runs.progress import Progress
 from ..runs.provenance import ORIGIN
 from ..runs.staging import write_file
@@ -25,7 +26,7 @@ from .reconstruct import TOKENS_PER_INPUT, reconstruct, tokens_wanted
 from .recovery import recover
 from .report import Round, explain, how_to_tell, unclear
 from .rotate import rotated
-from .watch import GATES, Watch
+from .watch import Watch
 
 LOG = logging.getLogger(__name__)
 

@@ -15,11 +15,10 @@ from scipy.stats import rankdata
 
 from ..architecture.parameters import LETTERS, Alphas
 from ..cutting.selection import Selection
+from ..runs.gate_records import CLOSED, OPEN
 from ..training.distributed import Workers
 
-GATES = 'gates.json'  # of a round: what `Watch.record` gives
 CHECKS = 5  # selections compared over the window
-CLOSED, OPEN = 0.05, 0.95  # of where a gate starts: below the one it is closed, above the other open
 _HALVES = ('odd', 'even')
 
 

@@ -12,6 +12,7 @@ from ..architecture.cost import ParameterCost, count_flops
 from .curves import draw_curves, read_metrics, segments_of, speed
 from .drawing import WIDTHS, alpha_bins, draw_losses, draw_round_alphas, draw_widths
 from .figures import drawn
+from .gates import draw_gates, draw_settling, gates_table, read_records
 from .page import Chapter, Html, Section, figures, joined, picture, table, tag, values
 from .pruned import Run, read_gates
 
@@ -44,15 +45,29 @@ def of_rounds(run: Run) -> List[Section]:
         ('Size and accuracy', joined([_rounds_table(run), tag('p', note, class_='note'), drawing])),
         ('Widths', _widths(run)),
     ]
-    gates = read_gates(run)
+    drawings = _gates(run)
+    if drawings:
+        sections.append(('Gates', joined(drawings)))
+    return sections
+
+
+def _gates(run: Run) -> List[Html]:
+    """The gates of every round: their histograms, and what the rounds recorded of them."""
+    drawings, gates, records = [], read_gates(run), read_records(run)
     if gates:
         edges = alpha_bins(gates)
         histograms = [
             chart(draw_round_alphas(letters, edges), f'Gates before the cut of round {number}: {run.label}')
             for number, letters in gates
         ]
-        sections.append(('Gates', figures(*histograms)))
-    return sections
+        drawings.append(figures(*histograms))
+    if records:
+        pictures = [chart(draw_gates(records), f'Gates by width, round by round: {run.label}')]
+        settling = draw_settling(records)
+        if settling is not None:
+            pictures.append(chart(settling, f'How far the selection stayed the same: {run.label}'))
+        drawings += [figures(*pictures), gates_table(records)]
+    return drawings
 
 
 def _rounds_table(run: Run) -> Html:
