@@ -333,8 +333,8 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         with the largest relative differences: of ``h a k v f`` alone and ``all`` together between gated and
         shrunk network, of ``export`` between the shrunk network and its export, and where heads were rotated
         of ``rotation`` between the networks before it and after it. With the h gate ``table5``, of ``fold``
-        between the gated network and the one with its gates in its weights; the gates of the other comparisons
-        are then zeros and ones in the stream of that one.
+        between the gated network and the one with its gates in its weights; the other comparisons then have
+        zeros and ones as gates, in the stream of that one.
 
     Raises
     ------
