@@ -62,6 +62,7 @@ ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
 SHARED = {
     'compare_finetuning.py': 'run_glue.py',
     'compare_settings.py': 'run_glue.py',
+    'profile_finetuning.py': 'run_glue.py',
 }  # whose other flags are those of another command, as its page says
 
 

@@ -73,7 +73,7 @@ class LossScale:
         self.value, self._sound = float(state[0]), int(state[1])
 
 
-def _sum_of_squares(arrays: Sequence[mx.nd.NDArray]) -> float:
+def sum_of_squares(arrays: Sequence[mx.nd.NDArray]) -> float:
     """The sum of the squares of all elements of some arrays.
 
     By inner products of pieces, whose results are added in float64: MXNet's ``multi_sum_sq`` is 1 % too small
@@ -210,7 +210,7 @@ class Optimizer:
         """
         gradients = self.gradients()
         self._workers.average(gradients, name='gradient', compression=self._compression)
-        norm = math.sqrt(_sum_of_squares(gradients))
+        norm = math.sqrt(sum_of_squares(gradients))
         norm = (
             self._workers.sum([norm], name='norm')[0] / self._workers.size
         )  # to the last bit the same on any processor
@@ -242,7 +242,7 @@ class Optimizer:
         not.
         """
         values = [parameter.data() for parameter in self.parameters.values()]
-        if not math.isfinite(_sum_of_squares(values)):
+        if not math.isfinite(sum_of_squares(values)):
             raise TrainingDiverged(
                 f'step {step}: the weights have grown beyond what float32 holds; the last checkpoint is from '
                 'before; begin again with a smaller learning rate, which --resume does not take'
