@@ -121,10 +121,12 @@ def check_finished(recipe: SettingsRecipe, settings: Mapping[str, Mapping[str, A
             if not path.exists():
                 continue
             begun, wanted = FineTuningResult.read(path).recipe, to_dict(recipe.run(name, setting, seed))
+            # of several learning rates, the result has the one that was chosen
+            free = (*OWN, 'learning_rate') if wanted['learning_rates'] else OWN
             changed = [
                 field
                 for field in wanted
-                if field not in OWN and begun.get(field, wanted[field]) != wanted[field]
+                if field not in free and begun.get(field, wanted[field]) != wanted[field]
             ]
             if changed:
                 raise ValueError(
@@ -204,7 +206,7 @@ def _line(
     name: str, setting: Mapping[str, Any], by_seed: Mapping[int, FineTuningResult], metric: str
 ) -> Line:
     """A setting with its results so far."""
-    seconds = [run.seconds for result in by_seed.values() for run in result.runs]
+    seconds = [result.seconds for result in by_seed.values()]
     return Line(
         name,
         ', '.join(f'{field} {value}' for field, value in setting.items()) or 'as the recipe',

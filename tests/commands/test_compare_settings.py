@@ -88,6 +88,17 @@ def test_resume_refuses_another_setting_under_an_old_name(model_directory, glue,
     assert done.returncode == 2 and 'other values of weight_decay' in done.stderr
 
 
+def test_resume_takes_a_setting_that_chooses_its_learning_rate(model_directory, glue, tmp_path):
+    """The result has the rate that was chosen, the setting has all of them."""
+    settings = {'rates': {'learning_rates': [0.01, 0.02], 'epochs': 1}}
+    words = words_for(model_directory, glue, tmp_path, settings, seeds='1', learning_rate=0.5)
+    assert compare(*words).returncode == 0
+    before = contents(tmp_path / 'run')
+    done = compare(*words, '--resume')
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / 'run') == before
+
+
 @pytest.mark.parametrize(
     'settings, message',
     [
