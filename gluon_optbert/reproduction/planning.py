@@ -129,7 +129,7 @@ class Plan:
             'steps': self.scratch_steps,
         }
         defaults['initial_std'] = round(0.6 / math.sqrt(row.architecture.h), 2)
-        return _further(PretrainRecipe, self.recipe.pretraining, defaults, values)
+        return _further(PretrainRecipe, _given(self.recipe.pretraining), defaults, values)
 
     def cell(self, row: Row, task: str) -> Path:
         """Where a row is fine-tuned on a task."""
@@ -211,7 +211,13 @@ def _text(path: Optional[Path]) -> Optional[str]:
 def _files(recipe: TableRecipe, task: str) -> List[Path]:
     """The user's files of further settings for a task; a later one overrides those before it."""
     version = SQUAD.get(task)
-    paths = [recipe.squad, recipe.squad1 if version == '1.1' else recipe.squad2] if version else [recipe.glue]
+    if version is None:
+        return _given(recipe.glue)
+    return _given(recipe.squad, recipe.squad1 if version == '1.1' else recipe.squad2)
+
+
+def _given(*paths: Optional[Path]) -> List[Path]:
+    """The files that the user named."""
     return [path for path in paths if path is not None]
 
 
@@ -257,7 +263,7 @@ def _pruning(recipe: TableRecipe, base: SavedModel) -> PruneRecipe:
         for name in ('alpha_steps', 'recovery_steps')
         if getattr(recipe, name) is not None
     }
-    common = _further(PruneRecipe, [recipe.pruning] if recipe.pruning else [], {}, {**fixed, **steps})
+    common = _further(PruneRecipe, _given(recipe.pruning), {}, {**fixed, **steps})
     gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(base))
     if common.alpha_steps == 'auto':
         return dataclasses.replace(common, alpha_limit=gates, recovery_steps=recovery)
