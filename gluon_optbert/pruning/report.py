@@ -297,7 +297,7 @@ def gates_section(records: Sequence[Mapping[str, Any]]) -> List[str]:
     parts = ['## Gates', markdown_table([*header, 'split-half correlation'], cells)]
     parts.append(
         'The split-half correlation says how far the data determine the ranking. It is the rank correlation '
-        'within a width of the gradients of α, without the penalty, summed over odd and over even steps.'
+        'within a width of the gradients of α, without the penalty, summed over two halves of the steps.'
     )
     for record in records:
         if record['overlaps']:

@@ -1,8 +1,8 @@
 """What gate training is watched for: whether the selection has settled, and how certain the ranking is.
 
 A selection is settled if it has hardly changed for a while. A ranking is certain if two halves of the data
-give the same one: the gradients of alpha without the penalty are added up over the odd and over the even
-steps."""
+give the same one: the gradients of alpha without the penalty are added up over every other pair of steps, and
+over the pairs between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..runs.gate_records import CLOSED, OPEN
 from ..training.distributed import Workers
 
 CHECKS = 5  # selections compared over the window
-_HALVES = ('odd', 'even')
+_HALVES = ('one', 'other')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Watch:
 
     def gradients(self, gradients: Mapping[str, np.ndarray]) -> None:
         """Add a step's gradients of alpha, this worker's share and without the penalty, to their half."""
-        sums = self._sums[_HALVES[self._step % 2]]
+        sums = self._sums[_HALVES[self._step // 2 % 2]]  # by pairs: alpha may swing from step to step
         for key, gradient in gradients.items():
             sums[key] = sums.get(key, 0.0) + gradient.astype(np.float64)
 

@@ -227,6 +227,6 @@ def gates_table(records: Sequence[GateRecord]) -> Html:
     ]
     note = (
         'The split-half correlation is the rank correlation within a width of the gradients of α, without '
-        'the penalty, summed over odd and over even steps. Near 1, the data determine which units matter.'
+        'the penalty, summed over two halves of the steps. Near 1, the data determine which units matter.'
     )
     return joined([table(HEAD, rows), tag('p', note, class_='note')])
