@@ -20,6 +20,7 @@ WRITERS = {
     'import': lambda shards, model, output: opt.import_checkpoint(source='checkpoint', output=output),
     'trim': lambda shards, model, output: opt.trim_vocabulary(model=model, text='text', output=output),
     'export': lambda shards, model, output: opt.export(saved_model(), output),
+    'prune a task': lambda shards, model, output: opt.prune_task(model=model, data='glue', output=output),
     'finetune': lambda shards, model, output: opt.finetune_glue(
         task='RTE', model=model, data='glue', output=output
     ),

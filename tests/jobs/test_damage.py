@@ -8,10 +8,14 @@ import subprocess
 
 import pytest
 import yaml
+from helpers.finetuned import recipe_for as finetuning_recipe
+from helpers.finetuned import write_glue
 from helpers.pretrained import recipe_for, records, values_for
+from helpers.pruned import results
 from helpers.tiny import ROOT, contents, run, saved_model, write_shards
 
 from gluon_optbert.deployment.export import export
+from gluon_optbert.finetuning.glue import finetune_glue
 from gluon_optbert.runs.manifest import check_manifest
 from gluon_optbert.training.optimization import Optimizer, TrainingDiverged
 from gluon_optbert.training.pretrain import pretrain
@@ -90,6 +94,32 @@ def test_full_disk_ends_the_run_in_one_line_and_with_room_it_goes_on(
     assert done.returncode == 0, done.stderr
     assert_same_end(disk / 'model', finished)
     assert os.listdir(disk) == ['model']
+
+
+@pytest.fixture(scope='module')
+def tuned(model_directory, tmp_path_factory):
+    """A fine-tuned network, and the data of its task."""
+    base = tmp_path_factory.mktemp('tuned')
+    finetune_glue(finetuning_recipe(model_directory, write_glue(base / 'glue'), base))
+    return base / 'run' / 'seed-1', base / 'glue'
+
+
+@pytest.mark.parametrize('left', [2_000, 30_000, 60_000], ids=lambda left: f'{left // 1000} kB left')
+def test_full_disk_ends_pruning_for_a_task_in_one_line_and_with_room_it_goes_on(tuned, disk, tmp_path, left):
+    words = ['--model', tuned[0], '--data', tuned[1], '--steps', 4, '--alpha-steps', 3, '--batch-size', 8]
+    words += ['--reconstruct', '--checkpoint-every', 2, '--log-every', 1, '--time', 'false']
+    script = ROOT / 'finetune' / 'run_prune.py'
+    assert run('-W', 'ignore', script, *words, '--output', tmp_path / 'whole').returncode == 0
+    filler = fill_up(disk, left=left)
+    done = run('-W', 'ignore', script, *words, '--output', disk / 'run')
+    assert done.returncode == 1
+    [said] = errors(done)
+    assert 'No space left on device' in said
+    filler.unlink()
+    resume = ['--resume'] if (disk / 'run').exists() else []
+    done = run('-W', 'ignore', script, *words, '--output', disk / 'run', *resume)
+    assert done.returncode == 0, done.stderr
+    assert results(disk / 'run') == results(tmp_path / 'whole')
 
 
 @pytest.mark.parametrize('left', [4_096, 20_480, 36_864])
