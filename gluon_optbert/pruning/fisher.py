@@ -24,7 +24,12 @@ def gate_gradients(cut: Cut) -> Dict[str, np.ndarray]:
         As many batches as the phase of the cut has steps.
     """
     model = cut.goal.build(
-        cut.model, precision='float32', gated=True, dropout=0.0, **cut.goal.labelled_settings
+        cut.model,
+        precision='float32',
+        gated=True,
+        h_gate=cut.recipe.h_gate,
+        dropout=0.0,
+        **cut.goal.labelled_settings,
     )
     for parameter in model.collect_params().values():
         parameter.grad_req = 'null'

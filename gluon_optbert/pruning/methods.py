@@ -33,6 +33,9 @@ class Settings(Protocol):
     def prune(self) -> str: ...
 
     @property
+    def h_gate(self) -> str: ...
+
+    @property
     def drop(self) -> str: ...
 
     @property

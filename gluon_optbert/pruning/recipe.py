@@ -257,7 +257,7 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
     @property
     def need_heads(self) -> bool:
         """Whether the run trains with the heads of pre-training, or ranks units by them."""
-        gates = (self.trains_gates and not self.gate_teacher) or self.method == 'heads'
+        gates = (self.trains_gates and not self.gate_teacher) or self.method in ('heads', 'fisher')
         return gates or self.teacher is None or self.teaching().need_heads
 
     def round_steps(self, base: SavedModel) -> Tuple[int, int]:
