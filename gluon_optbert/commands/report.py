@@ -15,20 +15,12 @@ from ..architecture.architecture import Architecture
 from ..deployment.timing import time_exports
 from ..finetuning.result import FORMAT as RESULT_FORMAT
 from ..reporting.figures import STYLE, labels_of
+from ..reporting.measured import LENGTH, Measured, networks_of_runs, with_model, with_result, with_times
 from ..reporting.page import Html, page
 from ..reporting.pruned import Run, read_run
 from ..reporting.run_sections import side_by_side
 from ..reporting.sections import RESULT, chapter, environment, read_json
-from ..reporting.verdict import (
-    LENGTH,
-    Measured,
-    Timing,
-    networks_of_runs,
-    verdict,
-    with_model,
-    with_result,
-    with_times,
-)
+from ..reporting.verdict import Timing, verdict
 from ..reproduction.drawing import TABLE
 from ..runs.command_line import parse
 from ..runs.provenance import machine

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,9 +18,11 @@ from .figures import NARROW, OKABE_ITO, plain
 GATES = 'gates'  # the phase that trains alpha
 FEW_ROUNDS = 6  # with more, their numbers alone fit above a figure
 TRAINED, HELD_OUT, GATED = OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[4]
+SCORE = re.compile(r'\w+/\w+')  # held-out set and metric
 PANELS = (
     ('mlm', 'mlm_loss', 'MLM loss\n(nats per masked token)'),
     ('nsp', 'nsp_loss', 'NSP loss\n(nats per instance)'),
+    ('loss', None, 'loss of the labels'),
     ('penalty', None, 'penalty'),
     ('learning_rate', None, 'learning rate'),
 )
@@ -94,8 +97,7 @@ def draw_curves(segments: Sequence[Segment]) -> Figure:
     """Losses, penalty and learning rate over the steps of a run, its phases in a row; shaded where alpha is
     trained.
     """
-    names = {name for segment in segments for record in segment.records for name in record}
-    panels = [panel for panel in PANELS if names & set(panel[:2])]
+    panels = _panels({name for segment in segments for record in segment.records for name in record})
     figure = Figure(figsize=(NARROW, 1.2 + 1.9 * len(panels)))
     grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (training, held_out, title) in zip(grid, panels):
@@ -109,6 +111,12 @@ def draw_curves(segments: Sequence[Segment]) -> Figure:
     named = {name: handle for axes in grid for handle, name in zip(*axes.get_legend_handles_labels())}
     figure.legend(list(named.values()), list(named), loc='outside lower center', ncol=2)
     return figure
+
+
+def _panels(names: Collection[str]) -> List[Tuple[str, Optional[str], str]]:
+    """The panels of what was measured: those of `PANELS`, and one for each score (``dev/accuracy``)."""
+    scores = [('', name, f'{plain(name)}\n(percent)') for name in sorted(names) if SCORE.fullmatch(name)]
+    return [panel for panel in PANELS if set(names) & set(panel[:2])] + scores
 
 
 def _draw_panel(axes: Axes, segments: Sequence[Segment], training: str, held_out: Optional[str]) -> None:

@@ -1,7 +1,10 @@
-"""The widths across the layers, the gates before a cut, and the loss against the size of pruning runs."""
+"""The widths across the layers, the gates before a cut, and the loss or score against the size of pruning
+runs.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
@@ -14,7 +17,19 @@ from matplotlib.ticker import MaxNLocator
 
 from ..runs.staging import write_file
 from .figures import MARKERS, NARROW, OKABE_ITO, STYLE, plain, save
-from .pruned import LETTERS, Letters, Network, Round, Run, loss_table, paper_networks, read_gates
+from .pruned import (
+    LETTERS,
+    Letters,
+    Network,
+    Round,
+    Run,
+    by_quantity,
+    loss_table,
+    paper_networks,
+    read_gates,
+    score_table,
+    value_of,
+)
 
 WIDTHS = {
     'f': ('Filters of the feed-forward block', 'f (filters)'),
@@ -155,9 +170,11 @@ def _histogram(axes: Axes, letters: Letters, letter: str, edges: np.ndarray) -> 
 
 
 def draw_losses(runs: Sequence[Run], *, narrow: bool = False) -> Optional[Figure]:
-    """Held-out MLM loss against size, a line for each run; None if no network was evaluated.
+    """Held-out MLM loss, or the score of a task, against size, a line for each run; None if no network was
+    evaluated.
 
-    A narrow figure is for a page, which has its title beside it.
+    The runs decide by one quantity, as those of a group of `by_quantity` do. A narrow figure is for a page,
+    which has its title beside it.
     """
     if not any(_points(run, name) for run in runs for name in ('recovered', 'after_cut')):
         return None
@@ -165,29 +182,38 @@ def draw_losses(runs: Sequence[Run], *, narrow: bool = False) -> Optional[Figure
     axes = figure.add_subplot()
     for i, run in enumerate(runs):
         _draw_run(axes, run, OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)])
-    recovered = [row['recovered'] or {} for run in runs for row in run.rounds]
-    instances = {row['instances'] for row in recovered if 'instances' in row}
-    counted = f' ({instances.pop():,} instances)' if len(instances) == 1 else ''
+    of_task = runs[0].metric is not None
     axes.set(
-        title='' if narrow else 'Held-out MLM loss against size',
+        title='' if narrow else title_by_size(runs[0]),
         xlabel='parameters of embeddings and encoder (millions)',
-        ylabel=f'MLM loss on held-out text{counted}\n(nats per masked token)',
+        ylabel=f'{plain(runs[0].quantity)}{_counted(runs)}\n(percent)'
+        if of_task
+        else f'MLM loss on held-out text{_counted(runs)}\n(nats per masked token)',
     )
     handles, names = axes.get_legend_handles_labels()
     handles.append(_hollow())
-    names.append('hollow: after the cut, before recovery')
+    names.append(f'hollow: after the cut, before {"repairs and training" if of_task else "recovery"}')
     below = {'loc': 'upper center', 'bbox_to_anchor': (0.5, -0.17), 'ncol': 1 if narrow else 2}
     axes.legend(handles, names, **below)
     return figure
 
 
+def title_by_size(run: Run) -> str:
+    """What `draw_losses` shows of runs like this one."""
+    return f'{"Held-out MLM loss" if run.metric is None else plain(run.quantity)} against size'
+
+
+def _counted(runs: Sequence[Run]) -> str:
+    """On how many instances was measured, where that is one number."""
+    recovered = [row['recovered'] or {} for run in runs for row in run.rounds]
+    instances = {row['instances'] for row in recovered if 'instances' in row}
+    return f' ({instances.pop():,} instances)' if len(instances) == 1 else ''
+
+
 def _points(run: Run, name: str) -> List[Tuple[float, float]]:
-    """Millions of parameters and held-out loss of the rounds that were measured then."""
-    return [
-        (row['parameters'] / 1e6, row[name]['mlm_loss'])
-        for row in run.rounds
-        if 'mlm_loss' in (row[name] or {})
-    ]
+    """Millions of parameters, and held-out loss or score, of the rounds that were measured then."""
+    measured = [(row['parameters'] / 1e6, value_of(row[name])) for row in run.rounds]
+    return [(size, value) for size, value in measured if value is not None]
 
 
 def _draw_run(axes: Axes, run: Run, colour: str, marker: str) -> None:
@@ -200,7 +226,7 @@ def _draw_run(axes: Axes, run: Run, colour: str, marker: str) -> None:
         if points:
             axes.plot(*zip(*points), color=colour, marker=marker, markersize=6, **style)
     for row in run.rounds:
-        pair = [(row[name] or {}).get('mlm_loss') for name in ('after_cut', 'recovered')]
+        pair = [value_of(row[name]) for name in ('after_cut', 'recovered')]
         if None not in pair:
             size = row['parameters'] / 1e6
             axes.plot([size] * 2, pair, color=colour, linestyle=':', linewidth=1, zorder=2)
@@ -227,10 +253,20 @@ def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> Tuple[List[Path],
                 written += save(draw_alphas(trained, run.label), output, f'{run.slug}_alphas')
             else:
                 left_out.append(f'no histogram of alpha for {run.path}: its gates were not trained')
-        losses = draw_losses(runs) if runs else None
-        if losses is not None:
-            written += save(losses, output, 'loss_by_size')
-            write_file(output / 'loss_by_size.md', loss_table(runs).encode())
-        elif runs:
-            left_out.append('no loss against size: no network of these runs was evaluated')
+        for group in by_quantity(runs):
+            drawing, name = draw_losses(group), name_by_size(group[0], runs)
+            if drawing is None:
+                left_out.append('no loss against size: no network of these runs was evaluated')
+                continue
+            written += save(drawing, output, name)
+            rows = loss_table(group) if group[0].metric is None else score_table(group)
+            write_file(output / f'{name}.md', rows.encode())
     return written, left_out
+
+
+def name_by_size(run: Run, runs: Sequence[Run]) -> str:
+    """The name of the files that show runs like this one; with several tasks it says which."""
+    if run.metric is None:
+        return 'loss_by_size'
+    several = len({one.quantity for one in runs if one.metric is not None}) > 1
+    return f'score_by_size_{re.sub("[^A-Za-z0-9]+", "_", run.quantity)}' if several else 'score_by_size'

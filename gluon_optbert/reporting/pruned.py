@@ -6,9 +6,10 @@ import dataclasses
 import json
 import zipfile
 from pathlib import Path
-from typing import Any, FrozenSet, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+import yaml
 
 from ..architecture.architecture import Architecture
 from ..architecture.named import LAYER_TABLES, bert_base, published
@@ -18,6 +19,7 @@ from ..runs.markdown import markdown_table
 from .figures import in_millions
 
 LETTERS = 'hakvf'
+MEASUREMENTS = ('before', 'after_cut', 'after_reconstruction', 'recovered')  # of a round
 Letters = Mapping[str, Tuple[np.ndarray, np.ndarray]]  # by letter, the alphas that stayed and that went
 Round = Tuple[int, Letters]  # its number, and its gates
 
@@ -41,11 +43,32 @@ class Network:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished pruning run, as its ``rounds.json`` tells it."""
+    """A finished pruning run, as its ``rounds.json`` tells it.
+
+    Parameters
+    ----------
+    path : Path
+    label : str
+    rounds : tuple of mapping
+    task : str
+        What a fine-tuned network was pruned for; empty if the run does not say, and for pre-training.
+    """
 
     path: Path
     label: str
     rounds: Tuple[Mapping[str, Any], ...]
+    task: str = ''
+
+    @property
+    def metric(self) -> Optional[str]:
+        """The score that decides, such as ``dev/accuracy``; None for pre-training, whose MLM loss decides."""
+        measured = [row[name] for row in self.rounds for name in ('recovered', 'after_cut') if row[name]]
+        return next((one['metric'] for one in measured if 'metric' in one), None)
+
+    @property
+    def quantity(self) -> str:
+        """What decides, for people: ``SST-2 accuracy``, or ``MLM loss``."""
+        return 'MLM loss' if self.metric is None else score_name(self.task, self.metric)
 
     @property
     def slug(self) -> str:
@@ -60,6 +83,57 @@ class Run:
             architecture = Architecture.from_dict(row['architecture'], source=f'{self.path}/rounds.json')
             networks.append(Network(f'{in_millions(size)} ({size / sizes[0]:.0%})', architecture))
         return networks
+
+
+def score_name(task: str, metric: str) -> str:
+    """A score for people; the held-out set is named unless it is the development set."""
+    part, _, name = metric.partition('/')
+    return f'{task} {name.replace("_", " ")}'.strip() + ('' if part == 'dev' else f' ({part})')
+
+
+def value_of(measured: Optional[Mapping[str, Any]]) -> Optional[float]:
+    """What decides of a measurement: a score in percent, or the MLM loss in nats; None if there is none."""
+    if not measured:
+        return None
+    return measured['scores'][measured['metric']] if 'metric' in measured else measured.get('mlm_loss')
+
+
+def by_quantity(runs: Sequence[Run]) -> List[List[Run]]:
+    """The runs whose measurements can be compared, together: those of a task, and those of pre-training."""
+    groups: Dict[str, List[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.quantity, []).append(run)
+    return list(groups.values())
+
+
+def _task_of(path: Path) -> str:
+    """The task that a run names: in the head of a network, or in its recipe."""
+    for file in sorted(path.glob('round-*/model/head.json')):
+        try:
+            head = json.loads(file.read_text(encoding='utf-8', errors='replace'))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f'{file}: not JSON ({error})') from error
+        if isinstance(head, dict) and isinstance(head.get('task'), str):
+            return head['task']
+    recipe = path / 'recipe.yaml'
+    if recipe.is_file():
+        try:
+            values = yaml.safe_load(recipe.read_text(encoding='utf-8', errors='replace'))
+        except (yaml.YAMLError, RecursionError) as error:
+            raise ValueError(f'{recipe}: not YAML ({str(error).splitlines()[0]})') from error
+        if isinstance(values, dict) and isinstance(values.get('task'), str):
+            return Path(values['task']).stem if values['task'].endswith('.json') else values['task']
+    return ''
+
+
+def _is_measurement(measured: Any) -> bool:
+    """Whether a value of a round is a measurement: of MLM, of a task, or none."""
+    if not measured:
+        return True
+    if not isinstance(measured, dict) or 'metric' not in measured:
+        return isinstance(measured, dict)
+    scores, metric = measured.get('scores'), measured['metric']
+    return isinstance(metric, str) and isinstance(scores, dict) and type(scores.get(metric)) in (int, float)
 
 
 def read_run(path: Path, label: str) -> Run:
@@ -86,7 +160,7 @@ def read_run(path: Path, label: str) -> Run:
             and fields <= set(row)
             and isinstance(row['parameters'], (int, float))
             and row['parameters'] > 0
-            and all(isinstance(row[name] or {}, dict) for name in ('after_cut', 'recovered'))
+            and all(_is_measurement(row.get(name)) for name in MEASUREMENTS)
             for row in rows
         )
     ):
@@ -95,7 +169,8 @@ def read_run(path: Path, label: str) -> Run:
         'before'
     ):  # measured as all others are; the network may have been on more instances
         rows[0] = {**rows[0], 'recovered': rows[1]['before']}
-    return Run(path, label, tuple(rows))
+    run = Run(path, label, tuple(rows))
+    return run if run.metric is None else dataclasses.replace(run, task=_task_of(path))
 
 
 def paper_networks() -> List[Network]:
@@ -150,6 +225,19 @@ def read_gates(run: Run) -> List[Round]:
                 by_letter[letter] = (values[mask], values[~mask])
         rounds.append((row['round'], by_letter))
     return rounds
+
+
+def score_table(runs: Sequence[Run]) -> str:
+    """The networks of runs of one task by size, with their scores in percent, as Markdown."""
+    rows = []
+    for run in runs:
+        for row in run.rounds:
+            values = [value_of(row.get(name)) for name in ('after_cut', 'recovered')]
+            share = row['parameters'] / run.rounds[0]['parameters']
+            texts = ['' if value is None else f'{value:.2f}' for value in values]
+            rows.append((run.label, in_millions(row['parameters']), f'{share:.1%}', *texts))
+    header = ['run', 'parameters', 'of the first', f'{runs[0].quantity} after the cut', 'at the end']
+    return markdown_table(header, rows) + '\n'
 
 
 def loss_table(runs: Sequence[Run]) -> str:

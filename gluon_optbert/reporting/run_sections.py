@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
 from .curves import draw_curves, read_metrics, segments_of, speed
-from .drawing import WIDTHS, alpha_bins, draw_losses, draw_round_alphas, draw_widths
+from .drawing import WIDTHS, alpha_bins, draw_losses, draw_round_alphas, draw_widths, title_by_size
 from .figures import drawn
 from .gates import draw_gates, draw_settling, gates_table, read_records
 from .page import Chapter, Html, Section, figures, joined, picture, table, tag, values
-from .pruned import Run, read_gates
+from .pruned import Run, by_quantity, read_gates
+from .score_tables import NOTE, ends_of_runs, rounds_with_scores
 
 HEAD_OF_ROUNDS = (
     'round',
@@ -38,11 +39,13 @@ def chart(figure: Figure, caption: str) -> Html:
 
 def of_rounds(run: Run) -> List[Section]:
     """Sizes and losses of a pruning run, its widths, and its gates."""
+    of_task = run.metric is not None
     note = 'Losses are in nats per masked token of held-out text; sizes count embeddings and encoder.'
     losses = draw_losses([run], narrow=True)
-    drawing = '' if losses is None else chart(losses, f'Held-out MLM loss against size: {run.label}')
+    drawing = '' if losses is None else chart(losses, f'{title_by_size(run)}: {run.label}')
+    rows = rounds_with_scores(run) if of_task else _rounds_table(run)
     sections = [
-        ('Size and accuracy', joined([_rounds_table(run), tag('p', note, class_='note'), drawing])),
+        ('Size and accuracy', joined([rows, tag('p', NOTE if of_task else note, class_='note'), drawing])),
         ('Widths', _widths(run)),
     ]
     drawings = _gates(run)
@@ -146,15 +149,25 @@ def of_metrics(path: Path, label: str) -> List[Section]:
 
 
 def side_by_side(runs: Sequence[Run]) -> Optional[Chapter]:
-    """Pruning runs against each other; None for less than two."""
-    if len(runs) < 2:
-        return None
+    """Pruning runs against each other, those of pre-training and those of every task; None for less than two
+    of each.
+    """
+    groups = [group for group in by_quantity(runs) if len(group) > 1]
+    sections = [_ends(group) for group in groups]
+    return Chapter('Side by side', tuple(sections)) if sections else None
+
+
+def _ends(runs: Sequence[Run]) -> Section:
+    """Where comparable runs ended."""
+    losses = draw_losses(runs, narrow=True)
+    drawing = '' if losses is None else chart(losses, title_by_size(runs[0]))
+    if runs[0].metric is not None:
+        parts = [ends_of_runs(runs), tag('p', NOTE, class_='note'), drawing]
+        return f'Where the runs ended: {runs[0].quantity}', joined(parts)
     rows = []
     for run in runs:
         last, share = run.rounds[-1], run.rounds[-1]['parameters'] / run.rounds[0]['parameters']
         measured = [(last['recovered'] or {}).get(name) for name in MEASURED]
         rows.append([run.label, last['round'], last['parameters'] / 1e6, f'{share:.1%}', *measured])
     head = ['run', 'rounds', 'parameters, M', 'of the first', 'MLM loss', 'MLM accuracy', 'NSP accuracy']
-    losses = draw_losses(runs, narrow=True)
-    drawing = '' if losses is None else chart(losses, 'Held-out MLM loss against size')
-    return Chapter('Side by side', (('Where the runs ended', joined([table(head, rows), drawing])),))
+    return 'Where the runs ended', joined([table(head, rows), drawing])

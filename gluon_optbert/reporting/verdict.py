@@ -3,83 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from pathlib import Path
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence
 
-from ..architecture.architecture import Architecture
-from ..architecture.cost import ParameterCost, count_flops
 from ..runs.scores import NOTE, exceeds, score_text
 from .figures import in_millions
+from .measured import LENGTH, Measured, Score
 from .page import Html, Noted, joined, table, tag
-from .pruned import Run
 
-LENGTH = 128  # tokens of the sequence whose FLOPs and time are compared
-WEIGHTS = 'model.params'  # of a model directory
 HOW_TO_SCORE = (
     'No task was scored on both: fine-tune the base and the pruned network alike, and give both outputs to '
     'this command.'
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """A network's score on a task over the seeds of fine-tuning, and the majority class's, in percent."""
-
-    mean: float
-    std: Optional[float] = None
-    majority: Optional[float] = None
-
-    def text(self) -> str:
-        """For people."""
-        return score_text(self.mean, self.std, majority=self.majority)
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """What is known of a network.
-
-    Parameters
-    ----------
-    label : str
-    architecture : Architecture
-    directory : Path, optional
-        A model directory with its weights.
-    mlm_loss : float, optional
-        On held-out text, in nats per masked token.
-    scores : mapping of str to Score
-        By task and metric: ``SST-2 accuracy``.
-    latency_ms : float, optional
-    """
-
-    label: str
-    architecture: Architecture
-    directory: Optional[Path] = None
-    mlm_loss: Optional[float] = None
-    scores: Mapping[str, Score] = dataclasses.field(default_factory=dict)
-    latency_ms: Optional[float] = None
-
-    @property
-    def parameters(self) -> int:
-        """Of embeddings and encoder."""
-        return int(ParameterCost().cost(self.architecture))
-
-    @property
-    def flops(self) -> int:
-        """Of a forward pass over `LENGTH` tokens."""
-        return int(sum(count_flops(self.architecture, LENGTH).values()))
-
-    @property
-    def file_bytes(self) -> Optional[int]:
-        """The size of the file of weights; None where there is none."""
-        path = None if self.directory is None else self.directory / WEIGHTS
-        return path.stat().st_size if path is not None and path.is_file() else None
-
-    def sha256(self) -> Optional[str]:
-        """The checksum of the file of weights; None where there is none."""
-        if self.file_bytes is None or self.directory is None:
-            return None
-        return hashlib.sha256((self.directory / WEIGHTS).read_bytes()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,63 +22,6 @@ class Timing:
 
     how: str = ''
     busy: bool = False
-
-
-def networks_of_runs(runs: Sequence[Run]) -> List[Measured]:
-    """What went into the runs, and what came out of each; equal ones that went in are one network."""
-    bases: List[Measured] = []
-    pruned: List[Measured] = []
-    for run in runs:
-        first, *_, last = run.networks() * (2 if len(run.rounds) == 1 else 1)
-        losses = [(row['recovered'] or {}).get('mlm_loss') for row in (run.rounds[0], run.rounds[-1])]
-        if first.architecture not in [base.architecture for base in bases]:
-            label = 'base' if not bases else f'base of {run.label}'
-            bases.append(Measured(label, first.architecture, run.path / 'round-0' / 'model', losses[0]))
-        if len(run.rounds) > 1:
-            model = run.path / f'round-{run.rounds[-1]["round"]}' / 'model'
-            pruned.append(Measured(run.label, last.architecture, model, losses[1]))
-    return bases + pruned
-
-
-def with_model(networks: Sequence[Measured], model: Measured) -> List[Measured]:
-    """The networks and one more, unless it is one of them."""
-    known = any(network.architecture == model.architecture for network in networks)
-    return [*networks, *([] if known else [model])]
-
-
-def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, Any]) -> List[Measured]:
-    """The networks with the scores of a result of fine-tuning, which may bring a network of its own.
-
-    Parameters
-    ----------
-    networks : sequence of Measured
-    label : str
-        Of a network that only this result knows.
-    result : mapping
-        The values of a result file. One without an architecture is passed over.
-    """
-    if not isinstance(result.get('architecture'), dict) or not result['architecture']:
-        return list(networks)
-    architecture = Architecture.from_dict(result['architecture'], source=label)
-    name, score = _score_of(result)
-    places = [i for i, network in enumerate(networks) if network.architecture == architecture]
-    if len(places) > 1:  # such as two runs that cut evenly
-        same = [i for i in places if networks[i].sha256() == result.get('model_sha256')]
-        places = same or places
-    if not places:
-        return [*networks, Measured(label, architecture, scores={name: score})]
-    old = networks[places[0]]
-    new = dataclasses.replace(old, scores={**old.scores, name: score})
-    return [new if i == places[0] else network for i, network in enumerate(networks)]
-
-
-def _score_of(result: Mapping[str, Any]) -> Tuple[str, Score]:
-    """The score that counts of a result, by its task and metric."""
-    metric = result['metric']
-    majority = (result.get('majority') or {}).get(metric)
-    score = Score(result['mean'][metric], result['std'][metric], majority)
-    part, _, name = str(metric).partition('/')
-    return f'{result["task"]} {name.replace("_", " ")}' + ('' if part == 'dev' else f' ({part})'), score
 
 
 def base_of(networks: Sequence[Measured]) -> Optional[Measured]:
@@ -157,13 +34,6 @@ def base_of(networks: Sequence[Measured]) -> Optional[Measured]:
     if base.label != 'base':
         base = max(networks, key=lambda network: network.parameters)
     return base if any(network.parameters < base.parameters for network in networks) else None
-
-
-def with_times(networks: Sequence[Measured], times: Mapping[int, float]) -> List[Measured]:
-    """The networks with their milliseconds; `times` has them by place in the sequence."""
-    return [
-        dataclasses.replace(network, latency_ms=times.get(place)) for place, network in enumerate(networks)
-    ]
 
 
 def percent(value: Optional[float], of: Optional[float]) -> Optional[str]:
@@ -234,7 +104,7 @@ def sentence(base: Measured, network: Measured, *, busy: bool = False) -> str:
         ratio = base.latency_ms / network.latency_ms
         parts.append(_speed(ratio) + (' (timed on a busy machine)' if busy else ''))
     parts += [
-        _compared(name, base.scores[name], score)
+        _compared(name, base.scores[name].mean if score.start is None else score.start, score)
         for name, score in network.scores.items()
         if name in base.scores
     ]
@@ -248,13 +118,38 @@ def _speed(ratio: float) -> str:
     return f'is {ratio:.2g} times as fast' if ratio > 1 else f'takes {1 / ratio:.2g} times as long'
 
 
-def _compared(name: str, base: Score, score: Score) -> str:
-    """What is lost on a task, in words."""
-    points = score.mean - base.mean
+def _compared(name: str, base: float, score: Score) -> str:
+    """What is lost on a task, in words; `base` is the base's score in percent."""
+    points = score.mean - base
     lost = f'{abs(points):.1f} points {"less" if points < 0 else "more"}'
     majority = '' if score.majority is None else f', the majority class {score.majority:.1f}'
     poor = '' if exceeds(score.mean, score.majority) else ', so it has learnt nothing of this task'
-    return f'scores {lost} on {name}: {score.mean:.1f}, the base {base.mean:.1f}{majority}{poor}'
+    return f'scores {lost} on {name}: {score.mean:.1f}, the base {base:.1f}{majority}{poor}'
+
+
+def _notes(networks: Sequence[Measured]) -> List[str]:
+    """What the numbers below others are, and the units."""
+    for_tasks = any(score.start is not None for network in networks for score in network.scores.values())
+    if for_tasks and all(network.mlm_loss is None for network in networks):
+        return ['Below a number: its share of the base. Sizes count embeddings and encoder.']
+    return [
+        'Below a number: its share of the base, of a loss its difference. Sizes count embeddings and '
+        'encoder. MLM loss is on held-out text, in nats per masked token.'
+    ]
+
+
+def _notes_on_scores(networks: Sequence[Measured]) -> List[str]:
+    """How the scores were measured."""
+    scores = [score for network in networks for score in network.scores.values()]
+    notes = []
+    if any(score.start is not None for score in scores):
+        notes.append('Scores of pruning runs are percent, of one run each, on held-out instances.')
+    if any(score.start is None for score in scores):
+        notes.append(f'Scores are percent, mean ± deviation over the seeds of fine-tuning. {NOTE}.')
+    starts = {(name, one.start) for n in networks for name, one in n.scores.items() if one.start is not None}
+    if len(starts) > len({name for name, _ in starts}):
+        notes.append('The runs began with several networks; a sentence compares with that of its own run.')
+    return notes
 
 
 def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Optional[Html]:
@@ -271,16 +166,7 @@ def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Optio
         return None
     others = [network for network in networks if network is not base]
     scored = any(set(base.scores) & set(network.scores) for network in others)
-    notes = [
-        'Below a number: its share of the base, of a loss its difference. Sizes count embeddings and '
-        'encoder. '
-        'MLM loss is on held-out text, in nats per masked token.',
-        timing.how,
-        f'Scores are percent, mean ± deviation over the seeds of fine-tuning. {NOTE}.'
-        if _tasks(networks)
-        else '',
-        '' if scored else HOW_TO_SCORE,
-    ]
+    notes = [*_notes(networks), timing.how, *_notes_on_scores(networks), '' if scored else HOW_TO_SCORE]
     heads = ['', base.label, *(network.label for network in others)]
     return joined(
         [

@@ -3,9 +3,10 @@
 import json
 
 import numpy as np
+import yaml
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
-from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.architecture.cost import ParameterCost, count_flops
 
 BASE = Architecture(h=4, layers=(LayerDims(2, 2, 2, 8), LayerDims(2, 2, 2, 8)), vocab_size=10)
 
@@ -39,4 +40,61 @@ def write_run(path, *, trained=True, evaluated=True):
     alphas = {key: random.rand(width) if trained else np.ones(width) for key, width in BASE.widths().items()}
     np.savez(path / 'round-1' / 'alphas.npz', **alphas)
     (path / 'round-1' / 'selection.json').write_text(json.dumps({'kept': kept}))
+    return path
+
+
+def measured(score, instances=872):
+    """What a round says of a score."""
+    error = 100 * (score / 100 * (1 - score / 100) / instances) ** 0.5
+    return {
+        'scores': {'dev/accuracy': score},
+        'metric': 'dev/accuracy',
+        'instances': instances,
+        'standard_error': error,
+    }
+
+
+def write_task_run(path, networks, scores, *, trained_for='SST-2', commit='c0ffee1', cut=None, **recipe):
+    """The files of a run of `finetune/run_prune.py`, as far as they are read.
+
+    The first network and score are those of the network that went in; `cut` has the scores after each cut.
+    """
+    rows = []
+    for number, (architecture, score) in enumerate(zip(networks, scores)):
+        rows.append(
+            {
+                'round': number,
+                'parameters': int(ParameterCost().cost(architecture)),
+                'flops': int(sum(count_flops(architecture, 128).values())),
+                'architecture': architecture.to_dict(),
+                'before': measured(scores[number - 1]) if number else None,
+                'after_cut': measured(cut[number - 1] if cut else score - 1) if number else None,
+                'recovered': measured(score),
+            }
+        )
+        model = path / f'round-{number}' / 'model'
+        model.mkdir(parents=True)
+        (model / 'architecture.json').write_text(architecture.to_json())
+        (model / 'head.json').write_text(json.dumps({'kind': 'classification', 'task': trained_for}))
+        alphas = {key: np.ones(width) for key, width in architecture.widths().items()}
+        np.savez(model.parent / 'alphas.npz', **alphas)
+        kept = {key: list(range(width)) for key, width in architecture.widths().items()}
+        (model.parent / 'selection.json').write_text(json.dumps({'kept': kept}))
+    (path / 'rounds.json').write_text(json.dumps(rows))
+    settings = {
+        'output': str(path),
+        'model': 'runs/sst2/seed-1',
+        'task': None,
+        'method': 'alpha',
+        'objective': 'flops',
+        'reconstruct': False,
+        'rotate_heads': False,
+        'steps': None,
+        'seed': 1,
+        'target': 0.5,
+        'rounds': len(networks) - 1,
+        'targets': [],
+    }
+    (path / 'recipe.yaml').write_text(yaml.safe_dump({**settings, **recipe}))
+    (path / 'origin.json').write_text(json.dumps([{'commit': commit, 'workers': 1}]))
     return path

@@ -8,20 +8,17 @@ from helpers.pages import Reader
 from helpers.written_runs import BASE, SMALL, write_run
 
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
-from gluon_optbert.reporting.pruned import read_run
-from gluon_optbert.reporting.verdict import (
+from gluon_optbert.reporting.measured import (
     LENGTH,
     Measured,
     Score,
-    Timing,
-    base_of,
     networks_of_runs,
-    sentence,
-    verdict,
     with_model,
     with_result,
     with_times,
 )
+from gluon_optbert.reporting.pruned import read_run
+from gluon_optbert.reporting.verdict import Timing, base_of, sentence, verdict
 
 
 def result(architecture, mean, *, majority=50.0, sha256='0', task='SST-2'):

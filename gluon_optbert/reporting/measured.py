@@ -1,0 +1,165 @@
+"""The networks of a page: their sizes, and what runs and results of fine-tuning measured of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
+
+from ..architecture.architecture import Architecture
+from ..architecture.cost import ParameterCost, count_flops
+from ..runs.scores import score_text
+from .pruned import Run, score_name, value_of
+
+LENGTH = 128  # tokens of the sequence whose FLOPs and time are compared
+WEIGHTS = 'model.params'  # of a model directory
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A network's score on a task over the seeds of fine-tuning, and the majority class's, in percent.
+
+    A score that a pruning run measured has as `start` that of the network that went into this run.
+    """
+
+    mean: float
+    std: Optional[float] = None
+    majority: Optional[float] = None
+    start: Optional[float] = None
+
+    def text(self) -> str:
+        """For people."""
+        return score_text(self.mean, self.std, majority=self.majority)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What is known of a network.
+
+    Parameters
+    ----------
+    label : str
+    architecture : Architecture
+    directory : Path, optional
+        A model directory with its weights.
+    mlm_loss : float, optional
+        On held-out text, in nats per masked token.
+    scores : mapping of str to Score
+        By task and metric: ``SST-2 accuracy``.
+    latency_ms : float, optional
+    """
+
+    label: str
+    architecture: Architecture
+    directory: Optional[Path] = None
+    mlm_loss: Optional[float] = None
+    scores: Mapping[str, Score] = dataclasses.field(default_factory=dict)
+    latency_ms: Optional[float] = None
+
+    @property
+    def parameters(self) -> int:
+        """Of embeddings and encoder."""
+        return int(ParameterCost().cost(self.architecture))
+
+    @property
+    def flops(self) -> int:
+        """Of a forward pass over `LENGTH` tokens."""
+        return int(sum(count_flops(self.architecture, LENGTH).values()))
+
+    @property
+    def file_bytes(self) -> Optional[int]:
+        """The size of the file of weights; None where there is none."""
+        path = None if self.directory is None else self.directory / WEIGHTS
+        return path.stat().st_size if path is not None and path.is_file() else None
+
+    def sha256(self) -> Optional[str]:
+        """The checksum of the file of weights; None where there is none."""
+        if self.file_bytes is None or self.directory is None:
+            return None
+        return hashlib.sha256((self.directory / WEIGHTS).read_bytes()).hexdigest()
+
+
+def networks_of_runs(runs: Sequence[Run]) -> List[Measured]:
+    """What went into the runs, and what came out of each; equal widths that went in are one network.
+
+    Of a single run for a task every round is a network of its own; of other runs the last round counts.
+    """
+    bases: List[Measured] = []
+    pruned: List[Measured] = []
+    for run in runs:
+        first, *later = (_measured(run, place) for place in range(len(run.rounds)))
+        same = [i for i, base in enumerate(bases) if base.architecture == first.architecture]
+        if not same:
+            label = 'base' if not bases else f'base of {run.label}'
+            bases.append(dataclasses.replace(first, label=label))
+        else:  # fine-tuned for another task, perhaps
+            known = bases[same[0]]
+            bases[same[0]] = dataclasses.replace(known, scores={**first.scores, **known.scores})
+        whole = len(runs) == 1 and run.metric is not None and len(later) > 1
+        for place, network in list(enumerate(later, start=1))[0 if whole else -1 :]:
+            label = f'{run.label}, round {run.rounds[place]["round"]}' if whole else run.label
+            pruned.append(dataclasses.replace(network, label=label))
+    return bases + pruned
+
+
+def _measured(run: Run, place: int) -> Measured:
+    """The network of a round, with what was measured at its end."""
+    row = run.rounds[place]
+    recovered = row['recovered'] or {}
+    scores = {}
+    if 'metric' in recovered:
+        start = value_of(run.rounds[0]['recovered'])
+        scores[run.quantity] = Score(recovered['scores'][recovered['metric']], start=start)
+    architecture = run.networks()[place].architecture
+    model = run.path / f'round-{row["round"]}' / 'model'
+    return Measured(run.label, architecture, model, recovered.get('mlm_loss'), scores)
+
+
+def with_model(networks: Sequence[Measured], model: Measured) -> List[Measured]:
+    """The networks and one more, unless it is one of them."""
+    known = any(network.architecture == model.architecture for network in networks)
+    return [*networks, *([] if known else [model])]
+
+
+def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, Any]) -> List[Measured]:
+    """The networks with the scores of a result of fine-tuning, which may bring a network of its own.
+
+    Parameters
+    ----------
+    networks : sequence of Measured
+    label : str
+        Of a network that only this result knows.
+    result : mapping
+        The values of a result file. One without an architecture is passed over.
+    """
+    if not isinstance(result.get('architecture'), dict) or not result['architecture']:
+        return list(networks)
+    architecture = Architecture.from_dict(result['architecture'], source=label)
+    name, score = _score_of(result)
+    if any(name in network.scores and network.scores[name].start is not None for network in networks):
+        name = f'{name}, fine-tuned'  # beside what pruning measured
+    places = [i for i, network in enumerate(networks) if network.architecture == architecture]
+    if len(places) > 1:  # such as two runs that cut evenly
+        same = [i for i in places if networks[i].sha256() == result.get('model_sha256')]
+        places = same or places
+    if not places:
+        return [*networks, Measured(label, architecture, scores={name: score})]
+    old = networks[places[0]]
+    new = dataclasses.replace(old, scores={**old.scores, name: score})
+    return [new if i == places[0] else network for i, network in enumerate(networks)]
+
+
+def _score_of(result: Mapping[str, Any]) -> Tuple[str, Score]:
+    """The score that counts of a result, by its task and metric."""
+    metric = result['metric']
+    majority = (result.get('majority') or {}).get(metric)
+    score = Score(result['mean'][metric], result['std'][metric], majority)
+    return score_name(str(result['task']), str(metric)), score
+
+
+def with_times(networks: Sequence[Measured], times: Mapping[int, float]) -> List[Measured]:
+    """The networks with their milliseconds; `times` has them by place in the sequence."""
+    return [
+        dataclasses.replace(network, latency_ms=times.get(place)) for place, network in enumerate(networks)
+    ]
