@@ -1,9 +1,10 @@
 """Time exported networks, and those of others beside them: taken in turn, at equal threads, each in a process
 of its own.
 
-A network is a deployment directory, or the name of an architecture, which is exported with random weights.
-bert_base:int8 exports it in another precision. --engines says what computes a directory: plain MXNet, ONNX
-Runtime and OpenVINO from its ONNX files, or this package's Predictor with the engine that it chooses.
+A network is a deployment directory, or the name or the JSON file of an architecture, which is exported with
+random weights. bert_base:int8 exports it in another precision. --engines says what computes a directory:
+plain MXNet, ONNX Runtime and OpenVINO from its ONNX files, or this package's Predictor with the engine that
+it chooses.
 
 The peers compute the network of the first directory, which has to be in float32, with its weights. ONNX
 Runtime and OpenVINO read its model.onnx, or what their own tools make of it in eight bits. torch
@@ -54,7 +55,9 @@ _ORDERS_REPEATS = 3  # of the passes over all batches of --texts
 class LatencyBenchmarkRecipe:
     """What is timed."""
 
-    deployments: Tuple[Path, ...] = option('deployment directories or names of architectures, one or more')
+    deployments: Tuple[Path, ...] = option(
+        'deployment directories, or names or files of architectures, one or more'
+    )
     engines: Tuple[str, ...] = option(
         'what computes the directories: mxnet; onnxruntime and openvino, which read their ONNX files; '
         'openvino-bfloat16, which computes the rest in bfloat16; predictor, with the engine that it chooses',
@@ -264,6 +267,8 @@ def timed_rows(
         row: Dict[str, Any] = {
             'name': worker.name,
             'precision': worker.precision,
+            'engine': one.engine,
+            'architecture': architecture.to_dict(),
             'parameters': int(ParameterCost().cost(architecture)),
             'same_widths': architecture == first,
             'size_mb': worker.size_mb,

@@ -7,6 +7,8 @@ import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while
 # isort: split
 import dataclasses
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,19 +91,28 @@ def megabytes(*paths: Path) -> float:
     return sum(path.stat().st_size for path in paths if path.exists()) / 1e6
 
 
+def name_and_precision(name: str) -> Tuple[str, str]:
+    """An architecture and a precision, such as ``bert_base:int8``; float32 if there is none at the end.
+
+    A file may have a colon in its path, and inline JSON has many.
+    """
+    match = re.fullmatch(r'(.+):(\w+)', name, flags=re.DOTALL)
+    return (name, 'float32') if match is None or os.path.isfile(name) else (match.group(1), match.group(2))
+
+
 def random_export(name: str, output: Path, *, onnx: bool) -> Path:
     """An export of an architecture given by name, with random weights that are the same every time.
 
     Parameters
     ----------
     name : str
-        Such as ``bert_base``, or ``bert_base:int8`` for another precision than float32.
+        What `resolve` takes, such as ``bert_base`` or a file; ``bert_base:int8`` for another precision than
+        float32.
     output : Path
     onnx : bool
         Whether the ONNX files are written too, of a precision that has them.
     """
-    name, _, precision = name.partition(':')
-    precision = precision or 'float32'
+    name, precision = name_and_precision(name)
     if precision not in PRECISIONS:
         raise ValueError(f'{name}:{precision}: wanted a precision of {", ".join(PRECISIONS)}')
     architecture = resolve(name)
@@ -122,10 +133,11 @@ def random_export(name: str, output: Path, *, onnx: bool) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """A process, and the export whose network it computes."""
+    """A process, the export whose network it computes, and what computes it: an engine or a peer."""
 
     worker: Worker
     deployment: Deployment
+    engine: str
 
 
 class WorkerEngine(Engine):
@@ -182,9 +194,11 @@ class Starter:
         for one in self.timed:
             one.worker.close()
 
-    def _start(self, name: str, deployment: Deployment, words: Sequence[Any], **facts: Any) -> None:
+    def _start(
+        self, name: str, deployment: Deployment, words: Sequence[Any], *, engine: str, **facts: Any
+    ) -> None:
         worker = Worker(name, words, threads=self._threads, **facts)
-        self.timed.append(Timed(worker, deployment))
+        self.timed.append(Timed(worker, deployment, engine))
 
     def export(self, name: str, directory: Path, engine: str) -> None:
         """Start the processes of an export in an engine: none if it has no file for it, one for each ONNX
@@ -196,7 +210,7 @@ class Starter:
         if engine == 'mxnet':
             words = [sys.executable, SCRIPTS / 'symbol.py', directory.absolute(), self._threads]
             size = megabytes(directory / SYMBOL, directory / PARAMETERS)
-            self._start(name, deployment, words, precision=precision, size_mb=size)
+            self._start(name, deployment, words, engine=engine, precision=precision, size_mb=size)
             return
         if not files:
             return
@@ -205,19 +219,19 @@ class Starter:
             words = [python, SCRIPTS / 'predictor.py', directory.absolute(), self._threads, tokens]
             paths = {'PYTHONPATH': str(SCRIPTS.parent.parent)}
             size = megabytes(directory / ONNX)
-            self._start(
-                f'{name}, Predictor', deployment, words, precision=precision, size_mb=size, settings=paths
-            )
+            facts = {'precision': precision, 'size_mb': size, 'settings': paths}
+            self._start(f'{name}, Predictor', deployment, words, engine=engine, **facts)
             return
         script = _SESSION if engine == 'onnxruntime' else _COMPILED
         low = engine.endswith('bfloat16')
         for file in files:
-            label = f'{name}, {engine}' + ('' if file.name == ONNX else f', {file.stem}')
+            reader = engine if file.name == ONNX else f'{engine}, {file.stem}'
             words = [python, SCRIPTS / script, file.absolute(), self._threads, tokens]
             self._start(
-                label,
+                f'{name}, {reader}',
                 deployment,
                 [*words, *(['bf16'] if low else [])],
+                engine=reader,
                 precision='bfloat16' if low and precision == 'float32' else precision,
                 size_mb=megabytes(file),
             )
@@ -233,7 +247,7 @@ class Starter:
             file = self._quantized(peer, first, deployment) if peer.quantized else (first / ONNX).absolute()
             words = [python, SCRIPTS / peer.script, file, self._threads, tokens, *peer.words]
             size = megabytes(file, file.with_suffix('.bin'))
-            self._start(name, deployment, words, precision=peer.precision, size_mb=size)
+            self._start(name, deployment, words, engine=name, precision=peer.precision, size_mb=size)
             return
         if deployment.kind != 'encoder':
             raise ValueError(
@@ -251,6 +265,7 @@ class Starter:
             name,
             deployment,
             [*words, json.dumps(theirs if is_torch else gluon), *peer.words],
+            engine=name,
             precision=peer.precision,
             size_mb=megabytes(path) / (2 if peer.precision == 'bfloat16' else 1),
         )

@@ -10,6 +10,7 @@ import pytest
 from helpers.commands import call
 from helpers.tiny import ROOT, network, saved_model
 
+from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.deployment.export import export
 
@@ -93,6 +94,35 @@ def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
         row['difference_from_first'] < (1e-5 if row['precision'] == 'float32' else 1.0) for row in rows[2:]
     )  # the same weights in another program
     assert (tmp_path / 'found.png').read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.parametrize(
+    'name, wanted',
+    [
+        ('bert_base', ('bert_base', 'float32')),
+        ('bert_base:int8', ('bert_base', 'int8')),
+        ('runs/round-1/model/architecture.json:int8', ('runs/round-1/model/architecture.json', 'int8')),
+        ('at:12/architecture.json', ('at:12/architecture.json', 'float32')),
+        ('at:12/architecture.json:int8', ('at:12/architecture.json', 'int8')),
+        (json.dumps(UNEVEN.to_dict(), indent=1), (json.dumps(UNEVEN.to_dict(), indent=1), 'float32')),
+        (UNEVEN.to_json() + ':int8', (UNEVEN.to_json(), 'int8')),
+        ('bert_base:int4', ('bert_base', 'int4')),
+    ],
+)
+def test_the_precision_of_a_name_stands_behind_the_last_colon(name, wanted):
+    assert tool('timed_networks').name_and_precision(name) == wanted
+
+
+def test_files_of_architectures_are_timed_in_both_precisions_and_told_by_their_widths(tmp_path):
+    file = tmp_path / 'at:12' / 'architecture.json'
+    file.parent.mkdir()
+    file.write_text(UNEVEN.to_json())
+    words = [file, f'{file}:int8', '--batches', '1', *SHORT, '--output', tmp_path / 'times.json']
+    result = call('tools/benchmark_latency.py', *words)
+    assert result.returncode == 0, result.stderr
+    rows = json.loads((tmp_path / 'times.json').read_text())['networks']
+    assert [(row['engine'], row['precision']) for row in rows] == [('mxnet', 'float32'), ('mxnet', 'int8')]
+    assert all(Architecture.from_dict(row['architecture']) == UNEVEN for row in rows)
 
 
 @pytest.mark.parametrize(
