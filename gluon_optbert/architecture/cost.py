@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Callable, Dict, Mapping, Optional
+from typing import Callable, Dict, List, Mapping, Optional
 
 from .architecture import Architecture
 from .parameters import parameter_table
@@ -201,6 +201,11 @@ OBJECTIVES: Dict[str, Callable[[int, Optional[Path]], CostModel]] = {
     'flops': lambda length, latency_model: FlopsCost(length),
     'latency': _latency,
 }
+
+
+def shares_of_rounds(target: float, rounds: int) -> List[float]:
+    """The share of the cost that is left after each round, in equal steps to the last one, `target`."""
+    return [1 - (1 - target) * number / rounds for number in range(1, rounds)] + [target]
 
 
 def _no_objective(name: str) -> ValueError:

@@ -20,6 +20,7 @@ from ..reporting.page import Html, page
 from ..reporting.pruned import Run, read_run
 from ..reporting.run_sections import side_by_side
 from ..reporting.sections import RESULT, chapter, environment, read_json
+from ..reporting.speed_pictures import SPEED
 from ..reporting.verdict import Timing, verdict
 from ..reproduction.drawing import TABLE
 from ..runs.command_line import parse
@@ -107,7 +108,7 @@ def main(argv=None):
     labels = labels_of(recipe.runs)
     with matplotlib.rc_context(STYLE):
         chapters = [
-            chapter(path, label, readers=[TABLE], finetuning=RESULT_FORMAT)
+            chapter(path, label, readers=[TABLE, SPEED], finetuning=RESULT_FORMAT)
             for path, label in zip(recipe.runs, labels)
         ]
         runs = [

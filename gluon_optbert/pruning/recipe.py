@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import List, Literal, Optional, Tuple, Union
 
 from ..architecture.architecture import Architecture
-from ..architecture.cost import OBJECTIVES, CostModel, cost_model
+from ..architecture.cost import OBJECTIVES, CostModel, cost_model, shares_of_rounds
 from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import H_GATES, LETTERS, PARTS
 from ..cutting.baselines import DROPS
@@ -220,9 +220,7 @@ class PruningRecipe(WeightRecipe):
         """The share of the cost that is left after each round."""
         if self.targets:
             return list(self.targets)
-        return [1 - (1 - self.target) * number / self.rounds for number in range(1, self.rounds)] + [
-            self.target
-        ]
+        return shares_of_rounds(self.target, self.rounds)
 
     def cost(self) -> CostModel:
         """What the budget counts."""

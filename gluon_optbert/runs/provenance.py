@@ -86,6 +86,12 @@ def _entries(directory: Path) -> List[Any]:
     return entries if isinstance(entries, list) else []
 
 
+def commits_of(directory: Path) -> List[str]:
+    """The commits that computed the run of a directory, as its `ORIGIN` says: each once, the first first."""
+    commits = [entry.get('commit') for entry in _entries(directory) if isinstance(entry, dict)]
+    return list(dict.fromkeys(commit for commit in commits if isinstance(commit, str)))
+
+
 def origin_warnings(directory: Path) -> List[str]:
     """What made the run of a directory slow, as its `ORIGIN` says: each sentence once."""
     machines = [entry.get('machine') for entry in _entries(directory) if isinstance(entry, dict)]

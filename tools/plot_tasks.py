@@ -1,0 +1,76 @@
+"""Plot what speed costs: the scores of networks that were pruned for one task against their measured times.
+
+Give runs of run_prune.py. Runs that differ in nothing but the seed, or the network that they began with, are
+repetitions: the plot has their mean and standard deviation. The times come from tools/benchmark_latency.py:
+
+    python tools/plot_tasks.py runs/sst2-* --networks > networks.txt
+    python tools/benchmark_latency.py $(cat networks.txt) --output times.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import List, Optional, Tuple
+
+from gluon_optbert.reporting.figures import labels_of
+from gluon_optbert.reporting.pruned import read_run
+from gluon_optbert.reporting.speed import networks_to_time, read_times
+from gluon_optbert.reporting.speed_pictures import summary, write
+from gluon_optbert.reporting.task_runs import check_comparable, groups_of, points_of, read_recipe, starts_of
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.staging import new_directory, refuse_existing
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskPlotRecipe:
+    """What is plotted, and where to."""
+
+    runs: Tuple[Path, ...] = option('directories of runs of run_prune.py for one task')
+    times: Tuple[Path, ...] = option(
+        'JSON files of benchmark_latency.py. Each has to have the network before pruning', ()
+    )
+    output: Optional[Path] = option('directory to write', None)
+    engine: str = option('engine whose times are drawn, as in benchmark_latency.py', 'mxnet')
+    networks: bool = option(
+        'only prints the networks to time, a line for each: what benchmark_latency.py takes', False
+    )
+
+    def problems(self) -> List[str]:
+        """What is missing."""
+        problems = [] if self.runs else ['give a run of run_prune.py']
+        if not self.networks:
+            problems += [f'{name} is missing' for name in ('times', 'output') if not getattr(self, name)]
+        return problems
+
+
+@command
+def main(argv=None):
+    """Read the runs and the times, write the directory, print the sentences."""
+    recipe = parse(
+        TaskPlotRecipe,
+        argv,
+        description=__doc__,
+        example='python tools/plot_tasks.py runs/sst2-* --times times.json --output plots/sst2',
+        positional='runs',
+    )
+    runs = [read_run(path, label) for path, label in zip(recipe.runs, labels_of(recipe.runs))]
+    check_comparable(runs)
+    recipes = [read_recipe(run.path) for run in runs]
+    starts = starts_of([points_of(run, one) for run, one in zip(runs, recipes)])
+    groups = groups_of(runs, recipes)
+    if recipe.networks:
+        print('\n'.join(networks_to_time(starts, groups)))
+        return
+    refuse_existing(recipe.output)
+    values = summary(runs, starts, groups, read_times(recipe.times), recipe.engine)
+    with new_directory(recipe.output) as staged:
+        written = write(values, staged)
+    print('\n'.join(values['sentences']))
+    print(f'wrote {recipe.output}: {", ".join(path.name for path in written)}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
