@@ -15,7 +15,7 @@ from .figures import drawn
 from .gates import draw_gates, draw_settling, gates_table, read_records
 from .page import Chapter, Html, Section, figures, joined, picture, table, tag, values
 from .pruned import Run, by_quantity, read_gates
-from .score_tables import NOTE, ends_of_runs, rounds_with_scores
+from .score_tables import NOTE, TIMES, ends_of_runs, rounds_with_scores, times_of_rounds
 
 HEAD_OF_ROUNDS = (
     'round',
@@ -48,6 +48,8 @@ def of_rounds(run: Run) -> List[Section]:
         ('Size and accuracy', joined([rows, tag('p', NOTE if of_task else note, class_='note'), drawing])),
         ('Widths', _widths(run)),
     ]
+    if (run.path / TIMES).is_file():
+        sections.insert(1, ('Time', times_of_rounds(run.path / TIMES, run)))
     drawings = _gates(run)
     if drawings:
         sections.append(('Gates', joined(drawings)))

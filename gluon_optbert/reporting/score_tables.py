@@ -1,16 +1,19 @@
-"""Tables of runs that pruned a network for its task, for a page: a row for each network."""
+"""Tables of runs that pruned a network for its task, for a page: scores and times, a row for each network."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, List, Mapping, Sequence
 
-from .page import Html, table
+from .page import Html, joined, table, tag
 from .pruned import Run, value_of
 
 NOTE = (
     'Scores are percent on held-out instances, each of one run. ± is the standard error: how far a score is '
     'off by the choice of these instances. Sizes count embeddings and encoder.'
 )
+TIMES = 'times.json'  # of a run
 _SIZES = ('parameters, M', 'of the first', 'FLOPs at 128, G', 'of the first')
 
 
@@ -41,6 +44,30 @@ def ends_of_runs(runs: Sequence[Run]) -> Html:
             rows.append(['not pruned' if row is run.rounds[0] else run.label, *cells])
         starts.append(start)
     return table(['run', 'round', *_SIZES, runs[0].quantity, 'points from the first'], rows)
+
+
+def times_of_rounds(path: Path, run: Run) -> Html:
+    """The times of a run's networks, which the run measured at its end, from its `TIMES`.
+
+    Raises
+    ------
+    ValueError
+        If the file does not have a time for every round.
+    """
+    try:
+        times = json.loads(path.read_text(encoding='utf-8'))
+        shapes, threads = times['milliseconds'], times['threads']
+        rows = []
+        for place, row in enumerate(run.rounds):
+            cells = [row['round']]
+            for values in shapes.values():
+                cells += [float(values[place]), f'{values[0] / values[place]:.2f} ×']
+            rows.append(cells)
+    except (LookupError, TypeError, AttributeError, ValueError, ZeroDivisionError, RecursionError) as error:
+        raise ValueError(f'{path}: not the times of the rounds ({error!s:.200})') from error
+    head = [text for shape in shapes for text in (f'{shape.replace("x", " × ")} tokens, ms', 'times as fast')]
+    note = f'Medians of exports with these widths and random weights. Threads: {threads}.'
+    return joined([table(['round', *head], rows), tag('p', note, class_='note')])
 
 
 def _sizes(row: Mapping[str, Any], run: Run) -> List[Any]:

@@ -19,6 +19,7 @@ from .page import Chapter, Html, Section, details, joined, picture, table, tag, 
 from .pruned import read_run
 from .result_sections import of_finetuning, of_results
 from .run_sections import of_metrics, of_model, of_rounds
+from .score_tables import TIMES
 
 RESULT = 'result.json'  # of a fine-tuning run
 KNOWN = (
@@ -196,7 +197,7 @@ def _of_directory(path: Path, label: str, readers: Sequence[Reader]) -> List[Sec
         sections += of_latency(path / 'latency.json')
     if (path / 'metrics.jsonl').is_file():
         sections += of_metrics(path / 'metrics.jsonl', label)
-    known = KNOWN
+    known = KNOWN + ((TIMES,) if (path / 'rounds.json').is_file() else ())
     for reader in readers:
         if (path / reader.file).is_file():
             sections += reader.read(path)

@@ -13,6 +13,7 @@ from gluon_optbert.reporting.measured import Measured, networks_of_runs, with_re
 from gluon_optbert.reporting.page import Chapter, page
 from gluon_optbert.reporting.pruned import read_run, score_table
 from gluon_optbert.reporting.run_sections import of_rounds, side_by_side
+from gluon_optbert.reporting.sections import chapter
 from gluon_optbert.reporting.verdict import sentence, verdict
 
 TINY = Architecture(h=2, layers=(LayerDims(1, 1, 1, 3), LayerDims(1, 1, 1, 2)), vocab_size=10)
@@ -51,6 +52,21 @@ def test_reconstruction_has_a_column_where_layers_were_fitted(tmp_path):
     assert 'reconstructed' in text and any(part.startswith('85.50') for part in text)
 
 
+def test_page_has_the_times_that_the_run_measured(tmp_path):
+    run = ladder(tmp_path / 'run')
+    times = {'threads': '2', 'milliseconds': {'1x128': [8.0, 5.0, 2.0], '8x128': [60.0, 30.0, 15.0]}}
+    (run.path / 'times.json').write_text(json.dumps(times))
+    text = words_of(*chapter(run.path, 'run').sections)
+    place = text.index('1 × 128 tokens, ms')
+    assert text[place + 4 : place + 9] == ['0', '8.000', '1.00 ×', '60.00', '1.00 ×']
+    assert text[place + 14 : place + 19] == ['2', '2.000', '4.00 ×', '15.00', '4.00 ×']
+    assert 'times.json' not in text and any(part.endswith('Threads: 2.') for part in text)
+    for damaged in ('[', '{}', json.dumps({**times, 'milliseconds': {'1x128': [8.0]}})):
+        (run.path / 'times.json').write_text(damaged)
+        with pytest.raises(ValueError, match='not the times of the rounds'):
+            of_rounds(run)
+
+
 def test_scores_against_size_are_those_of_the_rounds(tmp_path):
     figure = draw_losses([ladder(tmp_path / 'run', cut=(70.0, 60.0))])
     (axes,) = figure.axes
@@ -75,12 +91,12 @@ def test_runs_of_one_task_stand_side_by_side_and_apart_from_others(tmp_path):
     ours = [ladder(tmp_path / name, (90.0, score, score)) for name, score in (('a', 89.0), ('b', 88.0))]
     other = ladder(tmp_path / 'c', trained_for='MNLI')
     old = [read_run(write_run(tmp_path / name), name) for name in ('d', 'e')]
-    chapter = side_by_side([*ours, other, *old])
-    assert [title for title, _ in chapter.sections] == [
+    beside = side_by_side([*ours, other, *old])
+    assert [title for title, _ in beside.sections] == [
         'Where the runs ended: SST-2 accuracy',
         'Where the runs ended',
     ]
-    text = words_of(chapter.sections[0])
+    text = words_of(beside.sections[0])
     assert [text.count(name) for name in ('not pruned', 'a', 'b', 'c')] == [1, 2, 2, 0]
     assert side_by_side([ours[0], other, old[0]]) is None
 

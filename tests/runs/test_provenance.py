@@ -58,3 +58,10 @@ def test_origin_that_says_nothing_of_threads_is_not_warned_of(tmp_path, content)
     if content is not None:
         (tmp_path / ORIGIN).write_text(content)
     assert provenance.origin_warnings(tmp_path) == []
+
+
+def test_commits_are_those_that_computed_the_run_each_once(tmp_path):
+    origins = [{'commit': 'a'}, {'commit': 'b+', 'workers': 2}, {'commit': 'a'}, {'commit': None}, 7]
+    (tmp_path / ORIGIN).write_text(json.dumps(origins))
+    assert provenance.commits_of(tmp_path) == ['a', 'b+']
+    assert provenance.commits_of(tmp_path / 'nowhere') == []
