@@ -15,6 +15,7 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.programs import named
 from ..runs.recipe import option
 from ..training.distillation import Weights
+from ..training.optimization import OF_WEIGHTS
 from ..training.recipe import TrainingRecipe, WeightRecipe
 from .methods import METHODS
 from .penalty import PENALTIES
@@ -25,7 +26,13 @@ WEIGHTS = ('label_weight', 'teacher_score_weight', 'teacher_state_weight', 'embe
 
 @dataclasses.dataclass(frozen=True)
 class PruningRecipe(WeightRecipe):
-    """What every pruning run has in common, whatever the network is pruned for."""
+    """What every pruning run has in common, whatever the network is pruned for.
+
+    Training after a cut begins with an optimizer that has no moments yet. BERTAdam does not correct their
+    bias, so its first steps are up to three times too long; AdamW's are not.
+    """
+
+    optimizer: str = option('optimizer of the weights', 'adamw', choices=OF_WEIGHTS)
 
     model: Path = option('model directory to prune')
     target: float = option(

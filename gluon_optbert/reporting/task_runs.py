@@ -26,7 +26,7 @@ METHODS = {
 }
 UNITS = {'flops': 'FLOPs', 'parameters': 'parameters', 'latency': 'time'}
 # Fields of a recipe in which runs may differ that repeat each other, and those that a label has in words.
-_FREE = {'output', 'model', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'time'}
+_FREE = {'output', 'model', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'timing'}
 _FREE |= {'log_every', 'checkpoint_every', 'keep', 'resume'}
 _IN_WORDS = {'method', 'reconstruct', 'rotate_heads'}
 

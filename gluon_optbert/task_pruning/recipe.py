@@ -70,7 +70,7 @@ class TaskPruneRecipe(PruningRecipe):
         (),
     )
     trim_count: int = option('uses in that text that a token needs to stay', 1)
-    time: bool = option('whether to time the networks of all rounds at the end', True)
+    timing: bool = option('whether to time the networks of all rounds at the end', True)
     seed: int = option('random seed of data order and dropout', 1)
     batch_size: int = option('instances in a batch, over all workers', 32)
     learning_rate: float = option('peak learning rate', 5e-5)
@@ -116,7 +116,7 @@ class TaskPruneRecipe(PruningRecipe):
 
     @property
     def timed(self) -> bool:
-        return self.time
+        return self.timing
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""

@@ -20,6 +20,8 @@ from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.commands import report as tool
 from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
 from gluon_optbert.reporting.figures import NARROW, drawn, plain
+from gluon_optbert.reproduction.rows import plain as slug_of
+from gluon_optbert.reproduction.rows import row_names
 
 RECORDS = [
     {
@@ -210,14 +212,8 @@ def test_page_of_a_comparison_with_transformers_begins_with_its_tables(tmp_path)
 def test_page_of_a_table_has_its_rows_and_its_notes(tmp_path):
     table = load_table(8)
     rows = [
-        {
-            'name': str(record['model']),
-            'slug': f'row-{i}',
-            'how': 'by hand',
-            'share': None,
-            'unreachable': None,
-        }
-        for i, record in enumerate(table.records())
+        {'name': name, 'slug': slug_of(name), 'how': 'by hand', 'share': None, 'unreachable': None}
+        for name in row_names(table)
     ]
     plan = {
         'format': 1,

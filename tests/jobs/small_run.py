@@ -196,6 +196,8 @@ def run_commands(root: Path, work: Path) -> Dict[str, str]:
         4,
         '--gamma',
         0.01,
+        '--optimizer',
+        'bertadam',
         '--rounds',
         2,
         '--target',

@@ -107,7 +107,7 @@ def tuned(model_directory, tmp_path_factory):
 @pytest.mark.parametrize('left', [2_000, 30_000, 60_000], ids=lambda left: f'{left // 1000} kB left')
 def test_full_disk_ends_pruning_for_a_task_in_one_line_and_with_room_it_goes_on(tuned, disk, tmp_path, left):
     words = ['--model', tuned[0], '--data', tuned[1], '--steps', 4, '--alpha-steps', 3, '--batch-size', 8]
-    words += ['--reconstruct', '--checkpoint-every', 2, '--log-every', 1, '--time', 'false']
+    words += ['--reconstruct', '--checkpoint-every', 2, '--log-every', 1, '--timing', 'false']
     script = ROOT / 'finetune' / 'run_prune.py'
     assert run('-W', 'ignore', script, *words, '--output', tmp_path / 'whole').returncode == 0
     filler = fill_up(disk, left=left)

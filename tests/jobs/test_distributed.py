@@ -3,15 +3,19 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
+import subprocess
 
 import mxnet as mx
 import numpy as np
 import psutil
 import pytest
 import yaml
+from helpers.documents import flags_of
 from helpers.jobs import (
     EXACT,
+    HOROVODRUN,
     assert_close_models,
     assert_close_records,
     horovodrun,
@@ -343,3 +347,20 @@ def test_run_that_one_began_goes_on_with_two_to_the_same_end(
     ]
     assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
     assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')
+
+
+@needs_horovod
+def test_no_flag_of_a_command_is_ambiguous_to_horovodrun():
+    """It reads the flags behind the program, too, and refuses one that begins several of its own."""
+    own = set(
+        re.findall(
+            r'--[a-z][a-z-]+',
+            subprocess.run([str(HOROVODRUN), '--help'], capture_output=True, text=True).stdout,
+        )
+    )
+    scripts = ['pretrain/run_pretraining.py', 'pretrain/run_prune.py']
+    scripts += ['finetune/run_glue.py', 'finetune/run_squad.py', 'finetune/run_prune.py']
+    assert len(own) > 20
+    for script in scripts:
+        for flag in flags_of(script):
+            assert sum(name.startswith(flag) for name in own) < 2 or flag in own, (script, flag)

@@ -69,7 +69,7 @@ def recipe_for(place, models, name, output, **more):
         'learning_rate': 0.01,
         'log_every': 2,
         'checkpoint_every': 2,
-        'time': False,
+        'timing': False,
     }
     if name == 'sentences':
         values['task'] = name
@@ -307,7 +307,7 @@ def words_of(place, models, task, output, **more):
 
 
 def test_the_command_says_what_it_wrote_and_refuses_in_one_line(place, models, tmp_path):
-    more = {'steps': 0, 'method': 'fisher', 'rounds': 1, 'time': True}
+    more = {'steps': 0, 'method': 'fisher', 'rounds': 1, 'timing': True}
     words = words_of(place, models, 'SST-2', tmp_path / 'run', **more)
     done = run('finetune/run_prune.py', *words)
     assert done.returncode == 0 and '| round |' in done.stdout and 'tools/verify.py' in done.stdout
