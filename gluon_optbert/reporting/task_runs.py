@@ -18,6 +18,7 @@ METHODS = {
     'alpha': 'trained gates',
     'fisher': 'Fisher scores',
     'uniform': 'uniform widths',
+    'uniform-alpha': 'uniform widths by trained gates',
     'magnitude': 'magnitudes',
     'random': 'random units',
     'layers': 'dropped layers',

@@ -8,12 +8,20 @@ from helpers.pages import check_page
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.pruning import methods
 from gluon_optbert.reporting.page import Chapter, page
 from gluon_optbert.reporting.pruned import read_run
 from gluon_optbert.reporting.speed import Panel, Spread, networks_to_time, panels_of, read_times
 from gluon_optbert.reporting.speed_pictures import draw_panels, of_speed, summary, write
 from gluon_optbert.reporting.speed_words import RULE, best_rungs, sentence, sentences
-from gluon_optbert.reporting.task_runs import check_comparable, groups_of, points_of, read_recipe, starts_of
+from gluon_optbert.reporting.task_runs import (
+    METHODS,
+    check_comparable,
+    groups_of,
+    points_of,
+    read_recipe,
+    starts_of,
+)
 
 TINY = Architecture(h=2, layers=(LayerDims(1, 1, 1, 3), LayerDims(1, 1, 1, 2)), vocab_size=10)
 LADDER = (BASE, SMALL, TINY)
@@ -97,6 +105,10 @@ def test_runs_that_differ_in_the_seed_alone_repeat_each_other(paths):
 def test_labels_say_method_repairs_and_training(tmp_path, recipe, label):
     _, (group,), _ = read(write_task_run(tmp_path / 'run', LADDER, (90.0, 89.0, 88.0), **SIZES, **recipe))
     assert group.label == label
+
+
+def test_every_method_has_a_name_for_people():
+    assert set(METHODS) == set(methods.METHODS) and len(set(METHODS.values())) == len(METHODS)
 
 
 def test_runs_with_other_settings_are_never_averaged(tmp_path):
