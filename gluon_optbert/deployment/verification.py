@@ -380,6 +380,6 @@ def table(rows: List[Dict[str, Any]]) -> str:
 def stages_table(rows: List[Dict[str, Any]]) -> str:
     """The rows of `stages` as Markdown."""
     names = {'error': 'error of the last layer', 'mlm_loss': 'MLM loss'}
-    shown = [name for name in names if name in rows[0]]
+    shown = [name for name in names if all(name in row for row in rows)]
     cells = [[row['round'], row['network'], *(f'{row[name]:.3f}' for name in shown)] for row in rows]
     return markdown_table(['round', 'network', *(names[name] for name in shown)], cells)
