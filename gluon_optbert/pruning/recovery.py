@@ -47,7 +47,8 @@ def recover(
     objective.returns_to_best = recipe.keep_best
     trained = goal.recovered_parameters(model)
     optimizer = recipe.weight_optimizer(model, job.workers, trained)
-    before = objective.evaluate(phase) if trained is not None else None  # the states' difference, no score
+    compared = recipe.keep_best and trained is not None  # by what the objective measures, not by `measured`
+    before = objective.evaluate(phase) if compared else None
     progress = descend(
         objective, optimizer, recipe.schedule(phase.steps), phase, reporter=job.reporter, states=states
     )
@@ -55,7 +56,8 @@ def recover(
         best = objective.best_of(progress)
         least = measured.loss if measured and before is None else before and objective.loss_of(before)
         if best is None or least <= best:
-            return start.parameters, _kept(progress, Progress().updated(**(before or {})), measured, step=0)
+            of = Progress(state_difference=(before or {}).get('state_difference'))
+            return start.parameters, _kept(progress, of, measured, step=0)
         if progress.best_step != progress.step:
             kept = States(states, phase.keep).load(progress.best_step, optimizer)
             progress = _kept(progress, kept, kept.measured, step=progress.best_step)

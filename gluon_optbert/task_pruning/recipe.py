@@ -99,6 +99,8 @@ class TaskPruneRecipe(PruningRecipe):
                 problems.append(f'{name} must not be negative, found {value}')
         if self.trim_count < 1:
             problems.append(f'trim_count must be at least 1, found {self.trim_count}')
+        if self.gate_teacher and self.taught is None:
+            problems.append('gate_teacher needs a teacher')
         if self.task == SENTENCES and self.data is None:
             problems.append('the task sentences needs --data')
         if self.task == SENTENCES and self.taught is None:

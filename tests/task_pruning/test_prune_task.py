@@ -201,6 +201,13 @@ def test_a_pruned_task_network_is_pruned_and_fine_tuned_further(runs, place, mod
     assert result.parameters == rows[0].parameters
 
 
+@pytest.mark.parametrize('task', ['SST-2', 'sentences'])
+def test_training_that_harms_leaves_what_the_cut_left(place, models, tmp_path, task):
+    more = {'rounds': 1, 'keep_best': True, 'learning_rate': 10.0, 'warmup': 0.0, 'method': 'fisher'}
+    rows = prune_task(recipe_for(place, models, task, tmp_path / 'run', **more))
+    assert rows[1].recovered.value >= rows[1].after_cut.value
+
+
 def test_another_network_of_the_task_may_teach(place, models, runs, tmp_path):
     recipe = recipe_for(
         place,
@@ -281,6 +288,8 @@ def test_bad_input_is_refused_before_anything_is_written(place, models, model_di
     lines = (unlabelled / 'SST-2' / 'train.tsv').read_text().splitlines()
     (unlabelled / 'SST-2' / 'train.tsv').write_text('\n'.join(line.split('\t')[0] for line in lines) + '\n')
     refused("no column 'label'", data=str(unlabelled))
+    with pytest.raises(RecipeError, match='gate_teacher needs a teacher'):
+        recipe_for(place, models, 'SST-2', tmp_path / 'run', teacher='none', gate_teacher=True)
     with pytest.raises(RecipeError, match='needs --data'):
         recipe_for(place, models, 'sentences', tmp_path / 'run', data=None)
 
