@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from pathlib import Path
-from typing import Any, Dict, Generator, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, Generator, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 from mxnet import gluon
@@ -25,6 +25,7 @@ from ..pruning.goal import Goal, below_heads, fitting_teacher, trimmed_start
 from ..pruning.trimming import record_of, trim_to_text
 from ..runs.progress import TaskScores
 from ..runs.recipe import fill, to_dict
+from ..tasks.examples import read_lines
 from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch
 from ..text.trim_record import TRIM
 from ..training.distillation import OF_STATES, Match, Teacher, Weights, check_teacher
@@ -286,7 +287,7 @@ def read_sentences(recipe: TaskPruneRecipe, saved: SavedModel) -> Tuple[Features
         If there are none, or too few.
     """
     paths = sorted(recipe.data.rglob('*.txt')) if recipe.data.is_dir() else [recipe.data]
-    lines = [line.strip() for path in paths for line in _lines(path)]
+    lines = ['\t'.join(cells).strip() for path in paths for cells in read_lines(path)]
     sentences = [line for line in lines if line][: recipe.limit]
     if len(sentences) < _FEWEST:
         raise ValueError(f'{recipe.data}: {len(sentences)} sentences, and at least {_FEWEST} are needed')
@@ -298,15 +299,6 @@ def read_sentences(recipe: TaskPruneRecipe, saved: SavedModel) -> Tuple[Features
     return tuple(
         read([(sentences[i],) for i in rows]) for rows in (np.sort(order[len(held) :]), np.sort(held))
     )
-
-
-def _lines(path: Path) -> List[str]:
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
-    try:
-        return path.read_text(encoding='utf-8').splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f'{path}: not UTF-8 at byte {error.start}') from error
 
 
 def _embeddings(model: OptBERTModel, features: Features) -> np.ndarray:
