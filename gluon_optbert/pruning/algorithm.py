@@ -144,8 +144,8 @@ def _prune(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> Li
             else run_round(job, current, number)
         )
         if workers.first:
-            for states in ('gate-states', 'recovery-states'):
-                shutil.rmtree(directory / states, ignore_errors=True)
+            for states in directory.glob('*-states*'):
+                shutil.rmtree(states, ignore_errors=True)
     rows = summary(recipe.output)
     if workers.first:
         _report(goal, cost, rows)

@@ -61,9 +61,6 @@ class GateTraining(Objective):
         return None
 
     def after_backward(self) -> None:
-        if self._watch is not None:
-            trained = self.model.gates.trained()
-            self._watch.gradients({key: parameter.grad().asnumpy() for key, parameter in trained.items()})
         self._penalty.add_gradient(self.model.gates)
 
     def after_update(self, learning_rate: float) -> None:
@@ -79,11 +76,11 @@ class GateTraining(Objective):
         return self._penalty.scores(self.model.gates.values())
 
     def memory(self) -> Dict[str, np.ndarray]:
-        return {} if self._watch is None else self._watch.memory(self.workers)
+        return {} if self._watch is None else self._watch.memory()
 
     def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
         if self._watch is not None:
-            self._watch.recall(step, arrays, self.workers)
+            self._watch.recall(step, arrays)
 
 
 @dataclasses.dataclass(frozen=True)

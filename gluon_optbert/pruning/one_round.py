@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from ..runs.gate_records import GATES
 from ..runs.progress import Progress
 from ..runs.provenance import ORIGIN
 from ..runs.staging import write_file
+from ..training.reporter import Reporter
 from .embeddings import write_embeddings
 from .gate_training import GateSettings, train_alphas
 from .job import Job
@@ -34,18 +36,43 @@ LOG = logging.getLogger(__name__)
 def _train_gates(job: Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
     """`train_alphas` with the settings of the recipe; leaves gates.json."""
     watch = Watch(lambda scores: _select(job, current, scores, number), job.recipe.settling())
-    alphas, scores = _watched_gates(job, current, number, watch)
+    alphas, scores = _gates(job, current, number, watch)
     selection = _select(job, current, scores, number)
-    record = watch.record(selection, prune=job.recipe.prune, workers=job.workers)
+    halves = _halves(job, current, number, watch.steps // 2) if watch.steps > 1 else None
+    record = watch.record(selection, prune=job.recipe.prune, halves=halves)
     if job.workers.first:
         text = json.dumps({'round': number, **record}, indent=1) + '\n'
         write_file(job.directory(number) / GATES, text.encode())
     return alphas, scores
 
 
-def _watched_gates(job: Job, current: SavedModel, number: int, watch: Watch) -> Tuple[Alphas, Alphas]:
+def _halves(job: Job, current: SavedModel, number: int, steps: int) -> Optional[Tuple[Alphas, Alphas]]:
+    """The scores of gates that are trained anew on either half of a round's batches, if the recipe wants
+    them; their metrics are shown and not written.
+    """
+    if not job.recipe.split_half:
+        return None
+    one, other = (_gates(job, current, number, half=half, steps=steps)[1] for half in (1, 2))
+    return one, other
+
+
+def _gates(
+    job: Job,
+    current: SavedModel,
+    number: int,
+    watch: Optional[Watch] = None,
+    *,
+    half: int = 0,
+    steps: int = 0,
+) -> Tuple[Alphas, Alphas]:
+    """`train_alphas` with the settings of the recipe: on all batches of a round, or on the first or second
+    half of them, so many steps each.
+    """
     recipe, notes = job.recipe, {'round': number, 'parameters': ParameterCost().cost(current.architecture)}
     phase = job.phase('gates', number, evaluate_every=0, notes=notes)
+    if half:
+        first = phase.first_batch + (half - 1) * steps
+        phase = dataclasses.replace(phase, name=f'gates of half {half}', first_batch=first, steps=steps)
     return train_alphas(
         current,
         lambda model: job.goal.gates(model, phase, job.match(number - 1)),
@@ -64,9 +91,9 @@ def _watched_gates(job: Job, current: SavedModel, number: int, watch: Watch) -> 
         ),
         job.cost,
         network=job.goal.gate_settings,
-        reporter=job.reporter,
+        reporter=Reporter(None, job.workers) if half else job.reporter,
         workers=job.workers,
-        states=job.directory(number) / 'gate-states',
+        states=job.directory(number) / (f'gate-states-{half}' if half else 'gate-states'),
         watch=watch,
     )
 

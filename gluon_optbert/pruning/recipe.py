@@ -88,6 +88,11 @@ class PruningRecipe(WeightRecipe):
         0.99,
     )
     alpha_learning_rate: float = option('learning rate of the gates', 1e-2)
+    split_half: bool = option(
+        'train the gates of a round twice more, on either half of its batches, to report how far both rank '
+        'the units alike; this doubles the time of gate training',
+        True,
+    )
     h_gate: str = option(
         'where the gates of h stand while they are trained. stream: in the LayerNorms of the residual '
         'stream; table5: on the columns of K, Q, V and D and the rows of P and G, as in Table 5 of the paper',

@@ -295,10 +295,12 @@ def gates_section(records: Sequence[Mapping[str, Any]]) -> List[str]:
     ]
     header = ['round', 'steps', 'width', 'gates', f'below {CLOSED}', f'above {OPEN}', 'largest α that went']
     parts = ['## Gates', markdown_table([*header, 'split-half correlation'], cells)]
-    parts.append(
-        'The split-half correlation says how far the data determine the ranking. It is the rank correlation '
-        'within a width of the gradients of α, without the penalty, summed over two halves of the steps.'
-    )
+    if any(value is not None for record in records for value in record['split_half'].values()):
+        parts.append(
+            'The split-half correlation says how far the data determine the ranking. It is the rank '
+            'correlation within a width of two trainings of the gates, each on one half of the batches and '
+            'with half of the steps.'
+        )
     for record in records:
         if record['overlaps']:
             step, overlap = record['overlaps'][-1]

@@ -1,14 +1,13 @@
-"""What gate training is watched for: whether the selection has settled, and how certain the ranking is.
+"""What gate training is watched for: whether the selection has settled, and what its gates came to.
 
-A selection is settled if it has hardly changed for a while. A ranking is certain if two halves of the data
-give the same one: the gradients of alpha without the penalty are added up over every other pair of steps, and
-over the pairs between them."""
+A selection is settled if it has hardly changed for a while. A ranking is certain if gates that were trained
+on two halves of the data rank the units alike."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from scipy.stats import rankdata
@@ -16,10 +15,8 @@ from scipy.stats import rankdata
 from ..architecture.parameters import LETTERS, Alphas
 from ..cutting.selection import Selection
 from ..runs.gate_records import CLOSED, OPEN
-from ..training.distributed import Workers
 
 CHECKS = 5  # selections compared over the window
-_HALVES = ('one', 'other')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,17 +62,10 @@ class Watch:
     def __init__(self, select: Callable[[Alphas], Selection], settling: Optional[Settling] = None):
         self._select, self._settling = select, settling
         self._step = 0
-        self._sums: Dict[str, Dict[str, np.ndarray]] = {half: {} for half in _HALVES}
         self._kept: List[Tuple[int, Mapping[str, np.ndarray]]] = []  # of the last checks
         self._overlaps: List[Tuple[int, float]] = []
         self._stopped = 'steps'
         self._alphas: Alphas = {}
-
-    def gradients(self, gradients: Mapping[str, np.ndarray]) -> None:
-        """Add a step's gradients of alpha, this worker's share and without the penalty, to their half."""
-        sums = self._sums[_HALVES[self._step // 2 % 2]]  # by pairs: alpha may swing from step to step
-        for key, gradient in gradients.items():
-            sums[key] = sums.get(key, 0.0) + gradient.astype(np.float64)
 
     def step(self, scores: Callable[[], Alphas]) -> bool:
         """Count a step; whether training may stop after it."""
@@ -96,42 +86,36 @@ class Watch:
             return True
         return False
 
-    def memory(self, workers: Workers) -> Dict[str, np.ndarray]:
-        """What a checkpoint has to keep; from here on rank 0 has the sums of all workers, as if resumed."""
-        self._gather(workers)
-        arrays = {
-            f'{half}.{key}': values for half, sums in self._sums.items() for key, values in sums.items()
-        }
-        arrays.update({f'kept.{step}.{key}': kept[key] for step, kept in self._kept for key in kept})
+    def memory(self) -> Dict[str, np.ndarray]:
+        """What a checkpoint has to keep."""
+        arrays = {f'kept.{step}.{key}': kept[key] for step, kept in self._kept for key in kept}
         arrays['overlaps'] = np.array(self._overlaps, dtype=np.float64).reshape(-1, 2)
         return arrays
 
-    def recall(self, step: int, arrays: Mapping[str, np.ndarray], workers: Workers) -> None:
+    def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Go on after a step from what `memory` gave."""
         self._step = step
         kept: Dict[int, Dict[str, np.ndarray]] = {}
         for name, values in arrays.items():
             kind, _, rest = name.partition('.')
-            if kind in self._sums:
-                self._sums[kind][rest] = values * workers.first
-            elif kind == 'kept':
+            if kind == 'kept':
                 number, _, key = rest.partition('.')
                 kept.setdefault(int(number), {})[key] = values.astype(np.int64)
         self._kept = sorted(kept.items())
         self._overlaps = [(int(number), float(share)) for number, share in arrays.get('overlaps', ())]
 
-    def _gather(self, workers: Workers) -> None:
-        for half in _HALVES:
-            for key in sorted(self._sums[half]):
-                self._sums[half][key] = (
-                    workers.total(self._sums[half][key], name=f'{half}.{key}') * workers.first
-                )
-
     def finish(self, alphas: Alphas) -> None:
         """Take the trained gates, zeros included."""
         self._alphas = alphas
 
-    def record(self, selection: Selection, *, prune: str, workers: Workers) -> Dict[str, Any]:
+    @property
+    def steps(self) -> int:
+        """The steps that were done."""
+        return self._step
+
+    def record(
+        self, selection: Selection, *, prune: str, halves: Optional[Tuple[Alphas, Alphas]] = None
+    ) -> Dict[str, Any]:
         """What a round says of its gates, as JSON values.
 
         Parameters
@@ -140,7 +124,8 @@ class Watch:
             What they decided.
         prune : str
             The letters of the widths that may lose units.
-        workers : Workers
+        halves : pair of Alphas, optional
+            The scores of gates that were trained on either half of the data.
 
         Returns
         -------
@@ -148,10 +133,9 @@ class Watch:
             ``steps``; ``stopped``: ``settled`` or ``steps``; ``overlaps``: pairs of a step and the smallest
             overlap in the window before it. By letter ``closed`` and ``open``: gates below and above a share
             of their start; ``units``: gates in all; ``alpha_at_cut``: the largest gate that went;
-            ``split_half``: the rank correlation within a width between the halves of the data, None where it
-            is not known; and ``split_half_error``, its standard error without any correlation.
+            ``split_half``: the rank correlation within a width between the halves, None where it is not
+            known; and ``split_half_error``, its standard error without any correlation.
         """
-        self._gather(workers)
         letters, alphas = [letter for letter in LETTERS if letter in prune], self._alphas
         values: Dict[str, Any] = {
             'steps': self._step,
@@ -172,30 +156,38 @@ class Watch:
             values['closed'][letter] = int((magnitudes < CLOSED).sum())
             values['open'][letter] = int((magnitudes > OPEN).sum())
             values['alpha_at_cut'][letter] = max(gone, default=None)
-            correlation, error = self._split_half(keys)
+            correlation, error = agreement_of(*halves, keys) if halves else (None, None)
             values['split_half'][letter], values['split_half_error'][letter] = correlation, error
         return values
-
-    def _split_half(self, keys: List[str]) -> Tuple[Optional[float], Optional[float]]:
-        """Spearman's correlation of the halves, the ranks taken within each width; and its error."""
-        ranks: List[List[np.ndarray]] = [[], []]
-        for key in keys:
-            halves = [self._sums[half].get(key) for half in _HALVES]
-            if any(half is None or len(half) < 2 for half in halves):
-                continue
-            for some, half in zip(ranks, halves):
-                ranked = rankdata(half)
-                some.append(ranked - ranked.mean())
-        if not ranks[0]:
-            return None, None
-        first, second = (np.concatenate(some) for some in ranks)
-        scale = float(np.sqrt((first @ first) * (second @ second)))
-        if not scale:
-            return None, None
-        return float(first @ second) / scale, 1 / math.sqrt(max(1, len(first) - len(ranks[0])))
 
 
 def overlap_of(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
     """The share of the kept units that two selections have in common, of the larger one's."""
     common = sum(len(np.intersect1d(units, other[key], assume_unique=True)) for key, units in one.items())
     return common / max(1, *(sum(map(len, kept.values())) for kept in (one, other)))
+
+
+def agreement_of(one: Alphas, other: Alphas, keys: Sequence[str]) -> Tuple[Optional[float], Optional[float]]:
+    """How far two scores rank the units of some widths alike.
+
+    Returns
+    -------
+    correlation : float or None
+        Spearman's, with the ranks of the magnitudes taken within each width; None if nothing can be ranked.
+    error : float or None
+        Its standard error without any correlation.
+    """
+    ranks: List[List[np.ndarray]] = [[], []]
+    for key in keys:
+        if len(one[key]) < 2:
+            continue
+        for some, scores in zip(ranks, (one, other)):
+            ranked = rankdata(np.abs(scores[key]))
+            some.append(ranked - ranked.mean())
+    if not ranks[0]:
+        return None, None
+    first, second = (np.concatenate(some) for some in ranks)
+    scale = float(np.sqrt((first @ first) * (second @ second)))
+    if not scale:
+        return None, None
+    return float(first @ second) / scale, 1 / math.sqrt(max(1, len(first) - len(ranks[0])))

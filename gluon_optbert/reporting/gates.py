@@ -226,7 +226,7 @@ def gates_table(records: Sequence[GateRecord]) -> Html:
         for letter, gates in record.widths.items()
     ]
     note = (
-        'The split-half correlation is the rank correlation within a width of the gradients of α, without '
-        'the penalty, summed over two halves of the steps. Near 1, the data determine which units matter.'
+        'The split-half correlation is the rank correlation within a width of two trainings of the gates, '
+        'each on one half of the batches. Near 1, the data determine which units matter.'
     )
     return joined([table(HEAD, rows), tag('p', note, class_='note')])

@@ -48,6 +48,11 @@ class TaskPruneRecipe(PruningRecipe):
         None,
     )
     alpha_limit: int = option('with --alpha-steps auto: the most steps of gate training in a round', 400)
+    split_half: bool = option(
+        'train the gates of a round twice more, on either half of its batches, to report how far both rank '
+        'the units alike; this doubles the time of gate training',
+        False,
+    )
     teacher: Optional[str] = option(
         'network that gates and weights learn from, in addition to the labels: parent (the network before '
         'pruning), a model directory that was fine-tuned on the same task, or none',

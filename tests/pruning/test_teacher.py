@@ -54,8 +54,8 @@ def test_taught_run_resumes_to_the_same_bits(
     step, moments = loop._step, []
 
     def dies(*args):
-        moments.append(args)
-        if len(moments) == 6:  # behind the checkpoint in the first recovery
+        moments.append(args[4].name)
+        if moments.count('recovery') == 4:  # behind the checkpoint in the first recovery
             raise Killed
         return step(*args)
 

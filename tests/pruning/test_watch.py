@@ -11,9 +11,8 @@ from gluon_optbert.cutting.selection import Selection, select_units
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.pruning.report import gates_section, noise
-from gluon_optbert.pruning.watch import Settling, Watch, overlap_of
+from gluon_optbert.pruning.watch import Settling, Watch, agreement_of, overlap_of
 from gluon_optbert.runs.recipe import RecipeError, fill
-from gluon_optbert.training.distributed import Workers
 
 SETTLING = Settling(window=10, overlap=1.0, earliest=1)
 
@@ -57,43 +56,46 @@ def test_a_resumed_watch_stops_at_the_same_step_with_the_same_record():
 
     def follow(watch, first, last):
         for step in range(first, last):
-            random = np.random.RandomState(step)
-            watch.gradients({'f0': np.arange(8.0) + random.normal(size=8)})
             if watch.step(lambda step=step: {'f0': scores(step)}):
                 return step
         return None
 
-    workers, whole, first = Workers(), Watch(half, SETTLING), Watch(half, SETTLING)
+    whole, first = Watch(half, SETTLING), Watch(half, SETTLING)
     stop = follow(whole, 1, 99)
     assert follow(first, 1, 26) is None
     resumed = Watch(half, SETTLING)
-    resumed.recall(25, first.memory(workers), workers)
+    resumed.recall(25, first.memory())
     assert follow(resumed, 26, 99) == stop == 32
     records = []
     for watch in (whole, resumed):
         watch.finish({'f0': np.linspace(0, 1, 8)})
-        records.append(watch.record(half({'f0': np.arange(8.0)}), prune='f', workers=workers))
+        records.append(watch.record(half({'f0': np.arange(8.0)}), prune='f'))
     assert records[0] == records[1] and records[0]['stopped'] == 'settled'
 
 
-def ranking(signal, steps=40):
-    """The record of gates whose gradients are a signal in noise of size one."""
+def ranking(signal):
+    """The record of gates whose halves are a signal in noise of size one."""
     watch, random = Watch(half), np.random.RandomState(0)
-    for _ in range(steps):
-        watch.gradients({'f0': signal * np.arange(100.0) + random.normal(size=100)})
-        watch.step(dict)
     watch.finish({'f0': np.linspace(0, 1.2, 100)})
     kept = Selection({'f0': np.arange(50, 100)}, 1.0, 1.0)
-    return watch.record(kept, prune='f', workers=Workers())
+    one, other = ({'f0': 50 + signal * np.arange(100.0) + random.normal(size=100)} for _ in range(2))
+    return watch.record(kept, prune='f', halves=(one, other))
 
 
 def test_a_ranking_from_noise_is_said_to_be_noise_and_one_from_data_is_not():
-    pure, clear = ranking(0.0), ranking(0.1)
+    pure, clear = ranking(0.0), ranking(0.5)
     assert noise({**pure}) == ['f'] and abs(pure['split_half']['f']) < 0.2
     assert noise({**clear}) == [] and clear['split_half']['f'] > 0.9
     text = '\n'.join(gates_section([{'round': 1, **pure}]))
     assert 'Round 1: the ranking of f is noise' in text
     assert 'is noise' not in '\n'.join(gates_section([{'round': 1, **clear}]))
+
+
+def test_the_sign_of_a_gate_does_not_rank_it():
+    alphas = {'f0': np.arange(1.0, 9.0)}
+    signs = np.array([1, -1] * 4)
+    correlation, _ = agreement_of(alphas, {'f0': signs * alphas['f0']}, ['f0'])
+    assert correlation == pytest.approx(1) and agreement_of(alphas, alphas, []) == (None, None)
 
 
 def test_gates_near_zero_and_near_their_start_are_counted():
@@ -136,6 +138,7 @@ def test_a_run_with_auto_stops_when_the_selection_has_settled(shards_directory, 
         'gamma': 0.3,
         'recovery_steps': 1,
         'batch_size': 4,
+        'split_half': False,
     }
     prune(fill(PruneRecipe, values))
     record = json.loads((tmp_path / 'run' / 'round-1' / 'gates.json').read_text())
@@ -148,5 +151,33 @@ def test_a_run_with_auto_stops_when_the_selection_has_settled(shards_directory, 
     cost = ParameterCost()
     again = select_units(alphas, network(), cost, 0.8 * cost.cost(network()))
     assert {key: list(units) for key, units in again.kept.items()} == chosen
+    assert record['split_half'] == dict.fromkeys('hakvf')
     assert '## Gates' in (tmp_path / 'run' / 'pruning.md').read_text()
     assert 'the selection had settled after' in (tmp_path / 'run' / 'pruning.md').read_text()
+
+
+def test_halves_that_see_other_batches_are_trained_and_leave_nothing_else(
+    shards_directory, model_directory, tmp_path
+):
+    values = {
+        'model': model_directory,
+        'shards': shards_directory,
+        'targets': (0.8,),
+        'alpha_steps': 8,
+        'alpha_learning_rate': 0.1,
+        'recovery_steps': 1,
+        'batch_size': 4,
+    }
+    for name, split_half in (('with', True), ('without', False)):
+        prune(fill(PruneRecipe, {**values, 'output': tmp_path / name, 'split_half': split_half}))
+    record, without = (
+        json.loads((tmp_path / name / 'round-1' / 'gates.json').read_text()) for name in ('with', 'without')
+    )
+    correlations = record['split_half']
+    assert all(-1 <= correlations[letter] <= 1 for letter in 'hkvf') and correlations['f'] != 1
+    empty = {'split_half': correlations, 'split_half_error': record['split_half_error']}
+    assert {**without, **empty} == record
+    one, other = ((tmp_path / name / 'round-1') for name in ('with', 'without'))
+    assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in other.iterdir())
+    for name in ('alphas.npz', 'model/model.params'):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
