@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Dict
 import numpy as np
 
 from ..cutting.fisher import fisher_scores, rank_as, rearranged
-from ..cutting.selection import select_units
 from ..training.loop import gradients
 
 if TYPE_CHECKING:
@@ -56,15 +55,7 @@ def fisher(cut: Cut) -> Dict[str, np.ndarray]:
     prices = cut.cost.prices(architecture)
     scores = {key: np.ones(width) for key, width in architecture.widths().items()}
     scores.update(fisher_scores(measured, prices))
-    selection = select_units(
-        scores,
-        architecture,
-        cut.cost,
-        cut.target,
-        prune=cut.recipe.prune,
-        multiple_of=cut.recipe.multiple_of,
-        drop_blocks=cut.recipe.drop_blocks,
-    )
+    selection = cut.select(scores)
     for key, values in measured.items():
         scores[key] = rank_as(scores[key], rearranged(values, selection.kept[key]))
     return scores

@@ -7,6 +7,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Callable, Dict, Optional, Protocol
 
+import numpy as np
+
 from ..architecture.cost import CostModel
 from ..architecture.parameters import Alphas
 from ..cutting.baselines import magnitude_scores, random_scores, select_blocks, select_layers, select_uniform
@@ -18,6 +20,9 @@ from .head_importance import head_importance
 
 if TYPE_CHECKING:
     from .goal import Goal
+
+
+UPPER_DECILE = 0.9
 
 
 class Settings(Protocol):
@@ -43,6 +48,9 @@ class Settings(Protocol):
 
     @property
     def drop_blocks(self) -> bool: ...
+
+    @property
+    def ranked_relatively(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,18 +83,43 @@ class Cut:
     goal: Goal
     phase: Phase
 
+    def select(self, scores: Alphas) -> Selection:
+        """`select_units` within the budget of the round."""
+        recipe = self.recipe
+        return select_units(
+            scores,
+            self.model.architecture,
+            self.cost,
+            self.target,
+            prune=recipe.prune,
+            multiple_of=recipe.multiple_of,
+            drop_blocks=recipe.drop_blocks,
+        )
+
 
 def _ranked(cut: Cut, scores: Alphas) -> Selection:
-    recipe = cut.recipe
-    return select_units(
-        scores,
-        cut.model.architecture,
-        cut.cost,
-        cut.target,
-        prune=recipe.prune,
-        multiple_of=recipe.multiple_of,
-        drop_blocks=recipe.drop_blocks,
-    )
+    return cut.select(relative(scores, cut.recipe.ranked_relatively))
+
+
+def relative(scores: Alphas, letters: str) -> Alphas:
+    """Scores of which those of some widths are divided by their own upper decile.
+
+    LayerNorm takes a common factor of the stream back, and the gates of a head multiply those of its values:
+    a common factor of such gates changes the network little, and the penalty shrinks them together. Their
+    level then says nothing about them beside other widths; their differences do.
+
+    Parameters
+    ----------
+    scores : Alphas
+    letters : str
+        Of those widths.
+    """
+    values = {key: np.abs(score) for key, score in scores.items()}
+    levels = {
+        key: float(np.quantile(value, UPPER_DECILE)) if key[0] in letters and len(value) else 1.0
+        for key, value in values.items()
+    }
+    return {key: value / (levels[key] or 1.0) for key, value in values.items()}
 
 
 def _uniform(cut: Cut, scores: Alphas) -> Selection:

@@ -12,7 +12,7 @@ import numpy as np
 from ..architecture.cost import ParameterCost
 from ..architecture.parameters import Alphas
 from ..cutting.alphas_file import packed_alphas
-from ..cutting.selection import Selection, read_selection, select_units
+from ..cutting.selection import Selection, read_selection
 from ..cutting.shrink import shrink
 from ..network.saved_model import SavedModel, read_model
 from ..runs.gate_records import GATES
@@ -122,14 +122,9 @@ def _story(
     prices, cost = job.cost.prices(architecture), job.cost.cost(architecture)
     story = explain(selection, scores, prices, cost, number)
     if recipe.multiple_of > 1:
-        plain = select_units(
-            scores,
-            architecture,
-            job.cost,
-            job.target(number),
-            prune=recipe.prune,
-            drop_blocks=recipe.drop_blocks,
-        )
+        cut = job.cut(current, number)
+        cut = dataclasses.replace(cut, recipe=dataclasses.replace(recipe, multiple_of=1))
+        plain = METHODS[recipe.method].select(cut, scores)
         story['multiple_of'] = {
             'units': recipe.multiple_of,
             'cost_below_plain_selection': plain.cost - selection.cost,

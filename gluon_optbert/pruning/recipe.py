@@ -99,6 +99,12 @@ class PruningRecipe(WeightRecipe):
         'stream',
         choices=H_GATES,
     )
+    relative_gates: str = option(
+        'widths, as letters, whose gates are divided by the upper decile of their width before they are '
+        'ranked, or none. A common factor of such gates changes the network little, so the penalty shrinks '
+        'them together. No effect with --penalty l0',
+        'none',
+    )
     alpha_optimizer: str = option('optimizer of the gates', 'adam', choices=('adam', 'sgd'))
     rotate_heads: bool = option(
         'before the gate training of a round, change the basis of every head so that its units are ordered '
@@ -153,6 +159,10 @@ class PruningRecipe(WeightRecipe):
             problems.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
         if not self.prune or set(self.prune) - set(LETTERS) or len(set(self.prune)) < len(self.prune):
             problems.append(f'prune must be made of different letters of {LETTERS}, found {self.prune!r}')
+        if self.relative_gates != 'none' and not set(self.relative_gates) <= set(LETTERS):
+            problems.append(
+                f'relative_gates must be letters of {LETTERS}, or none, found {self.relative_gates!r}'
+            )
         counts = ('multiple_of', 'rounds', 'length', 'alpha_limit', 'alpha_window')
         for name in (*counts, *([] if self.alpha_steps == 'auto' else ['alpha_steps'])):
             value = getattr(self, name)
@@ -227,6 +237,12 @@ class PruningRecipe(WeightRecipe):
         """Whether the method ranks units by trained gates."""
         method = METHODS.get(self.method)
         return method is not None and method.trains_gates
+
+    @property
+    def ranked_relatively(self) -> str:
+        """The letters of the widths whose gates are ranked relative to their upper decile."""
+        gates = self.trains_gates and self.penalty != 'l0' and self.relative_gates != 'none'
+        return self.relative_gates if gates else ''
 
     def shares(self) -> List[float]:
         """The share of the cost that is left after each round."""

@@ -53,6 +53,12 @@ class TaskPruneRecipe(PruningRecipe):
         'the units alike; this doubles the time of gate training',
         False,
     )
+    relative_gates: str = option(
+        'widths, as letters, whose gates are divided by the upper decile of their width before they are '
+        'ranked, or none. A common factor of such gates changes the network little, so the penalty shrinks '
+        'them together. No effect with --penalty l0',
+        'ha',
+    )
     teacher: Optional[str] = option(
         'network that gates and weights learn from, in addition to the labels: parent (the network before '
         'pruning), a model directory that was fine-tuned on the same task, or none',

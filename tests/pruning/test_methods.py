@@ -1,18 +1,23 @@
 """The registry of methods: what an added one may do, and what the recipe checks of it."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.pruned import alphas_of, recipe_for, selection_of
+from helpers.tiny import network
 
+from gluon_optbert.architecture.cost import ParameterCost
+from gluon_optbert.cutting.baselines import random_scores
 from gluon_optbert.cutting.selection import Selection
-from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.methods import METHODS, Method
+from gluon_optbert.pruning.methods import METHODS, Cut, Method, relative
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parser_of
 from gluon_optbert.runs.recipe import RecipeError
+from gluon_optbert.training.objective import Phase
 
 
 def ones(cut):
@@ -90,3 +95,46 @@ def test_uniform_widths_with_gates_train_them_until_the_selection_has_settled(
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', method='uniform-alpha', **settings))
     record = json.loads((tmp_path / 'run' / 'round-1' / 'gates.json').read_text())
     assert record['overlaps'] and record['steps'] <= 12
+
+
+def cut_of(**settings):
+    """A cut of the tiny network down to half of its parameters."""
+    recipe = PruneRecipe(model=Path('m'), shards=Path('s'), output=Path('o'), **settings)
+    model, cost = SavedModel(network(), {}, None), ParameterCost()
+    phase = Phase('importance', 1, 1)
+    return Cut(model, recipe, 1, cost, 0.5 * cost.cost(network()), None, phase)
+
+
+@pytest.mark.parametrize('letters', ['h', 'ha'])
+def test_a_common_factor_of_the_gates_of_a_width_changes_no_relative_ranking(letters):
+    scores = {key: 0.5 + 0.5 * values for key, values in random_scores(network(), seed=3).items()}
+    select = METHODS['alpha'].select
+    before, fewer = select(cut_of(relative_gates=letters), scores).kept, {}
+    for key in scores:
+        if key[0] not in letters:
+            continue
+        smaller = {**scores, key: 0.25 * scores[key]}
+        after = select(cut_of(relative_gates=letters), smaller).kept
+        assert all(np.array_equal(before[other], after[other]) for other in before)
+        one, other = (len(select(cut_of(), alphas).kept[key]) for alphas in (scores, smaller))
+        fewer[key[0]] = fewer.get(key[0], 0) + one - other
+    assert fewer['h'] > 0 and min(fewer.values()) >= 0  # the tiny network has too few heads to lose more
+
+
+@pytest.mark.parametrize('settings', [{'penalty': 'l0'}, {'method': 'fisher'}, {'method': 'magnitude'}])
+def test_scores_that_are_no_gates_are_ranked_as_they_are(settings):
+    scores = random_scores(network(), seed=3)
+    select = METHODS[settings.get('method', 'alpha')].select
+    one, other = (
+        select(cut_of(**settings, **more), scores).kept for more in ({}, {'relative_gates': 'hakvf'})
+    )
+    assert all(np.array_equal(one[key], other[key]) for key in one)
+
+
+def test_gates_that_are_all_zero_stay_zero():
+    assert not relative({'h': np.zeros(4)}, 'h')['h'].any()
+
+
+def test_letters_of_no_width_are_refused():
+    with pytest.raises(RecipeError, match='relative_gates must be letters of hakvf, or none'):
+        recipe_for(Path('s'), Path('m'), Path('o'), relative_gates='hx')
