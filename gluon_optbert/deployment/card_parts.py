@@ -8,7 +8,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import ParameterCost, count_flops
 from ..runs.markdown import markdown_table
-from ..runs.scores import NOTE, exceeds, score_text
+from ..runs.scores import NOTE, OPTIMISTIC, exceeds, score_text
 from .story import Finetuning, Pruning, Trimming
 
 _BAR = 10  # characters of the longest bar
@@ -60,6 +60,8 @@ def finetuning_table(tuned: Finetuning) -> str:
         text += f' Examples: {listed}.'
     if marked:
         text += f' {plain(NOTE)}.'
+    if tuned.optimistic:
+        text += f' {OPTIMISTIC[0].upper()}{OPTIMISTIC[1:]}.'
     return f'{markdown_table(header, rows, align=align)}\n\n{text}'
 
 
@@ -138,6 +140,7 @@ def pruning_lines(pruning: Pruning) -> List[str]:
     first = pruning.rounds[0].parameters
     for one in pruning.rounds:
         loss = '' if one.mlm_loss is None else f', MLM loss {one.mlm_loss:.3f}'
+        loss += '' if one.score is None else f', {plain(pruning.metric)} {one.score:.2f}'
         name = f'round {one.number}' if one.number else 'before'
         lines.append(f'  {name}: {millions(one.parameters)} parameters ({one.parameters / first:.0%}){loss}')
     return [lines[0] + ''.join(f'\n  - {line.strip()}' for line in lines[1:])]

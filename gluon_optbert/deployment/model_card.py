@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
-from ..architecture.heads import Head
+from ..architecture.heads import PRETRAINING, Head
 from ..runs.provenance import commit, versions
 from ..tasks.task import known_head
 from ..text.vocabulary import is_cased
@@ -181,8 +181,19 @@ def _opening(facts: CardFacts) -> str:
     elif gives is None:
         gives = 'It finds the answer to a question in a text.'
     pruned = facts.story.pruning
-    made = 'A BERT whose widths were pruned during pre-training, by optBERT.' if pruned else 'A BERT network.'
+    made = 'A BERT network.'
+    if pruned and not pruned.metric:
+        made = 'A BERT whose widths were pruned during pre-training, by optBERT.'
+    elif pruned:
+        made = f'A BERT whose widths were pruned for {_pruned_for(facts)}, by optBERT.'
     return f'{made} {gives} It was exported by gluon_optbert, in {facts.precision}.'
+
+
+def _pruned_for(facts: CardFacts) -> str:
+    """What a network was pruned for that was not pruned for pre-training."""
+    if facts.head == PRETRAINING:
+        return 'the embeddings of sentences'
+    return plain(facts.head.task or 'its task')
 
 
 def _scores(facts: CardFacts) -> str:
@@ -216,14 +227,18 @@ def _made(facts: CardFacts) -> str:
         lines.append(f'Imported from a checkpoint called {plain(story.checkpoint)}.')
     if story.pretrained_steps:
         lines.append(f'Pre-trained for {story.pretrained_steps:,} steps, as far as its directory says.')
-    if story.pruning is not None:
-        lines += pruning_lines(story.pruning)
     trimmed = [trimming_line(story.trimming)] if story.trimming else []
-    if trimmed and not story.trimming.last:
-        lines += trimmed
+    first = [] if not trimmed or story.trimming.last else trimmed
+    tuned, pruned = [], pruning_lines(story.pruning) if story.pruning else []
     if story.finetuning is not None:
         task = f' on {plain(facts.head.task)}' if facts.head.task else ''
-        lines.append(f'Fine-tuned{task}{commit_words(story.finetuning.commit)}.')
+        tuned.append(f'Fine-tuned{task}{commit_words(story.finetuning.commit)}.')
+    if story.pruning and story.pruning.metric:
+        lines += [*tuned, *first, *pruned]
+    elif story.pruning and story.pruning.whole_vocabulary:
+        lines += [*first, *pruned, *tuned]
+    else:
+        lines += [*pruned, *first, *tuned]
     if trimmed and story.trimming.last:
         lines += [f'{trimmed[0]} Scores and losses are those before that.']
     versions = facts.origin.get('versions') or {}

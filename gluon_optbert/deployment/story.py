@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..architecture.architecture import Architecture
+from ..architecture.heads import PRETRAINING, Head
 from ..runs.manifest import sha256
 from ..runs.progress import HeldOut, Progress
 from ..runs.provenance import ORIGIN
@@ -36,6 +37,8 @@ class Finetuning:
         How many there are in each part of the data.
     commit : str
         Of the package; empty if not known.
+    optimistic : bool
+        Whether the learning rate was chosen on the data of the scores.
     """
 
     scores: Mapping[str, float]
@@ -45,15 +48,19 @@ class Finetuning:
     majority: Mapping[str, float] = dataclasses.field(default_factory=dict)
     samples: Mapping[str, int] = dataclasses.field(default_factory=dict)
     commit: str = ''
+    optimistic: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class PruningRound:
-    """A round: its number, the parameters that were left, and the MLM loss after recovery if it is known."""
+    """A round: its number, the parameters that were left, and what was measured after recovery, if it is
+    known: the MLM loss, or the score of the task in percent.
+    """
 
     number: int
     parameters: int
-    mlm_loss: Optional[float]
+    mlm_loss: Optional[float] = None
+    score: Optional[float] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +77,18 @@ class Pruning:
         Of the run.
     commit : str
         Of the package; empty if not known.
+    metric : str
+        What the scores of the rounds are; empty if the run pruned for pre-training.
+    whole_vocabulary : int
+        The tokens before the run trimmed the vocabulary; 0 if it did not.
     """
 
     before: Architecture
     rounds: Tuple[PruningRound, ...]
     recipe: Mapping[str, Any]
     commit: str = ''
+    metric: str = ''
+    whole_vocabulary: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,25 +149,40 @@ def story_of(saved: Any, directory: Optional[Path] = None) -> Story:
         The model directory, if the model was read from one.
     """
     progress: Progress = saved.progress
-    scores = _numbers(progress.more.get('scores'))
-    finetuning = Finetuning(scores) if scores else None
+    finetuning = _finetuning_of(saved.head, progress)
     start, tokens = _untrimmed(directory, saved.architecture.vocab_size)
     last = tokens > saved.architecture.vocab_size
     if start is not None and finetuning is not None:
         result = _result_of(start, progress)
-        finetuning = _finetuning(scores, result)
-        start, tokens = _untrimmed(_start_of(result), tokens)
+        if progress.more.get('scores'):
+            finetuning = _finetuning(finetuning.scores, result)
+            start, tokens = _untrimmed(_start_of(result), tokens)
+    pruning = (
+        None
+        if start is None
+        else _pruning_of(start, dataclasses.replace(saved.architecture, vocab_size=tokens))
+    )
+    tokens = max(tokens, pruning.whole_vocabulary if pruning else 0)
     trimmed = tokens > saved.architecture.vocab_size
     return Story(
         finetuning=finetuning,
-        pruning=None
-        if start is None
-        else _pruning_of(start, dataclasses.replace(saved.architecture, vocab_size=tokens)),
+        pruning=pruning,
         pretrained_steps=0 if finetuning else progress.trained_steps,
         held_out=None if finetuning else progress.held_out,
         checkpoint=_checkpoint(saved.recipe) or _checkpoint_of(start),
         trimming=Trimming(tokens, saved.architecture.vocab_size, last) if trimmed else None,
     )
+
+
+def _finetuning_of(head: Head, progress: Progress) -> Optional[Finetuning]:
+    """What a network says of its own scores: those of fine-tuning, or of pruning for its task."""
+    scores = _numbers(progress.more.get('scores'))
+    if scores:
+        return Finetuning(scores)
+    measured = progress.task_scores
+    if measured is None or head == PRETRAINING:
+        return None
+    return Finetuning(measured.scores, samples={measured.metric.partition('/')[0]: measured.instances})
 
 
 def _read(path: Path) -> Any:
@@ -208,6 +236,7 @@ def _finetuning(scores: Mapping[str, float], result: Mapping[str, Any]) -> Finet
         _numbers(result.get('majority')),
         _numbers(result.get('samples')),
         str(result.get('commit') or ''),
+        bool(_mapping(result.get('learning_rates')).get('tried')),
     )
 
 
@@ -254,9 +283,13 @@ def _pruning_of(directory: Path, architecture: Architecture) -> Optional[Pruning
         if Architecture.from_dict(rows[-1]['architecture'], source='rounds.json') != architecture:
             return None
         before = Architecture.from_dict(rows[0]['architecture'], source='rounds.json')
+        metric = str(_mapping(rows[-1].get('recovered')).get('metric') or '')
         rounds = tuple(
             PruningRound(
-                int(row['round']), int(row['parameters']), _numbers(row.get('recovered')).get('mlm_loss')
+                int(row['round']),
+                int(row['parameters']),
+                _numbers(row.get('recovered')).get('mlm_loss'),
+                _numbers(_mapping(row.get('recovered')).get('scores')).get(metric),
             )
             for row in rows
         )
@@ -265,4 +298,5 @@ def _pruning_of(directory: Path, architecture: Architecture) -> Optional[Pruning
     entries = _read(run / ORIGIN)
     commit = _mapping(entries[-1]).get('commit') if isinstance(entries, list) and entries else None
     recipe = _mapping(_read(run / 'recipe.yaml'))
-    return Pruning(before, rounds, recipe, str(commit or '')) if len(rounds) > 1 else None
+    whole = _numbers(_read(run / 'round-0' / 'model' / 'progress.json')).get('whole_vocabulary') or 0
+    return Pruning(before, rounds, recipe, str(commit or ''), metric, int(whole)) if len(rounds) > 1 else None

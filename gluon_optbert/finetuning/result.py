@@ -11,11 +11,10 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from ..runs.progress import Epoch
-from ..runs.scores import MARK, NOTE, score_text
+from ..runs.scores import MARK, NOTE, OPTIMISTIC, score_text
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
 UNIT = 'percent'
-OPTIMISTIC = 'the learning rate was chosen on the set that is scored, so the scores are optimistic'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Optional
 
 MARK = '*'  # behind a score that is no better than the majority class's
 NOTE = f'{MARK} no better than the majority class, which needs no network'
+OPTIMISTIC = 'the learning rate was chosen on the set that is scored, so the scores are optimistic'
 _ROUNDING = 1e-6  # percent; means over seeds of equal scores differ by less
 
 

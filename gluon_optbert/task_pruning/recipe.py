@@ -116,7 +116,17 @@ class TaskPruneRecipe(PruningRecipe):
             problems.append('the task sentences needs --data')
         if self.task == SENTENCES and self.taught is None:
             problems.append('the task sentences has no labels and needs a teacher')
-        return problems
+        return problems + self._without_effect()
+
+    def _without_effect(self) -> List[str]:
+        """Settings that nothing would read for this task."""
+        if self.task != SENTENCES:
+            idle, what = ('embedding_weight',), 'is about the task sentences'
+        else:
+            idle = ('label_weight', 'teacher_score_weight', 'gate_teacher')
+            what = 'is about labels and scores, which the task sentences has not'
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return [f'{name} {what}' for name in idle if getattr(self, name) != defaults[name]]
 
     @property
     def taught(self) -> Optional[str]:

@@ -93,6 +93,19 @@ def test_scores_stand_beside_the_other_seeds_and_the_majority_class():
     assert index['results'][0]['metrics'][0] == {'type': 'accuracy', 'name': 'accuracy', 'value': 78.784}
 
 
+@pytest.mark.parametrize('optimistic', [False, True])
+def test_a_learning_rate_that_was_chosen_on_the_scored_data_is_said(optimistic):
+    tuned = Finetuning({'dev/accuracy': 80.0}, optimistic=optimistic)
+    card = model_card(facts_of(story=Story(finetuning=tuned)))
+    assert ('so the scores are optimistic.' in card) is optimistic
+
+
+def test_a_vocabulary_that_was_trimmed_before_pruning_is_said_before_it():
+    pruning = Pruning(UNEVEN, (PruningRound(0, 20), PruningRound(1, 10)), {}, whole_vocabulary=30522)
+    made = model_card(facts_of(story=Story(pruning=pruning, trimming=Trimming(30522, 14750, False))))
+    assert made.index('The vocabulary was trimmed to a text: 14,750') < made.index('Pruned in 1 round')
+
+
 def test_scores_in_float32_are_not_said_of_a_network_in_int8():
     measured = {'score': 0.7, 'float32_score': 0.8, 'agreement': {'texts': 9, 'same_label': 0.9}}
     story = Story(finetuning=Finetuning({'dev/accuracy': 80.0}))

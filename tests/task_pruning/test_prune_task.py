@@ -14,6 +14,9 @@ from helpers.pruned import results
 from helpers.tiny import contents, run
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
+from gluon_optbert.architecture.heads import PRETRAINING
+from gluon_optbert.deployment.model_card import CardFacts, model_card
+from gluon_optbert.deployment.story import Trimming, story_of
 from gluon_optbert.deployment.verification import VerifyRecipe, stages, verify
 from gluon_optbert.finetuning.glue import finetune_glue
 from gluon_optbert.finetuning.squad import finetune_squad
@@ -127,6 +130,38 @@ def test_scores_are_those_of_the_task(runs):
         assert (measured.standard_error is not None) == (measured.metric.endswith('accuracy'))
         assert f'{metric} before' in (base / task / 'pruning.md').read_text()
     assert rows['sentences'][0].recovered.value == pytest.approx(100)
+
+
+@pytest.mark.parametrize('task', ['SST-2', 'SQuAD-1.1', 'sentences'])
+def test_a_model_knows_what_it_was_pruned_for(runs, task):
+    directory = runs[0] / task / 'round-2' / 'model'
+    saved, row = read_model(directory), runs[1][task][2]
+    story = story_of(saved, directory)
+    assert story.pruning.metric == row.recovered.metric and len(story.pruning.rounds) == 3
+    assert story.pruning.rounds[2].score == row.recovered.value
+    assert (story.finetuning is None) == (task == 'sentences')
+    kind, head = ('encoder', PRETRAINING) if task == 'sentences' else ('task', saved.head)
+    card = model_card(CardFacts(saved.architecture, head, kind, 'mxnet', {}, story=story))
+    what = 'the embeddings of sentences' if task == 'sentences' else saved.head.task
+    assert f'widths were pruned for {what}, by optBERT' in card
+    assert f'{row.recovered.metric.replace("_", chr(92) + "_")} {row.recovered.value:.2f}' in card
+    if task != 'sentences':
+        assert f'| {row.recovered.metric} | {row.recovered.value:.2f} |' in card
+        made = card.split('## How it was made')[1]
+        assert made.index('Fine-tuned on') < made.index('Pruned in 2 rounds')
+
+
+@pytest.mark.parametrize(
+    'name, more, message',
+    [
+        ('SST-2', {'embedding_weight': 0.5}, 'embedding_weight is about the task sentences'),
+        ('sentences', {'label_weight': 0.5}, 'label_weight is about labels and scores'),
+        ('sentences', {'gate_teacher': True}, 'gate_teacher is about labels and scores'),
+    ],
+)
+def test_a_setting_that_nothing_would_read_is_refused(place, models, tmp_path, name, more, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe_for(place, models, name, tmp_path / 'run', **more)
 
 
 def test_training_after_the_cut_comes_near_the_teacher(place, models, tmp_path):
@@ -254,6 +289,8 @@ def test_a_budget_of_parameters_counts_the_trimmed_vocabulary(place, models, tmp
     assert rows[0].parameters == ParameterCost().cost(start.architecture) < size
     assert 0.8 * size - 50 < rows[1].parameters <= 0.8 * size
     assert read_trim_record(tmp_path / 'run' / 'round-0' / 'model').tokens == (42, 34)
+    last = tmp_path / 'run' / f'round-{len(rows) - 1}' / 'model'
+    assert story_of(read_model(last), last).trimming == Trimming(42, 34, last=False)
     assert '34 of 42 tokens stayed' in (tmp_path / 'run' / 'pruning.md').read_text()
     assert verify(VerifyRecipe(run=tmp_path / 'run'))
     before = contents(tmp_path / 'run')
@@ -333,7 +370,9 @@ def test_the_command_says_what_it_wrote_and_refuses_in_one_line(place, models, t
 def test_two_workers_prune_as_one_does(place, models, tmp_path, task):
     """Sums over two shares are taken in another order; a few steps of Adam later float32 agrees this well."""
     more = {'reconstruct': True, 'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'steps': 2}
-    more.update(learning_rate=1e-3, embedding_weight=0.0)  # pairs of sentences are compared within a share
+    more.update(learning_rate=1e-3)
+    if task == 'sentences':
+        more.update(embedding_weight=0.0)  # pairs of sentences are compared within a share
     done = horovodrun('finetune/run_prune.py', *words_of(place, models, task, tmp_path / 'two', **more))
     assert done.returncode == 0, done.stderr
     prune_task(recipe_for(place, models, task, tmp_path / 'one', **EXACT, **more))
