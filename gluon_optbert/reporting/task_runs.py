@@ -28,7 +28,15 @@ METHODS = {
 UNITS = {'flops': 'FLOPs', 'parameters': 'parameters', 'latency': 'time'}
 # Fields of a recipe in which runs may differ that repeat each other, and those that a label has in words.
 _FREE = {'output', 'model', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'timing'}
-_FREE |= {'log_every', 'checkpoint_every', 'keep', 'resume'}
+_FREE |= {'log_every', 'checkpoint_every', 'keep', 'resume', 'split_half'}
+_OF_GATES = {'penalty', 'gamma', 'unweighted', 'relative_gates', 'gate_teacher', 'alpha_learning_rate'}
+_OF_GATES |= {
+    'alpha_optimizer',
+    'alpha_limit',
+    'alpha_window',
+    'alpha_overlap',
+}  # read where gates are trained
+_TRAIN_GATES = {'alpha', 'uniform-alpha'}
 _IN_WORDS = {'method', 'reconstruct', 'rotate_heads'}
 
 
@@ -225,9 +233,12 @@ def _check_repetitions(points: Sequence[Point]) -> None:
 
 
 def _settings(recipe: Mapping[str, Any]) -> Tuple[Tuple[str, str], ...]:
-    """What tells a group from others, as text: the fields of the recipe, and the sizes of one run."""
+    """What tells a group from others, as text: the fields of the recipe that its method reads, and the sizes
+    of one run.
+    """
     shares = shares_of(recipe)
-    fields = {name: json.dumps(value, default=str) for name, value in recipe.items() if name not in _FREE}
+    idle = _FREE if recipe['method'] in _TRAIN_GATES else _FREE | _OF_GATES
+    fields = {name: json.dumps(value, default=str) for name, value in recipe.items() if name not in idle}
     sizes = ' then '.join(f'{share:.0%}' for share in shares).replace('%', ' %')
     fields['sizes'] = f'{sizes} in one run' if len(shares) > 1 else 'a run for each size'
     return tuple(sorted(fields.items()))

@@ -126,6 +126,20 @@ def test_runs_with_other_settings_are_never_averaged(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    'method, groups', [('alpha', 2), ('uniform-alpha', 2), ('uniform', 1), ('fisher', 1)]
+)
+def test_settings_of_gates_matter_where_gates_are_trained(tmp_path, method, groups):
+    more = [{'seed': 1}, {'seed': 2, 'gamma': 0.5, 'relative_gates': 'ha', 'split_half': True}]
+    paths = [
+        write_task_run(tmp_path / str(i), LADDER, (90.0, 89.0, 88.0), method=method, **SIZES, **one)
+        for i, one in enumerate(more)
+    ]
+    assert len(read(*paths)[1]) == groups
+    labels = {group.label for group in read(*paths)[1]}
+    assert all('split' not in label for label in labels)
+
+
 def test_runs_for_each_size_are_one_line(tmp_path):
     paths = [
         write_task_run(tmp_path / str(share), (BASE, network), (90.0, score), target=share)
