@@ -87,7 +87,7 @@ class HeadDivergence:
     def __init__(self, head: Head, temperature: float):
         self._kind = head.kind
         self._divergence = ScoreDivergence(temperature)
-        self._divergence.hybridize()
+        self._divergence.hybridize(static_alloc=True)
 
     def __call__(
         self,
