@@ -2,6 +2,7 @@
 
 Of a network with a trimmed vocabulary, check that it equals the whole one where all tokens stayed."""
 
+import json
 import sys
 
 from .. import VerifyRecipe, verify
@@ -10,7 +11,8 @@ from ..deployment.trim_check import TOLERANCE as TRIM_TOLERANCE
 from ..deployment.trim_check import is_trimmed
 from ..deployment.verification import check_trimmed_of, stages, stages_table, table
 from ..runs.command_line import parse
-from ..runs.provenance import origin_warnings
+from ..runs.provenance import origin_here, origin_warnings
+from ..runs.staging import write_file
 from .starting import command, line
 from .trim_vocabulary import described_splits
 
@@ -40,7 +42,12 @@ def main(argv=None):
     print('largest difference over the largest activation, on held-out batches:\n')
     print(table(rows))
     print('\nerror relative to the network before the cut, and loss, on the same batches:\n')
-    print(stages_table(stages(recipe)))
+    errors = stages(recipe)
+    print(stages_table(errors))
+    if recipe.output is not None:
+        settings = {name: getattr(recipe, name) for name in ('batches', 'batch_size')}
+        values = {**settings, 'differences': rows, 'stages': errors, **origin_here()}
+        write_file(recipe.output, (json.dumps(values, indent=1) + '\n').encode())
     print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {TOLERANCE:.0e}')
     for sentence in origin_warnings(recipe.run):
         print(f'warning: {sentence}', file=sys.stderr)

@@ -57,6 +57,9 @@ class VerifyRecipe:
     text: Tuple[Path, ...] = option(
         'text to compare a trimmed vocabulary on; by default that which it was trimmed to', (), metavar='PATH'
     )
+    output: Optional[Path] = option(
+        'JSON file to write, with the differences and errors of every round', None
+    )
 
     def problems(self) -> List[str]:
         """What is out of range, or goes with another directory."""
@@ -67,7 +70,7 @@ class VerifyRecipe:
         ]
         if self.run is not None:
             trimmed = is_trimmed(self.run)
-            flags = ('shards',) if trimmed else ('model', 'text')
+            flags = ('shards', 'output') if trimmed else ('model', 'text')
             kind = 'a run directory' if trimmed else 'a model with a trimmed vocabulary'
             problems += [f'--{name} goes with {kind}' for name in flags if getattr(self, name)]
         return problems

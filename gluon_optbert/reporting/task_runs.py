@@ -201,7 +201,7 @@ def groups_of(runs: Sequence[Run], recipes: Sequence[Mapping[str, Any]]) -> List
     ValueError
         If two runs of a group have the same seed, model and size.
     """
-    settings = [_settings(recipe) for recipe in recipes]
+    settings = [settings_of(recipe) for recipe in recipes]
     labels = _labels([dict(one) for one in settings], recipes)
     members: Dict[Tuple[Any, ...], List[int]] = {}
     for place, one in enumerate(settings):
@@ -232,7 +232,7 @@ def _check_repetitions(points: Sequence[Point]) -> None:
             )
 
 
-def _settings(recipe: Mapping[str, Any]) -> Tuple[Tuple[str, str], ...]:
+def settings_of(recipe: Mapping[str, Any]) -> Tuple[Tuple[str, str], ...]:
     """What tells a group from others, as text: the fields of the recipe that its method reads, and the sizes
     of one run.
     """

@@ -16,3 +16,14 @@ def test_run_with_more_threads_than_cores_is_warned_of(tmp_path, monkeypatch, ca
     assert verify.main([str(tmp_path)]) in (0, None)
     warned = 'warning: 2 workers of a host had 2 threads each' in capsys.readouterr().err
     assert warned == (workers == 2)
+
+
+def test_what_is_printed_is_written_too(tmp_path, monkeypatch, capsys):
+    rows = [{'round': 1, 'all': 1e-7}]
+    errors = [{'round': 1, 'network': 'cut', 'error': 0.5, 'mlm_loss': 3.0}]
+    monkeypatch.setattr(verify, 'verify', lambda recipe: rows)
+    monkeypatch.setattr(verify, 'stages', lambda recipe: errors)
+    verify.main([str(tmp_path), '--output', str(tmp_path / 'verified.json'), '--batches', '3'])
+    values = json.loads((tmp_path / 'verified.json').read_text())
+    assert (values['differences'], values['stages'], values['batches']) == (rows, errors, 3)
+    assert values['commit'] and '0.500' in capsys.readouterr().out

@@ -1,0 +1,332 @@
+"""Pruning runs of one base beside each other: what every way of pruning comes to, with its spread."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..architecture.architecture import Architecture
+from ..architecture.cost import ParameterCost
+from ..runs.manifest import sha256
+from ..runs.markdown import markdown_table
+from ..runs.provenance import commits_of
+from ..runs.scores import score_text
+from ..runs.staging import write_file
+from .figures import MARKERS, OKABE_ITO, STYLE, plain, save
+from .pruned import Run, read_run, score_name
+from .sections import read_json
+from .speed import Spread
+from .task_runs import read_recipe, settings_of
+
+FORMAT = 'gluon_optbert comparison of pruning runs'
+POINTS, TABLE, PICTURE = 'points.json', 'table.md', 'comparison'
+VERIFIED = 'verified.json'  # of a run: what tools/verify.py --output wrote
+LOSS, ACCURACY, CUT, END, PAIRS = (
+    'MLM loss, nats',
+    'MLM accuracy, %',
+    'error after the cut',
+    'error at the end',
+    'pair similarity',
+)
+_CONTROL = '#333333'
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network that is compared.
+
+    Parameters
+    ----------
+    way : str
+        How it was made, as the user calls it.
+    directory : Path
+        Its model directory.
+    parameters : int
+        Of embeddings and encoder.
+    values : mapping of str to float
+        What was measured of it, by name.
+    run : Path, optional
+        The pruning run that it came out of.
+    round, seed : int
+        Of that run.
+    commits : tuple of str
+    """
+
+    way: str
+    directory: Path
+    parameters: int
+    values: Mapping[str, float]
+    run: Optional[Path] = None
+    round: int = 0
+    seed: int = 0
+    commits: Tuple[str, ...] = ()
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON values."""
+        values = dataclasses.asdict(self)
+        return {**values, 'directory': str(self.directory), 'run': self.run and str(self.run)}
+
+
+def named(text: str) -> Tuple[str, List[Path]]:
+    """``NAME=DIRECTORY,DIRECTORY`` → the name and the directories; ValueError if there is none of either."""
+    name, equal, places = text.rpartition('=')
+    paths = [Path(place) for place in places.split(',') if place]
+    if not equal or not name.strip() or not paths:
+        raise ValueError(f'wanted NAME=DIRECTORY,DIRECTORY, found {text!r:.200}')
+    return name.strip(), paths
+
+
+def networks_of(way: str, paths: Sequence[Path]) -> List[Network]:
+    """The networks of all rounds of some runs, which repeat each other or are of other sizes.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If a run cannot be read, or differs from the others in more than seed and sizes.
+    """
+    networks: List[Network] = []
+    settings = [dict(settings_of(read_recipe(path))) for path in paths]
+    for path, own in zip(paths, settings):
+        differing = sorted(
+            name for name in {*own, *settings[0]} - {'sizes'} if own.get(name) != settings[0].get(name)
+        )
+        if differing:
+            raise ValueError(
+                f'{path} differs from {paths[0]} in {", ".join(differing)}; give it a name of its own'
+            )
+        run = read_run(path, way)
+        if run.metric is not None:
+            raise ValueError(f'{path} was pruned for a task; tools/plot_tasks.py compares such runs')
+        networks += _rounds(run, way)
+    return networks
+
+
+def _rounds(run: Run, way: str) -> List[Network]:
+    """The networks that a run has made."""
+    seed, commits = int(read_recipe(run.path)['seed']), tuple(commits_of(run.path))
+    errors = _errors(run.path / VERIFIED)
+    networks = []
+    for row in run.rounds[1:]:
+        place = run.path / f'round-{row["round"]}'
+        values = _mlm(row['recovered'] or {})
+        values.update(errors.get(row['round'], {}))
+        embeddings = place / 'embeddings.json'
+        if embeddings.is_file():
+            values[PAIRS] = float(read_json(embeddings)['recovered']['pair_similarity'])
+        size = int(row['parameters'])
+        networks.append(
+            Network(way, place / 'model', size, values, run.path, int(row['round']), seed, commits)
+        )
+    return networks
+
+
+def _mlm(measured: Mapping[str, Any]) -> Dict[str, float]:
+    """Loss and accuracy of what a round or a progress has measured."""
+    names = {LOSS: ('mlm_loss', 1), ACCURACY: ('mlm_accuracy', 100)}
+    return {
+        name: factor * float(measured[field])
+        for name, (field, factor) in names.items()
+        if measured.get(field) is not None
+    }
+
+
+def _errors(path: Path) -> Dict[int, Dict[str, float]]:
+    """The relative error of the last layer's output, by round: before recovery, and after it."""
+    if not path.is_file():
+        return {}
+    rounds: Dict[int, Dict[str, float]] = {}
+    try:
+        for row in read_json(path)['stages']:
+            name = {'cut': CUT, 'reconstructed': CUT, 'recovered': END}.get(row['network'])
+            if name:  # of the cut the last one counts, which is the reconstructed one
+                rounds.setdefault(int(row['round']), {})[name] = float(row['error'])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f'{path}: not what verify.py writes ({error!s:.200})') from error
+    return rounds
+
+
+def control(way: str, directory: Path) -> Network:
+    """A network that was not pruned; ValueError or FileNotFoundError if it is no model directory."""
+    architecture = Architecture.from_dict(
+        read_json(directory / 'architecture.json'), source=str(directory / 'architecture.json')
+    )
+    progress = directory / 'progress.json'
+    values = _mlm(read_json(progress)) if progress.is_file() else {}
+    return Network(way, directory, int(ParameterCost().cost(architecture)), values)
+
+
+def with_scores(networks: Sequence[Network], results: Sequence[Path]) -> List[Network]:
+    """The networks with their scores after fine-tuning.
+
+    Parameters
+    ----------
+    networks : sequence of Network
+    results : sequence of Path
+        Result files of fine-tuning, or directories with one. Each names its network by the checksum of its
+        weights.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If a file is no result, or of none of the networks.
+    """
+    known = {sha256(network.directory / 'model.params'): i for i, network in enumerate(networks)}
+    values = [dict(network.values) for network in networks]
+    for path in results:
+        file = path / 'result.json' if path.is_dir() else path
+        result = read_json(file)
+        try:
+            metric, place = result['metric'], known.get(result['model_sha256'])
+            name, score = f'{score_name(result["task"], metric)}, %', float(result['mean'][metric])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f'{file}: not a result of fine-tuning ({error!s:.200})') from error
+        if place is None:
+            raise ValueError(f'{file}: fine-tuned from none of these networks')
+        if name in values[place]:
+            raise ValueError(f'{file}: a second result of {networks[place].directory} for {name}')
+        values[place][name] = score
+    return [dataclasses.replace(network, values=own) for network, own in zip(networks, values)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rung:
+    """The networks that repeat each other: one way, one size.
+
+    Parameters
+    ----------
+    way : str
+    share : float
+        Of the parameters of the largest network.
+    networks : tuple of Network
+    """
+
+    way: str
+    share: float
+    networks: Tuple[Network, ...]
+
+    def spread(self, name: str) -> Optional[Spread]:
+        """Mean and deviation of a measurement; None if a network lacks it."""
+        values = [network.values.get(name) for network in self.networks]
+        known = [value for value in values if value is not None]
+        return Spread.of(known) if known and len(known) == len(values) else None
+
+
+def rungs_of(networks: Sequence[Network]) -> List[Rung]:
+    """The networks by way and size, in the order of the ways, the largest first; sizes that differ by less
+    than two in a hundred are one.
+    """
+    whole = max(network.parameters for network in networks)
+    rungs: List[Rung] = []
+    for network in networks:
+        share = network.parameters / whole
+        place = next(
+            (
+                i
+                for i, rung in enumerate(rungs)
+                if rung.way == network.way and abs(rung.share - share) < 0.02 * rung.share
+            ),
+            None,
+        )
+        if place is None:
+            rungs.append(Rung(network.way, share, (network,)))
+        else:
+            rungs[place] = dataclasses.replace(rungs[place], networks=(*rungs[place].networks, network))
+    order = list(dict.fromkeys(network.way for network in networks))
+    return sorted(rungs, key=lambda rung: (order.index(rung.way), -rung.share))
+
+
+def names_of(rungs: Sequence[Rung]) -> List[str]:
+    """What was measured of some network: those of pre-training first, then scores."""
+    first = [LOSS, ACCURACY, CUT, END, PAIRS]
+    found = dict.fromkeys(name for rung in rungs for network in rung.networks for name in network.values)
+    return [name for name in first if name in found] + sorted(set(found) - set(first))
+
+
+def table_of(rungs: Sequence[Rung]) -> str:
+    """A row for each way and size, in Markdown."""
+    names = names_of(rungs)
+    rows = []
+    for rung in rungs:
+        size = sum(network.parameters for network in rung.networks) / len(rung.networks)
+        cells = []
+        for name in names:
+            spread = rung.spread(name)
+            digits = 1 if name.endswith('%') else 3
+            cells.append(None if spread is None else score_text(spread.mean, spread.std, digits=digits))
+        rows.append([plain(rung.way), f'{size / 1e6:.1f} M', f'{rung.share:.0%}', len(rung.networks), *cells])
+    head = ['network', 'parameters', 'left', 'runs', *names]
+    return markdown_table(head, rows, align='l' + 'r' * (len(head) - 1))
+
+
+def draw(rungs: Sequence[Rung]) -> Figure:
+    """The MLM loss and every score against the share of the parameters, a line for each way."""
+    names = [name for name in names_of(rungs) if name == LOSS or name not in (ACCURACY, CUT, END, PAIRS)]
+    figure = Figure(figsize=(4.4 * max(1, len(names)), 4.6))
+    grid = figure.subplots(1, max(1, len(names)), squeeze=False)[0]
+    for axes, name in zip(grid, names):
+        _draw_panel(axes, rungs, name)
+        axes.set_title(name)
+        axes.set_xlabel('share of the parameters (percent)')
+        axes.invert_xaxis()
+    handles: Dict[str, Any] = {}
+    for axes in grid:
+        handles.update(zip(*reversed(axes.get_legend_handles_labels())))
+    figure.legend(list(handles.values()), list(handles), loc='outside lower center', ncol=2)
+    return figure
+
+
+def _draw_panel(axes: Axes, rungs: Sequence[Rung], name: str) -> None:
+    """One measurement; a network that was not pruned is a dashed line."""
+    ways = list(dict.fromkeys(rung.way for rung in rungs if rung.networks[0].run is not None))
+    for rung in rungs:
+        spread = rung.spread(name)
+        if rung.networks[0].run is None and spread is not None:
+            axes.axhline(spread.mean, color=_CONTROL, linestyle='--', linewidth=1, label=plain(rung.way))
+    for place, way in enumerate(ways):
+        style = {'color': OKABE_ITO[place % len(OKABE_ITO)], 'marker': MARKERS[place % len(MARKERS)]}
+        pairs = [(rung, rung.spread(name)) for rung in rungs if rung.way == way]
+        shown = [(100 * rung.share, spread) for rung, spread in pairs if spread is not None]
+        if not shown:
+            continue
+        axes.errorbar(
+            [share for share, _ in shown],
+            [spread.mean for _, spread in shown],
+            yerr=[spread.std or 0.0 for _, spread in shown],
+            linewidth=1.2,
+            markersize=6,
+            capsize=3,
+            label=plain(way),
+            **style,
+        )
+
+
+def write(networks: Sequence[Network], directory: Path) -> List[Path]:
+    """Leave the points, the table and the picture."""
+    rungs = rungs_of(networks)
+    values = {'format': FORMAT, 'points': [network.to_dict() for network in networks]}
+    notes = [
+        'Parameters are those of embeddings and encoder. ± is the standard deviation over runs that differ '
+        'in nothing but the seed. Loss and accuracy are of masked tokens of held-out text.'
+    ]
+    if {CUT, END} & set(names_of(rungs)):
+        notes.append(
+            'Errors are those of the output of the last layer, relative to the network before the cut, on '
+            'the hidden units that stayed: before recovery (after fitting, where layers were fitted), and at '
+            'the end.'
+        )
+    if PAIRS in names_of(rungs):
+        notes.append(
+            'Pair similarity is the rank correlation of the cosines of all pairs of held-out instances with '
+            'those of the network before pruning.'
+        )
+    write_file(directory / POINTS, (json.dumps(values, indent=1) + '\n').encode())
+    write_file(directory / TABLE, ('\n\n'.join([table_of(rungs), *notes]) + '\n').encode())
+    with matplotlib.rc_context(STYLE):
+        pictures = save(draw(rungs), directory, PICTURE)
+    return [directory / POINTS, directory / TABLE, *pictures]

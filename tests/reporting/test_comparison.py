@@ -1,0 +1,143 @@
+"""Ways of pruning are compared by runs that repeat each other, and by scores of the very same weights."""
+
+import json
+
+import pytest
+import yaml
+from helpers.tiny import run
+from helpers.written_runs import BASE, SMALL, write_run, write_task_run
+
+from gluon_optbert.reporting.comparison import (
+    ACCURACY,
+    CUT,
+    END,
+    LOSS,
+    PAIRS,
+    control,
+    draw,
+    named,
+    networks_of,
+    rungs_of,
+    table_of,
+    with_scores,
+)
+from gluon_optbert.runs.manifest import sha256
+
+SCORE = 'SST-2 accuracy, %'
+
+
+def pruned(path, loss, *, seed=1, weights=b'', **recipe):
+    """A run of one round, verified, with a checksum of its own."""
+    write_run(path)
+    rows = json.loads((path / 'rounds.json').read_text())
+    rows[1]['recovered'] = {'mlm_loss': loss, 'mlm_accuracy': 0.4, 'instances': 64}
+    (path / 'rounds.json').write_text(json.dumps(rows))
+    settings = {'method': 'alpha', 'seed': seed, 'target': 0.6, 'rounds': 1, 'model': 'base'}
+    settings.update(objective='parameters', targets=[], output=str(path), reconstruct=False)
+    settings.update(recipe)
+    (path / 'recipe.yaml').write_text(yaml.safe_dump(settings))
+    stages = [
+        {'round': 1, 'network': name, 'error': error, 'mlm_loss': 1.0}
+        for name, error in (('before', 0.0), ('cut', 0.9), ('reconstructed', 0.5), ('recovered', 0.25))
+    ]
+    (path / 'verified.json').write_text(json.dumps({'stages': stages}))
+    (path / 'round-1' / 'embeddings.json').write_text(json.dumps({'recovered': {'pair_similarity': 0.75}}))
+    (path / 'round-1' / 'model').mkdir()
+    (path / 'round-1' / 'model' / 'model.params').write_bytes(weights or str(path).encode())
+    return path
+
+
+def base_of(path):
+    path.mkdir()
+    (path / 'architecture.json').write_text(BASE.to_json())
+    (path / 'model.params').write_bytes(b'base')
+    (path / 'progress.json').write_text(json.dumps({'mlm_loss': 2.0, 'mlm_accuracy': 0.5}))
+    return path
+
+
+def result_of(path, model, score, **changes):
+    values = {'model_sha256': sha256(model / 'model.params'), 'metric': 'dev/accuracy', 'task': 'SST-2'}
+    path.write_text(json.dumps({**values, 'mean': {'dev/accuracy': score}, **changes}))
+    return path
+
+
+def test_a_table_has_means_over_seeds_errors_and_scores(tmp_path):
+    runs = [pruned(tmp_path / str(seed), 2.5 + seed / 10, seed=seed) for seed in (1, 2)]
+    networks = [control('the base', base_of(tmp_path / 'base')), *networks_of('the paper', runs)]
+    results = [
+        result_of(tmp_path / f'{seed}.json', one / 'round-1' / 'model', 80 + 2 * seed)
+        for seed, one in enumerate(runs)
+    ]
+    results.append(result_of(tmp_path / 'base.json', tmp_path / 'base', 90.0))
+    first, second = rungs = rungs_of(with_scores(networks, results))
+    assert (first.way, first.share, second.way) == ('the base', 1.0, 'the paper')
+    assert second.spread(LOSS).mean == pytest.approx(2.65) and second.spread(LOSS).std == pytest.approx(
+        0.1 / 2**0.5
+    )
+    assert second.spread(CUT).mean == 0.5 and second.spread(END).mean == 0.25  # fitted counts as the cut
+    assert second.spread(PAIRS).mean == 0.75 and second.spread(ACCURACY).mean == 40
+    assert second.spread(SCORE).mean == 81 and first.spread(SCORE).mean == 90 and first.spread(CUT) is None
+    text = table_of(rungs)
+    assert '| 2.650 ± 0.071 |' in text and '| 81.0 ± 1.4 |' in text and '| the base |' in text
+
+
+def test_a_picture_has_a_line_for_each_way_and_one_for_the_control(tmp_path):
+    networks = [control('the base', base_of(tmp_path / 'base'))]
+    for way in ('one', 'other'):
+        networks += networks_of(way, [pruned(tmp_path / way, 2.5, reconstruct=way == 'other')])
+    figure = draw(rungs_of(networks))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ['the base', 'one', 'other']
+    assert [axes.get_title() for axes in figure.axes] == [LOSS]
+
+
+def test_a_measurement_that_a_seed_lacks_has_no_mean(tmp_path):
+    runs = [pruned(tmp_path / str(seed), 2.5, seed=seed) for seed in (1, 2)]
+    (runs[1] / 'verified.json').unlink()
+    (rung,) = rungs_of(networks_of('the paper', runs))
+    assert rung.spread(LOSS) is not None and rung.spread(CUT) is None
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path):
+    one = pruned(tmp_path / 'one', 2.5)
+    other = pruned(tmp_path / 'other', 2.5, reconstruct=True)
+    with pytest.raises(ValueError, match='differs from .* in reconstruct; give it a name of its own'):
+        networks_of('both', [one, other])
+    task = write_task_run(tmp_path / 'task', (BASE, SMALL), (90.0, 89.0))
+    with pytest.raises(ValueError, match='was pruned for a task'):
+        networks_of('task', [task])
+    networks, model = networks_of('one', [one]), one / 'round-1' / 'model'
+    result = result_of(tmp_path / 'result.json', model, 80.0)
+    with pytest.raises(ValueError, match='a second result'):
+        with_scores(networks, [result, result])
+    with pytest.raises(ValueError, match='fine-tuned from none of these networks'):
+        with_scores(networks, [result_of(tmp_path / 'none.json', model, 80.0, model_sha256='0')])
+    with pytest.raises(ValueError, match='not a result of fine-tuning'):
+        with_scores(networks, [result_of(tmp_path / 'odd.json', model, 80.0, mean=None)])
+    (one / 'verified.json').write_text('{"stages": [{}]}')
+    with pytest.raises(ValueError, match='not what verify.py writes'):
+        networks_of('one', [one])
+
+
+@pytest.mark.parametrize('text', ['runs/one', '=runs/one', 'one=', ' =a'])
+def test_a_way_has_a_name_and_runs(text):
+    with pytest.raises(ValueError, match='wanted NAME=DIRECTORY,DIRECTORY'):
+        named(text)
+    assert named('a = b=c,d')[0] == 'a = b'
+
+
+def test_the_command_writes_points_table_and_picture(tmp_path):
+    one = pruned(tmp_path / 'one', 2.5)
+    words = [
+        f'the paper={one}',
+        '--controls',
+        f'base={base_of(tmp_path / "base")}',
+        '--output',
+        tmp_path / 'out',
+    ]
+    done = run('tools/compare_pruning.py', *words)
+    assert done.returncode == 0, done.stderr
+    assert '| the paper |' in done.stdout and (tmp_path / 'out' / 'comparison.png').stat().st_size > 1000
+    (base, network) = json.loads((tmp_path / 'out' / 'points.json').read_text())['points']
+    assert network['values'][LOSS] == 2.5 and network['seed'] == 1 and base['run'] is None
+    again = run('tools/compare_pruning.py', *words)
+    assert again.returncode == 2 and again.stderr.startswith('error: ') and again.stderr.count('\n') == 1

@@ -1,0 +1,62 @@
+"""Compare ways of pruning one base: losses, errors and scores by size, in one table and one plot.
+
+Every way has a name and its runs of run_prune.py, which differ in seed and sizes only. What
+`verify.py --output RUN/verified.json` found is read from there. Results of fine-tuning name their network by
+the checksum of its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import List, Optional, Tuple
+
+from gluon_optbert.reporting.comparison import control, named, networks_of, with_scores, write
+from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.staging import new_directory, refuse_existing
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareRecipe:
+    """What is compared, and where to."""
+
+    ways: Tuple[str, ...] = option('NAME=RUN,RUN: a way of pruning, and its runs', metavar='NAME=RUN,RUN')
+    controls: Tuple[str, ...] = option(
+        'NAME=MODEL of networks that were not pruned, with commas between them', (), metavar='NAME=MODEL'
+    )
+    scores: Tuple[Path, ...] = option('results of fine-tuning: directories or result files', ())
+    output: Optional[Path] = option('directory to write')
+
+    def problems(self) -> List[str]:
+        """What is missing."""
+        return [] if self.ways else ['give at least one way of pruning']
+
+
+@command
+def main(argv=None):
+    """Read everything, write the directory, print the table."""
+    recipe = parse(
+        CompareRecipe,
+        argv,
+        description=__doc__,
+        example="python tools/compare_pruning.py 'the paper=runs/paper-1,runs/paper-2' 'repaired=runs/all-1' "
+        '--output comparison',
+        positional='ways',
+    )
+    refuse_existing(recipe.output)
+    networks = []
+    for text in recipe.controls:
+        name, (directory,) = named(text)
+        networks.append(control(name, directory))
+    for text in recipe.ways:
+        networks += networks_of(*named(text))
+    networks = with_scores(networks, recipe.scores)
+    with new_directory(recipe.output) as staged:
+        written = write(networks, staged)
+        print((staged / 'table.md').read_text(encoding='utf-8'))
+    print(f'wrote {recipe.output}: {", ".join(path.name for path in written)}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
