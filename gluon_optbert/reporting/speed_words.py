@@ -31,11 +31,11 @@ def percent(share: float) -> str:
 
 
 def best_rungs(panel: Panel) -> List[Tuple[Line, Rung]]:
-    """For every size the method with the highest mean score; of equal ones the fastest."""
+    """For every size in whole percent the method with the highest mean score; of equal ones the fastest."""
     sizes: Dict[Tuple[str, float], List[Tuple[Line, Rung]]] = {}
     for line in panel.lines:
         for rung in line.rungs:
-            sizes.setdefault((line.unit, -rung.share), []).append((line, rung))
+            sizes.setdefault((line.unit, -round(rung.share, 2)), []).append((line, rung))
     return [
         max(some, key=lambda pair: (pair[1].score.mean, pair[1].speedup.mean))
         for _, some in sorted(sizes.items())

@@ -282,6 +282,15 @@ def test_the_best_of_each_size_is_that_with_the_highest_mean_score(paths, tmp_pa
     ]
 
 
+def test_sizes_that_are_equal_in_whole_percent_have_one_sentence(paths, tmp_path):
+    starts, groups, _ = read(*paths)
+    panel = panels_of(starts, groups, read_times([write_times(tmp_path / 'times.json')]), 'mxnet')[0]
+    gates, fisher = panel.lines
+    nearly = [dataclasses.replace(rung, share=rung.share + 1e-4) for rung in fisher.rungs]
+    panel = dataclasses.replace(panel, lines=(gates, dataclasses.replace(fisher, rungs=tuple(nearly))))
+    assert [line.label.split(',')[0] for line, _ in best_rungs(panel)] == ['Fisher scores', 'trained gates']
+
+
 def test_sentences_say_what_is_gained_what_takes_longer_and_which_of_two_lines(paths, tmp_path):
     starts, groups, _ = read(*paths)
     times = read_times([write_times(tmp_path / 'times.json')])
