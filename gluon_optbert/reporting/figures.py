@@ -23,6 +23,7 @@ OKABE_ITO = (
     '#E69F00',
     '#56B4E9',
     '#000000',
+    '#999999',
 )  # told apart by the colour-blind
 MARKERS = 'osD^vPX*'
 STYLE = {
