@@ -152,11 +152,10 @@ def story_of(saved: Any, directory: Optional[Path] = None) -> Story:
     finetuning = _finetuning_of(saved.head, progress)
     start, tokens = _untrimmed(directory, saved.architecture.vocab_size)
     last = tokens > saved.architecture.vocab_size
-    if start is not None and finetuning is not None:
+    if start is not None and finetuning is not None and progress.more.get('scores'):
         result = _result_of(start, progress)
-        if progress.more.get('scores'):
-            finetuning = _finetuning(finetuning.scores, result)
-            start, tokens = _untrimmed(_start_of(result), tokens)
+        finetuning = _finetuning(finetuning.scores, result)
+        start, tokens = _untrimmed(_start_of(result), tokens)
     pruning = (
         None
         if start is None

@@ -51,6 +51,8 @@ class Network:
         Of embeddings and encoder.
     values : mapping of str to float
         What was measured of it, by name.
+    whole : int
+        The parameters of the network that went into its run; 0 if it was not pruned.
     run : Path, optional
         The pruning run that it came out of.
     round, seed : int
@@ -62,6 +64,7 @@ class Network:
     directory: Path
     parameters: int
     values: Mapping[str, float]
+    whole: int = 0
     run: Optional[Path] = None
     round: int = 0
     seed: int = 0
@@ -120,9 +123,8 @@ def _rounds(run: Run, way: str) -> List[Network]:
         if embeddings.is_file():
             values[PAIRS] = float(read_json(embeddings)['recovered']['pair_similarity'])
         size = int(row['parameters'])
-        networks.append(
-            Network(way, place / 'model', size, values, run.path, int(row['round']), seed, commits)
-        )
+        whole, number = int(run.rounds[0]['parameters']), int(row['round'])
+        networks.append(Network(way, place / 'model', size, values, whole, run.path, number, seed, commits))
     return networks
 
 
@@ -202,7 +204,7 @@ class Rung:
     ----------
     way : str
     share : float
-        Of the parameters of the largest network.
+        Of the parameters of the largest network, those that went into the runs included.
     networks : tuple of Network
     """
 
@@ -221,7 +223,7 @@ def rungs_of(networks: Sequence[Network]) -> List[Rung]:
     """The networks by way and size, in the order of the ways, the largest first; sizes that differ by less
     than two in a hundred are one.
     """
-    whole = max(network.parameters for network in networks)
+    whole = max(max(network.parameters, network.whole) for network in networks)
     rungs: List[Rung] = []
     for network in networks:
         share = network.parameters / whole

@@ -29,14 +29,10 @@ UNITS = {'flops': 'FLOPs', 'parameters': 'parameters', 'latency': 'time'}
 # Fields of a recipe in which runs may differ that repeat each other, and those that a label has in words.
 _FREE = {'output', 'model', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'timing'}
 _FREE |= {'log_every', 'checkpoint_every', 'keep', 'resume', 'split_half'}
+# Those that are read only where gates are trained.
 _OF_GATES = {'penalty', 'gamma', 'unweighted', 'relative_gates', 'gate_teacher', 'alpha_learning_rate'}
-_OF_GATES |= {
-    'alpha_optimizer',
-    'alpha_limit',
-    'alpha_window',
-    'alpha_overlap',
-}  # read where gates are trained
-_TRAIN_GATES = {'alpha', 'uniform-alpha'}
+_OF_GATES |= {'alpha_optimizer', 'alpha_limit', 'alpha_window', 'alpha_overlap'}
+TRAIN_GATES = {'alpha', 'uniform-alpha'}
 _IN_WORDS = {'method', 'reconstruct', 'rotate_heads'}
 
 
@@ -237,7 +233,7 @@ def settings_of(recipe: Mapping[str, Any]) -> Tuple[Tuple[str, str], ...]:
     of one run.
     """
     shares = shares_of(recipe)
-    idle = _FREE if recipe['method'] in _TRAIN_GATES else _FREE | _OF_GATES
+    idle = _FREE if recipe['method'] in TRAIN_GATES else _FREE | _OF_GATES
     fields = {name: json.dumps(value, default=str) for name, value in recipe.items() if name not in idle}
     sizes = ' then '.join(f'{share:.0%}' for share in shares).replace('%', ' %')
     fields['sizes'] = f'{sizes} in one run' if len(shares) > 1 else 'a run for each size'

@@ -107,7 +107,7 @@ class StateDifference(HybridBlock):
 
     def hybrid_forward(self, F, student, teacher, units, weights):
         gap = F.reshape(student - F.take(teacher, units, axis=-1), shape=(0, 1, -1))
-        squares = F.batch_dot(gap, gap, transpose_b=True)  # several times as fast as a sum of squares
+        squares = F.batch_dot(gap, gap, transpose_b=True)  # faster than a sum of squares
         return F.sum(F.reshape(squares, shape=(-1,)) * weights)
 
 

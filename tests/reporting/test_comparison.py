@@ -95,6 +95,8 @@ def test_a_measurement_that_a_seed_lacks_has_no_mean(tmp_path):
     (runs[1] / 'verified.json').unlink()
     (rung,) = rungs_of(networks_of('the paper', runs))
     assert rung.spread(LOSS) is not None and rung.spread(CUT) is None
+    rows = json.loads((runs[0] / 'rounds.json').read_text())  # the base counts without a control
+    assert rung.share == rows[1]['parameters'] / rows[0]['parameters']
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):

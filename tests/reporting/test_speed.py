@@ -16,6 +16,7 @@ from gluon_optbert.reporting.speed_pictures import draw_panels, of_speed, summar
 from gluon_optbert.reporting.speed_words import RULE, best_rungs, sentence, sentences
 from gluon_optbert.reporting.task_runs import (
     METHODS,
+    TRAIN_GATES,
     check_comparable,
     groups_of,
     points_of,
@@ -109,6 +110,7 @@ def test_labels_say_method_repairs_and_training(tmp_path, recipe, label):
 
 def test_every_method_has_a_name_for_people():
     assert set(METHODS) == set(methods.METHODS) and len(set(METHODS.values())) == len(METHODS)
+    assert {name for name, method in methods.METHODS.items() if method.trains_gates} == TRAIN_GATES
 
 
 def test_runs_with_other_settings_are_never_averaged(tmp_path):
