@@ -37,9 +37,9 @@ from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import OptBERTModel, build, named_parameters
-from gluon_optbert.network.precision import bfloat16_is_native
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.markdown import markdown_table
+from gluon_optbert.runs.processors import bfloat16_is_native
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file

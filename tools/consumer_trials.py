@@ -28,7 +28,8 @@ from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.onnx_directory import export_onnx
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.deployment.transformers_export import export_transformers
-from gluon_optbert.network.running import TOKEN_INPUTS, run
+from gluon_optbert.network.inputs import TOKEN_INPUTS
+from gluon_optbert.network.running import run
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.text.vocabulary import make_tokenizer
 

@@ -22,7 +22,8 @@ from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.deployment.timing import time_exports
-from gluon_optbert.network.running import TOKEN_INPUTS, latency_ms, random_feed
+from gluon_optbert.network.inputs import TOKEN_INPUTS
+from gluon_optbert.network.running import latency_ms, random_feed
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.report import summary, widths_line
 from gluon_optbert.runs.command_line import command, parse

@@ -30,8 +30,9 @@ from gluon_optbert.deployment.measures import score
 from gluon_optbert.deployment.onnx_names import ONNX
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.deployment.text_features import Encoder
+from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.running import TOKEN_INPUTS, random_feed
+from gluon_optbert.network.running import random_feed
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.threads import ThreadChoice

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..cutting.shrink import without_gates
+from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build
-from ..network.running import TOKEN_INPUTS, feed_of
+from ..network.running import feed_of
 from ..network.saved_model import SavedModel
 from ..tasks.examples import read_examples, read_lines, task_of_file
 from ..tasks.features import Features, TaskBatch, pair

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, Optional
 
 from .. import export, read_model
-from ..deployment.description import PRECISIONS, SYMBOL
+from ..deployment.description import KINDS, PRECISIONS, SYMBOL
 from ..deployment.export import ONNX_DIFFERENCES, UntrainedHeads, kind_of, untrained_parts
-from ..deployment.inference import KINDS
 from ..deployment.instances import Instance, read_instances
 from ..deployment.measures import described
 from ..deployment.onnx_names import NAMES, ONNX
 from ..deployment.quantize import METHODS
 from ..deployment.story import story_of
-from ..network.precision import bfloat16_is_native
 from ..network.saved_model import SavedModel
 from ..runs.command_line import parse
+from ..runs.processors import bfloat16_is_native
 from ..runs.programs import named
 from ..runs.recipe import option
 from ..tasks.task import known_head

@@ -23,9 +23,9 @@ from ..runs.lock import locked
 from ..runs.staging import new_directory
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
-from .description import Deployment, vouch
+from .description import KINDS, Deployment, vouch
 from .directory import import_symbol, symbol_of, table_of, write_deployment
-from .inference import KINDS, inference_parameters, inference_symbol, widened
+from .inference import inference_parameters, inference_symbol, widened
 from .instances import Instance
 from .measures import measured_on_texts
 from .model_card import write_card

@@ -19,7 +19,7 @@ from ..network.attention import attention_masks, join_heads, split_heads
 from ..network.encoder import without_padding
 from ..network.model import first_tokens, gather_masked
 from ..runs.arrays import BFLOAT16
-from .description import KINDS, inputs_of, outputs_of  # noqa: F401
+from .description import inputs_of
 
 F = mx.sym
 _LINE = 16  # numbers of a cache line; over other widths oneDNN's product loses up to a fifth of its speed

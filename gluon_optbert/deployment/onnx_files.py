@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 
 from ..architecture.parameters import ParameterSpec
-from ..network.running import TOKEN_INPUTS, feed_of, random_feed, run
+from ..network.inputs import TOKEN_INPUTS
+from ..network.running import feed_of, random_feed, run
 from ..network.saved_model import SavedModel
 from ..tasks.features import Features, sorted_batches
 from .description import inputs_of, outputs_of

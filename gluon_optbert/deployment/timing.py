@@ -11,7 +11,8 @@ import numpy as np
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING
 from ..network.running import pass_times, random_feed
-from .inference import inference_symbol, inference_table, inputs_of
+from .description import inputs_of
+from .inference import inference_symbol, inference_table
 
 KIND = 'encoder'
 Key = TypeVar('Key')

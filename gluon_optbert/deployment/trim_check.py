@@ -9,8 +9,9 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
+from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..network.model import build
-from ..network.running import INPUTS, OUTPUTS, TOKEN_INPUTS, run
+from ..network.running import run
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting
 from ..runs.manifest import sha256

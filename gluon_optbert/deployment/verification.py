@@ -21,10 +21,11 @@ from ..architecture.parameters import Alphas, parameters_left
 from ..cutting.alphas_file import read_alphas
 from ..cutting.selection import Selection, keep_all, read_selection, truncate
 from ..cutting.shrink import fold, shrink
+from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..network.layerwise import squared_errors
 from ..network.losses import PretrainingLoss
 from ..network.model import build
-from ..network.running import INPUTS, OUTPUTS, TOKEN_INPUTS, pretraining_losses, run
+from ..network.running import pretraining_losses, run
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting
 from ..runs.markdown import markdown_table

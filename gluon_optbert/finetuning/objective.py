@@ -10,9 +10,10 @@ from mxnet import autograd
 
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import Parameters, network_shapes
+from ..network.inputs import TOKEN_INPUTS
 from ..network.losses import TaskLoss
 from ..network.model import OptBERTModel
-from ..network.running import TOKEN_INPUTS, feed_of
+from ..network.running import feed_of
 from ..network.saved_model import SavedModel
 from ..runs.progress import Epoch, Progress
 from ..tasks.features import Features, TaskBatch, evaluation_batches, training_batches

@@ -12,7 +12,7 @@ import mxnet as mx
 from mxnet.gluon import nn
 
 from ..runs.arrays import BFLOAT16
-from ..runs.processors import bfloat16_is_native, cpu_flags  # noqa: F401  asked together
+from ..runs.processors import cpu_flags
 
 Tensor = Union[mx.nd.NDArray, mx.sym.Symbol]
 TRAINING_PRECISIONS = ('float32', 'bfloat16', 'float16')

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 import mxnet as mx
 import numpy as np
 
-from .inputs import INPUTS, OUTPUTS, TOKEN_INPUTS  # noqa: F401  the names of what is run
+from .inputs import INPUTS
 
 
 def random_feed(architecture: Any, *, batch: int, length: int, seed: int = 0) -> Dict[str, np.ndarray]:

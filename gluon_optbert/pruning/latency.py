@@ -14,8 +14,9 @@ from scipy.optimize import nnls
 
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
+from ..network.inputs import TOKEN_INPUTS
 from ..network.model import build
-from ..network.running import TOKEN_INPUTS, latency_ms, random_feed
+from ..network.running import latency_ms, random_feed
 from ..runs.markdown import markdown_table
 from ..runs.provenance import machine
 from ..runs.recipe import checked, option

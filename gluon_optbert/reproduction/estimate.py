@@ -16,8 +16,9 @@ from ..finetuning.glue import GlueRecipe, prepare_glue
 from ..finetuning.objective import FineTuning, start_parameters
 from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.squad import SquadRecipe, prepare_squad
+from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build
-from ..network.running import TOKEN_INPUTS, feed_of
+from ..network.running import feed_of
 from ..pruning.penalty import PENALTIES
 from ..runs.markdown import markdown_table
 from ..tasks.features import TaskBatch, evaluation_batches, steps_per_epoch

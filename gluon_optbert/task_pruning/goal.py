@@ -17,8 +17,8 @@ from ..cutting.shrink import without_gates
 from ..finetuning.exercise import Exercise, check_length
 from ..finetuning.glue import GlueRecipe, prepare_glue
 from ..finetuning.squad import SquadRecipe, prepare_squad
+from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel
-from ..network.running import TOKEN_INPUTS
 from ..network.saved_model import SavedModel, read_model
 from ..pruning.embeddings import INSTANCES, embed
 from ..pruning.goal import Goal, below_heads, fitting_teacher, trimmed_start

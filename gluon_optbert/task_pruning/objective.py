@@ -13,8 +13,9 @@ from ..architecture.heads import Head
 from ..finetuning.exercise import Exercise
 from ..finetuning.objective import FineTuning
 from ..network.attention import MASKED_SCORE, padding
+from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel
-from ..network.running import TOKEN_INPUTS, feed_of
+from ..network.running import feed_of
 from ..runs.progress import Progress, TaskScores
 from ..tasks.features import Features, TaskBatch, training_batches
 from ..training.distillation import (

@@ -13,8 +13,9 @@ from mxnet.gluon import HybridBlock
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING
+from ..network.inputs import INPUTS, TOKEN_INPUTS
 from ..network.model import OptBERTModel, build
-from ..network.running import INPUTS, PRETRAINING_FIELDS, TOKEN_INPUTS, feed_of
+from ..network.running import PRETRAINING_FIELDS, feed_of
 from ..network.saved_model import SavedModel
 from ..network.settings import NetworkSettings
 from ..runs.progress import Progress

@@ -24,8 +24,8 @@ from gluon_optbert.cutting.selection import Selection, truncate
 from gluon_optbert.cutting.shrink import cut, fold, shrink
 from gluon_optbert.deployment.directory import import_symbol
 from gluon_optbert.deployment.export import export
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
-from gluon_optbert.network.running import INPUTS
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.text.vocabulary import vocabulary_of
 

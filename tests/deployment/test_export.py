@@ -22,6 +22,7 @@ from gluon_optbert.deployment.export import (
     untrained_parts,
 )
 from gluon_optbert.network import running
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import random_feed
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
@@ -89,7 +90,7 @@ def plain(tmp_path_factory):
             places[-1].mkdir()
             export_task(places[-1], head, precision)
             feed = random_feed(UNEVEN, batch=4, length=11, seed=3)
-            np.savez(places[-1] / 'feed.npz', **{name: feed[name] for name in list(running.INPUTS)[:3]})
+            np.savez(places[-1] / 'feed.npz', **{name: feed[name] for name in list(INPUTS)[:3]})
     subprocess.run(
         [sys.executable, '-c', PLAIN_MXNET, *map(str, places)], check=True, cwd=str(base), timeout=120
     )
@@ -100,14 +101,14 @@ def plain(tmp_path_factory):
 def test_a_program_without_this_package_gets_the_same_numbers(plain, name):
     feed, outputs = dict(np.load(plain / name / 'feed.npz')), np.load(plain / name / 'out.npz')
     model = build(ENCODERS[name], saved_model(ENCODERS[name]).parameters)
-    for i, wanted in enumerate(running.run(model, feed, list(running.INPUTS))):
+    for i, wanted in enumerate(running.run(model, feed, list(INPUTS))):
         assert relative_difference(outputs[f'arr_{i}'], wanted) <= deploy.TOLERANCE
 
 
 @pytest.mark.parametrize('precision', PRECISIONS)
 @pytest.mark.parametrize('kind', HEADS)
 def test_plain_mxnet_loads_the_scores_of_a_task_in_every_precision(plain, kind, precision):
-    place, names = plain / f'{kind}-{precision}', list(running.INPUTS)[:3]
+    place, names = plain / f'{kind}-{precision}', list(INPUTS)[:3]
     feed, scores = dict(np.load(place / 'feed.npz')), np.load(place / 'out.npz')['arr_0']
     block, _ = load_deployment(place / 'deploy')
     np.testing.assert_array_equal(scores, running.run(block, feed, names)[0])

@@ -10,17 +10,16 @@ from helpers.tiny import network
 
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.deployment import export as deploy
+from gluon_optbert.deployment.description import inputs_of, outputs_of
 from gluon_optbert.deployment.inference import (
     inference_parameters,
     inference_symbol,
     inference_table,
-    inputs_of,
-    outputs_of,
     widened,
 )
 from gluon_optbert.network import running
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.running import INPUTS
 
 
 @pytest.mark.parametrize('case', CASES)

@@ -30,8 +30,9 @@ from gluon_optbert.deployment.onnx_names import (
     onnx_outputs,
 )
 from gluon_optbert.deployment.predictor import Predictor
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.running import INPUTS, random_feed, run
+from gluon_optbert.network.running import random_feed, run
 from gluon_optbert.network.saved_model import SavedModel
 
 WIDTHS = {'even': network(), 'uneven': UNEVEN}  # a layer of UNEVEN has f = 0

@@ -10,12 +10,13 @@ import pytest
 from helpers.exported import ARCHITECTURES, CASES
 
 from gluon_optbert.deployment import export as deploy
-from gluon_optbert.deployment.inference import inference_parameters, inputs_of, outputs_of
+from gluon_optbert.deployment.description import inputs_of, outputs_of
+from gluon_optbert.deployment.inference import inference_parameters
 from gluon_optbert.deployment.onnx_export import onnx_model, run_onnx, write_onnx
 from gluon_optbert.deployment.onnx_names import NAMES, network_outputs, onnx_feed, onnx_inputs, onnx_outputs
 from gluon_optbert.network import running
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.running import INPUTS
 
 RUNTIME = """
 import sys

@@ -13,8 +13,8 @@ from helpers.exported import ARCHITECTURES, CASES
 from helpers.tiny import saved_model, vocabulary
 from onnx import numpy_helper
 
+from gluon_optbert.deployment.description import inputs_of
 from gluon_optbert.deployment.export import ONNX_FILES, export, relative_difference
-from gluon_optbert.deployment.inference import inputs_of
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.onnx_check import check_onnx
 from gluon_optbert.deployment.onnx_export import run_onnx
@@ -29,6 +29,7 @@ from gluon_optbert.deployment.onnx_names import (
     onnx_outputs,
 )
 from gluon_optbert.network import running
+from gluon_optbert.network.inputs import INPUTS, TOKEN_INPUTS
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
 
@@ -57,7 +58,7 @@ def saved_with(widths, case, std=0.3):
 
 
 def feeds_of(architecture):
-    return [running.feed_of(running.random_feed(architecture, batch=4, length=9), running.TOKEN_INPUTS)]
+    return [running.feed_of(running.random_feed(architecture, batch=4, length=9), TOKEN_INPUTS)]
 
 
 @pytest.mark.parametrize('method', ['naive', 'entropy'])
@@ -67,7 +68,7 @@ def test_int8_files_are_near_the_network_and_pass_the_check(tmp_path, widths, ca
     saved, model, kind = saved_with(widths, case)
     ranges = onnx_ranges(saved, kind, feeds_of(saved.architecture), method)
     feed = running.random_feed(saved.architecture, batch=4, length=9)
-    wanted = running.run(model, feed, inputs_of(kind) if saved.head.outputs else list(running.INPUTS))[0]
+    wanted = running.run(model, feed, inputs_of(kind) if saved.head.outputs else list(INPUTS))[0]
     valid = np.arange(9) < feed['valid_length'][:, np.newaxis]
     inputs, outputs = list(onnx_inputs(kind)), list(onnx_outputs(kind, saved.head))
     for name, precision in ONNX_FILES['int8'].items():

@@ -19,8 +19,8 @@ from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.deployment.text_features import Encoder
 from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
 from gluon_optbert.network import running
+from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build, read_parameters
-from gluon_optbert.network.running import TOKEN_INPUTS
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.tasks.features import sorted_batches
 from gluon_optbert.tasks.squad import Question

@@ -9,13 +9,8 @@ from helpers.exported import of_arrays
 from helpers.tiny import network
 
 from gluon_optbert.architecture.heads import PRETRAINING
-from gluon_optbert.deployment.description import check_thresholds
-from gluon_optbert.deployment.inference import (
-    inference_parameters,
-    inference_symbol,
-    inference_table,
-    inputs_of,
-)
+from gluon_optbert.deployment.description import check_thresholds, inputs_of
+from gluon_optbert.deployment.inference import inference_parameters, inference_symbol, inference_table
 from gluon_optbert.deployment.quantize import calibrate, int8_parameters, int8_symbol, least_divergence
 from gluon_optbert.network import running
 from gluon_optbert.network.model import build, read_parameters

@@ -15,8 +15,9 @@ from helpers.tiny import ROOT, network
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.deployment.transformers_export import export_transformers
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
-from gluon_optbert.network.running import INPUTS, random_feed, run
+from gluon_optbert.network.running import random_feed, run
 
 PEERS = [path for path in os.environ.get('PEER_TRANSFORMERS', '').split(os.pathsep) if path]
 NAMES = [Path(path).parents[1].name for path in PEERS]

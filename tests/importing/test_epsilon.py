@@ -30,8 +30,8 @@ from gluon_optbert.deployment.inference import inference_symbol
 from gluon_optbert.deployment.verification import VerifyRecipe, verify
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
-from gluon_optbert.network.running import INPUTS
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.runs.progress import Progress

@@ -9,7 +9,8 @@ from mxnet import autograd
 
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import build, named_parameters
-from gluon_optbert.network.precision import bfloat16_is_native, check_precision, need_bfloat16
+from gluon_optbert.network.precision import check_precision, need_bfloat16
+from gluon_optbert.runs.processors import bfloat16_is_native
 
 NARROW = 2.0**-8  # half a unit in the last of bfloat16's eight bits is 2^-9; a product rounds either operand
 NETWORKS = {

@@ -20,8 +20,8 @@ from gluon_optbert.deployment.story import Trimming, story_of
 from gluon_optbert.deployment.verification import VerifyRecipe, stages, verify
 from gluon_optbert.finetuning.glue import finetune_glue
 from gluon_optbert.finetuning.squad import finetune_squad
+from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build
-from gluon_optbert.network.running import TOKEN_INPUTS
 from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.progress import TaskScores

@@ -8,8 +8,9 @@ import pytest
 from helpers.tiny import network, saved_model
 from scipy.special import log_softmax
 
+from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
-from gluon_optbert.network.running import INPUTS, feed_of
+from gluon_optbert.network.running import feed_of
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distillation import (
     Distillation,
