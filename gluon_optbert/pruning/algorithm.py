@@ -7,6 +7,7 @@ RUN_DIR/latency.json             predicted and measured, with the objective late
 RUN_DIR/round-0/model            the network that is pruned
 RUN_DIR/round-N/rotated          with --rotate-heads: the network of the round before, its heads rotated
 RUN_DIR/round-N/alphas.npz       the trained gates
+RUN_DIR/round-N/scores.npz       by which the units are ranked
 RUN_DIR/round-N/gates.json       whether they have settled, and how certain their ranking is
 RUN_DIR/round-N/embeddings.json  with --keep-embeddings: how far embeddings stay the same
 RUN_DIR/round-N/selection.json   which units stayed and went, at which alpha and price
@@ -39,6 +40,7 @@ from .job import Job
 from .latency import check_predictions, time_rounds, times_section
 from .one_round import run_round
 from .pretraining_goal import PretrainingGoal
+from .ranking import check_ranking, take_ranking
 from .recipe import PruneRecipe, PruningRecipe, unreachable
 from .report import Round, read_gates, readable, summary, vocabulary_section
 
@@ -57,10 +59,14 @@ def _open(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> Goa
     if problem:
         raise ValueError(problem)
     goal.round_steps()
+    if recipe.ranking is not None:
+        check_ranking(recipe, start)
 
     def write(staged: Path) -> None:
         (staged / 'metrics.jsonl').write_text('', encoding='utf-8')
         (staged / 'round-0').mkdir()
+        if recipe.ranking is not None:
+            take_ranking(recipe, staged / 'round-1')
         write_model(staged / 'round-0' / 'model', start, extra=beside)
         inputs = goal.sample_inputs(INPUTS_KEPT)
         if inputs is not None:

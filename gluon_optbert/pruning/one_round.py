@@ -11,7 +11,6 @@ import numpy as np
 
 from ..architecture.cost import ParameterCost
 from ..architecture.parameters import Alphas
-from ..cutting.alphas_file import packed_alphas
 from ..cutting.selection import Selection, read_selection
 from ..cutting.shrink import shrink
 from ..network.saved_model import SavedModel, read_model
@@ -24,6 +23,7 @@ from .embeddings import write_embeddings
 from .gate_training import GateSettings, train_alphas
 from .job import Job
 from .methods import METHODS
+from .ranking import ROTATED, SCORES, read_ranking, write_ranking
 from .reconstruct import TOKENS_PER_INPUT, reconstruct, tokens_wanted
 from .recovery import recover
 from .report import Round, explain, how_to_tell, unclear
@@ -99,7 +99,18 @@ def _gates(
 
 
 def _rank(job: Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
-    """Alpha to fold, and the scores that rank the units, by the method of the recipe."""
+    """Alpha to fold, and the scores that rank the units; leaves alphas.npz and scores.npz."""
+    directory = job.directory(number)
+    if not (directory / SCORES).exists():
+        alphas, scores = _made_ranking(job, current, number)
+        if job.workers.first:
+            write_ranking(directory, alphas, scores, h_gate=job.recipe.h_gate)
+        job.workers.barrier(f'ranked.{number}')
+    return read_ranking(directory)
+
+
+def _made_ranking(job: Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
+    """`_rank` by the method of the recipe."""
     score = METHODS[job.recipe.method].scores
     if score is None:
         return _train_gates(job, current, number)
@@ -136,7 +147,7 @@ def _rotated(job: Job, current: SavedModel, number: int) -> SavedModel:
     """The network whose gates a round trains: with rotated heads, if the recipe wants them."""
     if not job.recipe.rotate_heads:
         return current
-    directory = job.directory(number) / 'rotated'
+    directory = job.directory(number) / ROTATED
     if not directory.is_dir():
         turned = rotated(current, job.text(TOKENS_PER_INPUT * current.architecture.h, number), job.workers)
         if job.workers.first:
@@ -161,9 +172,7 @@ def _reconstructed(job: Job, current: SavedModel, shrunk: SavedModel, number: in
 
 
 def _cut(job: Job, current: SavedModel, number: int) -> None:
-    """Train the gates of a round, select, fold and cut; leaves alphas.npz, selection.json and the shrunk
-    model.
-    """
+    """Rank the units of a round, select, fold and cut; leaves selection.json and the shrunk model."""
     directory = job.directory(number)
     before = job.goal.evaluate(current)
     alphas, scores = _rank(job, current, number)
@@ -175,7 +184,6 @@ def _cut(job: Job, current: SavedModel, number: int) -> None:
         parameters, architecture = shrink(
             current.parameters, current.architecture, alphas, selection, head=current.head, h_gate=h_gate
         )
-        write_file(directory / 'alphas.npz', packed_alphas(alphas, h_gate=h_gate))
         write_file(directory / 'selection.json', (json.dumps(story, indent=1) + '\n').encode())
         shrunk = SavedModel(architecture, parameters, current.vocabulary, head=current.head)
         job.write(directory / 'shrunk', shrunk, Progress(round=number, before=before))

@@ -58,6 +58,11 @@ class PruningRecipe(WeightRecipe):
         'alpha',
         choices=METHODS,
     )
+    ranking: Optional[Path] = option(
+        'run that has pruned the same network by the same method: its first round ranked the units, and the '
+        'first round here takes that ranking instead of making one',
+        None,
+    )
     drop: str = option('which layers to drop, for --method layers', 'last', choices=DROPS)
     multiple_of: int = option(
         'cut the widths h, k, v and f down to multiples of this; the number of heads a is never rounded', 1

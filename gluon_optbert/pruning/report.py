@@ -353,7 +353,8 @@ def readable(
         '# Pruning run',
         f'Method {recipe.method} on {recipe.prune}: {recipe.objective} to {shares[-1]:.0%} in '
         f'{len(shares)} round{"s" * (len(shares) > 1)}. Seed {recipe.seed}.'
-        + (' The penalty gives every unit the same weight (beta = 1).' if recipe.unweighted else ''),
+        + (' The penalty gives every unit the same weight (beta = 1).' if recipe.unweighted else '')
+        + (f' Round 1 took its ranking of the units from `{recipe.ranking}`.' if recipe.ranking else ''),
         markdown_table(header, cells),
         f'Parameters are those of embeddings and encoder; {_unit(first)}.',
         *_kept(rows),

@@ -27,7 +27,7 @@ METHODS = {
 }
 UNITS = {'flops': 'FLOPs', 'parameters': 'parameters', 'latency': 'time'}
 # Fields of a recipe in which runs may differ that repeat each other, and those that a label has in words.
-_FREE = {'output', 'model', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'timing'}
+_FREE = {'output', 'model', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'timing', 'ranking'}
 _FREE |= {'log_every', 'checkpoint_every', 'keep', 'resume', 'split_half'}
 # Those that are read only where gates are trained.
 _OF_GATES = {'penalty', 'gamma', 'unweighted', 'relative_gates', 'gate_teacher', 'alpha_learning_rate'}

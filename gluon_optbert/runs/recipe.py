@@ -8,7 +8,20 @@ import numbers
 import reprlib
 import typing
 from pathlib import Path
-from typing import Any, Collection, Dict, Literal, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    List,
+    Literal,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
 import yaml
 
@@ -342,6 +355,17 @@ def save(recipe: Any, path: Path) -> None:
     Path(path).write_text(yaml.safe_dump(to_dict(recipe), sort_keys=False), encoding='utf-8')
 
 
+def differing(recipe: Any, path: Path, *, but: Sequence[str]) -> List[str]:
+    """The fields, sorted, in which a recipe differs from one in a file, as `save` wrote it.
+
+    Fields named in `but` are not compared. A field that the file lacks, because an older version wrote it,
+    has its default there.
+    """
+    begun = {field.name: _plain(field.default) for field in dataclasses.fields(recipe)}
+    begun.update(read_yaml(path))
+    return sorted(name for name, value in to_dict(recipe).items() if name not in but and begun[name] != value)
+
+
 def check_same(recipe: Any, path: Path, *, but: Sequence[str] = ('resume',)) -> None:
     """Raise ValueError unless a run that is resumed has the settings that it was begun with, as `save` wrote
     them.
@@ -349,11 +373,7 @@ def check_same(recipe: Any, path: Path, *, but: Sequence[str] = ('resume',)) -> 
     Fields named in `but` may differ. A field that the file lacks, because an older version wrote it, has its
     default there.
     """
-    begun = {field.name: _plain(field.default) for field in dataclasses.fields(recipe)}
-    begun.update(read_yaml(path))
-    changed = sorted(
-        name for name, value in to_dict(recipe).items() if name not in but and begun[name] != value
-    )
+    changed = differing(recipe, path, but=but)
     if changed:
         raise ValueError(
             f'{Path(path).parent} was begun with other settings of {", ".join(changed)}; use the same, or '

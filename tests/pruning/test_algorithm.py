@@ -22,7 +22,7 @@ from gluon_optbert.pruning.report import Round, summary
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.vocabulary import vocabulary_of
 
-ROUND = {'alphas.npz', 'gates.json', 'selection.json', 'shrunk', 'model'}
+ROUND = {'alphas.npz', 'scores.npz', 'gates.json', 'selection.json', 'shrunk', 'model'}
 
 
 def test_run_leaves_the_documented_files(pruned_run):

@@ -27,7 +27,14 @@ def test_every_stage_of_a_round_is_a_model_directory(repaired_run):
     output, rounds = repaired_run
     for number in (1, 2):
         place = output / f'round-{number}'
-        assert set(os.listdir(place)) == {*FOLDERS, 'alphas.npz', 'gates.json', 'selection.json', 'model'}
+        assert set(os.listdir(place)) == {
+            *FOLDERS,
+            'alphas.npz',
+            'scores.npz',
+            'gates.json',
+            'selection.json',
+            'model',
+        }
         shrunk, repaired = (read_model(place / name) for name in ('shrunk', 'reconstructed'))
         assert shrunk.architecture == repaired.architecture == rounds[number].architecture
         for part in ('ffn.ffn_2.weight', 'attention_cell.proj_key.weight', 'layer_norm.gamma'):

@@ -1,0 +1,115 @@
+"""A run that takes the ranking of another: the same network as if it had ranked the units itself."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from helpers.finetuned import recipe_for as finetuning_recipe
+from helpers.finetuned import write_glue
+from helpers.tiny import contents
+
+from gluon_optbert.deployment.verification import VerifyRecipe, verify
+from gluon_optbert.finetuning.glue import finetune_glue
+from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.runs.recipe import fill
+from gluon_optbert.task_pruning.prune_task import prune_task
+from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory, model_directory):
+    """A directory with a network that was fine-tuned, its data, and a run that pruned it."""
+    base = tmp_path_factory.mktemp('ranking')
+    write_glue(base / 'glue')
+    finetune_glue(
+        finetuning_recipe(model_directory, base / 'glue', base, task='SST-2', output=str(base / 'tuned'))
+    )
+    prune_task(recipe_for(base, 'run', target=0.7))
+    return base
+
+
+def recipe_for(place, output, **more):
+    values = {
+        'model': str(place / 'tuned' / 'seed-1'),
+        'data': str(place / 'glue'),
+        'output': str(place / output),
+        'alpha_steps': 6,
+        'alpha_learning_rate': 0.1,
+        'penalty': 'proximal',
+        'gamma': 3.0,
+        'rotate_heads': True,
+        'steps': 3,
+        'batch_size': 8,
+        'timing': False,
+    }
+    return fill(TaskPruneRecipe, {**values, **more})
+
+
+def of_round(place, output):
+    """The files of a first round that do not tell one command from another."""
+    names = ('alphas.npz', 'scores.npz', 'selection.json', 'shrunk/model.params', 'model/model.params')
+    return {name: contents(place / output / 'round-1')[name] for name in names}
+
+
+def test_the_network_is_the_one_of_a_run_that_ranks_anew(place):
+    alphas, scores = (np.load(place / 'run' / 'round-1' / name) for name in ('alphas.npz', 'scores.npz'))
+    closed = [(key, i) for key in scores.files for i in np.flatnonzero(scores[key] == 0)]
+    assert closed and all(alphas[key][i] == 1 for key, i in closed)  # alphas.npz does not tell them
+    prune_task(recipe_for(place, 'anew', target=0.4))
+    rows = prune_task(recipe_for(place, 'taken', target=0.4, ranking=str(place / 'run')))
+    assert of_round(place, 'taken') == of_round(place, 'anew') != of_round(place, 'run')
+    phases = {
+        name: {
+            json.loads(line)['phase'] for line in (place / name / 'metrics.jsonl').read_text().splitlines()
+        }
+        for name in ('anew', 'taken')
+    }
+    assert phases['anew'] - phases['taken'] == {'gates'}
+    assert rows[1].flops < json.loads((place / 'run' / 'rounds.json').read_text())[1]['flops']
+    assert 'took its ranking of the units from' in (place / 'taken' / 'pruning.md').read_text()
+    assert len(verify(VerifyRecipe(run=place / 'taken'))) == 1
+
+
+def test_later_rounds_rank_anew(place):
+    settings = {'targets': '0.7,0.4', 'steps': 0}
+    prune_task(recipe_for(place, 'two', ranking=str(place / 'run'), **settings))
+    prune_task(recipe_for(place, 'two-anew', **settings))
+    assert of_round(place, 'two') == of_round(place, 'two-anew')
+    seconds = [contents(place / name / 'round-2')['scores.npz'] for name in ('two', 'two-anew')]
+    assert seconds[0] == seconds[1] != contents(place / 'two' / 'round-1')['scores.npz']
+
+
+def test_uniform_widths_take_trained_gates(place):
+    recipe = recipe_for(place, 'uniform', method='uniform-alpha', target=0.4, ranking=str(place / 'run'))
+    prune_task(recipe)
+    assert (
+        len({layer.f for layer in read_model(place / 'uniform' / 'round-1' / 'model').architecture.layers})
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    'more, message',
+    [
+        ({'gamma': 0.1, 'seed': 4}, 'other settings of gamma, seed; use the same'),
+        ({'rotate_heads': False}, 'other settings of rotate_heads'),
+        ({'method': 'fisher'}, 'by the method alpha, which does not suit fisher'),
+        ({'ranking': 'nowhere'}, 'nowhere is no pruning run that has ranked units'),
+    ],
+)
+def test_a_ranking_that_does_not_suit_is_refused(place, more, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        prune_task(recipe_for(place, 'refused', **{'ranking': str(place / 'run'), **more}))
+    assert not (place / 'refused').exists()
+
+
+def test_the_ranking_of_another_network_is_refused(place):
+    shutil.rmtree(place / 'other', ignore_errors=True)
+    saved = read_model(place / 'tuned' / 'seed-1')
+    name = next(name for name in saved.parameters if 'word_embed' in name)
+    saved.parameters[name] = saved.parameters[name] * np.float32(1.01)
+    write_model(place / 'other', saved)
+    with pytest.raises(ValueError, match='pruned another network than'):
+        prune_task(recipe_for(place, 'refused', model=str(place / 'other'), ranking=str(place / 'run')))
+    assert not (place / 'refused').exists()
