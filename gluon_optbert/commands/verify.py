@@ -12,7 +12,7 @@ from ..deployment.trim_check import is_trimmed
 from ..deployment.verification import check_trimmed_of, stages, stages_table, table
 from ..runs.command_line import parse
 from ..runs.provenance import origin_here, origin_warnings
-from ..runs.staging import write_file
+from ..runs.staging import refuse_existing, write_file
 from .starting import command, line
 from .trim_vocabulary import described_splits
 
@@ -38,6 +38,8 @@ def main(argv=None):
     if is_trimmed(recipe.run):
         _verify_trimmed(recipe)
         return
+    if recipe.output is not None:
+        refuse_existing(recipe.output)
     rows = verify(recipe)
     print('largest difference over the largest activation, on held-out batches:\n')
     print(table(rows))

@@ -23,7 +23,11 @@ def test_what_is_printed_is_written_too(tmp_path, monkeypatch, capsys):
     errors = [{'round': 1, 'network': 'cut', 'error': 0.5, 'mlm_loss': 3.0}]
     monkeypatch.setattr(verify, 'verify', lambda recipe: rows)
     monkeypatch.setattr(verify, 'stages', lambda recipe: errors)
-    verify.main([str(tmp_path), '--output', str(tmp_path / 'verified.json'), '--batches', '3'])
+    words = [str(tmp_path), '--output', str(tmp_path / 'verified.json'), '--batches', '3']
+    verify.main(words)
     values = json.loads((tmp_path / 'verified.json').read_text())
     assert (values['differences'], values['stages'], values['batches']) == (rows, errors, 3)
     assert values['commit'] and '0.500' in capsys.readouterr().out
+    monkeypatch.setattr(verify, 'verify', lambda recipe: pytest.fail('not before the output is free'))
+    assert verify.main(words) == 2
+    assert 'verified.json: exists' in capsys.readouterr().err
