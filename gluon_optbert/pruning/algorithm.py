@@ -82,16 +82,17 @@ def _report(goal: Goal, cost: CostModel, rows: List[Round]) -> None:
     write_file(
         recipe.output / 'rounds.json', (json.dumps([row.to_dict() for row in rows], indent=1) + '\n').encode()
     )
+    architectures = [row.architecture for row in rows]
+    predicts = cost if isinstance(cost, LatencyCost) else None
+    times = time_rounds(architectures, recipe.length, predicts) if recipe.timed else None
     latency = None
-    if isinstance(cost, LatencyCost):
-        networks = {'before': rows[0].architecture, 'finished': rows[-1].architecture}
-        latency = check_predictions(cost, networks)
+    if predicts is not None:
+        latency = check_predictions(predicts, architectures, times)
         write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
     gates = read_gates(recipe.output, len(rows) - 1)
     further = vocabulary_section(goal.start, goal.whole)
     further += embeddings_section(recipe.output, len(rows) - 1)
-    if recipe.timed:
-        times = time_rounds([row.architecture for row in rows], recipe.length)
+    if times is not None:
         write_file(recipe.output / 'times.json', (json.dumps(times, indent=1) + '\n').encode())
         further += times_section(times)
     write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency, gates, further).encode())

@@ -91,7 +91,9 @@ TIMED_BATCHES = (1, 8)  # sequences
 _TIMED_REPEATS = 9
 
 
-def time_rounds(architectures: Sequence[Architecture], length: int) -> Dict[str, Any]:
+def time_rounds(
+    architectures: Sequence[Architecture], length: int, cost: Optional[LatencyCost] = None
+) -> Dict[str, Any]:
     """What the networks of a run take on this machine, each round with its number.
 
     Parameters
@@ -100,6 +102,8 @@ def time_rounds(architectures: Sequence[Architecture], length: int) -> Dict[str,
         The first is the network that was pruned.
     length : int
         Tokens of a sequence.
+    cost : LatencyCost, optional
+        Its batch and length are timed as well.
 
     Returns
     -------
@@ -107,9 +111,11 @@ def time_rounds(architectures: Sequence[Architecture], length: int) -> Dict[str,
         ``threads``, and ``milliseconds`` by shape (``8x128``): a list, one for each network.
     """
     length = min([length, *(architecture.max_length for architecture in architectures)])
+    shapes = [(batch, length) for batch in TIMED_BATCHES]
+    shapes += [] if cost is None or (cost.batch, cost.length) in shapes else [(cost.batch, cost.length)]
     times = {
         f'{batch}x{length}': measure(dict(enumerate(architectures)), batch, length, repeats=_TIMED_REPEATS)
-        for batch in TIMED_BATCHES
+        for batch, length in shapes
     }
     return {
         'threads': machine()['threads'],
@@ -141,19 +147,32 @@ def times_section(times: Mapping[str, Any]) -> List[str]:
 
 
 def check_predictions(
-    cost: LatencyCost, architectures: Mapping[str, Architecture]
+    cost: LatencyCost, architectures: Sequence[Architecture], times: Optional[Mapping[str, Any]] = None
 ) -> Dict[str, Dict[str, float]]:
-    """What the model says of some networks beside what this machine takes for them.
+    """What the model says of the first and the last network of a run beside what this machine takes for them.
+
+    Parameters
+    ----------
+    cost : LatencyCost
+    architectures : sequence of Architecture
+        Of all rounds.
+    times : mapping, optional
+        What `time_rounds` gave of them with this cost; measured here unless given.
 
     Returns
     -------
     dict of name to dict
         ``predicted_ms`` and ``measured_ms`` of each, at the model's batch and length.
     """
-    measured = measure(architectures, cost.batch, cost.length)
+    ends = {'before': architectures[0], 'finished': architectures[-1]}
+    if times is None:
+        measured = measure(ends, cost.batch, cost.length)
+    else:
+        taken = times['milliseconds'][f'{cost.batch}x{cost.length}']
+        measured = {'before': taken[0], 'finished': taken[-1]}
     return {
         name: {'predicted_ms': cost.cost(architecture), 'measured_ms': measured[name]}
-        for name, architecture in architectures.items()
+        for name, architecture in ends.items()
     }
 
 

@@ -10,6 +10,7 @@ from helpers.tiny import network
 from gluon_optbert.architecture.cost import LATENCY_FEATURES, LatencyCost, cost_model, latency_features
 from gluon_optbert.cutting.baselines import random_scores
 from gluon_optbert.cutting.selection import select_units
+from gluon_optbert.pruning import latency
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency, random_architecture
 from gluon_optbert.pruning.recipe import PruneRecipe
@@ -117,3 +118,25 @@ def test_finished_run_compares_predicted_with_measured_latency(tmp_path, shards_
     )
     assert all(value['measured_ms'] > 0 for value in latency.values())
     assert f'{latency["finished"]["measured_ms"]:.2f} ms' in (tmp_path / 'run' / 'pruning.md').read_text()
+
+
+@pytest.mark.parametrize('batch, shapes', [(8, ['1x16', '8x16']), (2, ['1x16', '8x16', '2x16'])])
+def test_the_shape_of_the_model_is_timed_once_with_the_rounds(monkeypatch, batch, shapes):
+    taken = []
+
+    def measured(architectures, batch, length, *, repeats=15):
+        taken.append(f'{batch}x{length}')
+        return {key: 100.0 * batch + key for key in architectures}
+
+    monkeypatch.setattr(latency, 'measure', measured)
+    generator = np.random.RandomState(1)
+    rounds = [latency.random_architecture(generator, 64, 16) for _ in range(3)]
+    cost = LatencyCost(TRUE, batch, 16)
+    times = latency.time_rounds(rounds, 16, cost)
+    checked = latency.check_predictions(cost, rounds, times)
+    assert taken == list(times['milliseconds']) == shapes
+    assert [checked[name]['measured_ms'] for name in ('before', 'finished')] == [
+        100.0 * batch,
+        100.0 * batch + 2,
+    ]
+    assert checked['finished']['predicted_ms'] == cost.cost(rounds[2])
