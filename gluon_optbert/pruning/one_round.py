@@ -105,7 +105,7 @@ def _rank(job: Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
         alphas, scores = _made_ranking(job, current, number)
         if job.workers.first:
             write_ranking(directory, alphas, scores, h_gate=job.recipe.h_gate)
-        job.workers.barrier(f'ranked.{number}')
+    job.workers.barrier(f'ranked.{number}')  # also for a worker that finds the file of the first one
     return read_ranking(directory)
 
 

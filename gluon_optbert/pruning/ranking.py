@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import Tuple
 
 import numpy as np
 
@@ -46,16 +46,14 @@ def write_ranking(directory: Path, alphas: Alphas, scores: Alphas, *, h_gate: st
     write_file(directory / SCORES, packed.getvalue())
 
 
-def read_ranking(directory: Path) -> Optional[Tuple[Alphas, Alphas]]:
-    """What `write_ranking` left in the directory of a round, alphas and scores; None if it did not.
+def read_ranking(directory: Path) -> Tuple[Alphas, Alphas]:
+    """What `write_ranking` left in the directory of a round: alphas and scores.
 
     Raises
     ------
     ValueError, FileNotFoundError
         If the files cannot be read.
     """
-    if not (directory / SCORES).exists():
-        return None
     return read_alphas(directory / ALPHAS)[0], read_alphas(directory / SCORES)[0]
 
 

@@ -1,5 +1,6 @@
 """A run that takes the ranking of another: the same network as if it had ranked the units itself."""
 
+import dataclasses
 import json
 import shutil
 
@@ -12,6 +13,8 @@ from helpers.tiny import contents
 from gluon_optbert.deployment.verification import VerifyRecipe, verify
 from gluon_optbert.finetuning.glue import finetune_glue
 from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.pruning import ranking
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.task_pruning.prune_task import prune_task
 from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
@@ -113,3 +116,8 @@ def test_the_ranking_of_another_network_is_refused(place):
     with pytest.raises(ValueError, match='pruned another network than'):
         prune_task(recipe_for(place, 'refused', model=str(place / 'other'), ranking=str(place / 'run')))
     assert not (place / 'refused').exists()
+
+
+def test_what_may_differ_are_settings_that_exist():
+    fields = {field.name for kind in (PruneRecipe, TaskPruneRecipe) for field in dataclasses.fields(kind)}
+    assert set(ranking._AFTER) <= fields
