@@ -296,4 +296,4 @@ def test_the_check_needs_neither_mxnet_nor_onnx():
         'import sys, gluon_optbert.deployment.onnx_check\n'
         "assert not {'mxnet', 'gluonnlp', 'onnx', 'numpy'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, '-c', code], check=True, cwd=str(ROOT))
+    assert subprocess.run([sys.executable, '-c', code], cwd=str(ROOT)).returncode == 0
