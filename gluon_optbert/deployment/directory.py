@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 
 from ..architecture.parameters import ParameterSpec
-from ..network.precision import need_bfloat16
+from ..network.precision import prepare_bfloat16
 from ..runs.arrays import BFLOAT16, check_arrays, write_arrays
 from ..text.vocabulary import write_vocabulary
 from .description import NETWORK_FILES, PARAMETERS, SYMBOL, Deployment, read_description
@@ -113,7 +113,7 @@ def load_network(directory: Path, deployment: Deployment) -> mx.gluon.SymbolBloc
     """
     _check_network(directory, deployment)
     if deployment.precision == 'bfloat16':
-        need_bfloat16()
+        prepare_bfloat16()
     block = import_symbol(directory, deployment.inputs)
     block.hybridize(static_alloc=True, static_shape=True)
     return block

@@ -14,7 +14,7 @@ import mxnet as mx
 from ..architecture.parameters import PARTS
 from ..cutting.shrink import without_gates
 from ..network.model import OptBERTModel, build
-from ..network.precision import need_bfloat16
+from ..network.precision import prepare_bfloat16
 from ..network.running import random_feed, run
 from ..network.saved_model import SavedModel
 from ..runs.arrays import BFLOAT16
@@ -132,7 +132,7 @@ def export(
     kind = kind_of(saved, head)
     untrained = untrained_parts(saved, kind)
     if precision == 'bfloat16':
-        need_bfloat16()
+        prepare_bfloat16()
     with locked(output), new_directory(output) as staged:
         deployment, arrays = _prepared(saved, kind, precision, calibration, method)
         write_deployment(staged, deployment, arrays)

@@ -6,6 +6,7 @@ alpha and the optimizer's state stay float32."""
 
 from __future__ import annotations
 
+import os
 from typing import Union
 
 import mxnet as mx
@@ -16,6 +17,7 @@ from ..runs.processors import cpu_flags
 
 Tensor = Union[mx.nd.NDArray, mx.sym.Symbol]
 TRAINING_PRECISIONS = ('float32', 'bfloat16', 'float16')
+KEPT_SHAPES = 'MXNET_MKLDNN_CACHE_NUM'  # MXNet reads it at its first product
 _CASTS = {'bfloat16': BFLOAT16, 'float16': 'float16'}
 
 
@@ -60,14 +62,24 @@ class Product(nn.Dense):
         return product(F, x, weight, bias, units=self._units, precision=self._precision)
 
 
-def need_bfloat16() -> None:
-    """Raise ValueError if this processor is known to lack AVX-512; oneDNN has no bfloat16 without it."""
+def prepare_bfloat16() -> None:
+    """What has to be true before the first product in bfloat16.
+
+    MXNet keeps the code and the memory of a product for every shape that it has seen. In bfloat16 that is
+    much, and slow to obtain; so the number of shapes is bounded, unless the environment says otherwise.
+
+    Raises
+    ------
+    ValueError
+        If this processor is known to lack AVX-512; oneDNN has no bfloat16 without it.
+    """
     flags = cpu_flags()
     if flags and 'avx512bw' not in flags:
         raise ValueError(
             'bfloat16: this processor lacks AVX-512 (avx512bw), which MXNet needs for it; take another '
             'precision'
         )
+    os.environ.setdefault(KEPT_SHAPES, '64')
 
 
 def check_precision(precision: str, ctx: mx.Context) -> None:
@@ -80,4 +92,4 @@ def check_precision(precision: str, ctx: mx.Context) -> None:
     if precision == 'bfloat16':
         if ctx.device_type == 'gpu':
             raise ValueError('precision bfloat16: MXNet multiplies it on a CPU only; take float16 or float32')
-        need_bfloat16()
+        prepare_bfloat16()

@@ -1,5 +1,7 @@
 """Reduced precision in training: how near losses and gradients are to float32's, and where it is refused."""
 
+import os
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from mxnet import autograd
 
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import build, named_parameters
-from gluon_optbert.network.precision import check_precision, need_bfloat16
+from gluon_optbert.network.precision import KEPT_SHAPES, check_precision, prepare_bfloat16
 from gluon_optbert.runs.processors import bfloat16_is_native
 
 NARROW = 2.0**-8  # half a unit in the last of bfloat16's eight bits is 2^-9; a product rounds either operand
@@ -76,11 +78,23 @@ def test_a_processor_without_avx512_is_told_so(monkeypatch):
     for module in ('network.precision', 'runs.processors'):
         monkeypatch.setattr(f'gluon_optbert.{module}.cpu_flags', lambda: 'flags : fpu sse2 avx2\n')
     with pytest.raises(ValueError, match='AVX-512'):
-        need_bfloat16()
+        prepare_bfloat16()
     with pytest.raises(ValueError, match='AVX-512'):
         check_precision('bfloat16', mx.cpu())
     check_precision('float32', mx.cpu())
     assert not bfloat16_is_native()
+
+
+@pytest.mark.parametrize('own, kept', [(None, '64'), ('-1', '-1')])
+def test_bfloat16_bounds_the_shapes_that_mxnet_keeps_unless_told_otherwise(monkeypatch, own, kept):
+    monkeypatch.setattr('gluon_optbert.network.precision.cpu_flags', lambda: 'flags : avx512bw\n')
+    monkeypatch.setenv(KEPT_SHAPES, str(own))
+    if own is None:
+        monkeypatch.delenv(KEPT_SHAPES)
+    check_precision('float32', mx.cpu())
+    assert os.environ.get(KEPT_SHAPES) == own
+    check_precision('bfloat16', mx.cpu())
+    assert os.environ[KEPT_SHAPES] == kept
 
 
 def test_precisions_are_refused_where_mxnet_does_not_multiply_in_them():
