@@ -5,6 +5,8 @@ repetitions: the plot has their mean and standard deviation. The times come from
 
     python tools/plot_tasks.py runs/sst2-* --networks > networks.txt
     python tools/benchmark_latency.py $(cat networks.txt) --output times.json
+
+With --together, directories that this tool wrote become one picture, with a plot for each task.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from typing import List, Optional, Tuple
 
 from gluon_optbert.reporting.figures import labels_of
 from gluon_optbert.reporting.pruned import read_run
-from gluon_optbert.reporting.speed import networks_to_time, read_times
-from gluon_optbert.reporting.speed_pictures import summary, write
+from gluon_optbert.reporting.speed import PRECISIONS, networks_to_time, read_times
+from gluon_optbert.reporting.speed_pictures import read_panel, summary, write, write_together
 from gluon_optbert.reporting.task_runs import check_comparable, groups_of, points_of, read_recipe, starts_of
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.recipe import option
@@ -28,7 +30,7 @@ from gluon_optbert.runs.staging import new_directory, refuse_existing
 class TaskPlotRecipe:
     """What is plotted, and where to."""
 
-    runs: Tuple[Path, ...] = option('directories of runs of run_prune.py for one task')
+    runs: Tuple[Path, ...] = option('directories of runs of run_prune.py for one task', ())
     times: Tuple[Path, ...] = option(
         'JSON files of benchmark_latency.py. Each has to have the network before pruning', ()
     )
@@ -37,9 +39,18 @@ class TaskPlotRecipe:
     networks: bool = option(
         'only prints the networks to time, a line for each: what benchmark_latency.py takes', False
     )
+    together: Tuple[Path, ...] = option(
+        'instead of runs: directories that this tool wrote, one for each task, to draw beside each other', ()
+    )
+    shape: str = option('with --together, the sequences and the length whose times are drawn', '8x128')
+    precision: str = option('with --together, the precision that is drawn', 'float32', choices=PRECISIONS)
 
     def problems(self) -> List[str]:
         """What is missing."""
+        if self.together:
+            used = [name for name in ('runs', 'times', 'networks') if getattr(self, name)]
+            missing = [] if self.output else ['output is missing']
+            return missing + [f'{name} has no place beside --together' for name in used]
         problems = [] if self.runs else ['give a run of run_prune.py']
         if not self.networks:
             problems += [f'{name} is missing' for name in ('times', 'output') if not getattr(self, name)]
@@ -56,6 +67,13 @@ def main(argv=None):
         example='python tools/plot_tasks.py runs/sst2-* --times times.json --output plots/sst2',
         positional='runs',
     )
+    if recipe.together:
+        refuse_existing(recipe.output)
+        tasks = [read_panel(path, recipe.shape, recipe.precision) for path in recipe.together]
+        with new_directory(recipe.output) as staged:
+            written = write_together(tasks, staged)
+        print(f'wrote {recipe.output}: {", ".join(path.name for path in written)}')
+        return
     runs = [read_run(path, label) for path, label in zip(recipe.runs, labels_of(recipe.runs))]
     check_comparable(runs)
     recipes = [read_recipe(run.path) for run in runs]

@@ -38,11 +38,30 @@ def draw_panels(panels: Sequence[Panel], quantity: str) -> Figure:
     for panel in panels:
         axes = grid[rows.index(panel.precision), columns.index((panel.batch, panel.length))]
         axes.set_axis_on()
-        _draw_panel(axes, panel, limits=_limits(panels))
+        _draw_panel(axes, panel, limits=_limits(panels), labels=_labels(panels))
         axes.set_title(panel.title)
     for precision, row in zip(rows, grid):
         row[0].set_ylabel(_of_score(quantity, precision))
-    _legend(figure, grid[0, 0])
+    _legend(figure)
+    return figure
+
+
+def draw_tasks(tasks: Sequence[Tuple[str, Panel]]) -> Figure:
+    """A panel for each task, with what was scored above it: two in a row, one axis of speed, and every method
+    in one colour.
+    """
+    panels = [panel for _, panel in tasks]
+    columns = min(2, len(tasks))
+    rows = -(-len(tasks) // columns)
+    figure = Figure(figsize=(5.2 * columns, 3.6 * rows + 0.8))
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[len(tasks) :]:
+        axes.set_axis_off()
+    for axes, (quantity, panel) in zip(grid, tasks):
+        _draw_panel(axes, panel, limits=_limits(panels), labels=_labels(panels))
+        axes.set_title(f'{plain(quantity)}, {panel.title}')
+        axes.set_ylabel('percent' if panel.precision == 'float32' else 'percent, of the network in float32')
+    _legend(figure)
     return figure
 
 
@@ -50,9 +69,9 @@ def draw_panel(panel: Panel, quantity: str) -> Figure:
     """One panel for a page, which has its title beside it."""
     figure = Figure(figsize=(NARROW, 4.6))
     axes = figure.add_subplot()
-    _draw_panel(axes, panel, limits=_limits([panel]))
+    _draw_panel(axes, panel, limits=_limits([panel]), labels=_labels([panel]))
     axes.set_ylabel(_of_score(quantity, panel.precision))
-    _legend(figure, axes)
+    _legend(figure)
     return figure
 
 
@@ -70,19 +89,26 @@ def _limits(panels: Sequence[Panel]) -> Tuple[float, float]:
     return max(least - edge, least / 2), most + edge
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc='outside lower center', ncol=2 if figure.get_figwidth() > NARROW else 1)
+def _labels(panels: Sequence[Panel]) -> List[str]:
+    """The methods of all panels; the place of one is that of its colour."""
+    return list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
 
 
-def _draw_panel(axes: Axes, panel: Panel, *, limits: Tuple[float, float]) -> None:
+def _legend(figure: Figure) -> None:
+    """What the marks of all panels mean, once."""
+    marks = {n: h for axes in figure.axes for h, n in zip(*axes.get_legend_handles_labels())}
+    columns = 2 if figure.get_figwidth() > NARROW else 1
+    figure.legend(marks.values(), marks.keys(), loc='outside lower center', ncol=columns)
+
+
+def _draw_panel(axes: Axes, panel: Panel, *, limits: Tuple[float, float], labels: Sequence[str]) -> None:
     """Score against speed-up, a line for each method, from the network that went in on."""
     score = panel.start
     axes.axhline(score.mean, color=_START, linestyle='--', linewidth=1, zorder=1)
     if score.std:
         axes.axhspan(score.mean - score.std, score.mean + score.std, color=_START, alpha=0.08, linewidth=0)
-    for place, line in enumerate(panel.lines):
-        _draw_line(axes, panel, line, place)
+    for line in panel.lines:
+        _draw_line(axes, panel, line, labels.index(line.label))
     axes.plot(
         1, score.mean, marker='*', markersize=13, color=_START, linestyle='none', label='not pruned', zorder=6
     )
@@ -168,6 +194,37 @@ def write(data: Mapping[str, Any], directory: Path) -> List[Path]:
     with matplotlib.rc_context(STYLE):
         pictures = save(draw_panels(panels, data['quantity']), directory, PICTURE)
     return [directory / POINTS, directory / TABLE, *pictures]
+
+
+def read_panel(path: Path, shape: str, precision: str) -> Tuple[str, Panel]:
+    """What was scored, and the panel of a shape such as ``8x128``, of a directory of `write`.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If it is no such directory, or has no such panel.
+    """
+    if not (path / POINTS).is_file():
+        raise FileNotFoundError(f'{path / POINTS}: not there; give a directory that plot_tasks.py wrote')
+    data = read_json(path / POINTS)
+    try:
+        quantity = str(data['quantity'])
+        panels = {
+            (f'{panel.batch}x{panel.length}', panel.precision): panel
+            for panel in map(Panel.from_dict, data['panels'])
+        }
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f'{path / POINTS}: not the points of a plot ({error!s:.200})') from error
+    if (shape, precision) not in panels:
+        known = ', '.join(' in '.join(key) for key in panels)
+        raise ValueError(f'{path / POINTS}: has no times of {shape} in {precision}; it has {known}')
+    return quantity, panels[shape, precision]
+
+
+def write_together(tasks: Sequence[Tuple[str, Panel]], directory: Path) -> List[Path]:
+    """The picture of all tasks."""
+    with matplotlib.rc_context(STYLE):
+        return save(draw_tasks(tasks), directory, PICTURE)
 
 
 def of_speed(path: Path) -> List[Section]:

@@ -54,6 +54,28 @@ def test_networks_are_printed_a_line_each(run):
     assert done.stdout.splitlines() == [*files, *(f'{file}:int8' for file in files)], done.stderr
 
 
+def test_tasks_are_drawn_together(run, tmp_path):
+    times = times_of(run, tmp_path / 'times.json')
+    for name in ('one', 'other'):
+        assert call(TOOL, run, '--times', times, '--output', tmp_path / name).returncode == 0
+    plots = f'{tmp_path / "one"},{tmp_path / "other"}'
+    done = call(TOOL, '--together', plots, '--output', tmp_path / 'both')
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f'wrote {tmp_path / "both"}: speed.png, speed.svg\n'
+    picture = (tmp_path / 'both' / 'speed.svg').read_text(encoding='utf-8')
+    assert picture.count('<!-- SST-2 accuracy, 8 × 128 tokens, float32 -->') == 2
+    for words, says in (
+        (['--shape', '1x128'], 'has no times of 1x128 in float32; it has 8x128 in float32'),
+        (['--networks'], 'networks has no place beside --together'),
+        ([run], 'runs has no place beside --together'),
+    ):
+        done = call(TOOL, *words, '--together', plots, '--output', tmp_path / 'x')
+        assert done.returncode == 2 and says in done.stderr, done.stderr
+    done = call(TOOL, '--together', run, '--output', tmp_path / 'x')
+    assert done.returncode == 2 and 'points.json: not there' in done.stderr, done.stderr
+    assert not (tmp_path / 'x').exists()
+
+
 def test_bad_input_is_one_line(run, tmp_path):
     times = times_of(run, tmp_path / 'times.json')
     for words, says in (

@@ -12,7 +12,7 @@ from gluon_optbert.pruning import methods
 from gluon_optbert.reporting.page import Chapter, page
 from gluon_optbert.reporting.pruned import read_run
 from gluon_optbert.reporting.speed import Panel, Spread, networks_to_time, panels_of, read_times
-from gluon_optbert.reporting.speed_pictures import draw_panels, of_speed, summary, write
+from gluon_optbert.reporting.speed_pictures import draw_panels, draw_tasks, of_speed, summary, write
 from gluon_optbert.reporting.speed_words import RULE, best_rungs, sentence, sentences
 from gluon_optbert.reporting.task_runs import (
     METHODS,
@@ -364,3 +364,31 @@ def test_page_of_a_plot_has_sentences_table_and_pictures(paths, tmp_path):
     (tmp_path / 'plot' / 'points.json').write_text('{"format": "gluon_optbert speed of a task"}')
     with pytest.raises(ValueError, match='not the points of a plot'):
         of_speed(tmp_path / 'plot')
+
+
+def test_a_method_has_one_colour_in_the_plots_of_all_tasks(paths, tmp_path):
+    times = read_times([write_times(tmp_path / 'times.json')])
+
+    def panel_of(*paths):
+        starts, groups, _ = read(*paths)
+        return panels_of(starts, groups, times, 'mxnet')[0]
+
+    both, fisher = panel_of(*paths), panel_of(paths[-1])
+    figure = draw_tasks([('SST-2 accuracy', both), ('MRPC accuracy', fisher)])
+    first, second = figure.axes
+    name = fisher.lines[0].label
+    colours = [
+        container.lines[0].get_color()
+        for axes in (first, second)
+        for container in axes.containers
+        if container.get_label() == name
+    ]
+    assert len(colours) == 2 and len(set(colours)) == 1
+    assert len({container.lines[0].get_color() for container in first.containers}) == 2
+    assert first.get_xlim() == second.get_xlim()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.texts].count(name) == 1
+    assert [axes.get_title(loc='left') or axes.get_title() for axes in (first, second)] == [
+        'SST-2 accuracy, 1 × 128 tokens, float32',
+        'MRPC accuracy, 1 × 128 tokens, float32',
+    ]
