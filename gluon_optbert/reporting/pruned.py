@@ -88,7 +88,8 @@ class Run:
 def score_name(task: str, metric: str) -> str:
     """A score for people; the held-out set is named unless it is the development set."""
     part, _, name = metric.partition('/')
-    return f'{task} {name.replace("_", " ")}'.strip() + ('' if part == 'dev' else f' ({part})')
+    words = 'F1' if name == 'f1' else name.replace('_', ' ')
+    return f'{task} {words}'.strip() + ('' if part == 'dev' else f' ({part})')
 
 
 def value_of(measured: Optional[Mapping[str, Any]]) -> Optional[float]:

@@ -11,7 +11,7 @@ from gluon_optbert.reporting.curves import draw_curves, segments_of
 from gluon_optbert.reporting.drawing import draw_losses, plot
 from gluon_optbert.reporting.measured import Measured, networks_of_runs, with_result
 from gluon_optbert.reporting.page import Chapter, page
-from gluon_optbert.reporting.pruned import read_run, score_table
+from gluon_optbert.reporting.pruned import read_run, score_name, score_table
 from gluon_optbert.reporting.run_sections import of_rounds, side_by_side
 from gluon_optbert.reporting.sections import chapter
 from gluon_optbert.reporting.verdict import sentence, verdict
@@ -85,6 +85,18 @@ def test_scores_against_size_are_those_of_the_rounds(tmp_path):
 )
 def test_task_is_that_of_the_head_or_of_the_recipe(tmp_path, recipe, task, name):
     assert ladder(tmp_path / 'run', trained_for=task, **recipe).quantity == name
+
+
+@pytest.mark.parametrize(
+    'task, metric, name',
+    [
+        ('SQuAD v1.1', 'dev/f1', 'SQuAD v1.1 F1'),
+        ('SQuAD v1.1', 'dev/exact_match', 'SQuAD v1.1 exact match'),
+        ('MNLI', 'dev_matched/accuracy', 'MNLI accuracy (dev_matched)'),
+    ],
+)
+def test_score_is_named_for_people(task, metric, name):
+    assert score_name(task, metric) == name
 
 
 def test_runs_of_one_task_stand_side_by_side_and_apart_from_others(tmp_path):
