@@ -19,7 +19,7 @@ from typing import List, Optional, Tuple
 from gluon_optbert.reporting.figures import labels_of
 from gluon_optbert.reporting.pruned import read_run
 from gluon_optbert.reporting.speed import PRECISIONS, networks_to_time, read_times
-from gluon_optbert.reporting.speed_pictures import read_panel, summary, write, write_together
+from gluon_optbert.reporting.speed_pictures import read_tasks, summary, write, write_together
 from gluon_optbert.reporting.task_runs import check_comparable, groups_of, points_of, read_recipe, starts_of
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.recipe import option
@@ -69,7 +69,7 @@ def main(argv=None):
     )
     if recipe.together:
         refuse_existing(recipe.output)
-        tasks = [read_panel(path, recipe.shape, recipe.precision) for path in recipe.together]
+        tasks = read_tasks(recipe.together, recipe.shape, recipe.precision)
         with new_directory(recipe.output) as staged:
             written = write_together(tasks, staged)
         print(f'wrote {recipe.output}: {", ".join(path.name for path in written)}')

@@ -196,29 +196,38 @@ def write(data: Mapping[str, Any], directory: Path) -> List[Path]:
     return [directory / POINTS, directory / TABLE, *pictures]
 
 
-def read_panel(path: Path, shape: str, precision: str) -> Tuple[str, Panel]:
-    """What was scored, and the panel of a shape such as ``8x128``, of a directory of `write`.
+def _parsed(path: Path, data: Mapping[str, Any]) -> Tuple[str, List[Panel]]:
+    """What was scored, and all panels, of the points of `write`; ValueError if something is missing."""
+    try:
+        return str(data['quantity']), [Panel.from_dict(panel) for panel in data['panels']]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f'{path / POINTS}: not the points of a plot ({error!s:.200})') from error
+
+
+def read_tasks(paths: Sequence[Path], shape: str, precision: str) -> List[Tuple[str, Panel]]:
+    """What was scored, and the panel of a shape such as ``8x128``, of each directory of `write`.
 
     Raises
     ------
     ValueError, FileNotFoundError
-        If it is no such directory, or has no such panel.
+        If one is no such directory, has no such panel, or has the times of another engine.
     """
-    if not (path / POINTS).is_file():
-        raise FileNotFoundError(f'{path / POINTS}: not there; give a directory that plot_tasks.py wrote')
-    data = read_json(path / POINTS)
-    try:
-        quantity = str(data['quantity'])
-        panels = {
-            (f'{panel.batch}x{panel.length}', panel.precision): panel
-            for panel in map(Panel.from_dict, data['panels'])
-        }
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f'{path / POINTS}: not the points of a plot ({error!s:.200})') from error
-    if (shape, precision) not in panels:
-        known = ', '.join(' in '.join(key) for key in panels)
-        raise ValueError(f'{path / POINTS}: has no times of {shape} in {precision}; it has {known}')
-    return quantity, panels[shape, precision]
+    tasks, engines = [], {}
+    for path in paths:
+        if not (path / POINTS).is_file():
+            raise FileNotFoundError(f'{path / POINTS}: not there; give a directory that plot_tasks.py wrote')
+        data = read_json(path / POINTS)
+        quantity, all_panels = _parsed(path, data)
+        panels = {(f'{panel.batch}x{panel.length}', panel.precision): panel for panel in all_panels}
+        if (shape, precision) not in panels:
+            known = ', '.join(' in '.join(key) for key in panels)
+            raise ValueError(f'{path / POINTS}: has no times of {shape} in {precision}; it has {known}')
+        engines.setdefault(data.get('engine'), path)
+        tasks.append((quantity, panels[shape, precision]))
+    if len(engines) > 1:
+        found = ', '.join(f'{engine} in {path}' for engine, path in engines.items())
+        raise ValueError(f'times of several engines cannot stand beside each other: {found}')
+    return tasks
 
 
 def write_together(tasks: Sequence[Tuple[str, Panel]], directory: Path) -> List[Path]:
@@ -232,9 +241,8 @@ def of_speed(path: Path) -> List[Section]:
     data = read_json(path / POINTS)
     if not isinstance(data, dict) or data.get('format') != FORMAT:  # somebody else's
         return [(POINTS, values(data))]
+    quantity, panels = _parsed(path, data)
     try:
-        quantity = str(data['quantity'])
-        panels = [Panel.from_dict(panel) for panel in data['panels']]
         charts = [chart(draw_panel(panel, quantity), f'{quantity}: {panel.title}') for panel in panels]
         said = tag('ul', *(tag('li', sentence) for sentence in data['sentences']))
         rows = table(data['table']['head'], data['table']['rows'])

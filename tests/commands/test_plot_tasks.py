@@ -71,6 +71,10 @@ def test_tasks_are_drawn_together(run, tmp_path):
     ):
         done = call(TOOL, *words, '--together', plots, '--output', tmp_path / 'x')
         assert done.returncode == 2 and says in done.stderr, done.stderr
+    points = tmp_path / 'other' / 'points.json'
+    points.write_text(json.dumps({**json.loads(points.read_text()), 'engine': 'onnxruntime'}))
+    done = call(TOOL, '--together', plots, '--output', tmp_path / 'x')
+    assert done.returncode == 2 and 'times of several engines' in done.stderr, done.stderr
     done = call(TOOL, '--together', run, '--output', tmp_path / 'x')
     assert done.returncode == 2 and 'points.json: not there' in done.stderr, done.stderr
     assert not (tmp_path / 'x').exists()
