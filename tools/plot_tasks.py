@@ -42,8 +42,12 @@ class TaskPlotRecipe:
     together: Tuple[Path, ...] = option(
         'instead of runs: directories that this tool wrote, one for each task, to draw beside each other', ()
     )
-    shape: str = option('with --together, the sequences and the length whose times are drawn', '8x128')
-    precision: str = option('with --together, the precision that is drawn', 'float32', choices=PRECISIONS)
+    shape: Optional[str] = option(
+        'only with --together: the sequences and the length whose times are drawn; without it 8x128', None
+    )
+    precision: Optional[str] = option(
+        'only with --together: the precision that is drawn; without it float32', None, choices=PRECISIONS
+    )
 
     def problems(self) -> List[str]:
         """What is missing."""
@@ -52,6 +56,7 @@ class TaskPlotRecipe:
             missing = [] if self.output else ['output is missing']
             return missing + [f'{name} has no place beside --together' for name in used]
         problems = [] if self.runs else ['give a run of run_prune.py']
+        problems += [f'{name} is for --together' for name in ('shape', 'precision') if getattr(self, name)]
         if not self.networks:
             problems += [f'{name} is missing' for name in ('times', 'output') if not getattr(self, name)]
         return problems
@@ -69,7 +74,7 @@ def main(argv=None):
     )
     if recipe.together:
         refuse_existing(recipe.output)
-        tasks = read_tasks(recipe.together, recipe.shape, recipe.precision)
+        tasks = read_tasks(recipe.together, recipe.shape or '8x128', recipe.precision or 'float32')
         with new_directory(recipe.output) as staged:
             written = write_together(tasks, staged)
         print(f'wrote {recipe.output}: {", ".join(path.name for path in written)}')

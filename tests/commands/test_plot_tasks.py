@@ -85,6 +85,7 @@ def test_bad_input_is_one_line(run, tmp_path):
     for words, says in (
         ([], 'give a run of run_prune.py'),
         ([run], 'times is missing'),
+        ([run, '--networks', '--precision', 'bfloat16'], 'precision is for --together'),
         ([run, '--times', times, '--output', run], 'exists'),
         ([tmp_path, '--networks'], 'rounds.json: not there'),
         ([run, '--times', tmp_path / 'none.json', '--output', tmp_path / 'x'], 'none.json'),

@@ -19,6 +19,7 @@ from gluon_optbert.tasks.squad import Question
 from gluon_optbert.tasks.task import find_task, names
 
 GLUE = Path(__file__).parents[3] / 'shared' / 'data' / 'glue'
+GLUE_FILES = sorted(GLUE.glob('*/*.tsv'))
 SST2, MRPC = find_task('SST-2').head, find_task('MRPC').head
 
 
@@ -125,9 +126,7 @@ def test_sentence_that_is_the_name_of_a_column_is_a_sentence(tmp_path):
 
 
 @pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
-@pytest.mark.parametrize(
-    'path', sorted(GLUE.glob('*/*.tsv')), ids=lambda path: '-'.join(getattr(path, 'parts', ('absent',))[-2:])
-)
+@pytest.mark.parametrize('path', GLUE_FILES, ids=['-'.join(path.parts[-2:]) for path in GLUE_FILES])
 def test_every_file_of_glue_is_read(path):
     head = find_task(path.parent.name).head
     rows = len(path.read_text(encoding='utf-8').rstrip('\n').split('\n')) - 1

@@ -17,6 +17,7 @@ from gluon_optbert.tasks.examples import (
 from gluon_optbert.tasks.task import find_task
 
 GLUE = Path(__file__).parents[3] / 'shared' / 'data' / 'glue'
+DEV_SETS = sorted(GLUE.glob('*/dev*.tsv'))
 needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
 
 
@@ -136,9 +137,7 @@ def test_file_of_other_columns_is_refused_by_name(tmp_path, text, said):
 
 
 @needs_glue
-@pytest.mark.parametrize(
-    'path', sorted(GLUE.glob('*/dev*.tsv')), ids=lambda path: getattr(path, 'parts', ('absent',) * 2)[-2]
-)
+@pytest.mark.parametrize('path', DEV_SETS, ids=['-'.join(path.parts[-2:]) for path in DEV_SETS])
 def test_real_development_sets_need_no_task_to_be_read(path):
     by_name = read_examples(find_task(path.parent.name), path)
     by_columns = read_examples(task_of_file(path), path)
