@@ -222,10 +222,12 @@ def cost_model(objective: str, *, length: int = 128, latency_model: Optional[Pat
 
 
 def beta(architecture: Architecture, cost: CostModel) -> Dict[str, float]:
-    """The weights of equation (2): the prices over the price of the dearest head.
+    """The weights of equation (2): the prices over the price of the dearest head, or of the dearest unit if
+    heads cost nothing.
 
     Published for BERT-base and parameters (optBERT, section 5): a 1.0, h 0.73, k and v 0.093, f 0.0078.
     """
     prices = cost.prices(architecture)
-    head = max((price for key, price in prices.items() if key.startswith('a')), default=max(prices.values()))
+    heads = [price for key, price in prices.items() if key.startswith('a')]
+    head = max(heads, default=0.0) or max(prices.values())
     return {key: price / head for key, price in prices.items()}

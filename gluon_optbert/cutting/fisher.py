@@ -14,7 +14,7 @@ import numpy as np
 
 def fisher_scores(gradients: Mapping[str, np.ndarray], prices: Mapping[str, float]) -> Dict[str, np.ndarray]:
     """The diagonal of the Fisher information over the price of a unit: what the loss rises by for what is
-    saved, as a share of the largest of all.
+    saved, as a share of the largest of all. Units whose price is zero save nothing, and have the largest.
 
     Parameters
     ----------
@@ -29,9 +29,13 @@ def fisher_scores(gradients: Mapping[str, np.ndarray], prices: Mapping[str, floa
     scores = {
         key: np.square(values, dtype=np.float64).mean(axis=0) / prices[key]
         for key, values in gradients.items()
+        if prices[key] > 0
     }
     largest = max((values.max() for values in scores.values() if len(values)), default=0.0)
-    return {key: values / (largest or 1.0) for key, values in scores.items()}
+    return {
+        key: scores[key] / (largest or 1.0) if key in scores else np.ones(values.shape[1])
+        for key, values in gradients.items()
+    }
 
 
 def rearranged(gradients: np.ndarray, kept: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import TIED, Alphas, Parameters, check_alphas, check_parameters, gate_name
 from ..runs.arrays import read_arrays, write_arrays
 from ..runs.manifest import check_manifest, write_manifest
+from ..runs.programs import named
 from ..runs.progress import Progress
 from ..runs.recipe import load_yaml
 from ..runs.staging import new_directory
@@ -58,6 +59,12 @@ class SavedModel:
     progress: Progress = Progress()
     alphas: Optional[Alphas] = None
     head: Head = PRETRAINING
+
+
+def check_folded(model: SavedModel, name: object) -> None:
+    """Refuse a network that still has gates; ValueError with its name."""
+    if model.alphas:
+        raise ValueError(f'{name} still has its gates; fold them with {named("optbert-export")} first')
 
 
 def write_model(

@@ -67,7 +67,8 @@ class GateTraining(Objective):
         self._penalty.after_step(self.model.gates, learning_rate)
 
     def metrics(self) -> Dict[str, float]:
-        return {'penalty': self._penalty.value(self.model.gates.values())}
+        trained = self.model.gates.trained().items()
+        return {'penalty': self._penalty.value({key: gate.data().asnumpy() for key, gate in trained})}
 
     def finished(self) -> bool:
         return self._watch is not None and self._watch.step(self._scores)
@@ -81,6 +82,9 @@ class GateTraining(Objective):
     def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
         if self._watch is not None:
             self._watch.recall(step, arrays)
+
+    def over(self) -> bool:
+        return self._watch is not None and self._watch.settled
 
 
 @dataclasses.dataclass(frozen=True)

@@ -140,6 +140,11 @@ def below_heads(model: OptBERTModel) -> Dict[str, gluon.Parameter]:
     return {name: one for name, one in named_parameters(model).items() if table[name].part not in PARTS}
 
 
+def untrimmed(saved: SavedModel) -> SavedModel:
+    """A network whose own vocabulary counts as whole, though an earlier run may have trimmed it."""
+    return dataclasses.replace(saved, progress=saved.progress.updated(whole_vocabulary=None))
+
+
 def trimmed_start(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
     """A network with some of its tokens that remembers how many it had; ValueError as `trim`."""
     small = trim(saved, vocabulary)

@@ -38,7 +38,7 @@ def head_importance(start: SavedModel, goal: Goal, phase: Phase) -> Alphas:
     dict of width key to np.ndarray, shape (width,)
         Of the heads of layer i under ``ai``, with a 2-norm of one; ones for every other width.
     """
-    model = goal.build(start, precision='float32', **goal.labelled_settings)
+    model = goal.build(start, precision='float32', dropout=0.0, **goal.labelled_settings)
     projections = value_projections(start.architecture)
     parameters = named_parameters(model)
     values = {name: parameters[name] for names in projections for name in names}

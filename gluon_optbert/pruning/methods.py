@@ -32,9 +32,6 @@ class Settings(Protocol):
     def seed(self) -> int: ...
 
     @property
-    def dropout(self) -> float: ...
-
-    @property
     def prune(self) -> str: ...
 
     @property
@@ -162,12 +159,15 @@ class Method:
         that.
     only : str
         The value of the recipe's ``prune`` that the method goes with; empty if it takes any.
+    of_target : bool
+        Whether the scores hold for the target of the round alone, so that no other can take them.
     """
 
     scores: Optional[Callable[[Cut], Alphas]]
     select: Callable[[Cut, Alphas], Selection] = _ranked
     ranks_units: bool = True
     only: str = ''
+    of_target: bool = False
 
     @property
     def trains_gates(self) -> bool:
@@ -177,7 +177,7 @@ class Method:
 
 METHODS: Dict[str, Method] = {
     'alpha': Method(None),
-    'fisher': Method(fisher),
+    'fisher': Method(fisher, of_target=True),
     'random': Method(_random),
     'magnitude': Method(_magnitude),
     'uniform': Method(_magnitude, _uniform, ranks_units=False),

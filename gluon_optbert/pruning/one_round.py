@@ -31,6 +31,7 @@ from .rotate import rotated
 from .watch import Watch
 
 LOG = logging.getLogger(__name__)
+STAGES = (ROTATED, 'shrunk', 'reconstructed', 'model')  # the model directories of a round
 
 
 def _train_gates(job: Job, current: SavedModel, number: int) -> Tuple[Alphas, Alphas]:
@@ -151,7 +152,7 @@ def _rotated(job: Job, current: SavedModel, number: int) -> SavedModel:
     if not directory.is_dir():
         turned = rotated(current, job.text(TOKENS_PER_INPUT * current.architecture.h, number), job.workers)
         if job.workers.first:
-            job.write(directory, turned, Progress(round=number))
+            job.write(directory, turned, Progress(round=number, untrained=current.progress.untrained))
         job.workers.barrier(f'rotated.{number}')
     return read_model(directory)
 
@@ -166,7 +167,7 @@ def _reconstructed(job: Job, current: SavedModel, shrunk: SavedModel, number: in
         text = job.text(tokens_wanted(shrunk), number)
         repaired = reconstruct(current, shrunk, chosen, text, workers=job.workers)
         if job.workers.first:
-            job.write(directory, repaired, Progress(round=number))
+            job.write(directory, repaired, Progress(round=number, untrained=shrunk.progress.untrained))
         job.workers.barrier(f'reconstructed.{number}')
     return read_model(directory)
 
@@ -186,7 +187,8 @@ def _cut(job: Job, current: SavedModel, number: int) -> None:
         )
         write_file(directory / 'selection.json', (json.dumps(story, indent=1) + '\n').encode())
         shrunk = SavedModel(architecture, parameters, current.vocabulary, head=current.head)
-        job.write(directory / 'shrunk', shrunk, Progress(round=number, before=before))
+        progress = Progress(round=number, before=before, untrained=current.progress.untrained)
+        job.write(directory / 'shrunk', shrunk, progress)
     job.workers.barrier(f'cut.{number}')
 
 

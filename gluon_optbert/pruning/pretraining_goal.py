@@ -14,13 +14,21 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import HeldOut
 from ..text.batches import Batch, evaluation_batches, stream
 from ..text.shards import Shards
-from ..training.distillation import OF_STATES, Distillation, Match, StateMatching, Teacher, check_teacher
+from ..training.distillation import (
+    OF_STATES,
+    Distillation,
+    Match,
+    StateMatching,
+    Teacher,
+    check_pairs,
+    check_teacher,
+)
 from ..training.distributed import Workers
 from ..training.mlm_nsp import Pretraining, evaluate
 from ..training.objective import Phase
-from ..training.recipe import open_shards
+from ..training.recipe import check_positions, open_shards
 from .embeddings import INSTANCES, embed
-from .goal import Goal, below_heads, fitting_teacher, trimmed_start
+from .goal import Goal, below_heads, fitting_teacher, trimmed_start, untrimmed
 from .recipe import PruneRecipe, read_start
 
 
@@ -32,10 +40,14 @@ class PretrainingGoal(Goal):
     def __init__(self, recipe: PruneRecipe, start: SavedModel, workers: Workers):
         super().__init__(recipe, start, workers)
         self._shards = open_shards(recipe.shards, start.vocabulary)
+        check_positions(self._shards, start.architecture, 'the network')
         self._heads = start.progress.untrained is None
+        if recipe.embedding_weight:
+            check_pairs(recipe.batch_size, recipe.accumulate, workers.size)
         self._teaching = start if recipe.teacher == 'parent' else None
         if recipe.teacher not in (None, 'parent'):
             self._teaching = fitting_teacher(read_model(Path(recipe.teacher)), start)
+            check_positions(self._shards, self._teaching.architecture, 'the teacher')
             weights = recipe.teaching()
             check_teacher(
                 self._teaching,
@@ -47,7 +59,7 @@ class PretrainingGoal(Goal):
 
     @staticmethod
     def read(recipe: PruneRecipe) -> Tuple[SavedModel, Dict[str, bytes]]:
-        start = read_start(recipe.model, heads=recipe.need_heads)
+        start = untrimmed(read_start(recipe.model, heads=recipe.need_heads))
         if recipe.trim:
             start = trimmed_start(start, Shards.open(recipe.shards, split='train').vocabulary())
         return start, {}

@@ -16,7 +16,7 @@ from ..runs.recipe import differing, read_yaml
 from ..runs.run_directory import RECIPE
 from ..runs.staging import write_file
 from .methods import METHODS
-from .recipe import PruningRecipe
+from .recipe import WEIGHTS, PruneRecipe, PruningRecipe
 
 ALPHAS, SCORES, ROTATED = 'alphas.npz', 'scores.npz', 'rotated'  # of a round
 # Fields of a recipe in which a run may differ from the one whose ranking it takes: nothing that ranks units
@@ -25,6 +25,10 @@ _AFTER = ('resume', 'output', 'ranking', 'model', 'method', 'target', 'targets',
 _AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 'keep_embeddings', 'steps')
 _AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
 _AFTER += ('split_half', 'evaluate_every', 'evaluation_limit', 'log_every', 'checkpoint_every', 'keep')
+# In pre-training, recovery alone learns from the teacher of the recipe.
+_AFTER_PRETRAINING = ('teacher', *WEIGHTS, 'temperature')
+# What a method reads that scores units for one target.
+_OF_TARGET = {'target', 'targets', 'rounds', 'multiple_of', 'drop_blocks'}
 
 
 def write_ranking(directory: Path, alphas: Alphas, scores: Alphas, *, h_gate: str) -> None:
@@ -78,7 +82,10 @@ def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
     other = str(read_yaml(settings).get('method'))
     if other not in METHODS or METHODS[other].scores is not METHODS[recipe.method].scores:
         raise ValueError(f'{source} ranked units by the method {other}, which does not suit {recipe.method}')
-    changed = differing(recipe, settings, but=_AFTER)
+    free = _AFTER + (_AFTER_PRETRAINING if isinstance(recipe, PruneRecipe) else ())
+    if METHODS[recipe.method].of_target:
+        free = tuple(name for name in free if name not in _OF_TARGET)
+    changed = differing(recipe, settings, but=free)
     if changed:
         raise ValueError(
             f'{source} ranked units with other settings of {", ".join(changed)}; use the same, or leave '

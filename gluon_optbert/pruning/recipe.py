@@ -11,7 +11,7 @@ from ..architecture.cost import OBJECTIVES, CostModel, cost_model, shares_of_rou
 from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import H_GATES, LETTERS, PARTS
 from ..cutting.baselines import DROPS
-from ..network.saved_model import SavedModel, read_model
+from ..network.saved_model import SavedModel, check_folded, read_model
 from ..runs.programs import named
 from ..runs.recipe import option
 from ..training.distillation import Weights
@@ -333,8 +333,7 @@ def read_start(directory: Path, *, heads: bool = True) -> SavedModel:
             f'with {named("optbert-pretrain")} --train heads or its recipe imported_heads. Or learn from its '
             'states alone: --gate-teacher --teacher parent --label-weight 0 --teacher-score-weight 0'
         )
-    if start.alphas:
-        raise ValueError(f'{directory} still has its gates; fold them with {named("optbert-export")} first')
+    check_folded(start, directory)
     return start
 
 

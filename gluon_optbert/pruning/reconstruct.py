@@ -9,8 +9,8 @@ Layer by layer from the input on, the cut network's own inputs meet the uncut ne
 4. After the last layer, the transform of the MLM head and its LayerNorm follow, if there is one.
 
 The pooler, the NSP head and the head of a task stay as the cut left them: a sequence has one [CLS], and they
-would need more. Where layers are dropped, the last product before the gap learns what the uncut network
-computes just before the next layer that stayed.
+would need more. Where layers are dropped, the last product before the gap, or the LayerNorm of the embedding,
+learns what the uncut network computes just before the next layer that stayed.
 
 Tokens go from layer to layer in files, so memory does not grow with them."""
 
@@ -160,10 +160,11 @@ class _Repair:
             self._tokens.write(name, i, _normalized(norm, self._tokens.read(sums, i)) * gamma + beta)
 
     def embeddings(self) -> None:
-        """Leave the streams of both networks as they enter the first layer."""
+        """Leave the streams of both networks as they enter the first layer that stayed."""
         encoder, tokens = self.cut.encoder, self._tokens
         for i in range(len(tokens)):
-            tokens.write('whole', i, flat(tokens.embedded(i, self.whole)))
+            stream = self._through(range(self._layers[0]), tokens.embedded(i, self.whole), i)
+            tokens.write('whole', i, flat(stream))
             with reading({'norm': encoder.layer_norm}) as read:
                 stream = tokens.embedded(i, self.cut)
             tokens.write('cut', i, flat(stream))
@@ -198,6 +199,14 @@ class _Repair:
         for i in range(len(self._tokens)):
             self._tokens.write('whole', i, self._tokens.read('next', i))
 
+    def _through(self, layers: range, stream: mx.nd.NDArray, i: int) -> mx.nd.NDArray:
+        """What some layers of the uncut network make of the stream of batch i."""
+        masks = self._tokens.masks(i, self.whole)
+        for number in layers:
+            heads = self._architecture.layers[number].a
+            stream = self.whole.encoder.transformer_cells[number](stream, masks.get(heads))[0]
+        return stream
+
     def _run_whole(self, first: int, last: int) -> None:
         """Keep what the uncut layers from `first` to `last` compute: ``attended`` and ``next``, and of the
         units that stayed, the sums before the LayerNorms that give them.
@@ -206,11 +215,8 @@ class _Repair:
         end = cells[last].layer_norm if cells[last].ffn is None else cells[last].ffn.layer_norm
         blocks = {'attended': cells[first].layer_norm, 'next': end}
         for i in range(len(self._tokens)):
-            stream, masks = self._tokens.stream('whole', i, self.whole), self._tokens.masks(i, self.whole)
             with reading(blocks) as read:
-                for number in range(first, last + 1):
-                    heads = self._architecture.layers[number].a
-                    stream = cells[number](stream, masks.get(heads))[0]
+                self._through(range(first, last + 1), self._tokens.stream('whole', i, self.whole), i)
             for name in blocks:
                 self._tokens.write(name, i, flat(read[f'{name}.output']))
                 self._tokens.write(f'{name}-sum', i, flat(read[f'{name}.input'])[:, self._stream])

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..network.saved_model import read_model
+from ..runs.programs import named
 from ..runs.recipe import checked, option
 from ..runs.run_directory import RunDirectory, State
 from ..training.distributed import Workers
 from ..training.optimization import TrainingDiverged
 from .algorithm import prune
-from .recipe import PruneRecipe
+from .one_round import STAGES
+from .recipe import PruneRecipe, read_start
 from .report import Round
 from .rungs import rung
 from .search_report import SEARCHED, completed, write_report
@@ -66,6 +68,10 @@ class SearchRecipe(PruneRecipe):
         problems = super().problems()
         if not self.trains_gates:
             problems.append(f'only methods with trained gates have something to search, found {self.method}')
+        if self.alpha_steps == 'auto':
+            problems.append('alpha_steps is searched; give a number, or leave it out, instead of auto')
+        if self.ranking is not None:
+            problems.append('ranking leaves nothing to search, because no gates are trained')
         if self.trials < 1:
             problems.append(f'trials must be at least 1, found {self.trials}')
         if self.rung is not None and not 1 <= self.rung <= len(self.shares()):
@@ -218,6 +224,7 @@ class Search:
         measured = row and row.recovered
         if row is None or measured is None:
             self.study.tell(self._trial, state=TrialState.FAIL)
+            self._remove_models(self.recipe.trial(self._trial.number, {}).output)
         else:
             for name, value in (
                 ('mlm_accuracy', measured.mlm_accuracy),
@@ -237,9 +244,13 @@ class Search:
                 trial.number != self.study.best_trial.number
                 and directory.parent == self.recipe.output.resolve()
             ):
-                for name in ('model', 'shrunk'):
-                    for place in directory.glob(f'round-*/{name}'):
-                        shutil.rmtree(place, ignore_errors=True)
+                self._remove_models(directory)
+
+    @staticmethod
+    def _remove_models(directory: Path) -> None:
+        for name in STAGES:
+            for place in directory.glob(f'round-*/{name}'):
+                shutil.rmtree(place, ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,7 +314,13 @@ def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Option
     recipe, workers = checked(recipe), workers or Workers()
     directory = RunDirectory(recipe, may_change=('resume', 'trials'))
     if directory.state is State.NEW:
-        recipe.round_steps(read_model(recipe.model))
+        start = read_start(recipe.model, heads=False)
+        if start.progress.untrained:
+            raise ValueError(
+                f'a search compares held-out MLM losses, and the heads of {recipe.model} are not trained; '
+                f'train them first, with {named("optbert-pretrain")} --train heads'
+            )
+        recipe.round_steps(start)
     directory.lay_out(workers)
     trials = Search(recipe, workers)
     fixed = {} if recipe.rung is None else _rung(recipe, recipe.rung, workers)

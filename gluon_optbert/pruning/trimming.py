@@ -13,7 +13,7 @@ import numpy as np
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..cutting.trimming import cut_tokens
-from ..network.saved_model import SavedModel, read_model, write_model
+from ..network.saved_model import SavedModel, check_folded, read_model, write_model
 from ..runs.display import counting
 from ..runs.lock import locked
 from ..runs.manifest import sha256
@@ -86,7 +86,7 @@ def trim(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
         If it still has gates, a token is none of the network's, or the smaller vocabulary would be taken for
         one of another casing.
     """
-    _refuse_gates(saved, 'the network')
+    check_folded(saved, 'the network')
     absent = [token for token in vocabulary.idx_to_token if token not in saved.vocabulary]
     if absent:
         raise ValueError(
@@ -102,11 +102,6 @@ def trim(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
     kept = np.array([saved.vocabulary.token_to_idx[token] for token in vocabulary.idx_to_token])
     parameters, architecture = cut_tokens(saved.parameters, saved.architecture, kept, saved.head)
     return dataclasses.replace(saved, architecture=architecture, parameters=parameters, vocabulary=vocabulary)
-
-
-def _refuse_gates(saved: SavedModel, name: object) -> None:
-    if saved.alphas:
-        raise ValueError(f'{name} still has its gates; fold them with {named("optbert-export")} first')
 
 
 def trim_to_text(saved: SavedModel, text: Sequence[Path], *, count: int = 1) -> Trimmed:
@@ -145,7 +140,7 @@ def trim_vocabulary(recipe: TrimRecipe) -> Trimmed:
     with locked(recipe.output):
         refuse_existing(recipe.output)
         saved = read_model(recipe.model)
-        _refuse_gates(saved, recipe.model)
+        check_folded(saved, recipe.model)
         trimmed = trim_to_text(saved, recipe.text, count=recipe.count)
         beside = {name: recipe.model / name for name in _TAKEN_ALONG}
         extra = {name: path.read_bytes() for name, path in beside.items() if path.is_file()}

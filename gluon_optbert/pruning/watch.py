@@ -57,6 +57,11 @@ class Watch:
         The scores of the units → the selection at the round's target.
     settling : Settling, optional
         When training stops; without it, after the steps that it was told.
+
+    Attributes
+    ----------
+    settled : bool
+        Whether that is why it stopped.
     """
 
     def __init__(self, select: Callable[[Alphas], Selection], settling: Optional[Settling] = None):
@@ -64,7 +69,7 @@ class Watch:
         self._step = 0
         self._kept: List[Tuple[int, Mapping[str, np.ndarray]]] = []  # of the last checks
         self._overlaps: List[Tuple[int, float]] = []
-        self._stopped = 'steps'
+        self.settled = False
         self._alphas: Alphas = {}
 
     def step(self, scores: Callable[[], Alphas]) -> bool:
@@ -82,7 +87,7 @@ class Watch:
         if whole:
             self._overlaps.append((self._step, overlap))
         if whole and self._step >= settling.earliest and overlap >= settling.overlap:
-            self._stopped = 'settled'
+            self.settled = True
             return True
         return False
 
@@ -90,6 +95,7 @@ class Watch:
         """What a checkpoint has to keep."""
         arrays = {f'kept.{step}.{key}': kept[key] for step, kept in self._kept for key in kept}
         arrays['overlaps'] = np.array(self._overlaps, dtype=np.float64).reshape(-1, 2)
+        arrays['settled'] = np.array([float(self.settled)])
         return arrays
 
     def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
@@ -103,6 +109,7 @@ class Watch:
                 kept.setdefault(int(number), {})[key] = values.astype(np.int64)
         self._kept = sorted(kept.items())
         self._overlaps = [(int(number), float(share)) for number, share in arrays.get('overlaps', ())]
+        self.settled = bool(np.any(arrays.get('settled', False)))
 
     def finish(self, alphas: Alphas) -> None:
         """Take the trained gates, zeros included."""
@@ -139,7 +146,7 @@ class Watch:
         letters, alphas = [letter for letter in LETTERS if letter in prune], self._alphas
         values: Dict[str, Any] = {
             'steps': self._step,
-            'stopped': self._stopped,
+            'stopped': 'settled' if self.settled else 'steps',
             'overlaps': [list(pair) for pair in self._overlaps],
         }
         names = ('units', 'closed', 'open', 'alpha_at_cut', 'split_half', 'split_half_error')

@@ -224,7 +224,8 @@ class Progress:
     best_mlm_loss : float
         The smallest of all evaluations, and the step of it.
     state_difference, best_state_difference : float
-        Of the states from a teacher's, where nothing else is learnt: the last evaluation, and the smallest.
+        Of states, and perhaps embeddings, from a teacher's, where no labels or scores are learnt: the last
+        evaluation, and the smallest.
     task_scores : TaskScores
         Of a network that was pruned for a task: the last evaluation.
     best_score : float

@@ -24,6 +24,7 @@ from ..training.distillation import (
     Teacher,
     TeacherStates,
     Weights,
+    check_pairs,
     similarity_difference,
 )
 from ..training.distributed import Workers
@@ -190,6 +191,8 @@ class SentenceMatching(Scored):
         phase: Phase,
     ):
         super().__init__(model, workers)
+        if weights.embeddings > 0:
+            check_pairs(phase.batch_size, phase.accumulate, workers.size)
         self._train, self._measure, self._teacher = train, measure, teacher
         self.weights = (weights.states, weights.embeddings)
         self._states = _states_of(self, teacher, match, phase)
@@ -202,7 +205,8 @@ class SentenceMatching(Scored):
         wanted, _ = self._teacher.outputs(batch, rows)
         states = self.model(*(feed[name] for name in TOKEN_INPUTS))[0]
         difference = self._states.difference(states, wanted, feed['weights'])
-        return difference, similarity_difference(states[-1], wanted[-1], feed['valid_length'])
+        fields = (feed[name] for name in ('valid_length', 'weights'))
+        return difference, similarity_difference(states[-1], wanted[-1], *fields)
 
     def totals(self, batch: TaskBatch) -> Tuple[float, ...]:
         return batch.token_total, batch.instance_total

@@ -16,7 +16,7 @@ from ..architecture.heads import PRETRAINING
 from ..network.inputs import INPUTS, TOKEN_INPUTS
 from ..network.model import OptBERTModel, build
 from ..network.running import PRETRAINING_FIELDS, feed_of
-from ..network.saved_model import SavedModel
+from ..network.saved_model import SavedModel, check_folded
 from ..network.settings import NetworkSettings
 from ..runs.progress import Progress
 from ..text.batches import Batch, evaluation_batches
@@ -189,11 +189,13 @@ class Match:
         return cls(np.asarray(units), tuple(nearest))
 
 
-def similarity_difference(student: mx.nd.NDArray, teacher: mx.nd.NDArray, valid: mx.nd.NDArray):
+def similarity_difference(
+    student: mx.nd.NDArray, teacher: mx.nd.NDArray, valid: mx.nd.NDArray, weights: mx.nd.NDArray
+) -> mx.nd.NDArray:
     """How far two networks differ in which sentences they take for similar, summed over the sentences.
 
-    The embedding of a sentence is the mean of its tokens' states. Of every sentence it is the mean, over all
-    sentences, of the squared difference between the student's cosine and the teacher's.
+    The embedding of a sentence is the mean of its tokens' states. Of every sentence it is the mean, over the
+    other sentences, of the squared difference between the student's cosine and the teacher's.
 
     Parameters
     ----------
@@ -201,6 +203,8 @@ def similarity_difference(student: mx.nd.NDArray, teacher: mx.nd.NDArray, valid:
         The states of the last layer, zero at the padding; h may differ.
     valid : NDArray, shape (batch,)
         Tokens before the padding.
+    weights : NDArray, shape (batch,)
+        1, or 0 for an instance that fills a batch up.
 
     Returns
     -------
@@ -212,8 +216,32 @@ def similarity_difference(student: mx.nd.NDArray, teacher: mx.nd.NDArray, valid:
         directions = mx.nd.L2Normalization(means, mode='instance')
         return mx.nd.dot(directions, directions, transpose_b=True)
 
-    gap = cosines(student) - cosines(teacher)
-    return mx.nd.sum(mx.nd.square(gap)) / gap.shape[1]
+    gap = mx.nd.square(cosines(student) - cosines(teacher))  # zero between a sentence and itself
+    pairs = mx.nd.broadcast_mul(weights.expand_dims(0), weights.expand_dims(1))
+    return mx.nd.sum(gap * pairs) / mx.nd.maximum(mx.nd.sum(weights) - 1, 1)
+
+
+def check_pairs(batch_size: int, accumulate: int, workers: int) -> None:
+    """Refuse passes of one sentence, which has no other to be compared with.
+
+    Parameters
+    ----------
+    batch_size : int
+        Over all workers.
+    accumulate : int
+        Passes of a worker for its share.
+    workers : int
+
+    Raises
+    ------
+    ValueError
+    """
+    if batch_size // (accumulate * workers) < 2:
+        raise ValueError(
+            'similarities are compared between the sentences of one pass of one worker, and '
+            f'{workers} workers with --accumulate {accumulate} and --batch-size {batch_size} have one '
+            'sentence in a pass; take a larger batch, or --embedding-weight 0'
+        )
 
 
 class TeacherStates:
@@ -237,23 +265,19 @@ class TeacherStates:
         sums = np.zeros((len(states), 2))
         for i, state in enumerate(states):
             values = state.take(self._units, axis=-1).asnumpy().astype(np.float64)
+            values = values[batch.instance_weights > 0]
             sums[i] = values.sum(), (values**2).sum()  # padding is zero in both
         totals = np.array(workers.sum(sums.reshape(-1), name='variances')).reshape(-1, 2)
         means = totals / (batch.token_total * len(match.units))
         self._variances = [float(square - mean**2) for mean, square in means]
 
     def difference(
-        self,
-        student: List[mx.nd.NDArray],
-        teacher: List[mx.nd.NDArray],
-        weights: Optional[mx.nd.NDArray] = None,
+        self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray], weights: mx.nd.NDArray
     ) -> mx.nd.NDArray:
         """The squared difference over the variance, summed over tokens and layers; shape (1,).
 
-        With `weights`, shape (batch,), each instance counts so many times.
+        Each instance counts as often as `weights`, shape (batch,), says.
         """
-        if weights is None:
-            weights = mx.nd.ones(teacher[0].shape[:1], ctx=self._ctx)
         difference = mx.nd.zeros((1,), ctx=self._ctx)
         for layer, state, variance in zip(self._match.layers, teacher, self._variances):
             squares = self._squares(student[layer], state, self._units, weights)
@@ -300,17 +324,22 @@ class Taught(Pretraining):
             self._states = TeacherStates(teacher, match, next(batches), workers)
             batches.close()
 
-    def _difference(self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray]) -> mx.nd.NDArray:
+    def _difference(
+        self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray], weights: mx.nd.NDArray
+    ) -> mx.nd.NDArray:
         """The states' part, summed over the tokens; zero if states are not compared."""
         if self._states is None:
             return mx.nd.zeros((1,), ctx=self.workers.context())
-        return self._states.difference(student, teacher)
+        return self._states.difference(student, teacher, weights)
 
     def _similarity(
         self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray], feed: Mapping[str, mx.nd.NDArray]
     ) -> Tuple[mx.nd.NDArray, ...]:
         """The embeddings' part, if it has a weight."""
-        return (similarity_difference(student[-1], teacher[-1], feed['valid_length']),) * self._embeds
+        if not self._embeds:
+            return ()
+        fields = (feed[name] for name in ('valid_length', 'instance_weights'))
+        return (similarity_difference(student[-1], teacher[-1], *fields),)
 
 
 class Distillation(Taught):
@@ -337,7 +366,7 @@ class Distillation(Taught):
         labels = (feed[name] for name in PRETRAINING_FIELDS[len(INPUTS) :])
         mlm, nsp = self._loss(outputs[-2], outputs[-1], *labels)
         divergence = self._divergence(outputs[-1], scores, feed['masked_weights'])
-        parts = mlm, nsp, divergence, self._difference(outputs[0], states)
+        parts = mlm, nsp, divergence, self._difference(outputs[0], states, feed['instance_weights'])
         return parts + self._similarity(outputs[0], states, feed)
 
     def totals(self, batch: Batch) -> Tuple[float, ...]:
@@ -348,8 +377,8 @@ class Distillation(Taught):
 class StateMatching(Taught):
     """The states of a teacher alone, as in `Distillation`, and the embeddings if they have a weight.
 
-    Neither network needs the heads of pre-training. Held-out data are measured by the states' part. The
-    parameters are those of `Taught`.
+    Neither network needs the heads of pre-training. Held-out data are measured by the same loss: the parts,
+    each with its weight. The parameters are those of `Taught`.
     """
 
     def __init__(self, *args: Any, weights: Weights, **more: Any):
@@ -363,10 +392,12 @@ class StateMatching(Taught):
         return cls(*args, None, weights=Weights(labels=0.0, scores=0.0), **more)
 
     def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
-        feed = feed_of(batch, TOKEN_INPUTS, rows=rows, ctx=self.workers.context())
+        fields = (*TOKEN_INPUTS, 'instance_weights')
+        feed = feed_of(batch, fields, rows=rows, ctx=self.workers.context())
         states, _ = self._teacher.outputs(batch, rows)
-        student = self.model(*feed.values())[0]
-        return (self._difference(student, states), *self._similarity(student, states, feed))
+        student = self.model(*(feed[name] for name in TOKEN_INPUTS))[0]
+        difference = self._difference(student, states, feed['instance_weights'])
+        return (difference, *self._similarity(student, states, feed))
 
     def totals(self, batch: Batch) -> Tuple[float, ...]:
         return (batch.token_total,) + (batch.instance_total,) * self._embeds
@@ -374,7 +405,8 @@ class StateMatching(Taught):
     def evaluate(self, phase: Phase) -> Optional[Dict[str, float]]:
         if self._heldout is None:
             return None
-        workers, sums = self.workers, np.zeros(2)
+        workers, count = self.workers, len(self.losses)
+        sums = np.zeros(count + 2)  # of the parts, and how many tokens and instances they are of
         for batch in evaluation_batches(
             self._heldout,
             batch_size=phase.batch_size,
@@ -383,9 +415,12 @@ class StateMatching(Taught):
             limit=phase.evaluation_limit,
         ):
             with autograd.predict_mode():
-                sums += float(self.loss_sums(batch, slice(None))[0].asscalar()), batch.valid_length.sum()
-        difference, tokens = workers.sum(sums, name='evaluation')
-        return {'state_difference': difference / max(tokens, 1.0)}
+                sums[:count] += [float(part.asscalar()) for part in self.loss_sums(batch, slice(None))]
+            real = batch.instance_weights
+            sums[count:] += (batch.valid_length * real).sum(), real.sum()
+        totals = workers.sum(sums, name='evaluation')
+        means = (total / max(number, 1.0) for total, number in zip(totals, totals[count:]))
+        return {'state_difference': sum(weight * mean for weight, mean in zip(self.weights, means))}
 
     def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
         best, value = progress.best_state_difference, measured['state_difference']
@@ -427,8 +462,7 @@ def check_teacher(
         raise ValueError(
             f'{source}: the teacher and the network that it is to teach differ in their vocabularies'
         )
-    if teacher.alphas:
-        raise ValueError(f'{source}: the teacher still has gates; fold them with export_model.py first')
+    check_folded(teacher, f'the teacher {source}')
     if heads and (teacher.head != PRETRAINING or teacher.progress.untrained):
         raise ValueError(f'{source}: the teacher lacks the heads of pre-training')
     sizes = [(saved.architecture.h, len(saved.architecture.layers)) for saved in (teacher, student)]

@@ -218,6 +218,8 @@ def descend(
     meter = _Meter(len(objective.losses), progress.unlogged or (), workers)
     progress = progress.updated(unlogged=None)
     reporter.rewind(phase, start)
+    if start and objective.over():
+        return progress.updated(step=start)
     collect_gradients(objective.model, optimizer.parameters, phase)
     batches, done = objective.batches(phase, phase.first_batch + start), start
     with contextlib.closing(batches), Stop(workers) as stop, reporter.showing(phase, start):

@@ -132,3 +132,7 @@ class Objective:
 
     def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Go on after a step from what `memory` gave then."""
+
+    def over(self) -> bool:
+        """Whether the phase had ended with the step that was recalled."""
+        return False

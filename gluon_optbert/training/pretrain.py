@@ -14,7 +14,7 @@ from ..architecture.heads import PRETRAINING
 from ..architecture.named import resolve
 from ..architecture.parameters import PARTS, parameter_table
 from ..network.model import OptBERTModel, build, named_parameters, read_parameters
-from ..network.saved_model import SavedModel, read_model, write_model
+from ..network.saved_model import SavedModel, check_folded, read_model, write_model
 from ..runs.lock import running
 from ..runs.progress import Progress
 from ..runs.provenance import ORIGIN, note_origin
@@ -23,7 +23,7 @@ from ..runs.run_directory import RunDirectory, work_directory
 from ..text.shards import Shards
 from .distributed import Workers
 from .mlm_nsp import fit
-from .recipe import PretrainRecipe, open_shards
+from .recipe import PretrainRecipe, check_positions, open_shards
 from .reporter import Reporter
 
 
@@ -43,6 +43,7 @@ def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
             f'pre-training; '
             'start from the network that it was fine-tuned from'
         )
+    check_folded(start, recipe.model)
     if recipe.train == 'heads' and not _before(start).untrained:
         raise ValueError(
             f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave out --train heads'
@@ -79,7 +80,7 @@ def _progress(measured: Progress, recipe: PretrainRecipe, start: Optional[SavedM
 
 
 def _architecture(
-    recipe: PretrainRecipe, start: Optional[SavedModel], shards: Shards, *, tokens: int
+    recipe: PretrainRecipe, start: Optional[SavedModel], shards: Mapping[str, Shards], *, tokens: int
 ) -> Architecture:
     """The network that a run trains; ValueError unless it takes the instances of the shards and the tokens of
     their vocabulary.
@@ -89,11 +90,7 @@ def _architecture(
         raise ValueError(
             f"the architecture has {architecture.vocab_size} tokens, the shards' vocabulary {tokens}"
         )
-    if shards.max_seq_length > architecture.max_length:
-        raise ValueError(
-            f'shards have up to {shards.max_seq_length} tokens, the architecture has '
-            f'{architecture.max_length} positions'
-        )
+    check_positions(shards, architecture, 'the architecture')
     return architecture
 
 
@@ -171,7 +168,7 @@ def _pretrain(recipe: PretrainRecipe, workers: Workers) -> Progress:
     start = _start(recipe)
     shards = open_shards(recipe.shards, start.vocabulary if start else None)
     vocabulary = shards['train'].vocabulary()
-    architecture = _architecture(recipe, start, shards['train'], tokens=len(vocabulary))
+    architecture = _architecture(recipe, start, shards, tokens=len(vocabulary))
     directory.lay_out(workers)
     if workers.first:
         note_origin(directory.path, workers=workers.size)

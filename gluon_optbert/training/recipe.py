@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple
 
 from mxnet import gluon
 
+from ..architecture.architecture import Architecture
 from ..architecture.parameters import parameter_table
 from ..network.model import OptBERTModel, named_parameters
 from ..network.precision import TRAINING_PRECISIONS, check_precision
@@ -209,3 +210,24 @@ def open_shards(directory: Path, vocabulary: Optional[Vocabulary] = None) -> Dic
     return {
         split: Shards.open(directory, split=split, vocabulary_hash=expected) for split in ('train', 'heldout')
     }
+
+
+def check_positions(shards: Mapping[str, Shards], architecture: Architecture, name: str) -> None:
+    """Refuse shards with longer instances than a network has positions for.
+
+    Parameters
+    ----------
+    shards : mapping of split to Shards
+    architecture : Architecture
+    name : str
+        Of the network, for the message.
+
+    Raises
+    ------
+    ValueError
+    """
+    longest = max(split.max_seq_length for split in shards.values())
+    if longest > architecture.max_length:
+        raise ValueError(
+            f'shards have up to {longest} tokens, {name} has {architecture.max_length} positions'
+        )

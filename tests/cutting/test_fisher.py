@@ -23,6 +23,11 @@ def test_scores_are_mean_squares_for_their_price():
     assert scores['f0'].tolist() == [1.0, 0.4] and scores['h'].tolist() == [0.8]
 
 
+def test_units_that_cost_nothing_are_worth_keeping():
+    scores = fisher_scores({'f0': np.array([[1.0, 2.0]]), 'k0': np.array([[3.0]])}, {'f0': 2.0, 'k0': 0.0})
+    assert scores['f0'].tolist() == [0.25, 1.0] and scores['k0'].tolist() == [1.0]
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.data())
 def test_exchanges_never_cost_more_and_leave_as_many(seed, width, data):
     gradients = np.random.RandomState(seed).normal(size=(5, width))

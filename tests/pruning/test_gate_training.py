@@ -1,5 +1,8 @@
 """The training of gates by itself: from directories and few arguments, and as in a pruning run."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 from helpers.pruned import alphas_of
@@ -74,6 +77,16 @@ def test_unweighted_penalty_pushes_every_unit_alike(shards, model_directory):
         assert alpha - weighted[key] == pytest.approx(0.01 * prices[key], abs=1e-6)  # float32 near 1
         assert alpha - unweighted[key] == pytest.approx(0.01, abs=1e-6)
     assert len({round(price, 6) for price in prices.values()}) > 2
+
+
+def test_reported_penalty_is_that_of_the_gates_that_are_trained(shards, model_directory, tmp_path):
+    reporter, phase = Reporter(tmp_path / 'metrics.jsonl', Workers()), dataclasses.replace(PHASE, log_every=1)
+    settings = {'learning_rate': 0.0, 'gamma': 1.0, 'prune': 'f', 'reporter': reporter}
+    train_gates(model_directory, shards['train'], phase, **settings)
+    prices = beta(network(), ParameterCost())
+    wanted = sum(width * prices[key] for key, width in network().widths().items() if key[0] == 'f')
+    record = json.loads((tmp_path / 'metrics.jsonl').read_text().splitlines()[0])
+    assert record['penalty'] == pytest.approx(wanted, rel=1e-6)
 
 
 def test_unit_at_zero_scores_zero_and_keeps_its_weights(shards, model_directory):

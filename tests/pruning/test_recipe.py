@@ -131,6 +131,17 @@ def test_shards_of_another_vocabulary_are_refused(shards_directory, tmp_path):
     )
 
 
+@pytest.mark.parametrize('role', ['network', 'teacher'])
+def test_network_with_too_few_positions_for_the_shards_is_refused(
+    shards_directory, model_directory, tmp_path, role
+):
+    write_model(tmp_path / 'short', saved_model(network(max_length=15)))
+    start = {'network': tmp_path / 'short', 'teacher': model_directory}[role]
+    teacher = {'network': None, 'teacher': str(tmp_path / 'short')}[role]
+    said = refusal(recipe_for(shards_directory, start, tmp_path / 'run', teacher=teacher))
+    assert f'shards have up to 16 tokens, the {role} has 15 positions' in said
+
+
 def test_network_with_the_head_of_a_task_is_refused(shards_directory, tmp_path):
     head = Head('classification', ('no', 'yes'), 'SST-2')
     parameters = read_parameters(build(network(), head=head))

@@ -127,6 +127,16 @@ def test_blocks_and_layers_can_be_missing():
         assert after < 0.9 * before
 
 
+def test_first_layers_can_be_missing():
+    whole = saved(network(*((2, 4, 4, 16),) * 4), 7)
+    kept = keep_all(whole.architecture, ParameterCost()).kept
+    selection = Selection(kept, 0, 0, layers=(2, 3))
+    smaller = cut_by(whole, selection)
+    repaired = reconstruct(whole, smaller, selection, batches_of(whole.architecture, 6), workers=WORKERS)
+    before, after = errors(whole, smaller, repaired, selection)
+    assert after < 0.9 * before
+
+
 def test_reconstruction_refuses_a_selection_of_another_network():
     whole = saved(network(), 1)
     with pytest.raises(ValueError, match='selection does not lead'):

@@ -11,6 +11,7 @@ from helpers.tiny import contents, saved_model
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning import search as search_module
+from gluon_optbert.pruning.one_round import STAGES
 from gluon_optbert.pruning.search import SearchRecipe, search
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
@@ -52,6 +53,36 @@ def test_range_of_gate_steps_follows_from_the_steps_of_the_base(tmp_path, steps,
     assert recipe.ranges(60)['alpha_steps'] == (12, 300)
     given = dataclasses.replace(recipe, alpha_steps_range=(3, 4))
     assert given.ranges(60)['alpha_steps'] == (3, 4)
+
+
+@pytest.mark.parametrize(
+    'values, message',
+    [
+        ({'alpha_steps': 'auto'}, 'alpha_steps is searched'),
+        ({'ranking': 'run'}, 'ranking leaves nothing to search'),
+    ],
+)
+def test_settings_that_leave_nothing_to_search_are_refused(tmp_path, values, message):
+    with pytest.raises(RecipeError, match=message):
+        search_of(tmp_path, tmp_path, tmp_path / 'search', **values)
+
+
+def test_a_network_without_heads_is_refused_before_the_first_trial(shards_directory, tmp_path):
+    write_model(tmp_path / 'base', dataclasses.replace(saved_model(), progress=Progress(untrained=('mlm',))))
+    values = {'gate_teacher': True, 'teacher': 'parent', 'label_weight': 0.0, 'teacher_score_weight': 0.0}
+    with pytest.raises(ValueError, match='a search compares held-out MLM losses'):
+        search(search_of(shards_directory, tmp_path / 'base', tmp_path / 'search', **values))
+    assert not (tmp_path / 'search').exists()
+
+
+def test_only_the_best_trial_keeps_model_directories(shards_directory, model_directory, tmp_path):
+    values = dict(trials=2, rounds=1, rotate_heads=True, reconstruct=True)
+    result = search(search_of(shards_directory, model_directory, tmp_path / 'search', **values))
+    kept = {
+        number: {path.name for path in (tmp_path / 'search' / f'trial-{number:04d}' / 'round-1').iterdir()}
+        for number in (0, 1)
+    }
+    assert set(STAGES) <= kept[result.best] and not set(STAGES) & kept[1 - result.best]
 
 
 def search_of(shards, model, output, **more):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.pruned import recipe_for, results
-from helpers.tiny import network, write_saved_model
+from helpers.tiny import contents, network, write_saved_model
 
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
@@ -30,6 +30,13 @@ def test_recovery_reports_what_it_learns_from_the_teacher(taught_run, pruned_run
         assert record['scores'] > 0 and record['states'] > 0
     assert all('states' not in record for record in recoveries(pruned_run[0]))
     assert results(taught_run) != results(pruned_run[0])
+
+
+def test_a_ranking_serves_a_recovery_with_a_teacher(pruned_run, shards_directory, model_directory, tmp_path):
+    more = {'ranking': str(pruned_run[0]), 'teacher': 'parent', 'teacher_state_weight': 2.0}
+    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **more))
+    one, other = (contents(run / 'round-1')['selection.json'] for run in (tmp_path / 'run', pruned_run[0]))
+    assert one == other
 
 
 def test_teacher_without_weight_changes_no_more_than_rounding(

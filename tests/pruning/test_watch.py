@@ -1,10 +1,12 @@
 """When a selection has settled, and how certain a ranking is."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
-from helpers.tiny import network
+from helpers.tiny import contents, network
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.cutting.selection import Selection, select_units
@@ -13,6 +15,7 @@ from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.pruning.report import gates_section, noise
 from gluon_optbert.pruning.watch import Settling, Watch, agreement_of, overlap_of
 from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.training.stopping import Terminated
 
 SETTLING = Settling(window=10, overlap=1.0, earliest=1)
 
@@ -124,11 +127,12 @@ def test_a_rule_that_makes_no_sense_is_refused(values, message):
         fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', **values})
 
 
-def test_a_run_with_auto_stops_when_the_selection_has_settled(shards_directory, model_directory, tmp_path):
+def settling_run(model_directory, shards_directory, output, **more):
+    """The recipe of a run whose gates settle before their last step."""
     values = {
         'model': model_directory,
         'shards': shards_directory,
-        'output': tmp_path / 'run',
+        'output': output,
         'targets': (0.8,),
         'alpha_steps': 'auto',
         'alpha_limit': 90,
@@ -140,7 +144,11 @@ def test_a_run_with_auto_stops_when_the_selection_has_settled(shards_directory, 
         'batch_size': 4,
         'split_half': False,
     }
-    prune(fill(PruneRecipe, values))
+    return fill(PruneRecipe, {**values, **more})
+
+
+def test_a_run_with_auto_stops_when_the_selection_has_settled(shards_directory, model_directory, tmp_path):
+    prune(settling_run(model_directory, shards_directory, tmp_path / 'run'))
     record = json.loads((tmp_path / 'run' / 'round-1' / 'gates.json').read_text())
     assert record['stopped'] == 'settled' and 10 <= record['steps'] < 90
     assert record['overlaps'][-1] == [record['steps'], pytest.approx(record['overlaps'][-1][1])]
@@ -154,6 +162,27 @@ def test_a_run_with_auto_stops_when_the_selection_has_settled(shards_directory, 
     assert record['split_half'] == dict.fromkeys('hakvf')
     assert '## Gates' in (tmp_path / 'run' / 'pruning.md').read_text()
     assert 'the selection had settled after' in (tmp_path / 'run' / 'pruning.md').read_text()
+
+
+def test_a_run_that_is_stopped_when_the_selection_settles_trains_no_gates_afterwards(
+    shards_directory, model_directory, tmp_path, monkeypatch
+):
+    step = Watch.step
+
+    def stops(watch, scores):
+        if step(watch, scores):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return watch.settled
+
+    prune(settling_run(model_directory, shards_directory, tmp_path / 'whole'))
+    monkeypatch.setattr(Watch, 'step', stops)
+    with pytest.raises(Terminated, match='gates: asked to stop at step'):
+        prune(settling_run(model_directory, shards_directory, tmp_path / 'parts'))
+    monkeypatch.undo()
+    prune(settling_run(model_directory, shards_directory, tmp_path / 'parts', resume=True))
+    whole, parts = (contents(tmp_path / name / 'round-1') for name in ('whole', 'parts'))
+    for name in ('gates.json', 'alphas.npz', 'model/model.params'):
+        assert whole[name] == parts[name]
 
 
 def test_halves_that_see_other_batches_are_trained_and_leave_nothing_else(

@@ -57,8 +57,9 @@ def test_an_encoder_without_heads_is_pruned_on_its_states(headless_run):
     assert (
         rounds[1].recovered is None and rounds[1].after_cut is None
     )  # random heads have no losses to report
-    model = read_model(output / 'round-2' / 'model')
-    assert set(model.progress.untrained) == {part for part in PARTS if part != 'pooler'}
+    for stage in ('shrunk', 'model'):
+        untrained = read_model(output / 'round-2' / stage).progress.untrained
+        assert set(untrained) == {part for part in PARTS if part != 'pooler'}
 
 
 def test_the_embeddings_are_reported_after_cut_and_recovery(headless_run):
@@ -79,6 +80,14 @@ def test_recovery_from_states_brings_them_nearer(shards_directory, encoder, tmp_
         if 'state_difference' in record
     ]
     assert differences[-1] < 0.9 * differences[0]
+
+
+def test_embeddings_can_be_learnt_alone(shards_directory, encoder, tmp_path):
+    more = {**STATES_ALONE, 'teacher_state_weight': 0.0, 'embedding_weight': 1.0, 'targets': (0.7,)}
+    more.update(recovery_steps=30, learning_rate=3e-3, dropout=0.0)
+    prune(recipe_for(shards_directory, encoder, tmp_path / 'run', **more))
+    kept = read_model(tmp_path / 'run' / 'round-1' / 'model').progress
+    assert kept.kept_step != 0 and kept.state_difference > 0
 
 
 def test_the_heads_are_left_alone_where_states_alone_are_learnt(shards_directory, model_directory, tmp_path):
@@ -130,6 +139,13 @@ def test_an_encoder_without_heads_is_refused_where_they_are_needed(shards_direct
 def test_contradictions_are_refused(changes, message):
     with pytest.raises(RecipeError, match=message):
         fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', **changes})
+
+
+def test_passes_of_one_sentence_are_refused_before_anything_is_written(shards_directory, encoder, tmp_path):
+    with pytest.raises(ValueError, match='one sentence in a pass'):
+        values = {'embedding_weight': 1.0, **STATES_ALONE, 'accumulate': 8}
+        prune(recipe_for(shards_directory, encoder, tmp_path / 'run', **values))
+    assert not (tmp_path / 'run').exists()
 
 
 def test_embeddings_are_compared_on_the_units_that_stayed():

@@ -118,6 +118,18 @@ def test_the_ranking_of_another_network_is_refused(place):
     assert not (place / 'refused').exists()
 
 
+def test_a_ranking_for_one_target_serves_no_other(place):
+    settings = {'method': 'fisher', 'steps': 0}
+    prune_task(recipe_for(place, 'fisher', target=0.7, **settings))
+    settings['ranking'] = str(place / 'fisher')
+    with pytest.raises(ValueError, match='other settings of multiple_of, target; use the same'):
+        prune_task(recipe_for(place, 'refused', target=0.4, multiple_of=2, **settings))
+    prune_task(recipe_for(place, 'fisher-again', target=0.7, reconstruct=True, **settings))
+    one, other = (contents(place / name / 'round-1')['selection.json'] for name in ('fisher', 'fisher-again'))
+    assert one == other
+
+
 def test_what_may_differ_are_settings_that_exist():
     fields = {field.name for kind in (PruneRecipe, TaskPruneRecipe) for field in dataclasses.fields(kind)}
-    assert set(ranking._AFTER) <= fields
+    assert {*ranking._AFTER, *ranking._OF_TARGET} <= fields
+    assert set(ranking._AFTER_PRETRAINING) <= {field.name for field in dataclasses.fields(PruneRecipe)}

@@ -11,13 +11,18 @@ from scipy.special import log_softmax
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import feed_of
+from gluon_optbert.text.batches import evaluation_batches
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distillation import (
+    OF_STATES,
     Distillation,
     Match,
     ScoreDivergence,
+    StateMatching,
     Teacher,
+    TeacherStates,
     Weights,
+    check_pairs,
     check_teacher,
     similarity_difference,
 )
@@ -133,6 +138,52 @@ def test_similarities_are_compared_over_all_pairs_of_sentences():
         means /= np.linalg.norm(means, axis=1, keepdims=True)
         return means @ means.T
 
-    wanted = ((cosines(student) - cosines(teacher)) ** 2).mean(axis=1).sum()
-    value = similarity_difference(*(mx.nd.array(array) for array in (student, teacher, valid)))
-    assert value.asscalar() == pytest.approx(wanted, rel=1e-4)
+    def value(*arrays):
+        return similarity_difference(*(mx.nd.array(array) for array in arrays)).asscalar()
+
+    gap = (cosines(student) - cosines(teacher)) ** 2
+    assert value(student, teacher, valid, np.ones(3)) == pytest.approx(gap.sum() / 2, rel=1e-4)
+    assert value(student, teacher, valid, [1, 0, 1]) == pytest.approx(2 * gap[0, 2], rel=1e-4)
+    assert value(student, teacher, valid, [0, 1, 0]) == pytest.approx(0, abs=1e-9)
+
+
+def test_passes_of_one_sentence_are_refused():
+    check_pairs(8, 2, 2)
+    with pytest.raises(
+        ValueError, match='2 workers with --accumulate 4 and --batch-size 8 have one sentence'
+    ):
+        check_pairs(8, 4, 2)
+
+
+def test_instances_that_fill_a_batch_up_do_not_count_in_the_variances(shards_directory):
+    heldout, match = Shards.open(shards_directory, split='heldout'), Match.whole(network())
+    teacher = Teacher(saved_model(network(), seed=3), Workers())
+    variances = [
+        TeacherStates(
+            teacher, match, next(evaluation_batches(heldout, batch_size=size, limit=5)), Workers()
+        )._variances
+        for size in (5, 16)
+    ]
+    assert variances[1] == pytest.approx(variances[0], rel=1e-5)
+
+
+def test_states_on_held_out_text_do_not_depend_on_the_batch(shards_directory):
+    teacher, student = saved_model(network(), seed=4), saved_model(network(), seed=5)
+    train, heldout = (Shards.open(shards_directory, split=split) for split in ('train', 'heldout'))
+    objective = StateMatching(
+        build(student.architecture, student.parameters, **OF_STATES),
+        Workers(),
+        train,
+        heldout,
+        teacher=Teacher(teacher, Workers(), heads=False),
+        match=Match.whole(network()),
+        weights=Weights(labels=0.0, scores=0.0),
+        phase=PHASE,
+    )
+    values = [
+        objective.evaluate(dataclasses.replace(PHASE, batch_size=size, evaluation_limit=5))
+        for size in (1, 5, 8, 64)
+    ]
+    assert [value['state_difference'] for value in values[1:]] == pytest.approx(
+        [values[0]['state_difference']] * 3, rel=1e-4
+    )

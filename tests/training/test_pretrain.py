@@ -17,6 +17,7 @@ from helpers.tiny import (
     contents,
     environment,
     network,
+    random_alphas,
     saved_model,
     vocabulary,
     write_saved_model,
@@ -372,6 +373,13 @@ def test_bad_input_is_refused_before_anything_is_written(shards_directory, tmp_p
     with pytest.raises(error, match=named):
         pretrain(recipe_for(shards_directory, tmp_path / 'model', **change))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_network_that_still_has_its_gates_is_refused(shards_directory, tmp_path):
+    write_model(tmp_path / 'gated', saved_model(network(), alphas=random_alphas(network())))
+    with pytest.raises(ValueError, match='gated still has its gates; fold them'):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(tmp_path / 'gated')))
+    assert not (tmp_path / 'model').exists()
 
 
 def test_existing_output_is_refused_and_untouched(shards_directory, tmp_path):
