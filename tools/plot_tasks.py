@@ -58,7 +58,9 @@ class TaskPlotRecipe:
         problems = [] if self.runs else ['give a run of run_prune.py']
         problems += [f'{name} is for --together' for name in ('shape', 'precision') if getattr(self, name)]
         if not self.networks:
-            problems += [f'{name} is missing' for name in ('times', 'output') if not getattr(self, name)]
+            missing = {'times': 'times is missing: files of benchmark_latency.py, see --networks'}
+            missing['output'] = 'output is missing'
+            problems += [says for name, says in missing.items() if not getattr(self, name)]
         return problems
 
 

@@ -131,6 +131,8 @@ def main(argv=None):
         remedy = what_to_export(recipe.deployment)
         if remedy is not None:
             raise ValueError(remedy)
+    if recipe.input is not None and not recipe.input.is_file():
+        raise FileNotFoundError(f'{recipe.input}: no such file')
     predictor = Predictor(
         recipe.deployment,
         engine=recipe.engine,

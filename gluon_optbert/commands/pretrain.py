@@ -22,7 +22,7 @@ def advice(recipe: PretrainRecipe, progress: Progress) -> List[str]:
     measured = progress.held_out
     if measured is None or not recipe.shards.is_dir():  # a finished run may be asked after its shards went
         return [following]
-    guessed = frequency_loss(Shards.open(recipe.shards, split='heldout'))
+    guessed = frequency_loss(*(Shards.open(recipe.shards, split=split) for split in ('train', 'heldout')))
     lines = [
         f'held-out MLM loss {measured.mlm_loss:.2f} nats, {measured.mlm_accuracy:.1%} of the tokens right; '
         f'guessing by the frequency of tokens: {guessed:.2f} nats'
@@ -33,12 +33,12 @@ def advice(recipe: PretrainRecipe, progress: Progress) -> List[str]:
             'steps before pruning are worth their time'
         )
         return [*lines, following]
-    further = f'--steps {max(LEAST, FURTHER * recipe.steps)} --output {shlex.quote(f"{recipe.output}-2")}'
-    return [
-        *lines,
-        'the network predicts no better than guessing: it is too early to prune it',
-        f'next: the same command with {further}',
-    ]
+    steps, output = str(max(LEAST, FURTHER * recipe.steps)), f'{recipe.output}-2'
+    lines.append('the network predicts no better than guessing: it is too early to prune it')
+    if recipe.train == 'heads':
+        words = ['--model', recipe.output, '--shards', recipe.shards, '--steps', steps, '--output', output]
+        return [*lines, f'next, to train all weights: {line("optbert-pretrain", *words)}']
+    return [*lines, f'next: the same command with --steps {steps} --output {shlex.quote(output)}']
 
 
 @command

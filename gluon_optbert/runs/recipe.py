@@ -309,7 +309,8 @@ def find_recipe(name: Union[str, Path]) -> Path:
     if stem not in known:
         shown = name if str(name).isprintable() else repr(str(name))
         raise FileNotFoundError(
-            f'{shown}: no such recipe file, and no recipe of the package, which has {", ".join(known)}'
+            f'{shown}: no such recipe file, and no recipe of the package, which has {", ".join(known)}; '
+            'several values of a flag have commas between them'
         )
     return known[stem]
 

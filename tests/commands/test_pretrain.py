@@ -16,16 +16,25 @@ def measured(mlm_loss):
     return Progress(mlm_loss=mlm_loss, mlm_accuracy=0.1, nsp_loss=0.7, nsp_accuracy=0.5, instances=16)
 
 
-def test_frequency_loss_is_the_entropy_of_the_masked_tokens(shards):
-    fields = shards['heldout'].read(0)
-    tokens = fields['masked_lm_ids'][fields['masked_lm_weights'] > 0]
-    shares = np.unique(tokens, return_counts=True)[1] / len(tokens)
-    assert frequency_loss(shards['heldout']) == pytest.approx(-(shares * np.log(shares)).sum())
+def guessing(shards):
+    return frequency_loss(shards['train'], shards['heldout'])
+
+
+def test_guesses_know_the_frequencies_of_the_training_text_alone(shards):
+    def masked(split):
+        parts = [shards[split].read(number) for number in range(len(shards[split].files))]
+        return np.concatenate([part['masked_lm_ids'][part['masked_lm_weights'] > 0] for part in parts])
+
+    tokens = shards['train'].vocabulary_size
+    counts = np.bincount(masked('train').astype(int), minlength=tokens) + 0.1
+    losses = -np.log(counts / counts.sum())
+    assert guessing(shards) == pytest.approx(losses[masked('heldout').astype(int)].mean())
+    assert guessing(shards) > frequency_loss(shards['heldout'], shards['heldout'])
 
 
 def test_network_that_has_learnt_something_is_pruned_next(shards_directory, shards, tmp_path):
     recipe = recipe_for(shards_directory, tmp_path / 'model')
-    said = advice(recipe, measured(frequency_loss(shards['heldout']) - 0.01))
+    said = advice(recipe, measured(guessing(shards) - 0.01))
     assert said[0].startswith('held-out MLM loss ') and '10.0% of the tokens right' in said[0]
     assert f'mlm_loss still falls at the end of {recipe.output}/metrics.jsonl' in said[1]
     assert (
@@ -36,9 +45,16 @@ def test_network_that_has_learnt_something_is_pruned_next(shards_directory, shar
 def test_network_that_guesses_is_trained_further(shards_directory, shards, tmp_path):
     for steps, more in ((6, 100), (2000, 20000)):
         recipe = recipe_for(shards_directory, tmp_path / 'my model', steps=steps)
-        said = advice(recipe, measured(frequency_loss(shards['heldout']) + 0.01))
+        said = advice(recipe, measured(guessing(shards) + 0.01))
         assert said[-1] == f"next: the same command with --steps {more} --output '{tmp_path}/my model-2'"
     assert not any('run_prune' in text for text in said)
+
+
+def test_where_heads_alone_predict_nothing_all_weights_are_trained_next(shards_directory, shards, tmp_path):
+    recipe = recipe_for(shards_directory, tmp_path / 'model', model=str(tmp_path), train='heads')
+    said = advice(recipe, measured(guessing(shards) + 0.01))
+    assert said[-1].startswith('next, to train all weights: python pretrain/run_pretraining.py --model ')
+    assert f'--model {tmp_path}/model --shards' in said[-1] and '--train' not in said[-1]
 
 
 @pytest.mark.parametrize('shards_are_there, progress', [(True, Progress(step=6)), (False, measured(1.0))])
