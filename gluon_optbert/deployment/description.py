@@ -24,6 +24,7 @@ from ..text.vocabulary import Vocabulary, is_cased, read_vocabulary, vocabulary_
 FORMAT, VERSION = 'gluon_optbert deployment', 2
 KINDS = ('encoder', 'pretraining', 'task')
 PRECISIONS = ('float32', 'int8', 'bfloat16')
+SHORTEST = 5  # tokens of a pair of texts, with [CLS] and two [SEP]
 NETWORK_FILES = SYMBOL, PARAMETERS = 'model-symbol.json', 'model-0000.params'  # that MXNet reads
 _LARGEST = {
     'manifest.json': 1 << 20,
@@ -62,6 +63,9 @@ class Deployment:
         The ranges of an int8 network's tensors.
     reading : Reading, optional
         How questions are read and answers chosen, for a head that answers questions and no other.
+    text_length : int, optional
+        Tokens that a text or a pair of texts is cut to, as in fine-tuning, for a head that classifies or
+        gives values and no other. The positions of the network if it is not known.
     measured : dict
         What the export measured when it was written.
     untrained : tuple of str
@@ -77,6 +81,7 @@ class Deployment:
     precision: str = 'float32'
     calibration: Optional[Mapping[str, Tuple[float, float]]] = None
     reading: Optional[Reading] = None
+    text_length: Optional[int] = None
     measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     untrained: Tuple[str, ...] = ()
     onnx: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -110,6 +115,7 @@ def vouch(staged: Path, deployment: Deployment) -> None:
         vocabulary_sha256=vocabulary_hash(deployment.vocabulary),
         calibration=deployment.calibration,
         reading=None if deployment.reading is None else dataclasses.asdict(deployment.reading),
+        text_length=deployment.text_length,
         measured=deployment.measured,
         **({'onnx': deployment.onnx} if deployment.onnx else {}),
     )
@@ -191,6 +197,9 @@ def _described(
         precision,
         calibration,
         reading,
+        check_text_length(
+            manifest.get('text_length'), head, architecture.max_length, source=f'{source}: text_length'
+        ),
         measured=manifest.get('measured') or {},
         untrained=tuple(untrained),
         onnx=_onnx_files(manifest, source),
@@ -207,6 +216,24 @@ def _onnx_files(manifest: Mapping[str, Any], source: str) -> Dict[str, Any]:
             f'{source}: onnx is {files!r:.200}, wanted an object for each of some files that are there'
         )
     return files
+
+
+def check_text_length(length: Any, head: Head, positions: int, *, source: str) -> Optional[int]:
+    """The `text_length` of a deployment, from JSON or YAML; None for other heads, and if it is not known.
+
+    Raises
+    ------
+    ValueError
+        If it is no number of tokens that hold a pair and that the network has positions for.
+    """
+    if length is None or not head.outputs or not head.pooled:
+        return None
+    if type(length) is not int or not SHORTEST <= length <= positions:
+        raise ValueError(
+            f'{source} is {length!r:.80}, wanted a whole number from {SHORTEST} to {positions}, which the '
+            'network has positions for'
+        )
+    return length
 
 
 def check_thresholds(values: Any, *, source: str) -> Dict[str, Tuple[float, float]]:

@@ -185,11 +185,8 @@ def file_of(deployment: Deployment, precision: Optional[str]) -> str:
 
 
 def precision_of(deployment: Deployment, engine: str, precision: Optional[str]) -> str:
-    """What an engine computes in: as the export says, in the precision of another of its ONNX files, or in
-    bfloat16 with OpenVINO, if that is wanted.
-
-    An export in bfloat16 is computed in float32 by ONNX Runtime, which has no bfloat16 on CPUs, and by
-    OpenVINO where the processor has none.
+    """What an engine computes in: as the export says, in the precision of another of its ONNX files, or an
+    export in float32 in bfloat16 with OpenVINO, if that is wanted.
 
     Raises
     ------
@@ -198,19 +195,17 @@ def precision_of(deployment: Deployment, engine: str, precision: Optional[str]) 
     """
     own = deployment.precision
     if precision is None:
-        if own != 'bfloat16' or engine == 'mxnet':
-            return own
-        return own if engine == 'openvino' and bfloat16_is_native() else 'float32'
-    if engine == 'openvino' and precision == 'bfloat16' and own != 'int8':
+        return own
+    if engine == 'openvino' and precision == 'bfloat16' and own == 'float32':
         if not bfloat16_is_native():
             raise ValueError('precision bfloat16: this processor has neither avx512_bf16 nor amx_bf16')
         return precision
-    files = {str(entry.get('precision')) for entry in deployment.onnx.values()} - {own}
-    known = ({own} if own != 'bfloat16' else set()) | files if engine != 'mxnet' else {own}
+    files = {str(entry.get('precision')) for entry in deployment.onnx.values()}
+    known = {own} | files if engine != 'mxnet' else {own}
     if precision not in known:
         raise ValueError(
             f'precision {precision!r}: {engine} computes this export in {", ".join(sorted(known))}; OpenVINO '
-            'computes exports in float32 and bfloat16 in bfloat16, too'
+            'computes exports in float32 in bfloat16, too'
         )
     return precision
 

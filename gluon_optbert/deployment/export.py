@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 
@@ -23,7 +23,7 @@ from ..runs.lock import locked
 from ..runs.staging import new_directory
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
-from .description import KINDS, Deployment, vouch
+from .description import KINDS, PRECISIONS, Deployment, check_text_length, vouch
 from .directory import import_symbol, symbol_of, table_of, write_deployment
 from .inference import inference_parameters, inference_symbol, widened
 from .instances import Instance
@@ -32,7 +32,7 @@ from .model_card import write_card
 from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, relative_difference, write_onnx_files
 from .onnx_names import DYNAMIC, NAMES, ONNX, QUANTISED, onnx_inputs
 from .predictor import Predictor
-from .quantize import calibrate, int8_parameters
+from .quantize import METHODS, calibrate, int8_parameters
 from .story import Story
 from .text_features import Encoder
 
@@ -53,6 +53,12 @@ class UntrainedHeads(ValueError):
     """The heads that an export would compute are random."""
 
 
+def check_choice(name: str, value: str, known: Collection[str]) -> None:
+    """Raise ValueError unless an argument has one of its values."""
+    if value not in known:
+        raise ValueError(f'{name} must be one of {", ".join(known)}, found {value!r}')
+
+
 def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:
     """The kind of an export: ``task`` for a model with a task, else `computes` or ``encoder``.
 
@@ -62,8 +68,8 @@ def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:
         If the model cannot compute `computes`.
     """
     able = ('task',) if saved.head.outputs else ('encoder', 'pretraining')
-    if computes is not None and computes not in KINDS:
-        raise ValueError(f'head must be one of {", ".join(KINDS)}, found {computes!r}')
+    if computes is not None:
+        check_choice('head', computes, KINDS)
     if computes not in (None, *able):
         raise ValueError(
             f'a model with the head of {saved.head.kind} exports {" or ".join(able)}, not {computes!r}'
@@ -128,6 +134,14 @@ def export(
     NotEqual
         If the outputs of a float32 export or an ONNX file differ, or those of another export are not finite.
     """
+    for name, value, known in (
+        ('precision', precision, PRECISIONS),
+        ('method', method, METHODS),
+        ('inputs', inputs, NAMES),
+    ):
+        check_choice(name, value, known)
+    if onnx and precision not in ONNX_FILES:
+        raise ValueError(f'onnx goes with the precision {" or ".join(ONNX_FILES)}, found {precision!r}')
     saved = without_gates(saved)
     kind = kind_of(saved, head)
     untrained = untrained_parts(saved, kind)
@@ -173,6 +187,7 @@ def export(
             onnx_inputs=onnx_inputs(kind, inputs),
             story=story,
             license=license,
+            text_length=deployment.text_length,
         )
         vouch(staged, dataclasses.replace(deployment, measured=measured, untrained=untrained))
     return measured
@@ -197,15 +212,27 @@ def untrained_parts(saved: SavedModel, kind: str) -> Tuple[str, ...]:
 
 
 def deployment_of(saved: SavedModel, kind: str, precision: str = 'float32') -> Deployment:
-    """The description of an export, without what is measured."""
+    """The description of an export, without what is measured.
+
+    Text is read as in fine-tuning: the recipe in the model directory says how.
+
+    Raises
+    ------
+    ValueError
+        If the recipe says something else than such a recipe.
+    """
     answers = saved.head.kind == 'question_answering'
+    positions = saved.architecture.max_length
     return Deployment(
         saved.architecture,
         saved.vocabulary,
         known_head(saved.head),
         kind,
         precision,
-        reading=Reading.of(saved.recipe, saved.architecture.max_length) if answers else None,
+        reading=Reading.of(saved.recipe, positions) if answers else None,
+        text_length=check_text_length(
+            saved.recipe.get('max_length'), saved.head, positions, source='max_length of the fine-tuning run'
+        ),
     )
 
 

@@ -71,6 +71,8 @@ class CardFacts:
         ``commit`` and ``versions`` of what wrote the export.
     usage : Usage
         How the directory is loaded.
+    text_length : int, optional
+        Tokens that a text is cut to before the network reads it; its positions unless given.
     """
 
     architecture: Architecture
@@ -86,6 +88,7 @@ class CardFacts:
     license: str = ''
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     usage: Usage = Usage()
+    text_length: Optional[int] = None
 
 
 def model_card(facts: CardFacts) -> str:
@@ -250,9 +253,13 @@ def _made(facts: CardFacts) -> str:
 
 def _limits(facts: CardFacts) -> str:
     """What a user should know before relying on the network, a line each."""
+    positions = facts.architecture.max_length
+    longer = 'cut, or read in windows' if facts.head.kind == 'question_answering' else 'cut'
+    length = f'It reads at most {positions} tokens; longer text is {longer}.'
+    if facts.text_length:
+        length = f'Text is cut to {facts.text_length} tokens, as in fine-tuning; {positions} are possible.'
     lines = [
-        f'It reads at most {facts.architecture.max_length} tokens; longer text is cut'
-        + (', or read in windows.' if facts.head.kind == 'question_answering' else '.'),
+        length,
         'Text is lower-cased, and accents are removed.' if facts.lower_case else 'Capitals are kept.',
     ]
     if facts.story.trimming:
@@ -299,6 +306,7 @@ def write_card(
     onnx_inputs: Sequence[str] = Usage.onnx_inputs,
     story: Optional[Story] = None,
     license: str = '',
+    text_length: Optional[int] = None,
 ) -> None:
     """Write the model card of a directory whose other files, but for a manifest, are there already.
 
@@ -322,6 +330,8 @@ def write_card(
         By default what the model itself knows.
     license : str
         Of the weights, as hubs name it.
+    text_length : int, optional
+        Tokens that a text is cut to before the network reads it; its positions unless given.
 
     Raises
     ------
@@ -349,5 +359,6 @@ def write_card(
         license=license,
         origin={'commit': commit(), 'versions': versions()},
         usage=Usage(tuple(onnx_inputs), tuple(inputs_of(kind)), _example_ids(saved.vocabulary)),
+        text_length=text_length,
     )
     (directory / CARD).write_text(model_card(facts), encoding='utf-8')

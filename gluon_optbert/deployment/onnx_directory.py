@@ -12,12 +12,23 @@ from ..runs.lock import locked
 from ..runs.staging import new_directory
 from ..tasks.task import known_head
 from ..text.vocabulary import is_cased
-from .export import ONNX_DIFFERENCES, TOLERANCE, deployment_of, kind_of, network_of, refuse, untrained_parts
+from .export import (
+    ONNX_DIFFERENCES,
+    ONNX_FILES,
+    TOLERANCE,
+    check_choice,
+    deployment_of,
+    kind_of,
+    network_of,
+    refuse,
+    untrained_parts,
+)
 from .hub_files import bert_config, json_bytes, write_hub_files
 from .instances import Instance
 from .model_card import write_card
 from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, write_onnx_files
 from .onnx_names import MASKED_LM, ONNX, QUANTISED, TRANSFORMERS_INPUTS
+from .quantize import METHODS
 from .story import Story
 from .text_features import Encoder
 
@@ -71,6 +82,8 @@ def export_onnx(
     NotEqual
         If the outputs of the float32 file differ from the network's.
     """
+    check_choice('precision', precision, ONNX_FILES)
+    check_choice('method', method, METHODS)
     saved = without_gates(saved)
     kind = kind_of(saved, head)
     if sentences and kind != 'encoder':

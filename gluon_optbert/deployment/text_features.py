@@ -8,7 +8,7 @@ from ..architecture.heads import Head
 from ..tasks.features import Features, make_reader
 from ..tasks.squad import Question, Windows, make_windows
 from ..text.vocabulary import make_aligner
-from .description import Deployment
+from .description import SHORTEST, Deployment
 from .instances import Instance, check_texts
 
 
@@ -27,11 +27,11 @@ class Encoder:
 
     def __init__(self, deployment: Deployment):
         length = deployment.architecture.max_length
-        if length < 5:
+        if length < SHORTEST:
             raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
         vocabulary, self._reading = deployment.vocabulary, deployment.reading
         self._head = deployment.head
-        self._read = make_reader(vocabulary, max_length=length)
+        self._read = make_reader(vocabulary, max_length=deployment.text_length or length)
         self._align = make_aligner(vocabulary)
         self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
 

@@ -48,6 +48,8 @@ class Measured:
     scores : mapping of str to Score
         By task and metric: ``SST-2 accuracy``.
     latency_ms : float, optional
+    model_sha256 : str, optional
+        The checksum of the weights, where a result of fine-tuning has said it.
     """
 
     label: str
@@ -56,6 +58,7 @@ class Measured:
     mlm_loss: Optional[float] = None
     scores: Mapping[str, Score] = dataclasses.field(default_factory=dict)
     latency_ms: Optional[float] = None
+    model_sha256: Optional[str] = None
 
     @property
     def parameters(self) -> int:
@@ -74,9 +77,9 @@ class Measured:
         return path.stat().st_size if path is not None and path.is_file() else None
 
     def sha256(self) -> Optional[str]:
-        """The checksum of the file of weights; None where there is none."""
+        """The checksum of the weights; None where there is no file of them and no result has said it."""
         if self.file_bytes is None or self.directory is None:
-            return None
+            return self.model_sha256
         return hashlib.sha256((self.directory / WEIGHTS).read_bytes()).hexdigest()
 
 
@@ -125,6 +128,9 @@ def with_model(networks: Sequence[Measured], model: Measured) -> List[Measured]:
 def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, Any]) -> List[Measured]:
     """The networks with the scores of a result of fine-tuning, which may bring a network of its own.
 
+    The result belongs to the network of its architecture whose weights have the checksum that it states, or
+    else to the first of which this is not known.
+
     Parameters
     ----------
     networks : sequence of Measured
@@ -132,6 +138,11 @@ def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, A
         Of a network that only this result knows.
     result : mapping
         The values of a result file. One without an architecture is passed over.
+
+    Raises
+    ------
+    ValueError
+        If its network has this score already.
     """
     if not isinstance(result.get('architecture'), dict) or not result['architecture']:
         return list(networks)
@@ -139,15 +150,26 @@ def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, A
     name, score = _score_of(result)
     if any(name in network.scores and network.scores[name].start is not None for network in networks):
         name = f'{name}, fine-tuned'  # beside what pruning measured
-    places = [i for i, network in enumerate(networks) if network.architecture == architecture]
-    if len(places) > 1:  # such as two runs that cut evenly
-        same = [i for i in places if networks[i].sha256() == result.get('model_sha256')]
-        places = same or places
-    if not places:
-        return [*networks, Measured(label, architecture, scores={name: score})]
-    old = networks[places[0]]
-    new = dataclasses.replace(old, scores={**old.scores, name: score})
-    return [new if i == places[0] else network for i, network in enumerate(networks)]
+    sha256 = result.get('model_sha256')
+    place = _place_of(networks, architecture, sha256)
+    if place is None:
+        return [*networks, Measured(label, architecture, scores={name: score}, model_sha256=sha256)]
+    old = networks[place]
+    if name in old.scores:
+        raise ValueError(f'{label}: a second result of {old.label} for {name}; give one of them')
+    scores = {**old.scores, name: score}
+    new = dataclasses.replace(old, scores=scores, model_sha256=old.model_sha256 or sha256)
+    return [new if i == place else network for i, network in enumerate(networks)]
+
+
+def _place_of(
+    networks: Sequence[Measured], architecture: Architecture, sha256: Optional[str]
+) -> Optional[int]:
+    """The place of the network with these weights, or of one that may have them; None if there is none."""
+    known = {i: one.sha256() for i, one in enumerate(networks) if one.architecture == architecture}
+    same = [i for i, own in known.items() if own == sha256]
+    possible = [i for i, own in known.items() if own is None or sha256 is None]
+    return next(iter(same + possible), None)
 
 
 def _score_of(result: Mapping[str, Any]) -> Tuple[str, Score]:

@@ -26,14 +26,38 @@ METHODS = {
     'heads': 'head scores',
 }
 UNITS = {'flops': 'FLOPs', 'parameters': 'parameters', 'latency': 'time'}
-# Fields of a recipe in which runs may differ that repeat each other, and those that a label has in words.
+# Fields of a recipe in which runs may differ that repeat each other (`time` is `timing` in earlier versions),
+# and those that a label has in words.
 _FREE = {'output', 'model', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'timing', 'ranking'}
-_FREE |= {'log_every', 'checkpoint_every', 'keep', 'resume', 'split_half'}
+_FREE |= {'log_every', 'checkpoint_every', 'keep', 'resume', 'split_half', 'time'}
 # Those that are read only where gates are trained.
 _OF_GATES = {'penalty', 'gamma', 'unweighted', 'relative_gates', 'gate_teacher', 'alpha_learning_rate'}
 _OF_GATES |= {'alpha_optimizer', 'alpha_limit', 'alpha_window', 'alpha_overlap'}
 TRAIN_GATES = {'alpha', 'uniform-alpha'}
 _IN_WORDS = {'method', 'reconstruct', 'rotate_heads'}
+# What runs did before their recipes had these fields: the defaults, but for `relative_gates` and `keep_best`.
+_EARLIER = {
+    'precision': 'float32',
+    'compression': 'none',
+    'unweighted': False,
+    'alpha_limit': 1000,
+    'alpha_window': 50,
+    'alpha_overlap': 0.99,
+    'h_gate': 'stream',
+    'relative_gates': 'none',
+    'rotate_heads': False,
+    'reconstruct': False,
+    'teacher': None,
+    'label_weight': 1.0,
+    'teacher_score_weight': 1.0,
+    'teacher_state_weight': 1.0,
+    'temperature': 2.0,
+    'gate_teacher': False,
+    'embedding_weight': 0.0,
+    'keep_embeddings': False,
+    'keep_best': False,
+    'trim_count': 1,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,11 +254,13 @@ def _check_repetitions(points: Sequence[Point]) -> None:
 
 def settings_of(recipe: Mapping[str, Any]) -> Tuple[Tuple[str, str], ...]:
     """What tells a group from others, as text: the fields of the recipe that its method reads, and the sizes
-    of one run.
+    of one run. Fields that an earlier version did not have are there with what it did.
     """
     shares = shares_of(recipe)
     idle = _FREE if recipe['method'] in TRAIN_GATES else _FREE | _OF_GATES
-    fields = {name: json.dumps(value, default=str) for name, value in recipe.items() if name not in idle}
+    trim = False if 'shards' in recipe else []  # a truth value in pre-training, files of text for a task
+    values = {'trim': trim, **_EARLIER, **recipe}
+    fields = {name: json.dumps(value, default=str) for name, value in values.items() if name not in idle}
     sizes = ' then '.join(f'{share:.0%}' for share in shares).replace('%', ' %')
     fields['sizes'] = f'{sizes} in one run' if len(shares) > 1 else 'a run for each size'
     return tuple(sorted(fields.items()))

@@ -10,6 +10,7 @@ import pytest
 from helpers.commands import call
 from helpers.tiny import contents, network, random_alphas, random_parameters, saved_model, vocabulary
 
+import gluon_optbert
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.deployment import export as deploy
@@ -355,6 +356,34 @@ def test_the_manifest_lists_inputs_and_outputs_of_the_onnx_file(tmp_path, names)
     assert entry['inputs']['input_ids'] == {'shape': ['batch', 'length'], 'dtype': 'int64'}
     hidden = 'last_hidden_state' if names == 'transformers' else 'encoded'
     assert entry['outputs'][hidden] == {'shape': ['batch', 'length', 'h'], 'dtype': 'float32'}
+
+
+@pytest.mark.parametrize('format', ['mxnet', 'onnx'])
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        ({'precision': 'fp16'}, "precision must be one of float32, int8.*, found 'fp16'"),
+        ({'method': 'foo'}, "method must be one of naive, entropy, found 'foo'"),
+    ],
+)
+def test_options_that_are_unknown_are_refused(tmp_path, format, options, message):
+    with pytest.raises(ValueError, match=message):
+        gluon_optbert.export(saved_model(), tmp_path / 'deploy', format=format, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        ({'inputs': 'foo'}, "inputs must be one of transformers, gluon, found 'foo'"),
+        ({'inputs': 'foo', 'onnx': True}, 'inputs must be one of'),
+        ({'precision': 'bfloat16', 'onnx': True}, "onnx goes with the precision float32 or int8, found 'bf"),
+    ],
+)
+def test_options_of_onnx_files_are_checked_before_the_first_file(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        gluon_optbert.export(saved_model(), tmp_path / 'deploy', **options)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

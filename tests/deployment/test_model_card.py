@@ -305,7 +305,7 @@ def test_the_command_writes_the_licence_and_the_rounds(tmp_path, pruned_run, for
     assert done.returncode == 0, done.stderr
     card = (tmp_path / 'out' / 'README.md').read_text(encoding='utf-8')
     assert front_matter(card)['license'] == 'apache-2.0' and front_matter(card)['library_name'] == format
-    assert 'Pruned in 2 rounds' in card and '.onnx`' in card or format == 'transformers'
+    assert 'Pruned in 2 rounds' in card and ('.onnx`' in card or format == 'transformers')
     assert str(tmp_path) not in card and str(pruned_run[0].parent) not in card
     for code in python_examples(card):
         for path in re.findall(r'DIRECTORY/([\w/.-]+)', code):

@@ -1,7 +1,9 @@
 """Predictions: text in, labels, values or answers out, whatever the batches."""
 
+import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +13,19 @@ from helpers.questions import write_squad
 from helpers.tiny import network, saved_model, vocabulary, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deployment.description import Deployment
+from gluon_optbert.deployment.description import Deployment, read_description
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.deployment.text_features import Encoder
+from gluon_optbert.finetuning.glue import GlueRecipe
 from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model
+from gluon_optbert.runs.recipe import to_dict
 from gluon_optbert.tasks.features import sorted_batches
 from gluon_optbert.tasks.squad import Question
 
@@ -36,13 +40,19 @@ TEXTS = ['a b c', ('d e f. g', 'h i'), 'j', 'k l m n o p q r s t u v w x y z a b
 PAIRS = [('a b', 'c d e f. g h. i j k l m n o p q r s t u v w x y z'), ('c', 'a b.'), ('d', '')]
 
 
+def tuned_model(kind):
+    """A model with a head, of weights of their own."""
+    head = HEADS[kind]
+    parameters = read_parameters(build(ARCHITECTURE, head=head, initial_std=0.5))
+    return SavedModel(ARCHITECTURE, parameters, vocabulary(), head=head)
+
+
 @pytest.fixture(scope='module')
 def directories(tmp_path_factory):
     """An export of each head."""
     place = tmp_path_factory.mktemp('predict')
-    for kind, head in HEADS.items():
-        parameters = read_parameters(build(ARCHITECTURE, head=head, initial_std=0.5))
-        export(SavedModel(ARCHITECTURE, parameters, vocabulary(), head=head), place / kind)
+    for kind in HEADS:
+        export(tuned_model(kind), place / kind)
     return place
 
 
@@ -101,6 +111,53 @@ def test_sentences_fill_the_positions_that_the_network_has():
         [Instance(' '.join('a' * 30)), Instance(' '.join('a' * 30), ' '.join('b' * 30)), Instance('a', 'b')]
     )
     assert features.lengths.tolist() == [ARCHITECTURE.max_length] * 2 + [5]
+
+
+LONG = [' '.join('abcdefghijkl'), (' '.join('abcdefgh'), ' '.join('ijkl')), 'a']
+CUT = [' '.join('abcdef'), ('a b c', 'i j'), 'a']  # to eight tokens
+
+
+@pytest.mark.parametrize('kind', ['classification', 'regression'])
+def test_text_is_cut_as_in_fine_tuning(tmp_path, kind):
+    saved = tuned_model(kind)
+    recipe = to_dict(GlueRecipe(model='m', output='o', data='d', task='SST-2', max_length=8))
+    export(dataclasses.replace(saved, recipe=recipe), tmp_path / 'tuned')
+    export(saved, tmp_path / 'whole')
+    tuned, whole = (Predictor(tmp_path / name) for name in ('tuned', 'whole'))
+    numbers = [plain(one) for one in tuned.predict(LONG)]
+    assert numbers == [plain(one) for one in whole.predict(CUT)]
+    assert numbers[:2] != [plain(one) for one in whole.predict(LONG)][:2]
+    assert 'Text is cut to 8 tokens, as in fine-tuning' in (tmp_path / 'tuned' / 'README.md').read_text()
+
+
+def test_export_of_an_earlier_version_fills_the_positions(tmp_path):
+    export(dataclasses.replace(tuned_model('classification'), recipe={'max_length': 8}), tmp_path / 'tuned')
+    path = tmp_path / 'tuned' / 'manifest.json'
+    manifest = json.loads(path.read_text())
+    assert manifest.pop('text_length') == 8 and read_description(tmp_path / 'tuned').text_length == 8
+    path.write_text(json.dumps(manifest))
+    lengths = Predictor(tmp_path / 'tuned')._encoder.features([Instance(' '.join('a' * 30))]).lengths
+    assert lengths.tolist() == [ARCHITECTURE.max_length]
+
+
+@pytest.mark.parametrize('length', [4, 17, 8.0, '8', True])
+def test_length_of_text_that_no_fine_tuning_has_is_refused(directories, tmp_path, length):
+    saved = dataclasses.replace(tuned_model('classification'), recipe={'max_length': length})
+    with pytest.raises(ValueError, match='max_length of the fine-tuning run is .*from 5 to 16'):
+        export(saved, tmp_path / 'deploy')
+    assert not (tmp_path / 'deploy').exists()
+    shutil.copytree(directories / 'classification', tmp_path / 'copy')
+    path = tmp_path / 'copy' / 'manifest.json'
+    path.write_text(json.dumps({**json.loads(path.read_text()), 'text_length': length}))
+    with pytest.raises(ValueError, match='manifest.json: text_length is .*from 5 to 16'):
+        Predictor(tmp_path / 'copy')
+
+
+@pytest.mark.parametrize('case', ['encoder', 'question_answering'])
+def test_only_classifiers_and_regressors_cut_text(tmp_path, case):
+    saved = saved_model(ARCHITECTURE) if case == 'encoder' else tuned_model(case)
+    export(dataclasses.replace(saved, recipe={'max_length': 8}), tmp_path / 'deploy')
+    assert read_description(tmp_path / 'deploy').text_length is None
 
 
 def test_answers_are_passages_of_the_context(directories):

@@ -99,6 +99,14 @@ def test_a_measurement_that_a_seed_lacks_has_no_mean(tmp_path):
     assert rung.share == rows[1]['parameters'] / rows[0]['parameters']
 
 
+def test_run_of_an_earlier_version_goes_with_runs_that_do_what_it_did(tmp_path):
+    earlier, same = pruned(tmp_path / 'one', 2.5), {'seed': 2, 'h_gate': 'stream', 'keep_best': False}
+    assert len(networks_of('both', [earlier, pruned(tmp_path / 'same', 2.5, **same)])) == 2
+    other = pruned(tmp_path / 'other', 2.5, **{**same, 'keep_best': True})
+    with pytest.raises(ValueError, match=r'differs from .* in keep_best;'):
+        networks_of('both', [earlier, other])
+
+
 def test_what_cannot_be_compared_is_refused(tmp_path):
     one = pruned(tmp_path / 'one', 2.5)
     other = pruned(tmp_path / 'other', 2.5, reconstruct=True)

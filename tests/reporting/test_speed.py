@@ -4,11 +4,14 @@ import dataclasses
 import json
 
 import pytest
+import yaml
 from helpers.pages import check_page
+from helpers.tiny import ROOT
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.pruning import methods
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.reporting.page import Chapter, page
 from gluon_optbert.reporting.pruned import read_run
 from gluon_optbert.reporting.speed import Panel, Spread, networks_to_time, panels_of, read_times
@@ -21,8 +24,11 @@ from gluon_optbert.reporting.task_runs import (
     groups_of,
     points_of,
     read_recipe,
+    settings_of,
     starts_of,
 )
+from gluon_optbert.runs.recipe import fill, to_dict
+from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 
 TINY = Architecture(h=2, layers=(LayerDims(1, 1, 1, 3), LayerDims(1, 1, 1, 2)), vocab_size=10)
 LADDER = (BASE, SMALL, TINY)
@@ -140,6 +146,30 @@ def test_settings_of_gates_matter_where_gates_are_trained(tmp_path, method, grou
     assert len(read(*paths)[1]) == groups
     labels = {group.label for group in read(*paths)[1]}
     assert all('split' not in label for label in labels)
+
+
+def test_run_of_an_earlier_version_repeats_runs_that_do_what_it_did(tmp_path):
+    earlier = to_dict(TaskPruneRecipe(model='m', output='o', data='d', **SIZES))
+    for name in ('h_gate', 'relative_gates', 'trim', 'trim_count', 'ranking', 'timing'):
+        del earlier[name]
+    more = [{'time': True}, {'seed': 2, 'h_gate': 'stream', 'relative_gates': 'none', 'trim': []}]
+    more[1]['trim_count'] = 1
+    more.append({**more[1], 'seed': 3, 'trim': ['texts']})
+    paths = [
+        write_task_run(tmp_path / str(i), LADDER, (90.0, 89.0, 88.0), **{**earlier, **one})
+        for i, one in enumerate(more)
+    ]
+    _, groups, _ = read(*paths)
+    assert [(group.label, len(group.rungs[0])) for group in groups] == [
+        ('trained gates, with training, trim []', 2),
+        ('trained gates, with training, trim [texts]', 1),
+    ]
+
+
+def test_oldest_recorded_recipe_has_every_setting_of_today():
+    earlier = yaml.safe_load((ROOT / 'results' / 'pruning' / 'all' / 'recipe.yaml').read_text())
+    today = to_dict(fill(PruneRecipe, {**earlier, 'keep_best': False}))
+    assert len(today) > len(earlier) + 20 and settings_of(earlier) == settings_of(today)
 
 
 def test_runs_for_each_size_are_one_line(tmp_path):

@@ -102,6 +102,39 @@ def test_equal_networks_of_two_runs_are_told_apart_by_their_weights(tmp_path):
     assert [list(network.scores) for network in scored] == [[], [], ['SST-2 accuracy']]
 
 
+def test_results_of_equal_widths_and_other_weights_are_networks_of_their_own():
+    networks = [Measured('base', BASE)]
+    for label, mean, sha256 in (('one', 80.0, 'a'), ('two', 70.0, 'b'), ('three', 60.0, 'b')):
+        task = 'MNLI' if label == 'three' else 'SST-2'
+        networks = with_result(networks, label, result(BASE, mean, sha256=sha256, task=task))
+    scores = {one.label: {name: score.mean for name, score in one.scores.items()} for one in networks}
+    assert scores == {
+        'base': {'SST-2 accuracy': 80.0},
+        'two': {'SST-2 accuracy': 70.0, 'MNLI accuracy': 60.0},
+    }
+
+
+def test_result_of_other_weights_than_those_of_the_run_is_not_its_score(tmp_path):
+    networks = networks_of_runs([read_run(write_run(tmp_path / 'run'), 'run')])
+    networks[0].directory.mkdir(parents=True)
+    (networks[0].directory / 'model.params').write_bytes(b'base')
+    own = with_result(networks, 'a file', result(BASE, 80.0, sha256=networks[0].sha256()))
+    assert [list(one.scores) for one in own] == [['SST-2 accuracy'], []]
+    other = with_result(networks, 'a file', result(BASE, 80.0, sha256='0'))
+    assert [(one.label, list(one.scores)) for one in other] == [
+        ('base', []),
+        ('run', []),
+        ('a file', ['SST-2 accuracy']),
+    ]
+
+
+@pytest.mark.parametrize('sha256', ['0', None])
+def test_second_score_of_a_network_on_a_task_is_refused(sha256):
+    networks = with_result([Measured('base', BASE)], 'one', result(BASE, 80.0, sha256='0'))
+    with pytest.raises(ValueError, match='two: a second result of base for SST-2 accuracy'):
+        with_result(networks, 'two', result(BASE, 70.0, sha256=sha256))
+
+
 def test_results_and_models_alone_are_compared_with_the_largest():
     networks = with_model([], Measured('small', SMALL))
     networks = with_result(networks, 'large', result(BASE, 80.0))
