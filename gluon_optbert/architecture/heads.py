@@ -21,7 +21,7 @@ class Head:
     labels : tuple of str
         Of a classification, in the order of its scores.
     task : str
-        What it was trained for, e.g. ``SST-2``.
+        What it was trained for, e.g. ``SST-2``. Empty if not known.
     names : tuple of str
         Of the labels, for people: ``negative`` and ``positive`` where the labels are 0 and 1. Empty if labels
         need none.
@@ -80,6 +80,19 @@ class Head:
     def pooled(self) -> bool:
         """Whether the head reads the pooled output."""
         return self.kind != 'question_answering'
+
+    @property
+    def described(self) -> str:
+        """Its task, or its kind if the task is not known, and its labels, for messages."""
+        labels = f' with the labels {", ".join(self.labels)}' if self.labels else ''
+        return (self.task or self.kind) + labels
+
+    def fits(self, other: Head) -> bool:
+        """Whether this may be the other head: the two are equal, or would be if this one knew its task, or
+        spelt it alike: ``sst2`` for ``SST-2``.
+        """
+        own, wanted = (''.join(filter(str.isalnum, head.task.lower())) for head in (self, other))
+        return own in ('', wanted) and dataclasses.replace(self, task=other.task) == other
 
     def to_dict(self) -> Dict[str, Any]:
         """The head as JSON values, without names and columns that are empty."""

@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 
 from ..architecture.architecture import Architecture
+from ..deployment.description import SYMBOL
 from ..deployment.timing import time_exports
 from ..finetuning.result import FORMAT as RESULT_FORMAT
 from ..reporting.figures import STYLE, labels_of
@@ -105,6 +106,9 @@ def main(argv=None):
     example = line('optbert-report', 'runs/pruned', 'runs/sst2-base', 'runs/sst2', '--output', 'report.html')
     recipe = parse(ReportRecipe, argv, description=__doc__, example=example, positional='runs')
     refuse_existing(recipe.output)
+    for path in recipe.runs:
+        if (path / SYMBOL).is_file():
+            raise ValueError(f'{path} is an export; give the model directory that was exported')
     labels = labels_of(recipe.runs)
     with matplotlib.rc_context(STYLE):
         chapters = [

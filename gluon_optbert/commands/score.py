@@ -29,7 +29,9 @@ class ScoreRecipe:
     )
 
     def problems(self) -> List[str]:
-        """What is contradictory."""
+        """What is contradictory, or unclear."""
+        if self.task is not None and self.task.lower() == 'squad':
+            return ['--task SQuAD needs its version: SQuAD1.1 or SQuAD2.0']
         if self.null_odds is not None and self.task is not None and squad_version(self.task) != '2.0':
             return ['--null-odds goes with --task SQuAD2.0']
         return []

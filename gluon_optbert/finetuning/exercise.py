@@ -36,7 +36,7 @@ class Exercise:
     files : callable
         The scores of every held-out set and test set → what to leave beside the model, by file name.
     samples : mapping of str to int
-        How many there are of each, in the units of the data set.
+        How many are used of each, in the units of the data set.
     majority : mapping of str to float
         The scores of always giving the commonest answer of a held-out set, in percent, by set and score:
         ``dev/accuracy``.

@@ -1,17 +1,18 @@
 """Fine-tuning: a model directory and a task in, a model directory with the task's head and a result file out.
 
-A run of several seeds leaves one directory: ``recipe.yaml``, ``result.json`` and a model directory for each
-seed. Where the learning rate is chosen among several, they are those of the chosen one. What is special about
-a data set is an `Exercise`; `glue` and `squad` have theirs."""
+A run of several seeds leaves one directory: ``recipe.yaml``, ``origin.json``, ``result.json`` and a model
+directory for each seed. Where the learning rate is chosen among several, they are those of the chosen one.
+What is special about a data set is an `Exercise`; `glue` and `squad` have theirs."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
 from pathlib import Path
-from typing import Callable, Mapping, Tuple
+from typing import Any, Callable, Dict, Mapping, Tuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.lock import running
 from ..runs.manifest import sha256
 from ..runs.progress import Progress
-from ..runs.provenance import origin_here
+from ..runs.provenance import ORIGIN, commits_of, note_origin
 from ..runs.recipe import checked, to_dict
 from ..runs.run_directory import RunDirectory, State
 from ..runs.staging import refuse_existing, write_file
@@ -116,9 +117,15 @@ def _place(work: Path, recipe: FineTuneRecipe) -> Path:
     return work / f'rate-{recipe.learning_rate!r}' if recipe.learning_rates else work
 
 
-def _result(
-    recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, workers: Workers, work: Path
-) -> FineTuningResult:
+def _origin(work: Path) -> Dict[str, Any]:
+    """What computed a run last, as its `ORIGIN` says; with ``commits``, the first first, if there were
+    several.
+    """
+    last, commits = json.loads((work / ORIGIN).read_text(encoding='utf-8'))[-1], commits_of(work)
+    return {**last, 'commits': commits} if len(commits) > 1 else last
+
+
+def _result(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, work: Path) -> FineTuningResult:
     """The result of all learning rates and seeds, which are finished."""
     metric = f'{next(iter(exercise.heldout))}/{exercise.metric}'
     tried = tuple(
@@ -137,7 +144,7 @@ def _result(
         samples=dict(exercise.samples),
         runs=chosen.runs,
         recipe={**to_dict(recipe), 'learning_rate': chosen.learning_rate},
-        origin={**origin_here(), 'workers': workers.size},
+        origin=_origin(work),
         majority=dict(exercise.majority),
         tried=tried if recipe.learning_rates else (),
     )
@@ -172,9 +179,16 @@ def _keep(result: FineTuningResult, recipe: FineTuneRecipe, work: Path) -> None:
 
 
 def _copy(result: FineTuningResult, recipe: FineTuneRecipe, workers: Workers) -> None:
-    """Leave the copy of the result file that was asked for, unless there is a file already."""
+    """Leave the copy of the result file that was asked for, unless it is there already; FileExistsError if
+    something else is.
+    """
     path = copy_path(recipe)
-    if path is not None and workers.first and not path.exists():
+    if path is None:
+        return
+    if not (path.is_file() and path.read_bytes() == result.to_json()):
+        refuse_existing(path, remedy='give another --results')
+    workers.barrier('compared')  # all have, before one writes it
+    if workers.first and not path.exists():
         write_file(path, result.to_json())
 
 
@@ -219,18 +233,21 @@ def _finetune(
         _copy(directory.result, recipe, workers)
         return directory.result
     work, copy = directory.path, copy_path(recipe)
-    if directory.state is State.NEW and copy is not None:
-        refuse_existing(copy, remedy='give another --output or --results')
+    if copy is not None:
+        other = '--output or --results' if directory.state is State.NEW else '--results'
+        refuse_existing(copy, remedy=f'give another {other}')
     saved = without_gates(read_model(recipe.model))
     exercise = prepare(saved)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
     directory.lay_out(workers)
     done = (work / RESULT).exists()
+    if workers.first and not done:
+        note_origin(work, workers=workers.size)
     workers.barrier('looked')  # all have, before one writes it
     if not done:
         for one in recipe.with_rates():
             _run_seeds(one, saved, exercise, _place(work, one), workers)
-    result = FineTuningResult.read(work / RESULT) if done else _result(recipe, saved, exercise, workers, work)
+    result = FineTuningResult.read(work / RESULT) if done else _result(recipe, saved, exercise, work)
     workers.barrier('read')  # all have, before one moves it
     if workers.first:
         write_file(work / RESULT, result.to_json())

@@ -9,6 +9,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 import gluonnlp
 import numpy as np
 
+from ..architecture.heads import Head
 from ..network.saved_model import SavedModel
 from ..runs.recipe import checked, option
 from ..tasks.examples import Examples, majority_scores, read_examples, read_sets, submission
@@ -36,6 +37,10 @@ class GlueRecipe(FineTuneRecipe):
         return super().problems() + (
             [f'max_length must be at least 5, found {self.max_length}'] if self.max_length < 5 else []
         )
+
+    def head(self) -> Head:
+        """The head of the task; ValueError or FileNotFoundError as `find_task`."""
+        return find_task(self.task).head
 
 
 def task_directory(task: Task, data: Optional[Path], workers: Workers) -> Path:

@@ -27,7 +27,7 @@ INITIAL_STD = 0.02  # of the head's weights, as BERT's
 
 def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
     """The parameters that fine-tuning begins with: the encoder as it is, and a new head unless there is this
-    one already.
+    one already, perhaps without the name of its task.
 
     Parameters
     ----------
@@ -42,12 +42,11 @@ def start_parameters(saved: SavedModel, head: Head, *, seed: int) -> Parameters:
     ValueError
         If the network has the head of another task.
     """
-    if saved.head == head:
+    if saved.head.fits(head):
         return dict(saved.parameters)
     if saved.head != PRETRAINING:
         raise ValueError(
-            f'the network has the head of {saved.head.task or saved.head.kind}, and {head.task} wants '
-            f'another; '
+            f'the network has the head of {saved.head.described}, and {head.described} wants another; '
             'start from the network as it was pre-trained or pruned'
         )
     shapes = network_shapes(saved.architecture, head)

@@ -124,7 +124,8 @@ class FineTuningResult:
     recipe : mapping
         As it was run.
     origin : mapping
-        ``commit``, ``versions``, ``machine`` and the number of ``workers``.
+        ``commit``, ``versions``, ``machine`` and the number of ``workers`` when the run began, or was last
+        resumed with others; ``commits``, the first first, if there were several.
     majority : mapping of str to float, optional
         The scores of always giving the majority class, in percent: for SQuAD, of giving no answer. A file of
         an earlier version has none.
@@ -252,7 +253,7 @@ class FineTuningResult:
 
 
 _PLAIN = ('task', 'metric', 'model_sha256', 'parameters', 'architecture', 'samples', 'recipe')
-_ORIGIN = ('commit', 'versions', 'machine', 'workers')
+_ORIGIN = ('commit', 'versions', 'machine', 'workers', 'commits')
 _NAMES = {
     'format',
     'version',

@@ -48,6 +48,10 @@ class SquadRecipe(FineTuneRecipe):
         """What is out of range."""
         return super().problems() + self.reading().problems()
 
+    def head(self) -> Head:
+        """The head of the task."""
+        return Head('question_answering', (), f'SQuAD v{self.version}')
+
     def reading(self) -> Reading:
         """How questions are read and answers are chosen."""
         return Reading(
@@ -106,7 +110,8 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
     Raises
     ------
     ValueError, FileNotFoundError
-        If files are missing or not as they should be, or the network has too few positions.
+        If files are missing or not as they should be, no answer to train on stands where it says, or the
+        network has too few positions.
     """
     recipe = checked(recipe)
     check_length(recipe.max_length, saved)
@@ -114,6 +119,11 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
     asked = parts['dev'][: recipe.evaluation_limit]
     questions = {'train': parts['train'][: recipe.limit], 'dev': asked}
     windows = _windows(questions, saved.vocabulary, recipe.reading())
+    if not len(windows['train'].features):
+        raise ValueError(
+            f'train-v{recipe.version}.json: none of the {len(questions["train"])} questions has an answer '
+            'that stands in its context where it says, so there is nothing to train on'
+        )
     texts = {question.id: [text for text, _ in question.answers] for question in asked}
 
     def answers(scores: np.ndarray) -> Dict[str, Mapping[str, Any]]:
@@ -128,7 +138,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
 
     return Exercise(
         name=f'SQuAD v{recipe.version}',
-        head=Head('question_answering', (), f'SQuAD v{recipe.version}'),
+        head=recipe.head(),
         train=windows['train'].features,
         heldout={'dev': windows['dev'].features},
         metric='f1',
@@ -136,8 +146,8 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         test={},
         files=files,
         samples={
-            **{part: len(listed) for part, listed in questions.items()},
-            **{f'{part}_windows': len(part_windows.features) for part, part_windows in windows.items()},
+            **{part: len(np.unique(read.questions)) for part, read in windows.items()},
+            **{f'{part}_windows': len(read.features) for part, read in windows.items()},
         },
         majority={f'dev/{name}': value for name, value in unanswered(texts, recipe.version).items()},
     )

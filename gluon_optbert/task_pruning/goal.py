@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from pathlib import Path
-from typing import Any, Dict, Generator, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, Generator, Mapping, Optional, Tuple, Type, Union
 
 import numpy as np
 from mxnet import gluon
@@ -21,7 +21,7 @@ from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
 from ..pruning.embeddings import INSTANCES, embed
-from ..pruning.goal import Goal, below_heads, fitting_teacher, trimmed_start
+from ..pruning.goal import Goal, below_heads, fitting_teacher, trimmed_start, untrimmed
 from ..pruning.trimming import record_of, trim_to_text
 from ..runs.progress import TaskScores
 from ..runs.recipe import fill, to_dict
@@ -46,6 +46,8 @@ _READING = (
 )
 _HELD_OUT = 20  # one sentence of so many is held out
 _FEWEST = 40  # sentences
+_FEWEST_HELD_OUT = 10  # have 45 pairs
+_SHORTEST = 3  # tokens of a sentence: [CLS], one of its own, [SEP]
 
 
 def finetuning_recipe(recipe: TaskPruneRecipe, saved: SavedModel) -> Union[GlueRecipe, SquadRecipe]:
@@ -54,9 +56,14 @@ def finetuning_recipe(recipe: TaskPruneRecipe, saved: SavedModel) -> Union[GlueR
     Raises
     ------
     ValueError
-        If the recipe names another task than the model's.
+        If neither the recipe nor the model names a task, or the name is that of none.
     """
     task = recipe.task or saved.recipe.get('task') or saved.head.task
+    if not task:
+        raise ValueError(
+            f'{recipe.model} has a head of {saved.head.described}, and its task is not known; name it with '
+            '--task'
+        )
     squad = _SQUAD.match(str(task))
     kind = SquadRecipe if squad else GlueRecipe
     names = {field.name for field in dataclasses.fields(kind)}
@@ -80,10 +87,9 @@ class TaskGoal(Goal):
         self._reading = finetuning_recipe(recipe, start)
         self._exercise = self._prepared()
         if self._exercise.head != start.head:
-            wanted, found = self._exercise.head, start.head
             raise ValueError(
-                f'{recipe.model} was fine-tuned for {found.task or found.kind}'
-                f'{_labels(found.labels)}, and the task is {wanted.task}{_labels(wanted.labels)}'
+                f'{recipe.model} was fine-tuned for {start.head.described}, and the task is '
+                f'{self._exercise.head.described}'
             )
         self._teaching = _read_teacher(recipe, start)
 
@@ -95,6 +101,9 @@ class TaskGoal(Goal):
                 f'{recipe.model} has no head of a task; fine-tune it first, or, to keep the embeddings of '
                 f'sentences, give --task {SENTENCES}'
             )
+        head = finetuning_recipe(recipe, saved).head()
+        if saved.head != head and saved.head.fits(head):
+            saved = dataclasses.replace(saved, head=head)
         return _trimmed(saved, recipe)
 
     def _prepared(self) -> Exercise:
@@ -250,6 +259,7 @@ def goal_of(recipe: TaskPruneRecipe) -> Type[Goal]:
 
 def _trimmed(saved: SavedModel, recipe: TaskPruneRecipe) -> Tuple[SavedModel, Dict[str, bytes]]:
     """The network as the run begins with it, and what is said of its vocabulary."""
+    saved = untrimmed(saved)
     if not recipe.trim:
         return saved, {}
     trimmed = trim_to_text(saved, recipe.trim, count=recipe.trim_count)
@@ -265,36 +275,43 @@ def _read_teacher(recipe: TaskPruneRecipe, start: SavedModel) -> Optional[SavedM
     teacher = fitting_teacher(read_model(Path(recipe.taught)), start)
     weights = recipe.teaching()
     check_teacher(teacher, start, states=weights.states > 0, heads=False, source=recipe.taught)
-    if teacher.head != start.head:
+    if not teacher.head.fits(start.head):
         raise ValueError(
-            f'{recipe.taught}: the teacher was trained for {teacher.head.task or teacher.head.kind}'
-            f'{_labels(teacher.head.labels)}, the network that it is to teach for '
-            f'{start.head.task or start.head.kind}{_labels(start.head.labels)}'
+            f'{recipe.taught}: the teacher was trained for {teacher.head.described}, the network that it is '
+            f'to teach for {start.head.described}'
         )
     return teacher
 
 
-def _labels(labels: Sequence[str]) -> str:
-    return f' with the labels {", ".join(labels)}' if labels else ''
-
-
 def read_sentences(recipe: TaskPruneRecipe, saved: SavedModel) -> Tuple[Features, Features]:
-    """The sentences to train on, and those held out: every 20th, up to 512.
+    """The sentences to train on, and those held out: a 20th, drawn at random, but at least 10 and at most
+    512.
 
     Raises
     ------
     ValueError, FileNotFoundError
-        If there are none, or too few.
+        If there are none, or too few; or the recipe wants too few of them, or too few tokens of each.
     """
+    length = recipe.max_length or min(128, saved.architecture.max_length)
+    if length < _SHORTEST:
+        raise ValueError(f'max_length must be at least {_SHORTEST}, found {length}')
+    check_length(length, saved)
+    most = INSTANCES if recipe.evaluation_limit is None else recipe.evaluation_limit
+    if most < _FEWEST_HELD_OUT:
+        raise ValueError(
+            f'evaluation_limit must be at least {_FEWEST_HELD_OUT} for the task {SENTENCES}, found {most}'
+        )
     paths = sorted(recipe.data.rglob('*.txt')) if recipe.data.is_dir() else [recipe.data]
     lines = ['\t'.join(cells).strip() for path in paths for cells in read_lines(path)]
-    sentences = [line for line in lines if line][: recipe.limit]
+    whole = [line for line in lines if line]
+    sentences = whole[: recipe.limit]
     if len(sentences) < _FEWEST:
-        raise ValueError(f'{recipe.data}: {len(sentences)} sentences, and at least {_FEWEST} are needed')
+        left = f' left by --limit {recipe.limit}' if len(sentences) < len(whole) else ''
+        raise ValueError(
+            f'{recipe.data}: {len(sentences)} sentences{left}, and at least {_FEWEST} are needed'
+        )
     order = np.random.RandomState(0).permutation(len(sentences))
-    held = order[: min(INSTANCES, recipe.evaluation_limit or INSTANCES, len(order) // _HELD_OUT)]
-    length = recipe.max_length or min(128, saved.architecture.max_length)
-    check_length(length, saved)
+    held = order[: min(INSTANCES, most, max(_FEWEST_HELD_OUT, len(order) // _HELD_OUT))]
     read = make_reader(saved.vocabulary, max_length=length)
     return tuple(
         read([(sentences[i],) for i in rows]) for rows in (np.sort(order[len(held) :]), np.sort(held))

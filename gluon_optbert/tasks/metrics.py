@@ -51,6 +51,7 @@ METRICS: Dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     'pearson': _correlation('pearsonr'),
     'spearman': _correlation('spearmanr'),
 }
+CORRELATIONS = ('pearson', 'spearman')  # of a regression; the others are of a classification
 
 
 def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> Dict[str, float]:

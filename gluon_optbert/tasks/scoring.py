@@ -53,7 +53,8 @@ def score_squad(
         try:
             return squad_v2(texts, answers, odds, threshold=float('inf')), []
         except ValueError as error:
-            raise ValueError(f'{predictions}: {error}') from error
+            source = null_odds if set(texts) <= set(answers) else predictions
+            raise ValueError(f'{source}: {error}') from error
     _refuse_unanswerable(questions, data)
     missing = sum(question not in answers for question in texts)
     notes = (
@@ -82,7 +83,7 @@ def score_task(task: Task, data: Path, predictions: Path) -> Tuple[Dict[str, flo
         A labelled file of the task.
     predictions : Path
         A submission, with the columns ``index`` and ``prediction``; or JSON lines in the order of the data,
-        with ``label`` or ``value``. If they have a ``text``, it must be that of the data.
+        with ``label`` or ``value``. If they have a ``text`` or a ``pair``, it must be that of the data.
 
     Raises
     ------
@@ -147,10 +148,11 @@ def _recorded(task: Task, examples: Examples, path: Path) -> List[Tuple[int, str
     for (line, record), texts in zip(records, examples.texts):
         if name not in record:
             raise ValueError(f'{path}: line {line} has no {name!r}')
-        if 'text' in record and record['text'] != texts[0]:
-            raise ValueError(
-                f'{path}: line {line} is of {record["text"]!r:.60}, and the data has {texts[0]!r:.60} there'
-            )
+        for key, text in zip(('text', 'pair'), texts):
+            if key in record and record[key] != text:
+                raise ValueError(
+                    f'{path}: line {line} is of {record[key]!r:.60}, and the data has {text!r:.60} there'
+                )
         cells.append((line, str(record[name])))
     return cells
 

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Tuple, Union
 
-from ..architecture.heads import Head
-from .metrics import METRICS
+from ..architecture.heads import KINDS, Head
+from .metrics import CORRELATIONS, METRICS
 
 FORMAT = 1
 _DIRECTORY = Path(__file__).with_name('descriptions')
@@ -50,7 +50,7 @@ class Task:
         The column of the number that a submission gives a row of a test set; without that column rows are
         counted from 0.
     metrics : tuple of str
-        Of `METRICS`; the first decides which epoch is best.
+        Of `METRICS`, those that go with the head; the first decides which epoch is best.
     train : str
         The file to train on.
     dev, test : mapping of str to str
@@ -118,7 +118,8 @@ def read_task(path: Path) -> Task:
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file, or a key is missing, unknown or of the wrong kind.
+        If there is no such file, a key is missing, unknown or of the wrong kind, or a metric does not go with
+        the head.
     """
     path = Path(path)
     if not path.is_file():
@@ -168,13 +169,25 @@ def _wrong_values(values: Mapping[str, Any]) -> List[str]:
         f'metric {name!r} is none of {", ".join(METRICS)}'
         for name in values['metrics']
         if name not in METRICS
-    ]
+    ] + _unsuitable(values)
     if values['format'] != FORMAT:
         problems.append(f'format {values["format"]!r}, this version reads {FORMAT}')
     if not (values['metrics'] and values['dev']):
         problems.append('it needs a metric and a dev set')
     if len(values['fields']) not in (1, 2):
         problems.append('it needs one field or two')
+    return problems
+
+
+def _unsuitable(values: Mapping[str, Any]) -> List[str]:
+    """The metrics of a task file that do not go with its head, and why."""
+    kind, labels, problems = values['head'], values['labels'], []
+    for name in values['metrics']:
+        wanted = 'regression' if name in CORRELATIONS else 'classification'
+        if name in METRICS and kind in KINDS and kind != wanted:
+            problems.append(f'metric {name!r} goes with a {wanted}, and the head is {kind}')
+        elif name == 'f1' and len(labels) != 2:
+            problems.append(f"metric 'f1' goes with two labels, and there are {len(labels)}")
     return problems
 
 

@@ -114,3 +114,11 @@ def test_contradictory_heads_are_refused(arguments):
 def test_what_is_no_head_is_refused(values):
     with pytest.raises(ValueError, match='head'):
         Head.from_dict(json.loads(json.dumps(values)))
+
+
+def test_a_head_of_another_spelling_fits_and_one_of_another_task_does_not():
+    wanted = Head('classification', ('0', '1'), 'SST-2')
+    assert all(Head('classification', ('0', '1'), name).fits(wanted) for name in ('SST-2', 'sst2', ''))
+    assert not Head('classification', ('0', '1'), 'CoLA').fits(wanted)
+    assert not Head('classification', ('no', 'yes'), 'sst2').fits(wanted)
+    assert not wanted.fits(Head('classification', ('0', '1'), ''))

@@ -359,7 +359,10 @@ def test_damaged_file_is_one_line_and_status_2(tmp_path, capsys, name, content, 
 def test_bad_command_lines_are_refused(tmp_path, capsys):
     (tmp_path / 'empty').mkdir()
     (tmp_path / 'page.html').write_text('mine')
+    (tmp_path / 'export').mkdir()
+    (tmp_path / 'export' / 'model-symbol.json').write_text('{}')
     for words, says in (
+        ([str(tmp_path / 'export'), '--output', 'x.html'], 'export is an export; give the model directory'),
         (['--output', 'x.html'], 'runs is missing'),
         ([str(tmp_path / 'nowhere'), '--output', 'x.html'], 'neither'),
         ([str(tmp_path / 'empty'), '--output', 'x.html'], 'nothing to report'),

@@ -35,6 +35,7 @@ def test_answers_are_scored_as_the_version_of_squad_has_it(tmp_path):
     [
         (['--task', 'IMDb'], 'is no task'),
         (['--task', 'SST-2', '--null-odds', 'x'], '--null-odds goes with'),
+        (['--task', 'SQuAD'], 'needs its version: SQuAD1.1 or SQuAD2.0'),
         ([], '--task is missing'),
     ],
 )

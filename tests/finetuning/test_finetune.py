@@ -40,6 +40,8 @@ from gluon_optbert.tasks.features import make_reader
 from gluon_optbert.tasks.task import find_task
 from gluon_optbert.training.distributed import Workers
 
+LEFT = ['origin.json', 'recipe.yaml', 'result.json', 'seed-1', 'seed-2']  # by a run of two seeds
+
 
 @pytest.fixture(scope='module')
 def glue(tmp_path_factory):
@@ -47,9 +49,9 @@ def glue(tmp_path_factory):
 
 
 def without_times(result):
-    """What two runs of the same recipe share."""
+    """What two runs of the same recipe share; the tree may be committed between them."""
     runs = tuple(dataclasses.replace(run, seconds=0.0, resumed_at=None) for run in result.runs)
-    return dataclasses.replace(result, runs=runs, recipe={})
+    return dataclasses.replace(result, runs=runs, recipe={}, origin={})
 
 
 @pytest.fixture(scope='module')
@@ -79,7 +81,7 @@ def test_recipe_made_by_hand_may_have_strings_for_paths(finished, model_director
 def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
     base, result = finished
     assert os.listdir(base) == ['run']
-    assert sorted(os.listdir(base / 'run')) == ['recipe.yaml', 'result.json', 'seed-1', 'seed-2']
+    assert sorted(os.listdir(base / 'run')) == LEFT
     for seed in (1, 2):
         assert set(os.listdir(base / 'run' / f'seed-{seed}')) == FILES | {'SST-2.tsv'}
         saved = read_model(base / 'run' / f'seed-{seed}')
@@ -103,6 +105,50 @@ def test_result_says_where_it_comes_from(finished):
     assert result.recipe['learning_rate'] == 0.01 and len(result.model_sha256) == 64
     assert [epoch.step for epoch in result.runs[0].epochs] == [6, 12]
     assert all(run.seconds > 0 and run.kept_epoch == 2 and run.resumed_at is None for run in result.runs)
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+def stop_at(monkeypatch, step):
+    """End fine-tuning in a step, counted over all seeds."""
+    loss_sums, done = objective.FineTuning.loss_sums, []
+
+    def stopping(self, batch, rows):
+        done.append(1)
+        if len(done) == step:
+            raise Interrupted
+        return loss_sums(self, batch, rows)
+
+    monkeypatch.setattr(objective.FineTuning, 'loss_sums', stopping)
+
+
+def test_result_has_the_commit_that_the_run_began_with(model_directory, glue, tmp_path, monkeypatch):
+    """The next commit is made while the run trains."""
+    commits, evaluate = ['a' * 40], objective.FineTuning.evaluate
+
+    def evaluate_after_a_commit(self, phase):
+        commits.append('b' * 40)
+        return evaluate(self, phase)
+
+    monkeypatch.setattr(provenance, 'commit', lambda: commits[-1])
+    monkeypatch.setattr(objective.FineTuning, 'evaluate', evaluate_after_a_commit)
+    result = finetune_glue(recipe_for(model_directory, glue, tmp_path, epochs=1))
+    assert result.origin['commit'] == 'a' * 40 and 'commits' not in result.to_dict()
+    (entry,) = json.loads((tmp_path / 'run' / 'origin.json').read_text())
+    assert entry == result.origin and set(entry) == {'commit', 'versions', 'machine', 'workers'}
+
+
+def test_result_has_the_commits_of_a_run_that_was_resumed(model_directory, glue, tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, 'commit', lambda: 'a' * 40)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(patch, 10)
+        finetune_glue(recipe_for(model_directory, glue, tmp_path))
+    monkeypatch.setattr(provenance, 'commit', lambda: 'b' * 40)
+    result = finetune_glue(recipe_for(model_directory, glue, tmp_path, resume=True))
+    assert result.origin['commit'] == 'b' * 40 and result.origin['commits'] == ['a' * 40, 'b' * 40]
+    assert FineTuningResult.read(tmp_path / 'run' / 'result.json') == result
 
 
 def test_mean_and_deviation_are_those_of_the_seeds(finished):
@@ -153,23 +199,11 @@ def test_training_learns(model_directory, glue, tmp_path):
     assert result.mean['dev/accuracy'] >= 80
 
 
-class Interrupted(Exception):
-    """Stands for whatever ends a process."""
-
-
 @pytest.mark.parametrize('select', ['last', 'best'])
 def test_resumed_run_equals_the_uninterrupted_one(select, model_directory, glue, tmp_path, monkeypatch):
     options = dict(seeds=[1, 2], select=select)
     whole = finetune_glue(recipe_for(model_directory, glue, tmp_path / 'whole', **options))
-    update, calls = objective.FineTuning.loss_sums, []
-
-    def stopping(self, batch, rows):
-        calls.append(1)
-        if len(calls) == 12 + 10:  # in the tenth step of the second seed
-            raise Interrupted
-        return update(self, batch, rows)
-
-    monkeypatch.setattr(objective.FineTuning, 'loss_sums', stopping)
+    stop_at(monkeypatch, 12 + 10)  # the tenth step of the second seed
     with pytest.raises(Interrupted):
         finetune_glue(recipe_for(model_directory, glue, tmp_path, **options))
     monkeypatch.undo()
@@ -214,7 +248,7 @@ def test_run_that_ends_between_two_files_goes_on(end, finished, model_directory,
     )
     assert ended.returncode == 9, ended.stderr
     finetune_glue(recipe_for(model_directory, glue, tmp_path, seeds=[1, 2], resume=True))
-    assert sorted(os.listdir(tmp_path / 'run')) == ['recipe.yaml', 'result.json', 'seed-1', 'seed-2']
+    assert sorted(os.listdir(tmp_path / 'run')) == LEFT
     for seed in ('seed-1', 'seed-2'):
         assert (
             contents(tmp_path / 'run' / seed)['model.params']
@@ -311,7 +345,10 @@ def test_start_keeps_the_encoder_and_draws_the_head():
 
 def test_head_of_another_task_is_refused_and_the_same_one_goes_on(finished, glue, tmp_path):
     start = finished[0] / 'run' / 'seed-1'
-    with pytest.raises(ValueError, match='the network has the head of SST-2, and MNLI wants another'):
+    with pytest.raises(
+        ValueError,
+        match='has the head of SST-2 with the labels 0, 1, and MNLI with the labels .*neutral wants another',
+    ):
         finetune_glue(recipe_for(start, glue, tmp_path, task='MNLI'))
     assert list(tmp_path.iterdir()) == []
     saved = read_model(start)
@@ -319,6 +356,24 @@ def test_head_of_another_task_is_refused_and_the_same_one_goes_on(finished, glue
         (value == saved.parameters[name]).all()
         for name, value in start_parameters(saved, saved.head, seed=5).items()
     )
+
+
+def test_head_without_a_task_goes_on_under_the_name_of_the_task(finished, glue, tmp_path):
+    """An imported checkpoint may not say what it was fine-tuned on."""
+    saved = read_model(finished[0] / 'run' / 'seed-1')
+    unnamed = dataclasses.replace(saved, head=Head('classification', saved.head.labels))
+    write_model(tmp_path / 'unnamed', unnamed)
+    for seed in (1, 2):
+        start = start_parameters(unnamed, saved.head, seed=seed)
+        assert all((start[name] == value).all() for name, value in saved.parameters.items())
+    finetune_glue(recipe_for(tmp_path / 'unnamed', glue, tmp_path, epochs=1))
+    left = read_model(tmp_path / 'run' / 'seed-1').head
+    assert (left, left.names) == (saved.head, saved.head.names) and left.task == 'SST-2'
+    for head in (Head('classification', ('1', '0'), 'SST-2'), Head('regression', (), 'STS-B')):
+        with pytest.raises(ValueError, match='the head of classification with the labels 0, 1, and'):
+            start_parameters(unnamed, head, seed=1)
+    with pytest.raises(ValueError, match='the head of SST-2 with'):
+        start_parameters(saved, unnamed.head, seed=1)
 
 
 def test_gates_are_folded_first(glue, tmp_path):
@@ -483,6 +538,26 @@ def test_a_copy_of_the_result_goes_where_it_is_asked_for(model_directory, glue, 
     assert (tmp_path / 'elsewhere' / 'run.json').read_bytes() == copy.read_bytes()
 
 
+def test_a_copy_of_another_run_is_refused_when_a_run_goes_on(model_directory, glue, tmp_path, monkeypatch):
+    """Before it trains; and when it is finished, unless the copy is its own."""
+    elsewhere = tmp_path / 'elsewhere'
+    elsewhere.mkdir()
+    (elsewhere / 'run.json').write_text('of another run')
+    options = {'epochs': 1, 'resume': True}
+    refused = recipe_for(model_directory, glue, tmp_path, **options, results=str(elsewhere))
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(patch, 4)
+        finetune_glue(recipe_for(model_directory, glue, tmp_path, epochs=1))
+    with monkeypatch.context() as patch, pytest.raises(FileExistsError, match='exists, .*another --results'):
+        stop_at(patch, 1)
+        finetune_glue(refused)
+    recipe = recipe_for(model_directory, glue, tmp_path, **options, results=str(tmp_path / 'results'))
+    assert finetune_glue(recipe) == finetune_glue(recipe)
+    with pytest.raises(FileExistsError, match='elsewhere/run.json: exists'):
+        finetune_glue(refused)
+    assert (elsewhere / 'run.json').read_text() == 'of another run'
+
+
 def test_command_fine_tunes_and_says_what_comes_next(model_directory, glue, tmp_path):
     values = values_for(model_directory, glue, tmp_path, epochs=1)
     flags = [part for name, value in values.items() for part in ('--' + name.replace('_', '-'), str(value))]
@@ -528,7 +603,7 @@ def test_learning_rate_with_the_best_mean_is_kept(chosen, model_directory, glue,
         recipe_for(model_directory, glue, tmp_path, task='STS-B', seeds=[1, 2], learning_rate=best)
     )
     assert without_times(alone).runs == without_times(result).runs
-    assert sorted(os.listdir(base / 'run')) == ['recipe.yaml', 'result.json', 'seed-1', 'seed-2']
+    assert sorted(os.listdir(base / 'run')) == LEFT
     for seed in ('seed-1', 'seed-2'):
         one, other = (contents(place / 'run' / seed)['model.params'] for place in (base, tmp_path))
         assert one == other
@@ -559,15 +634,7 @@ def test_run_that_chooses_its_learning_rate_resumes(chosen, tmp_path, monkeypatc
     """It ends in a step; `chosen` is the uninterrupted run."""
     base, values, result = chosen
     values = {**values, 'output': str(tmp_path / 'run')}
-    loss_sums, done = objective.FineTuning.loss_sums, []
-
-    def stopping(self, batch, rows):
-        done.append(1)
-        if len(done) == calls:
-            raise Interrupted
-        return loss_sums(self, batch, rows)
-
-    monkeypatch.setattr(objective.FineTuning, 'loss_sums', stopping)
+    stop_at(monkeypatch, calls)
     with pytest.raises(Interrupted):
         finetune_glue(fill(GlueRecipe, values))
     monkeypatch.undo()
@@ -604,7 +671,7 @@ def test_run_that_is_killed_while_it_keeps_the_chosen_networks_goes_on(chosen, t
     assert not (tmp_path / 'run').exists()
     again = finetune_glue(fill(GlueRecipe, {**values, 'resume': True}))
     assert without_times(again).runs == without_times(result).runs
-    assert sorted(os.listdir(tmp_path / 'run')) == ['recipe.yaml', 'result.json', 'seed-1', 'seed-2']
+    assert sorted(os.listdir(tmp_path / 'run')) == LEFT
     assert sorted(os.listdir(tmp_path)) == ['run']
 
 
@@ -645,7 +712,7 @@ def test_two_workers_choose_the_learning_rate_as_one(chosen, tmp_path):
     flags = [part for name, value in values.items() for part in ('--' + name.replace('_', '-'), str(value))]
     done = horovodrun(ROOT / 'finetune' / 'run_glue.py', *flags)
     assert done.returncode == 0, done.stderr
-    assert sorted(os.listdir(tmp_path / 'run')) == ['recipe.yaml', 'result.json', 'seed-1']
+    assert sorted(os.listdir(tmp_path / 'run')) == LEFT[:-1]
     assert len(FineTuningResult.read(tmp_path / 'run' / 'result.json').tried) == 2
 
 

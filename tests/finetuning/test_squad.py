@@ -10,17 +10,20 @@ import signal
 import numpy as np
 import pytest
 from helpers.finetuned import FILES, squad_recipe, write_questions
-from helpers.tiny import network, write_saved_model
+from helpers.questions import write_squad
+from helpers.tiny import network, saved_model, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.finetuning import objective
-from gluon_optbert.finetuning.squad import SquadRecipe, finetune_squad
-from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.finetuning.objective import start_parameters
+from gluon_optbert.finetuning.squad import SquadRecipe, finetune_squad, prepare_squad
+from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.tasks.metrics import normalised, squad_v1, squad_v2
 from gluon_optbert.tasks.squad import read_questions
+from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.loop import Terminated
 
 
@@ -139,6 +142,45 @@ def test_version_1_refuses_questions_without_an_answer(model_directory, tmp_path
     ):
         finetune_squad(squad_recipe(model_directory, tmp_path))
     assert sorted(os.listdir(tmp_path)) == ['squad']
+
+
+def misplace(directory, left):
+    """Have no answer of the training questions of version 1.1 stand where it says, except those of some."""
+    path = directory / 'train-v1.1.json'
+    asked = [
+        one if one.id in left else dataclasses.replace(one, answers=((f'{one.answers[0][0]}?', 0),))
+        for one in read_questions(path)
+    ]
+    write_squad(path, asked, '1.1')
+
+
+def test_questions_whose_answers_are_misplaced_are_not_counted(model_directory, tmp_path):
+    misplace(write_questions(tmp_path / 'squad'), ('train3', 'train4'))
+    exercise = prepare_squad(squad_recipe(model_directory, tmp_path), saved_model(), workers=Workers())
+    assert exercise.samples['train'] == 2 <= exercise.samples['train_windows'] == len(exercise.train)
+    assert exercise.samples['dev'] == 11
+
+
+def test_data_without_an_answer_to_train_on_is_refused(model_directory, tmp_path):
+    misplace(write_questions(tmp_path / 'squad'), ())
+    with pytest.raises(
+        ValueError, match='train-v1.1.json: none of the 30 questions has an answer that stands'
+    ):
+        finetune_squad(squad_recipe(model_directory, tmp_path))
+    assert sorted(os.listdir(tmp_path)) == ['squad']
+
+
+def test_reader_without_a_task_goes_on_as_that_of_the_version(tmp_path):
+    """An imported checkpoint does not say which version of SQuAD it was fine-tuned on."""
+    write_questions(tmp_path / 'squad')
+    head, start = Head('question_answering'), saved_model()
+    unnamed = dataclasses.replace(start, parameters=start_parameters(start, head, seed=3), head=head)
+    write_model(tmp_path / 'model', unnamed)
+    finetune_squad(squad_recipe(tmp_path / 'model', tmp_path, epochs=1, learning_rate=1e-6, dropout=0.0))
+    left = read_model(tmp_path / 'run' / 'seed-1')
+    assert left.head == Head('question_answering', (), 'SQuAD v1.1')
+    distance = np.abs(left.parameters['task.weight'] - unnamed.parameters['task.weight']).max()
+    assert distance < 1e-4  # a few steps of 1e-6 from the head that came in
 
 
 def test_squad_recipe_out_of_range_is_refused_by_name(tmp_path):

@@ -14,7 +14,7 @@ from helpers.pruned import results
 from helpers.tiny import contents, run
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
-from gluon_optbert.architecture.heads import PRETRAINING
+from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.deployment.model_card import CardFacts, model_card
 from gluon_optbert.deployment.story import Trimming, story_of
 from gluon_optbert.deployment.verification import VerifyRecipe, stages, verify
@@ -26,6 +26,7 @@ from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.progress import TaskScores
 from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.task_pruning.goal import read_sentences
 from gluon_optbert.task_pruning.prune_task import prune_task
 from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 from gluon_optbert.text.trim_record import read_trim_record
@@ -319,7 +320,14 @@ def test_bad_input_is_refused_before_anything_is_written(place, models, model_di
     refused('has the head of SST-2; leave --task out', name='sentences', model=str(models['SST-2']))
     few = tmp_path / 'few.txt'
     few.write_text('a b\n' * 5)
-    refused('5 sentences, and at least 40', name='sentences', data=str(few))
+    refused('few.txt: 5 sentences, and at least 40', name='sentences', data=str(few))
+    refused('text.txt: 30 sentences left by --limit 30, and at least 40', name='sentences', limit=30)
+    refused(
+        'evaluation_limit must be at least 10 for the task sentences, found 2',
+        name='sentences',
+        evaluation_limit=2,
+    )
+    refused('max_length must be at least 3, found 2', name='sentences', max_length=2)
     unlabelled = tmp_path / 'glue'
     shutil.copytree(place / 'glue', unlabelled)
     lines = (unlabelled / 'SST-2' / 'train.tsv').read_text().splitlines()
@@ -329,6 +337,57 @@ def test_bad_input_is_refused_before_anything_is_written(place, models, model_di
         recipe_for(place, models, 'SST-2', tmp_path / 'run', teacher='none', gate_teacher=True)
     with pytest.raises(RecipeError, match='needs --data'):
         recipe_for(place, models, 'sentences', tmp_path / 'run', data=None)
+
+
+@pytest.mark.parametrize('lines, held', [(40, 10), (80, 10), (300, 15)])
+def test_enough_sentences_are_held_out_for_their_pairs(place, models, tmp_path, lines, held):
+    (tmp_path / 'text.txt').write_text('\n'.join(text for text, _ in sentences(lines, 5)) + '\n')
+    more = {'data': str(tmp_path / 'text.txt'), 'max_length': 3}
+    for limit, wanted in ((None, held), (12, min(12, held))):
+        recipe = recipe_for(place, models, 'sentences', tmp_path / 'run', **more, evaluation_limit=limit)
+        train, heldout = read_sentences(recipe, read_model(models['sentences']))
+        assert (len(train), len(heldout)) == (lines - wanted, wanted)
+    assert max(train.lengths) == max(heldout.lengths) == 3  # [CLS], a letter, [SEP]
+
+
+@pytest.fixture
+def unnamed(models, tmp_path):
+    """Of a task: the model directory as if it were imported and did not say what it was fine-tuned on."""
+
+    def write(task, **changes):
+        saved = read_model(models[task])
+        head = Head(saved.head.kind, changes.get('labels', saved.head.labels))
+        recipe = {name: value for name, value in saved.recipe.items() if name not in ('task', 'version')}
+        write_model(tmp_path / 'unnamed', dataclasses.replace(saved, head=head, recipe=recipe))
+        return tmp_path / 'unnamed'
+
+    return write
+
+
+@pytest.mark.parametrize('task', ['SST-2', 'STS-B', 'SQuAD-1.1'])
+def test_a_head_without_a_task_takes_the_one_that_is_named(place, models, unnamed, tmp_path, task):
+    """It is pruned as the network that knows its task, may take its ranking, and may teach it."""
+    own, start = {'rounds': 1, 'steps': 0, 'method': 'fisher'}, {task: unnamed(task)}
+    with pytest.raises(
+        ValueError, match='unnamed has a head of .* its task is not known; name it with --task'
+    ):
+        prune_task(recipe_for(place, start, task, tmp_path / 'imported', **own))
+    own['task'] = task
+    prune_task(recipe_for(place, models, task, tmp_path / 'named', **own))
+    prune_task(recipe_for(place, start, task, tmp_path / 'imported', **own, ranking=str(tmp_path / 'named')))
+    prune_task(recipe_for(place, models, task, tmp_path / 'taught', **own, teacher=str(start[task])))
+    one, other = (read_model(tmp_path / name / 'round-1' / 'model') for name in ('named', 'imported'))
+    assert one.head == other.head == read_model(models[task]).head
+    assert all((value == other.parameters[name]).all() for name, value in one.parameters.items())
+
+
+def test_a_head_without_a_task_has_the_labels_of_the_one_that_is_named(place, unnamed, tmp_path):
+    start = {'SST-2': unnamed('SST-2', labels=('no', 'yes'))}
+    with pytest.raises(
+        ValueError, match='classification with the labels no, yes, and the task is SST-2 with'
+    ):
+        prune_task(recipe_for(place, start, 'SST-2', tmp_path / 'run', task='SST-2'))
+    assert not (tmp_path / 'run').exists()
 
 
 def test_a_teacher_with_other_labels_is_refused(place, models, tmp_path):

@@ -80,6 +80,17 @@ def test_predictions_that_do_not_fit_are_refused_by_name(tmp_path, dev, name, co
         score_task(SST2, dev, write(tmp_path / name, content))
 
 
+def test_predictions_of_pairs_in_another_order_are_refused(tmp_path):
+    """The first texts are equal."""
+    dev = write(tmp_path / 'dev.tsv', 'sentence1\tsentence2\tscore\na\tb\t1\na\tc\t2\na\td\t4\n')
+    records = [{'text': 'a', 'pair': pair, 'value': value} for pair, value in (('b', 1), ('c', 2), ('d', 4))]
+    assert score_task(STSB, dev, write(tmp_path / 'out.jsonl', as_lines(*records)))[0]['pearson'] == (
+        pytest.approx(100)
+    )
+    with pytest.raises(ValueError, match="out.jsonl: line 1 is of 'd', and the data has 'b' there"):
+        score_task(STSB, dev, write(tmp_path / 'out.jsonl', as_lines(*reversed(records))))
+
+
 @pytest.fixture
 def questions(tmp_path):
     return write_squad(
@@ -105,6 +116,16 @@ def test_odds_give_the_best_threshold(tmp_path, questions):
     odds = write(tmp_path / 'null_odds.json', json.dumps({'q1': -3.0, 'q2': 2.0}))
     scores, _ = score_squad('2.0', questions, answers, odds)
     assert (scores['best_exact'], scores['best_exact_thresh'], scores['exact']) == (100.0, -3.0, 50.0)
+
+
+def test_missing_odds_are_reported_of_their_own_file(tmp_path, questions):
+    odds = write(tmp_path / 'null_odds.json', json.dumps({'q1': -3.0}))
+    for answers, says in (
+        ({'q1': 'Cat', 'q2': 'none'}, 'null_odds.json: 1 of 2 questions have no odds, the first is q2'),
+        ({'q2': 'none'}, 'answers.json: 1 of 2 questions have no prediction, the first is q1'),
+    ):
+        with pytest.raises(ValueError, match=says):
+            score_squad('2.0', questions, write(tmp_path / 'answers.json', json.dumps(answers)), odds)
 
 
 def test_one_prediction_in_a_line_of_json_is_no_mapping(tmp_path):

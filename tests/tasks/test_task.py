@@ -65,6 +65,20 @@ def test_users_own_task_file_is_read(tmp_path):
     [
         ({'format': 2}, 'format 2'),
         ({'metrics': ['bleu']}, "metric 'bleu' is none of"),
+        (
+            {'metrics': ['accuracy', 'pearson']},
+            "metric 'pearson' goes with a regression, .* is classification",
+        ),
+        ({'metrics': ['f1'], 'labels': ['a', 'b', 'c']}, "metric 'f1' goes with two labels, and there are 3"),
+        (
+            {'metrics': ['f1'], 'head': 'regression', 'labels': []},
+            "metric 'f1' goes with a classification, .* is regression",
+        ),
+        (
+            {'metrics': ['accuracy'], 'head': 'question_answering', 'labels': []},
+            "metric 'accuracy' goes with a classification, .* is question_answering",
+        ),
+        ({'head': 'ranking'}, 'kind must be one of'),
         ({'fields': []}, 'one field or two'),
         ({'labels': 'ab'}, 'labels is of the wrong kind'),
         ({'extra': 1}, "'extra' is unknown"),
