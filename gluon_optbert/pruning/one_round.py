@@ -212,7 +212,8 @@ def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
         recovered = SavedModel(shrunk.architecture, parameters, shrunk.vocabulary, head=shrunk.head)
         origin = {ORIGIN: (recipe.output / ORIGIN).read_bytes()}
         if recipe.keep_embeddings or job.goal.reports_embeddings:
-            write_embeddings(job, {'cut': shrunk, 'reconstructed': repaired, 'recovered': recovered}, number)
+            repair = {'reconstructed': repaired} if recipe.reconstruct else {}
+            write_embeddings(job, {'cut': shrunk, **repair, 'recovered': recovered}, number)
         job.write(directory / 'model', recovered, progress, extra=origin)
     job.workers.barrier(f'recovered.{number}')
     recovered = read_model(directory / 'model')

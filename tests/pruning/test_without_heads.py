@@ -65,6 +65,7 @@ def test_an_encoder_without_heads_is_pruned_on_its_states(headless_run):
 def test_the_embeddings_are_reported_after_cut_and_recovery(headless_run):
     output, _ = headless_run
     record = json.loads((output / 'round-1' / 'embeddings.json').read_text())
+    assert set(record) == {'round', 'instances', 'cut', 'recovered'}  # nothing was reconstructed
     for name in ('cut', 'recovered'):
         assert 0 < record[name]['cosine'] <= 1 and -1 <= record[name]['pair_similarity'] <= 1
     page = (output / 'pruning.md').read_text()
