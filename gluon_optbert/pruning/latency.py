@@ -142,7 +142,7 @@ def times_section(times: Mapping[str, Any]) -> List[str]:
         '## Time',
         markdown_table(['round', *(shape.replace('x', ' × ') for shape in shapes)], cells),
         'Median time of a float32 forward pass over so many sequences of so many tokens. The networks took '
-        f'turns on this machine, with {times["threads"]} thread{"s" * (times["threads"] != 1)}.',
+        f'turns on this machine, with {times["threads"]} thread{"s" * (str(times["threads"]) != "1")}.',
     ]
 
 
