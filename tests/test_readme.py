@@ -2,8 +2,8 @@
 
 import json
 import shlex
-from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.checkpoints import HEADS, named, write_hugging_face
 from helpers.commands import call
@@ -12,17 +12,14 @@ from helpers.finetuned import write_glue
 from helpers.pages import check_page
 from helpers.tiny import ROOT, network, random_parameters, write_shards
 
-from gluon_optbert.architecture.architecture import Architecture
-
 README = ROOT / 'README.md'
-ROWS = {  # of its table: the fine-tuning run, and the network's name in the file of latencies
-    'MiniLM as imported': ('table11/results/bert-base', 'base'),
-    'optBERT-all': ('table8/results/optbert-all', 'optbert_all_61'),
-    'BERT-all uniform': ('table8/results/bert-all-uniform', 'uniform_61'),
-    'optBERT-all, smaller': ('table9/results/optbert-all', 'optbert_all_39'),
-    'BERT-all uniform, smaller': ('table9/results/bert-all-uniform', 'uniform_39'),
+PRUNING = ROOT / 'results' / 'pruning'
+ROWS = {  # of its table: what the file of points calls the way
+    'not pruned, trained on for as long': 'trained on as long',
+    "the paper's method: gates of 30 steps, then recovery": 'the paper',
+    'everything: longer gates, repairs, a teacher': 'everything',
+    'a random cut, and everything else': 'random cut and everything else',
 }
-LATENCY = ROOT / 'results' / 'latency' / 'table_rows.json'
 
 
 @pytest.mark.parametrize('line', commands(README))
@@ -35,18 +32,18 @@ def test_there_are_commands_to_test():
 
 
 def row(name):
-    """A row of the table, from the files of results."""
-    run, network_name = ROWS[name]
-    result = json.loads((ROOT / 'results' / 'tables' / run / 'sst-2.json').read_text())
-    rows = json.loads(LATENCY.read_text())['networks']
-    measured = {Path(one['name']).stem: one for one in rows}
-    base, here = measured['base'], measured[network_name]
-    mean, std = (result[key]['dev/accuracy'] for key in ('mean', 'std'))
-    share = here['gflop']['8x128'] / base['gflop']['8x128']
-    time = here['shapes']['8x128']['median_ms'] / base['shapes']['8x128']['median_ms']
-    return (
-        f'| {name} | {result["parameters"] / 1e6:.1f} M | {mean:.1f} ± {std:.1f} | {share:.2f} | {time:.2f} |'
+    """A row of the table, from the files of results: means over the runs."""
+    points = json.loads((PRUNING / 'points.json').read_text())['points']
+    networks = [one for one in points if one['way'] == ROWS[name]]
+    rounds = [
+        json.loads((PRUNING / one['run'] / 'rounds.json').read_text()) for one in networks if one['run']
+    ]
+    share = np.mean([last['flops'] / first['flops'] for first, last in rounds] or [1.0])
+    size, loss, score = (
+        np.mean([{**one, **one['values']}[key] for one in networks])
+        for key in ('parameters', 'MLM loss, nats', 'SST-2 accuracy, %')
     )
+    return f'| {name} | {size / 1e6:.1f} M | {share:.2f} | {loss:.2f} | {score:.1f} |'
 
 
 @pytest.mark.parametrize('name', ROWS)
@@ -101,21 +98,6 @@ def test_the_block_goes_from_a_checkpoint_to_predictions_and_a_page(tmp_path):
     assert len(answers) == 2 and all('label' in answer for answer in answers)
     text = ' '.join(check_page((tmp_path / 'report.html').read_text(encoding='utf-8')).text)
     assert 'of the parameters of the base' in text and 'on SST-2 accuracy: ' in text
-
-
-def test_the_reason_for_more_flops_is_that_of_the_widths():
-    parts = {}
-    for name in ('optbert-all', 'bert-all-uniform'):
-        result = ROOT / 'results' / 'tables' / 'table8' / 'results' / name / 'sst-2.json'
-        values = json.loads(result.read_text())
-        architecture = Architecture.from_dict(values['architecture'])
-        units = architecture.h * (
-            architecture.vocab_size + architecture.max_length + architecture.token_types
-        )
-        parts[name] = architecture.h, round(100 * units / values['parameters'])
-    assert parts == {'optbert-all': (253, 58), 'bert-all-uniform': (279, 63)}
-    words = ' '.join(text_of(README).split())
-    assert '(253 units, uniform 279)' in words and '58 % of the parameters, that of uniform 63 %' in words
 
 
 @pytest.mark.slow

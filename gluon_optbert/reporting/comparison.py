@@ -35,6 +35,7 @@ LOSS, ACCURACY, CUT, END, PAIRS = (
     'pair similarity',
 )
 _CONTROL = '#333333'
+_CONTROL_LINES = '--', ':', '-.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +276,7 @@ def draw(rungs: Sequence[Rung]) -> Figure:
         _draw_panel(axes, rungs, name)
         axes.set_title(name)
         axes.set_xlabel('share of the parameters (percent)')
-        axes.invert_xaxis()
+        axes.set_xlim(102, 100 * min(rung.share for rung in rungs) - 5)
     handles: Dict[str, Any] = {}
     for axes in grid:
         handles.update(zip(*reversed(axes.get_legend_handles_labels())))
@@ -284,12 +285,13 @@ def draw(rungs: Sequence[Rung]) -> Figure:
 
 
 def _draw_panel(axes: Axes, rungs: Sequence[Rung], name: str) -> None:
-    """One measurement; a network that was not pruned is a dashed line."""
+    """One measurement; a network that was not pruned is a broken line."""
     ways = list(dict.fromkeys(rung.way for rung in rungs if rung.networks[0].run is not None))
-    for rung in rungs:
-        spread = rung.spread(name)
-        if rung.networks[0].run is None and spread is not None:
-            axes.axhline(spread.mean, color=_CONTROL, linestyle='--', linewidth=1, label=plain(rung.way))
+    controls = [rung for rung in rungs if rung.networks[0].run is None]
+    for place, rung in enumerate(controls):
+        spread, line = rung.spread(name), _CONTROL_LINES[place % len(_CONTROL_LINES)]
+        if spread is not None:
+            axes.axhline(spread.mean, color=_CONTROL, linestyle=line, linewidth=1.2, label=plain(rung.way))
     for place, way in enumerate(ways):
         style = {'color': OKABE_ITO[place % len(OKABE_ITO)], 'marker': MARKERS[place % len(MARKERS)]}
         pairs = [(rung, rung.spread(name)) for rung in rungs if rung.way == way]

@@ -167,7 +167,7 @@ def test_run_of_an_earlier_version_repeats_runs_that_do_what_it_did(tmp_path):
 
 
 def test_oldest_recorded_recipe_has_every_setting_of_today():
-    earlier = yaml.safe_load((ROOT / 'results' / 'pruning' / 'all' / 'recipe.yaml').read_text())
+    earlier = yaml.safe_load((ROOT / 'results/short_runs/pruning/all/recipe.yaml').read_text())
     today = to_dict(fill(PruneRecipe, {**earlier, 'keep_best': False}))
     assert len(today) > len(earlier) + 20 and settings_of(earlier) == settings_of(today)
 
