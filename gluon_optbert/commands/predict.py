@@ -131,7 +131,7 @@ def main(argv=None):
         remedy = what_to_export(recipe.deployment)
         if remedy is not None:
             raise ValueError(remedy)
-    if recipe.input is not None and not recipe.input.is_file():
+    if recipe.input is not None and not recipe.input.exists():
         raise FileNotFoundError(f'{recipe.input}: no such file')
     predictor = Predictor(
         recipe.deployment,
