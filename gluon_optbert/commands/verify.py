@@ -9,7 +9,7 @@ from .. import VerifyRecipe, verify
 from ..deployment.export import TOLERANCE
 from ..deployment.trim_check import TOLERANCE as TRIM_TOLERANCE
 from ..deployment.trim_check import is_trimmed
-from ..deployment.verification import check_trimmed_of, stages, stages_table, table
+from ..deployment.verification import check_trimmed_of, described_scales, stages, stages_table, table
 from ..runs.command_line import parse
 from ..runs.provenance import origin_here, origin_warnings
 from ..runs.staging import refuse_existing, write_file
@@ -46,6 +46,8 @@ def main(argv=None):
     print('\nerror relative to the network before the cut, and loss, on the same batches:\n')
     errors = stages(recipe)
     print(stages_table(errors))
+    for sentence in described_scales(errors):
+        print(f'\n{sentence}')
     if recipe.output is not None:
         settings = {name: getattr(recipe, name) for name in ('batches', 'batch_size')}
         values = {**settings, 'differences': rows, 'stages': errors, **origin_here()}

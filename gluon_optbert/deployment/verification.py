@@ -22,7 +22,7 @@ from ..cutting.alphas_file import read_alphas
 from ..cutting.selection import Selection, keep_all, read_selection, truncate
 from ..cutting.shrink import fold, shrink
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
-from ..network.layerwise import squared_errors
+from ..network.layerwise import layer_norm_scales, squared_errors
 from ..network.losses import PretrainingLoss
 from ..network.model import build
 from ..network.running import pretraining_losses, run
@@ -305,7 +305,8 @@ def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     list of dict
         ``round``, ``network`` (before, cut, reconstructed or recovered), ``error``: the relative error of the
         last layer's output on the hidden units that stayed; and of a run of pre-training ``mlm_loss``, in
-        nats per masked token.
+        nats per masked token. Where hidden units were cut, the row of the network before it has
+        ``layer_norm_scales``: `network.layerwise.layer_norm_scales`.
 
     Raises
     ------
@@ -317,7 +318,10 @@ def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         directory = recipe.run / f'round-{number}'
         before = read_model(_round(recipe, number - 1, 'model'))
         kept, batches = read_selection(directory / 'selection.json').kept['h'], _batches(recipe, before)
-        rows.append({'round': number, 'network': 'before', 'error': 0.0, **_mlm_loss(before, batches)})
+        row = {'round': number, 'network': 'before', 'error': 0.0, **_mlm_loss(before, batches)}
+        if len(kept) < before.architecture.h:
+            row['layer_norm_scales'] = layer_norm_scales(before, kept, batches)
+        rows.append(row)
         for name, folder in (('cut', 'shrunk'), ('reconstructed', 'reconstructed'), ('recovered', 'model')):
             if (directory / folder).is_dir():
                 saved = read_model(directory / folder)
@@ -387,3 +391,16 @@ def stages_table(rows: List[Dict[str, Any]]) -> str:
     shown = [name for name in names if all(name in row for row in rows)]
     cells = [[row['round'], row['network'], *(f'{row[name]:.3f}' for name in shown)] for row in rows]
     return markdown_table(['round', 'network', *(names[name] for name in shown)], cells)
+
+
+def described_scales(rows: List[Dict[str, Any]]) -> List[str]:
+    """A sentence for each round of `stages` that cut hidden units: which LayerNorm this changes most."""
+    sentences = []
+    for row in rows:
+        if 'layer_norm_scales' in row:
+            place, scale = max(row['layer_norm_scales'].items(), key=lambda pair: abs(math.log(pair[1])))
+            sentences.append(
+                f'round {row["round"]}: the cut of h changes the scale of LayerNorms by a factor of up to '
+                f'{scale:.2f} ({place})'
+            )
+    return sentences

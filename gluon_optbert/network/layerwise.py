@@ -130,3 +130,44 @@ def squared_errors(
         wanted = wanted[:, kept]
         squares += [((states - wanted) ** 2).sum(), (wanted**2).sum()]
     return squares
+
+
+def layer_norm_scales(
+    whole: SavedModel, kept: np.ndarray, batches: Iterable[Batch], ctx: Optional[mx.Context] = None
+) -> Dict[str, float]:
+    """How many times as large the LayerNorms of the stream make the hidden units that stay, once the others
+    are cut.
+
+    A LayerNorm divides by the standard deviation of its input over the units. If a few units carry most of
+    the variance, cutting them scales up all others.
+
+    Parameters
+    ----------
+    whole : SavedModel
+    kept : np.ndarray of int, shape (units,)
+        The hidden units that stay.
+    batches : iterable of Batch
+    ctx : mx.Context, optional
+
+    Returns
+    -------
+    dict of str to float
+        The deviation over all units divided by that over the units that stay, on the states of the whole
+        network; both are root mean squares over the tokens. By LayerNorm: ``embedding`` unless its width is
+        not h, and by layer from 1 on ``attention 1``, ``layer 1``. A layer without an intermediate block has
+        only the first.
+    """
+    model = build_open(whole, ctx)
+    blocks = {} if whole.architecture.e is not None else {'embedding': model.encoder.layer_norm}
+    for number, cell in enumerate(model.encoder.transformer_cells, 1):
+        blocks[f'attention {number}'] = cell.layer_norm
+        if cell.ffn is not None:
+            blocks[f'layer {number}'] = cell.ffn.layer_norm
+    variances = {name: np.zeros(2) for name in blocks}
+    for batch in batches:
+        with reading(blocks) as read:
+            last_states(model, batch)
+        for name, sums in variances.items():
+            inputs = flat(read[f'{name}.input'])[real_tokens(batch)].astype(np.float64)
+            sums += [inputs.var(axis=1).sum(), inputs[:, kept].var(axis=1).sum()]
+    return {name: float(np.sqrt(before / after)) for name, (before, after) in variances.items()}

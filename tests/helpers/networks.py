@@ -1,8 +1,10 @@
 """Networks whose widths are even or not."""
 
+import numpy as np
 from hypothesis import strategies as st
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.text.batches import Batch
 from helpers.tiny import network
 
 # Relative to the largest value of an output: what two layers leave of float32's 1e-7 when sums are taken in
@@ -30,3 +32,30 @@ NETWORKS = st.builds(
 
 
 SEEDS = st.integers(0, 2**31 - 10)
+
+
+def random_batches(architecture, count=2, *, size=96, length=8, seed=0):
+    """Batches of random tokens; every second sequence is half padding."""
+    generator = np.random.RandomState(seed)
+    batches = []
+    for index in range(count):
+        valid = np.full(size, length, dtype=np.float32)
+        valid[1::2] = length // 2
+        zeros = np.zeros((size, 1), dtype=np.int32)
+        batches.append(
+            Batch(
+                input_ids=generator.randint(0, architecture.vocab_size, (size, length)),
+                token_types=generator.randint(0, 2, (size, length)),
+                valid_length=valid,
+                masked_positions=zeros,
+                masked_ids=zeros,
+                masked_weights=zeros,
+                next_sentence_labels=zeros[:, 0],
+                instance_weights=np.ones(size, dtype=np.float32),
+                masked_total=0,
+                instance_total=size,
+                token_total=int(valid.sum()),
+                index=index,
+            )
+        )
+    return batches

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers.networks import UNEVEN
+from helpers.networks import UNEVEN, random_batches
 from helpers.tiny import network, random_alphas, random_parameters, random_selection
 
 from gluon_optbert.architecture.cost import ParameterCost
@@ -14,37 +14,9 @@ from gluon_optbert.network.layerwise import squared_errors
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.pruning.reconstruct import reconstruct, tokens_wanted
 from gluon_optbert.pruning.rotate import rotated
-from gluon_optbert.text.batches import Batch
 from gluon_optbert.training.distributed import Workers
 
 WORKERS = Workers()
-
-
-def batches_of(architecture, count=2, *, size=96, length=8, seed=0):
-    """Batches of random tokens; every second sequence is half padding."""
-    generator = np.random.RandomState(seed)
-    batches = []
-    for index in range(count):
-        valid = np.full(size, length, dtype=np.float32)
-        valid[1::2] = length // 2
-        zeros = np.zeros((size, 1), dtype=np.int32)
-        batches.append(
-            Batch(
-                input_ids=generator.randint(0, architecture.vocab_size, (size, length)),
-                token_types=generator.randint(0, 2, (size, length)),
-                valid_length=valid,
-                masked_positions=zeros,
-                masked_ids=zeros,
-                masked_weights=zeros,
-                next_sentence_labels=zeros[:, 0],
-                instance_weights=np.ones(size, dtype=np.float32),
-                masked_total=0,
-                instance_total=size,
-                token_total=int(valid.sum()),
-                index=index,
-            )
-        )
-    return batches
 
 
 def saved(architecture, seed=0):
@@ -64,14 +36,14 @@ def stream_error(whole, network, selection, batches):
 
 def errors(whole, before, after, selection):
     """Of the last layer's output on tokens that the reconstruction has not read."""
-    fresh = batches_of(whole.architecture, 1, seed=9)
+    fresh = random_batches(whole.architecture, 1, seed=9)
     return [stream_error(whole, network, selection, fresh) for network in (before, after)]
 
 
 def test_nothing_changes_where_nothing_was_cut():
     whole = saved(network(), 1)
     selection = keep_all(whole.architecture, ParameterCost())
-    repaired = reconstruct(whole, whole, selection, batches_of(whole.architecture), workers=WORKERS)
+    repaired = reconstruct(whole, whole, selection, random_batches(whole.architecture), workers=WORKERS)
     assert errors(whole, whole, repaired, selection) == pytest.approx([0, 0], abs=1e-5)
 
 
@@ -80,7 +52,7 @@ def test_what_a_fold_shifted_comes_back():
     selection = keep_all(whole.architecture, ParameterCost())
     alphas = {key: np.abs(alpha) for key, alpha in random_alphas(whole.architecture, 3).items()}
     shifted = cut_by(whole, selection, fold(whole.parameters, whole.architecture, alphas))
-    repaired = reconstruct(whole, shifted, selection, batches_of(whole.architecture, 6), workers=WORKERS)
+    repaired = reconstruct(whole, shifted, selection, random_batches(whole.architecture, 6), workers=WORKERS)
     before, after = errors(whole, shifted, repaired, selection)
     assert after < before / 5
 
@@ -93,7 +65,7 @@ def test_filters_that_have_a_double_can_go():
     kept = dict(keep_all(whole.architecture, ParameterCost()).kept, f0=np.arange(4))
     selection = Selection(kept, 0, 0)
     halved = cut_by(whole, selection)
-    repaired = reconstruct(whole, halved, selection, batches_of(whole.architecture, 6), workers=WORKERS)
+    repaired = reconstruct(whole, halved, selection, random_batches(whole.architecture, 6), workers=WORKERS)
     before, after = errors(whole, halved, repaired, selection)
     assert before > 0.1 and after < 0.02
 
@@ -107,7 +79,7 @@ def test_reconstruction_brings_the_cut_network_nearer(architecture, letters):
     whole = saved(architecture, 5)
     selection = random_selection(architecture, 6, letters=letters)
     smaller = cut_by(whole, selection)
-    repaired = reconstruct(whole, smaller, selection, batches_of(architecture, 6), workers=WORKERS)
+    repaired = reconstruct(whole, smaller, selection, random_batches(architecture, 6), workers=WORKERS)
     before, after = errors(whole, smaller, repaired, selection)
     assert repaired.architecture == smaller.architecture
     assert after < 0.9 * before
@@ -122,7 +94,9 @@ def test_blocks_and_layers_can_be_missing():
         Selection(kept, 0, 0, (1,)),
     ):
         smaller = cut_by(whole, selection)
-        repaired = reconstruct(whole, smaller, selection, batches_of(whole.architecture, 6), workers=WORKERS)
+        repaired = reconstruct(
+            whole, smaller, selection, random_batches(whole.architecture, 6), workers=WORKERS
+        )
         before, after = errors(whole, smaller, repaired, selection)
         assert after < 0.9 * before
 
@@ -132,7 +106,7 @@ def test_first_layers_can_be_missing():
     kept = keep_all(whole.architecture, ParameterCost()).kept
     selection = Selection(kept, 0, 0, layers=(2, 3))
     smaller = cut_by(whole, selection)
-    repaired = reconstruct(whole, smaller, selection, batches_of(whole.architecture, 6), workers=WORKERS)
+    repaired = reconstruct(whole, smaller, selection, random_batches(whole.architecture, 6), workers=WORKERS)
     before, after = errors(whole, smaller, repaired, selection)
     assert after < 0.9 * before
 
@@ -144,7 +118,7 @@ def test_reconstruction_refuses_a_selection_of_another_network():
             whole,
             whole,
             random_selection(whole.architecture, 1),
-            batches_of(whole.architecture, 1),
+            random_batches(whole.architecture, 1),
             workers=WORKERS,
         )
 
@@ -157,9 +131,9 @@ def test_tokens_are_ten_for_every_input_of_the_widest_product():
 @pytest.mark.parametrize('architecture', [network(), UNEVEN, network(e=4)])
 def test_rotation_leaves_the_function_as_it_is(architecture):
     whole = saved(architecture, 8)
-    turned = rotated(whole, batches_of(architecture, 2), WORKERS)
+    turned = rotated(whole, random_batches(architecture, 2), WORKERS)
     selection = keep_all(architecture, ParameterCost())
-    fresh = batches_of(architecture, 1, seed=9)
+    fresh = random_batches(architecture, 1, seed=9)
     assert stream_error(whole, turned, selection, fresh) < 1e-4
     name = 'encoder.transformer_cells.0.attention_cell.proj_value.weight'
     assert not np.allclose(whole.parameters[name], turned.parameters[name])
@@ -167,12 +141,12 @@ def test_rotation_leaves_the_function_as_it_is(architecture):
 
 def test_first_units_of_rotated_heads_are_worth_more_than_the_last():
     whole = saved(network((2, 6, 6, 16)), 10)
-    turned = rotated(whole, batches_of(whole.architecture, 3), WORKERS)
+    turned = rotated(whole, random_batches(whole.architecture, 3), WORKERS)
     everything = keep_all(whole.architecture, ParameterCost()).kept
     first, last = (
         Selection(dict(everything, k0=units, v0=units), 0, 0) for units in (np.arange(3), np.arange(3, 6))
     )
-    fresh = batches_of(whole.architecture, 1, seed=9)
+    fresh = random_batches(whole.architecture, 1, seed=9)
     of_first, of_last = (
         stream_error(turned, cut_by(turned, selection), selection, fresh) for selection in (first, last)
     )

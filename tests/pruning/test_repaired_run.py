@@ -7,7 +7,7 @@ import pytest
 from helpers.pruned import recipe_for, results
 from helpers.tiny import contents
 
-from gluon_optbert.deployment.verification import VerifyRecipe, stages, stages_table, verify
+from gluon_optbert.deployment.verification import VerifyRecipe, described_scales, stages, stages_table, verify
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning import job
 from gluon_optbert.pruning.algorithm import prune
@@ -61,6 +61,11 @@ def test_verify_proves_the_rotation_and_shows_every_stage(repaired_run):
         assert before['error'] == 0 < repaired['error'] < cut['error']
     lines = stages_table(rows).splitlines()
     assert lines[0] == '| round | network | error of the last layer | MLM loss |' and len(lines) == 10
+    scales = rows[0]['layer_norm_scales']
+    largest = max(scales, key=lambda name: abs(np.log(scales[name])))
+    assert len(scales) == 1 + 2 * 2
+    sentence = described_scales(rows)[0]
+    assert sentence.startswith('round 1: ') and sentence.endswith(f'{scales[largest]:.2f} ({largest})')
 
 
 @pytest.mark.parametrize('folder', FOLDERS)
