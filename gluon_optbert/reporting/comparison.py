@@ -22,12 +22,13 @@ from .figures import MARKERS, OKABE_ITO, STYLE, plain, save
 from .pruned import Run, read_run, score_name
 from .sections import read_json
 from .speed import Spread
-from .task_runs import read_recipe, settings_of
+from .task_runs import read_recipe, settings_of, shares_of
 
 FORMAT = 'gluon_optbert comparison of pruning runs'
 POINTS, TABLE, PICTURE = 'points.json', 'table.md', 'comparison'
 VERIFIED = 'verified.json'  # of a run: what tools/verify.py --output wrote
-LOSS, ACCURACY, CUT, END, PAIRS = (
+FLOPS, LOSS, ACCURACY, CUT, END, PAIRS = (
+    'FLOPs, %',
     'MLM loss, nats',
     'MLM accuracy, %',
     'error after the cut',
@@ -89,21 +90,27 @@ def named(text: str) -> Tuple[str, List[Path]]:
 def networks_of(way: str, paths: Sequence[Path]) -> List[Network]:
     """The networks of all rounds of some runs, which repeat each other or are of other sizes.
 
+    A smaller network takes more steps in the same time, so runs of other sizes may differ in the steps of
+    recovery.
+
     Raises
     ------
     ValueError, FileNotFoundError
-        If a run cannot be read, or differs from the others in more than seed and sizes.
+        If a run cannot be read, or differs from the others in more than this and the seed.
     """
     networks: List[Network] = []
-    settings = [dict(settings_of(read_recipe(path))) for path in paths]
-    for path, own in zip(paths, settings):
-        differing = sorted(
-            name for name in {*own, *settings[0]} - {'sizes'} if own.get(name) != settings[0].get(name)
-        )
-        if differing:
-            raise ValueError(
-                f'{path} differs from {paths[0]} in {", ".join(differing)}; give it a name of its own'
-            )
+    recipes = [read_recipe(path) for path in paths]
+    settings = [dict(settings_of(recipe)) for recipe in recipes]
+    first: Dict[Tuple[float, ...], int] = {}  # of the runs of each size
+    for i, (path, own) in enumerate(zip(paths, settings)):
+        alike = first.setdefault(shares_of(recipes[i]), i)
+        for other, free in ((0, {'sizes', 'recovery_steps'}), (alike, {'sizes'})):
+            names = {*own, *settings[other]} - free
+            differing = sorted(name for name in names if own.get(name) != settings[other].get(name))
+            if differing:
+                raise ValueError(
+                    f'{path} differs from {paths[other]} in {", ".join(differing)}; give it a name of its own'
+                )
         run = read_run(path, way)
         if run.metric is not None:
             raise ValueError(f'{path} was pruned for a task; tools/plot_tasks.py compares such runs')
@@ -119,6 +126,8 @@ def _rounds(run: Run, way: str) -> List[Network]:
     for row in run.rounds[1:]:
         place = run.path / f'round-{row["round"]}'
         values = _mlm(row['recovered'] or {})
+        if 'flops' in row:  # not in runs of the first version
+            values[FLOPS] = 100 * row['flops'] / run.rounds[0]['flops']
         values.update(errors.get(row['round'], {}))
         embeddings = place / 'embeddings.json'
         if embeddings.is_file():
@@ -160,7 +169,7 @@ def control(way: str, directory: Path) -> Network:
         read_json(directory / 'architecture.json'), source=str(directory / 'architecture.json')
     )
     progress = directory / 'progress.json'
-    values = _mlm(read_json(progress)) if progress.is_file() else {}
+    values = {FLOPS: 100.0, **(_mlm(read_json(progress)) if progress.is_file() else {})}
     return Network(way, directory, int(ParameterCost().cost(architecture)), values)
 
 
@@ -246,7 +255,7 @@ def rungs_of(networks: Sequence[Network]) -> List[Rung]:
 
 def names_of(rungs: Sequence[Rung]) -> List[str]:
     """What was measured of some network: those of pre-training first, then scores."""
-    first = [LOSS, ACCURACY, CUT, END, PAIRS]
+    first = [FLOPS, LOSS, ACCURACY, CUT, END, PAIRS]
     found = dict.fromkeys(name for rung in rungs for network in rung.networks for name in network.values)
     return [name for name in first if name in found] + sorted(set(found) - set(first))
 
@@ -269,7 +278,8 @@ def table_of(rungs: Sequence[Rung]) -> str:
 
 def draw(rungs: Sequence[Rung]) -> Figure:
     """The MLM loss and every score against the share of the parameters, a line for each way."""
-    names = [name for name in names_of(rungs) if name == LOSS or name not in (ACCURACY, CUT, END, PAIRS)]
+    hidden = FLOPS, ACCURACY, CUT, END, PAIRS
+    names = [name for name in names_of(rungs) if name not in hidden]
     figure = Figure(figsize=(4.4 * max(1, len(names)), 4.6))
     grid = figure.subplots(1, max(1, len(names)), squeeze=False)[0]
     for axes, name in zip(grid, names):
@@ -315,8 +325,8 @@ def write(networks: Sequence[Network], directory: Path) -> List[Path]:
     rungs = rungs_of(networks)
     values = {'format': FORMAT, 'points': [network.to_dict() for network in networks]}
     notes = [
-        'Parameters are those of embeddings and encoder. ± is the standard deviation over runs that differ '
-        'in nothing but the seed. Loss and accuracy are of masked tokens of held-out text.'
+        'Parameters and FLOPs are those of embeddings and encoder. ± is the standard deviation over runs '
+        'that differ in nothing but the seed. Loss and accuracy are of masked tokens of held-out text.'
     ]
     if {CUT, END} & set(names_of(rungs)):
         notes.append(

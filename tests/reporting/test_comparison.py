@@ -11,6 +11,7 @@ from gluon_optbert.reporting.comparison import (
     ACCURACY,
     CUT,
     END,
+    FLOPS,
     LOSS,
     PAIRS,
     control,
@@ -30,6 +31,8 @@ def pruned(path, loss, *, seed=1, weights=b'', **recipe):
     """A run of one round, verified, with a checksum of its own."""
     write_run(path)
     rows = json.loads((path / 'rounds.json').read_text())
+    for row, flops in zip(rows, (8000, 2000)):
+        row['flops'] = flops
     rows[1]['recovered'] = {'mlm_loss': loss, 'mlm_accuracy': 0.4, 'instances': 64}
     (path / 'rounds.json').write_text(json.dumps(rows))
     settings = {'method': 'alpha', 'seed': seed, 'target': 0.6, 'rounds': 1, 'model': 'base'}
@@ -75,6 +78,7 @@ def test_a_table_has_means_over_seeds_errors_and_scores(tmp_path):
         0.1 / 2**0.5
     )
     assert second.spread(CUT).mean == 0.5 and second.spread(END).mean == 0.25  # fitted counts as the cut
+    assert (first.spread(FLOPS).mean, second.spread(FLOPS).mean) == (100, 25)
     assert second.spread(PAIRS).mean == 0.75 and second.spread(ACCURACY).mean == 40
     assert second.spread(SCORE).mean == 81 and first.spread(SCORE).mean == 90 and first.spread(CUT) is None
     text = table_of(rungs)
@@ -105,6 +109,15 @@ def test_run_of_an_earlier_version_goes_with_runs_that_do_what_it_did(tmp_path):
     other = pruned(tmp_path / 'other', 2.5, **{**same, 'keep_best': True})
     with pytest.raises(ValueError, match=r'differs from .* in keep_best;'):
         networks_of('both', [earlier, other])
+
+
+def test_runs_of_other_sizes_may_differ_in_the_steps_of_recovery(tmp_path):
+    one = pruned(tmp_path / 'one', 2.5, recovery_steps=10)
+    smaller = pruned(tmp_path / 'smaller', 2.9, recovery_steps=20, target=0.4)
+    assert len(networks_of('both', [one, smaller])) == 2
+    longer = pruned(tmp_path / 'longer', 2.8, recovery_steps=30, target=0.4, seed=2)
+    with pytest.raises(ValueError, match='longer differs from .*smaller in recovery_steps;'):
+        networks_of('all', [one, smaller, longer])
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
