@@ -1,13 +1,17 @@
-"""Small fine-tuning runs: their data, of letters, and their recipes."""
+"""Small fine-tuning runs: their data, of letters, their recipes, and how they are interrupted."""
+
+import dataclasses
 
 import numpy as np
 
+from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.glue import GlueRecipe
 from gluon_optbert.finetuning.squad import SquadRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.tasks.squad import Question
 from helpers.questions import write_squad
 
+LEFT = ['origin.json', 'recipe.yaml', 'result.json', 'seed-1', 'seed-2']  # by a run of two seeds
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'
 FILES = {
     'architecture.json',
@@ -113,3 +117,26 @@ def squad_recipe(model, base, **more):
         if name != 'task'
     }
     return fill(SquadRecipe, {'stride': 4, 'max_question': 3, **values})
+
+
+def without_times(result):
+    """What two runs of the same recipe share; the tree may be committed between them."""
+    runs = tuple(dataclasses.replace(run, seconds=0.0, resumed_at=None) for run in result.runs)
+    return dataclasses.replace(result, runs=runs, recipe={}, origin={})
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+def stop_at(monkeypatch, step):
+    """End fine-tuning in a step, counted over all seeds."""
+    loss_sums, done = objective.FineTuning.loss_sums, []
+
+    def stopping(self, batch, rows):
+        done.append(1)
+        if len(done) == step:
+            raise Interrupted
+        return loss_sums(self, batch, rows)
+
+    monkeypatch.setattr(objective.FineTuning, 'loss_sums', stopping)

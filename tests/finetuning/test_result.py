@@ -1,0 +1,106 @@
+"""The result file of fine-tuning: what it says, and what is none."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+from helpers.finetuned import recipe_for
+from helpers.tiny import ROOT
+
+from gluon_optbert.finetuning import objective
+from gluon_optbert.finetuning.glue import finetune_glue
+from gluon_optbert.finetuning.result import FineTuningResult, summary
+from gluon_optbert.runs import provenance
+
+
+def test_result_says_where_it_comes_from(finished):
+    result = finished[1]
+    assert result.task == 'SST-2' and result.metric == 'dev/accuracy'
+    assert (
+        result.samples == {'train': 41, 'dev': 13, 'SST-2.tsv': 7}
+        and result.seeds == (1, 2)
+        and result.origin['workers'] == 1
+    )
+    assert set(result.origin['versions']) == {'gluon_optbert', 'mxnet', 'gluonnlp', 'numpy', 'python'}
+    assert result.origin['machine']['cores'] >= 1 and result.origin['machine']['cpu']
+    assert result.recipe['learning_rate'] == 0.01 and len(result.model_sha256) == 64
+    assert [epoch.step for epoch in result.runs[0].epochs] == [6, 12]
+    assert all(run.seconds > 0 and run.kept_epoch == 2 and run.resumed_at is None for run in result.runs)
+
+
+def test_result_has_the_commit_that_the_run_began_with(model_directory, glue, tmp_path, monkeypatch):
+    """The next commit is made while the run trains."""
+    commits, evaluate = ['a' * 40], objective.FineTuning.evaluate
+
+    def evaluate_after_a_commit(self, phase):
+        commits.append('b' * 40)
+        return evaluate(self, phase)
+
+    monkeypatch.setattr(provenance, 'commit', lambda: commits[-1])
+    monkeypatch.setattr(objective.FineTuning, 'evaluate', evaluate_after_a_commit)
+    result = finetune_glue(recipe_for(model_directory, glue, tmp_path, epochs=1))
+    assert result.origin['commit'] == 'a' * 40 and 'commits' not in result.to_dict()
+    (entry,) = json.loads((tmp_path / 'run' / 'origin.json').read_text())
+    assert entry == result.origin and set(entry) == {'commit', 'versions', 'machine', 'workers'}
+
+
+def test_mean_and_deviation_are_those_of_the_seeds(finished):
+    scores = [run.scores['dev/accuracy'] for run in finished[1].runs]
+    assert finished[1].mean['dev/accuracy'] == pytest.approx(sum(scores) / 2)
+    assert finished[1].std['dev/accuracy'] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
+
+
+def test_result_has_the_score_of_the_majority_class(finished, glue):
+    labels = [line.split('\t')[1] for line in (glue / 'SST-2' / 'dev.tsv').read_text().splitlines()[1:]]
+    majority = 100 * max(labels.count('0'), labels.count('1')) / len(labels)
+    assert finished[1].majority == {'dev/accuracy': pytest.approx(majority)}
+    assert FineTuningResult.read(finished[0] / 'run' / 'result.json').majority == finished[1].majority
+
+
+def test_summary_marks_a_score_that_the_majority_class_has_as_well(finished):
+    good, poor = (
+        dataclasses.replace(finished[1], majority={'dev/accuracy': finished[1].mean['dev/accuracy'] + more})
+        for more in (-1.0, 0.0)
+    )
+    assert '*' not in summary(good) and 'always the majority class: dev/accuracy' in summary(good)
+    first, _, last = summary(poor).splitlines()
+    assert first.endswith(' *') and last.startswith('* no better than the majority class')
+
+
+RECORDED = sorted(
+    path
+    for path in (ROOT / 'results' / 'finetuning').rglob('*.json')
+    if '"format": "gluon_optbert fine-tuning"' in path.read_text()
+)
+
+
+@pytest.mark.parametrize('path', RECORDED, ids=lambda path: path.stem)
+def test_recorded_result_is_written_again_byte_by_byte(path):
+    assert FineTuningResult.read(path).to_json() == path.read_bytes()
+
+
+def test_result_is_what_its_files_hold(finished):
+    base, result = finished
+    content = (base / 'run' / 'result.json').read_bytes()
+    assert content == result.to_json()
+    values = json.loads(content)
+    assert values['unit'] == 'percent' and values['seeds'] == [1, 2]
+    with_more = FineTuningResult.from_dict({**values, 'of a later version': 3}, source='run.json')
+    assert with_more.to_dict() == {**values, 'of a later version': 3}
+
+
+@pytest.mark.parametrize(
+    'change', [{'format': 'other'}, {'runs': 3}, {'runs': [{'seed': 1}]}, {'runs': None}, {'samples': None}]
+)
+def test_file_that_is_no_result_is_refused_by_name(finished, change):
+    values = {name: value for name, value in {**finished[1].to_dict(), **change}.items() if value is not None}
+    for wrong in (values, [values], None):
+        with pytest.raises(ValueError, match='run.json: not a result of fine-tuning'):
+            FineTuningResult.from_dict(wrong, source='run.json')
+
+
+def test_commit_is_that_of_the_working_tree_or_none(monkeypatch):
+    assert provenance.commit() is None or re.fullmatch('[0-9a-f]{40}[+]?', provenance.commit())
+    monkeypatch.setenv('PATH', '')
+    assert provenance.commit() is None
