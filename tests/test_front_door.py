@@ -7,6 +7,7 @@ import pydoc
 
 import mxnet as mx
 import pytest
+from helpers.commands import module_at
 from helpers.pruned import recipe_for
 from helpers.tiny import ROOT, contents, network, random_alphas, run, write_saved_model
 
@@ -72,10 +73,7 @@ def test_missing_horovod_says_how_it_is_built(model_directory, shards_directory,
 
 
 def test_the_build_line_of_horovod_is_the_one_that_the_set_up_uses():
-    spec = importlib.util.spec_from_file_location('install', ROOT / 'tools' / 'setup' / 'install.py')
-    install = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(install)
-    for name, value in install.HOROVOD_BUILD.items():
+    for name, value in module_at('tools/setup/install.py').HOROVOD_BUILD.items():
         assert f'{name}={value} ' in front_door.REMEDIES['horovod']
 
 

@@ -1,14 +1,12 @@
 """The latency benchmark runs and reports every network at every shape; how fast anything is, no test says."""
 
-import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
-from helpers.commands import call
-from helpers.tiny import ROOT, network, saved_model
+from helpers.commands import call, module_at
+from helpers.tiny import network, saved_model
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.deployment.directory import read_deployment
@@ -39,14 +37,6 @@ def peers():
             if (place / name / 'bin' / 'python').exists()
         ),
     ]
-
-
-def tool(name):
-    """A module of tools/."""
-    spec = importlib.util.spec_from_file_location(name, str(ROOT / 'tools' / f'{name}.py'))
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.slow
@@ -110,7 +100,7 @@ def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
     ],
 )
 def test_the_precision_of_a_name_stands_behind_the_last_colon(name, wanted):
-    assert tool('timed_networks').name_and_precision(name) == wanted
+    assert module_at('tools/timed_networks.py').name_and_precision(name) == wanted
 
 
 def test_files_of_architectures_are_timed_in_both_precisions_and_told_by_their_widths(tmp_path):
@@ -156,7 +146,7 @@ def test_the_fastest_export_of_each_precision_is_compared_with_the_fastest_peer(
         row('openvino-int8', 'int8', 5.0),
         row('openvino-bfloat16', 'bfloat16', 5.0),
     ]
-    (pair,) = tool('latency_tables').fastest(rows)
+    (pair,) = module_at('tools/latency_tables.py').fastest(rows)
     assert (pair['precision'], pair['shape']) == ('int8', '1x8')
     assert (pair['export'], pair['peer']) == ('deploy-int8, onnxruntime', 'onnxruntime-int8-static')
     assert pair['ratio'] == 0.5
@@ -167,7 +157,7 @@ def test_sorted_batches_of_sentences_are_narrower_than_the_longest(tmp_path):
     texts = tmp_path / 'texts.txt'
     texts.write_text('a\nthe a the a\na the\nthe a the\n')
     deployment = read_deployment(tmp_path / 'one')
-    orders = tool('timed_networks').padding_orders(deployment, texts, 2, 99)
+    orders = module_at('tools/timed_networks.py').padding_orders(deployment, texts, 2, 99)
     assert orders['longest'] == ([[3, 6], [4, 5]], [6, 6])
     assert orders['in order'][1] == [6, 5]
     assert orders['sorted'][0] == [[3, 4], [5, 6]]

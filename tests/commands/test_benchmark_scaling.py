@@ -1,18 +1,12 @@
 """The scaling benchmark runs and writes what it measured; how fast anything is, no test says."""
 
-import importlib.util
 import json
-import sys
 
 import pytest
-from helpers.commands import call
+from helpers.commands import call, module_at
 from helpers.jobs import needs_horovod
-from helpers.tiny import ROOT
 
-SPEC = importlib.util.spec_from_file_location('benchmark_scaling', ROOT / 'tools' / 'benchmark_scaling.py')
-tool = importlib.util.module_from_spec(SPEC)
-sys.modules['benchmark_scaling'] = tool  # its dataclasses look themselves up there
-SPEC.loader.exec_module(tool)
+tool = module_at('tools/benchmark_scaling.py')
 
 
 @pytest.mark.slow

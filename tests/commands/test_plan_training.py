@@ -3,13 +3,11 @@ exist.
 """
 
 import dataclasses
-import importlib.util
 import json
 import shlex
-import sys
 
 import pytest
-from helpers.commands import call
+from helpers.commands import call, module_at
 from helpers.tiny import ROOT, network, write_shards
 
 from gluon_optbert.pruning.recipe import PruneRecipe
@@ -18,10 +16,7 @@ from gluon_optbert.text.make_shards import ShardRecipe
 from gluon_optbert.text.shards import record_dtype
 from gluon_optbert.training.recipe import PretrainRecipe
 
-SPEC = importlib.util.spec_from_file_location('plan_training', ROOT / 'tools' / 'plan_training.py')
-tool = importlib.util.module_from_spec(SPEC)
-sys.modules['plan_training'] = tool  # its dataclasses look themselves up there
-SPEC.loader.exec_module(tool)
+tool = module_at('tools/plan_training.py')
 BERT_BASE, RECIPE = tool.resolve('bert_base'), tool.PlanRecipe()
 SHORT, LONG = RECIPE.stages()
 PAGE = (ROOT / 'pretrain' / 'PLANNING.md').read_text(encoding='utf-8')

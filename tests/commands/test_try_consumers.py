@@ -1,29 +1,19 @@
 """The tool that lets other libraries read exports: its networks, its cells, and its table."""
 
-import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.commands import call
-from helpers.tiny import ROOT, saved_model, write_saved_model
+from helpers.commands import call, module_at
+from helpers.tiny import saved_model, write_saved_model
 
 PEERS = Path(os.environ.get('PEERS', 'nowhere'))
 
 
-def tool(name):
-    """A module of tools/."""
-    spec = importlib.util.spec_from_file_location(name, str(ROOT / 'tools' / f'{name}.py'))
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_networks_have_uneven_widths_and_a_layer_without_filters():
-    networks = tool('consumer_trials').networks(saved_model())
+    networks = module_at('tools/consumer_trials.py').networks(saved_model())
     assert len(networks) == 9
     plain, uneven, without = (
         networks[widths, 'encoder'].architecture for widths in ('plain', 'uneven', 'f = 0')
@@ -34,7 +24,7 @@ def test_the_networks_have_uneven_widths_and_a_layer_without_filters():
 
 
 def test_every_cell_is_a_file_to_read_or_a_reason():
-    cells = tool('try_consumers').cells_of('plain', 'questions')
+    cells = module_at('tools/try_consumers.py').cells_of('plain', 'questions')
     assert len(cells) == 9 * 3
     for cell in cells:
         assert bool(cell['file']) != bool(cell.get('without'))
@@ -43,7 +33,7 @@ def test_every_cell_is_a_file_to_read_or_a_reason():
 
 
 def test_the_table_tells_differences_and_numbers_the_reasons():
-    module = tool('try_consumers')
+    module = module_at('tools/try_consumers.py')
     cells = [
         cell for widths in module.WIDTHS for head in module.HEADS for cell in module.cells_of(widths, head)
     ]
@@ -60,7 +50,7 @@ def test_the_table_tells_differences_and_numbers_the_reasons():
 def test_padded_ids_are_those_of_the_sentences():
     saved = saved_model()
     words = [token for token in saved.vocabulary.idx_to_token if token.isalpha()][:3]
-    feed = tool('consumer_trials').feed_of(saved, 'encoder', [' '.join(words), words[0]])
+    feed = module_at('tools/consumer_trials.py').feed_of(saved, 'encoder', [' '.join(words), words[0]])
     assert feed['attention_mask'].sum(axis=1).tolist() == [5, 3]
     assert np.array_equal(feed['input_ids'][1, 3:], [0, 0])
 

@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from helpers.commands import module_at
 from helpers.tiny import ROOT
 
 pytestmark = pytest.mark.skipif(
@@ -16,10 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def tool():
-    spec = importlib.util.spec_from_file_location('try_wheel', ROOT / 'tools' / 'setup' / 'try_wheel.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at('tools/setup/try_wheel.py')
 
 
 @pytest.fixture

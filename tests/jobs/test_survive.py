@@ -1,18 +1,14 @@
 """The tool that kills: what it would notice, and a few kills."""
 
-import importlib.util
 import json
 import os
 import subprocess
-import sys
 
 import pytest
-from helpers.tiny import ROOT, run, write_saved_model
+from helpers.commands import module_at
+from helpers.tiny import run, write_saved_model
 
-SPEC = importlib.util.spec_from_file_location('survive', ROOT / 'tools' / 'survive.py')
-survive = importlib.util.module_from_spec(SPEC)
-sys.modules['survive'] = survive  # its dataclasses look themselves up there
-SPEC.loader.exec_module(survive)
+killed_commands, left_files = module_at('tools/killed_commands.py'), module_at('tools/left_files.py')
 
 
 @pytest.fixture
@@ -20,7 +16,7 @@ def place(tmp_path):
     """A directory with a finished model, as the uninterrupted run leaves it, and what that is."""
     write_saved_model(tmp_path / 'out')
     (tmp_path / 'out' / 'metrics.jsonl').write_text('{"step": 1, "mlm": 2.0, "tokens_per_second": 5.0}\n')
-    return tmp_path, survive.contents(tmp_path)
+    return tmp_path, left_files.contents(tmp_path)
 
 
 def test_times_are_no_difference_and_values_are(place):
@@ -28,9 +24,9 @@ def test_times_are_no_difference_and_values_are(place):
     (directory / 'out' / 'metrics.jsonl').write_text(
         '{"step": 1, "mlm": 2.0, "tokens_per_second": 6.0}\n{"st'
     )
-    assert survive.contents(directory) == wanted
+    assert left_files.contents(directory) == wanted
     (directory / 'out' / 'metrics.jsonl').write_text('{"step": 1, "mlm": 2.1, "tokens_per_second": 5.0}\n')
-    assert survive.contents(directory) != wanted
+    assert left_files.contents(directory) != wanted
 
 
 def test_times_in_results_are_no_difference_at_any_depth(tmp_path):
@@ -40,17 +36,17 @@ def test_times_in_results_are_no_difference_at_any_depth(tmp_path):
             json.dumps({'files': {'progress.json': digest, 'vocab.txt': 'v'}})
         )
         (tmp_path / 'half.json').write_text('{"runs": [')
-        return survive.contents(tmp_path)
+        return left_files.contents(tmp_path)
 
     assert written(1.5, 3, 'a') == written(2.5, 3, 'b') != written(1.5, 4, 'a')
 
 
 def test_time_in_which_nobody_ran_is_no_waiting(tmp_path, monkeypatch):
-    attempt = object.__new__(survive.Attempt)
+    attempt = object.__new__(killed_commands.Attempt)
     attempt.process = subprocess.Popen(['sleep', '1'])
     attempt.tree, clock = list, iter(range(0, 10**6, 1000))
     monkeypatch.setattr(
-        survive.time, 'monotonic', lambda: next(clock)
+        killed_commands.time, 'monotonic', lambda: next(clock)
     )  # a thousand seconds whenever it is asked
     seconds, left = attempt.wait(60)
     assert 0 < seconds < 60 and left == 0 and attempt.process.returncode == 0
@@ -58,48 +54,48 @@ def test_time_in_which_nobody_ran_is_no_waiting(tmp_path, monkeypatch):
 
 def test_sound_directory_has_no_losses(place):
     directory, wanted = place
-    assert survive.losses(directory, wanted, survive.finished(directory, wanted)) == []
-    assert len(survive.finished(directory, wanted)) == 1
+    assert left_files.losses(directory, wanted, left_files.finished(directory, wanted)) == []
+    assert len(left_files.finished(directory, wanted)) == 1
 
 
 def test_what_was_finished_and_is_gone_is_a_loss(place):
     directory, wanted = place
-    before = survive.finished(directory, wanted)
+    before = left_files.finished(directory, wanted)
     (directory / 'out' / 'manifest.json').unlink()
-    assert [loss.endswith('manifest.json is gone') for loss in survive.losses(directory, wanted, before)] == [
-        True
-    ]
+    assert [
+        loss.endswith('manifest.json is gone') for loss in left_files.losses(directory, wanted, before)
+    ] == [True]
 
 
 def test_half_written_directory_is_a_loss(place):
     directory, wanted = place
     (directory / 'out' / 'vocab.txt').write_text('half')
-    result = survive.losses(directory, wanted, frozenset())
+    result = left_files.losses(directory, wanted, frozenset())
     assert any('half-written' in loss for loss in result) and 'out/vocab.txt differs' in result
 
 
 def test_moment_is_the_file_that_is_written_or_the_last_step(place):
     directory, _ = place
     (directory / 'out' / 'metrics.jsonl').unlink()
-    assert survive.moment(directory, survive.names_below(directory), 0) == 'before the first file'
-    assert survive.moment(directory, frozenset(), 0) == 'between two files'
+    assert left_files.moment(directory, left_files.names_below(directory), 0) == 'before the first file'
+    assert left_files.moment(directory, frozenset(), 0) == 'between two files'
     (directory / 'out' / 'metrics.jsonl').write_text(
         json.dumps({'phase': 'gates', 'round': 2, 'step': 5}) + '\n'
     )
-    assert survive.moment(directory, frozenset(), 0) == 'gates of round 2, after step 5'
+    assert left_files.moment(directory, frozenset(), 0) == 'gates of round 2, after step 5'
     (directory / 'out' / 'seed-3.jsonl').write_text(
         json.dumps({'phase': 'SST-2', 'seed': 3, 'step': 1}) + '\n'
     )
     os.utime(directory / 'out' / 'metrics.jsonl', ns=(0, 0))
-    assert survive.moment(directory, frozenset(), 0) == 'SST-2 of seed 3, after step 1'
+    assert left_files.moment(directory, frozenset(), 0) == 'SST-2 of seed 3, after step 1'
     later = (directory / 'out' / 'seed-3.jsonl').stat().st_mtime_ns + 1
-    assert survive.moment(directory, survive.names_below(directory), later) == 'before the first file'
+    assert left_files.moment(directory, left_files.names_below(directory), later) == 'before the first file'
     (directory / 'out' / 'seed-3.jsonl').unlink()
     partial = directory / 'out' / '.model.partial-x1' / 'vocab.txt'
     partial.parent.mkdir()
     partial.write_text('')
-    assert survive.moment(directory, frozenset(), 0) == 'writing out/model/vocab.txt'
-    assert survive.moment(directory, frozenset({str(partial)}), 0) == 'gates of round 2, after step 5'
+    assert left_files.moment(directory, frozenset(), 0) == 'writing out/model/vocab.txt'
+    assert left_files.moment(directory, frozenset({str(partial)}), 0) == 'gates of round 2, after step 5'
 
 
 @pytest.mark.slow

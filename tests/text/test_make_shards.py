@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.commands import module_at
 
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import RecipeError, fill
@@ -371,10 +371,7 @@ def test_a_killed_run_leaves_nothing_that_looks_finished_and_a_restart_works(roo
 
 @pytest.fixture(scope='module')
 def main():
-    spec = importlib.util.spec_from_file_location('make_shards_script', ROOT / 'pretrain' / 'make_shards.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
+    return module_at('pretrain/make_shards.py').main
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,211 @@
+"""The commands that tools/survive.py kills, what they read, and their processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Dict, List, Optional, Tuple
+
+import psutil
+
+from gluon_optbert.text.vocabulary import train_wordpiece, write_vocabulary
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = 'GLUON_OPTBERT_SURVIVE'  # the environment variable by which the processes of an attempt are found
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One command that is killed.
+
+    Parameters
+    ----------
+    line : str
+        Script and flags. ``{made}`` stands for the directory of what earlier commands made, ``{workers}`` for
+        the workers. It is run in a directory of its own and writes to ``out``.
+    makes : str
+        The name that its result has in ``{made}``, for later commands.
+    resumes : bool
+        Whether it is begun and gone on with by ``--resume``; otherwise it is begun again, and is finished
+        once ``out`` is there.
+    distributed : bool
+        Whether horovodrun starts its workers.
+    """
+
+    line: str
+    makes: str
+    resumes: bool = True
+    distributed: bool = True
+
+
+TRAINING = (
+    '--batch-size 8 --log-every 1 --evaluate-every 4 --evaluation-limit 16 --checkpoint-every 2 --warmup 0.1'
+)
+COMMANDS: Dict[str, Command] = {
+    'shards': Command(
+        'pretrain/make_shards.py --input {made}/text --vocab {made}/vocab.txt --output out '
+        '--max-seq-length 32 --dupe-factor 2 --held-out 0.2 --instances-per-shard 64 '
+        '--chunk-characters 20000 --workers {workers}',
+        'shards',
+        resumes=False,
+        distributed=False,
+    ),
+    'pretrain': Command(
+        'pretrain/run_pretraining.py --architecture l2_h16_a2 --steps 20 --initial-std 0.15 '
+        f'--learning-rate 0.002 --shards {{made}}/shards --output out {TRAINING}',
+        'model',
+    ),
+    'prune': Command(
+        'pretrain/run_prune.py --model {made}/model --shards {made}/shards --output out --target 0.6 '
+        f'--rounds 2 --alpha-steps 5 --recovery-steps 7 {TRAINING}',
+        'pruned',
+    ),
+    'finetune': Command(
+        'finetune/run_glue.py --task SST-2 --model {made}/pruned/round-2/model --data {made}/glue '
+        '--output out --results results --max-length 24 --seeds 1,2 --epochs 2 --batch-size 8 '
+        '--learning-rate 0.002 --log-every 1 --checkpoint-every 2',
+        'finetuned',
+    ),
+    'prune-task': Command(
+        'finetune/run_prune.py --model {made}/finetuned/seed-1 --data {made}/glue --output out '
+        '--rounds 2 --alpha-steps 5 --steps 7 --rotate-heads --reconstruct --batch-size 8 '
+        '--log-every 1 --evaluate-every 4 --checkpoint-every 2',
+        'task-pruned',
+    ),
+    'export': Command(
+        'tools/export_model.py {made}/finetuned/seed-1 --output out',
+        'export',
+        resumes=False,
+        distributed=False,
+    ),
+}
+
+
+class Attempt:
+    """A command that runs in a directory, with all processes that it starts."""
+
+    def __init__(self, command: Command, made: Path, place: Path, workers: int):
+        script, *flags = (word.format(made=made, workers=workers) for word in shlex.split(command.line))
+        launcher = [str(Path(sys.executable).with_name('horovodrun')), '--gloo', '-np', str(workers)]
+        words = [
+            *(launcher if command.distributed and workers > 1 else []),
+            sys.executable,
+            '-W',
+            'ignore',
+            str(ROOT / script),
+            *flags,
+            *(['--resume'] if command.resumes else []),
+        ]
+        self.mark = f'{os.getpid()}-{time.monotonic_ns()}'
+        place.mkdir(exist_ok=True)
+        self.began = time.time_ns()
+        log = place.with_name(place.name + '.log')
+        # the process writes to it as long as it lives
+        self.said = open(log, 'w+', encoding='utf-8', errors='replace')  # noqa: SIM115
+        self.process = subprocess.Popen(
+            words,
+            cwd=str(place),
+            stdin=subprocess.DEVNULL,
+            stdout=self.said,
+            stderr=self.said,
+            env={**os.environ, 'PYTHONPATH': str(ROOT), MARK: self.mark},
+        )
+
+    def running(self) -> bool:
+        """Whether the command itself has not ended."""
+        return self.process.poll() is None
+
+    def tree(self) -> List[psutil.Process]:
+        """Every living process of the attempt, whoever its parent is by now."""
+        processes = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    processes.append(process)
+            except psutil.Error:
+                continue  # it has ended, or is another user's
+        return sorted(processes, key=lambda process: process.pid)
+
+    def kill_one(self, chance: random.Random) -> Optional[str]:
+        """SIGKILL for a random process; what it was, or None if there was none."""
+        victims = self.tree()
+        if not victims:
+            return None
+        victim = chance.choice(victims)
+        try:
+            name = self._role(victim)
+            victim.send_signal(signal.SIGKILL)
+        except psutil.Error:
+            return None
+        return name
+
+    def _role(self, process: psutil.Process) -> str:
+        """What a process is for, in a few words."""
+        rank, words = process.environ().get('HOROVOD_RANK'), ' '.join(process.cmdline())
+        if rank is not None:
+            return f'{"worker" if "python" in process.name() else "shell"} of rank {rank}'
+        if process.pid == self.process.pid:
+            return 'horovodrun' if 'horovodrun' in words else 'command'
+        if 'resource_tracker' in words:
+            return 'helper of multiprocessing'
+        return 'child of horovodrun' if 'horovodrun' in self.process.args[0] else 'worker process'
+
+    def wait(self, seconds: float) -> Tuple[float, int]:
+        """Wait for the end of the command and of all its processes; the seconds it took, and how many had to
+        be ended here.
+
+        Time in which this process did not run either, as on a machine that was paused, does not count.
+        """
+        waited, looked = 0.0, time.monotonic()
+        while waited < seconds and (self.running() or self.tree()):
+            time.sleep(0.1)
+            waited, looked = waited + min(time.monotonic() - looked, 2.0), time.monotonic()
+        left = self.tree()
+        for process in left:
+            process.kill()
+        self.process.wait()
+        return waited, len(left)
+
+    def output(self) -> str:
+        """The last lines that the command said."""
+        self.said.seek(0)
+        return ''.join(self.said.readlines()[-12:])
+
+    def errors(self) -> List[str]:
+        """Its lines of error, which name what was lost where that is not the command itself."""
+        self.said.seek(0)
+        return [line.strip() for line in self.said if 'error: ' in line]
+
+
+def prepare(made: Path) -> None:
+    """The corpus, twenty topics of Python's own documentation, a vocabulary of it, and a task: which half a
+    line is from.
+    """
+    (made / 'text').mkdir(parents=True)
+    names = sorted(topics, key=lambda name: len(topics[name]))[-20:]
+    for name in names:
+        (made / 'text' / f'{name}.txt').write_text(topics[name][:6000], encoding='utf-8')
+    write_vocabulary(train_wordpiece([topics[name] for name in names], 400), made / 'vocab.txt')
+    (made / 'glue' / 'SST-2').mkdir(parents=True)
+    for part, first, last in (('train', 0, 3), ('dev', 3, 4), ('test', 4, 5)):
+        lines = [
+            (line.strip(), number % 2)
+            for number, name in enumerate(names)
+            for line in [line for line in topics[name].splitlines() if len(line.split()) > 5][first:last]
+        ]
+        rows = (
+            [('sentence', 'label'), *lines]
+            if part != 'test'
+            else [('index', 'sentence'), *((number, text) for number, (text, _) in enumerate(lines))]
+        )
+        (made / 'glue' / 'SST-2' / f'{part}.tsv').write_text(
+            ''.join(f'{one}\t{two}\n' for one, two in rows), encoding='utf-8'
+        )
