@@ -1,0 +1,44 @@
+"""Small results tables: their recipes, and what they have written."""
+
+import csv
+import io
+
+from gluon_optbert.reproduction.rows import TableRecipe
+from gluon_optbert.runs.recipe import fill
+
+
+def values_for(base, shards, data, output, **more):
+    return {
+        'table': 8,
+        'base': str(base),
+        'shards': str(shards),
+        'output': str(output),
+        'tasks': 'sst-2',
+        'seeds': '1,2',
+        'epochs': 1,
+        'data_glue': str(data / 'glue'),
+        'data_squad': str(data / 'squad'),
+        'alpha_steps': 2,
+        'recovery_steps': 2,
+        'scratch_steps': 3,
+        'pruning': str(data / 'pruning.yaml'),
+        'glue': str(data / 'tuning.yaml'),
+        'squad': str(data / 'tuning.yaml'),
+        **more,
+    }
+
+
+def recipe_for(*args, **more):
+    return fill(TableRecipe, values_for(*args, **more))
+
+
+def flags_for(*args, **more):
+    return [
+        part
+        for name, value in values_for(*args, **more).items()
+        for part in ('--' + name.replace('_', '-'), str(value))
+    ]
+
+
+def sheet(output):
+    return list(csv.DictReader(io.StringIO((output / 'table.csv').read_text(encoding='utf-8'))))

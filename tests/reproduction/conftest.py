@@ -1,0 +1,49 @@
+"""What several files of tables share: tasks of letters, a base, and one finished table."""
+
+import pytest
+from helpers.commands import call
+from helpers.finetuned import write_glue
+from helpers.questions import write_squad
+from helpers.tables import flags_for
+from helpers.tiny import network, write_saved_model
+
+from gluon_optbert.tasks.squad import Question
+
+
+@pytest.fixture(scope='session')
+def data(tmp_path_factory):
+    """SST-2 and MNLI of letters, both SQuADs, and settings as small as they are."""
+    home = tmp_path_factory.mktemp('tables')
+    write_glue(home / 'glue')
+    answered = [
+        Question(f'q{i}', 'a b', f'{letter} d e f', ((letter, 0),)) for i, letter in enumerate('ghijkl')
+    ]
+    for version in ('1.1', '2.0'):
+        for part in ('train', 'dev'):
+            write_squad(home / 'squad' / f'{part}-v{version}.json', answered, version)
+    (home / 'pruning.yaml').write_text(
+        'rounds: 2\nbatch_size: 8\nevaluation_limit: 8\ncheckpoint_every: 1\nlog_every: 0\n'
+    )
+    (home / 'tuning.yaml').write_text('batch_size: 8\nlog_every: 0\ncheckpoint_every: 2\n')
+    return home
+
+
+@pytest.fixture(scope='session')
+def base(tmp_path_factory):
+    """Four layers, so that six of twelve are two of them, and enough positions for a smaller embedding to
+    matter.
+    """
+    return write_saved_model(
+        tmp_path_factory.mktemp('base') / 'model', architecture=network(*[(4, 2, 2, 8)] * 4, max_length=64)
+    )
+
+
+@pytest.fixture(scope='session')
+def finished(base, shards_directory, data, tmp_path_factory):
+    """All rows of Table 8 on SST-2 and SQuAD 2.0, by the command; where, and what it said."""
+    output = tmp_path_factory.mktemp('table') / 'table'
+    done = call(
+        'finetune/run_table.py', *flags_for(base, shards_directory, data, output, tasks='sst-2,squad-v2.0')
+    )
+    assert done.returncode == 0, done.stderr
+    return output, done.stdout

@@ -1,0 +1,139 @@
+"""A results table that was interrupted or made by an earlier version goes on; what is finished stays."""
+
+import json
+import shutil
+
+import pytest
+from helpers.tables import recipe_for, values_for
+from helpers.tiny import contents
+
+from gluon_optbert.reproduction import runs as table_runs
+from gluon_optbert.reproduction.planning import plan
+from gluon_optbert.reproduction.rendering import render
+from gluon_optbert.reproduction.results import NOT_RUN, read_results
+from gluon_optbert.reproduction.rows import TableRecipe
+from gluon_optbert.reproduction.runs import run
+from gluon_optbert.runs.recipe import fill
+from gluon_optbert.training.distributed import Workers
+
+
+def test_a_row_that_an_earlier_version_made_otherwise_is_not_continued(
+    finished, base, shards_directory, data, tmp_path
+):
+    output = tmp_path / 'table'
+    values = values_for(base, shards_directory, data, output, rows='bert-all-uniform')
+    run(plan(fill(TableRecipe, values)))
+    made = output / 'rows' / 'bert-all-uniform' / 'recipe.yaml'
+    made.write_text(made.read_text().replace('method: uniform-alpha', 'method: uniform'))
+    before = contents(output)
+    with pytest.raises(ValueError, match='bert-all-uniform was begun with other settings of method'):
+        run(plan(fill(TableRecipe, {**values, 'resume': True})))
+    assert contents(output) == before
+
+
+def test_table_of_an_earlier_version_is_read_and_its_plan_is_completed(
+    finished, base, shards_directory, data, tmp_path
+):
+    """It has no row of the base, and its results have no score of the majority class."""
+    output = tmp_path / 'table'
+    values = values_for(base, shards_directory, data, output, rows='optbert-h')
+    run(plan(fill(TableRecipe, values)))
+    planned = json.loads((output / 'plan.json').read_text())
+    del planned['rows'][0]
+    (output / 'plan.json').write_text(json.dumps(planned))
+    shutil.rmtree(output / 'cells' / 'base')
+    shutil.rmtree(output / 'results' / 'base')
+    cell = output / 'cells' / 'optbert-h' / 'sst-2' / 'result.json'
+    result = json.loads(cell.read_text())
+    del result['majority']
+    cell.write_text(json.dumps(result))
+    text = render(read_results(output))['table.md']
+    assert '| base |' not in text and '| majority class | here | – | – |' in text
+    run(plan(fill(TableRecipe, {**values, 'resume': True})))
+    assert [row.name for row in read_results(output).rows][:2] == ['base', 'BERT-ℓ']
+    assert read_results(output).rows[0].entries['sst2'].state == 'done'
+
+
+def test_finished_table_is_not_computed_again_and_takes_more_tasks(
+    finished, base, shards_directory, data, tmp_path, monkeypatch
+):
+    output = finished[0]
+
+    def refuse(*_, **__):
+        raise AssertionError('computed again')
+
+    for name in ('prune', 'pretrain', 'finetune_glue', 'finetune_squad'):
+        monkeypatch.setattr(table_runs, name, refuse)
+    monkeypatch.setattr(table_runs, 'Workers', refuse)  # those that are given are all there are
+    before, workers = contents(output), Workers()
+
+    def go_on(**more):
+        recipe = recipe_for(base, shards_directory, data, output, **{'resume': True, **more})
+        run(plan(recipe, workers=workers), workers=workers)
+
+    with pytest.raises(FileExistsError, match='--resume'):
+        go_on(tasks='sst-2,squad-v2.0', resume=False)
+    go_on(tasks='sst-2')
+    with pytest.raises(AssertionError, match='computed again'):
+        go_on(tasks='mnli')
+    for change in ({'seeds': '1'}, {'alpha_steps': 3}):
+        with pytest.raises(ValueError, match='other settings of ' + next(iter(change))):
+            go_on(**change)
+    (tmp_path / 'other.yaml').write_text((data / 'tuning.yaml').read_text() + 'learning_rate: 0.5\n')
+    with pytest.raises(ValueError, match='other settings of glue'):
+        go_on(glue=str(tmp_path / 'other.yaml'))
+    assert contents(output) == before
+
+
+@pytest.mark.parametrize('stopped_in', ['prune', 'finetune_glue'])
+def test_interrupted_table_goes_on_with_what_is_missing(
+    stopped_in, base, shards_directory, data, tmp_path, monkeypatch
+):
+    output, calls = tmp_path / 'table', []
+    original = getattr(table_runs, stopped_in)
+
+    def stopping(recipe, **options):
+        calls.append(recipe)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(recipe, **options)
+
+    monkeypatch.setattr(table_runs, stopped_in, stopping)
+    chosen = dict(rows='bert-l-truncated,optbert-h')
+    with pytest.raises(KeyboardInterrupt):
+        run(plan(recipe_for(base, shards_directory, data, output, **chosen)))
+    before = contents(output)
+    run(plan(recipe_for(base, shards_directory, data, output, resume=True, **chosen)))
+    assert (
+        len(calls) == (3 if stopped_in == 'prune' else 4) and calls[2] == calls[1]
+    )  # the base is not pruned
+    assert before.items() <= contents(output).items()
+    rows = {row.name: row.entries['sst2'].state for row in read_results(output).rows}
+    assert rows['BERT-ℓ truncated'] == rows['optBERT-h'] == 'done' and rows['optBERT-all'] == NOT_RUN
+
+
+def test_resumed_table_takes_settings_of_squad_2_and_holds_finished_cells_to_them(
+    finished, base, shards_directory, data, tmp_path, monkeypatch
+):
+    """The cells were made with the settings of --squad."""
+
+    def refuse(*_, **__):
+        raise AssertionError('computed again')
+
+    for name in ('prune', 'pretrain', 'finetune_glue', 'finetune_squad'):
+        monkeypatch.setattr(table_runs, name, refuse)
+    before = contents(finished[0])
+    for batch_size in (8, 4):
+        (tmp_path / f'{batch_size}.yaml').write_text(f'batch_size: {batch_size}\n')
+
+    def go_on(batch_size, **more):
+        own = {'squad2': str(tmp_path / f'{batch_size}.yaml'), 'resume': True, **more}
+        run(plan(recipe_for(base, shards_directory, data, finished[0], **own)))
+
+    go_on(8, tasks='sst-2,squad-v2.0')
+    with pytest.raises(ValueError, match='cells/base/squad-v2.0 was begun with other settings of batch_size'):
+        go_on(4, tasks='squad-v2.0')
+    with pytest.raises(ValueError, match='other settings of batch_size'):
+        go_on(4, tasks='squad-v2.0', rows='bert-l')
+    go_on(4, tasks='sst-2')
+    assert contents(finished[0]) == before
