@@ -20,7 +20,7 @@ from ..network.saved_model import SavedModel, write_model
 from ..runs.lock import locked
 from ..runs.programs import named
 from ..runs.progress import Progress
-from ..runs.recipe import checked, option, to_dict
+from ..runs.recipe import checked, option, seed_problems, to_dict
 from ..runs.staging import refuse_existing
 from .known import known
 from .sources import Source, read_source
@@ -60,9 +60,7 @@ class ImportRecipe:
         )
         if self.trained_steps is not None and self.trained_steps < 0:
             problems.append(f'trained_steps must not be negative, found {self.trained_steps}')
-        return problems + (
-            [] if 0 <= self.seed < 2**32 else [f'seed must lie between 0 and 2**32 - 1, found {self.seed}']
-        )
+        return problems + seed_problems(self.seed)
 
 
 @dataclasses.dataclass(frozen=True)

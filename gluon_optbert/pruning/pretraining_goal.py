@@ -129,7 +129,7 @@ class PretrainingGoal(Goal):
             self.build(saved),
             self._shards['heldout'],
             self.workers,
-            batch_size=self.recipe.batch_size,
+            batch_size=self.recipe.batch_size // self.recipe.accumulate,
             limit=self.recipe.evaluation_limit,
         )
 
@@ -138,7 +138,6 @@ class PretrainingGoal(Goal):
         return not self._heads
 
     def embeddings(self, saved: SavedModel) -> np.ndarray:
-        batches = evaluation_batches(
-            self._shards['heldout'], batch_size=self.recipe.batch_size, limit=INSTANCES
-        )
+        size = self.recipe.batch_size // self.recipe.accumulate
+        batches = evaluation_batches(self._shards['heldout'], batch_size=size, limit=INSTANCES)
         return embed(self.build(saved, **OF_STATES), batches)

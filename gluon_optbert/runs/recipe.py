@@ -265,6 +265,11 @@ def checked(recipe: R, *, source: str = 'recipe') -> R:
     return fill(type(recipe), values, source=source)
 
 
+def seed_problems(seed: int) -> List[str]:
+    """What is wrong with a random seed: one line, or none. NumPy's generators take 32 bits."""
+    return [] if 0 <= seed < 2**32 else [f'seed must be from 0 to 2^32 - 1, found {seed}']
+
+
 def flag(name: str) -> str:
     """The command-line flag of a field."""
     return '--' + name.replace('_', '-')

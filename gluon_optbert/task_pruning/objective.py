@@ -274,6 +274,6 @@ def _states_of(objective: Objective, teacher: Teacher, match: Match, phase: Phas
     """The teacher's states, whose variances are measured on the first batch of a phase."""
     batches = objective.batches(phase, phase.first_batch)
     try:
-        return TeacherStates(teacher, match, next(batches), objective.workers)
+        return TeacherStates(teacher, match, next(batches), objective.workers, phase.accumulate)
     finally:
         batches.close()

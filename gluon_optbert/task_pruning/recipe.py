@@ -9,7 +9,7 @@ from typing import Any, List, Literal, Optional, Tuple, Union
 from ..pruning.methods import METHODS
 from ..pruning.recipe import PruningRecipe
 from ..pruning.watch import Settling
-from ..runs.recipe import option
+from ..runs.recipe import option, seed_problems
 from ..training.objective import Phase
 
 SENTENCES = 'sentences'
@@ -104,10 +104,11 @@ class TaskPruneRecipe(PruningRecipe):
             value = getattr(self, name)
             if value is not None and value < 1:
                 problems.append(f'{name} must be at least 1, found {value}')
-        for name in ('steps', 'seed', 'evaluate_every'):
+        for name in ('steps', 'evaluate_every'):
             value = getattr(self, name)
             if value is not None and value < 0:
                 problems.append(f'{name} must not be negative, found {value}')
+        problems += seed_problems(self.seed)
         if self.trim_count < 1:
             problems.append(f'trim_count must be at least 1, found {self.trim_count}')
         if self.gate_teacher and self.taught is None:

@@ -254,22 +254,30 @@ class TeacherStates:
     batch : Batch
         This worker's share of the batch on which the variances of the teacher's states are measured.
     workers : Workers
+    passes : int
+        That the share is split into.
     """
 
-    def __init__(self, teacher: Teacher, match: Match, batch: Batch, workers: Workers):
+    def __init__(self, teacher: Teacher, match: Match, batch: Batch, workers: Workers, passes: int = 1):
         self._match, self._ctx = match, workers.context()
         self._units = mx.nd.array(match.units, dtype='int32', ctx=self._ctx)
         self._squares = StateDifference()
         self._squares.hybridize(static_alloc=True)
-        states, _ = teacher.outputs(batch, slice(None))
-        sums = np.zeros((len(states), 2))
-        for i, state in enumerate(states):
-            values = state.take(self._units, axis=-1).asnumpy().astype(np.float64)
-            values = values[batch.instance_weights > 0]
-            sums[i] = values.sum(), (values**2).sum()  # padding is zero in both
+        share, sums = len(batch.input_ids) // passes, 0.0
+        for start in range(0, len(batch.input_ids), share):
+            rows = slice(start, start + share)
+            sums += self._sums(teacher.outputs(batch, rows)[0], batch.instance_weights[rows] > 0)
         totals = np.array(workers.sum(sums.reshape(-1), name='variances')).reshape(-1, 2)
         means = totals / (batch.token_total * len(match.units))
         self._variances = [float(square - mean**2) for mean, square in means]
+
+    def _sums(self, states: List[mx.nd.NDArray], real: np.ndarray) -> np.ndarray:
+        """The sum and the sum of squares of each layer's states of real instances, shape (layers, 2)."""
+        sums = np.zeros((len(states), 2))
+        for i, state in enumerate(states):
+            values = state.take(self._units, axis=-1).asnumpy().astype(np.float64)[real]
+            sums[i] = values.sum(), (values**2).sum()  # padding is zero in both
+        return sums
 
     def difference(
         self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray], weights: mx.nd.NDArray
@@ -321,7 +329,7 @@ class Taught(Pretraining):
         self._states: Optional[TeacherStates] = None
         if weights.states > 0:
             batches = self.batches(phase, phase.first_batch)
-            self._states = TeacherStates(teacher, match, next(batches), workers)
+            self._states = TeacherStates(teacher, match, next(batches), workers, phase.accumulate)
             batches.close()
 
     def _difference(
@@ -409,7 +417,7 @@ class StateMatching(Taught):
         sums = np.zeros(count + 2)  # of the parts, and how many tokens and instances they are of
         for batch in evaluation_batches(
             self._heldout,
-            batch_size=phase.batch_size,
+            batch_size=phase.pass_size,
             rank=workers.rank,
             workers=workers.size,
             limit=phase.evaluation_limit,

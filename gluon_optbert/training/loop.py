@@ -51,10 +51,12 @@ def backward(
     """
     workers, totals = objective.workers, objective.totals(batch)
     factors = [
-        scale * workers.size * weight / total
+        scale * workers.size * weight / max(total, 1)  # whole words may leave nothing to predict
         for weight, total in zip(objective.weights or [1.0] * len(totals), totals)
     ]
-    mx.random.seed((phase.seed + workers.rank + 1000003 * (phase.first_batch + step)) % (2**31))
+    # On a CPU MXNet has 1,024 generators with consecutive seeds; neighbouring seeds would share most of them.
+    state = np.random.SeedSequence([phase.seed, workers.rank, phase.first_batch + step]).generate_state(1)
+    mx.random.seed(int(state[0] >> 1))
     # In reduced precision MXNet's cast forgets a gradient that is to be added.
     in_place = objective.model.precision == 'float32'
     if phase.accumulate > 1 and in_place:

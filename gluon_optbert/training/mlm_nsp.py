@@ -135,7 +135,7 @@ class Pretraining(Objective):
         if self._heldout is None:
             return None
         return evaluate(
-            self.model, self._heldout, self.workers, batch_size=phase.batch_size, limit=phase.evaluation_limit
+            self.model, self._heldout, self.workers, batch_size=phase.pass_size, limit=phase.evaluation_limit
         ).to_dict()
 
     def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:

@@ -56,6 +56,11 @@ class Phase:
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     place: str = ''
 
+    @property
+    def pass_size(self) -> int:
+        """Instances that are in memory at once, over all workers."""
+        return self.batch_size // self.accumulate
+
 
 class Objective:
     """What a phase descends: batches, their losses, and what is measured on held-out data.

@@ -14,7 +14,7 @@ from ..network.model import OptBERTModel, named_parameters
 from ..network.precision import TRAINING_PRECISIONS, check_precision
 from ..network.settings import NetworkSettings
 from ..runs.programs import named
-from ..runs.recipe import option
+from ..runs.recipe import option, seed_problems
 from ..text.shards import Shards
 from ..text.vocabulary import Vocabulary, vocabulary_hash
 from .distributed import COMPRESSIONS, Workers
@@ -149,10 +149,9 @@ class TrainingRecipe(WeightRecipe):
         problems = super().problems()
         if self.evaluation_limit < 1:
             problems.append(f'evaluation_limit must be at least 1, found {self.evaluation_limit}')
-        for name in ('evaluate_every', 'seed'):
-            if getattr(self, name) < 0:
-                problems.append(f'{name} must not be negative, found {getattr(self, name)}')
-        return problems
+        if self.evaluate_every < 0:
+            problems.append(f'evaluate_every must not be negative, found {self.evaluate_every}')
+        return problems + seed_problems(self.seed)
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from typing import Optional
 
 import psutil
@@ -34,13 +35,15 @@ class Stop:
     """Turns SIGINT and SIGTERM into a flag that all workers see at the same step.
 
     A second SIGINT ends this process at once. SIGINT stays ignored where a shell has it ignored, as in
-    background jobs.
+    background jobs. Python lets only the main thread handle signals; training in another one stops at none.
     """
 
     def __init__(self, workers: Workers):
         self._asked, self._workers = False, workers
         heeded = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
         numbers = (signal.SIGINT, signal.SIGTERM) if heeded else (signal.SIGTERM,)
+        if threading.current_thread() is not threading.main_thread():
+            numbers = ()
         self._before = {number: signal.signal(number, self._ask) for number in numbers}
         start_herald()
 

@@ -27,6 +27,7 @@ from gluon_optbert.training.distillation import (
     similarity_difference,
 )
 from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.mlm_nsp import Pretraining
 from gluon_optbert.training.objective import Phase
 
 PHASE = Phase('recovery', 2, 8)
@@ -187,3 +188,19 @@ def test_states_on_held_out_text_do_not_depend_on_the_batch(shards_directory):
     assert [value['state_difference'] for value in values[1:]] == pytest.approx(
         [values[0]['state_difference']] * 3, rel=1e-4
     )
+    passes = dataclasses.replace(PHASE, batch_size=8, accumulate=4, evaluation_limit=5)
+    assert objective.evaluate(passes) == pytest.approx(values[0], rel=1e-4)
+
+
+def test_variances_do_not_depend_on_the_passes(shards_directory):
+    shards = Shards.open(shards_directory, split='train')
+    objective = Pretraining(None, Workers(), shards)
+    batch, sizes = next(objective.batches(PHASE, 0)), []
+    teacher = Teacher(saved_model(network(), seed=3), Workers())
+    outputs = teacher.outputs
+    teacher.outputs = lambda batch, rows: (sizes.append(rows.stop - rows.start), outputs(batch, rows))[1]
+    one, four = (
+        TeacherStates(teacher, Match.whole(network()), batch, Workers(), passes)._variances
+        for passes in (1, 4)
+    )
+    assert four == pytest.approx(one, rel=1e-6) and sizes == [8, 2, 2, 2, 2]

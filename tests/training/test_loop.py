@@ -1,5 +1,6 @@
 """The training loop: passes, checkpoints, interruptions, and what ends a run."""
 
+import concurrent.futures
 import dataclasses
 import itertools
 import json
@@ -19,8 +20,9 @@ from helpers.trained import PHASE, Interrupted, Run, acting, assert_same_bits, i
 from gluon_optbert.network.model import read_parameters
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.shards import Shards
+from gluon_optbert.training import mlm_nsp
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.loop import Terminated
+from gluon_optbert.training.loop import Terminated, backward
 from gluon_optbert.training.mlm_nsp import evaluate
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule, TrainingDiverged
@@ -394,3 +396,47 @@ def test_lines_say_the_step_of_how_many_the_place_and_the_time_left(shards, tmp_
     first, last = capsys.readouterr().err.splitlines()
     assert first == 'training | round 1/4 | step 4/6 to go on from | 8 sequences a step'
     assert re.match(r'training \| step 6/6 \| round 1/4 \| mlm \d', last)
+
+
+def test_dropout_of_seeds_workers_and_steps_is_drawn_by_generators_of_their_own(
+    shards, tmp_path, monkeypatch
+):
+    """MXNet has 1,024 generators on a CPU; neighbouring seeds share all but one of them."""
+    seeds, draw = [], mx.random.seed
+    monkeypatch.setattr(mx.random, 'seed', lambda seed: (seeds.append(seed), draw(seed)))
+    run = Run(shards, tmp_path)
+    objective = mlm_nsp.Pretraining(run.model, run.workers, shards['train'])
+    batch = next(objective.batches(PHASE, 0))
+    for seed, run.workers.rank, step in itertools.product((3, 4), (0, 1), range(3)):
+        backward(objective, run.trained, batch, dataclasses.replace(PHASE, seed=seed), step)
+    assert len(seeds) == 12 and np.diff(sorted(seeds)).min() > 1024
+
+
+def test_held_out_data_take_no_more_memory_than_a_pass(shards, tmp_path, monkeypatch):
+    run, sizes, losses = Run(shards, tmp_path), [], mlm_nsp.pretraining_losses
+    monkeypatch.setattr(
+        mlm_nsp,
+        'pretraining_losses',
+        lambda model, loss, batch, **more: (
+            sizes.append(len(batch.input_ids[more.get('rows', slice(None))])),
+            losses(model, loss, batch, **more),
+        )[1],
+    )
+    run.fit(dataclasses.replace(PHASE, steps=1, accumulate=4, evaluate_every=1), heldout=True)
+    assert sizes == [2] * (4 + 16 // 2)
+
+
+def test_step_without_anything_to_predict_trains_on_the_rest(shards, tmp_path, monkeypatch):
+    """With whole words, an instance may have no word that is short enough."""
+    monkeypatch.setattr(mlm_nsp.Pretraining, 'totals', lambda self, batch: (0, batch.instance_total))
+    run = Run(shards, tmp_path)
+    run.fit(dataclasses.replace(PHASE, steps=1))
+    assert all(np.isfinite(value).all() for value in run.values().values())
+
+
+def test_training_in_a_thread_is_training(shards, tmp_path):
+    one, other = Run(shards, tmp_path / 'one', dropout=0.0), Run(shards, tmp_path / 'other', dropout=0.0)
+    one.fit()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(other.fit).result()
+    assert_same_bits(one.values(), other.values())

@@ -325,6 +325,7 @@ def test_stopped_command_saves_its_state(shards_directory, tmp_path, heeded, how
         ({'clip_norm': -1}, 'clip_norm'),
         ({'weight_decay': -1}, 'weight_decay'),
         ({'seed': -1}, 'seed'),
+        ({'seed': 2**32}, 'seed must be from 0 to 2.32 - 1, found 4294967296'),
         ({'optimizer': 'adagrad'}, 'optimizer must be one of bertadam, adamw, lamb'),
     ],
 )
@@ -401,7 +402,7 @@ def test_shards_without_a_held_out_split_are_refused(tmp_path):
     assert os.listdir(tmp_path) == ['shards']
 
 
-def test_diverged_run_keeps_its_last_checkpoint(shards_directory, tmp_path):
+def test_diverged_run_leaves_no_model(shards_directory, tmp_path):
     with pytest.raises(TrainingDiverged, match='step [0-9]+'):
         pretrain(
             recipe_for(
