@@ -9,6 +9,7 @@ from .. import ShardRecipe, make_shards
 from ..runs.command_line import parse
 from ..runs.display import Counting, counting
 from ..text.make_shards import ShardSummary
+from ..text.survey import described_layouts
 from .starting import command, line
 
 
@@ -28,6 +29,7 @@ class _Progress(contextlib.ExitStack):
 
 
 def _report(summary: ShardSummary) -> None:
+    print(f'read {described_layouts(summary.layouts)}')
     for split, instances in summary.instances.items():
         print(
             f'{split}: {summary.documents[split]:,} documents, {summary.tokens[split]:,} tokens, '

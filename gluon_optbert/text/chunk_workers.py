@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import os
 import resource
 import signal
+import sys
 import threading
+import types
 from collections import deque
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -105,6 +108,20 @@ def _make(chunk: Chunk) -> Instances:
     return _worker.make(chunk)
 
 
+@contextlib.contextmanager
+def _no_script() -> Iterator[None]:
+    """Hide the script that runs from processes that are started.
+
+    They would run it again, up to the call that started them, unless it is written for that.
+    """
+    script = sys.modules['__main__']
+    sys.modules['__main__'] = types.ModuleType('__main__')
+    try:
+        yield
+    finally:
+        sys.modules['__main__'] = script
+
+
 def instances_of(recipe: ShardRecipe, chunks: Iterable[Chunk], workers: int) -> Iterator[Instances]:
     """The instances of every chunk, in the order of the chunks, with few of them under way.
 
@@ -124,7 +141,8 @@ def instances_of(recipe: ShardRecipe, chunks: Iterable[Chunk], workers: int) -> 
             workers, mp_context=context, initializer=_start_worker, initargs=(recipe,)
         ) as pool:
             for chunk in chunks:
-                waiting.append(pool.submit(_make, chunk))
+                with _no_script():  # this may start a process
+                    waiting.append(pool.submit(_make, chunk))
                 if len(waiting) > workers + 1:
                     yield waiting.popleft().result()
             while waiting:

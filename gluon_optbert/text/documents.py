@@ -15,7 +15,7 @@ import os
 import re
 import statistics
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, List, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 import blingfire
 import sacremoses
@@ -66,31 +66,45 @@ class Document:
 def list_files(inputs: Iterable[Path]) -> List[Path]:
     """The files of `inputs`, each a file or a tree, in the order of their paths; hidden ones are passed over.
 
+    Links are followed. A file that is met twice counts once.
+
     Raises
     ------
     FileNotFoundError
         If an input is not there, or no input has a file.
+    PermissionError
+        If a directory cannot be read.
     """
-    files: List[Path] = []
+    files: Dict[Path, Path] = {}  # by what they are once links are followed
     for root in map(Path, inputs):
         if root.is_file():
-            files.append(root)
+            files.setdefault(root.resolve(), root)
         elif root.is_dir():
-            paths = [Path(folder, name) for folder, folders, names in os.walk(root) for name in names]
-            files += sorted(
-                (
-                    path
-                    for path in paths
-                    if path.is_file()
-                    and not any(part.startswith('.') for part in path.relative_to(root).parts)
-                ),
-                key=lambda path: path.relative_to(root).parts,
-            )
+            for path in sorted(_files_below(root), key=lambda path: path.relative_to(root).parts):
+                files.setdefault(path.resolve(), path)
         else:
             raise FileNotFoundError(f'{root}: no such file or directory of text')
     if not files:
         raise FileNotFoundError(f'{", ".join(map(str, inputs))}: no files of text in there')
-    return files
+    return list(files.values())
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    """Every file below a directory, each directory once, without what is hidden."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    seen = set()
+    for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:  # a link to a directory above it, or a second one to the same
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith('.'))
+        paths = (Path(folder, name) for name in names if not name.startswith('.'))
+        yield from (path for path in paths if path.is_file())
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -70,7 +70,8 @@ def segment_pairs(tokens: Tokens, *, room: int, short_share: float, seed: int) -
     """The segment pairs of every document, together at most `room` tokens each.
 
     A pair whose first segment is all that was gathered gets a random second segment, as in the released
-    program, so a little more than half of the pairs are random ones; with a single document none can be."""
+    program, so a little more than half of the pairs are random ones. With a single document none can be, and
+    such a segment is left out."""
     generator = random.Random(seed)
     starts, borders = tokens.sentences.tolist(), tokens.documents.tolist()
     for number in range(len(tokens)):
@@ -87,8 +88,9 @@ def segment_pairs(tokens: Tokens, *, room: int, short_share: float, seed: int) -
                     starts, borders, number, target - (starts[split] - starts[first]), generator
                 )
                 end = split  # what the random segment replaced comes again
-            elif split == end:
-                return  # one document only, and a sentence left over
+            elif split == end:  # one document only, and a sentence that has no other beside it
+                first = end
+                continue
             else:
                 b0, b1 = starts[split], starts[end]
             yield (*_trimmed(starts[first], starts[split], b0, b1, room, generator), is_random)

@@ -27,7 +27,7 @@ from .buckets import Buckets
 from .chunk_workers import Instances, instances_of, peak_memory
 from .instances import SPECIALS
 from .shard_recipe import ShardRecipe
-from .survey import Survey, chunks, survey
+from .survey import Survey, chunks, described_layouts, survey
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def _make_shards(recipe: ShardRecipe, progress: Optional[Callable[[int, int], No
         surveyed.documents,
         surveyed.characters,
         len(surveyed.files),
-        ', '.join(f'{count} {layout}' for layout, count in sorted(layouts.items())),
+        described_layouts(layouts),
     )
     counts = _Counts()
     with new_directory(recipe.output) as partial:
@@ -151,6 +151,7 @@ def _buckets(recipe: ShardRecipe, surveyed: Survey, partial: Path) -> Dict[str, 
             instances_per_shard=recipe.instances_per_shard,
         )
         for split, expected in _expected_instances(recipe, surveyed).items()
+        if split == 'train' or surveyed.held_out
     }
 
 

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import List, Optional, Tuple
 
-from ..runs.recipe import option
+from ..runs.recipe import option, seed_problems
 from . import documents
 
 
@@ -60,11 +60,10 @@ class ShardRecipe:
                 f'instances_per_shard {self.instances_per_shard}: must be at least 1',
             ),
             (self.chunk_characters >= 1, f'chunk_characters {self.chunk_characters}: must be at least 1'),
-            (0 <= self.seed < 2**32, f'seed {self.seed}: must be from 0 to 2^32 - 1'),
             (self.workers is None or self.workers >= 1, f'workers {self.workers}: must be at least 1'),
             (self.input != (), 'input: names no file'),
         )
-        return [problem for holds, problem in checks if not holds]
+        return [problem for holds, problem in checks if not holds] + seed_problems(self.seed)
 
     @property
     def predictions(self) -> int:

@@ -7,7 +7,7 @@ import hashlib
 import heapq
 from collections import Counter
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Mapping, Tuple
 
 from ..runs.recipe import checked
 from . import documents, shards
@@ -35,7 +35,8 @@ def survey(recipe: ShardRecipe) -> Survey:
         If a file is missing or unreadable, or there are too few documents to make pairs and to hold some out.
     """
     recipe = checked(recipe)
-    files = documents.list_files(recipe.input)
+    vocab = recipe.vocab.resolve()
+    files = [path for path in documents.list_files(recipe.input) if path.resolve() != vocab]
     wanted = [documents.detect_layout(path) if recipe.layout == 'auto' else recipe.layout for path in files]
     count = characters = 0
     for path, layout in zip(files, wanted):
@@ -43,19 +44,25 @@ def survey(recipe: ShardRecipe) -> Survey:
             count += 1
             characters += document.characters
     least = 4 if recipe.held_out else 2
-    where = ', '.join(map(str, recipe.input))
+    where, found = ', '.join(map(str, recipe.input)), described_layouts(Counter(wanted))
     if not count:
         raise ValueError(
-            f'{where}: no text in {len(files)} file(s); give files with text, or the right --layout'
+            f'{where}: no text in {found or "other files than the vocabulary"}; give files with text, or the '
+            'right --layout'
         )
     if count < least:
         raise ValueError(
-            f'{where}: {count} document(s), at least {least} are needed, since random segments come from '
-            f'another document{" and two are held out" if recipe.held_out else ""}; add text, separate '
-            f'documents by blank lines{", or hold none out with --held-out 0" if recipe.held_out else ""}'
+            f'{where}: {count} document(s) in {found}, at least {least} are needed, since random segments '
+            f'come from another document{" and two are held out" if recipe.held_out else ""}; add text, give '
+            f'the right --layout{", or hold none out with --held-out 0" if recipe.held_out else ""}'
         )
     held_out = _held_out(recipe, count)
     return Survey(tuple(files), tuple(wanted), count, characters, held_out)
+
+
+def described_layouts(layouts: Mapping[str, int]) -> str:
+    """How many files were read in which layout: ``3 files as book``."""
+    return ', '.join(f'{count} file{"s" * (count > 1)} as {name}' for name, count in sorted(layouts.items()))
 
 
 def _held_out(recipe: ShardRecipe, count: int) -> frozenset:

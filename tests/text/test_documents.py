@@ -262,6 +262,29 @@ def test_files_come_in_the_order_of_their_paths_and_hidden_ones_do_not(tmp_path)
     ]
 
 
+def test_links_are_followed_and_no_file_counts_twice(tmp_path):
+    for name in ('a/1', 'a/2', 'b/3'):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        written(tmp_path / name, 'x')
+    (tmp_path / 'b' / 'more').symlink_to(tmp_path / 'a')
+    (tmp_path / 'a' / 'back').symlink_to(tmp_path / 'b')  # and round again
+    (tmp_path / 'b' / 'same').symlink_to(tmp_path / 'b' / '3')
+    found = list_files([tmp_path / 'b', tmp_path / 'a', tmp_path / 'a' / '2'])
+    assert [str(path.relative_to(tmp_path)) for path in found] == ['b/3', 'b/more/1', 'b/more/2']
+
+
+def test_directory_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    written(tmp_path / 'a', 'x')
+
+    def walk(root, onerror, **more):
+        onerror(PermissionError(13, 'Permission denied', 'closed'))
+        return iter(())
+
+    monkeypatch.setattr(documents.os, 'walk', walk)
+    with pytest.raises(PermissionError, match='closed'):
+        list_files([tmp_path])
+
+
 @pytest.mark.parametrize('content, said', [(b'caf\xe9 au lait\n', 'not UTF-8'), (b'PK\0\0', 'zero bytes')])
 def test_what_is_no_text_is_refused_by_name(tmp_path, content, said):
     path = tmp_path / 'bad'

@@ -115,6 +115,14 @@ def test_a_single_document_has_no_random_pairs():
     assert len(records) and not records['next_sentence_labels'].any()
 
 
+def test_a_long_sentence_of_a_single_document_loses_nothing_but_itself():
+    sentences = [[token] * 6 for token in range(FIRST, FIRST + 100)]
+    sentences[30] = [FIRST + 30] * 60  # fills a pair
+    records = instances_of([sentences], spec_of(short_share=0.0))
+    seen = {token for record in records for token in unmasked(record)[0].tolist()} - {CLS, SEP}
+    assert set(range(FIRST, FIRST + 99)) - seen <= {FIRST + 30}
+
+
 def test_masking_rates():
     generator = np.random.RandomState(4)
     spec = spec_of(128, 20, vocabulary_size=30000)

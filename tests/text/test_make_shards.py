@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import module_at
+from helpers.tiny import run
 
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import RecipeError, fill
@@ -107,6 +108,34 @@ def test_same_bytes_whatever_the_number_of_workers(root):
     assert summaries[0].instances == summaries[1].instances
 
 
+def test_a_script_without_a_guard_may_call_it_with_several_workers(root):
+    """Processes that are spawned run the script that started them again, unless it is hidden."""
+    script = root / 'script.py'
+    script.write_text(
+        f'import gluon_optbert as opt\nopt.make_shards(input=["{root}/text"], vocab="{root}/vocab.txt", '
+        f'output="{root}/shards", layout="sentences", workers=2)\n'
+    )
+    done = run(script)
+    assert done.returncode == 0, done.stderr
+    values = {'layout': 'sentences', 'workers': 1, 'vocab': root / 'vocab.txt', 'output': root / 'one'}
+    make_shards(fill(ShardRecipe, {**values, 'input': str(root / 'text')}))
+    one, two = (bytes_of(root / name) for name in ('one', 'shards'))
+    assert one.keys() == two.keys() and all(one[name] == two[name] for name in one if name.endswith('npz'))
+
+
+def test_vocabulary_within_the_input_is_no_text(root):
+    count = make_shards(recipe_of(root)).documents
+    within = recipe_of(root, 'within', input=str(root / 'text') + ',' + str(root / 'vocab.txt'))
+    assert make_shards(within).documents == count
+
+
+def test_layouts_are_said_where_there_are_too_few_documents(root):
+    for path in (root / 'text').iterdir():
+        path.write_text('One sentence here. Another one there.\n\nA second paragraph. It ends.\n')
+    with pytest.raises(ValueError, match='2 document.s. in 2 files as book, at least 4 .*the right --layout'):
+        make_shards(recipe_of(root, layout='auto'))
+
+
 def test_another_seed_gives_other_bytes(root):
     make_shards(recipe_of(root, 'a'))
     make_shards(recipe_of(root, 'b', seed=4))
@@ -188,13 +217,14 @@ def test_too_few_documents_are_refused_with_the_way_out(tmp_path, documents, hel
 def test_the_smallest_corpus_that_will_do(tmp_path, held_out, splits):
     make_input(tmp_path / 'text', 4)
     assert make_shards(recipe_of(tmp_path, held_out=held_out)).documents == splits
+    assert all(path.is_file() for path in (tmp_path / 'shards').iterdir())
 
 
 def test_an_empty_corpus_is_refused(tmp_path):
     make_input(tmp_path / 'text', 4)
     for path in (tmp_path / 'text').iterdir():
         path.write_text('\n \n')
-    with pytest.raises(ValueError, match='no text in 2 file'):
+    with pytest.raises(ValueError, match='no text in 2 files as '):
         make_shards(recipe_of(tmp_path))
 
 
