@@ -178,7 +178,8 @@ def _hushed() -> int:
 
 
 def _rank() -> str:
-    return os.environ.get('HOROVOD_RANK', '0')
+    """This worker's number as the launcher has it: horovodrun with Gloo, or MPI."""
+    return os.environ.get('HOROVOD_RANK') or os.environ.get('OMPI_COMM_WORLD_RANK', '0')
 
 
 def _complain(status: int, *problems: object) -> int:
