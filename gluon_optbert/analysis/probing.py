@@ -123,6 +123,8 @@ def _task(
     if types is not None:
         drawn = {word: generator.choice(labels) for word in sorted(set(types))}
         control = np.array([drawn[word] for word, keep in zip(types, kept) if keep])
+        if len(set(control[~test])) < 2:  # few words, all of which drew the same label
+            control = None
     return ProbeTask(name, places, labels, classes, test, control)
 
 

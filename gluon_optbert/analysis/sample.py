@@ -123,13 +123,15 @@ def _spelt(ids: np.ndarray, vocabulary: Vocabulary) -> Words:
     return tuple(words)
 
 
-def sample_of_shards(directory: Path, vocabulary: Vocabulary, *, limit: int) -> Sample:
-    """The first held-out instances of shards, with their [MASK] tokens; raises what `Shards.open` does."""
+def sample_of_shards(directory: Path, vocabulary: Vocabulary, *, limit: int, length: int) -> Sample:
+    """The first held-out instances of shards, with their [MASK] tokens, and of each at most `length` tokens;
+    raises what `Shards.open` does.
+    """
     shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(vocabulary))
     instances = []
     for batch in evaluation_batches(shards, batch_size=64, limit=limit):
         for row in np.flatnonzero(batch.instance_weights):
-            valid = int(batch.valid_length[row])
+            valid = min(int(batch.valid_length[row]), length)
             instances.append((batch.input_ids[row, :valid], int(np.sum(batch.token_types[row, :valid] == 0))))
     return Sample(Features.of(instances), tuple(_spelt(ids, vocabulary) for ids, _ in instances))
 
@@ -177,7 +179,7 @@ def read_sample(
             labels=[known.head.labels[examples.labels[i]] for i in kept],
         )
     if path.is_dir():
-        return sample_of_shards(path, vocabulary, limit=limit)
+        return sample_of_shards(path, vocabulary, limit=limit, length=length)
     lines = [' '.join(cells) for cells in read_lines(path) if any(cell.strip() for cell in cells)]
     if not lines:
         raise ValueError(f'{path}: no text in it')

@@ -170,7 +170,7 @@ def look_up(form: str, name: str) -> Tuple[bool, Optional[str]]:
         return True, None
     names = MAPS[form]
     bare = name[len(PREFIX[form]) :] if name.startswith(PREFIX[form]) else name
-    if bare in names:
+    if bare in names and '{i}' not in bare:
         return True, names[bare]
     numbered = _NUMBERED.fullmatch(bare)
     pattern = f'{numbered.group(1)}{{i}}{numbered.group(3)}' if numbered else ''

@@ -36,8 +36,10 @@ def uniform(
     Raises
     ------
     ValueError
-        If k or v has to be derived and a does not divide h.
+        If there is no layer, or k or v has to be derived and a does not divide h.
     """
+    if layers < 1:
+        raise ValueError(f'architecture: a network has at least one layer, found {layers}')
     if (k is None or v is None) and (a < 1 or h % a):
         raise ValueError(f'architecture: h={h} is not a multiple of a={a}, so k and v have to be given')
     dims = LayerDims(
@@ -195,6 +197,7 @@ def published(parameters_m: int) -> Architecture:
 def uncertainties(name: str) -> List[str]:
     """What had to be inferred about a published architecture, a sentence or two per gap in its table."""
     sizes = {f'optbert_{size}m': number for size, number in LAYER_TABLES.items()}
+    name = re.sub(r'_undivided_(?:every|keep)_.*', '', name.strip())
     if name not in sizes:
         return []
     groups: Dict[Tuple[str, str], List[Tuple[int, str]]] = {}

@@ -59,7 +59,7 @@ def rearranged(gradients: np.ndarray, kept: np.ndarray) -> np.ndarray:
     gone = np.ones(values.shape[1], dtype=bool)
     gone[kept] = False
     diagonal = np.diag(information)
-    for _ in range(int(min(gone.sum(), len(kept)))):
+    while gone.any() and not gone.all():
         out, stay = np.flatnonzero(gone), np.flatnonzero(~gone)
         cross = information[:, gone].sum(axis=1)  # of every unit with all that go
         change = (diagonal - 2 * cross)[out, np.newaxis] + (diagonal + 2 * cross)[stay]

@@ -204,11 +204,12 @@ def without_gates(saved: M, alphas: Optional[Alphas] = None, *, h_gate: str = 's
     Raises
     ------
     ValueError
-        If a gate vector has no unit left.
+        If the gates are not those of the architecture, or a gate vector has no unit left.
     """
     alphas = saved.alphas if alphas is None else alphas
     if not alphas:
         return saved
+    check_alphas(alphas, saved.architecture)
     whole = keep_all(saved.architecture, ParameterCost())
     kept = {
         key: np.flatnonzero(alphas[key]) if key in alphas else indices for key, indices in whole.kept.items()

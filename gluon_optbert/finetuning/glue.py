@@ -17,7 +17,7 @@ from ..tasks.features import Features, make_reader
 from ..tasks.metrics import score
 from ..tasks.task import Task, find_task, official_files
 from ..training.distributed import Workers
-from .exercise import Exercise, check_length, data_directory
+from .exercise import Exercise, check_fits, data_directory
 from .finetune import finetune
 from .recipe import FineTuneRecipe
 from .result import FineTuningResult
@@ -83,8 +83,8 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         If files are missing or not as they should be, or the network has too few positions.
     """
     recipe = checked(recipe)
-    check_length(recipe.max_length, saved)
     task = find_task(recipe.task)
+    check_fits(recipe.max_length, saved, pairs=len(task.fields) > 1)
     data = task_directory(task, recipe.data, workers)
     train = read_examples(task, data / task.train).first(recipe.limit)
     heldout, test = _measured_on(recipe, task, data)

@@ -18,7 +18,7 @@ from ..tasks.metrics import squad_v1, squad_v2
 from ..tasks.squad import Question, Reading, Windows, make_windows, read_questions
 from ..text.vocabulary import Vocabulary, make_aligner
 from ..training.distributed import Workers
-from .exercise import Exercise, check_length, data_directory
+from .exercise import Exercise, check_fits, data_directory
 from .finetune import finetune
 from .recipe import FineTuneRecipe
 from .result import FineTuningResult
@@ -114,7 +114,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         network has too few positions.
     """
     recipe = checked(recipe)
-    check_length(recipe.max_length, saved)
+    check_fits(recipe.max_length, saved, pairs=True)
     parts = read_parts(recipe.data, recipe.version, workers)
     asked = parts['dev'][: recipe.evaluation_limit]
     questions = {'train': parts['train'][: recipe.limit], 'dev': asked}

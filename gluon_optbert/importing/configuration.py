@@ -189,11 +189,17 @@ def _head_of_tensors(
     task = config.get('finetuning_task') or ''
     if any(weights[0].endswith(name) for name in QUESTION_ANSWERING):
         return Head('question_answering', (), str(task))
-    count = len(arrays[weights[0]])
+    count, problem = len(arrays[weights[0]]), config.get('problem_type')
+    if problem == 'multi_label_classification':
+        raise ValueError(f'{source}: a classification with several labels at a time is not read')
+    if problem in ('regression', 'single_label_classification') and (problem == 'regression') != (count == 1):
+        raise ValueError(
+            f'{source}: problem_type is {problem}, and {weights[0]} has {count} '
+            f'row{"s" * (count > 1)}; a regression to one number and a classification of two labels and more '
+            'are read'
+        )
     if count == 1:
         return Head('regression', (), str(task))
-    if config.get('problem_type') == 'multi_label_classification':
-        raise ValueError(f'{source}: a classification with several labels at a time is not read')
     named = config.get('id2label') or {str(i): str(i) for i in range(count)}
     if (
         not isinstance(named, dict)

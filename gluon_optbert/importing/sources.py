@@ -25,7 +25,7 @@ from .foreign import array_of, existing, read_json, read_sharded
 from .safetensors_reader import read_safetensors
 from .tensorflow_reader import read_index, read_tensorflow
 from .torch_reader import read_torch
-from .vocabularies import vocabulary_beside
+from .vocabularies import tokenizer_notes, vocabulary_beside
 
 WRAPPED = 'module.'  # how every name begins in a network that was saved from PyTorch's DataParallel
 ZOO = ('bert_12_768_12_', 'bert_24_1024_16_')  # how the names of GluonNLP's BERTs begin: layers, width, heads
@@ -83,6 +83,8 @@ def read_source(source: str, *, vocabulary: Optional[Path] = None, heads: Option
         If the model zoo cannot be reached.
     """
     path = Path(source)
+    if heads is not None and path.suffix != '.params':
+        raise ValueError(f'{source}: its configuration or name says how many heads it has; leave --heads out')
     if (path / 'config.json').is_file():
         return read_hugging_face(path, vocabulary)
     if path.is_dir():
@@ -102,6 +104,8 @@ def read_source(source: str, *, vocabulary: Optional[Path] = None, heads: Option
             )
         return read_gluonnlp(path, vocabulary, heads)
     if source.startswith(ZOO):
+        if vocabulary is not None:
+            raise ValueError(f'{source}: GluonNLP has its vocabulary; leave --vocabulary out')
         return read_zoo(source)
     raise FileNotFoundError(
         f"{source}: no such file or directory, and no name in GluonNLP's model zoo, which begin with "
@@ -116,6 +120,7 @@ def read_hugging_face(directory: Path, vocabulary: Optional[Path] = None) -> Sou
     config = read_json(directory / 'config.json')
     architecture, notes = architecture_of(config, directory / 'config.json')
     words = vocabulary_beside(directory, vocabulary)
+    notes += tokenizer_notes(directory, words)
     readers = {
         'model.safetensors': read_safetensors,
         'model.safetensors.index.json': partial(read_sharded, read=read_safetensors),
@@ -173,7 +178,10 @@ def read_params(path: Path) -> Dict[str, np.ndarray]:
 def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional[int] = None) -> Source:
     """A GluonNLP parameter file with a ``.vocab`` or ``vocab.txt``; the widths are those of its arrays."""
     named = re.match(r'bert_[0-9]+_[0-9]+_([0-9]{1,4})(?![0-9])', path.name)
-    heads = heads or (int(named.group(1)) if named else None)
+    stated = int(named.group(1)) if named else None
+    if heads and stated and heads != stated:
+        raise ValueError(f'{path}: its name says {stated} heads, and --heads {heads}')
+    heads = heads or stated
     if not heads:
         raise ValueError(
             f'{path}: neither its name (bert_12_768_12…) nor its arrays say how many attention heads it has; '

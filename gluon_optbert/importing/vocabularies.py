@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from ..text.vocabulary import Vocabulary, read_vocabulary, vocabulary_of
+from ..text.vocabulary import Vocabulary, casing_of, read_vocabulary, vocabulary_of
 from .foreign import read_json, read_small
 
 TOKENIZER = 'tokenizer.json'  # has the vocabulary where Transformers saved no vocab.txt
+SETTINGS = 'tokenizer_config.json'  # of Transformers' tokenizer
+_NAMES = {  # of its settings: in tokenizer_config.json, in tokenizer.json
+    'do_lower_case': 'lowercase',
+    'strip_accents': 'strip_accents',
+    'tokenize_chinese_chars': 'handle_chinese_chars',
+}
 
 
 def vocabulary_beside(directory: Path, given: Optional[Path] = None) -> Vocabulary:
@@ -88,3 +94,37 @@ def _vocabulary(tokens: Sequence[str], path: Path) -> Vocabulary:
     if any('\ud800' <= character <= '\udfff' for token in tokens for character in token):
         raise ValueError(f'{path}: a token has half a surrogate pair')
     return vocabulary_of(tokens, source=str(path))
+
+
+def tokenizer_notes(directory: Path, vocab: Vocabulary) -> Tuple[str, ...]:
+    """Where Transformers' tokenizer beside the weights reads text otherwise than it is read here: a sentence
+    each.
+
+    Here the vocabulary decides: with a cased one text keeps capitals and accents, otherwise it loses both;
+    Chinese characters are words of their own.
+    """
+    cased, _ = casing_of(vocab)
+    read: Dict[str, Any] = {'tokenize_chinese_chars': True}
+    if cased is not None:
+        read.update(do_lower_case=not cased, strip_accents=not cased)
+    notes = []
+    for file, settings in _tokenizer_settings(directory).items():
+        for name, wanted in read.items():
+            theirs = _NAMES[name] if file == TOKENIZER else name
+            value = settings.get(theirs)
+            if isinstance(value, bool) and value != wanted:
+                notes.append(
+                    f'{file} has {theirs}: {str(value).lower()}, and here text is read as with '
+                    f'{str(wanted).lower()}; words that this touches get other tokens than in training'
+                )
+    return tuple(notes)
+
+
+def _tokenizer_settings(directory: Path) -> Dict[str, Mapping[str, Any]]:
+    """The settings of the tokenizer that lies beside the weights, by file; one file is enough."""
+    if (directory / SETTINGS).is_file():
+        return {SETTINGS: read_json(directory / SETTINGS)}
+    normalizer = (
+        read_json(directory / TOKENIZER).get('normalizer') if (directory / TOKENIZER).is_file() else None
+    )
+    return {TOKENIZER: normalizer} if isinstance(normalizer, dict) else {}

@@ -26,7 +26,7 @@ from ..training.distillation import (
 from ..training.distributed import Workers
 from ..training.mlm_nsp import Pretraining, evaluate
 from ..training.objective import Phase
-from ..training.recipe import check_positions, open_shards
+from ..training.recipe import check_shards_fit, open_shards
 from .embeddings import INSTANCES, embed
 from .goal import Goal, below_heads, fitting_teacher, trimmed_start, untrimmed
 from .recipe import PruneRecipe, read_start
@@ -40,14 +40,14 @@ class PretrainingGoal(Goal):
     def __init__(self, recipe: PruneRecipe, start: SavedModel, workers: Workers):
         super().__init__(recipe, start, workers)
         self._shards = open_shards(recipe.shards, start.vocabulary)
-        check_positions(self._shards, start.architecture, 'the network')
+        check_shards_fit(self._shards, start.architecture, 'the network')
         self._heads = start.progress.untrained is None
         if recipe.embedding_weight:
             check_pairs(recipe.batch_size, recipe.accumulate, workers.size)
         self._teaching = start if recipe.teacher == 'parent' else None
         if recipe.teacher not in (None, 'parent'):
             self._teaching = fitting_teacher(read_model(Path(recipe.teacher)), start)
-            check_positions(self._shards, self._teaching.architecture, 'the teacher')
+            check_shards_fit(self._shards, self._teaching.architecture, 'the teacher')
             weights = recipe.teaching()
             check_teacher(
                 self._teaching,

@@ -50,9 +50,8 @@ def head_moments(model: SavedModel, batches: Iterable[Batch], workers: Workers) 
 
 def _count(sums: Dict[str, np.ndarray], name: str, values: np.ndarray, heads: int) -> None:
     """Add the second moments of some tokens, shape (tokens, heads * width), to those of every head."""
-    by_head = values.reshape(len(values), heads, -1).transpose(1, 0, 2)
-    products = (by_head.transpose(0, 2, 1) @ by_head).astype(np.float64)
-    sums[name] = sums.get(name, 0) + products
+    by_head = values.astype(np.float64).reshape(len(values), heads, -1).transpose(1, 0, 2)
+    sums[name] = sums.get(name, 0) + by_head.transpose(0, 2, 1) @ by_head
 
 
 def rotated(model: SavedModel, batches: Iterable[Batch], workers: Workers) -> SavedModel:

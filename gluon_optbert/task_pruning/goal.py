@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 from ..architecture.heads import PRETRAINING
 from ..cutting.shrink import without_gates
-from ..finetuning.exercise import Exercise, check_length
+from ..finetuning.exercise import Exercise, check_fits
 from ..finetuning.glue import GlueRecipe, prepare_glue
 from ..finetuning.squad import SquadRecipe, prepare_squad
 from ..network.inputs import TOKEN_INPUTS
@@ -295,7 +295,7 @@ def read_sentences(recipe: TaskPruneRecipe, saved: SavedModel) -> Tuple[Features
     length = recipe.max_length or min(128, saved.architecture.max_length)
     if length < _SHORTEST:
         raise ValueError(f'max_length must be at least {_SHORTEST}, found {length}')
-    check_length(length, saved)
+    check_fits(length, saved, pairs=False)
     most = INSTANCES if recipe.evaluation_limit is None else recipe.evaluation_limit
     if most < _FEWEST_HELD_OUT:
         raise ValueError(

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import logging
 import re
+import string
 from pathlib import Path
 from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -92,8 +93,11 @@ def vocabulary_of(tokens: Sequence[str], *, source: str = 'vocabulary') -> Vocab
         raise ValueError(f'{source}: is empty; a vocabulary has one token per line')
     token_to_idx: dict = {}
     for i, token in enumerate(tokens):
-        if not token.strip():
-            raise ValueError(f'{source}: line {i + 1} is blank; remove it, or the indices after it are wrong')
+        if not token.strip(string.whitespace):  # BERT's Chinese vocabulary has a line separator, U+2028
+            raise ValueError(
+                f'{source}: line {i + 1} is blank, and every line is the index of a token; put a token '
+                'there, or remove the line if no network was trained with it'
+            )
         if token in token_to_idx:
             raise ValueError(
                 f'{source}: {token!r} is on line {token_to_idx[token] + 1} and on line {i + 1}; '

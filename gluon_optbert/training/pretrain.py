@@ -23,7 +23,7 @@ from ..runs.run_directory import RunDirectory, work_directory
 from ..text.shards import Shards
 from .distributed import Workers
 from .mlm_nsp import fit
-from .recipe import PretrainRecipe, check_positions, open_shards
+from .recipe import PretrainRecipe, check_shards_fit, open_shards
 from .reporter import Reporter
 
 
@@ -90,7 +90,7 @@ def _architecture(
         raise ValueError(
             f"the architecture has {architecture.vocab_size} tokens, the shards' vocabulary {tokens}"
         )
-    check_positions(shards, architecture, 'the architecture')
+    check_shards_fit(shards, architecture, 'the architecture')
     return architecture
 
 

@@ -211,8 +211,8 @@ def open_shards(directory: Path, vocabulary: Optional[Vocabulary] = None) -> Dic
     }
 
 
-def check_positions(shards: Mapping[str, Shards], architecture: Architecture, name: str) -> None:
-    """Refuse shards with longer instances than a network has positions for.
+def check_shards_fit(shards: Mapping[str, Shards], architecture: Architecture, name: str) -> None:
+    """Refuse shards with longer instances than a network has positions for, or more segments than types.
 
     Parameters
     ----------
@@ -230,3 +230,5 @@ def check_positions(shards: Mapping[str, Shards], architecture: Architecture, na
         raise ValueError(
             f'shards have up to {longest} tokens, {name} has {architecture.max_length} positions'
         )
+    if architecture.token_types < 2:
+        raise ValueError(f'instances of shards have two segments, {name} has one token type')

@@ -148,3 +148,15 @@ def test_majority_is_measured_where_the_probe_is():
     labels, test = np.array([0, 0, 1, 1, 1, 0]), np.array([False, False, False, True, True, True])
     task = ProbeTask('x', np.zeros((6, 2), dtype=int), labels, ('a', 'b'), test)
     assert task.majority == pytest.approx(1 / 3)
+
+
+def test_words_of_one_control_label_leave_the_task_without_control():
+    """Few words may all draw the same label, and no classifier can be fitted to one label."""
+    text = sample_of_texts([['A a a']] * 60, vocabulary(), length=LENGTH, labels=['one'] * 60)
+    found = []
+    for seed in range(10):
+        tasks = {name: task for name, task in word_tasks(text, seed=seed).items() if task is not None}
+        found += [task.control is None for task in tasks.values()]
+        for task in tasks.values():
+            assert task.control is None or len(set(task.control[~task.test])) > 1
+    assert True in found

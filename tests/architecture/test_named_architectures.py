@@ -108,6 +108,13 @@ def test_inferred_widths_are_told():
     assert "v of layer 1: inferred, the text has '64 54'" in uncertainties('optbert_99m')[0]
     assert len(uncertainties('optbert_99m')) == 1 and len(uncertainties('optbert_88m')) == 4
     assert all(not uncertainties(name) for name in OPTBERTS[2:])
+    assert uncertainties(' optbert_88m_undivided_every_2_stacked_1') == uncertainties('optbert_88m')
+
+
+@pytest.mark.parametrize('name', ['bert_0', 'l0_h8_a2'])
+def test_a_network_without_layers_is_none(name):
+    with pytest.raises(ValueError, match='at least one layer'):
+        resolve(name)
 
 
 @pytest.mark.parametrize(

@@ -142,19 +142,16 @@ def test_bad_input_is_one_line_and_status_2(tmp_path, model_directory, task, cap
     assert not (tmp_path / 'comparison').exists()
 
 
-def test_networks_of_fewer_positions_take_no_longer_shards(
-    tmp_path, model_directory, shards_directory, capsys
+def test_instances_of_shards_are_cut_to_the_length_and_to_the_positions(
+    tmp_path, model_directory, shards_directory
 ):
-    short = write_saved_model(tmp_path / 'short', architecture=network(max_length=8))
-    words = [
-        str(model_directory),
-        str(short),
-        '--data',
-        str(shards_directory),
-        '--output',
-        str(tmp_path / 'comparison'),
-    ]
-    assert tool.main(words) == 2 and 'the models take 8' in capsys.readouterr().err
+    short = write_saved_model(tmp_path / 'short', architecture=network(max_length=10))
+    counts = []
+    for name, other, length in (('asked', model_directory, 8), ('fewer', short, 128)):
+        words = [model_directory, other, '--data', shards_directory, '--length', length]
+        assert tool.main([*map(str, words), '--output', str(tmp_path / name)]) == 0
+        counts.append(json.loads((tmp_path / name / 'comparison.json').read_text())['tokens'])
+    assert counts[0] == 16 * 8 < counts[1] <= 16 * 10  # each has 8 at least
 
 
 def test_networks_whose_vocabularies_have_no_part_in_common_are_refused(

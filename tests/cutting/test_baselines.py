@@ -126,11 +126,21 @@ def test_magnitude_is_the_root_mean_square_of_what_leaves_with_a_unit(architectu
                 for name in parts
             )
             count = sum(value.size // width for name, value in parts.items() if name != 'pooler.weight')
-            count += 2 * architecture.h if key == 'h' else 0
-            if (
-                key != 'h'
-            ):  # h stands on both sides of the pooler and the MLM transform, where it counts twice
+            if key != 'h':  # it stands on both sides of the pooler and the MLM transform
                 assert scores[key][1] == pytest.approx(np.sqrt(gone / count), rel=1e-4)
+
+
+def test_magnitude_of_a_hidden_unit_counts_what_it_has_on_both_sides(architecture=network(h=3)):
+    parameters, table = random_parameters(architecture), parameter_table(architecture)
+    scores = magnitude_scores(parameters, architecture)['h']
+    for unit in range(3):
+        squares, count = 0.0, 0
+        for name, value in parameters.items():
+            for axis, keys in enumerate(table[name].axes):
+                if keys == ('h',):
+                    part = np.take(value, unit, axis=axis)
+                    squares, count = squares + np.square(part, dtype=np.float64).sum(), count + part.size
+        assert scores[unit] == pytest.approx(np.sqrt(squares / count), rel=1e-4)
 
 
 @pytest.mark.parametrize('multiple', [1, 3, 4])

@@ -59,3 +59,10 @@ def test_ranks_put_the_kept_first_and_change_no_score(values, data):
 
 def test_ranks_keep_the_order_within_both_groups():
     assert rank_as(np.array([5.0, 1.0, 4.0, 2.0]), np.array([1, 3])) == pytest.approx([2.0, 4.0, 1.0, 5.0])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_exchanges_go_on_until_none_is_worth_it(seed, count):
+    gradients = np.random.RandomState(seed).normal(size=(5, 12))
+    kept = rearranged(gradients, np.arange(count))
+    assert rearranged(gradients, kept).tolist() == kept.tolist()

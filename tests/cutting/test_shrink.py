@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from gluon_optbert.architecture.parameters import check_parameters, network_shapes
 from gluon_optbert.cutting.selection import Selection, truncate
-from gluon_optbert.cutting.shrink import cut, fold, shrink
+from gluon_optbert.cutting.shrink import cut, fold, shrink, without_gates
 from gluon_optbert.deployment.directory import import_symbol
 from gluon_optbert.deployment.export import export
 from gluon_optbert.network.inputs import INPUTS
@@ -333,3 +333,12 @@ def test_shrinking_holds_no_second_set_of_the_parameters():
     assert peak < sum(value.nbytes for value in smaller.values()) + 5 * max(
         value.nbytes for value in parameters.values()
     )
+
+
+def test_gates_of_another_network_are_no_gates_of_this_one():
+    model = SavedModel(network(), random_parameters(network()), None)
+    alphas = random_alphas(network())
+    with pytest.raises(ValueError, match='unknown nothing'):
+        without_gates(model, {'nothing': np.ones(3, np.float32)})
+    with pytest.raises(ValueError, match='f1 .*wanted'):
+        without_gates(model, {key: value for key, value in alphas.items() if key != 'f1'})

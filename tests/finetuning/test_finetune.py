@@ -11,7 +11,7 @@ from helpers.commands import call
 from helpers.finetuned import FILES, LEFT, recipe_for, sentences, values_for, without_times
 from helpers.jobs import horovodrun, needs_horovod
 from helpers.pruned import records
-from helpers.tiny import ROOT, contents, network, random_alphas, saved_model
+from helpers.tiny import ROOT, contents, network, random_alphas, saved_model, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.directory import load_deployment
@@ -361,3 +361,10 @@ def test_two_workers_fine_tune_as_one(model_directory, glue, tmp_path):
     )
     for name, value in wanted.items():
         np.testing.assert_allclose(parameters[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_network_with_one_token_type_reads_no_pairs(glue, tmp_path):
+    start = write_saved_model(tmp_path / 'start', architecture=dataclasses.replace(network(), token_types=1))
+    with pytest.raises(ValueError, match='pairs of texts, and the network has one token type'):
+        finetune_glue(recipe_for(start, glue, tmp_path, task='STS-B'))
+    finetune_glue(recipe_for(start, glue, tmp_path, epochs=1))  # single sentences

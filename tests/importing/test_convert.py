@@ -2,6 +2,7 @@
 half-written.
 """
 
+import json
 import os
 import re
 import shutil
@@ -131,7 +132,7 @@ def test_names_on_the_way_out_are_those_of_transformers():
     ],
 )
 def test_names_that_are_only_nearly_right_are_unknown(name):
-    assert look_up('Hugging Face', name) == (False, None) or name.count('{i}')
+    assert look_up('Hugging Face', name) == (False, None)
 
 
 # The same network from every form
@@ -307,6 +308,7 @@ def test_pretraining_heads_beside_the_head_of_a_task_are_dropped_and_listed(tmp_
     [
         ({'architectures': ['BertForTokenClassification']}, 'BertForTokenClassification'),
         ({'problem_type': 'multi_label_classification'}, 'several labels'),
+        ({'problem_type': 'regression'}, 'problem_type is regression, and .* has 3 rows'),
         ({'id2label': {'0': 'a'}}, 'id2label'),
         ({'id2label': {'0': 'a', '1': 'a', '2': 'b'}}, 'two different labels'),
         ({'id2label': [1, 2, 3]}, 'id2label'),
@@ -320,7 +322,51 @@ def test_heads_that_are_none_of_the_known_are_refused(tmp_path, changes, said):
         imported(source)
 
 
+def test_one_row_is_a_regression_unless_the_configuration_says_otherwise(tmp_path):
+    arrays = named('Hugging Face', head_parameters('regression', 1))
+    assert imported(write_hugging_face(tmp_path / 'silent', arrays)).model.head.kind == 'regression'
+    for problem in ('single_label_classification', 'multi_label_classification'):
+        with pytest.raises(ValueError, match='has 1 row;|several labels'):
+            imported(write_hugging_face(tmp_path / problem, arrays, problem_type=problem))
+
+
+@pytest.mark.parametrize(
+    'file, settings, named_in',
+    [
+        ('tokenizer_config.json', {'do_lower_case': True, 'strip_accents': None}, []),
+        ('tokenizer_config.json', {'do_lower_case': False}, ['do_lower_case: false']),
+        (
+            'tokenizer_config.json',
+            {'strip_accents': False, 'tokenize_chinese_chars': False},
+            ['strip_accents: false', 'tokenize_chinese_chars: false'],
+        ),
+        ('tokenizer.json', {'normalizer': {'lowercase': False}}, ['lowercase: false']),
+        ('tokenizer.json', {'normalizer': None}, []),
+    ],
+)
+def test_tokenizer_that_reads_text_otherwise_is_noted(tmp_path, file, settings, named_in):
+    source = write_hugging_face(tmp_path / 'hf', named('Hugging Face'))
+    (source / file).write_text(json.dumps(settings))
+    notes = [note for note in imported(source).notes if note.startswith(file)]
+    assert len(notes) == len(named_in)
+    assert all(name in note for name, note in zip(sorted(named_in), sorted(notes)))
+
+
 # What does not fit
+
+
+def test_settings_that_a_source_has_no_use_for_are_refused(tmp_path):
+    source = write_hugging_face(tmp_path / 'hf', named('Hugging Face'))
+    with pytest.raises(ValueError, match='leave --heads out'):
+        imported(source, heads=4)
+    with pytest.raises(ValueError, match='leave --vocabulary out'):
+        read_source('bert_12_768_12_book_corpus_wiki_en_uncased', vocabulary=source / 'vocab.txt')
+    weights = write_gluonnlp(tmp_path / 'gluonnlp', named('GluonNLP'))
+    stated = weights.with_name('bert_2_8_2_of_letters.params')
+    weights.rename(stated)
+    assert imported(stated, heads=2).model.architecture.layers[0].a == 2
+    with pytest.raises(ValueError, match='its name says 2 heads, and --heads 4'):
+        imported(stated, heads=4)
 
 
 def test_all_that_does_not_fit_is_listed(tmp_path):

@@ -151,3 +151,12 @@ def test_first_units_of_rotated_heads_are_worth_more_than_the_last():
         stream_error(turned, cut_by(turned, selection), selection, fresh) for selection in (first, last)
     )
     assert of_first < of_last / 2
+
+
+def test_heads_of_a_stream_with_few_directions_are_rotated():
+    """Second moments of low rank and a large mean: single precision would make them indefinite."""
+    architecture = network((2, 32, 32, 7), (1, 32, 2, 0), h=8)
+    whole = saved(architecture, 8)
+    turned = rotated(whole, random_batches(architecture, 2), WORKERS)
+    selection = keep_all(architecture, ParameterCost())
+    assert stream_error(whole, turned, selection, random_batches(architecture, 1, seed=9)) < 1e-4

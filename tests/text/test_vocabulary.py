@@ -83,6 +83,15 @@ def test_a_bad_vocabulary_is_refused_by_name(tmp_path, content, said):
     assert str(path) in str(raised.value)
 
 
+def test_a_line_separator_is_a_token_as_in_berts_chinese_vocabulary(tmp_path):
+    path = tmp_path / 'vocab.txt'
+    path.write_text('\n'.join([*TOKENS, '\u2028', 'zz']) + '\n', encoding='utf-8')
+    vocab = read_vocabulary(path)
+    assert vocab['\u2028'] == len(TOKENS) and vocab['zz'] == len(TOKENS) + 1
+    write_vocabulary(vocab, tmp_path / 'again')
+    assert (tmp_path / 'again').read_bytes() == path.read_bytes()
+
+
 def test_a_missing_vocabulary_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match='no such vocabulary'):
         read_vocabulary(tmp_path / 'none')

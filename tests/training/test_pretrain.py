@@ -1,5 +1,6 @@
 """Pre-training runs: what they write, what they refuse, and that they go on after an interruption."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -429,3 +430,10 @@ def test_command_says_bad_input_in_one_line_with_status_2(shards_directory, tmp_
 
 def test_architecture_of_the_recipe_is_the_one_that_is_trained(finished):
     assert Architecture.from_json((finished[0] / 'architecture.json').read_text()) == network()
+
+
+def test_network_with_one_token_type_is_not_trained_on_two_segments(shards_directory, tmp_path):
+    start = write_saved_model(tmp_path / 'start', architecture=dataclasses.replace(network(), token_types=1))
+    with pytest.raises(ValueError, match='two segments, the architecture has one token type'):
+        pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['start']
