@@ -6,11 +6,14 @@ between. A file that ends with .jsonl has a JSON object on each line, with text,
 and context. One that ends with .json has questions in SQuAD's format. A file of the network's task with a
 header is read by its columns. With --embed, the export of an encoder gives embeddings."""
 
+import contextlib
 import dataclasses
 import io
 import itertools
 import json
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Iterator, List, Optional
 
@@ -100,6 +103,19 @@ def instances_of(recipe: PredictRecipe, predictor: Predictor) -> Iterator[Instan
     return stream_instances(recipe.input, predictor.head, format=recipe.format)
 
 
+@contextlib.contextmanager
+def readable_twice(recipe: PredictRecipe) -> Iterator[PredictRecipe]:
+    """The recipe with a copy of an input that is no file, such as a pipe, which can be read once only."""
+    if recipe.input is None or recipe.input.is_file():
+        yield recipe
+        return
+    with tempfile.NamedTemporaryFile(prefix='input-', suffix=recipe.input.suffix) as copy:
+        with open(recipe.input, 'rb') as pipe:
+            shutil.copyfileobj(pipe, copy)
+        copy.flush()
+        yield dataclasses.replace(recipe, input=Path(copy.name))
+
+
 def embed(recipe: PredictRecipe, predictor: Predictor, output: Path) -> None:
     """Write the embeddings of the input."""
     refuse_existing(output, remedy='remove it or give another --embed')
@@ -141,10 +157,11 @@ def main(argv=None):
         null_threshold=recipe.null_threshold,
     )
     print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)
-    if recipe.embed is not None:
-        embed(recipe, predictor, recipe.embed)
-        return
-    shown, read = itertools.tee(instances_of(recipe, predictor))
-    predictions = predictor.predict(read, batch_size=recipe.batch_size, ahead=recipe.ahead)
-    for instance, prediction in zip(shown, predictions):
-        print(json.dumps(record(instance, prediction), ensure_ascii=False), flush=True)
+    with readable_twice(recipe) as recipe:
+        if recipe.embed is not None:
+            embed(recipe, predictor, recipe.embed)
+            return
+        shown, read = itertools.tee(instances_of(recipe, predictor))
+        predictions = predictor.predict(read, batch_size=recipe.batch_size, ahead=recipe.ahead)
+        for instance, prediction in zip(shown, predictions):
+            print(json.dumps(record(instance, prediction), ensure_ascii=False), flush=True)

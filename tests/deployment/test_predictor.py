@@ -1,8 +1,10 @@
 """Predictions: text in, labels, values or answers out, whatever the batches."""
 
+import concurrent.futures
 import dataclasses
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 
@@ -335,6 +337,18 @@ def test_command_refuses_a_bad_line_before_it_answers_one(directories, tmp_path)
         assert result.stderr.splitlines()[-1].startswith('error: ') and 'Traceback' not in result.stderr
     result = call('tools/predict.py', directories / 'classification', input='a\n\n')
     assert result.returncode == 2 and 'standard input: line 2: is blank' in result.stderr
+
+
+@pytest.mark.parametrize('format', ['lines', 'jsonl'])
+def test_command_reads_a_pipe_that_is_named_as_the_input(directories, tmp_path, format):
+    lines = ['a b', 'c'] if format == 'lines' else ['{"text": "a b"}', '{"text": "c"}']
+    os.mkfifo(tmp_path / 'pipe')
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit((tmp_path / 'pipe').write_text, '\n'.join(lines) + '\n')
+        words = ['--input', tmp_path / 'pipe', '--format', format]
+        result = call('tools/predict.py', directories / 'classification', *words)
+    assert result.returncode == 0, result.stderr
+    assert [json.loads(line)['text'] for line in result.stdout.splitlines()] == ['a b', 'c']
 
 
 def test_labels_have_the_names_of_their_task(tmp_path):
