@@ -85,7 +85,7 @@ setup(
     },
     install_requires=PLAIN,
     extras_require={
-        'serve': ['onnxruntime>=1.16', 'fastapi>=0.110', 'markdown-it-py>=2.2', 'uvicorn>=0.23'],
+        'serve': ['onnxruntime>=1.16', 'fastapi>=0.110', 'h11>=0.9', 'markdown-it-py>=2.2', 'uvicorn>=0.23'],
         'openvino': ['openvino>=2024.0'],
         'cpu': pinned('mxnet', *TRAINING),
         'cu112': pinned(

@@ -62,7 +62,7 @@ LIBRARIES = {
     'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'safetensors'},
     'deployment': {'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'safetensors'},
     'analysis': {'numpy', 'mxnet', 'scipy', 'sklearn'},
-    'serving': {'fastapi', 'starlette', 'uvicorn', 'markdown_it'},
+    'serving': {'fastapi', 'h11', 'starlette', 'uvicorn', 'markdown_it'},
     'pruning': {'numpy', 'mxnet', 'scipy', 'optuna', 'matplotlib'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp'},
     'task_pruning': {'numpy', 'mxnet', 'scipy'},

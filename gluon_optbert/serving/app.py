@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from fastapi import FastAPI, Request
@@ -219,7 +220,7 @@ async def _say_refusal(request: Request, error: Exception) -> Response:
 
 async def _say_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    path = request.url.path[:100]
+    path = request.scope['path'][:100]  # request.url needs a sound Host
     message = {404: f'there is no {path}', 405: f'{path} has no method {request.method[:20]}'}.get(
         error.status_code, str(error.detail)
     )
@@ -258,8 +259,12 @@ def make_app(
     async def running(app: FastAPI):
         service.start()
         yield
-        assert service.batcher is not None
-        await asyncio.get_running_loop().run_in_executor(None, service.batcher.close, settings.timeout)
+        batcher, end = service.batcher, time.monotonic() + settings.timeout
+        assert batcher is not None
+        loop = asyncio.get_running_loop()
+        while not await loop.run_in_executor(None, batcher.close, 0.1):
+            if time.monotonic() > end or app.state.forced():
+                break
 
     # The pages /docs and /redoc of FastAPI load scripts of other hosts.
     app = FastAPI(
@@ -267,9 +272,11 @@ def make_app(
         version=__version__,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=running,
         exception_handlers={BadRequest: _say_refusal, HTTPException: _say_http, Exception: _say_failure},
     )
+    app.state.forced = lambda: False  # whether to end without waiting
     app.add_middleware(_SafeHeaders)
     for path, method, route in (
         ('/predict', 'POST', service.predict),

@@ -119,12 +119,15 @@ class Batcher:
             self._changed.notify()
         return job.future
 
-    def close(self, timeout: float) -> None:
-        """Take no more texts, and wait so many seconds until those that were taken are computed."""
+    def close(self, timeout: float) -> bool:
+        """Take no more texts, and wait so many seconds until those that were taken are computed; whether they
+        are.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while True:

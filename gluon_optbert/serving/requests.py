@@ -129,7 +129,8 @@ def _identifier(value: Any, place: str) -> Optional[str]:
     if isinstance(value, bool) or not isinstance(value, (str, int)) or len(str(value)) > LONGEST_ID:
         raise BadRequest(
             422,
-            f'{place}id must be a text of at most {LONGEST_ID} characters or a number, found {_kind(value)}',
+            f'{place}id must be a text of at most {LONGEST_ID} characters or a whole number, found '
+            f'{_kind(value)}',
         )
     _check_unicode(str(value), f'{place}id')
     return str(value)

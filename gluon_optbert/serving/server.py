@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import threading
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Optional
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..runs.failures import RunFailed
 from .settings import ServiceSettings
 
 _BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has them
-_KEEP_ALIVE = 5  # seconds that a connection may be silent
+_KEEP_ALIVE = 5  # seconds that a connection may be silent after an answer
 _GRACE = 5  # seconds beyond the time of a request, to finish when the service stops
 
 
@@ -53,6 +57,37 @@ def address_of(listener: socket.socket) -> str:
     return f'http://[{host}]:{port}' if ':' in host else f'http://{host}:{port}'
 
 
+class _Impatient(H11Protocol):
+    """A connection that is closed if a request's headers do not arrive in time; uvicorn waits for ever."""
+
+    patience = 30.0  # seconds
+    _timer: Optional[asyncio.TimerHandle] = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, error: Optional[Exception]) -> None:
+        self._forget()
+        super().connection_lost(error)
+
+    def _watch(self) -> None:
+        """Have a timer run while headers are awaited, and at no other time."""
+        if self.conn.their_state is not h11.IDLE:
+            self._forget()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.patience, self.transport.close)
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 @contextlib.contextmanager
 def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
     """Have SIGTERM and SIGINT stop a server; the second one, without waiting for requests."""
@@ -60,6 +95,8 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
     def stop(number: int, frame: Any) -> None:
         server.force_exit = server.should_exit
         server.should_exit = True
+        if server.force_exit:  # requests that are cut off are no errors
+            logging.getLogger('uvicorn.error').disabled = True
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -87,9 +124,11 @@ def run(app: Any, listener: socket.socket, *, settings: ServiceSettings, ready: 
     RunFailed
         If the server cannot start.
     """
+    protocol = type('_Patient', (_Impatient,), {'patience': settings.timeout})
     server = uvicorn.Server(
         uvicorn.Config(
             app,
+            http=protocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -99,6 +138,7 @@ def run(app: Any, listener: socket.socket, *, settings: ServiceSettings, ready: 
             ws='none',
         )
     )
+    app.state.forced = lambda: server.force_exit
     # uvicorn handles signals where it runs in the main thread, and then ends the process by them.
     thread = threading.Thread(target=server.run, kwargs={'sockets': [listener]}, name='server')
     with _stopped_by_signals(server):

@@ -19,7 +19,9 @@ class ServiceSettings:
         'texts that may wait; while there is no place for those of a request, it is refused with status 503',
         512,
     )
-    timeout: float = option('seconds for the answer to a request; then its status is 504', 30.0)
+    timeout: float = option(
+        "seconds for a request's headers to arrive, then for its body, and then for its answer", 30.0
+    )
     max_texts: int = option('texts, pairs or questions of a request at most', 64)
     max_characters: int = option('characters of one text at most', 20_000)
     max_body: int = option('bytes of a request at most', 1 << 20)

@@ -1,5 +1,6 @@
 """The service answers texts, keeps to its limits, and tells a client what is wrong and nothing else."""
 
+import asyncio
 import concurrent.futures
 import json
 import threading
@@ -14,9 +15,11 @@ pytest.importorskip('fastapi', reason='the service needs FastAPI, which is not i
 pytest.importorskip('httpx', reason='the client of these tests needs httpx, which is not installed')
 pytest.importorskip('markdown_it', reason='the page needs markdown-it-py, which is not installed')
 
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from gluon_optbert.serving.app import make_app
+from gluon_optbert.serving.app import make_app, read_body
+from gluon_optbert.serving.requests import BadRequest
 from gluon_optbert.serving.settings import ServiceSettings
 
 SOON = 20  # seconds
@@ -134,21 +137,26 @@ def test_an_answer_that_takes_too_long_is_given_up():
     assert predictor.batches == [['a'], ['c']]  # nobody waits for b any more
 
 
-def test_a_body_that_is_too_large_is_not_read_to_its_end():
-    read = 0
-
-    def pieces():
-        nonlocal read
-        for _ in range(1000):
-            read += 1
-            yield b' ' * 100
-
+def test_a_body_that_is_too_large_is_refused():
     with client_of(max_body=1000) as client:
         stated = client.post('/predict', content=b' ' * 1001, headers=JSON)
-        chunked = client.post('/predict', content=pieces(), headers=JSON)
+        chunked = client.post('/predict', content=(b' ' * 100 for _ in range(20)), headers=JSON)
         fitting = client.post('/predict', content=b'{"text": "a"}'.ljust(1000), headers=JSON)
     assert stated.status_code == chunked.status_code == 413 and fitting.status_code == 200
     assert 'more than 1000 bytes' in chunked.json()['error'] and stated.headers['Connection'] == 'close'
+
+
+def test_a_body_that_is_too_large_is_not_read_to_its_end():
+    read = []
+
+    async def receive():
+        read.append(1)
+        return {'type': 'http.request', 'body': b' ' * 100, 'more_body': len(read) < 1000}
+
+    request = Request({'type': 'http', 'headers': []}, receive)
+    with pytest.raises(BadRequest, match='more than 1000 bytes'):
+        asyncio.run(read_body(request, 1000))
+    assert len(read) == 11
 
 
 @pytest.mark.parametrize(
@@ -156,6 +164,14 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end():
     [
         ('GET', '/nowhere', {}, 404, 'there is no /nowhere'),
         ('GET', '/docs', {}, 404, 'there is no /docs'),
+        (
+            'POST',
+            '/predict/',
+            {'json': {'text': 'a'}, 'follow_redirects': False},
+            404,
+            'there is no /predict/',
+        ),
+        ('POST', '/nowhere', {'headers': {'Host': '['}}, 404, 'there is no /nowhere'),
         ('GET', '/predict', {}, 405, '/predict has no method GET'),
         ('DELETE', '/health', {}, 405, 'no method DELETE'),
         ('POST', '/predict', {'data': {'text': 'a'}}, 415, 'x-www-form-urlencoded'),

@@ -1,5 +1,6 @@
 """The service on a real port: what it prints, what it refuses, and how it stops."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -173,6 +174,39 @@ def test_connections_are_bounded(running):
     assert status == 200
     for one in idle:
         one.close()
+
+
+def test_connections_that_send_no_whole_headers_are_closed(running):
+    service = running('-c', SLOW, 1)
+    with contextlib.ExitStack() as stack:
+        silent = []
+        for sent in (b'', b'P', b'POST /predict HTTP/1.1\r\nHost: a\r\n'):
+            connection = socket.create_connection(('127.0.0.1', service.port), timeout=SOON)
+            silent.append(stack.enter_context(connection))
+            connection.sendall(sent)
+        for connection in silent:
+            assert connection.recv(1000) == b''
+    connection = service.connection()
+    for _ in range(2):  # the headers of a second request may stay away as well
+        connection.request('GET', '/health')
+        assert json.loads(connection.getresponse().read())['status'] == 'ok'
+    connection.sock.sendall(b'GET /hea')
+    assert connection.sock.recv(1000) == b''
+    assert service.end()[0] == 0
+
+
+@pytest.mark.parametrize('given_up', [False, True], ids=['awaited', 'given up'])
+def test_a_second_signal_ends_it_at_once(running, given_up):
+    service = running('-c', SLOW.replace('1.5', '20'), 1 if given_up else 30)
+    connection = service.begin({'text': 'abc'})
+    if given_up:
+        assert connection.getresponse().status == 504  # the pass goes on
+    time.sleep(0.5)
+    service.process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    began = time.monotonic()
+    _, _, err = service.end()
+    assert time.monotonic() - began < 5 and 'Traceback' not in err
 
 
 @pytest.mark.slow
