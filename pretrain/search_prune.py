@@ -6,6 +6,7 @@ interrupted search goes on with --resume and takes its interrupted trial up wher
 processes may share one search through --resume, or through --storage."""
 
 import sys
+from typing import Union
 
 import matplotlib
 
@@ -19,6 +20,11 @@ EXAMPLE = (
 )
 
 
+def flag_of(name: str, value: Union[int, float]) -> str:
+    """The flag of run_prune.py for a setting that was found."""
+    return f'--{name.replace("_", "-")} {value if isinstance(value, int) else format(value, ".4g")}'
+
+
 @command
 def main(argv=None):
     """Run trials until there are enough, and say which was the best."""
@@ -30,7 +36,7 @@ def main(argv=None):
     print(result.table)
     if result.best is None:
         raise RunFailed(f'{recipe.output}: no trial came to an end; choose smaller learning rates')
-    flags = ' '.join(f'--{name.replace("_", "-")} {value:.4g}' for name, value in result.values.items())
+    flags = ' '.join(flag_of(name, value) for name, value in result.values.items())
     print(
         f'best: trial {result.best} in {result.directory}\n'
         f"wrote {recipe.output}: trials.csv, trials.md, Optuna's plots\n"

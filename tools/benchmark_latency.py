@@ -101,6 +101,8 @@ class LatencyBenchmarkRecipe:
         )
         if self.engines[:1] != ('mxnet',):
             problems.append('engines: the first has to be mxnet, with which the others are compared')
+        if len(set(self.deployments)) < len(self.deployments) or len(set(self.engines)) < len(self.engines):
+            problems.append('deployments and engines: give each once; results are named after them')
         return problems + ([] if self.deployments else ['give a deployment directory'])
 
 

@@ -65,6 +65,8 @@ class ScalingRecipe:
                 for text in self.configurations
                 if self.batch_size % (int(text.split('x')[0]) * self.accumulate)
             ]
+        if len(set(self.configurations)) < len(self.configurations):
+            problems.append('configurations: give each once; results are named after them')
         return problems
 
 

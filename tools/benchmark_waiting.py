@@ -53,15 +53,19 @@ class WaitingRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        return [
-            f'{name} must be at least 1, found {getattr(self, name)}'
-            for name in ('batch', 'length', 'passes', 'turns')
-            if getattr(self, name) < 1
-        ] + [
-            f'ways are like 2x1000, threads x spins, found {text!r}'
-            for text in self.ways
-            if not WAY.fullmatch(text)
-        ]
+        return (
+            [
+                f'{name} must be at least 1, found {getattr(self, name)}'
+                for name in ('batch', 'length', 'passes', 'turns')
+                if getattr(self, name) < 1
+            ]
+            + [
+                f'ways are like 2x1000, threads x spins, found {text!r}'
+                for text in self.ways
+                if not WAY.fullmatch(text)
+            ]
+            + (['ways: give each once'] if len(set(self.ways)) < len(self.ways) else [])
+        )
 
 
 def measure(workers: Mapping[str, Worker], recipe: WaitingRecipe) -> Times:

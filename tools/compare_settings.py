@@ -40,7 +40,8 @@ EXAMPLE = (
     'python tools/compare_settings.py finetune/recipes/glue.yaml --settings results/finetuning/settings.yaml '
     '--task SST-2 --model models/base --data glue --seeds 1,2,3 --output runs/settings'
 )
-OWN = ('output', 'results', 'resume', 'seeds')  # what a setting cannot change
+# What a setting cannot change: where it goes, and what it is scored on.
+OWN = ('output', 'results', 'resume', 'seeds', 'task', 'data', 'evaluation_limit')
 LATER = ('resume', 'seeds', 'settings', 'beside')  # what may differ when a comparison is gone on with
 _HINTS = typing.get_type_hints(GlueRecipe)
 _Shared = dataclasses.make_dataclass(
@@ -92,7 +93,7 @@ def read_settings(recipe: SettingsRecipe) -> Dict[str, Dict[str, Any]]:
     RecipeError
         If the file is not as it should be, or a setting is out of range.
     """
-    settings, problems = read_yaml(recipe.settings), []
+    settings, problems = read_yaml(recipe.settings), [] if recipe.seeds else ['give at least one seed']
     if not settings:
         problems.append(f'{recipe.settings}: there are no settings')
     for name, setting in settings.items():

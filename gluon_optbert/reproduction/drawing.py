@@ -28,7 +28,8 @@ def draw(results: Results) -> Figure:
     figure = Figure(figsize=(3.5 + 1.1 * len(columns), 4.5))
     axes = figure.subplots()
     for number, row in enumerate(results.rows):
-        colour, marker = OKABE_ITO[number % len(OKABE_ITO)], MARKERS[number % len(MARKERS)]
+        colour = OKABE_ITO[number % len(OKABE_ITO)]
+        marker = MARKERS[(number + number // len(OKABE_ITO)) % len(MARKERS)]  # no two rows look alike
         places = np.arange(len(columns)) + 0.7 * ((number + 0.5) / len(results.rows) - 0.5)
         entries = [row.entries[column.name] for column in columns]
         done = [

@@ -183,9 +183,11 @@ def _making_seconds(plan: Plan, row: Row, times: StepTimes) -> float:
         recipe = plan.row_recipe(row)
         evaluations = 1 + ((plan.scratch_steps or 0) - 1) // (recipe.evaluate_every or math.inf)
         return (plan.scratch_steps or 0) * times.scratch + evaluations * times.evaluation
-    alpha = plan.gate_steps * times.gates * row.maker.trains_gates
-    recovery = (plan.pruning.recovery_steps or 0) * times.recovery
-    evaluations = 3  # before, after the cut, recovered
+    steps = plan.pruning.recovery_steps or 0
+    alpha = (1 + plan.pruning.split_half) * plan.gate_steps * times.gates * row.maker.trains_gates
+    recovery = steps * times.recovery
+    # before, after the cut and recovered; and on the way
+    evaluations = 3 + max(0, steps - 1) // (plan.pruning.evaluate_every or math.inf)
     return len(plan.pruning.shares()) * (alpha + recovery + evaluations * times.evaluation)
 
 

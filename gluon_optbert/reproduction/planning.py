@@ -15,7 +15,7 @@ from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.squad import SquadRecipe, read_parts
 from ..network.saved_model import SavedModel
 from ..pruning.recipe import PruneRecipe, read_start
-from ..runs.recipe import checked, fill, overridden, read_yaml, to_dict
+from ..runs.recipe import RecipeError, checked, fill, overridden, read_yaml, to_dict
 from ..runs.staging import write_file
 from ..tasks.examples import read_examples
 from ..tasks.task import find_task
@@ -229,11 +229,24 @@ def _settings(cls: Type[R], paths: Sequence[Path]) -> Dict[str, Any]:
     return settings
 
 
+# What a file of further settings cannot say, and the flag that does.
+_DECIDED = ('data', 'seeds', 'task', 'version', 'objective', 'model', 'shards', 'output')
+_INSTEAD = {'data': ' (--data-glue, --data-squad)', 'seeds': ' (--seeds)', 'model': ' (--base)'}
+
+
 def _further(
     cls: Type[R], paths: Sequence[Path], defaults: Mapping[str, Any], values: Mapping[str, Any]
 ) -> R:
     """A recipe of defaults, files of further settings of the user, and what the table decides."""
-    further = overridden(cls, _settings(cls, paths), values)
+    stated, source = _settings(cls, paths), ', '.join(map(str, paths))
+    ignored = [
+        f'{source}: the table decides {name}{_INSTEAD.get(name, "")}; leave it out there'
+        for name in _DECIDED
+        if name in stated and name in values and str(stated[name]) != str(values[name])
+    ]
+    if ignored:
+        raise RecipeError(ignored)
+    further = overridden(cls, stated, values)
     return fill(cls, {**defaults, **further}, source=', '.join(map(str, paths)) or cls.__name__)
 
 

@@ -161,3 +161,9 @@ def test_sorted_batches_of_sentences_are_narrower_than_the_longest(tmp_path):
     assert orders['longest'] == ([[3, 6], [4, 5]], [6, 6])
     assert orders['in order'][1] == [6, 5]
     assert orders['sorted'][0] == [[3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize('words', [['one', 'one'], ['one', '--engines', 'mxnet,mxnet']])
+def test_what_is_timed_twice_would_be_one_row(tmp_path, words):
+    done = call('tools/benchmark_latency.py', *words, '--output', tmp_path / 'times.json')
+    assert done.returncode == 2 and 'give each once' in done.stderr

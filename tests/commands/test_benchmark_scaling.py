@@ -61,6 +61,7 @@ def test_ratios_are_those_of_the_medians_and_of_each_turn(monkeypatch):
         (('--configurations', '2'), 'workers x threads'),
         (('--batch-size', 6), 'among 4 workers'),
         (('--repeats', 0), 'repeats must be'),
+        (('--configurations', '1x2,1x2'), 'configurations: give each once'),
     ],
 )
 def test_nonsense_is_refused(tmp_path, flags, said):

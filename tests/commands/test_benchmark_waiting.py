@@ -40,6 +40,7 @@ def test_busy_program_computes_and_ends():
     'flags, message',
     [
         (('--ways', '2'), 'threads x spins'),
+        (('--ways', '1x0,1x0'), 'ways: give each once'),
         (('--turns', '0'), 'turns must be at least 1'),
         (('--length', '100000'), 'at most'),
     ],

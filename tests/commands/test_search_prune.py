@@ -9,7 +9,7 @@ import time
 
 import optuna
 import pytest
-from helpers.commands import call
+from helpers.commands import call, module_at
 from helpers.tiny import ROOT, environment
 from optuna.trial import TrialState
 
@@ -151,3 +151,9 @@ def test_output_of_another_search_is_refused(finished, shards_directory, model_d
     assert result.returncode == 2 and 'exists' in result.stderr
     result = call(*words(shards_directory, model_directory, finished[0], '--seed', '5', '--resume'))
     assert result.returncode == 2 and 'seed' in result.stderr
+
+
+def test_settings_that_were_found_are_flags_that_parse():
+    flag_of = module_at('pretrain/search_prune.py').flag_of
+    assert flag_of('alpha_steps', 12345) == '--alpha-steps 12345'
+    assert flag_of('gamma', 0.0123456) == '--gamma 0.01235'

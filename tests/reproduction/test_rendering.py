@@ -1,5 +1,6 @@
 """Results tables are rendered from result files alone, the published numbers beside ours."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ from helpers.tiny import contents
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.reproduction.drawing import draw
 from gluon_optbert.reproduction.planning import plan
 from gluon_optbert.reproduction.rendering import CSV_HEADER, render
 from gluon_optbert.reproduction.results import NOT_REACHABLE, NOT_RUN, Entry, read_results
@@ -157,3 +159,12 @@ def test_table_says_that_learning_rates_were_chosen_on_the_scored_set(base, shar
     run(plan(recipe_for(base, shards_directory, data, tmp_path / 'table', **chosen)))
     text = render(read_results(tmp_path / 'table'))['table.md']
     assert re.search(r'learning rate 0\.0?01 \(the best of 0.001, 0.01 on the set that is scored\)', text)
+
+
+def test_no_two_rows_of_a_plot_look_alike(finished):
+    """Table 6 has more rows than there are colours."""
+    results = read_results(finished[0])
+    rows = tuple(dataclasses.replace(results.rows[0], name=f'row {number}') for number in range(20))
+    (axes,) = draw(dataclasses.replace(results, rows=rows)).axes
+    looks = {(line.get_color(), line.get_marker()) for line in axes.lines if line.get_marker() not in '_|'}
+    assert len(looks) == 20

@@ -1,6 +1,7 @@
 """Results tables of the paper, planned on any base: their rows, settings, and what is refused."""
 
 import dataclasses
+import json
 import re
 
 import numpy as np
@@ -13,6 +14,7 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.reproduction.estimate import StepTimes, estimate
 from gluon_optbert.reproduction.planning import plan
 from gluon_optbert.reproduction.rendering import render
 from gluon_optbert.reproduction.results import NOT_REACHABLE, read_results
@@ -32,6 +34,7 @@ from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 
 PARAMETERS = ParameterCost()
+TIMES = StepTimes(1.0, 1.0, 1.0, 1.0, {'SST-2': 1.0})  # a second for everything
 
 
 @pytest.mark.parametrize('number', TABLES)
@@ -315,3 +318,39 @@ def test_missing_data_and_missing_base_are_said_before_anything_is_written(
         'error: --shards is missing',
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_estimate_counts_the_halves_of_gate_training_and_evaluations_on_the_way(
+    base, shards_directory, data, tmp_path
+):
+    def seconds(**changes):
+        """Of making optBERT-h, whose two rounds have 4 steps of gates and 10 of recovery, a second each."""
+        further = tmp_path / 'further.yaml'
+        lines = [f'{name}: {json.dumps(value)}\n' for name, value in changes.items()]
+        further.write_text((data / 'pruning.yaml').read_text() + ''.join(lines))
+        options = {'pruning': str(further), 'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-h'}
+        table_plan = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', **options))
+        (row,) = (row for row in estimate(table_plan, TIMES) if plain(row['row']) == 'optbert-h')
+        return row['making']
+
+    whole = seconds(split_half=False, evaluate_every=0)
+    assert whole == 2 * (4 + 10 + 3)
+    assert seconds(split_half=True, evaluate_every=0) == whole + 2 * 4
+    assert seconds(split_half=False, evaluate_every=3) == whole + 2 * 3
+
+
+@pytest.mark.parametrize(
+    'file, content, named',
+    [
+        ('glue', 'seeds: [1, 2, 3]', 'the table decides seeds (--seeds)'),
+        ('glue', 'data: elsewhere', 'the table decides data (--data-glue, --data-squad)'),
+        ('pruning', 'objective: flops', 'the table decides objective; leave it out'),
+    ],
+)
+def test_settings_that_the_table_decides_are_refused(
+    base, shards_directory, data, tmp_path, file, content, named
+):
+    (tmp_path / 'further.yaml').write_text(content + '\n')
+    options = {file: str(tmp_path / 'further.yaml')}
+    with pytest.raises(RecipeError, match=re.escape(named)):
+        plan(recipe_for(base, shards_directory, data, tmp_path / 'out', **options))
