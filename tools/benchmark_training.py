@@ -56,6 +56,8 @@ FORWARDS = {'gluonnlp': 'GluonNLP forward', 'ungated': 'ungated forward', 'alpha
 PEERS = {
     'torch': 'Transformers step',
     'torch-bfloat16': 'Transformers bfloat16 step',
+    'torch-masked': 'Transformers step, masked tokens scored',
+    'torch-masked-bfloat16': 'Transformers bfloat16 step, masked tokens scored',
     'gluonnlp': 'GluonNLP step as installed',
 }
 AT_MOST = (
@@ -65,10 +67,12 @@ AT_MOST = (
     ('gated forward', 'ungated forward', 1.05),
     ('bfloat16 alpha step', 'bfloat16 step', None),
     ('bfloat16 step', 'Transformers bfloat16 step', 1.00),
+    ('bfloat16 step', 'Transformers bfloat16 step, masked tokens scored', None),
 )
 AT_LEAST = (
     ('ungated step', 'bfloat16 step', 1.3),
     ('Transformers step', 'ungated step', 1.6),
+    ('Transformers step, masked tokens scored', 'ungated step', None),
     ('GluonNLP step as installed', 'ungated step', 2.0),
 )
 
@@ -242,8 +246,9 @@ def start_peer(peer: str, recipe: BenchmarkRecipe, architecture: Architecture) -
     config = json.dumps(
         {**theirs, 'hidden_dropout_prob': recipe.dropout, 'attention_probs_dropout_prob': recipe.dropout}
     )
-    precision = 'bfloat16' if peer == 'torch-bfloat16' else 'float32'
-    words = [peer_python(recipe.peers, 'torch'), SCRIPTS / 'torch_training.py', threads, config, precision]
+    script = SCRIPTS / 'torch_training.py'
+    how = ['bfloat16' if 'bfloat16' in peer else 'float32', 'masked' if 'masked' in peer else 'all']
+    words = [peer_python(recipe.peers, 'torch'), script, threads, config, *how]
     return Worker(PEERS[peer], words, threads=threads)
 
 

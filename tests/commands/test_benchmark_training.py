@@ -20,7 +20,7 @@ def peers():
     names.
     """
     there = (Path(os.environ.get('PEERS', 'nowhere')) / 'torch' / 'bin' / 'python').exists()
-    torch = {'torch': 'Transformers step', 'torch-bfloat16': 'Transformers bfloat16 step'}
+    torch = {peer: name for peer, name in tool.PEERS.items() if peer.startswith('torch')}
     return {'gluonnlp': 'GluonNLP step as installed', **(torch if there else {})}
 
 
