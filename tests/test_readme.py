@@ -15,6 +15,7 @@ from helpers.tiny import ROOT, network, random_parameters, write_shards
 README = ROOT / 'README.md'
 PRUNING = ROOT / 'results' / 'pruning'
 ROWS = {  # of its table: what the file of points calls the way
+    'not pruned': 'not pruned',
     'not pruned, trained on for as long': 'trained on as long',
     "the paper's method: gates of 30 steps, then recovery": 'the paper',
     'everything: longer gates, repairs, a teacher': 'everything',
