@@ -228,7 +228,7 @@ def export(
     with remedied():
         from .cutting.alphas_file import read_alphas
         from .cutting.shrink import without_gates
-        from .deployment.story import story_of
+        from .deployment.story import Story, before_gates, story_of
         from .network.saved_model import read_model
 
         home, writer, told = FORMATS[format]
@@ -236,6 +236,8 @@ def export(
     saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
     if isinstance(model, (str, Path)):
         options.setdefault('story', story_of(saved, Path(model)))
+    if alphas:
+        options['story'] = before_gates(options.get('story') or Story())
     gates, h_gate = read_alphas(Path(alphas)) if alphas else (None, 'stream')
     saved = without_gates(saved, gates, h_gate=h_gate)
     return write(saved, Path(output), **told, **options)

@@ -9,6 +9,7 @@ from ..deployment.description import KINDS, PRECISIONS, SYMBOL
 from ..deployment.export import ONNX_DIFFERENCES, UntrainedHeads, kind_of, untrained_parts
 from ..deployment.instances import Instance, read_instances
 from ..deployment.measures import described
+from ..deployment.model_card import LICENSE
 from ..deployment.onnx_names import NAMES, ONNX
 from ..deployment.quantize import METHODS
 from ..deployment.story import story_of
@@ -89,6 +90,16 @@ class ExportRecipe:
         problems = []
         if (self.precision == 'int8') != (self.calibrate is not None):
             problems.append('--calibrate FILE goes with --precision int8, and int8 with it')
+        if self.calibrate is None:
+            problems += [
+                f'--{name.replace("_", "-")} goes with --calibrate FILE'
+                for name in ('calibration', 'calibration_lines')
+                if getattr(self, name) != getattr(type(self), name)
+            ]
+        if self.inputs != type(self).inputs and not self.onnx:
+            problems.append('--inputs goes with --onnx')
+        if self.license is not None and not LICENSE.fullmatch(self.license):
+            problems.append(f'license must be a short name such as apache-2.0, found {self.license!r:.100}')
         if self.calibration_lines < 1:
             problems.append(f'calibration_lines must be at least 1, found {self.calibration_lines}')
         if self.onnx and self.precision == 'bfloat16':

@@ -44,7 +44,7 @@ def finetuning_table(tuned: Finetuning) -> str:
     if tuned.majority:
         header, align = [*header, 'majority class'], align + 'r'
     rows, marked = [], False
-    for name, score in tuned.scores.items():
+    for name, score in scores_in_percent(tuned.scores):
         majority = tuned.majority.get(name)
         marked |= not exceeds(score, majority)
         row = [plain(name), score_text(score, majority=majority, digits=2)]
@@ -63,6 +63,11 @@ def finetuning_table(tuned: Finetuning) -> str:
     if tuned.optimistic:
         text += f' {OPTIMISTIC[0].upper()}{OPTIMISTIC[1:]}.'
     return f'{markdown_table(header, rows, align=align)}\n\n{text}'
+
+
+def scores_in_percent(scores: Mapping[str, float]) -> List[Tuple[str, float]]:
+    """The scores without the thresholds that SQuAD's program reports beside them."""
+    return [(name, score) for name, score in scores.items() if not name.endswith('_thresh')]
 
 
 def size_table(here: Architecture, before: Optional[Architecture], files: Mapping[str, int]) -> str:

@@ -115,7 +115,7 @@ def _transformers(kind: str, head: Head, files: Mapping[str, int]) -> str:
     lines = [
         f'from transformers import {name}, AutoTokenizer',
         '',
-        f'tokenizer = AutoTokenizer.from_pretrained({PLACE!r})',
+        f'tokenizer = AutoTokenizer.from_pretrained({PLACE!r}{trust})',
         f'model = {name}.from_pretrained({PLACE!r}{trust})',
         f"outputs = model(**tokenizer({_call(head)}, return_tensors='pt'))",
         f'print({result})',

@@ -144,6 +144,8 @@ def export(
         raise ValueError(f'onnx goes with the precision {" or ".join(ONNX_FILES)}, found {precision!r}')
     saved = without_gates(saved)
     kind = kind_of(saved, head)
+    if labelled and kind != 'task':
+        raise ValueError(f'labelled texts go with the head of a task, and this is an export of {kind}')
     untrained = untrained_parts(saved, kind)
     if precision == 'bfloat16':
         prepare_bfloat16()

@@ -214,9 +214,11 @@ def tokenizer_files(tokens: Sequence[str], *, lower_case: bool, max_length: int)
 def write_hub_files(
     directory: Path, config: Mapping[str, Any], tokens: Sequence[str], *, lower_case: bool, max_length: int
 ) -> None:
-    """Write ``config.json`` and the tokenizer's files into a directory; see `tokenizer_files`."""
+    """Write ``config.json``, with the number of [PAD], and the tokenizer's files into a directory; see
+    `tokenizer_files`.
+    """
     files = {
-        'config.json': json_bytes(config),
+        'config.json': json_bytes({**config, 'pad_token_id': tokens.index('[PAD]')}),
         **tokenizer_files(tokens, lower_case=lower_case, max_length=max_length),
     }
     for name, content in files.items():

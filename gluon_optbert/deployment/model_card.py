@@ -23,6 +23,7 @@ from .card_parts import (
     millions,
     plain,
     pruning_lines,
+    scores_in_percent,
     size_table,
     trimming_line,
     widths_picture,
@@ -150,7 +151,9 @@ def _by_metric(scores: Mapping[str, float]) -> List[Tuple[str, float]]:
     """The scores on the first data set, by metric; the others are in the text."""
     first = next(iter(scores)).partition('/')[0]
     return [
-        (name.partition('/')[2], score) for name, score in scores.items() if name.partition('/')[0] == first
+        (name.partition('/')[2], score)
+        for name, score in scores_in_percent(scores)
+        if name.partition('/')[0] == first
     ]
 
 
@@ -255,6 +258,8 @@ def _limits(facts: CardFacts) -> str:
     """What a user should know before relying on the network, a line each."""
     positions = facts.architecture.max_length
     longer = 'cut, or read in windows' if facts.head.kind == 'question_answering' else 'cut'
+    if facts.format in ('transformers', 'onnx'):
+        longer = 'an error unless the tokenizer is called with `truncation=True`'
     length = f'It reads at most {positions} tokens; longer text is {longer}.'
     if facts.text_length:
         length = f'Text is cut to {facts.text_length} tokens, as in fine-tuning; {positions} are possible.'

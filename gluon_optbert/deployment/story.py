@@ -133,6 +133,11 @@ class Story:
     trimming: Optional[Trimming] = None
 
 
+def before_gates(story: Story) -> Story:
+    """The story of a network whose gates are folded now, which changes it: nothing was measured of it."""
+    return dataclasses.replace(story, finetuning=None, held_out=None)
+
+
 def story_of(saved: Any, directory: Optional[Path] = None) -> Story:
     """The story of a model.
 

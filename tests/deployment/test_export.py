@@ -22,6 +22,7 @@ from gluon_optbert.deployment.export import (
     relative_difference,
     untrained_parts,
 )
+from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
@@ -394,6 +395,10 @@ def test_options_of_onnx_files_are_checked_before_the_first_file(tmp_path, optio
         (['--precision', 'int4'], 'precision'),
         (['--onnx', '--precision', 'bfloat16'], 'float32 or int8'),
         (['--head', 'task'], 'encoder or pretraining'),
+        (['--calibration', 'entropy'], '--calibration goes with --calibrate FILE'),
+        (['--format', 'transformers', '--calibration-lines', '7'], '--calibration-lines goes with'),
+        (['--inputs', 'gluon'], '--inputs goes with --onnx'),
+        (['--license', 'apache 2.0'], 'license must be a short name'),
     ],
 )
 def test_contradictory_flags_are_one_line(tmp_path, words, message):
@@ -401,3 +406,10 @@ def test_contradictory_flags_are_one_line(tmp_path, words, message):
     result = call('tools/export_model.py', tmp_path / 'model', '--output', tmp_path / 'deploy', *words)
     assert result.returncode == 2 and message in result.stderr and 'Traceback' not in result.stderr
     assert not (tmp_path / 'deploy').exists()
+
+
+def test_labelled_text_of_an_encoder_is_refused_before_anything_is_computed(tmp_path):
+    labelled = [Instance('a b', label='1')]
+    with pytest.raises(ValueError, match='go with the head of a task, and this is an export of encoder'):
+        gluon_optbert.export(saved_model(), tmp_path / 'deploy', labelled=labelled)
+    assert list(tmp_path.iterdir()) == []

@@ -11,11 +11,13 @@ import pytest
 import yaml
 from helpers.commands import call
 from helpers.pages import HOSTILE
-from helpers.tiny import network, saved_model, vocabulary
+from helpers.tiny import network, random_alphas, random_parameters, saved_model, vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gluon_optbert
 from gluon_optbert.architecture.heads import PRETRAINING, Head
+from gluon_optbert.cutting.alphas_file import packed_alphas
 from gluon_optbert.deployment.card_parts import bar, millions, plain, widths_picture
 from gluon_optbert.deployment.card_usage import Usage, used
 from gluon_optbert.deployment.description import read_description
@@ -91,6 +93,14 @@ def test_scores_stand_beside_the_other_seeds_and_the_majority_class():
     assert 'train: 2,500' in card and 'Fine-tuned on SST-2, commit `abcdef0123`' in card
     (index,) = front_matter(card)['model-index']
     assert index['results'][0]['metrics'][0] == {'type': 'accuracy', 'name': 'accuracy', 'value': 78.784}
+
+
+def test_thresholds_are_no_scores():
+    tuned = Finetuning({'dev/f1': 60.0, 'dev/best_f1': 61.0, 'dev/best_f1_thresh': 1.36})
+    card = model_card(facts_of('questions', story=Story(finetuning=tuned)))
+    assert 'thresh' not in card and card.count('| 61.00 |') == 1
+    (index,) = front_matter(card)['model-index']
+    assert [one['type'] for one in index['results'][0]['metrics']] == ['f1', 'best_f1']
 
 
 @pytest.mark.parametrize('optimistic', [False, True])
@@ -178,12 +188,15 @@ def test_what_a_user_should_know_is_said():
     assert 'The pooler is random' in card and 'Capitals are kept' in card
     assert 'pooler' not in model_card(facts_of('encoder')).split('## Limits')[1]
     assert 'read in windows' in model_card(facts_of('questions'))
+    for format in ('transformers', 'onnx'):
+        limits = model_card(facts_of('questions', format=format)).split('## Limits')[1]
+        assert 'truncation=True' in limits and 'windows' not in limits
 
 
 def test_code_of_the_package_is_trusted_only_where_there_is_some():
     plain_files, uneven = {'model.safetensors': 1}, {'model.safetensors': 1, 'modeling_optbert.py': 1}
     one, other = (model_card(facts_of(format='transformers', files=files)) for files in (plain_files, uneven))
-    assert 'trust_remote_code' not in one and 'trust_remote_code=True' in other
+    assert 'trust_remote_code' not in one and other.count('trust_remote_code=True)') == 2  # tokenizer, model
     assert 'AutoModelForSequenceClassification' in one
 
 
@@ -293,6 +306,19 @@ def test_a_licence_is_a_name(tmp_path, license):
     with pytest.raises(ValueError, match='license: wanted a name'):
         write_card(tmp_path, saved_model(), 'encoder', format='mxnet', license=license)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_gates_that_are_folded_make_another_network_than_the_one_scored(tmp_path):
+    head, architecture = HEADS['sentences'][1], network()
+    saved = SavedModel(architecture, random_parameters(architecture, head=head), vocabulary(), head=head)
+    alphas = random_alphas(architecture)
+    alphas['h'][:4] = 0
+    (tmp_path / 'alphas.npz').write_bytes(packed_alphas(alphas, h_gate='stream'))
+    story = Story(finetuning=Finetuning({'dev/accuracy': 80.0}))
+    for name, gates in (('as it is', None), ('cut', tmp_path / 'alphas.npz')):
+        gluon_optbert.export(saved, tmp_path / name, alphas=gates, story=story)
+        card = (tmp_path / name / 'README.md').read_text(encoding='utf-8')
+        assert ('80.00' in card) is (gates is None)
 
 
 @pytest.mark.parametrize('format', LIBRARIES)

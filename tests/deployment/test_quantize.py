@@ -8,6 +8,7 @@ import pytest
 from helpers.exported import of_arrays
 from helpers.tiny import network
 
+from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.deployment.description import check_thresholds, inputs_of
 from gluon_optbert.deployment.inference import inference_parameters, inference_symbol, inference_table
@@ -104,3 +105,25 @@ def test_no_text_and_broken_models_are_refused():
 def test_what_are_no_ranges_is_refused(values):
     with pytest.raises(ValueError, match='manifest'):
         check_thresholds(values, source='manifest')
+
+
+def test_a_factorised_embedding_stays_in_float32():
+    """MXNet crashes if the product behind the embedding is quantised too."""
+    architecture = network((2, 3, 5, 7), (1, 4, 2, 0), e=5)
+    model = build(architecture, initial_std=0.3, trainable=False)
+    arrays = inference_parameters(read_parameters(model), architecture, 'encoder', PRETRAINING)
+    table = inference_table(architecture, 'encoder', PRETRAINING, 'int8')
+    symbol = inference_symbol(architecture, 'encoder', PRETRAINING, precision='int8')
+    feed = {name: running.random_feed(architecture, batch=4, length=12)[name] for name in NAMES}
+    ranges = calibrate(symbol, arrays, table, [feed])
+    low = int8_symbol(symbol, table, ranges)
+    assert 'encoder.embed_proj.weight' in low.list_inputs()
+    assert not any('embed_proj' in name and 'quantize' in name for name in low.list_inputs())
+
+
+def test_a_network_without_products_cannot_be_quantised():
+    architecture = Architecture(h=8, layers=(), vocab_size=32, max_length=16)
+    table = inference_table(architecture, 'encoder', PRETRAINING, 'int8')
+    symbol = inference_symbol(architecture, 'encoder', PRETRAINING, precision='int8')
+    with pytest.raises(ValueError, match='no layer with a product to quantise'):
+        int8_symbol(symbol, table, {})

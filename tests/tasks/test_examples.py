@@ -69,7 +69,11 @@ def test_rows_cut_short_are_left_out_only_where_they_are_known(tmp_path, caplog)
     text = 'id\tquestion1\tquestion2\tis_duplicate\n0\ta\tb\t1\n1\ta\n2\tc\td\t0\n'
     with caplog.at_level(logging.WARNING):
         assert len(read_examples(find_task('QQP'), write(tmp_path / 'train.tsv', text))) == 2
-    assert '1 rows are cut short' in caplog.text
+        assert len(read_examples(find_task('QQP'), tmp_path / 'train.tsv', labelled=False)) == 2
+    assert caplog.text.count('1 rows are cut short') == 2
+    with pytest.raises(ValueError, match='line 3 has 2 cells'):  # a test set is whole
+        text = 'id\tquestion1\tquestion2\n0\ta\tb\n1\ta\n'
+        read_examples(find_task('QQP'), write(tmp_path / 'test.tsv', text), labelled=False)
     path = write(tmp_path / 'rte.tsv', 'index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\ta\n')
     with pytest.raises(ValueError, match='rte.tsv: line 3 has 2 cells, and 4 are wanted'):
         read_examples(find_task('RTE'), path)
