@@ -10,7 +10,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import OBJECTIVES, CostModel, cost_model, shares_of_rounds
 from ..architecture.heads import PRETRAINING
 from ..architecture.parameters import H_GATES, LETTERS, PARTS
-from ..cutting.baselines import DROPS
+from ..cutting.baselines import DROPS, layers_to_keep
 from ..network.saved_model import SavedModel, check_folded, read_model
 from ..runs.programs import named
 from ..runs.recipe import option
@@ -209,13 +209,18 @@ class PruningRecipe(WeightRecipe):
             problems.append(f'gate_teacher is about trained gates, found the method {self.method}')
         if self.embedding_weight and self.teacher is None:
             problems.append('embedding_weight goes with --teacher')
-        if self.teacher is not None and not any(getattr(self, name) for name in WEIGHTS):
+        if self.teacher not in (None, 'none') and not any(getattr(self, name) for name in self.read_weights):
             problems.append('all weights of recovery are 0, so nothing would be learnt')
         if self.unweighted and not self.trains_gates:
             problems.append(
                 f'unweighted is about the penalty on trained gates, found the method {self.method}'
             )
         return problems
+
+    @property
+    def read_weights(self) -> Tuple[str, ...]:
+        """Those of `WEIGHTS` that training after a cut reads."""
+        return WEIGHTS
 
     def teaching(self) -> Weights:
         """What recovery learns from its teacher."""
@@ -350,11 +355,10 @@ def unreachable(
         for key, width in architecture.widths().items()
         if key[0] in recipe.prune and width
     }
-    smallest = (
-        architecture.with_widths(least)
-        if recipe.method != 'layers'
-        else dataclasses.replace(architecture, layers=architecture.layers[:1])
-    )
+    smallest = architecture.with_widths(least)
+    if recipe.method == 'layers':
+        (kept,) = layers_to_keep(len(architecture.layers), 1, recipe.drop)
+        smallest = dataclasses.replace(architecture, layers=architecture.layers[kept : kept + 1])
     reachable, wanted = cost.cost(smallest) / cost.cost(whole or architecture), recipe.shares()[-1]
     if reachable <= wanted:
         return None

@@ -102,6 +102,7 @@ def networks_of(way: str, paths: Sequence[Path]) -> List[Network]:
     recipes = [read_recipe(path) for path in paths]
     settings = [dict(settings_of(recipe)) for recipe in recipes]
     first: Dict[Tuple[float, ...], int] = {}  # of the runs of each size
+    seen: Dict[Tuple[Tuple[float, ...], int], int] = {}
     for i, (path, own) in enumerate(zip(paths, settings)):
         alike = first.setdefault(shares_of(recipes[i]), i)
         for other, free in ((0, {'sizes', 'recovery_steps'}), (alike, {'sizes'})):
@@ -111,6 +112,11 @@ def networks_of(way: str, paths: Sequence[Path]) -> List[Network]:
                 raise ValueError(
                     f'{path} differs from {paths[other]} in {", ".join(differing)}; give it a name of its own'
                 )
+        same = seen.setdefault((shares_of(recipes[i]), int(recipes[i]['seed'])), i)
+        if same != i:
+            raise ValueError(
+                f'{path} and {paths[same]} have the same sizes and seed; one of them is no repetition'
+            )
         run = read_run(path, way)
         if run.metric is not None:
             raise ValueError(f'{path} was pruned for a task; tools/plot_tasks.py compares such runs')
@@ -241,7 +247,9 @@ def rungs_of(networks: Sequence[Network]) -> List[Rung]:
             (
                 i
                 for i, rung in enumerate(rungs)
-                if rung.way == network.way and abs(rung.share - share) < 0.02 * rung.share
+                if rung.way == network.way
+                and abs(rung.share - share) < 0.02 * rung.share
+                and not any(network.run and network.run == other.run for other in rung.networks)
             ),
             None,
         )

@@ -28,7 +28,7 @@ from ..runs.recipe import fill, to_dict
 from ..tasks.examples import read_lines
 from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch
 from ..text.trim_record import TRIM
-from ..training.distillation import OF_STATES, Match, Teacher, Weights, check_teacher
+from ..training.distillation import OF_STATES, Match, Teacher, Weights, check_pairs, check_teacher
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
 from .objective import EmbeddingProbe, SentenceMatching, TaskDistillation, TaskTraining, stream
@@ -132,8 +132,14 @@ class TaskGoal(Goal):
         return self.recovery_settings
 
     @functools.cached_property
-    def _teacher(self) -> Teacher:
+    def _teacher(self) -> Optional[Teacher]:
+        if self._teaching is None:
+            return None
         return Teacher(self._teaching, self.workers, precision=self.recipe.precision)
+
+    @functools.cached_property
+    def _gate_teacher(self) -> Teacher:
+        return Teacher(self.start, self.workers, precision=self.recipe.precision)
 
     def batches(self, phase: Phase) -> Generator[TaskBatch, None, None]:
         return stream(self._exercise.train, phase, phase.first_batch, self.workers)
@@ -141,20 +147,23 @@ class TaskGoal(Goal):
     def labelled(self, model: OptBERTModel, phase: Phase) -> TaskTraining:
         return TaskTraining(model, self.workers, self._exercise, self._reading)
 
-    def _trained(self, model: OptBERTModel, phase: Phase, match: Match, weights: Weights) -> TaskTraining:
-        if self._teaching is None:
+    def _trained(
+        self, model: OptBERTModel, phase: Phase, match: Match, weights: Weights, teacher: Optional[Teacher]
+    ) -> TaskTraining:
+        if teacher is None:
             return self.labelled(model, phase)
-        taught = {'teacher': self._teacher, 'match': match, 'weights': weights, 'phase': phase}
+        taught = {'teacher': teacher, 'match': match, 'weights': weights, 'phase': phase}
         return TaskDistillation(model, self.workers, self._exercise, self._reading, **taught)
 
     def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> TaskTraining:
         weights = self.recipe.teaching()
         if self.recipe.gate_teacher:
             weights = dataclasses.replace(weights, labels=0.0, scores=0.0, states=1.0)
-        return self._trained(model, phase, match, weights)
+            return self._trained(model, phase, match, weights, self._gate_teacher)
+        return self._trained(model, phase, match, weights, self._teacher)
 
     def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> TaskTraining:
-        return self._trained(model, phase, match, self.recipe.teaching())
+        return self._trained(model, phase, match, self.recipe.teaching(), self._teacher)
 
     def evaluate(self, saved: SavedModel) -> TaskScores:
         objective = self.labelled(self.build(saved, trainable=False), self.recipe.phase('evaluation', 0))
@@ -181,6 +190,8 @@ class SentenceGoal(Goal):
 
     def __init__(self, recipe: TaskPruneRecipe, start: SavedModel, workers: Workers):
         super().__init__(recipe, start, workers)
+        if recipe.embedding_weight > 0 and (recipe.trains_gates or recipe.steps != 0):
+            check_pairs(recipe.batch_size, recipe.accumulate, workers.size)
         self._train, self._heldout = read_sentences(recipe, start)
         self._teaching = _read_teacher(recipe, start)
 

@@ -119,6 +119,12 @@ class TaskPruneRecipe(PruningRecipe):
             problems.append('the task sentences has no labels and needs a teacher')
         return problems + self._without_effect()
 
+    @property
+    def read_weights(self) -> Tuple[str, ...]:
+        """Those of the weights that training after a cut reads."""
+        of_labels = ('label_weight', 'teacher_score_weight', 'teacher_state_weight')
+        return ('teacher_state_weight', 'embedding_weight') if self.task == SENTENCES else of_labels
+
     def _without_effect(self) -> List[str]:
         """Settings that nothing would read for this task."""
         if self.task != SENTENCES:

@@ -19,7 +19,7 @@ from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency
-from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.pruning.recipe import PruneRecipe, unreachable
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.text.vocabulary import vocabulary_of
 
@@ -187,3 +187,12 @@ def test_truncated_shard_is_refused(model_directory, tmp_path):
 def test_batch_that_does_not_divide_is_refused(shards_directory, model_directory, tmp_path):
     recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run', batch_size=7, accumulate=2)
     assert 'batch_size 7 does not divide' in refusal(recipe)
+
+
+def test_the_layer_that_stays_decides_what_dropping_layers_can_reach(shards_directory, tmp_path):
+    architecture = network((2, 4, 4, 200), (2, 4, 4, 4))
+    for drop, fits in (('first', True), ('last', False)):
+        recipe = recipe_for(
+            shards_directory, tmp_path, tmp_path / 'run', method='layers', drop=drop, target=0.4
+        )
+        assert (unreachable(recipe, architecture) is None) is fits

@@ -1,5 +1,6 @@
 """Ways of pruning are compared by runs that repeat each other, and by scores of the very same weights."""
 
+import dataclasses
 import json
 
 import pytest
@@ -118,6 +119,16 @@ def test_runs_of_other_sizes_may_differ_in_the_steps_of_recovery(tmp_path):
     longer = pruned(tmp_path / 'longer', 2.8, recovery_steps=30, target=0.4, seed=2)
     with pytest.raises(ValueError, match='longer differs from .*smaller in recovery_steps;'):
         networks_of('all', [one, smaller, longer])
+
+
+def test_a_run_is_no_repetition_of_itself_nor_its_rounds_of_each_other(tmp_path):
+    one, again = pruned(tmp_path / 'one', 2.5), pruned(tmp_path / 'again', 2.5)
+    for runs in ([one, one], [one, again]):
+        with pytest.raises(ValueError, match='have the same sizes and seed; one of them is no repetition'):
+            networks_of('both', runs)
+    (network,) = networks_of('one', [one])
+    later = dataclasses.replace(network, round=2, parameters=network.parameters - 1)
+    assert [len(rung.networks) for rung in rungs_of([network, later])] == [1, 1]
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from helpers.finetuned import recipe_for as finetuning_recipe
 from helpers.finetuned import sentences, squad_recipe, write_glue, write_questions
 from helpers.jobs import EXACT, horovodrun, needs_horovod
 from helpers.pruned import results
-from helpers.tiny import contents, run
+from helpers.tiny import contents, network, random_parameters, run, saved_model
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.architecture.heads import PRETRAINING, Head
@@ -449,3 +449,37 @@ def scores_on_sample(output):
     network = build(saved.architecture, saved.parameters, head=saved.head, use_decoder=False, trainable=False)
     with np.load(output / 'inputs.npz') as inputs:
         return run_block(network, inputs, TOKEN_INPUTS)[0]
+
+
+@pytest.mark.parametrize(
+    'task, more',
+    [
+        ('SST-2', {'label_weight': 0.0, 'teacher_score_weight': 0.0, 'teacher_state_weight': 0.0}),
+        ('sentences', {'teacher_state_weight': 0.0, 'embedding_weight': 0.0}),
+    ],
+)
+def test_a_run_that_would_learn_nothing_is_refused(place, models, tmp_path, task, more):
+    """Weights that a task does not read keep their defaults."""
+    with pytest.raises(RecipeError, match='all weights of recovery are 0'):
+        recipe_for(place, models, task, tmp_path / 'run', **more)
+
+
+def test_gates_learn_the_states_of_the_network_before_pruning(place, models, tmp_path):
+    """Not those of another teacher: at the start they are their own."""
+    other = saved_model(network((2, 4, 4, 16), h=6), seed=5)
+    parameters = random_parameters(other.architecture, 5, head=read_model(models['SST-2']).head)
+    head = read_model(models['SST-2']).head
+    write_model(tmp_path / 'other', dataclasses.replace(other, parameters=parameters, head=head))
+    more = {'gate_teacher': True, 'teacher': str(tmp_path / 'other'), 'teacher_state_weight': 0.0}
+    more.update(rounds=1, alpha_steps=2, steps=0, dropout=0.0, log_every=1)
+    prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', **more))
+    lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+    first = next(line for line in map(json.loads, lines) if line['phase'] == 'gates')
+    assert first['step'] == 1 and first['states'] < 1e-6
+
+
+def test_sentences_in_passes_of_one_are_refused_before_anything_is_written(place, models, tmp_path):
+    with pytest.raises(ValueError, match='one sentence in a pass'):
+        recipe = recipe_for(place, models, 'sentences', tmp_path / 'run', batch_size=2, accumulate=2)
+        prune_task(recipe)
+    assert not list(tmp_path.glob('run*'))
