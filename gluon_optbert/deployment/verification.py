@@ -319,7 +319,7 @@ def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         before = read_model(_round(recipe, number - 1, 'model'))
         kept, batches = read_selection(directory / 'selection.json').kept['h'], _batches(recipe, before)
         row = {'round': number, 'network': 'before', 'error': 0.0, **_mlm_loss(before, batches)}
-        if len(kept) < before.architecture.h:
+        if 1 < len(kept) < before.architecture.h:  # a single unit has no deviation
             row['layer_norm_scales'] = layer_norm_scales(before, kept, batches)
         rows.append(row)
         for name, folder in (('cut', 'shrunk'), ('reconstructed', 'reconstructed'), ('recovered', 'model')):

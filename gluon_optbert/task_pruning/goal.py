@@ -139,6 +139,8 @@ class TaskGoal(Goal):
 
     @functools.cached_property
     def _gate_teacher(self) -> Teacher:
+        if self._teaching is self.start:
+            return self._teacher
         return Teacher(self.start, self.workers, precision=self.recipe.precision)
 
     def batches(self, phase: Phase) -> Generator[TaskBatch, None, None]:
