@@ -376,10 +376,10 @@ def check_same(recipe: Any, path: Path, *, but: Sequence[str] = ('resume',)) -> 
     """Raise ValueError unless a run that is resumed has the settings that it was begun with, as `save` wrote
     them.
 
-    Fields named in `but` may differ. A field that the file lacks, because an older version wrote it, has its
-    default there.
+    Fields named in `but` may differ, and so may ``output``: a run may have been moved. A field that the file
+    lacks, because an older version wrote it, has its default there.
     """
-    changed = differing(recipe, path, but=but)
+    changed = differing(recipe, path, but=(*but, 'output'))
     if changed:
         raise ValueError(
             f'{Path(path).parent} was begun with other settings of {", ".join(changed)}; use the same, or '

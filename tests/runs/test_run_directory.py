@@ -94,6 +94,18 @@ def test_begun_run_goes_on_only_when_asked_to_and_with_its_settings(read, tmp_pa
     assert contents(tmp_path) == before
 
 
+def test_begun_run_goes_on_where_it_was_moved_to(read, tmp_path):
+    begun = RunDirectory(Soup(tmp_path / 'soup'), read=read)
+    begun.lay_out(Cook())
+    moved = tmp_path / 'kitchen' / begun.path.name.replace('soup', 'broth')
+    moved.parent.mkdir()
+    begun.path.rename(moved)
+    going_on = RunDirectory(Soup(tmp_path / 'kitchen' / 'broth', resume=True), read=read)
+    assert going_on.state is State.BEGUN and going_on.path == moved
+    with pytest.raises(ValueError, match='other settings of salt;'):
+        RunDirectory(Soup(tmp_path / 'kitchen' / 'broth', 2.0, resume=True), read=read)
+
+
 def test_finished_run_is_read_and_its_settings_are_compared(tmp_path):
     begun = RunDirectory(Soup(tmp_path / 'soup'), read=read_soup)
     begun.lay_out(Cook(), lambda staged: (staged / 'soup').write_text('good'))
