@@ -62,6 +62,8 @@ class Round:
         Measured before recovery, where the layers were fitted to those before the cut.
     kept_step : int, optional
         The step of recovery that the network is of, where it is not the last one; 0 is the network before it.
+    state_difference : float, optional
+        After recovery from states alone: that of held-out text, by which the step was chosen.
     """
 
     round: int
@@ -73,6 +75,7 @@ class Round:
     recovered: Optional[Measured] = None
     after_reconstruction: Optional[Measured] = None
     kept_step: Optional[int] = None
+    state_difference: Optional[float] = None
 
     @classmethod
     def of(cls, saved: SavedModel, number: int) -> Round:
@@ -88,6 +91,7 @@ class Round:
             after_reconstruction=progress.after_reconstruction,
             recovered=progress.measured,
             kept_step=progress.kept_step,
+            state_difference=progress.state_difference if number else None,  # that is of an earlier run
         )
 
     @classmethod
@@ -101,7 +105,7 @@ class Round:
             if values.get('after_reconstruction'):
                 measured['after_reconstruction'] = measured_of(values['after_reconstruction'])
             architecture = Architecture.from_dict(values['architecture'], source=source)
-            measured['kept_step'] = values.get('kept_step')
+            measured.update({name: values.get(name) for name in ('kept_step', 'state_difference')})
             return cls(values['round'], values['parameters'], values['flops'], architecture, **measured)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f'{source}: not a round ({type(error).__name__}: {error!s:.200})') from error
@@ -118,6 +122,7 @@ class Round:
             'after_cut': None if self.after_cut is None else self.after_cut.to_dict(),
             **({} if repaired is None else {'after_reconstruction': repaired.to_dict()}),
             **({} if self.kept_step is None else {'kept_step': self.kept_step}),
+            **({} if self.state_difference is None else {'state_difference': self.state_difference}),
             'recovered': {} if self.recovered is None else self.recovered.to_dict(),
         }
 
@@ -175,7 +180,7 @@ def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
 def _kept(rows: Sequence[Round]) -> List[str]:
     """Which rounds kept an earlier step of recovery than the last."""
     return [
-        f'Round {row.round}: recovery made {_quantity(row.recovered)} no better, so the network before '
+        f'Round {row.round}: recovery made {_decided(row)} no better, so the network before '
         'recovery was kept.'
         if row.kept_step == 0
         else f'Round {row.round}: the network is that of step {row.kept_step} of recovery, the best that was '
@@ -185,8 +190,13 @@ def _kept(rows: Sequence[Round]) -> List[str]:
     ]
 
 
-def _quantity(measured: Measured) -> str:
-    """What decides, for a sentence."""
+def _decided(row: Round) -> str:
+    """By what the step of recovery was chosen, for a sentence."""
+    return 'the difference of the states' if row.state_difference is not None else _quantity(row.recovered)
+
+
+def _quantity(measured: Optional[Measured]) -> str:
+    """What was measured, for a sentence."""
     return measured.metric if isinstance(measured, TaskScores) else 'the held-out MLM loss'
 
 
@@ -212,6 +222,10 @@ def _unit(measured: Optional[Measured]) -> str:
 
 def _shown(measured: Optional[Measured]) -> str:
     return '–' if measured is None else _rounded(measured, measured.value)
+
+
+def _number(value: Optional[float]) -> str:
+    return '–' if value is None else f'{value:.3f}'
 
 
 def _certainty(rows: Sequence[Round]) -> List[str]:
@@ -337,13 +351,16 @@ def readable(
         columns.update({'reconstructed': 'after_reconstruction', 'recovered': recovered})
     if not recipe.recovers:
         columns.pop('recovered')
-    header = ['round', 'parameters', 'FLOPs at 128', *columns, *'hakvf']
+    of_states = any(row.state_difference is not None for row in rows)
+    states = ['difference of the states'] if of_states else []
+    header = ['round', 'parameters', 'FLOPs at 128', *columns, *states, *'hakvf']
     cells = [
         [
             row.round,
             f'{row.parameters / 1e6:.3f} M',
             f'{row.flops / 1e9:.3f} G',
             *(_shown(getattr(row, name)) for name in columns.values()),
+            *(_number(row.state_difference) for _ in states),
             row.architecture.h,
             *(widths_line(row.architecture.layers, letter) for letter in 'akvf'),
         ]

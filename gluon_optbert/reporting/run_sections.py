@@ -24,11 +24,13 @@ HEAD_OF_ROUNDS = (
     'FLOPs at 128, G',
     'MLM loss before',
     'after the cut',
+    'reconstructed',
     'recovered',
     'MLM accuracy',
     'NSP accuracy',
     'latency, ms',
 )
+OF_SOME_RUNS = ('reconstructed', 'latency, ms')
 MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy')
 
 
@@ -76,16 +78,20 @@ def _gates(run: Run) -> List[Html]:
 
 
 def _rounds_table(run: Run) -> Html:
-    """A row for each round; the column of latencies only where there are some."""
+    """A row for each round; what only some runs have is a column only where there is something in it."""
     rows = [_round_cells(row, run.rounds[0]['parameters']) for row in run.rounds]
-    timed = any(row[-1] is not None for row in rows)
-    width = len(HEAD_OF_ROUNDS) - (not timed)
-    return table(HEAD_OF_ROUNDS[:width], [row[:width] for row in rows])
+    shown = [
+        column
+        for column, name in enumerate(HEAD_OF_ROUNDS)
+        if name not in OF_SOME_RUNS or any(row[column] is not None for row in rows)
+    ]
+    return table([HEAD_OF_ROUNDS[i] for i in shown], [[row[i] for i in shown] for row in rows])
 
 
 def _round_cells(row: Mapping[str, Any], first: float) -> List[Any]:
     """The cells of a round; `first` is the number of parameters of the network that went in."""
-    before, cut, recovered = (row.get(name) or {} for name in ('before', 'after_cut', 'recovered'))
+    names = ('before', 'after_cut', 'after_reconstruction', 'recovered')
+    before, cut, fitted, recovered = (row.get(name) or {} for name in names)
     return [
         row['round'],
         row['parameters'] / 1e6,
@@ -93,6 +99,7 @@ def _round_cells(row: Mapping[str, Any], first: float) -> List[Any]:
         row.get('flops', 0) / 1e9,
         before.get('mlm_loss'),
         cut.get('mlm_loss'),
+        fitted.get('mlm_loss'),
         *(recovered.get(name) for name in MEASURED),
         row.get('latency_ms'),
     ]

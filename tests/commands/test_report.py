@@ -106,6 +106,17 @@ def test_page_of_a_pruning_run_has_all_its_parts(whole):
     assert 'opens in any browser' in whole[2]
 
 
+def test_page_has_the_losses_of_the_fitted_layers_where_there_are_some(whole, tmp_path):
+    head = check_page(whole[1].read_text(encoding='utf-8')).text
+    assert 'recovered' in head and 'reconstructed' not in head
+    path = write_whole_run(tmp_path / 'run')
+    rounds = json.loads((path / 'rounds.json').read_text())
+    rounds[1]['after_reconstruction'] = {**rounds[1]['after_cut'], 'mlm_loss': 2.718}
+    (path / 'rounds.json').write_text(json.dumps(rounds))
+    text = report(path, output=tmp_path / 'page.html').text
+    assert 'reconstructed' in text and '2.718' in text
+
+
 def test_figures_of_a_page_are_narrow(whole):
     read = check_page(whole[1].read_text(encoding='utf-8'))
     pictures = [value.split(',')[1] for _, key, value in read.attributes if key == 'src']

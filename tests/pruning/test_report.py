@@ -1,5 +1,6 @@
 """What pruning.md says of a run: which differences of its losses are larger than chance."""
 
+import dataclasses
 import logging
 
 import pytest
@@ -64,6 +65,15 @@ def test_run_uses_the_flag(shards_directory, model_directory, tmp_path):
         prune(recipe)
         gates[flag] = alphas_of(recipe.output / 'round-1')
     assert any((gates[True][key] != alpha).any() for key, alpha in gates[False].items())
+
+
+def test_page_says_by_what_the_step_of_recovery_was_chosen(tmp_path):
+    recipe, row = recipe_for(tmp_path, tmp_path, tmp_path / 'run'), round_of(4.0, 4.5, 4.2)
+    by_loss = readable([dataclasses.replace(row, kept_step=0)], recipe)
+    assert 'recovery made the held-out MLM loss no better' in by_loss and 'states' not in by_loss
+    by_states = readable([dataclasses.replace(row, kept_step=0, state_difference=0.1234)], recipe)
+    assert 'recovery made the difference of the states no better' in by_states
+    assert '| difference of the states |' in by_states and '| 0.123 |' in by_states
 
 
 @pytest.mark.parametrize('rounds, words', [(1, 'in 1 round.'), (3, 'in 3 rounds.')])

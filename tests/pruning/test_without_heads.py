@@ -57,6 +57,11 @@ def test_an_encoder_without_heads_is_pruned_on_its_states(headless_run):
     assert (
         rounds[1].recovered is None and rounds[1].after_cut is None
     )  # random heads have no losses to report
+    kept = [row.state_difference for row in rounds]
+    assert (
+        kept[0] is None and min(kept[1:]) > 0 and f'| {kept[2]:.3f} |' in (output / 'pruning.md').read_text()
+    )
+    assert json.loads((output / 'rounds.json').read_text())[2]['state_difference'] == kept[2]
     for stage in ('shrunk', 'model'):
         untrained = read_model(output / 'round-2' / stage).progress.untrained
         assert set(untrained) == {part for part in PARTS if part != 'pooler'}
