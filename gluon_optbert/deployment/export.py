@@ -28,7 +28,7 @@ from .directory import import_symbol, symbol_of, table_of, write_deployment
 from .inference import inference_parameters, inference_symbol, widened
 from .instances import Instance
 from .measures import measured_on_texts
-from .model_card import write_card
+from .model_card import check_license, write_card
 from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, relative_difference, write_onnx_files
 from .onnx_names import DYNAMIC, NAMES, ONNX, QUANTISED, onnx_inputs
 from .predictor import Predictor
@@ -140,6 +140,7 @@ def export(
         ('inputs', inputs, NAMES),
     ):
         check_choice(name, value, known)
+    check_license(license)
     if onnx and precision not in ONNX_FILES:
         raise ValueError(f'onnx goes with the precision {" or ".join(ONNX_FILES)}, found {precision!r}')
     saved = without_gates(saved)

@@ -299,6 +299,12 @@ def _example_ids(vocabulary: Any) -> Tuple[int, ...]:
     return vocabulary[vocabulary.cls_token], last - 1, last, vocabulary[vocabulary.sep_token]
 
 
+def check_license(license: str) -> None:
+    """Raise ValueError if a licence is not a name as hubs have them; an empty one says nothing."""
+    if license and not LICENSE.fullmatch(license):
+        raise ValueError(f'license: wanted a name such as apache-2.0, found {license!r:.80}')
+
+
 def write_card(
     directory: Path,
     saved: Any,
@@ -343,8 +349,7 @@ def write_card(
     ValueError
         If the licence is no name.
     """
-    if license and not LICENSE.fullmatch(license):
-        raise ValueError(f'license: wanted a name such as apache-2.0, found {license!r:.80}')
+    check_license(license)
     files = {
         path.relative_to(directory).as_posix(): path.stat().st_size
         for path in sorted(directory.rglob('*'))

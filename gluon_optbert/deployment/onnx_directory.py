@@ -25,7 +25,7 @@ from .export import (
 )
 from .hub_files import bert_config, json_bytes, write_hub_files
 from .instances import Instance
-from .model_card import write_card
+from .model_card import check_license, write_card
 from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, write_onnx_files
 from .onnx_names import MASKED_LM, ONNX, QUANTISED, TRANSFORMERS_INPUTS
 from .quantize import METHODS
@@ -84,6 +84,7 @@ def export_onnx(
     """
     check_choice('precision', precision, ONNX_FILES)
     check_choice('method', method, METHODS)
+    check_license(license)
     saved = without_gates(saved)
     kind = kind_of(saved, head)
     if sentences and kind != 'encoder':

@@ -20,7 +20,7 @@ from ..tasks.task import known_head
 from ..text.vocabulary import is_cased
 from .export import NotEqual, kind_of, untrained_parts
 from .hub_files import CODE, is_plain, transformers_config, write_hub_files
-from .model_card import write_card
+from .model_card import check_license, write_card
 from .story import Story
 
 WEIGHTS = 'model.safetensors'
@@ -89,6 +89,7 @@ def export_transformers(
     NotEqual
         If the arrays that were written are not the network's.
     """
+    check_license(license)
     saved = without_gates(saved)
     kind = kind_of(saved, head)
     untrained = untrained_parts(saved, kind)

@@ -23,8 +23,10 @@ from gluon_optbert.deployment.card_usage import Usage, used
 from gluon_optbert.deployment.description import read_description
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.model_card import LIBRARIES, CardFacts, model_card, write_card
+from gluon_optbert.deployment.onnx_directory import export_onnx
 from gluon_optbert.deployment.onnx_export import run_onnx
 from gluon_optbert.deployment.story import Finetuning, Pruning, PruningRound, Story, Trimming
+from gluon_optbert.deployment.transformers_export import export_transformers
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.progress import Progress
@@ -305,6 +307,13 @@ def test_an_export_whose_card_was_edited_is_still_read(tmp_path):
 def test_a_licence_is_a_name(tmp_path, license):
     with pytest.raises(ValueError, match='license: wanted a name'):
         write_card(tmp_path, saved_model(), 'encoder', format='mxnet', license=license)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('write', [export, export_onnx, export_transformers])
+def test_a_licence_is_checked_before_anything_is_computed(tmp_path, write):
+    with pytest.raises(ValueError, match='license: wanted a name'):
+        write(None, tmp_path / 'export', license='apache 2')
     assert list(tmp_path.iterdir()) == []
 
 
