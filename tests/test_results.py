@@ -1,11 +1,18 @@
 """The runs behind the results can be made again: what makes them names commands and flags that exist."""
 
+import json
 import re
+import shutil
 import subprocess
+import sys
 
 import pytest
 from helpers.documents import RUNS, check_command
-from helpers.tiny import ROOT
+from helpers.pruned import recipe_for
+from helpers.tiny import ROOT, contents
+
+from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.runs.manifest import sha256, write_manifest
 
 
 @pytest.fixture(scope='module')
@@ -39,3 +46,42 @@ def test_every_run_has_its_size_steps_and_seed(recipes):
         assert f' --targets 0.{size} ' in line and f' --seed {seed} ' in line
         assert re.search(r' --recovery-steps [1-9][0-9]* ', line), name
         assert f'runs/{name}/verified.json' in '\n'.join(recipes)
+
+
+def make(place, *words):
+    return subprocess.run(
+        ['make', '-C', str(place), f'PYTHON={sys.executable}', f'ROOT={ROOT}', *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_small_files_of_runs_are_enough_for_the_table(shards_directory, model_directory, tmp_path):
+    work, place = tmp_path / 'work', tmp_path / 'results'
+    for network in ('base', 'controls/control-1.8e-4'):
+        shutil.copytree(model_directory, work / network)
+    trained = work / 'controls/control-1.8e-4'
+    (trained / 'model.params').write_bytes(b'other weights')
+    write_manifest(trained, form='gluon_optbert model', version=1)
+    (work / 'scores').mkdir()
+    for way, steps in (('paper', 2), ('all', 4)):
+        output = work / 'runs' / f'{way}-60-1'
+        prune(recipe_for(shards_directory, work / 'base', output, target=0.6, rounds=1, recovery_steps=steps))
+        (output / 'verified.json').write_text('{"stages": []}')
+        weights = output / 'round-1' / 'model' / 'model.params'
+        result = {'metric': 'dev/accuracy', 'task': 'SST-2', 'mean': {'dev/accuracy': 81.25}}
+        result['model_sha256'] = sha256(weights)
+        (work / 'scores' / f'{way}-60-1-sst2.json').write_text(json.dumps(result))
+    (work / 'runs' / 'all-60-2').mkdir()  # which has not ended
+    place.mkdir()
+    shutil.copy(ROOT / 'results' / 'pruning' / 'Makefile', place)
+    for words in (['collect', f'WORK={work}'], ['table']):
+        done = make(place, *words)
+        assert done.returncode == 0, done.stderr
+        shutil.rmtree(work, ignore_errors=True)
+    text = (place / 'comparison' / 'table.md').read_text()
+    assert text.count('| 81.2 |') == 2 and '| the paper |' in text and '| trained on |' in text
+    kept = contents(place)
+    assert not any(name.endswith('.params') or 'all-60-2' in name for name in kept)
+    assert 'runs/all-60-1/round-0/model/manifest.json' in kept

@@ -2,7 +2,8 @@
 
 Every way has a name and its runs of run_prune.py, which differ in seed and sizes only. What
 `verify.py --output RUN/verified.json` found is read from there. Results of fine-tuning name their network by
-the checksum of its weights."""
+the checksum of its weights, so the weights themselves need not be there: the manifest of a model directory
+has it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import List, Optional, Tuple
 
-from gluon_optbert.reporting.comparison import control, named, networks_of, with_scores, write
+from gluon_optbert.reporting.comparison import controls_of, named, networks_of, with_scores, write
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.recipe import option
 from gluon_optbert.runs.staging import new_directory, refuse_existing
@@ -23,7 +24,9 @@ class CompareRecipe:
 
     ways: Tuple[str, ...] = option('NAME=RUN,RUN: a way of pruning, and its runs', metavar='NAME=RUN,RUN')
     controls: Tuple[str, ...] = option(
-        'NAME=MODEL of networks that were not pruned, with commas between them', (), metavar='NAME=MODEL'
+        'NAME=MODEL of networks that were not pruned, with commas between them; a name may come again',
+        (),
+        metavar='NAME=MODEL',
     )
     scores: Tuple[Path, ...] = option('results of fine-tuning: directories or result files', ())
     output: Optional[Path] = option('directory to write')
@@ -45,10 +48,7 @@ def main(argv=None):
         positional='ways',
     )
     refuse_existing(recipe.output)
-    networks = []
-    for text in recipe.controls:
-        name, (directory,) = named(text)
-        networks.append(control(name, directory))
+    networks = controls_of(recipe.controls)
     for text in recipe.ways:
         networks += networks_of(*named(text))
     networks = with_scores(networks, recipe.scores)

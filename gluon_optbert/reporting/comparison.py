@@ -26,6 +26,7 @@ from .task_runs import read_recipe, settings_of, shares_of
 
 FORMAT = 'gluon_optbert comparison of pruning runs'
 POINTS, TABLE, PICTURE = 'points.json', 'table.md', 'comparison'
+WEIGHTS = 'model.params'
 VERIFIED = 'verified.json'  # of a run: what tools/verify.py --output wrote
 FLOPS, LOSS, ACCURACY, CUT, END, PAIRS = (
     'FLOPs, %',
@@ -60,6 +61,8 @@ class Network:
     round, seed : int
         Of that run.
     commits : tuple of str
+    base : str, optional
+        The checksum of the network that went into its run, where the run has it.
     """
 
     way: str
@@ -71,6 +74,7 @@ class Network:
     round: int = 0
     seed: int = 0
     commits: Tuple[str, ...] = ()
+    base: Optional[str] = None
 
     def to_dict(self) -> Dict[str, Any]:
         """JSON values."""
@@ -127,6 +131,7 @@ def networks_of(way: str, paths: Sequence[Path]) -> List[Network]:
 def _rounds(run: Run, way: str) -> List[Network]:
     """The networks that a run has made."""
     seed, commits = int(read_recipe(run.path)['seed']), tuple(commits_of(run.path))
+    base = weights_checksum(run.path / 'round-0' / 'model')
     errors = _errors(run.path / VERIFIED)
     networks = []
     for row in run.rounds[1:]:
@@ -140,7 +145,9 @@ def _rounds(run: Run, way: str) -> List[Network]:
             values[PAIRS] = float(read_json(embeddings)['recovered']['pair_similarity'])
         size = int(row['parameters'])
         whole, number = int(run.rounds[0]['parameters']), int(row['round'])
-        networks.append(Network(way, place / 'model', size, values, whole, run.path, number, seed, commits))
+        networks.append(
+            Network(way, place / 'model', size, values, whole, run.path, number, seed, commits, base)
+        )
     return networks
 
 
@@ -169,6 +176,40 @@ def _errors(path: Path) -> Dict[int, Dict[str, float]]:
     return rounds
 
 
+def weights_checksum(directory: Path) -> Optional[str]:
+    """The SHA-256 of the weights of a model directory; of one whose weights were not kept, what its manifest
+    says; None if that was not kept either.
+    """
+    weights, manifest = directory / WEIGHTS, directory / 'manifest.json'
+    if weights.is_file():
+        return sha256(weights)
+    try:
+        return str(read_json(manifest)['files'][WEIGHTS]['sha256']) if manifest.is_file() else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f'{manifest}: not the manifest of a network ({error!s:.200})') from error
+
+
+def controls_of(texts: Sequence[str]) -> List[Network]:
+    """Networks that were not pruned, from ``NAME=MODEL``; those of one name repeat each other.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If a text has another form, a directory is no network, or one network is given twice.
+    """
+    networks, seen = [], set()
+    for text in texts:
+        way, paths = named(text)
+        if len(paths) > 1:
+            raise ValueError(f'{text!r:.200}: give every control as NAME=MODEL; a name may come again')
+        checksum = weights_checksum(paths[0])
+        if checksum is not None and checksum in seen:
+            raise ValueError(f'{paths[0]}: these weights are given twice; one of them is no repetition')
+        seen.add(checksum)
+        networks.append(control(way, paths[0]))
+    return networks
+
+
 def control(way: str, directory: Path) -> Network:
     """A network that was not pruned; ValueError or FileNotFoundError if it is no model directory."""
     architecture = Architecture.from_dict(
@@ -194,7 +235,7 @@ def with_scores(networks: Sequence[Network], results: Sequence[Path]) -> List[Ne
     ValueError, FileNotFoundError
         If a file is no result, or of none of the networks.
     """
-    known = {sha256(network.directory / 'model.params'): i for i, network in enumerate(networks)}
+    known = {weights_checksum(network.directory): i for i, network in enumerate(networks)}
     values = [dict(network.values) for network in networks]
     for path in results:
         file = path / 'result.json' if path.is_dir() else path
@@ -336,6 +377,9 @@ def write(networks: Sequence[Network], directory: Path) -> List[Path]:
         'Parameters and FLOPs are those of embeddings and encoder. ± is the standard deviation over runs '
         'that differ in nothing but the seed. Loss and accuracy are of masked tokens of held-out text.'
     ]
+    bases = {network.base for network in networks if network.base is not None}
+    if len(bases) > 1:
+        notes.append(f'The runs began with {len(bases)} different networks.')
     if {CUT, END} & set(names_of(rungs)):
         notes.append(
             'Errors are those of the output of the last layer, relative to the network before the cut, on '

@@ -16,14 +16,16 @@ from gluon_optbert.reporting.comparison import (
     LOSS,
     PAIRS,
     control,
+    controls_of,
     draw,
     named,
     networks_of,
     rungs_of,
     table_of,
     with_scores,
+    write,
 )
-from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.runs.manifest import sha256, write_manifest
 
 SCORE = 'SST-2 accuracy, %'
 
@@ -129,6 +131,56 @@ def test_a_run_is_no_repetition_of_itself_nor_its_rounds_of_each_other(tmp_path)
     (network,) = networks_of('one', [one])
     later = dataclasses.replace(network, round=2, parameters=network.parameters - 1)
     assert [len(rung.networks) for rung in rungs_of([network, later])] == [1, 1]
+
+
+def test_controls_of_one_name_repeat_each_other(tmp_path):
+    for name, loss in (('one', 2.0), ('other', 2.2)):
+        base_of(tmp_path / name)
+        (tmp_path / name / 'model.params').write_bytes(name.encode())
+        (tmp_path / name / 'progress.json').write_text(json.dumps({'mlm_loss': loss}))
+    texts = [f'trained on={tmp_path / name}' for name in ('one', 'other')]
+    (rung,) = rungs_of(controls_of(texts))
+    assert len(rung.networks) == 2 and rung.spread(LOSS).mean == pytest.approx(2.1)
+    with pytest.raises(ValueError, match='given twice; one of them is no repetition'):
+        controls_of([texts[0], texts[0]])
+    with pytest.raises(ValueError, match='give every control as NAME=MODEL'):
+        controls_of([f'{texts[0]},{tmp_path / "other"}'])
+
+
+def manifest_alone(model):
+    """Take the weights of a model directory away, and leave what its manifest says of them."""
+    model.mkdir(parents=True, exist_ok=True)
+    weights = model / 'model.params'
+    if not weights.exists():
+        weights.write_bytes(b'base')
+    write_manifest(model, form='gluon_optbert model', version=1)
+    checksum = sha256(weights)
+    weights.unlink()
+    return checksum
+
+
+def test_scores_find_a_network_whose_weights_were_not_kept(tmp_path):
+    model = pruned(tmp_path / 'one', 2.5) / 'round-1' / 'model'
+    result = result_of(tmp_path / 'result.json', model, 84.0)
+    manifest_alone(model)
+    (network,) = with_scores(networks_of('one', [tmp_path / 'one']), [result])
+    assert network.values[SCORE] == 84
+    (model / 'manifest.json').write_text('{"files": []}')
+    with pytest.raises(ValueError, match='manifest.json: not the manifest of a network'):
+        with_scores(networks_of('one', [tmp_path / 'one']), [result])
+
+
+def test_table_says_if_the_runs_began_with_different_networks(tmp_path):
+    runs = [pruned(tmp_path / str(seed), 2.5, seed=seed) for seed in (1, 2)]
+    bases = [manifest_alone(one / 'round-0' / 'model') for one in runs]
+    networks = networks_of('the paper', runs)
+    assert [network.base for network in networks] == bases
+    for name, words in (('same', False), ('different', True)):
+        (tmp_path / name).mkdir()
+        write(networks, tmp_path / name)
+        said = 'The runs began with 2 different networks.' in (tmp_path / name / 'table.md').read_text()
+        assert said == words
+        networks = [networks[0], dataclasses.replace(networks[1], base='f00')]
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
