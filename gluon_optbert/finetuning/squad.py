@@ -14,7 +14,7 @@ from ..architecture.heads import Head
 from ..network.saved_model import SavedModel
 from ..runs.recipe import checked, option
 from ..tasks.answers import answer_files, best_answers
-from ..tasks.metrics import squad_v1, squad_v2
+from ..tasks.metrics import exact_at_best_f1, squad_v1, squad_v2
 from ..tasks.squad import Question, Reading, Windows, make_windows, read_questions
 from ..text.vocabulary import Vocabulary, make_aligner
 from ..training.distributed import Workers
@@ -154,24 +154,30 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
 
 
 def unanswered(texts: Mapping[str, Sequence[str]], version: str) -> Dict[str, float]:
-    """The exact match and F1 of answering no question at all, in percent."""
-    score = squad_v1 if version == '1.1' else squad_v2
-    names = ('exact_match', 'exact', 'f1')
-    return {name: value for name, value in score(texts, dict.fromkeys(texts, '')).items() if name in names}
+    """The exact match and F1 of answering no question at all, in percent; in 2.0 with any threshold."""
+    if version == '1.1':
+        return squad_v1(texts, dict.fromkeys(texts, ''))
+    scores = squad_v2(texts, dict.fromkeys(texts, ''))
+    exact, f1 = scores['exact'], scores['f1']
+    return {'exact': exact, 'f1': f1, 'best_exact': exact, 'best_f1': f1, 'exact_at_best_f1': exact}
 
 
 def measure(texts: Mapping[str, Sequence[str]], files: Mapping[str, Mapping[str, Any]]) -> Dict[str, float]:
     """The official scores of what `answer_files` gave.
 
     In version 2.0 they are those of ``predictions.json``; the best thresholds are those for ``answers.json``,
-    in which no answer is withheld yet, with ``null_odds.json``."""
+    in which no answer is withheld yet, with ``null_odds.json``.
+    ``exact_at_best_f1`` goes with ``best_f1``.
+    """
     if 'null_odds.json' not in files:
         return squad_v1(texts, files['predictions.json'])
     measured = squad_v2(texts, files['predictions.json'])
     best = squad_v2(texts, files['answers.json'], files['null_odds.json'], threshold=float('inf'))
+    exact = exact_at_best_f1(texts, files['answers.json'], files['null_odds.json'])
     return {
         **{name: value for name, value in measured.items() if not name.endswith('total')},
         **{name: value for name, value in best.items() if name.startswith('best')},
+        'exact_at_best_f1': exact,
     }
 
 

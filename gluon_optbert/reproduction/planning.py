@@ -120,6 +120,8 @@ class Plan:
             )
         shared = {field.name for field in dataclasses.fields(TrainingRecipe)}
         defaults = {name: value for name, value in to_dict(self.pruning).items() if name in shared}
+        if 'optimizer' not in _settings(PruneRecipe, _given(self.recipe.pruning)):
+            del defaults['optimizer']  # the default of pre-training is another one than that of recovery
         values = {
             'output': str(self.directory(row)),
             'shards': str(self.pruning.shards),

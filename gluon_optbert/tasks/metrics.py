@@ -183,11 +183,7 @@ def squad_v2(
             raise ValueError(
                 f'{len(missing)} of {len(answers)} questions have no {what}, the first is {missing[0]}'
             )
-    exact, f1 = {}, {}
-    for question, texts in answers.items():
-        wanted = [text for text in texts if normalised(text)] or ['']
-        exact[question] = float(max(exact_match(predictions[question], text) for text in wanted))
-        f1[question] = max(token_f1(predictions[question], text) for text in wanted)
+    exact, f1 = _by_question(answers, predictions)
     answerable = {question: bool(texts) for question, texts in answers.items()}
     measured = {}
     for name, raw in (('exact', exact), ('f1', f1)):
@@ -202,30 +198,54 @@ def squad_v2(
             if values:
                 measured.update({part + name: 100.0 * sum(values) / len(values), part + 'total': len(values)})
     for name, raw in (('exact', exact), ('f1', f1)) if null_odds else ():
-        measured['best_' + name], measured[f'best_{name}_thresh'] = _best_threshold(
-            raw, predictions, null_odds, answerable
-        )
+        order, course = _course(raw, predictions, null_odds, answerable)
+        best = int(np.argmax(course))
+        measured['best_' + name] = 100.0 * course[best] / len(raw)
+        measured[f'best_{name}_thresh'] = null_odds[order[best - 1]] if best else 0.0
     return measured
 
 
-def _best_threshold(
+def exact_at_best_f1(
+    answers: Answers, predictions: Mapping[str, str], null_odds: Mapping[str, float]
+) -> float:
+    """SQuAD 2.0's exact match in percent with the threshold that gives the best F1, as BERT's authors chose
+    it (Devlin et al., section 4.3); the arguments are those of `squad_v2`.
+    """
+    answerable = {question: bool(texts) for question, texts in answers.items()}
+    exact, f1 = (
+        _course(scores, predictions, null_odds, answerable)[1]
+        for scores in _by_question(answers, predictions)
+    )
+    return 100.0 * exact[int(np.argmax(f1))] / len(answers)
+
+
+def _by_question(
+    answers: Answers, predictions: Mapping[str, str]
+) -> Tuple[Dict[str, float], Dict[str, float]]:
+    """The exact match and the F1 of every question, from 0 to 1."""
+    exact, f1 = {}, {}
+    for question, texts in answers.items():
+        wanted = [text for text in texts if normalised(text)] or ['']
+        exact[question] = float(max(exact_match(predictions[question], text) for text in wanted))
+        f1[question] = max(token_f1(predictions[question], text) for text in wanted)
+    return exact, f1
+
+
+def _course(
     scores: Mapping[str, float],
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float],
     answerable: Mapping[str, bool],
-) -> Tuple[float, float]:
-    """The highest score in percent that a threshold on the odds can give, and that threshold.
+) -> Tuple[List[str], List[float]]:
+    """The questions in the order in which a rising threshold on the odds lets them be answered, and the sum
+    of the scores before the first of them is answered and after each.
 
-    At the lowest threshold no question is answered, so those without an answer are right. A rising threshold
-    lets one question after another be answered, in the order of the odds. A question with an answer then adds
-    its score. A question without one loses its point if there is a prediction for it."""
-    order: List[str] = sorted(
-        (question for question in null_odds if question in scores), key=null_odds.__getitem__
-    )
-    current = best = float(sum(not has for has in answerable.values()))
-    threshold = 0.0
+    Before the first, those without an answer are right. A question with an answer then adds its score. A
+    question without one loses its point if there is a prediction for it.
+    """
+    order = sorted((question for question in null_odds if question in scores), key=null_odds.__getitem__)
+    course = [float(sum(not has for has in answerable.values()))]
     for question in order:
-        current += scores[question] if answerable[question] else -bool(predictions[question])
-        if current > best:
-            best, threshold = current, null_odds[question]
-    return 100.0 * best / len(scores), threshold
+        gain = scores[question] if answerable[question] else -bool(predictions[question])
+        course.append(course[-1] + gain)
+    return order, course

@@ -26,8 +26,8 @@ def test_rendered_numbers_are_those_of_the_result_files(finished):
     output = finished[0]
     slugs = {row['name']: row['slug'] for row in json.loads((output / 'plan.json').read_text())['rows']}
     names = {
-        'squad2_f1': ('squad-v2.0', 'dev/f1'),
-        'squad2_em': ('squad-v2.0', 'dev/exact'),
+        'squad2_f1': ('squad-v2.0', 'dev/best_f1'),
+        'squad2_em': ('squad-v2.0', 'dev/exact_at_best_f1'),
         'sst2': ('sst-2', 'dev/accuracy'),
     }
     done = [line for line in sheet(output) if line['state'] == 'done']

@@ -176,6 +176,21 @@ def test_rows_from_scratch_take_the_steps_of_the_base_unless_told(shards_directo
         planned('unknown')
 
 
+def test_rows_from_scratch_have_the_optimizer_of_pre_training_unless_told(
+    base, shards_directory, data, tmp_path
+):
+    values = values_for(base, shards_directory, data, tmp_path / 'out', table=6, rows='bert-l')
+    (tmp_path / 'lamb.yaml').write_text('optimizer: lamb')
+    for more, wanted in (
+        ({}, 'bertadam'),
+        ({'pruning': str(tmp_path / 'lamb.yaml')}, 'lamb'),
+        ({'pretraining': str(tmp_path / 'lamb.yaml')}, 'lamb'),
+    ):
+        planned = plan(fill(TableRecipe, {**values, **more}))
+        row = next(row for row in planned.rows if plain(row.name) == 'bert-l')
+        assert planned.row_recipe(row).optimizer == wanted
+
+
 def test_gates_of_a_table_may_be_trained_until_they_settle(base, shards_directory, data, tmp_path):
     values = values_for(base, shards_directory, data, tmp_path / 'out', alpha_steps='auto', scale=0.1)
     table_plan = plan(fill(TableRecipe, values))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gluon_optbert.tasks.metrics import (
     METRICS,
+    exact_at_best_f1,
     exact_match,
     majority_score,
     normalised,
@@ -159,6 +160,18 @@ def test_best_thresholds_by_hand():
     assert (scores['best_exact'], scores['best_exact_thresh']) == (75.0, -3.0)
     assert (scores['best_f1'], scores['best_f1_thresh']) == (75.0, -3.0)
     assert scores['exact'] == squad_v2(ANSWERS, PREDICTIONS)['exact']
+
+
+def test_exact_match_is_that_of_the_threshold_with_the_best_f1():
+    """In the order n (-1), h1 and h2 (2/3 of F1 each): the best F1 answers all, the best exact match none."""
+    answers = {'h1': ['red cat'], 'h2': ['red dog'], 'n': []}
+    predictions, odds = {'h1': 'cat', 'h2': 'dog', 'n': 'hat'}, {'h1': 0.5, 'h2': 0.7, 'n': -3.0}
+    scores = squad_v2(answers, predictions, odds)
+    assert (scores['best_f1_thresh'], scores['best_exact_thresh']) == (0.7, 0.0)
+    threshold = squad_v2(answers, predictions, odds, threshold=0.7)
+    assert threshold['f1'] == pytest.approx(scores['best_f1'])
+    assert exact_at_best_f1(answers, predictions, odds) == threshold['exact'] == 0.0
+    assert exact_at_best_f1(answers, dict.fromkeys(answers, ''), odds) == pytest.approx(100 / 3)
 
 
 @given(
