@@ -301,8 +301,8 @@ def every(n: int, layers: int) -> List[int]:
 def undivided(base: Architecture, keep: Collection[int], *, stacked: int = 0) -> Architecture:
     """The base with intermediate blocks in the kept layers only ("Undivided Attention", arXiv:2012.11881).
 
-    The abstract is the source: fewer intermediate blocks and attention cells between them. How many, and
-    where, is the caller's.
+    The abstract of its first version is the source: fewer intermediate blocks, and a modified architecture.
+    How many blocks, and where, is the caller's; more attention cells between them are one modification.
 
     Parameters
     ----------

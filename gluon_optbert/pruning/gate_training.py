@@ -192,7 +192,7 @@ def train_gates(
     match: Optional[Match] = None,
     h_gate: str = 'stream',
 ) -> Tuple[Alphas, Alphas]:
-    """Train alpha by equation (2) of optBERT, section 4, with the weights frozen.
+    """Train alpha by equation (2) of optBERT, section 5, with the weights frozen.
 
     The objective is the MLM loss, plus the NSP loss, plus gamma times the sum over the widths of beta times
     the norm of alpha. Here beta weights a width; it is derived from the price of one of its units. Every gate

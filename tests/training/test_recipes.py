@@ -1,4 +1,4 @@
-"""The recipes of BERT's phases and of Undivided Attention, as their papers have them."""
+"""The recipes of BERT's phases and of Undivided Attention, for as many steps as BERT."""
 
 import pytest
 
