@@ -1,4 +1,5 @@
-"""Compare what two networks have learnt: linear CKA layer by layer, and linear probes of every layer.
+"""Compare what two networks have learnt: linear CKA and linear probes, behind attention blocks and behind
+layers.
 
 Two networks of the same widths with random weights are measured as well. Even these distinguish tokens, so
 only similarity and accuracy above theirs were learnt."""
@@ -8,6 +9,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -15,12 +17,13 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gluon_optbert import __version__
 from gluon_optbert.analysis.probing import ProbeResult, ProbeTask, probe, sentence_task, word_tasks
-from gluon_optbert.analysis.sample import Sample, network_of, random_network, read_sample
+from gluon_optbert.analysis.sample import BEHIND, Sample, network_of, random_network, read_sample
 from gluon_optbert.analysis.similarity import Similarity, compare
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.cutting.shrink import without_gates
@@ -40,6 +43,8 @@ EXAMPLE = (
     'python tools/compare_models.py models/small runs/pruned/round-4/model --data shards --output comparison'
 )
 KINDS = {'attention': 'behind the attention blocks', 'layers': 'behind the layers'}
+RANDOM = ', random weights'  # what follows the name of a network
+LEAST_POSITIONS = 3  # [CLS] and the two [SEP] of a pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +120,7 @@ def measure(
     size = {'batch_size': recipe.batch_size}
     similarities = {
         labels[1]: compare(first, second, sample, **size),
-        f'{labels[1]}, random weights': compare(first, chance[1], sample, **size),
+        f'{labels[1]}{RANDOM}': compare(first, chance[1], sample, **size),
     }
     tasks: Dict[str, Optional[ProbeTask]] = {}
     if recipe.probes:
@@ -124,9 +129,9 @@ def measure(
             tasks['label'] = sentence_task(sample, seed=recipe.seed)
     networks: Dict[str, OptBERTModel] = {
         labels[0]: first,
-        f'{labels[0]}, random weights': chance[0],
+        f'{labels[0]}{RANDOM}': chance[0],
         labels[1]: second,
-        f'{labels[1]}, random weights': chance[1],
+        f'{labels[1]}{RANDOM}': chance[1],
     }
     possible = {name: task for name, task in tasks.items() if task is not None}
     probes = (
@@ -137,14 +142,23 @@ def measure(
     return Comparison(tuple(labels), sample, similarities, tasks, probes)
 
 
+def first_layer(place: str) -> int:
+    """The number of the first state behind a place: layer 0 is the embedding, and has no attention."""
+    return int(place == 'attention')
+
+
 def draw_similarity(
     similarities: Mapping[str, np.ndarray], first: str, *, embedding: bool, title: str
 ) -> Figure:
     """Heat maps of CKA, from 0 to 1 in all of them: rows are layers of the first network, columns those of
     the others.
+
+    The names are as `plain` gives them, and there is room for them.
     """
     rows, columns = next(iter(similarities.values())).shape
-    figure = Figure(figsize=(1.8 + len(similarities) * max(2.6, 0.46 * columns), max(2.9, 1.3 + 0.4 * rows)))
+    width = max(2.6, 0.46 * columns, 0.075 * max(map(len, similarities)))
+    height = max(2.9, 1.3 + 0.4 * rows, 1.3 + 0.08 * len(first))
+    figure = Figure(figsize=(1.8 + len(similarities) * width, height))
     grid = figure.subplots(1, len(similarities), squeeze=False)[0]
     names = [
         ['emb.' if embedding and i == 0 else str(i + (not embedding)) for i in range(count)]
@@ -153,7 +167,7 @@ def draw_similarity(
     for axes, (other, matrix) in zip(grid, similarities.items()):
         image = axes.imshow(matrix, vmin=0, vmax=1, cmap='viridis', origin='lower', aspect='auto')
         axes.grid(False)
-        axes.set_title(plain(other), fontsize=9)
+        axes.set_title(other, fontsize=9)
         axes.set(
             xticks=range(columns),
             xticklabels=names[1],
@@ -172,61 +186,74 @@ def draw_similarity(
                     fontsize=7,
                     color='black' if value > 0.6 else 'white',
                 )
-    grid[0].set_ylabel(f'layer of {plain(first)}')
+    grid[0].set_ylabel(f'layer of {first}')
     figure.colorbar(image, ax=grid, label='linear CKA', shrink=0.9)
     figure.suptitle(title, x=0.01, ha='left', fontsize=11)
     return figure
 
 
 def draw_probes(comparison: Comparison, name: str) -> Figure:
-    """Accuracy by layer for one task: solid; on random weights: dotted; on the control task: dashed."""
-    figure = Figure(figsize=(7.6, 4.2))
-    axes = figure.add_subplot()
-    for i, (network, results) in enumerate(comparison.probes.items()):
-        result, chance = results[name], i % 2 == 1
-        colour = OKABE_ITO[i // 2]
-        numbers = range(len(result.accuracy))
-        axes.plot(
-            numbers,
-            result.accuracy,
-            color=colour,
-            linestyle=':' if chance else '-',
-            marker=MARKERS[i // 2],
-            markerfacecolor='white' if chance else colour,
-            label=plain(network),
-        )
-        if result.control and not chance:
-            axes.plot(
-                numbers,
-                result.control,
-                color=colour,
-                linestyle='--',
-                linewidth=1,
-                label=plain(f'{network}, control task'),
-            )
+    """Accuracy by layer for one task, behind attention and behind layers: solid; on random weights: dotted;
+    on the control task: dashed.
+    """
     task = comparison.tasks[name]
-    axes.axhline(
-        task.majority, color='#555555', linewidth=1, linestyle='-.', label='always the commonest label'
+    figure = Figure(figsize=(10.4, 4.6))
+    panels = figure.subplots(1, len(BEHIND), sharex=True, sharey=True)
+    for axes, place, where in zip(panels, BEHIND, KINDS.values()):
+        for i, results in enumerate(comparison.probes.values()):
+            _draw_probe(axes, plain(comparison.labels[i // 2]), results[name].behind(place), place, i)
+        axes.axhline(
+            task.majority, color='#555555', linewidth=1, linestyle='-.', label='always the commonest label'
+        )
+        axes.set_title(where, fontsize=9)
+        axes.set_xlabel('layer' if place == 'attention' else 'layer; 0 is the embedding')
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panels[0].set_ylabel('accuracy')
+    figure.suptitle(
+        f'Linear probes: {plain(name)} ({", ".join(map(plain, task.classes))})',
+        x=0.01,
+        ha='left',
+        fontsize=11,
     )
-    axes.set(
-        title=f'Linear probes: {plain(name)} ({", ".join(map(plain, task.classes))})',
-        xlabel='layer; 0 is the embedding',
-        ylabel='accuracy',
-    )
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.16), ncol=2, fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncol=2, fontsize=8)
     return figure
+
+
+def _draw_probe(axes: Axes, network: str, result: ProbeResult, place: str, number: int) -> None:
+    """Draw the accuracies of a network behind a place; every second `number` is that of random weights."""
+    chance, colour = number % 2 == 1, OKABE_ITO[number // 2]
+    layers = range(first_layer(place), first_layer(place) + len(result.accuracy))
+    axes.plot(
+        layers,
+        result.accuracy,
+        color=colour,
+        linestyle=':' if chance else '-',
+        marker=MARKERS[number // 2],
+        markerfacecolor='white' if chance else colour,
+        label=network + (RANDOM if chance else ''),
+    )
+    if result.control and not chance:
+        axes.plot(
+            layers,
+            result.control,
+            color=colour,
+            linestyle='--',
+            linewidth=1,
+            label=f'{network}, control task',
+        )
 
 
 def figures_of(comparison: Comparison) -> Dict[str, Figure]:
     """Every figure by the name of its file."""
     figures = {}
+    first, second = map(plain, comparison.labels)
     for kind, where in KINDS.items():
+        matrices = [getattr(similarity, kind) for similarity in comparison.similarities.values()]
         figures[f'cka_{kind}'] = draw_similarity(
-            {name: getattr(similarity, kind) for name, similarity in comparison.similarities.items()},
-            comparison.labels[0],
+            dict(zip((second, second + RANDOM), matrices)),
+            first,
             embedding=kind == 'layers',
-            title=f'Linear CKA of the states {where}, {plain(comparison.labels[0])} with',
+            title=f'Linear CKA of the states {where}, {first} with',
         )
     for name, task in comparison.tasks.items():
         if task is not None:
@@ -235,20 +262,21 @@ def figures_of(comparison: Comparison) -> Dict[str, Figure]:
 
 
 def probe_rows(comparison: Comparison) -> List[Dict[str, Any]]:
-    """What every probe came to, layer by layer."""
+    """What every probe came to, layer by layer; the embedding is layer 0."""
     rows = []
     for network, results in comparison.probes.items():
-        for task, result in results.items():
-            for layer, accuracy in enumerate(result.accuracy):
-                control = result.control[layer] if result.control else None
+        for (task, whole), place in itertools.product(results.items(), BEHIND):
+            result = whole.behind(place)
+            for i, accuracy in enumerate(result.accuracy):
                 rows.append(
                     {
                         'task': task,
                         'network': network,
-                        'layer': layer,
+                        'layer': first_layer(place) + i,
+                        'behind': place,
                         'accuracy': accuracy,
-                        'control_accuracy': control,
-                        'selectivity': result.selectivity[layer] if result.control else None,
+                        'control_accuracy': result.control[i] if result.control else None,
+                        'selectivity': result.selectivity[i] if result.control else None,
                     }
                 )
     return rows
@@ -257,15 +285,17 @@ def probe_rows(comparison: Comparison) -> List[Dict[str, Any]]:
 def probe_table(comparison: Comparison, task: str) -> Html:
     """Accuracies and selectivities of one task on held-out sequences, a column for each layer."""
     probes = {network: results[task] for network, results in comparison.probes.items()}
-    deepest = max(len(result.accuracy) for result in probes.values())
+    deepest = max(len(result.behind('layer').accuracy) for result in probes.values())
     majority = 100 * comparison.tasks[task].majority
-    rows = [['majority class', 'accuracy', *[score_text(majority)] * deepest]]
-    for network, result in probes.items():
+    rows = [['majority class', None, 'accuracy', *[score_text(majority)] * deepest]]
+    for place, (network, whole) in itertools.product(BEHIND, probes.items()):
+        result, before = whole.behind(place), [None] * first_layer(place)
         accuracies = [score_text(100 * value, majority=majority) for value in result.accuracy]
-        rows.append([network, 'accuracy', *accuracies])
+        rows.append([network, place, 'accuracy', *before, *accuracies])
         if result.selectivity:
-            rows.append([network, 'selectivity', *(f'{100 * value:.1f}' for value in result.selectivity)])
-    heads = ['network', 'percent', 'embedding', *(f'layer {i}' for i in range(1, deepest))]
+            selectivities = [f'{100 * value:.1f}' for value in result.selectivity]
+            rows.append([network, place, 'selectivity', *before, *selectivities])
+    heads = ['network', 'behind', 'percent', 'embedding', *(f'layer {i}' for i in range(1, deepest))]
     return joined(
         [
             table(heads, [row + [None] * (len(heads) - len(row)) for row in rows]),
@@ -341,8 +371,7 @@ def chapters_of(
         '1 means the same but for a rotation and a scale. Networks of random weights know one token from '
         'another, so they '
         'are not at 0; what was learnt in common is what exceeds them. The states are those of the residual '
-        'stream, over all '
-        'tokens.'
+        'stream, over all tokens. A layer without an intermediate block ends where its attention block does.'
     )
     sections = [
         ('Networks', summary(comparison, models)),
@@ -392,7 +421,7 @@ def write(comparison: Comparison, models: Sequence[SavedModel], recipe: CompareR
         for name, content in pictures.items():
             (staged / name).write_bytes(content)
         for kind in KINDS:
-            shift = int(kind == 'attention')  # the other states begin with the embedding
+            shift = first_layer(kind)
             (staged / f'cka_{kind}.csv').write_bytes(
                 as_csv(
                     [
@@ -444,6 +473,28 @@ def sharing(models: Sequence[SavedModel], paths: Sequence[Path]) -> List[SavedMo
     return shared
 
 
+def refuse_too_small(models: Sequence[SavedModel], paths: Sequence[Path]) -> None:
+    """Raise ValueError for a network that has no layers, or too few positions for any sequence."""
+    for model, path in zip(models, paths):
+        if not model.architecture.layers:
+            raise ValueError(f'{path}: a network without layers; compare networks of at least one')
+        positions = model.architecture.max_length
+        if positions < LEAST_POSITIONS:
+            raise ValueError(
+                f'{path}: {positions} positions are too few for a sequence, wanted at least {LEAST_POSITIONS}'
+            )
+
+
+def refuse_pairs(sample: Sample, models: Sequence[SavedModel], recipe: CompareRecipe) -> None:
+    """Raise ValueError if sequences have a second segment, and a network has no token type for it."""
+    for model, path in zip(models, recipe.models):
+        if sample.has_pairs and model.architecture.token_types < 2:
+            raise ValueError(
+                f'{recipe.data} has sequences of two segments, and {path} has one token type; '
+                'compare on a text file with one sequence per line'
+            )
+
+
 @command
 def main(argv=None):
     """Read, measure, write, and say how alike the last layers are."""
@@ -456,6 +507,7 @@ def main(argv=None):
         else [*labels_of(paths[:1]), *(f'{name} again' for name in labels_of(paths[:1]))]
     )
     models = [read_model(path) for path in recipe.models]
+    refuse_too_small(models, recipe.models)
     reading = sharing(models, recipe.models)
     longest = min(model.architecture.max_length for model in models)
     sample = read_sample(
@@ -466,6 +518,7 @@ def main(argv=None):
         task=recipe.task,
         seed=recipe.seed,
     )
+    refuse_pairs(sample, models, recipe)
     comparison = measure(recipe, reading, labels, sample)
     write(comparison, models, recipe)
     for name, similarity in comparison.similarities.items():

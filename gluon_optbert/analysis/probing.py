@@ -1,4 +1,5 @@
-"""Linear probes: linear classifiers on the states of each layer of a frozen network.
+"""Linear probes: linear classifiers on the states behind each attention block and each layer of a frozen
+network.
 
 The accuracy of a probe is compared with the share of the most frequent label, with the same probe on random
 weights, and for words with the control task of Hewitt & Liang (2019), "Designing and Interpreting Probes with
@@ -18,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from ..network.model import OptBERTModel
 from ..tasks.features import sorted_batches
-from .sample import Sample, stream
+from .sample import BEHIND, Sample, stream
 
 BANDS = ('frequent', 'middling', 'rare')
 TEST_SHARE = 0.2  # of the sequences
@@ -59,10 +60,14 @@ class ProbeTask:
 
 @dataclasses.dataclass(frozen=True)
 class ProbeResult:
-    """Accuracies of the probes of one task on one network: on the embedding, then on each layer's output."""
+    """Accuracies of the probes of one task on one network, one for each state of `stream`."""
 
     accuracy: Tuple[float, ...]
     control: Tuple[float, ...] = ()
+
+    def behind(self, place: str) -> ProbeResult:
+        """Those behind every ``attention`` block, or behind every ``layer``; layer 0 is the embedding."""
+        return ProbeResult(self.accuracy[BEHIND[place]], self.control[BEHIND[place]])
 
     @property
     def selectivity(self) -> Tuple[float, ...]:
@@ -188,7 +193,9 @@ def sentence_task(sample: Sample, *, name: str = 'label', seed: int = 0) -> Opti
 def layer_features(
     network: OptBERTModel, sample: Sample, places: np.ndarray, *, batch_size: int = 16
 ) -> List[np.ndarray]:
-    """The states of places: of the embedding, then of each layer's output.
+    """The states of places: behind the embedding, then behind the attention block and the end of each layer.
+
+    A layer without an intermediate block ends where its attention does, so its two states are the same.
 
     Parameters
     ----------
@@ -197,11 +204,11 @@ def layer_features(
 
     Returns
     -------
-    list of np.ndarray, shape (n, h), float32
+    list of np.ndarray, 1 + 2 per layer, shape (n, h), float32
     """
     features = [
         np.zeros((len(places), network.architecture.h), dtype=np.float32)
-        for _ in range(1 + len(network.architecture.layers))
+        for _ in range(1 + 2 * len(network.architecture.layers))
     ]
     for batch in sorted_batches(sample.features, batch_size):
         row_of = {number: row for row, number in enumerate(batch.rows)}
@@ -210,7 +217,7 @@ def layer_features(
             continue
         rows, positions = np.array([row_of[number] for number in places[wanted, 0]]), places[wanted, 1]
         whole = (positions == MEAN)[:, np.newaxis]
-        for feature, state in zip(features, stream(network, batch)[::2]):
+        for feature, state in zip(features, stream(network, batch)):
             means = state.sum(axis=1) / batch.valid_length[:, np.newaxis]  # the padding is zero
             feature[wanted] = np.where(whole, means[rows], state[rows, positions])
     return features
@@ -226,7 +233,7 @@ def linear_accuracy(features: np.ndarray, labels: np.ndarray, test: np.ndarray) 
 def probe(
     network: OptBERTModel, sample: Sample, tasks: Mapping[str, ProbeTask], *, batch_size: int = 16
 ) -> Dict[str, ProbeResult]:
-    """Probe every layer of a network for every task, in one pass over the sample."""
+    """Probe every state of a network for every task, in one pass over the sample."""
     if not tasks:
         return {}
     borders = np.cumsum([0, *(len(task.labels) for task in tasks.values())])

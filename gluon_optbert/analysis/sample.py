@@ -30,6 +30,7 @@ from ..text.vocabulary import (
 from ..text.words import word_splitter
 
 Words = Tuple[Tuple[int, str], ...]
+BEHIND = {'attention': slice(1, None, 2), 'layer': slice(0, None, 2)}  # of `stream`; the embedding is layer 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a sequence has a second segment."""
+        return bool((self.features.seconds < self.features.lengths).any())
 
     @property
     def ids(self) -> List[np.ndarray]:
@@ -79,6 +85,11 @@ def sample_of_texts(
     length : int
         The most tokens of a sequence; in a longer one, the end of the longer sentence is cut off.
     labels : sequence of str
+
+    Raises
+    ------
+    ValueError
+        If `length` is too small for the special tokens, see `pair`.
     """
     cased = is_cased(vocabulary)
     split = word_splitter(cased=cased, capitals=True)
@@ -108,16 +119,28 @@ def sample_of_texts(
     return Sample(Features.of(instances), tuple(words), tuple(labels))
 
 
-def _spelt(ids: np.ndarray, vocabulary: Vocabulary) -> Words:
-    """The words of tokens; a word with a special token in it is left out."""
+def _spelt(ids: np.ndarray, lost: np.ndarray, vocabulary: Vocabulary) -> Words:
+    """The words of tokens; a word with a special or a lost token in it is left out.
+
+    Parameters
+    ----------
+    ids : np.ndarray of int, shape (n,)
+        The tokens of the text.
+    lost : np.ndarray of bool, shape (n,)
+        Where a network does not read the token of the text.
+    vocabulary : Vocabulary
+    """
     words: List[Tuple[int, str]] = []
     whole = False
-    for position, token in enumerate(vocabulary.idx_to_token[number] for number in ids):
-        if token in SPECIAL_TOKENS:
+    for position, number in enumerate(ids):
+        token = vocabulary.idx_to_token[number]
+        if not token.startswith(CONTINUATION):
+            whole = token not in SPECIAL_TOKENS and not lost[position]
+            if whole:
+                words.append((position, token))
+        elif whole and lost[position]:
             whole = False
-        elif not token.startswith(CONTINUATION):
-            whole = True
-            words.append((position, token))
+            words.pop()
         elif whole:
             words[-1] = (words[-1][0], words[-1][1] + token[len(CONTINUATION) :])
     return tuple(words)
@@ -126,14 +149,23 @@ def _spelt(ids: np.ndarray, vocabulary: Vocabulary) -> Words:
 def sample_of_shards(directory: Path, vocabulary: Vocabulary, *, limit: int, length: int) -> Sample:
     """The first held-out instances of shards, with their [MASK] tokens, and of each at most `length` tokens;
     raises what `Shards.open` does.
+
+    `Sample.words` are those of which no token is masked, replaced or cut off. A word that was cut when the
+    shards were made, at the end of a segment, cannot be told from a whole one.
     """
     shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(vocabulary))
-    instances = []
+    instances, words = [], []
     for batch in evaluation_batches(shards, batch_size=64, limit=limit):
+        text = batch.input_ids.copy()
+        rows, slots = np.nonzero(batch.masked_weights)
+        text[rows, batch.masked_positions[rows, slots]] = batch.masked_ids[rows, slots]
+        lost = (text != batch.input_ids) | (np.arange(text.shape[1]) >= length)
         for row in np.flatnonzero(batch.instance_weights):
-            valid = min(int(batch.valid_length[row]), length)
-            instances.append((batch.input_ids[row, :valid], int(np.sum(batch.token_types[row, :valid] == 0))))
-    return Sample(Features.of(instances), tuple(_spelt(ids, vocabulary) for ids, _ in instances))
+            whole = int(batch.valid_length[row])
+            kept = slice(min(whole, length))
+            instances.append((batch.input_ids[row, kept], int(np.sum(batch.token_types[row, kept] == 0))))
+            words.append(_spelt(text[row, :whole], lost[row, :whole], vocabulary))
+    return Sample(Features.of(instances), tuple(words))
 
 
 def read_sample(
@@ -201,7 +233,7 @@ def random_network(architecture: Architecture, seed: int = 0) -> OptBERTModel:
 
 def stream(network: OptBERTModel, batch: TaskBatch) -> List[np.ndarray]:
     """Every state of the residual stream: at the input of the first layer, then after the attention block and
-    at the output of each layer.
+    at the output of each layer. `BEHIND` has the states of either kind.
 
     Returns
     -------

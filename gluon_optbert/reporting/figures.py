@@ -75,11 +75,17 @@ def _named(parts: Sequence[str]) -> int:
 
 
 def plain(name: str) -> str:
-    """Somebody else's name as a figure shows it: no formula, nothing that SVG cannot hold, not too long."""
+    """Somebody else's name as a figure shows it: no formula, nothing that SVG cannot hold, not too long.
+
+    A long name lacks its middle, because names that begin alike often end differently.
+    """
     name = re.sub(
         r'[\x00-\x1f\x7f-\x9f\ufffe\uffff]', '\ufffd', name.encode('utf-8', errors='replace').decode('utf-8')
     )
-    return (name if len(name) <= LONGEST else name[: LONGEST - 1] + '…').replace('$', r'\$')
+    if len(name) > LONGEST:
+        end = LONGEST // 2
+        name = f'{name[: LONGEST - end - 1]}…{name[-end:]}'
+    return name.replace('$', r'\$')
 
 
 def drawn(figure: Figure, name: str, kind: str) -> bytes:

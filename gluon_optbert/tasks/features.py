@@ -101,7 +101,18 @@ def pair(
 
     A sequence that is too long loses tokens at the end of its longer text, at a tie of the second one, as in
     BERT's program.
+
+    Raises
+    ------
+    ValueError
+        If `max_length` is too small for [CLS] and the [SEP] of each text.
     """
+    least = 2 if second is None else 3
+    if max_length < least:
+        what = 'one text' if second is None else 'a pair of texts'
+        raise ValueError(
+            f'max_length must be at least {least} for {what}, [CLS] and every [SEP], found {max_length}'
+        )
     if second is None:
         tokens = [cls_id, *first[: max_length - 2], sep_id]
         return tokens, len(tokens)

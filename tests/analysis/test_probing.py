@@ -17,7 +17,7 @@ from gluon_optbert.analysis.probing import (
     sentence_task,
     word_tasks,
 )
-from gluon_optbert.analysis.sample import network_of, random_network, sample_of_texts, stream
+from gluon_optbert.analysis.sample import BEHIND, network_of, random_network, sample_of_texts, stream
 from gluon_optbert.tasks.features import sorted_batches
 
 ARCHITECTURE = network((2, 4, 4, 16), (2, 4, 4, 0))
@@ -65,18 +65,18 @@ def test_features_are_the_states_of_the_places():
     one, text = network_of(saved_model(ARCHITECTURE)), sample(9)
     places = np.array([[3, 1], [0, 4], [7, MEAN], [3, MEAN]])
     features = layer_features(one, text, places, batch_size=2)
-    assert [feature.shape for feature in features] == [(4, 8)] * 3
+    assert [feature.shape for feature in features] == [(4, 8)] * 5
     states = {
-        number: [state[row, :valid] for state in stream(one, batch)[::2]]
+        number: [state[row, :valid] for state in stream(one, batch)]
         for batch in sorted_batches(text.features, 4)
         for row, (number, valid) in enumerate(zip(batch.rows, batch.valid_length.astype(int)))
     }
-    for layer, feature in enumerate(features):
+    for place, feature in enumerate(features):
         wanted = [
-            states[3][layer][1],
-            states[0][layer][4],
-            states[7][layer].mean(axis=0),
-            states[3][layer].mean(axis=0),
+            states[3][place][1],
+            states[0][place][4],
+            states[7][place].mean(axis=0),
+            states[3][place].mean(axis=0),
         ]
         np.testing.assert_allclose(feature, wanted, atol=1e-5)  # float32, another batch
 
@@ -120,7 +120,7 @@ def test_labels_of_words_and_sentences_are_read_from_the_layers():
     tasks = {**word_tasks(text, words=400), 'label': sentence_task(text)}
     results = probe(network_of(saved_model(ARCHITECTURE)), text, tasks)
     assert set(results) == {'casing', 'frequency band', 'label'}
-    assert all(len(result.accuracy) == 3 for result in results.values())
+    assert all(len(result.accuracy) == 5 for result in results.values())
     assert results['label'].accuracy[0] > 0.9 > tasks['label'].majority and results['label'].control == ()
     written = results['casing']
     assert max(written.accuracy) > tasks['casing'].majority + 0.1  # capitals are at the first place
@@ -130,7 +130,20 @@ def test_labels_of_words_and_sentences_are_read_from_the_layers():
 def test_random_network_has_the_same_shape_of_results():
     text = sample(60)
     result = probe(random_network(ARCHITECTURE), text, {'label': sentence_task(text)})['label']
-    assert len(result.accuracy) == 3 and all(0 <= accuracy <= 1 for accuracy in result.accuracy)
+    assert len(result.accuracy) == 5 and all(0 <= accuracy <= 1 for accuracy in result.accuracy)
+
+
+def test_probes_read_behind_attention_what_they_read_behind_a_layer_without_a_block():
+    text = sample(60)
+    tasks = word_tasks(text, words=200)
+    for result in probe(network_of(saved_model(ARCHITECTURE)), text, tasks).values():
+        attention, layers = (result.behind(place) for place in ('attention', 'layer'))
+        assert len(attention.accuracy) == 2 and len(layers.accuracy) == 3
+        assert len(attention.control) == 2 and len(layers.control) == 3
+        assert attention.accuracy[1] == layers.accuracy[2]
+    states = stream(network_of(saved_model(ARCHITECTURE)), next(sorted_batches(text.features, 4)))
+    attended, layers = (states[BEHIND[place]] for place in ('attention', 'layer'))
+    assert np.array_equal(attended[1], layers[2]) and not np.array_equal(attended[0], layers[1])
 
 
 def test_texts_without_the_labels_have_no_task():

@@ -5,14 +5,20 @@ import dataclasses
 import json
 
 import compare_models as tool
+import matplotlib
 import numpy as np
 import pytest
 from helpers.commands import call
 from helpers.pages import check_page
 from helpers.tiny import network, saved_model, write_saved_model
 
+from gluon_optbert.analysis.probing import ProbeResult, ProbeTask
+from gluon_optbert.analysis.sample import Sample
+from gluon_optbert.analysis.similarity import Similarity
 from gluon_optbert.network.saved_model import write_model
+from gluon_optbert.reporting.figures import LONGEST, STYLE
 from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.tasks.features import Features
 from gluon_optbert.text.vocabulary import vocabulary_of
 
 UNDIVIDED = network((2, 4, 4, 16), (1, 2, 6, 0), (2, 4, 4, 5), h=6)
@@ -64,7 +70,11 @@ def test_numbers_are_of_every_layer_and_network(compared, model_directory):
     assert {row['network'] for row in result['probes']} == {
         f'{name}{what}' for name in (named(model_directory), 'undivided') for what in ('', ', random weights')
     }
-    assert len(result['probes']) == 3 * (3 + 3 + 4 + 4)
+    assert len(result['probes']) == 3 * (5 + 5 + 7 + 7)
+    places = {
+        (row['behind'], row['layer']) for row in result['probes'] if row['network'] == named(model_directory)
+    }
+    assert places == {('layer', 0), ('attention', 1), ('layer', 1), ('attention', 2), ('layer', 2)}
     assert result['tasks']['label']['classes'] == ['False', 'True']
     assert result['model_sha256'][0] == sha256(model_directory / 'model.params') != result['model_sha256'][1]
 
@@ -77,9 +87,30 @@ def test_tables_are_the_numbers(compared):
                 i, j = int(row['layer_of_first']) - first, int(row['layer_of_second']) - first
                 assert float(row['cka']) == result['cka'][row['second']][kind][i][j]
     with open(compared / 'probes.csv', newline='') as file:
-        assert [float(row['accuracy']) for row in csv.DictReader(file)] == [
-            row['accuracy'] for row in result['probes']
-        ]
+        rows = list(csv.DictReader(file))
+    places = [(row['network'], row['behind'], int(row['layer'])) for row in rows]
+    assert places == [(row['network'], row['behind'], row['layer']) for row in result['probes']]
+    assert [float(row['accuracy']) for row in rows] == [row['accuracy'] for row in result['probes']]
+
+
+def test_layer_without_intermediate_block_has_the_same_probes_behind_both_places(compared):
+    found = {}
+    for row in json.loads((compared / 'comparison.json').read_text())['probes']:
+        place = found.setdefault((row['task'], row['network'], row['layer']), {})
+        place[row['behind']] = row['accuracy'], row['control_accuracy']
+    for (_, name, layer), places in found.items():
+        assert set(places) == ({'layer', 'attention'} if layer else {'layer'})
+        if name == 'undivided' and layer == 2:
+            assert places['attention'] == places['layer']
+    assert any(places['attention'] != places['layer'] for key, places in found.items() if key[2] == 1)
+
+
+def test_page_has_the_probes_behind_both_places(compared):
+    page = (compared / 'report.html').read_text(encoding='utf-8')
+    rows = json.loads((compared / 'comparison.json').read_text())['probes']
+    networks = len({row['network'] for row in rows})
+    tasks = 2 * 2 + 1  # words have accuracy and selectivity, labels accuracy alone
+    assert [page.count(f'<td>{place}</td>') for place in ('attention', 'layer')] == [networks * tasks] * 2
 
 
 def test_pictures_and_the_page_are_there(compared):
@@ -164,3 +195,77 @@ def test_networks_whose_vocabularies_have_no_part_in_common_are_refused(
     assert tool.main([*words, '--output', str(tmp_path / 'comparison')]) == 2
     said = capsys.readouterr().err
     assert 'have different vocabularies' in said and 'or of a vocabulary and a part of it' in said
+
+
+def compare_on(tmp_path, models, data, capsys):
+    """The status of a comparison, and what it complained of."""
+    words = [*map(str, models), '--data', str(data), '--output', str(tmp_path / 'comparison')]
+    status = tool.main([*words, '--probes', 'false'])
+    return status, capsys.readouterr().err
+
+
+def test_probe_panels_show_the_accuracies_behind_each_place():
+    accuracy = (0.5, 0.6, 0.7, 0.8, 0.9)
+    figure = tool.draw_probes(comparison_of(['a', 'b'], accuracy), 'label')
+    attention, layers = figure.axes
+    assert [axes.get_title('left') or axes.get_title() for axes in figure.axes] == list(tool.KINDS.values())
+    for axes, wanted in ((attention, [(1, 0.6), (2, 0.8)]), (layers, [(0, 0.5), (1, 0.7), (2, 0.9)])):
+        assert [tuple(point) for point in axes.lines[0].get_xydata()] == wanted
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 2 * 3 + 1
+
+
+def comparison_of(labels, accuracy):
+    """Made up: every network has the same accuracies for one task."""
+    networks = [f'{label}{what}' for label in labels for what in ('', ', random weights')]
+    task = ProbeTask(
+        'label',
+        np.zeros((4, 2), int),
+        np.array([0, 1, 0, 1]),
+        ('no', 'yes'),
+        np.array([False, False, True, True]),
+    )
+    results = {network: {'label': ProbeResult(accuracy, accuracy)} for network in networks}
+    matrix = np.eye(3)
+    similarities = {name: Similarity(matrix[1:, 1:], matrix, 10) for name in networks[2:]}
+    sample = Sample(Features.of([([2, 5, 3], 3)]), ((),))
+    return tool.Comparison(tuple(labels), sample, similarities, {'label': task}, results)
+
+
+def test_long_names_keep_what_tells_them_apart():
+    name = 'wikipedia-and-books/' + 'x' * 30 + '/seed-1/round-4/model'
+    for other in (f'{name} again', name.replace('seed-1', 'seed-2')):
+        with matplotlib.rc_context(STYLE):
+            figures = tool.figures_of(comparison_of([name, other], (0.5,) * 5))
+            maps = figures['cka_layers']
+            maps.draw_without_rendering()
+        titles = [axes.get_title('left') for axes in maps.axes[:2]]
+        assert titles[1] == titles[0] + ', random weights' and len(titles[0]) == LONGEST
+        left, right = (axes.get_tightbbox() for axes in maps.axes[:2])
+        assert left.x1 < right.x0 and right.x1 < maps.bbox.x1
+        assert left.y0 >= 0 and left.y1 < maps.bbox.y1
+        (legend,) = figures['probe_label'].legends
+        texts = [text.get_text() for text in legend.get_texts()]
+        assert len(set(texts)) == len(texts) == 7
+        assert sum(text.endswith(', random weights') for text in texts) == 2
+        assert sum(text.endswith(', control task') for text in texts) == 2
+
+
+def test_sequences_of_two_segments_want_two_token_types(tmp_path, model_directory, shards_directory, capsys):
+    one = write_saved_model(tmp_path / 'one', architecture=dataclasses.replace(network(), token_types=1))
+    (tmp_path / 'pairs.tsv').write_text('one\tother\tlabel\na\tb\t0\nc\td\t1\n', encoding='utf-8')
+    for data in (tmp_path / 'pairs.tsv', shards_directory):
+        status, said = compare_on(tmp_path, [model_directory, one], data, capsys)
+        assert status == 2 and said.count('\n') == 1
+        assert f'{data} has sequences of two segments, and {one} has one token type' in said
+    (tmp_path / 'text.txt').write_text('a b c\nd e f\n', encoding='utf-8')
+    assert compare_on(tmp_path, [model_directory, one], tmp_path / 'text.txt', capsys) == (0, '')
+
+
+def test_networks_too_small_to_compare_are_refused(tmp_path, model_directory, task, capsys):
+    empty = write_saved_model(tmp_path / 'empty', architecture=dataclasses.replace(network(), layers=()))
+    short = write_saved_model(tmp_path / 'short', architecture=network(max_length=2))
+    for model, says in ((empty, 'a network without layers'), (short, '2 positions are too few')):
+        status, said = compare_on(tmp_path, [model_directory, model], task, capsys)
+        assert status == 2 and said.count('\n') == 1 and f'error: {model}: {says}' in said
+    assert not (tmp_path / 'comparison').exists()

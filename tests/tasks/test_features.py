@@ -38,6 +38,19 @@ def test_pair_of_texts_and_one_text_have_their_special_tokens():
     assert pair([5, 6, 7], None, cls_id=CLS, sep_id=SEP, max_length=4) == ([CLS, 5, 6, SEP], 4)
 
 
+@given(st.integers(0, 12), st.none() | st.integers(0, 12), st.integers(1, 6))
+def test_sequence_has_no_more_tokens_than_allowed_or_is_refused(first, second, max_length):
+    words = range(10, 10 + first), None if second is None else range(30, 30 + second)
+    least = 2 if second is None else 3
+    if max_length < least:
+        with pytest.raises(ValueError, match=f'max_length must be at least {least} for'):
+            pair(*words, cls_id=CLS, sep_id=SEP, max_length=max_length)
+        return
+    tokens, begin = pair(*words, cls_id=CLS, sep_id=SEP, max_length=max_length)
+    assert len(tokens) == min(max_length, first + (second or 0) + least)
+    assert tokens[0] == CLS and tokens[-1] == SEP == tokens[begin - 1]
+
+
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(5, 20))
 def test_longer_text_of_a_pair_loses_its_end_first(first, second, max_length):
     a, b = first, second
