@@ -23,7 +23,7 @@ from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.deployment.description import PARAMETERS, PRECISIONS, SYMBOL, Deployment
 from gluon_optbert.deployment.directory import read_deployment
-from gluon_optbert.deployment.engines import Engine
+from gluon_optbert.deployment.engine import Engine
 from gluon_optbert.deployment.export import export, relative_difference
 from gluon_optbert.deployment.instances import Instance, read_instances
 from gluon_optbert.deployment.measures import score

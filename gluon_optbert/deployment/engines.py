@@ -1,128 +1,24 @@
-"""Engines: the libraries that run the network of an export.
+"""Which engine runs an export, and in which precision.
 
-An engine takes token arrays by the names of `inputs_of` and gives outputs by the names of `outputs_of`. ONNX
-Runtime and OpenVINO read ``model.onnx``; MXNet reads its own files, see module `mxnet_engine`. A library is
-imported when its engine is made, and not before."""
+ONNX Runtime and OpenVINO read ``model.onnx``, MXNet its own files."""
 
 from __future__ import annotations
 
-import abc
 import importlib.util
-import threading
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional
-
-import numpy as np
+from typing import Optional
 
 from ..runs.failures import NotInstalled
 from ..runs.processors import bfloat16_is_native
-from ..runs.threads import ThreadChoice, threads_to_predict
+from ..runs.threads import threads_to_predict
 from .description import Deployment
+from .engine import Engine
 from .onnx_check import check_onnx
-from .onnx_names import NAMES, ONNX, network_outputs, onnx_feed, onnx_inputs, onnx_outputs
+from .onnx_engines import OnnxRuntime, OpenVino
+from .onnx_names import NAMES, ONNX, onnx_inputs, onnx_outputs
 
 ENGINES = ('onnxruntime', 'openvino', 'mxnet')
 PRECISIONS = ('float32', 'int8', 'int8 dynamic', 'bfloat16')  # of an export, or of one of its ONNX files
-
-
-class Engine(abc.ABC):
-    """A network that is ready to run.
-
-    Attributes
-    ----------
-    name : str
-        One of `ENGINES`.
-    version : str
-        Of the library.
-    precision : str
-        What it computes in.
-    choice : ThreadChoice
-        How many threads it has, and why.
-    """
-
-    name: str
-    version: str
-    precision: str
-    choice: ThreadChoice
-
-    def __str__(self) -> str:
-        return f'{self.name} {self.version} in {self.precision}'
-
-    @abc.abstractmethod
-    def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
-        """The outputs by name, float32, of inputs by name; shapes are those of `network.inputs`."""
-
-
-class OnnxRuntime(Engine):
-    """ONNX Runtime on the CPU.
-
-    Parameters
-    ----------
-    path : Path
-        The ONNX file.
-    inputs : list of str
-        The names of its inputs.
-    choice : ThreadChoice
-    precision : str
-        Of the file, for people.
-    """
-
-    name = 'onnxruntime'
-
-    def __init__(self, path: Path, inputs: List[str], choice: ThreadChoice, precision: str):
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = choice.threads, 1
-        options.add_session_config_entry('session.intra_op.allow_spinning', str(int(choice.spinning)))
-        options.log_severity_level = 3  # errors
-        self._session = onnxruntime.InferenceSession(
-            str(path), sess_options=options, providers=['CPUExecutionProvider']
-        )
-        self._inputs = inputs
-        self._outputs = [output.name for output in self._session.get_outputs()]
-        self.version, self.choice, self.precision = onnxruntime.__version__, choice, precision
-
-    def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
-        values = self._session.run(self._outputs, onnx_feed(feed, self._inputs))
-        return network_outputs(dict(zip(self._outputs, values)), feed)
-
-
-class OpenVino(Engine):
-    """OpenVINO on the CPU.
-
-    Parameters
-    ----------
-    path : Path
-        The ONNX file.
-    inputs : list of str
-        The names of its inputs.
-    choice : ThreadChoice
-    precision : str
-        ``float32``, or ``bfloat16`` for the matrix products. A file in int8 keeps its own.
-    """
-
-    name = 'openvino'
-
-    def __init__(self, path: Path, inputs: List[str], choice: ThreadChoice, precision: str):
-        import openvino
-
-        hints = {
-            'INFERENCE_NUM_THREADS': choice.threads,
-            'PERFORMANCE_HINT': 'LATENCY',
-            'INFERENCE_PRECISION_HINT': 'bf16' if precision == 'bfloat16' else 'f32',
-            'ENABLE_CPU_PINNING': choice.spinning,  # no thread waits for a core that another program has
-        }
-        self._request = openvino.Core().compile_model(str(path), 'CPU', hints).create_infer_request()
-        self._inputs, self._lock = inputs, threading.Lock()  # a request computes one batch at a time
-        self.version = openvino.__version__.split('-')[0]
-        self.choice, self.precision = choice, precision
-
-    def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
-        with self._lock:
-            values = self._request.infer(onnx_feed(feed, self._inputs))
-            named = {output.any_name: np.array(value) for output, value in values.items()}
-        return network_outputs(named, feed)
 
 
 def is_installed(library: str) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..runs.threads import ThreadChoice, threads_here, threads_to_predict
 from .description import Deployment
-from .engines import Engine
+from .engine import Engine
 
 _THREADS = 'OMP_NUM_THREADS'
 

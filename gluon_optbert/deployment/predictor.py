@@ -18,7 +18,8 @@ from ..tasks.answers import best_answers, chosen_answer
 from ..tasks.features import Features, TaskBatch, bucketed_batches
 from ..tasks.length_buckets import bucket_width
 from .description import NETWORK_FILES, Deployment, read_description
-from .engines import Engine, chosen_engine, make_engine
+from .engine import Engine
+from .engines import chosen_engine, make_engine
 from .instances import Instance
 from .onnx_names import ONNX
 from .predictions import Label, Prediction, Value
