@@ -159,8 +159,8 @@ def _difference(scores: Mapping[int, float], first: Mapping[int, float]) -> str:
     return f'{np.mean(gains):+.2f}{error}'
 
 
-def beside(path: Path, result: FineTuningResult) -> Tuple[Dict[int, float], float]:
-    """The scores of Transformers by seed, and the mean minutes of a run.
+def beside(path: Path, result: FineTuningResult) -> Tuple[Dict[int, float], Optional[float]]:
+    """The scores of Transformers by seed, and the mean minutes of a run; no minutes without a run.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def beside(path: Path, result: FineTuningResult) -> Tuple[Dict[int, float], floa
         task = compared['task']
         runs = [run for run in compared['runs'] if run['side'] == 'peer']
         scores = {run['seed']: float(run['scores'][result.metric]) for run in runs}
-        minutes = float(np.mean([run['seconds']['total'] for run in runs])) / 60 if runs else 0.0
+        minutes = _minutes([run['seconds']['total'] for run in runs])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f'{path}: not a file of tools/compare_finetuning.py ({error!r:.100})') from error
     if task != result.task:
@@ -182,12 +182,14 @@ def beside(path: Path, result: FineTuningResult) -> Tuple[Dict[int, float], floa
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A setting in the table: its name, what differs, its scores by seed, and the mean minutes of a run."""
+    """A setting in the table: its name, what differs, its scores by seed, and the mean minutes of those runs
+    that were not interrupted.
+    """
 
     name: str
     what: str
     scores: Mapping[int, float]
-    minutes: float
+    minutes: Optional[float]
 
     def cells(self, seeds: Sequence[int], first: Mapping[int, float], majority: Optional[float]) -> List[str]:
         """The row of the table; `first` are the scores of the setting that others are compared with."""
@@ -199,20 +201,24 @@ class Line:
             score_text(float(np.mean(values)), spread, majority=majority, digits=2) if values else 'not run',
             _difference(self.scores, first),
             *(f'{self.scores[seed]:.2f}' if seed in self.scores else '–' for seed in seeds),
-            f'{self.minutes:.1f}' if values else '–',
+            f'{self.minutes:.1f}' if self.minutes is not None else '–',
         ]
+
+
+def _minutes(seconds: Sequence[float]) -> Optional[float]:
+    """Their mean, in minutes; None of none."""
+    return float(np.mean(seconds)) / 60 if seconds else None
 
 
 def _line(
     name: str, setting: Mapping[str, Any], by_seed: Mapping[int, FineTuningResult], metric: str
 ) -> Line:
     """A setting with its results so far."""
-    seconds = [result.seconds for result in by_seed.values()]
     return Line(
         name,
         ', '.join(f'{field} {value}' for field, value in setting.items()) or 'as the recipe',
         {seed: result.mean[metric] for seed, result in by_seed.items()},
-        float(np.mean(seconds)) / 60 if seconds else 0.0,
+        _minutes([result.seconds for result in by_seed.values() if not result.resumed]),
     )
 
 
@@ -237,7 +243,7 @@ def table(
         markdown_table([*heads, 'minutes'], rows),
         f'In percent. ± is the standard deviation over the seeds; behind a difference, its standard error. '
         f'Trained on {one.samples["train"]:,} instances, {one.parameters:,} parameters. Minutes are those of '
-        f'a run.',
+        f'a run that was not interrupted.',
     ]
     return '\n\n'.join([*parts, f'{NOTE}.'] if f' {MARK} |' in parts[1] else parts) + '\n'
 

@@ -173,9 +173,18 @@ class FineTuningResult:
 
     @property
     def seconds(self) -> float:
-        """Of all runs, those with the other learning rates included."""
-        runs = [run for one in self.tried for run in one.runs] or self.runs
-        return sum(run.seconds for run in runs)
+        """Of all runs, those with the other learning rates included; see `SeedRun`."""
+        return sum(run.seconds for run in self._made)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether a run was resumed, so that `seconds` lack its beginning."""
+        return any(run.resumed_at is not None for run in self._made)
+
+    @property
+    def _made(self) -> Sequence[SeedRun]:
+        """All runs, those with the other learning rates included."""
+        return [run for one in self.tried for run in one.runs] or self.runs
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str) -> FineTuningResult:

@@ -84,8 +84,10 @@ def notes(results: Results) -> List[str]:
     tunings = dict.fromkeys((task, tuning) for row in results.rows for task, tuning in row.tuning.items())
     remarks += [f'Fine-tuned on {task}: {tuning}.' for task, tuning in tunings]
     if tunings:
+        resumed = any(row.resumed for row in results.rows)
+        lacking = ', without what came before runs were resumed' if resumed else ''
         remarks.append(
-            f'Fine-tuning took {sum(row.seconds for row in results.rows) / 60:.0f} minutes in all.'
+            f'Fine-tuning took {sum(row.seconds for row in results.rows) / 60:.0f} minutes in all{lacking}.'
         )
     remarks += [
         f'{row["name"]}: {row["how"]}'

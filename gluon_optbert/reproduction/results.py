@@ -64,8 +64,8 @@ class Entry:
 @dataclasses.dataclass(frozen=True)
 class ResultRow:
     """A row: its cells by column, its parameters, here (None where nothing was run) and published (millions;
-    None for a row that the table does not have), and by task how it was fine-tuned and in how many
-    seconds."""
+    None for a row that the table does not have), by task how it was fine-tuned, in how many seconds, and
+    whether these lack the beginning of a run that was resumed."""
 
     name: str
     entries: Mapping[str, Entry]
@@ -73,6 +73,7 @@ class ResultRow:
     published_parameters_m: Cell
     tuning: Mapping[str, str]
     seconds: float
+    resumed: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +151,7 @@ def _row(
         record.get('parameters_m'),
         {task: _tuning(result) for task, result in results.items()},
         sum(result.seconds for result in results.values()),
+        any(result.resumed for result in results.values()),
     )
 
 

@@ -119,14 +119,20 @@ def test_bad_settings_are_refused_before_the_first_run(model_directory, glue, tm
 def test_differences_are_paired_by_seed_and_transformers_have_a_row(compared, tmp_path):
     one = FineTuningResult.read(compared[0] / 'run' / 'results' / 'plain' / 'seed-1.json')
 
-    def with_score(score):
-        run = {**one.runs[0].to_dict(), 'scores': {'dev/accuracy': score}, 'seconds': 120.0}
+    def with_score(score, seconds=120.0, resumed_at=None):
+        run = {
+            **one.runs[0].to_dict(),
+            'scores': {'dev/accuracy': score},
+            'seconds': seconds,
+            'resumed_at': resumed_at,
+        }
         return FineTuningResult.from_dict({**one.to_dict(), 'runs': [run]}, source='here')
 
     results = {
         'a': {1: with_score(80.0), 2: with_score(82.0)},
-        'b': {1: with_score(81.0), 2: with_score(85.0)},
+        'b': {1: with_score(81.0), 2: with_score(85.0, 6.0, resumed_at=3)},
         'c': {},
+        'd': {1: with_score(70.0, 6.0, resumed_at=3)},
     }
     peers = tmp_path / 'peers.json'
     runs = [
@@ -134,12 +140,14 @@ def test_differences_are_paired_by_seed_and_transformers_have_a_row(compared, tm
         {'side': 'here', 'seed': 2, 'scores': {'dev/accuracy': 0.0}, 'seconds': {'total': 60.0}},
     ]
     peers.write_text(json.dumps({'task': 'SST-2', 'runs': runs}), encoding='utf-8')
-    lines = tool.table(results, {'a': {}, 'b': {'dropout': 0.0}, 'c': {'dropout': 0.2}}, peers).splitlines()
+    settings = {'a': {}, 'b': {'dropout': 0.0}, 'c': {'dropout': 0.2}, 'd': {'dropout': 0.3}}
+    lines = tool.table(results, settings, peers).splitlines()
     rows = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines if line.startswith('|')]
     assert rows[2] == ['a', 'as the recipe', '81.00 ± 1.41', '+0.00 ± 0.00', '80.00', '82.00', '2.0']
     assert rows[3] == ['b', 'dropout 0.0', '83.00 ± 2.83', '+2.00 ± 1.00', '81.00', '85.00', '2.0']
     assert rows[4] == ['c', 'dropout 0.2', 'not run', '–', '–', '–', '–']
-    assert rows[5] == ['Transformers', 'peers.json', '84.00', '+2.00', '–', '84.00', '1.0']
+    assert rows[5] == ['d', 'dropout 0.3', '70.00', '-10.00', '70.00', '–', '–']  # resumed
+    assert rows[6] == ['Transformers', 'peers.json', '84.00', '+2.00', '–', '84.00', '1.0']
     peers.write_text(json.dumps({'task': 'RTE', 'runs': []}), encoding='utf-8')
     with pytest.raises(ValueError, match='is on RTE'):
-        tool.table(results, {'a': {}, 'b': {}, 'c': {}}, peers)
+        tool.table(results, settings, peers)
