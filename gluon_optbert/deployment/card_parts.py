@@ -70,8 +70,16 @@ def scores_in_percent(scores: Mapping[str, float]) -> List[Tuple[str, float]]:
     return [(name, score) for name, score in scores.items() if not name.endswith('_thresh')]
 
 
-def size_table(here: Architecture, before: Optional[Architecture], files: Mapping[str, int]) -> str:
+def _before(pruning: Optional[Pruning]) -> Tuple[Optional[Architecture], str]:
+    """The widths before the run of pruning, and what they are called."""
+    if pruning is None:
+        return None, ''
+    return pruning.before, 'before the last pruning' if pruning.again else 'before pruning'
+
+
+def size_table(here: Architecture, pruning: Optional[Pruning], files: Mapping[str, int]) -> str:
     """Parameters, FLOPs and the sizes of files; beside those before pruning, if these are known."""
+    before, when = _before(pruning)
     length = min(128, here.max_length)
     rows = []
     for name, count in (
@@ -86,12 +94,13 @@ def size_table(here: Architecture, before: Optional[Architecture], files: Mappin
     for name, size in sorted(files.items()):
         if name.endswith(_WEIGHTS):
             rows.append([f'`{name}`', f'{size / 1e6:.1f} MB', *empty])
-    header = ['', 'this network', *(['before pruning', 'share'] if before is not None else [])]
+    header = ['', 'this network', *([when, 'share'] if before is not None else [])]
     return markdown_table(header, rows, align='l' + 'r' * (len(header) - 1))
 
 
-def widths_picture(here: Architecture, before: Optional[Architecture]) -> str:
+def widths_picture(here: Architecture, pruning: Optional[Pruning]) -> str:
     """The widths as bars; the longest bar of a column is the largest width before pruning, or here."""
+    before, when = _before(pruning)
     columns = [('heads', 'a'), ('keys', 'k'), ('values', 'v'), ('filters', 'f')]
     every = [*here.layers, *(before.layers if before else ())]
     most = {letter: max((getattr(dims, letter) for dims in every), default=0) for _, letter in columns}
@@ -105,11 +114,11 @@ def widths_picture(here: Architecture, before: Optional[Architecture]) -> str:
     for first, last, dims in _runs(here.layers):
         where = str(first) if first == last else f'{first}-{last}'
         lines.append(f'{where:>5}  ' + '  '.join(cell(dims, letter) for _, letter in columns))
-    hidden = f'hidden size h {here.h}' + (f', {before.h} before pruning' if before else '')
+    hidden = f'hidden size h {here.h}' + (f', {before.h} {when}' if before else '')
     embedding = f'embedding of {here.vocab_size:,} tokens × {here.h if here.e is None else here.e}'
     lines = [f'{hidden}; {embedding}; {here.max_length} positions', '', *(line.rstrip() for line in lines)]
     text = '```\n' + '\n'.join(lines) + '\n```'
-    return f'{text}\n\nA full bar is the largest width before pruning.' if before else text
+    return f'{text}\n\nA full bar is the largest width {when}.' if before else text
 
 
 def _runs(layers: Sequence[LayerDims]) -> List[Tuple[int, int, LayerDims]]:
@@ -138,15 +147,15 @@ def pruning_lines(pruning: Pruning) -> List[str]:
     how = [f'{name} `{value}`' for name, value in words.items() if _is_word(value)]
     rounds = len(pruning.rounds) - 1
     lines = [
-        f'Pruned in {rounds} round{"s" if rounds > 1 else ""}'
+        f'Pruned {"again " if pruning.again else ""}in {rounds} round{"s" if rounds > 1 else ""}'
         + (f' ({", ".join(how)})' if how else '')
         + f'{commit_words(pruning.commit)}:'
     ]
-    first = pruning.rounds[0].parameters
+    first, came_in = pruning.rounds[0].parameters, 'before, pruned already' if pruning.again else 'before'
     for one in pruning.rounds:
         loss = '' if one.mlm_loss is None else f', MLM loss {one.mlm_loss:.3f}'
         loss += '' if one.score is None else f', {plain(pruning.metric)} {one.score:.2f}'
-        name = f'round {one.number}' if one.number else 'before'
+        name = f'round {one.number}' if one.number else came_in
         lines.append(f'  {name}: {millions(one.parameters)} parameters ({one.parameters / first:.0%}){loss}')
     return [lines[0] + ''.join(f'\n  - {line.strip()}' for line in lines[1:])]
 

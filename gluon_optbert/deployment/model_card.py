@@ -96,8 +96,8 @@ def model_card(facts: CardFacts) -> str:
     """The content of ``README.md``."""
     sections = [
         ('Scores', _scores(facts)),
-        ('Size', size_table(facts.architecture, _before(facts), facts.files)),
-        ('Widths', widths_picture(facts.architecture, _before(facts))),
+        ('Size', size_table(facts.architecture, facts.story.pruning, facts.files)),
+        ('Widths', widths_picture(facts.architecture, facts.story.pruning)),
         ('How to use it', used(facts.format, facts.kind, facts.head, facts.files, facts.usage)),
         ('How it was made', _made(facts)),
         ('Limits', _limits(facts)),
@@ -220,10 +220,6 @@ def _scores(facts: CardFacts) -> str:
             f'the same network in float32 {facts.measured["float32_score"]:.4f}.'
         )
     return '\n\n'.join(parts)
-
-
-def _before(facts: CardFacts) -> Optional[Architecture]:
-    return facts.story.pruning.before if facts.story.pruning else None
 
 
 def _made(facts: CardFacts) -> str:

@@ -81,6 +81,8 @@ class Pruning:
         What the scores of the rounds are; empty if the run pruned for pre-training.
     whole_vocabulary : int
         The tokens before the run trimmed the vocabulary; 0 if it did not.
+    again : bool
+        Whether the network that went in came out of a run of pruning.
     """
 
     before: Architecture
@@ -89,6 +91,7 @@ class Pruning:
     commit: str = ''
     metric: str = ''
     whole_vocabulary: int = 0
+    again: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,5 +305,7 @@ def _pruning_of(directory: Path, architecture: Architecture) -> Optional[Pruning
     entries = _read(run / ORIGIN)
     commit = _mapping(entries[-1]).get('commit') if isinstance(entries, list) and entries else None
     recipe = _mapping(_read(run / 'recipe.yaml'))
-    whole = _numbers(_read(run / 'round-0' / 'model' / 'progress.json')).get('whole_vocabulary') or 0
-    return Pruning(before, rounds, recipe, str(commit or ''), metric, int(whole)) if len(rounds) > 1 else None
+    start = _numbers(_read(run / 'round-0' / 'model' / 'progress.json'))
+    whole, again = int(start.get('whole_vocabulary') or 0), bool(start.get('round'))
+    found = Pruning(before, rounds, recipe, str(commit or ''), metric, whole, again)
+    return found if len(rounds) > 1 else None

@@ -26,7 +26,8 @@ from typing import List, Optional, Type
 import numpy as np
 
 from ..architecture.cost import CostModel, LatencyCost
-from ..network.saved_model import read_model, write_model
+from ..cutting.selection import read_selection
+from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.lock import running
 from ..runs.provenance import note_origin
 from ..runs.recipe import checked
@@ -40,7 +41,7 @@ from .job import Job
 from .latency import check_predictions, time_rounds, times_section
 from .one_round import run_round
 from .pretraining_goal import PretrainingGoal
-from .ranking import check_ranking, take_ranking
+from .ranking import check_ranking, read_ranking, take_ranking
 from .recipe import PruneRecipe, PruningRecipe, unreachable
 from .report import Round, read_gates, readable, summary, vocabulary_section
 
@@ -128,6 +129,19 @@ def prune_for(goal_type: Type[Goal], recipe: PruningRecipe, workers: Workers) ->
         return _prune(recipe, goal_type, workers)
 
 
+def _finished(directory: Path) -> SavedModel:
+    """The network of a round that is done.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If a file of the round is damaged or missing, without which it cannot be verified.
+    """
+    read_ranking(directory)
+    read_selection(directory / 'selection.json')
+    return read_model(directory / 'model')
+
+
 def _prune(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> List[Round]:
     """`prune_for`, while no other process writes the output."""
     goal = _open(recipe, goal_type, workers)
@@ -145,11 +159,7 @@ def _prune(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> Li
     )
     for number in range(1, len(recipe.shares()) + 1):
         directory = job.directory(number)
-        current = (
-            read_model(directory / 'model')
-            if (directory / 'model').is_dir()
-            else run_round(job, current, number)
-        )
+        current = _finished(directory) if (directory / 'model').is_dir() else run_round(job, current, number)
         if workers.first:
             for states in directory.glob('*-states*'):
                 shutil.rmtree(states, ignore_errors=True)

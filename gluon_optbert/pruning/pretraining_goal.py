@@ -61,7 +61,13 @@ class PretrainingGoal(Goal):
     def read(recipe: PruneRecipe) -> Tuple[SavedModel, Dict[str, bytes]]:
         start = untrimmed(read_start(recipe.model, heads=recipe.need_heads))
         if recipe.trim:
-            start = trimmed_start(start, Shards.open(recipe.shards, split='train').vocabulary())
+            vocabulary = Shards.open(recipe.shards, split='train').vocabulary()
+            if vocabulary == start.vocabulary:
+                raise ValueError(
+                    f'trim: {recipe.shards} has the whole vocabulary of {recipe.model}, and nothing is left '
+                    'to trim; make shards with a smaller vocabulary, or leave trim out'
+                )
+            start = trimmed_start(start, vocabulary)
         return start, {}
 
     def round_steps(self) -> Tuple[int, int]:

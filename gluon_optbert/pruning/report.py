@@ -81,17 +81,21 @@ class Round:
     def of(cls, saved: SavedModel, number: int) -> Round:
         """The round that a network came out of."""
         progress = saved.progress
+        # What the network that went in says of a cut is of an earlier run.
+        of_cut = {
+            'before': progress.before,
+            'after_cut': progress.after_cut,
+            'after_reconstruction': progress.after_reconstruction,
+            'kept_step': progress.kept_step,
+            'state_difference': progress.state_difference,
+        }
         return cls(
             round=number,
             parameters=int(ParameterCost().cost(saved.architecture)),
             flops=sum(count_flops(saved.architecture, 128).values()),
             architecture=saved.architecture,
-            before=progress.before,
-            after_cut=progress.after_cut,
-            after_reconstruction=progress.after_reconstruction,
             recovered=progress.measured,
-            kept_step=progress.kept_step,
-            state_difference=progress.state_difference if number else None,  # that is of an earlier run
+            **(of_cut if number else {}),
         )
 
     @classmethod

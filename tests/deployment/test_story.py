@@ -66,6 +66,7 @@ def test_a_pruned_network_knows_its_rounds(pruned_run):
     assert [one.number for one in story.pruning.rounds] == [0, 1, 2]
     assert [one.parameters for one in story.pruning.rounds] == [row.parameters for row in rows]
     assert story.pruning.rounds[2].mlm_loss == pytest.approx(rows[2].recovered.mlm_loss)
+    assert not story.pruning.again
     assert story.pruning.recipe['rounds'] == 2 and story.held_out is not None
     earlier = story_of(read_model(run / 'round-1' / 'model'), run / 'round-1' / 'model')
     assert len(earlier.pruning.rounds) == 2

@@ -14,6 +14,8 @@ from helpers.tiny import ROOT, network, outputs_of, random_inputs, relative_diff
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.cutting.selection import select_units, truncate
 from gluon_optbert.cutting.shrink import shrink
+from gluon_optbert.deployment.card_parts import pruning_lines, size_table
+from gluon_optbert.deployment.story import story_of
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
@@ -284,3 +286,23 @@ def test_trimming_to_the_shards_counts_in_the_target(shards_directory, model_dir
     start = read_model(tmp_path / 'run' / 'round-0' / 'model')
     assert all(np.array_equal(start.parameters[name], small.parameters[name]) for name in small.parameters)
     assert '32 of 36 tokens' in (tmp_path / 'run' / 'pruning.md').read_text()
+
+
+def test_trimming_to_shards_of_the_whole_vocabulary_is_refused(shards_directory, model_directory, tmp_path):
+    with pytest.raises(ValueError, match='trim: .* has the whole vocabulary of .* nothing is left to trim'):
+        prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', trim=True))
+    assert not (tmp_path / 'run').exists()
+
+
+def test_run_from_a_pruned_network_says_nothing_of_the_run_before(pruned_run, shards_directory, tmp_path):
+    output, start = tmp_path / 'again', pruned_run[0] / 'round-2' / 'model'
+    assert read_model(start).progress.after_cut is not None
+    rows = prune(recipe_for(shards_directory, start, output, rounds=1, target=0.9))
+    of_cut = ('before', 'after_cut', 'after_reconstruction', 'kept_step', 'state_difference')
+    assert [getattr(rows[0], name) for name in of_cut] == [None] * len(of_cut)
+    assert rows[0].recovered == rows[1].before
+    page = (output / 'pruning.md').read_text()
+    assert 'ound 0: ' not in page and 'ound 1' in page
+    story = story_of(read_model(output / 'round-1' / 'model'), output / 'round-1' / 'model')
+    assert story.pruning.again and 'Pruned again in 1 round' in pruning_lines(story.pruning)[0]
+    assert '| before the last pruning |' in size_table(rows[1].architecture, story.pruning, {})

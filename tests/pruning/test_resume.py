@@ -49,6 +49,19 @@ def test_finished_run_resumes_to_nothing_to_do(pruned_run, shards_directory, mod
     assert contents(pruned_run[0]) == before
 
 
+@pytest.mark.parametrize('name', ['alphas.npz', 'scores.npz', 'selection.json'])
+def test_damaged_file_of_a_finished_round_is_refused(
+    pruned_run, shards_directory, model_directory, tmp_path, name
+):
+    """Without it the run could not be verified."""
+    output = tmp_path / 'run'
+    shutil.copytree(pruned_run[0], output)
+    damaged = output / 'round-1' / name
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    with pytest.raises(ValueError, match=f'round-1/{name}'):
+        prune(recipe_for(shards_directory, model_directory, output, resume=True))
+
+
 class Interrupted(Exception):
     """Stands for whatever ends a process."""
 
