@@ -356,6 +356,10 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         return [check_trimmed_of(recipe).differences]
     rounds = _rounds(recipe)
     if not rounds:
+        if not recipe.run.is_dir():
+            raise FileNotFoundError(f'{recipe.run}: no such directory')
+        if (recipe.run / 'model.params').is_file():
+            raise ValueError(f'{recipe.run} is a model directory; give the run that it came out of')
         raise FileNotFoundError(f'{recipe.run}: no finished round to verify; it has no round-1/shrunk')
     rows = []
     with counting('verifying', len(rounds), unit='round', seconds=0) as count:

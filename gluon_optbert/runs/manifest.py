@@ -35,6 +35,12 @@ def write_manifest(directory: Path, *, form: str, version: int, **more: Any) -> 
     (directory / 'manifest.json').write_text(json.dumps(manifest, indent=1) + '\n', encoding='utf-8')
 
 
+def _inside(directory: Path) -> str:
+    """Where in a directory, such as that of a run, there are manifests."""
+    found = sorted(path.parent for place in ('*', '*/*') for path in directory.glob(f'{place}/manifest.json'))
+    return f'; there are {len(found)} inside, such as {found[-1]}' if found else ''
+
+
 def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any]:
     """The manifest of a directory, all of whose files are as it says.
 
@@ -51,11 +57,13 @@ def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any
         raise FileNotFoundError(f'{directory}: no such directory')
     path = directory / 'manifest.json'
     if not path.is_file():
-        raise FileNotFoundError(f'{directory}: no manifest.json, so this is not a finished {form} directory')
+        raise FileNotFoundError(
+            f'{directory}: no manifest.json, so this is not a finished {form} directory{_inside(directory)}'
+        )
     try:
         manifest = json.loads(path.read_text(encoding='utf-8'))
-        files = dict(manifest['files'])
         kind = manifest['format'], manifest['version']
+        files = dict(manifest['files']) if kind == (form, version) else {}
         stated = {str(name): (int(entry['bytes']), str(entry['sha256'])) for name, entry in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f'{path}: not a manifest ({type(error).__name__}: {error!s:.200})') from error

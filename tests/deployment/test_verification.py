@@ -175,6 +175,16 @@ def test_a_spoilt_run_directory_is_one_clear_line(finished, tmp_path, spoil):
     assert 'round-1' in result.stderr
 
 
+def test_what_is_no_run_is_refused(finished, tmp_path):
+    for path, message in (
+        (tmp_path / 'nowhere', 'nowhere: no such directory'),
+        (finished / 'round-1' / 'model', 'model is a model directory; give the run'),
+        (tmp_path, 'no finished round to verify'),
+    ):
+        with pytest.raises((FileNotFoundError, ValueError), match=message):
+            verify(recipe_of(path))
+
+
 def test_selection_file_tells_what_went_and_why(finished):
     story = json.loads((finished / 'round-1' / 'selection.json').read_text())
     selection = read_selection(finished / 'round-1' / 'selection.json')

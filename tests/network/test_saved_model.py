@@ -259,6 +259,14 @@ def test_what_is_no_model_directory_is_said(tmp_path, damaged):
         read_model(tmp_path / 'empty')
     with pytest.raises(ValueError, match="is 'gluon_optbert model' version 1, wanted 'other' version 3"):
         check_manifest(damaged, form='other', version=3)
+    (damaged / 'manifest.json').write_text('{"format": "gluon_optbert shards", "version": 2}')
+    with pytest.raises(ValueError, match="'gluon_optbert shards' version 2, wanted 'gluon_optbert model'"):
+        read_model(damaged)
+
+
+def test_run_that_is_given_for_a_network_names_one(pruned_run):
+    with pytest.raises(FileNotFoundError, match='there are 5 inside, such as .*round-2/shrunk'):
+        read_model(pruned_run[0])
 
 
 def test_arrays_without_names_are_refused(tmp_path):
