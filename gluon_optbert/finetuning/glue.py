@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Tuple
 
@@ -10,17 +11,34 @@ import gluonnlp
 import numpy as np
 
 from ..architecture.heads import Head
-from ..network.saved_model import SavedModel
+from ..network.saved_model import HEAD, SavedModel
+from ..runs.provenance import ORIGIN
 from ..runs.recipe import checked, option
 from ..tasks.examples import Examples, majority_scores, read_examples, read_sets, submission
 from ..tasks.features import Features, make_reader
 from ..tasks.metrics import score
 from ..tasks.task import Task, find_task, official_files
+from ..text.trim_record import TRIM
 from ..training.distributed import Workers
 from .exercise import Exercise, check_fits, data_directory
 from .finetune import finetune
 from .recipe import FineTuneRecipe
 from .result import FineTuningResult
+
+LOG = logging.getLogger(__name__)
+_OF_A_MODEL = (
+    'architecture.json',
+    'model.params',
+    'vocab.txt',
+    'recipe.yaml',
+    'progress.json',
+    'manifest.json',
+    'metrics.jsonl',
+    'README.md',
+    HEAD,
+    ORIGIN,
+    TRIM,
+)  # the files of a model directory, where submissions are left as well
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +76,30 @@ def task_directory(task: Task, data: Optional[Path], workers: Workers) -> Path:
     )
 
 
+def _check_submissions(task: Task) -> None:
+    """Raise ValueError if a submission has the name of a file of the model directory that it is left in."""
+    taken = [name for name in task.test if name in _OF_A_MODEL]
+    if taken:
+        raise ValueError(
+            f'{task.name}: a submission cannot be called {taken[0]}, as a file of a model directory; call '
+            f'it predictions.tsv'
+        )
+
+
+def _warn_of_one_label(task: Task, train: Examples, path: Path) -> None:
+    """Say so if all rows that are trained on have one label."""
+    if len(np.unique(train.labels)) > 1:
+        return
+    value = train.labels[0]
+    label = f'{value:g}' if task.head.kind == 'regression' else task.head.labels[value]
+    LOG.warning(
+        '%s: all %d rows that are trained on have the label %s, so there is nothing to tell apart',
+        path,
+        len(train),
+        label,
+    )
+
+
 def _measured_on(
     recipe: GlueRecipe, task: Task, data: Path
 ) -> Tuple[Dict[str, Examples], Dict[str, Examples]]:
@@ -80,13 +122,17 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     Raises
     ------
     ValueError, FileNotFoundError
-        If files are missing or not as they should be, or the network has too few positions.
+        If files are missing or not as they should be, the network has too few positions, or a submission
+        has the name of a file of a model directory.
     """
     recipe = checked(recipe)
     task = find_task(recipe.task)
+    _check_submissions(task)
     check_fits(recipe.max_length, saved, pairs=len(task.fields) > 1)
     data = task_directory(task, recipe.data, workers)
     train = read_examples(task, data / task.train).first(recipe.limit)
+    if workers.first:
+        _warn_of_one_label(task, train, data / task.train)
     heldout, test = _measured_on(recipe, task, data)
     read = make_reader(saved.vocabulary, max_length=recipe.max_length)
 

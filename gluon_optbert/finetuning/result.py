@@ -12,6 +12,7 @@ import numpy as np
 
 from ..runs.progress import Epoch
 from ..runs.scores import MARK, NOTE, OPTIMISTIC, score_text
+from ..tasks.metrics import CORRELATIONS
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1
 UNIT = 'percent'
@@ -127,8 +128,8 @@ class FineTuningResult:
         ``commit``, ``versions``, ``machine`` and the number of ``workers`` when the run began, or was last
         resumed with others; ``commits``, the first first, if there were several.
     majority : mapping of str to float, optional
-        The scores of always giving the majority class, in percent: for SQuAD, of giving no answer. A file of
-        an earlier version has none.
+        The scores of always giving the majority class, in percent: for SQuAD, of giving no answer; for a
+        regression, of giving the mean. A file of an earlier version has none.
     tried : tuple of RateRuns
         The runs with every learning rate, where it was chosen among several; the chosen one's are `runs`.
     more : mapping
@@ -279,10 +280,11 @@ _NAMES = {
 
 
 def summary(result: FineTuningResult) -> str:
-    """The scores of a result in one line, then those of the majority class; a score that is no better is
-    marked.
+    """The scores of a result in one line, then those of the majority class, or of the mean of a regression; a
+    score that is no better is marked.
     """
     std, majority = result.std, result.majority or {}
+    regression = result.metric.rpartition('/')[2] in CORRELATIONS
     scores = {
         name: score_text(mean, std[name], majority=majority.get(name), digits=2)
         for name, mean in result.mean.items()
@@ -299,7 +301,7 @@ def summary(result: FineTuningResult) -> str:
     if majority:
         constant = ' | '.join(f'{name} {score_text(value, digits=2)}' for name, value in majority.items())
         what = 'no answer to any question' if result.task.startswith('SQuAD') else 'always the majority class'
-        lines.append(f'{what}: {constant}')
+        lines.append(f'{"always the mean" if regression else what}: {constant}')
     if any(text.endswith(MARK) for text in scores.values()):
-        lines.append(NOTE)
+        lines.append(f'{MARK} no better than the mean, which needs no network' if regression else NOTE)
     return '\n'.join(lines)

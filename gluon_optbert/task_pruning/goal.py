@@ -86,10 +86,12 @@ class TaskGoal(Goal):
         super().__init__(recipe, start, workers)
         self._reading = finetuning_recipe(recipe, start)
         self._exercise = self._prepared()
-        if self._exercise.head != start.head:
+        head = self._exercise.head
+        if head != start.head:
+            kinds = f': its head is of {start.head.kind}, and the task wants one of {head.kind}'
             raise ValueError(
-                f'{recipe.model} was fine-tuned for {start.head.described}, and the task is '
-                f'{self._exercise.head.described}'
+                f'{recipe.model} was fine-tuned for {start.head.described}, and the task is {head.described}'
+                + (kinds if head.kind != start.head.kind else '')
             )
         self._teaching = _read_teacher(recipe, start)
 

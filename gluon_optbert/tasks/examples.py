@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -137,8 +138,8 @@ def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file; if a column is missing, a row is too short or a label is unknown: the line
-        is named.
+        If there is no such file; if a column is missing or comes twice; if a row is too short, or a label is
+        unknown or no finite number: the line is named.
     """
     rows = read_lines(path)
     wanted = [*task.fields, *([task.label] if labelled else [])]
@@ -175,34 +176,48 @@ def _columns(task: Task, path: Path, rows: Sequence[Sequence[str]], wanted: Sequ
     """The columns of a file: its header, or those of the task where a file of it has no header."""
     header = list(rows[0])
     missing = [name for name in wanted if name not in header]
-    if not missing:
-        return header
-    if task.headerless and len(header) == len(task.headerless):
-        return list(task.headerless)
-    raise ValueError(
-        f'{path}: no column {", ".join(map(repr, missing))}; its header is {", ".join(header) or "empty"}'
-    )
+    if missing and not (task.headerless and len(header) == len(task.headerless)):
+        raise ValueError(
+            f'{path}: no column {", ".join(map(repr, missing))}; its header is {", ".join(header) or "empty"}'
+        )
+    columns = list(task.headerless) if missing else header
+    for name in (*wanted, task.index):
+        if columns.count(name) > 1:
+            raise ValueError(
+                f'{path}: {columns.count(name)} columns are called {name!r}, of {", ".join(columns)}; keep '
+                f'one, or give the others other names'
+            )
+    return columns
 
 
 def _labels(task: Task, path: Path, cells: Sequence[Tuple[int, str]]) -> np.ndarray:
     regression = task.head.kind == 'regression'
     numbers = {label: number for number, label in enumerate(task.head.labels)}
     try:
-        values = [float(cell) if regression else numbers[cell] for _, cell in cells]
+        values = [finite_number(cell) if regression else numbers[cell] for _, cell in cells]
     except (KeyError, ValueError):
         line, cell = next(
-            (line, cell) for line, cell in cells if not (_is_number(cell) if regression else cell in numbers)
+            (line, cell) for line, cell in cells if not (is_finite(cell) if regression else cell in numbers)
         )
         raise ValueError(
             f'{path}: line {line} has the label {cell!r}, wanted '
-            f'{"a number" if regression else " or ".join(task.head.labels)}'
+            f'{"a finite number" if regression else " or ".join(task.head.labels)}'
         ) from None
     return np.array(values, dtype=np.float64 if regression else np.int64)
 
 
-def _is_number(cell: str) -> bool:
+def finite_number(cell: str) -> float:
+    """The number that a cell holds; ValueError if it holds none, an infinite one or NaN."""
+    value = float(cell)
+    if not math.isfinite(value):
+        raise ValueError(f'{cell!r} is no finite number')
+    return value
+
+
+def is_finite(cell: str) -> bool:
+    """Whether a cell holds a finite number."""
     try:
-        float(cell)
+        finite_number(cell)
     except ValueError:
         return False
     return True

@@ -5,12 +5,13 @@ and the JSON lines of this package.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from .examples import Examples, read_examples, read_lines
+from .examples import Examples, finite_number, is_finite, read_examples, read_lines
 from .metrics import score, squad_v1, squad_v2
 from .squad import Question, read_questions
 from .task import Task
@@ -97,24 +98,16 @@ def score_task(task: Task, data: Path, predictions: Path) -> Tuple[Dict[str, flo
     else:
         cells = _recorded(task, examples, predictions)
     numbers = {label: number for number, label in enumerate(task.head.labels)}
+    regression = task.head.kind == 'regression'
     try:
-        values = [float(cell) if task.head.kind == 'regression' else numbers[cell] for _, cell in cells]
+        values = [finite_number(cell) if regression else numbers[cell] for _, cell in cells]
     except (KeyError, ValueError):
-        line, cell = next((line, cell) for line, cell in cells if not _is_answer(cell, task, numbers))
-        wanted = 'a number' if task.head.kind == 'regression' else ' or '.join(task.head.labels)
+        line, cell = next(
+            (line, cell) for line, cell in cells if not (is_finite(cell) if regression else cell in numbers)
+        )
+        wanted = 'a finite number' if regression else ' or '.join(task.head.labels)
         raise ValueError(f'{predictions}: line {line} has {cell!r:.60}, wanted {wanted}') from None
     return score(task.metrics, np.array(values), examples.labels), examples
-
-
-def _is_answer(cell: str, task: Task, numbers: Mapping[str, int]) -> bool:
-    """Whether a cell is a label of a task, or a number where it wants one."""
-    if task.head.kind != 'regression':
-        return cell in numbers
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _submitted(indices: Tuple[str, ...], path: Path) -> List[Tuple[int, str]]:
@@ -208,8 +201,10 @@ def _answers(path: Path) -> Dict[str, str]:
 
 
 def _numbers(path: Path) -> Dict[str, float]:
-    """Numbers by question id."""
+    """Finite numbers by question id."""
     values = _mapping(path)
-    if values is None or not all(type(value) in (int, float) for value in values.values()):
-        raise ValueError(f'{path}: wanted a JSON object of numbers by question id')
+    if values is None or not all(
+        type(value) in (int, float) and -math.inf < value < math.inf for value in values.values()
+    ):
+        raise ValueError(f'{path}: wanted a JSON object of finite numbers by question id')
     return values

@@ -169,7 +169,7 @@ def read_questions(path: Path) -> List[Question]:
             for paragraph in article['paragraphs']
             for asked in paragraph['qas']
         ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path}: not in SQuAD's format ({type(error).__name__}: {error})") from error
     if not questions:
         raise ValueError(f'{path}: has no questions')

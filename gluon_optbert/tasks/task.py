@@ -31,6 +31,8 @@ _KINDS = {
     'incomplete_rows': bool,
     'gluonnlp': str,
 }  # the keys of a task file; ``names`` may be there as well
+_STRINGS = ('labels', 'names', 'fields', 'metrics', 'headerless')  # the lists
+_LONGEST_NAME = 255  # bytes that file systems take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Task:
     train : str
         The file to train on.
     dev, test : mapping of str to str
-        Held-out sets by name, and test sets by the file of a submission.
+        Held-out sets by name, and test sets by the file of a submission, which is a plain file name.
     headerless : tuple of str
         The columns where a file has no header; empty if it always has one.
     incomplete_rows : bool
@@ -118,8 +120,8 @@ def read_task(path: Path) -> Task:
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file, a key is missing, unknown or of the wrong kind, or a metric does not go with
-        the head.
+        If there is no such file; a key is missing, unknown or of the wrong kind; a list holds something else
+        than strings; a metric does not go with the head; or a submission has no plain file name.
     """
     path = Path(path)
     if not path.is_file():
@@ -130,7 +132,7 @@ def read_task(path: Path) -> Task:
         raise ValueError(f'{path}: not JSON ({error})') from error
     if not isinstance(values, dict):
         raise ValueError(f'{path}: a task is a JSON object, found {type(values).__name__}')
-    problems = _wrong_keys(values) or _wrong_values(values)
+    problems = _wrong_keys(values) or _wrong_elements(values) or _wrong_values(values)
     if problems:
         raise ValueError(f'{path}: {"; ".join(problems)}')
     lists = {key: tuple(values[key] or ()) for key in ('fields', 'metrics', 'headerless')}
@@ -163,6 +165,31 @@ def _wrong_keys(values: Mapping[str, Any]) -> List[str]:
     return problems + [f'{key!r:.80} is unknown' for key in values if key not in {*_KINDS, 'names'}]
 
 
+def _wrong_elements(values: Mapping[str, Any]) -> List[str]:
+    """The lists of a task file, and the sets of files, that hold something else than strings."""
+    elements = {key: values.get(key) or () for key in _STRINGS}
+    elements.update({f'the files of {key}': values[key].values() for key in ('dev', 'test')})
+    problems = []
+    for name, found in elements.items():
+        wrong = [element for element in found if not isinstance(element, str)]
+        if wrong:
+            text = json.dumps(wrong[0])
+            remedy = f'; write "{text}"' if type(wrong[0]) in (int, float) else ''
+            problems.append(f'{name} must be strings, found {text:.80}{remedy}')
+    return problems
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name is that of a file in a directory, not of one elsewhere or hidden."""
+    return (
+        name != ''
+        and not name.startswith('.')
+        and not set(name) & set('/\\')
+        and name.isprintable()
+        and len(name.encode('utf-8')) <= _LONGEST_NAME
+    )
+
+
 def _wrong_values(values: Mapping[str, Any]) -> List[str]:
     """What is wrong with the values of a task file whose keys are right."""
     problems = [
@@ -170,6 +197,13 @@ def _wrong_values(values: Mapping[str, Any]) -> List[str]:
         for name in values['metrics']
         if name not in METRICS
     ] + _unsuitable(values)
+    problems += [
+        f'test: {name!r:.80} is no plain file name; call it predictions.tsv'
+        for name in values['test']
+        if not _is_plain(name)
+    ]
+    if not values['name'].strip():
+        problems.append('name is empty')
     if values['format'] != FORMAT:
         problems.append(f'format {values["format"]!r}, this version reads {FORMAT}')
     if not (values['metrics'] and values['dev']):

@@ -68,6 +68,20 @@ def test_summary_marks_a_score_that_the_majority_class_has_as_well(finished):
     assert first.endswith(' *') and last.startswith('* no better than the majority class')
 
 
+def test_regression_has_a_mean_and_no_majority_class(finished):
+    (run,) = finished[1].runs[:1]
+    for score, marked in ((12.5, False), (0.0, True)):
+        one = dataclasses.replace(
+            finished[1],
+            metric='dev/spearman',
+            runs=(dataclasses.replace(run, scores={'dev/spearman': score}),),
+            majority={'dev/spearman': 0.0},
+        )
+        _, constant, *notes = summary(one).splitlines()
+        assert constant == 'always the mean: dev/spearman 0.00'
+        assert notes == ['* no better than the mean, which needs no network'] * marked
+
+
 RECORDED = sorted(
     path
     for path in (ROOT / 'results' / 'finetuning').rglob('*.json')

@@ -94,13 +94,42 @@ def test_rows_cut_short_are_left_out_only_where_they_are_known(tmp_path, caplog)
         (
             'STS-B',
             'sentence1\tsentence2\tscore\na\tb\thigh\n',
-            "line 2 has the label 'high', wanted a number",
+            "line 2 has the label 'high', wanted a finite number",
+        ),
+        *(
+            (
+                'STS-B',
+                f'sentence1\tsentence2\tscore\na\tb\t1.5\na\tb\t{value}\n',
+                f"line 3 has the label '{value}', wanted a finite number",
+            )
+            for value in ('nan', 'NaN', 'inf', '-Infinity', '1e999')
+        ),
+        (
+            'RTE',
+            'sentence1\tsentence2\tlabel\tlabel\na\tb\tentailment\tnot_entailment\n',
+            "2 columns are called 'label', of sentence1, sentence2, label, label",
+        ),
+        (
+            'RTE',
+            'sentence1\tsentence1\tsentence2\tlabel\na\tb\tc\tentailment\n',
+            "2 columns are called 'sentence1', of",
         ),
     ],
 )
 def test_file_that_is_not_as_it_should_be_is_refused_by_name(tmp_path, name, text, said):
     with pytest.raises(ValueError, match=f'data.tsv: .*{said}'):
         read_examples(find_task(name), write(tmp_path / 'data.tsv', text))
+
+
+def test_numbers_of_a_test_set_have_one_column(tmp_path):
+    path = write(tmp_path / 'test.tsv', 'index\tsentence\tindex\n7\tx\t8\n')
+    with pytest.raises(ValueError, match="test.tsv: 2 columns are called 'index'"):
+        read_examples(find_task('SST-2'), path, labelled=False)
+
+
+def test_columns_that_are_not_read_may_have_one_name(tmp_path):
+    path = write(tmp_path / 'dev.tsv', 'note\tsentence\tnote\tlabel\nx\ta\ty\t1\n')
+    assert read_examples(find_task('SST-2'), path).texts == (('a',),)
 
 
 @pytest.mark.parametrize(

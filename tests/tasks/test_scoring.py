@@ -91,6 +91,21 @@ def test_predictions_of_pairs_in_another_order_are_refused(tmp_path):
         score_task(STSB, dev, write(tmp_path / 'out.jsonl', as_lines(*reversed(records))))
 
 
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+def test_values_and_odds_that_are_not_finite_are_refused(tmp_path, questions, value):
+    dev = write(tmp_path / 'dev.tsv', 'sentence1\tsentence2\tscore\na\tb\t1\na\tc\t2\n')
+    for name, content in (
+        ('out.jsonl', as_lines({'value': 1.0}, {'value': value})),
+        ('out.tsv', f'index\tprediction\n1\t{value}\n0\t1\n'),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: line 2 has '{value}', wanted a finite number"):
+            score_task(STSB, dev, write(tmp_path / name, content))
+    answers = write(tmp_path / 'answers.json', json.dumps({'q1': 'Cat', 'q2': 'none'}))
+    odds = write(tmp_path / 'null_odds.json', json.dumps({'q1': value, 'q2': 2.0}))
+    with pytest.raises(ValueError, match='null_odds.json: wanted a JSON object of finite numbers'):
+        score_squad('2.0', questions, answers, odds)
+
+
 @pytest.fixture
 def questions(tmp_path):
     return write_squad(

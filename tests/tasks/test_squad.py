@@ -227,6 +227,8 @@ def test_questions_are_read_as_they_stand(tmp_path):
 
 ASKED = '{"id": "1", "question": "?"}'
 TWICE = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": [{ASKED}, {ASKED}]}}]}}]}}'
+ANSWERED = '{"id": "1", "question": "?", "answers": [{"text": "c", "answer_start": Infinity}]}'
+BEYOND = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": [{ANSWERED}]}}]}}]}}'
 
 
 @pytest.mark.parametrize(
@@ -236,6 +238,7 @@ TWICE = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": [{ASKED}, {ASKED}
         ('[]', 'not in SQuAD'),
         ('{"data": [{"paragraphs": 1}]}', 'not in SQuAD'),
         ('{"data": []}', 'has no questions'),
+        (BEYOND, 'not in SQuAD'),
         (TWICE, 'question 1 comes twice'),
     ],
 )

@@ -85,12 +85,54 @@ def test_users_own_task_file_is_read(tmp_path):
         ({'dev': {}}, 'a metric and a dev set'),
         ({'names': 'ab'}, 'names is of the wrong kind'),
         ({'names': ['a']}, 'task.json: head: 2 labels have as many different names'),
+        ({'labels': [0, 1]}, 'labels must be strings, found 0; write "0"$'),
+        ({'names': ['no', None]}, 'names must be strings, found null$'),
+        ({'fields': [['text']]}, r'fields must be strings, found \["text"\]$'),
+        ({'metrics': [{}]}, 'metrics must be strings, found {}$'),
+        ({'headerless': ['text', 1.5]}, 'headerless must be strings, found 1.5; write "1.5"$'),
+        ({'dev': {'dev': 1}}, 'the files of dev must be strings, found 1; write "1"$'),
+        ({'test': {'RTE.tsv': None}}, 'the files of test must be strings, found null$'),
+        ({'name': ''}, 'name is empty'),
+        ({'name': ' '}, 'name is empty'),
     ],
 )
 def test_task_file_that_is_wrong_is_refused(tmp_path, change, said):
     values = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'descriptions' / 'rte.json').read_text())
     with pytest.raises(ValueError, match=said):
         read_task(write(tmp_path / 'task.json', json.dumps({**values, **change})))
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        '../../evil.tsv',
+        'x/y.tsv',
+        'x/',
+        '/tmp/x.tsv',
+        'x\\y.tsv',
+        '',
+        '.',
+        '..',
+        '.hidden',
+        'a\nb.tsv',
+        'a\0b.tsv',
+        '\ud800.tsv',
+        'ü' * 128,
+    ],
+)
+def test_submission_without_a_plain_file_name_is_refused(tmp_path, name):
+    values = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'descriptions' / 'rte.json').read_text())
+    text = json.dumps({**values, 'test': {'RTE.tsv': 'RTE/test.tsv', name: 'RTE/test.tsv'}})
+    with pytest.raises(ValueError) as error:
+        read_task(write(tmp_path / 'task.json', text))
+    assert str(error.value).endswith(f'test: {name!r:.80} is no plain file name; call it predictions.tsv')
+
+
+def test_submissions_may_have_any_plain_file_names(tmp_path):
+    values = json.loads((ROOT / 'gluon_optbert' / 'tasks' / 'descriptions' / 'rte.json').read_text())
+    names = ['my RTE.tsv', 'My RTE.tsv', 'a..b', 'ü' * 127]
+    text = json.dumps({**values, 'test': dict.fromkeys(names, 'RTE/test.tsv')})
+    assert list(read_task(write(tmp_path / 'task.json', text)).test) == names
 
 
 def test_labels_that_are_numbers_have_names():
