@@ -149,6 +149,8 @@ def main(argv=None):
             raise ValueError(remedy)
     if recipe.input is not None and not recipe.input.exists():
         raise FileNotFoundError(f'{recipe.input}: no such file')
+    if recipe.input is not None and recipe.input.is_dir():
+        raise IsADirectoryError(f'{recipe.input} is a directory; give a file of lines')
     predictor = Predictor(
         recipe.deployment,
         engine=recipe.engine,
@@ -157,11 +159,16 @@ def main(argv=None):
         null_threshold=recipe.null_threshold,
     )
     print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)
+    source = 'standard input' if recipe.input is None else recipe.input
     with readable_twice(recipe) as recipe:
         if recipe.embed is not None:
             embed(recipe, predictor, recipe.embed)
             return
         shown, read = itertools.tee(instances_of(recipe, predictor))
         predictions = predictor.predict(read, batch_size=recipe.batch_size, ahead=recipe.ahead)
+        answered = False
         for instance, prediction in zip(shown, predictions):
             print(json.dumps(record(instance, prediction), ensure_ascii=False), flush=True)
+            answered = True
+        if not answered:
+            print(f'{source}: has no lines, so there are no predictions', file=sys.stderr)

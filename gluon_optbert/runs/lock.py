@@ -39,6 +39,8 @@ class InUse(FileExistsError):
 def lock_file(output: Path) -> Path:
     """The file that is locked while an output is written: hidden, beside the output."""
     output = Path(output).resolve()
+    if not output.name:
+        raise ValueError(f'{output} is the root of the file system; give another --output')
     return output.with_name(f'.{output.name}.writing')
 
 
@@ -61,6 +63,8 @@ def locked(output: Path, ranks: Optional[Ranks] = None) -> Iterator[None]:
         If another process holds the lock, on every rank. The message of the first one names the process.
     FileNotFoundError
         If the output can have no place.
+    ValueError
+        If it is the root of the file system.
     """
     missing, descriptor, problem = _missing_parents(output), None, None
     if ranks is None or ranks.first:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import numbers
+import re
 import reprlib
 import typing
 from pathlib import Path
@@ -27,6 +28,8 @@ import yaml
 
 R = TypeVar('R')
 RECIPES = Path(__file__).resolve().parents[1] / 'recipes'  # of the package, in folders by what they are for
+_LARGEST = 2**63 - 1  # of a whole number, as NumPy's
+_LEADING_ZERO = re.compile(r'[-+]?0[0-9_]+$')  # octal in YAML 1.1, decimal in YAML 1.2
 
 
 class RecipeError(ValueError):
@@ -115,6 +118,8 @@ def _convert(value: Any, annotation: Any) -> Any:
         raise ValueError('a truth value')
     if isinstance(value, (bool, list, dict)):
         raise ValueError(type(value).__name__)
+    if annotation in (int, float) and isinstance(value, str) and _LEADING_ZERO.match(value.strip()):
+        raise ValueError('octal or decimal')
     if annotation is int and isinstance(value, numbers.Real):
         if int(value) != value:
             raise ValueError('a fraction')
@@ -187,6 +192,10 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe', flags:
             continue
         choices = fields[name].metadata.get('choices')
         chosen = filled[name] if isinstance(filled[name], tuple) else (filled[name],)
+        if any(isinstance(item, int) and abs(item) > _LARGEST for item in chosen):
+            problems.append(f'{shown} must be a whole number below 2^63, found {_shown(value)}')
+            del filled[name]
+            continue
         for item in chosen:
             if choices and item is not None and item not in choices:
                 problems.append(
@@ -326,7 +335,7 @@ def read_yaml(path: Path) -> Dict[str, Any]:
     Raises
     ------
     FileNotFoundError, RecipeError
-        If there is no such file, or it is not a mapping in YAML.
+        If there is no such file, it is empty, or it is not a mapping in YAML.
     """
     path = Path(path)
     try:
@@ -339,21 +348,64 @@ def read_yaml(path: Path) -> Dict[str, Any]:
         )
     values = load_yaml(path.read_bytes(), source=str(path))
     if values is None:
-        return {}
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise RecipeError([f'{path}: is empty; write {{}} if every field shall have its default'])
+    if not isinstance(values, dict):
         raise RecipeError([f'{path}: a recipe is a mapping of field: value, found {type(values).__name__}'])
+    unnamed = [key for key in values if not isinstance(key, str)]
+    if unnamed:
+        raise RecipeError(
+            [f'{path}: the key {_shown(key)} is no word, so it names no field' for key in unnamed]
+        )
     return values
 
 
+class _Loader(yaml.SafeLoader):
+    """PyYAML's, where a key twice is an error and `010` and `1:00`, 8 and 60 in YAML 1.1, are words."""
+
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
+        lines: Dict[Tuple[str, str], int] = {}
+        for key, _ in node.value:
+            known = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
+            if known in lines:
+                problem = f'the key {_shown(key.value)} is on line {lines[known]} already'
+                raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
+            if known:
+                lines[known] = key.start_mark.line + 1
+        return node
+
+    def _decimal(self, node):
+        text = self.construct_scalar(node)
+        if ':' in text or _LEADING_ZERO.match(text):
+            return text
+        number = yaml.SafeLoader.yaml_constructors[node.tag]
+        return number(self, node)
+
+
+for _tag in ('tag:yaml.org,2002:int', 'tag:yaml.org,2002:float'):
+    _Loader.add_constructor(_tag, _Loader._decimal)
+
+
 def load_yaml(content: bytes, *, source: str) -> Any:
-    """The values in a YAML file; RecipeError if it is none."""
+    """The values in a YAML file; RecipeError, with the line, if it is none."""
     try:
-        return yaml.safe_load(content.decode('utf-8'))
+        return yaml.load(content.decode('utf-8'), Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise RecipeError([f'{source}: not readable as YAML: {_where_and_what(error)}']) from error
     except (
         Exception
     ) as error:  # beside its own errors, PyYAML lets through what int, datetime, a dict or recursion raise
         reason = ' '.join(str(error).split('\n')[0][:200].split())
         raise RecipeError([f'{source}: not readable as YAML ({type(error).__name__}: {reason})']) from error
+
+
+def _where_and_what(error: yaml.MarkedYAMLError) -> str:
+    """The line and the cause of an error of PyYAML's."""
+    context = error.context if error.context and not error.context.startswith('while ') else ''
+    reason = ' '.join(f'{context} {error.problem}'.split())[:200]
+    if r'\t' in reason:
+        reason += ' (a tab? write spaces)'
+    return reason if error.problem_mark is None else f'line {error.problem_mark.line + 1}: {reason}'
 
 
 def save(recipe: Any, path: Path) -> None:

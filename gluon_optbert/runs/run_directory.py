@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Callable, Generic, Iterable, List, Optional, Protocol, Sequence, TypeVar
 
 from .recipe import check_same, save
-from .staging import new_directory, refuse_existing
+from .staging import new_directory, refuse_existing, refuse_file
 
 T = TypeVar('T')
 RECIPE = 'recipe.yaml'
@@ -37,6 +37,8 @@ class State(enum.Enum):
 
 def work_directory(output: Path) -> Path:
     """Where an unfinished run keeps its checkpoints and metrics: beside its output."""
+    if not output.name:
+        raise ValueError(f'{output}: has no name that a run could have; give another --output')
     return output.with_name(output.name + '.training')
 
 
@@ -73,6 +75,8 @@ class RunDirectory(Generic[T]):
         If the run was begun with other settings.
     FileNotFoundError
         If the output can have no place, or what is there is no run.
+    NotADirectoryError
+        If there is a file.
     """
 
     def __init__(
@@ -87,6 +91,8 @@ class RunDirectory(Generic[T]):
         output = recipe.output
         self.path = output if read is None else work_directory(output)
         self.result: Optional[T] = None
+        refuse_file(output)
+        refuse_file(self.path)
         if output.exists() and recipe.resume:
             self.state = State.BEGUN if read is None else State.FINISHED
             self.result = None if read is None else read(output)

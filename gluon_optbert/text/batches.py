@@ -8,13 +8,14 @@ equal parts of each."""
 from __future__ import annotations
 
 import dataclasses
+import os
 import queue
 import threading
 from typing import Dict, Iterator, List, Optional, TypeVar
 
 import numpy as np
 
-from .shards import Shards
+from .shards import Shards, record_dtype
 
 T = TypeVar('T')
 Fields = Dict[str, np.ndarray]
@@ -77,9 +78,11 @@ def stream(
     Raises
     ------
     ValueError
-        If the arguments do not fit each other; while iterating, if a shard is corrupt (`Shards.read`).
+        If the arguments do not fit each other, or memory cannot hold a batch; while iterating, if a shard is
+        corrupt (`Shards.read`).
     """
     _check_ranks(batch_size, rank, workers)
+    _check_memory(shards, batch_size)
     if not 0 <= seed < 2**32:
         raise ValueError(f'seed {seed}: must be from 0 to 2^32 - 1')
     if start < 0 or read_ahead < 1 or length_multiple < 1:
@@ -108,6 +111,7 @@ def evaluation_batches(
     """The first `limit` instances (all, without it), each once, in the order of the files; the last batch is
     filled up with instances of weight zero. Arguments and errors are those of `stream`."""
     _check_ranks(batch_size, rank, workers)
+    _check_memory(shards, batch_size)
     pieces = _file_order(shards, shards.instances if limit is None else limit)
     batches = (
         _batch(fields, size=batch_size, rank=rank, workers=workers, multiple=length_multiple, index=i)
@@ -123,6 +127,19 @@ def _check_ranks(batch_size: int, rank: int, workers: int) -> None:
         raise ValueError(
             f'a global batch of {batch_size} does not divide by {workers} workers; '
             f'take {max(batch_size // workers, 1) * workers} or {(batch_size // workers + 1) * workers}'
+        )
+
+
+def _check_memory(shards: Shards, batch_size: int) -> None:
+    """Refuse a global batch that this machine cannot hold; every rank puts it together from parts."""
+    row = record_dtype(shards.max_seq_length, shards.max_predictions, shards.vocabulary_size).itemsize
+    needed = 2 * row * batch_size  # the parts, and what `_joined` makes of them
+    memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    if needed > memory:
+        raise ValueError(
+            f'a global batch of {batch_size:,} instances takes at least {needed / 1e9:,.0f} GB and this '
+            f'machine has {memory / 1e9:,.0f} GB; the {shards.split} shards have {shards.instances:,} '
+            'instances in all, so take a smaller --batch-size'
         )
 
 

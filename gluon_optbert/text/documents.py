@@ -15,7 +15,7 @@ import os
 import re
 import statistics
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import blingfire
 import sacremoses
@@ -23,7 +23,16 @@ import sacremoses
 LAYOUTS = ('wikiextractor', 'wikitext', 'sentences', 'book', 'moses')
 LONGEST_DOCUMENT = 4_000_000  # characters; a longer text without borders counts as several documents
 _LONGEST_LINE = 1_000_000  # characters
+_COMPRESSED = {  # by the first bytes of a file
+    b'\x1f\x8b': 'gunzip',
+    b'BZh': 'bunzip2',
+    b'\xfd7zXZ': 'unxz',
+    b'\x28\xb5\x2f\xfd': 'unzstd',
+    b'PK\x03\x04': 'unzip',
+}
+_UTF_16 = (b'\xff\xfe', b'\xfe\xff')
 _SAMPLE_LINES = 2000
+_NO_TEXT = 'has zero bytes, so it is no text; take it out of the input'
 
 _DOC = re.compile(r'<doc\s.*>$')
 _TITLE = re.compile(r'\s*= (?!= ).*(?<! =) =$')  # of an article of WikiText; its sections have more signs
@@ -71,7 +80,7 @@ def list_files(inputs: Iterable[Path]) -> List[Path]:
     Raises
     ------
     FileNotFoundError
-        If an input is not there, or no input has a file.
+        If an input is not there, or no input has a file, or a link leads nowhere.
     PermissionError
         If a directory cannot be read.
     """
@@ -103,7 +112,12 @@ def _files_below(root: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith('.'))
-        paths = (Path(folder, name) for name in names if not name.startswith('.'))
+        paths = [Path(folder, name) for name in names if not name.startswith('.')]
+        for path in paths:
+            if path.is_symlink() and not path.exists():
+                raise FileNotFoundError(
+                    f'{path}: a link to {os.readlink(path)}, which is not there; remove it, or restore that'
+                )
         yield from (path for path in paths if path.is_file())
 
 
@@ -122,13 +136,26 @@ def read_lines(path: Path) -> Iterator[str]:
                 if not line:
                     return
                 if '\0' in line:
-                    raise ValueError(f'{path}: has zero bytes, so it is no text; take it out of the input')
+                    raise ValueError(f'{path}: {_what_else(path) or _NO_TEXT}')
                 yield line.rstrip()
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f'{path}: not UTF-8 ({error.reason}); convert it, for example with '
-                'iconv -f ISO-8859-1 -t UTF-8, or take it out of the input'
-            ) from error
+            problem = _what_else(path) or (
+                f'not UTF-8 ({error.reason}); convert it from the encoding that it has, as with '
+                'iconv -f ISO-8859-1 -t UTF-8 if it has that one, or take it out of the input'
+            )
+            raise ValueError(f'{path}: {problem}') from error
+
+
+def _what_else(path: Path) -> Optional[str]:
+    """What a file is that is no UTF-8 text, and the remedy; None if its first bytes do not tell."""
+    with open(path, 'rb') as file:
+        first = file.read(4096)
+    for begin, program in _COMPRESSED.items():
+        if first.startswith(begin):
+            return f'is compressed; {program} it first'
+    if first.startswith(_UTF_16):
+        return 'is UTF-16; convert it with iconv -f UTF-16 -t UTF-8'
+    return _NO_TEXT if b'\0' in first else None
 
 
 def detect_layout(path: Path) -> str:

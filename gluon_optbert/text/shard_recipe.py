@@ -47,7 +47,7 @@ class ShardRecipe:
                 f'max_seq_length {self.max_seq_length}: must be from 8 to {longest}',
             ),
             (
-                1 <= self.predictions <= self.max_seq_length,
+                self.max_predictions is None or 1 <= self.max_predictions <= self.max_seq_length,
                 f'max_predictions {self.max_predictions}: must be from 1 to max_seq_length '
                 f'{self.max_seq_length}',
             ),

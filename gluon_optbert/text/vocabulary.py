@@ -125,7 +125,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if not path.is_file():
         raise FileNotFoundError(f'{path}: no such vocabulary file; it has one token per line')
     try:
-        text = path.read_bytes().decode('utf-8')
+        text = path.read_bytes().decode('utf-8-sig')
     except UnicodeDecodeError as error:
         raise ValueError(
             f'{path}: not UTF-8 at byte {error.start}; convert it, or give the right file'

@@ -57,6 +57,13 @@ class Ranks:
         return [max(self._total, *map(float, values))]
 
 
+def test_root_of_the_file_system_is_no_output():
+    with pytest.raises(ValueError, match='^/ is the root of the file system; give another --output'), locked(
+        '/'
+    ):
+        pass
+
+
 def test_output_of_another_process_is_refused_and_the_process_is_named(holder, tmp_path):
     with pytest.raises(InUse) as error, locked(tmp_path / 'run'):
         raise AssertionError('two processes hold the lock')

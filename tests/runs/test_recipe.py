@@ -97,7 +97,7 @@ def test_value_that_is_no_number_is_refused(value):
         fill(Bread, {'flour': 'mill', 'salt': value})
 
 
-@pytest.mark.parametrize('value', ['3.5', 1.5, 'four', '', None, False, [3], '1e3'])
+@pytest.mark.parametrize('value', ['3.5', 1.5, 'four', '', None, False, [3], '1e3', '010', '-07'])
 def test_value_that_is_no_whole_number_is_refused(value):
     with pytest.raises(RecipeError, match='loaves must be a whole number'):
         fill(Bread, {'flour': 'mill', 'loaves': value})
@@ -115,15 +115,18 @@ def test_required_fields_may_follow_optional_ones():
     assert fill(Rolls, {'flour': 'a', 'tin': 'b'}).tin == Path('b')
 
 
+WHOLE = st.integers(1 - 2**63, 2**63 - 1)
+
+
 @given(
     st.builds(
         Bread,
         flour=st.sampled_from([Path('a'), Path('b/c d')]),
-        loaves=st.integers(),
+        loaves=WHOLE,
         salt=st.floats(min_value=0, allow_nan=False, allow_infinity=False),
         sieve=st.booleans(),
         kind=st.sampled_from(['rye', 'wheat']),
-        hours=st.none() | st.integers(),
+        hours=st.none() | WHOLE,
         seeds=st.lists(st.sampled_from(['poppy', 'yes', '12', ''])).map(tuple),
         sizes=st.lists(st.floats(allow_nan=False, allow_infinity=False)).map(tuple),
     )
@@ -211,9 +214,69 @@ def test_name_that_no_file_can_have_is_refused_by_a_short_message():
     assert len(str(caught.value)) < 300
 
 
-def test_empty_recipe_file_gives_no_fields(tmp_path):
-    (tmp_path / 'bread.yaml').write_text('# later\n')
-    assert read_yaml(tmp_path / 'bread.yaml') == {}
+@pytest.mark.parametrize('text', ['', '\n', '# later\n', '---\n'])
+def test_empty_recipe_file_is_refused(tmp_path, text):
+    path = tmp_path / 'bread.yaml'
+    path.write_text(text)
+    with pytest.raises(RecipeError, match='bread.yaml: is empty; write {} if'):
+        read_yaml(path)
+    path.write_text(text + '{}\n')
+    assert read_yaml(path) == {}
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('loaves: 2\nsalt: 1\nloaves: 3\n', "line 3: the key 'loaves' is on line 1 already"),
+        ('sizes: {a: 1, "a": 2}\n', "line 1: the key 'a' is on line 1 already"),
+        ('flour: mill\n\tsalt: 1\n', r"line 2: found character '\t' that cannot start any token (a tab? "),
+        ('salt: 1\nflour: a: b\n', 'line 2: mapping values are not allowed here'),
+        ('salt: 1\n---\nsalt: 2\n', 'line 2: expected a single document in the stream but found another'),
+        ('salt: 1\n3: 4\n', 'bread.yaml: the key 3 is no word, so it names no field'),
+        ('yes: 4\n', 'bread.yaml: the key True is no word, so it names no field'),
+    ],
+)
+def test_what_is_wrong_with_a_recipe_file_is_said_with_its_place(tmp_path, text, said):
+    path = tmp_path / 'bread.yaml'
+    path.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        read_yaml(path)
+    assert said in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_merged_mappings_may_have_the_same_keys(tmp_path):
+    path = tmp_path / 'bread.yaml'
+    path.write_text('a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, x: 4}\n')
+    values = read_yaml(path)
+    assert (values['b'], values['c']) == ({'x': 3, 'y': 2}, {'x': 4, 'y': 2})
+
+
+@pytest.mark.parametrize('written', ['010', '-010', '0_7', '1:00', '1:00.5'])
+def test_octal_and_sexagesimal_numbers_are_refused(tmp_path, written):
+    path = tmp_path / 'bread.yaml'
+    path.write_text(f'flour: mill\nloaves: {written}\nsalt: {written}\n')
+    with pytest.raises(RecipeError) as caught:
+        parsed([str(path)])
+    assert caught.value.problems == [
+        f'{path}: {name} must be a {kind}, found {written!r}'
+        for name, kind in (('loaves', 'whole number'), ('salt', 'number'))
+    ]
+
+
+@pytest.mark.parametrize(
+    'written, value',
+    [('5e-5', 5e-5), ('1.0e-5', 1e-5), ('0', 0.0), ('0.5', 0.5), ('0x10', 16.0), ('1_000', 1000.0)],
+)
+def test_other_numbers_of_yaml_stay_what_they_are(tmp_path, written, value):
+    path = tmp_path / 'bread.yaml'
+    path.write_text(f'flour: mill\nsalt: {written}\n')
+    assert parsed([str(path)]).salt == value
+
+
+@pytest.mark.parametrize('value', [2**63, -(2**63), '99999999999999999999999999', 1e30])
+def test_whole_numbers_beyond_63_bits_are_refused(value):
+    with pytest.raises(RecipeError, match=r'loaves must be a whole number below 2\^63, found'):
+        fill(Bread, {'flour': 'mill', 'loaves': value})
 
 
 @pytest.mark.parametrize('cls', [Bread, Rolls, PretrainRecipe, PruneRecipe])

@@ -122,6 +122,21 @@ def test_resume_of_nothing_is_a_new_run(read, tmp_path):
     assert RunDirectory(Soup(tmp_path / 'soup', resume=True), read=read).state is State.NEW
 
 
+@pytest.mark.parametrize('resume', [False, True])
+def test_file_in_the_place_of_a_run_is_called_one(read, resume, tmp_path):
+    for name in ('soup', 'soup' if read is None else 'soup.training'):
+        (tmp_path / name).write_text('mine')
+        with pytest.raises(NotADirectoryError, match=f'{name} is a file; give another --output'):
+            RunDirectory(Soup(tmp_path / 'soup', resume=resume), read=read)
+        (tmp_path / name).unlink()
+
+
+def test_output_without_a_name_is_refused(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r'^\.: has no name that a run could have; give another --output'):
+        RunDirectory(Soup(Path('.')), read=read_soup)
+
+
 def test_what_is_no_run_is_not_gone_on_with(read, tmp_path):
     (tmp_path / 'soup').mkdir()
     (tmp_path / 'soup' / 'mine').write_text('kept')

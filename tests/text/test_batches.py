@@ -214,6 +214,19 @@ def test_a_shard_that_rots_or_vanishes_is_an_error_at_the_consumer(tmp_path):
         list(evaluation_batches(shards, batch_size=5))
 
 
+def test_batch_of_several_epochs_is_drawn_and_one_beyond_memory_refused(shards):
+    batches = stream(shards, batch_size=74, seed=0)
+    assert sorted(numbers([next(batches)])) == sorted([*range(37), *range(37)])
+    batches.close()
+    said = (
+        r'a global batch of 1,125,899,906,842,624 instances takes at least [\d,]+ GB and .* have 37 instances'
+    )
+    with pytest.raises(ValueError, match=said):
+        stream(shards, batch_size=2**50, seed=0)
+    with pytest.raises(ValueError, match=said):
+        evaluation_batches(shards, batch_size=2**50)
+
+
 def reading_threads():
     return [thread for thread in threading.enumerate() if thread.name == 'read-ahead']
 

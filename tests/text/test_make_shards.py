@@ -302,6 +302,13 @@ def test_every_problem_of_a_recipe_is_said_at_once(root):
     assert len(raised.value.problems) == 5
 
 
+@pytest.mark.parametrize('length', [0, 2**16])
+def test_no_problem_is_made_of_a_value_that_follows_from_a_wrong_one(root, length):
+    with pytest.raises(RecipeError) as raised:
+        recipe_of(root, max_seq_length=length)
+    assert raised.value.problems == [f'max_seq_length {length}: must be from 8 to 65535']
+
+
 class _Dying:
     """A worker that kills its process at the third chunk."""
 

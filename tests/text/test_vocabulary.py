@@ -60,6 +60,14 @@ def test_a_written_vocabulary_reads_back_with_the_same_hash(tmp_path):
     assert vocabulary_hash(read_vocabulary(tmp_path / 'v')) == vocabulary_hash(VOCAB)
 
 
+def test_a_byte_order_mark_makes_no_difference(tmp_path):
+    content = '\n'.join(TOKENS).encode()
+    (tmp_path / 'plain').write_bytes(content)
+    (tmp_path / 'marked').write_bytes(b'\xef\xbb\xbf' + content)
+    assert vocabulary_hash(read_vocabulary(tmp_path / 'marked')) == vocabulary_hash(VOCAB)
+    assert vocabulary_hash(read_vocabulary(tmp_path / 'plain')) == vocabulary_hash(VOCAB)
+
+
 def test_the_hash_sees_the_order():
     assert vocabulary_hash(vocabulary_of(TOKENS[::-1])) != vocabulary_hash(VOCAB)
 

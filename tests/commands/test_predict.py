@@ -1,0 +1,37 @@
+"""tools/predict.py: what it says of an input without texts."""
+
+import types
+
+import pytest
+
+from gluon_optbert.architecture.heads import PRETRAINING
+from gluon_optbert.commands import predict
+from gluon_optbert.deployment.description import SYMBOL
+
+
+@pytest.fixture
+def deployment(tmp_path, monkeypatch):
+    """A directory like an export, and a predictor that only counts."""
+    predictor = types.SimpleNamespace(
+        engine='none', choice='none', head=PRETRAINING, predict=lambda texts, **_: [None for _ in texts]
+    )
+    monkeypatch.setattr(predict, 'Predictor', lambda *_, **__: predictor)
+    (tmp_path / 'deploy').mkdir()
+    (tmp_path / 'deploy' / SYMBOL).write_text('{}')
+    return tmp_path / 'deploy'
+
+
+def test_directory_as_input_is_refused(deployment, capsys):
+    assert predict.main([str(deployment), '--input', str(deployment)]) == 2
+    assert capsys.readouterr().err == f'error: {deployment} is a directory; give a file of lines\n'
+
+
+@pytest.mark.parametrize('name', ['empty', '/dev/null'])
+def test_input_without_lines_is_said_to_have_none(deployment, name, capsys):
+    path = deployment / name
+    if name == 'empty':
+        path.write_text('')
+    assert predict.main([str(deployment), '--input', str(path)]) == 0
+    said = capsys.readouterr()
+    assert said.out == ''
+    assert said.err.splitlines()[-1] == f'{path}: has no lines, so there are no predictions'
