@@ -8,6 +8,7 @@ import numpy as np
 
 from ..architecture.heads import Head
 from ..runs.display import counting
+from ..tasks.examples import finite_number
 from ..tasks.metrics import METRICS, exact_match
 from .instances import Instance
 from .predictions import Prediction
@@ -84,7 +85,7 @@ def check_labels(labelled: Sequence[Instance], head: Head) -> None:
             raise ValueError(f'{place}: {label!r:.60} is not among the labels {", ".join(head.labels)}')
         if head.kind == 'regression':
             try:
-                float(label)
+                finite_number(label)
             except ValueError as error:
                 raise ValueError(f'{place}: {error}') from error
 

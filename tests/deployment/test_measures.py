@@ -50,7 +50,9 @@ def test_score_of_answers_takes_any_right_one():
     assert score(ANSWERS, questions, answers) == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize('head, label', [(CLASSES, 'perhaps'), (VALUES, 'high')])
+@pytest.mark.parametrize(
+    'head, label', [(CLASSES, 'perhaps'), (VALUES, 'high'), (VALUES, 'nan'), (VALUES, '-inf')]
+)
 def test_label_that_cannot_be_scored_is_named_with_its_line(head, label):
     good = {'classification': 'yes', 'regression': '1'}[head.kind]
     check_labels(labelled(good), head)
