@@ -36,9 +36,12 @@ def write_manifest(directory: Path, *, form: str, version: int, **more: Any) -> 
 
 
 def _inside(directory: Path) -> str:
-    """Where in a directory, such as that of a run, there are manifests."""
-    found = sorted(path.parent for place in ('*', '*/*') for path in directory.glob(f'{place}/manifest.json'))
-    return f'; there are {len(found)} inside, such as {found[-1]}' if found else ''
+    """Where in a directory there are manifests; of a run, where its last network is."""
+    found = [path.parent for place in ('*', '*/*') for path in directory.glob(f'{place}/manifest.json')]
+    if not found:
+        return ''
+    last = max(found, key=lambda path: (path.name == 'model', path))
+    return f'; there are {len(found)} inside, such as {last}'
 
 
 def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any]:
