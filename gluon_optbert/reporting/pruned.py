@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
-import yaml
 
 from ..architecture.architecture import Architecture
 from ..architecture.named import LAYER_TABLES, bert_base, published
 from ..architecture.paper import load_table
 from ..architecture.parameters import ALPHA_H
 from ..runs.markdown import markdown_table
+from ..runs.recipe import load_yaml
 from .figures import in_millions
 
 LETTERS = 'hakvf'
@@ -118,10 +118,7 @@ def _task_of(path: Path) -> str:
             return head['task']
     recipe = path / 'recipe.yaml'
     if recipe.is_file():
-        try:
-            values = yaml.safe_load(recipe.read_text(encoding='utf-8', errors='replace'))
-        except (yaml.YAMLError, RecursionError) as error:
-            raise ValueError(f'{recipe}: not YAML ({str(error).splitlines()[0]})') from error
+        values = load_yaml(recipe.read_bytes(), source=str(recipe))
         if isinstance(values, dict) and isinstance(values.get('task'), str):
             return Path(values['task']).stem if values['task'].endswith('.json') else values['task']
     return ''

@@ -10,11 +10,10 @@ import platform
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-import yaml
-
 from .. import __version__
 from ..runs.processors import processors
 from ..runs.provenance import ORIGIN, origin_warnings
+from ..runs.recipe import load_yaml
 from .page import Chapter, Html, Section, details, joined, picture, table, tag, values
 from .pruned import read_run
 from .result_sections import of_finetuning, of_results
@@ -67,10 +66,7 @@ def of_latency(path: Path) -> List[Section]:
 
 def of_recipe(path: Path) -> List[Section]:
     """The resolved recipe of a run."""
-    try:
-        return [('Recipe', values(yaml.safe_load(path.read_text(encoding='utf-8', errors='replace'))))]
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f'{path}: not YAML ({str(error).splitlines()[0]})') from error
+    return [('Recipe', values(load_yaml(path.read_bytes(), source=str(path))))]
 
 
 def of_csv(path: Path) -> Html:

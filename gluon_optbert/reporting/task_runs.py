@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-import yaml
-
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops, shares_of_rounds
 from ..runs.provenance import commits_of
+from ..runs.recipe import load_yaml
 from .pruned import Run, value_of
 
 METHODS = {
@@ -168,10 +167,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
 def read_recipe(path: Path) -> Mapping[str, Any]:
     """The recipe of a run; ValueError or FileNotFoundError if it cannot be read or lacks a field."""
     file = path / 'recipe.yaml'
-    try:
-        recipe = yaml.safe_load(file.read_text(encoding='utf-8', errors='replace'))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f'{file}: not YAML ({str(error).splitlines()[0]})') from error
+    recipe = load_yaml(file.read_bytes(), source=str(file))
     missing = {'method', 'seed', 'target', 'rounds', 'model', 'objective'} - set(
         recipe if isinstance(recipe, dict) else ()
     )

@@ -392,9 +392,7 @@ def load_yaml(content: bytes, *, source: str) -> Any:
         return yaml.load(content.decode('utf-8'), Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise RecipeError([f'{source}: not readable as YAML: {_where_and_what(error)}']) from error
-    except (
-        Exception
-    ) as error:  # beside its own errors, PyYAML lets through what int, datetime, a dict or recursion raise
+    except Exception as error:  # PyYAML also lets through what int, datetime, a dict or recursion raise
         reason = ' '.join(str(error).split('\n')[0][:200].split())
         raise RecipeError([f'{source}: not readable as YAML ({type(error).__name__}: {reason})']) from error
 

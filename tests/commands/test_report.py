@@ -344,7 +344,7 @@ def test_same_run_gives_the_same_page(whole, tmp_path):
         ('rounds.json', '[', 'not JSON'),
         ('metrics.jsonl', '{}\n{}\n', 'no phase and step'),
         ('metrics.jsonl', 'x\n{}\n', 'line 1'),
-        ('recipe.yaml', '{', 'not YAML'),
+        ('recipe.yaml', '{', 'not readable as YAML'),
         ('architecture.json', '{}', 'architecture'),
         ('x.json', 'x', 'not JSON'),
         (
