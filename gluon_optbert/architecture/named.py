@@ -99,12 +99,10 @@ LAYER_TABLES = {
 OPTBERTS = tuple(f'optbert_{row["parameters_m"]}m' for row in load_table(10).records()[1:])
 FORMS = (
     f'bert_base; bert_L (L layers); {", ".join(OPTBERTS)}; uniform_66m (BERT-base with all widths scaled to '
-    f'66 million '
-    'parameters); albert_eE (BERT-base, embedding width E); lL_hH_aA (uniform, optionally with _kK _vV _fF '
-    '_eE, as in '
-    'l4_h256_a4_f512); and undivided_every_N or undivided_keep_0_5_11 (f = 0 in the other layers, optionally '
-    'with '
-    '_stacked_M), of BERT-base or after any other name, as in l4_h256_a4_undivided_every_2'
+    '66 million parameters); albert_eE (BERT-base, embedding width E); lL_hH_aA (uniform, optionally with '
+    '_kK _vV _fF _eE, as in l4_h256_a4_f512); and undivided_every_N or undivided_keep_0_5_11 (f = 0 in the '
+    'other layers, optionally with _stacked_M), of BERT-base or after any other name, as in '
+    'l4_h256_a4_undivided_every_2; a width has up to 6 digits, a number of layers up to 4'
 )
 EXAMPLES = ('bert_base', 'bert_9', 'uniform_66m', 'albert_e128', 'l4_h256_a4', 'undivided_every_2') + OPTBERTS
 

@@ -128,6 +128,5 @@ def select_blocks(architecture: Architecture, cost: CostModel, target: float) ->
             return Selection(kept, spent, float(target))
     raise ValueError(
         f'target {target:.6g} {cost.unit} cannot be reached by dropping intermediate blocks: without any, '
-        f'{spent:.6g} '
-        'remain'
+        f'{spent:.6g} remain'
     )

@@ -12,7 +12,7 @@ from mxnet import gluon
 from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import HeldOut
-from ..text.batches import Batch, evaluation_batches, stream
+from ..text.batches import Batch, check_memory, evaluation_batches, stream
 from ..text.shards import Shards
 from ..training.distillation import (
     OF_STATES,
@@ -41,6 +41,7 @@ class PretrainingGoal(Goal):
         super().__init__(recipe, start, workers)
         self._shards = open_shards(recipe.shards, start.vocabulary)
         check_shards_fit(self._shards, start.architecture, 'the network')
+        check_memory(self._shards['train'], recipe.batch_size)
         self._heads = start.progress.untrained is None
         if recipe.embedding_weight:
             check_pairs(recipe.batch_size, recipe.accumulate, workers.size)

@@ -362,13 +362,18 @@ def unreachable(
     reachable, wanted = cost.cost(smallest) / cost.cost(whole or architecture), recipe.shares()[-1]
     if reachable <= wanted:
         return None
-    how, left = (
-        ('dropping layers', 'one layer')
-        if recipe.method == 'layers'
-        else (f'pruning {recipe.prune}', 'one unit of each width' + (' but f' if empty else ''))
+    how, left, remedy = {
+        'layers': ('dropping layers', 'with one layer left', 'take another method'),
+        'blocks': ('dropping intermediate blocks', 'without any', 'take another method'),
+    }.get(
+        recipe.method,
+        (
+            f'pruning {recipe.prune}',
+            f'with one unit of each width{" but f" if empty else ""} left',
+            'prune more widths',
+        ),
     )
     return (
-        f'target {wanted:.4g} cannot be reached by {how}: with {left} left, {reachable:.3f} of the '
-        f'{recipe.objective} '
-        'remain; ask for more, or prune more widths'
+        f'target {wanted:.4g} cannot be reached by {how}: {left}, {reachable:.3f} of the '
+        f'{recipe.objective} remain; ask for more, or {remedy}'
     )

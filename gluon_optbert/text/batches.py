@@ -82,7 +82,7 @@ def stream(
         corrupt (`Shards.read`).
     """
     _check_ranks(batch_size, rank, workers)
-    _check_memory(shards, batch_size)
+    check_memory(shards, batch_size)
     if not 0 <= seed < 2**32:
         raise ValueError(f'seed {seed}: must be from 0 to 2^32 - 1')
     if start < 0 or read_ahead < 1 or length_multiple < 1:
@@ -111,7 +111,7 @@ def evaluation_batches(
     """The first `limit` instances (all, without it), each once, in the order of the files; the last batch is
     filled up with instances of weight zero. Arguments and errors are those of `stream`."""
     _check_ranks(batch_size, rank, workers)
-    _check_memory(shards, batch_size)
+    check_memory(shards, batch_size)
     pieces = _file_order(shards, shards.instances if limit is None else limit)
     batches = (
         _batch(fields, size=batch_size, rank=rank, workers=workers, multiple=length_multiple, index=i)
@@ -130,8 +130,13 @@ def _check_ranks(batch_size: int, rank: int, workers: int) -> None:
         )
 
 
-def _check_memory(shards: Shards, batch_size: int) -> None:
-    """Refuse a global batch that this machine cannot hold; every rank puts it together from parts."""
+def check_memory(shards: Shards, batch_size: int) -> None:
+    """Refuse a global batch that this machine cannot hold; every rank puts it together from parts.
+
+    Raises
+    ------
+    ValueError
+    """
     row = record_dtype(shards.max_seq_length, shards.max_predictions, shards.vocabulary_size).itemsize
     needed = 2 * row * batch_size  # the parts, and what `_joined` makes of them
     memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')

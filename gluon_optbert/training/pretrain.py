@@ -20,6 +20,7 @@ from ..runs.progress import Progress
 from ..runs.provenance import ORIGIN, note_origin
 from ..runs.recipe import checked, to_dict
 from ..runs.run_directory import RunDirectory, work_directory
+from ..text.batches import check_memory
 from ..text.shards import Shards
 from .distributed import Workers
 from .mlm_nsp import fit
@@ -40,8 +41,7 @@ def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
     if start.head != PRETRAINING:
         raise ValueError(
             f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of '
-            f'pre-training; '
-            'start from the network that it was fine-tuned from'
+            'pre-training; start from the network that it was fine-tuned from'
         )
     check_folded(start, recipe.model)
     if recipe.train == 'heads' and not _before(start).untrained:
@@ -167,6 +167,7 @@ def _pretrain(recipe: PretrainRecipe, workers: Workers) -> Progress:
         return directory.result
     start = _start(recipe)
     shards = open_shards(recipe.shards, start.vocabulary if start else None)
+    check_memory(shards['train'], recipe.batch_size)
     vocabulary = shards['train'].vocabulary()
     architecture = _architecture(recipe, start, shards, tokens=len(vocabulary))
     directory.lay_out(workers)

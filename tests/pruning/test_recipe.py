@@ -116,6 +116,17 @@ def test_target_that_cannot_be_reached_is_refused(shards_directory, model_direct
     assert 'cannot be reached' in refusal(
         recipe_for(shards_directory, model_directory, tmp_path / 'run', target=1e-3)
     )
+    for change, what in (
+        ({'method': 'layers'}, 'dropping layers: with one layer left'),
+        ({'method': 'blocks', 'prune': 'f'}, 'dropping intermediate blocks: without any'),
+    ):
+        dropped = recipe_for(shards_directory, model_directory, tmp_path / 'run', target=1e-3, **change)
+        assert what in refusal(dropped)
+
+
+def test_batch_that_memory_cannot_hold_is_refused(shards_directory, model_directory, tmp_path):
+    huge = recipe_for(shards_directory, model_directory, tmp_path / 'run', batch_size=2**50)
+    assert 'take a smaller --batch-size' in refusal(huge)
 
 
 def test_shards_of_another_vocabulary_are_refused(shards_directory, tmp_path):

@@ -369,6 +369,7 @@ def test_all_that_is_out_of_range_is_said_at_once(tmp_path):
         ),
         ({'model': 'nowhere'}, FileNotFoundError, 'nowhere'),
         ({'batch_size': 9, 'accumulate': 2}, ValueError, 'batch_size 9 does not divide'),
+        ({'batch_size': 2**50}, ValueError, r'a global batch of [\d,]+ instances takes at least'),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(shards_directory, tmp_path, change, error, named):
