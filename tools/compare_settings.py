@@ -30,8 +30,8 @@ from gluon_optbert.finetuning.result import FineTuningResult
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.lock import running
 from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.recipe import RecipeError, fill, option, overridden, read_yaml, to_dict
-from gluon_optbert.runs.run_directory import RunDirectory
+from gluon_optbert.runs.recipe import RecipeError, fill, option, overridden, read_yaml, save, to_dict
+from gluon_optbert.runs.run_directory import RECIPE, RunDirectory, State
 from gluon_optbert.runs.scores import MARK, NOTE, score_text
 from gluon_optbert.runs.staging import write_file
 from gluon_optbert.training.distributed import Workers
@@ -257,6 +257,8 @@ def compare(recipe: SettingsRecipe, workers: Workers) -> str:
         directory = RunDirectory(recipe, may_change=LATER, name='comparison ')
         check_finished(recipe, settings)
         directory.lay_out(workers)
+        if workers.first and directory.state is State.BEGUN:  # with further seeds, perhaps
+            save(dataclasses.replace(recipe, resume=False), recipe.output / RECIPE)
         for seed in recipe.seeds:
             for name, setting in settings.items():
                 run = recipe.run(name, setting, seed)

@@ -73,6 +73,8 @@ def test_resume_makes_only_what_is_missing(compared, model_directory, glue, tmp_
     after = contents(tmp_path / 'run' / 'results')
     assert set(before) < set(after) and len(after) == 4
     assert all(after[name] == content for name, content in before.items())
+    recipe = yaml.safe_load((tmp_path / 'run' / 'recipe.yaml').read_text(encoding='utf-8'))
+    assert recipe['seeds'] == [1, 2] and not recipe['resume']
 
     def scores(place):
         rows = (place / 'run' / 'table.md').read_text(encoding='utf-8').splitlines()
