@@ -73,8 +73,7 @@ REMEDIES = {
     'horovod': 'Horovod is not installed, and a job of several workers needs it. It is compiled against the '
     'MXNet that is there, with cmake below 4: HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 '
     'HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 pip install --no-build-isolation --no-binary '
-    'horovod gluon_optbert[horovod]; '
-    'in a checkout, make install',
+    'horovod gluon_optbert[horovod]; in a checkout, make install',
 }
 
 

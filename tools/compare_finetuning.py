@@ -358,8 +358,7 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, 
 def _spoken(exercise: Exercise, seed: int, epoch: Mapping[str, Any]) -> str:
     return (
         f'{exercise.name} {SIDES["peer"]} | seed {seed} | epoch {epoch["epoch"]} | loss {epoch["loss"]:.3f} '
-        f'| training '
-        f'{epoch["training_seconds"]:.0f} s | evaluation {epoch["evaluation_seconds"]:.0f} s'
+        f'| training {epoch["training_seconds"]:.0f} s | evaluation {epoch["evaluation_seconds"]:.0f} s'
     )
 
 
@@ -444,8 +443,7 @@ def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -
     if changed:
         raise ValueError(
             f'{recipe.output} was begun with other values of {", ".join(sorted(changed))}; use the same, or '
-            f'another '
-            '--output'
+            'another --output'
         )
     return {**new, 'runs': old['runs'], 'summary': old['summary']}
 

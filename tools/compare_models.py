@@ -383,8 +383,7 @@ def chapters_of(
             continue
         facts = (
             f'{(~task.test).sum():,} places to learn from, {task.test.sum():,} in other sequences to measure '
-            f'on; the '
-            f'commonest label has {task.majority:.1%} of these.'
+            f'on; the commonest label has {task.majority:.1%} of these.'
         )
         sections.append(
             (
@@ -524,8 +523,7 @@ def main(argv=None):
     for name, similarity in comparison.similarities.items():
         print(
             f'CKA of {labels[0]} with {name}: {similarity.layers[-1, -1]:.3f} behind the last layers, '
-            f'{similarity.attention[-1, -1]:.3f} '
-            'behind their attention blocks'
+            f'{similarity.attention[-1, -1]:.3f} behind their attention blocks'
         )
     print(f'wrote {recipe.output}: report.html, comparison.json, heat maps and tables')
 

@@ -23,8 +23,7 @@ def main(argv=None):
     error = result['relative_error']
     print(
         f'relative error on {error["networks"]} networks that were not fitted: median {error["median"]:.1%}, '
-        f'largest '
-        f'{error["largest"]:.1%}'
+        f'largest {error["largest"]:.1%}'
     )
     print(
         f'wrote {recipe.output}\nnext: python pretrain/run_prune.py … --objective latency --latency-model '

@@ -237,9 +237,8 @@ def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> List[
     stages, lines = recipe.stages(), []
     for stage in stages:
         lines.append(
-            f'python pretrain/make_shards.py --input wiki,books --vocab vocab.txt --max-seq-length '
-            f'{stage.length} '
-            f'--dupe-factor {recipe.dupe_factor} --output shards{stage.length}'
+            'python pretrain/make_shards.py --input wiki,books --vocab vocab.txt --max-seq-length '
+            f'{stage.length} --dupe-factor {recipe.dupe_factor} --output shards{stage.length}'
         )
     rate = 1e-4 * recipe.long_share
     for stage, more in zip(
@@ -251,9 +250,8 @@ def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> List[
     ):
         lines.append(
             f'{launch}pretrain/run_pretraining.py pretrain/recipes/bert_base_{stage.length}.yaml '
-            f'--batch-size {recipe.batch_size} '
-            f'--steps {stage.steps} --accumulate {passes(recipe, architecture, stage, gpus) or 1} --shards '
-            f'shards{stage.length} {more}'
+            f'--batch-size {recipe.batch_size} --steps {stage.steps} --accumulate '
+            f'{passes(recipe, architecture, stage, gpus) or 1} --shards shards{stage.length} {more}'
         )
     lines.append(
         f'{launch}pretrain/run_prune.py pretrain/recipes/optbert_prune.yaml --batch-size {recipe.batch_size} '
@@ -327,8 +325,7 @@ def plan(recipe: PlanRecipe) -> str:
     parameters = sum(count_parameters(architecture).values())
     lines = [
         f'{recipe.architecture}: {parameters / 1e6:.1f} M parameters with the heads; '
-        f'{recipe.words / 1e9:.1f} billion words; '
-        f'{recipe.steps:,} steps of {recipe.batch_size} sequences',
+        f'{recipe.words / 1e9:.1f} billion words; {recipe.steps:,} steps of {recipe.batch_size} sequences',
         '',
         stage_table(recipe, architecture, measured),
         '',

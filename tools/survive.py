@@ -179,8 +179,7 @@ def _report(record: Mapping[str, Any], number: int) -> None:
     end = f'ended in {record["seconds_to_the_end"]:.1f} s with status {record["status"]}'
     print(
         f'{record["command"]} {number} | {record["victim"]} | {record["moment"]} | {end} | '
-        f'{record["processes_left"]} left | '
-        f'{len(record["losses"])} losses',
+        f'{record["processes_left"]} left | {len(record["losses"])} losses',
         flush=True,
     )
 

@@ -33,14 +33,12 @@ def _report(summary: ShardSummary) -> None:
     for split, instances in summary.instances.items():
         print(
             f'{split}: {summary.documents[split]:,} documents, {summary.tokens[split]:,} tokens, '
-            f'{instances:,} instances '
-            f'in {summary.shards[split]} shard(s)'
+            f'{instances:,} instances in {summary.shards[split]} shard(s)'
         )
     tokens = sum(summary.tokens.values())
     print(
         f'{tokens / summary.seconds / 1e3:.1f}k tok/s | {summary.seconds:.1f} s with {summary.workers} '
-        f'worker(s) | peak '
-        f'memory {summary.peak_memory_bytes / 2**20:.0f} MiB, all processes'
+        f'worker(s) | peak memory {summary.peak_memory_bytes / 2**20:.0f} MiB, all processes'
     )
     print(f'wrote {summary.output} ({summary.bytes / 1e6:.1f} MB)')
     following = line(

@@ -297,6 +297,5 @@ def refuse(differences: Mapping[str, float], most: float, what: str) -> None:
     if not differences[worst] <= most:
         raise NotEqual(
             f"{what}'s {worst} is off by {differences[worst]:.1e} of its largest value, more than "
-            f'{most:.0e}; '
-            'nothing was written'
+            f'{most:.0e}; nothing was written'
         )

@@ -194,9 +194,8 @@ def _head_of_tensors(
         raise ValueError(f'{source}: a classification with several labels at a time is not read')
     if problem in ('regression', 'single_label_classification') and (problem == 'regression') != (count == 1):
         raise ValueError(
-            f'{source}: problem_type is {problem}, and {weights[0]} has {count} '
-            f'row{"s" * (count > 1)}; a regression to one number and a classification of two labels and more '
-            'are read'
+            f'{source}: problem_type is {problem}, and {weights[0]} has {count} row{"s" * (count > 1)}; a '
+            'regression to one number and a classification of two labels and more are read'
         )
     if count == 1:
         return Head('regression', (), str(task))

@@ -69,15 +69,13 @@ def notes(results: Results) -> List[str]:
     plan = results.plan
     remarks = [
         f'Here: on a base of {plan["base_parameters"]:,} parameters; mean ± deviation of the sample over the '
-        f'seeds '
-        f'{", ".join(map(str, plan["seeds"]))} of fine-tuning, one network a row; scores in percent, on the '
-        f'held-out sets.',
+        f'seeds {", ".join(map(str, plan["seeds"]))} of fine-tuning, one network a row; scores in percent, '
+        'on the held-out sets.',
         'The majority class is the commonest of the held-out set; for SQuAD it stands for giving no answer. '
         f'{NOTE}.',
         'The average is of one score a task, F1 of SQuAD.',
         f'Steps in each of {plan["rounds"]} rounds: {_gate_steps(plan)} of gates, {plan["recovery_steps"]} '
-        f'of recovery; '
-        f'scale {plan["scale"]:g}.',
+        f'of recovery; scale {plan["scale"]:g}.',
     ]
     if plan.get('scratch_steps'):
         remarks.append(f'Steps of a row that is trained from scratch: {plan["scratch_steps"]:,}.')

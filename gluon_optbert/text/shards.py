@@ -225,8 +225,7 @@ class Shards:
         if split not in manifest['splits']:
             raise ValueError(
                 f'{directory}: has no {split} shards, only {", ".join(manifest["splits"])}; held-out ones '
-                f'are '
-                'made with --held-out above 0'
+                'are made with --held-out above 0'
             )
         files = tuple(ShardFile(**entry) for entry in manifest['splits'][split]['shards'])
         shards = cls(

@@ -121,8 +121,7 @@ class States:
         if before not in (None, workers.size) and workers.first:
             LOG.warning(
                 '%s goes on from step %d with %d worker(s) instead of %d: its end is not bit-identical, but '
-                'equal within '
-                'rounding where there is no dropout',
+                'equal within rounding where there is no dropout',
                 what,
                 progress.step,
                 workers.size,
