@@ -96,13 +96,8 @@ _AS_THERE = (
     'select',
     'log_every',
 )
-_LATER = (
-    'output',
-    'peer',
-    'seeds',
-    'resume',
-    'log_every',
-)  # what may differ when a comparison is gone on with
+# what may differ when a comparison is gone on with
+_LATER = ('output', 'peer', 'seeds', 'resume', 'log_every')
 _FIELDS, _HINTS = (
     {field.name: field for field in dataclasses.fields(GlueRecipe)},
     typing.get_type_hints(GlueRecipe),

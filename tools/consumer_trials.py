@@ -41,11 +41,8 @@ HEADS = {
 WIDTHS = ('plain', 'uneven', 'f = 0')
 QUESTION = 'What is it about?'
 LONGEST = 48  # tokens
-IN_PYTHON, IN_C, SERVICE = (
-    'MXNet in Python',
-    'MXNet in C',
-    'the service',
-)  # consumers that are called from here
+# consumers that are called from here
+IN_PYTHON, IN_C, SERVICE = ('MXNet in Python', 'MXNet in C', 'the service')
 Cell = Dict[str, Any]
 
 

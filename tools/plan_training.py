@@ -49,10 +49,8 @@ PUBLISHED = (
     Published(64, 512, 80, 765.04),
 )
 PUBLISHED_NETWORK = 'l24_h1024_a16'
-GLUONNLP_DAYS, GLUONNLP_GPUS = (
-    6.5,
-    8,
-)  # BERT-base in mixed precision, "GluonNLP 0.6", Apache MXNet's blog, March 2019
+# BERT-base in mixed precision, "GluonNLP 0.6", Apache MXNet's blog, March 2019
+GLUONNLP_DAYS, GLUONNLP_GPUS = (6.5, 8)
 
 
 class Stage(NamedTuple):

@@ -18,9 +18,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-os.environ.setdefault(
-    'MXNET_EXEC_BULK_EXEC_INFERENCE', '0'
-)  # read at the import; else many operators are one row
+# read at the import; else many operators are one row
+os.environ.setdefault('MXNET_EXEC_BULK_EXEC_INFERENCE', '0')
 import mxnet as mx
 import numpy as np
 

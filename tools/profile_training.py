@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import os
 
-os.environ.update(
-    MXNET_EXEC_BULK_EXEC_TRAIN='0', MXNET_SUBGRAPH_BACKEND='NONE'
-)  # one event for each operator, none fused
+# one event for each operator, none fused
+os.environ.update(MXNET_EXEC_BULK_EXEC_TRAIN='0', MXNET_SUBGRAPH_BACKEND='NONE')
 
 import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
 
@@ -264,9 +263,8 @@ def operator_times(graph: mx.executor.Executor, plan: Sequence[Tuple[str, str]],
             )
         seen = len(measured) // steps
         medians = [float(np.median(measured[i::seen])) for i in range(seen)]
-        times[kind] = (
-            medians if seen == count else [sum(medians) / count] * count
-        )  # most of those sums are taken in place
+        # most of those sums are taken in place
+        times[kind] = medians if seen == count else [sum(medians) / count] * count
     return [times[kind].pop(0) for kind in kinds]
 
 

@@ -106,10 +106,8 @@ TENSORFLOW: NameMap = {
     'global_step': None,
 }
 _TRANSPOSED = '/kernel'  # how the name of a TensorFlow matrix ends that has its inputs along the rows
-OPTIMIZER_STATE = (
-    '/adam_m',
-    '/adam_v',
-)  # how the names of what BERT's TensorFlow optimizer keeps end; dropped on purpose
+# how the names of what BERT's TensorFlow optimizer keeps end; dropped on purpose
+OPTIMIZER_STATE = ('/adam_m', '/adam_v')
 
 _GLUONNLP_LAYER = (
     'attention_cell.proj_query',

@@ -231,9 +231,8 @@ def _removal_order(
     for j, key in enumerate(keys):
         magnitude = np.abs(np.asarray(scores[key], dtype=np.float64))
         width, step = len(magnitude), 1 if key.startswith('a') else multiple_of
-        order = np.argsort(
-            magnitude, kind='stable'
-        )  # of equal scores the first goes first, and the last is the best
+        # of equal scores the first goes first, and the last is the best
+        order = np.argsort(magnitude, kind='stable')
         order = np.concatenate([order[order != np.argmax(magnitude)], [np.argmax(magnitude)]]).astype(
             np.int64
         )

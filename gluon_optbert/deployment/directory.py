@@ -97,9 +97,8 @@ def _check_network(directory: Path, deployment: Deployment) -> None:
 def import_symbol(directory: Path, names: Sequence[str]) -> mx.gluon.SymbolBlock:
     """The exported network, loaded by MXNet alone."""
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            'ignore', 'Cannot decide type for the following arguments'
-        )  # of the inputs; they are float32
+        # of the inputs; they are float32
+        warnings.filterwarnings('ignore', 'Cannot decide type for the following arguments')
         return mx.gluon.SymbolBlock.imports(str(directory / SYMBOL), list(names), str(directory / PARAMETERS))
 
 

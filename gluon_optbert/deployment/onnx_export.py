@@ -145,9 +145,8 @@ class Graph:
             )
 
         scores = self.node('MatMul', heads('query', dims.k, (0, 2, 1, 3)), heads('key', dims.k, (0, 2, 3, 1)))
-        attention = self.node(
-            'Softmax', self.node('Add', scores, mask), axis=-1
-        )  # (batch, a, length, length)
+        # (batch, a, length, length)
+        attention = self.node('Softmax', self.node('Add', scores, mask), axis=-1)
         context = self.node(
             'Transpose',
             self.node('MatMul', attention, heads('value', dims.v, (0, 2, 1, 3))),

@@ -26,6 +26,7 @@ from .recipe import FineTuneRecipe
 from .result import FineTuningResult
 
 LOG = logging.getLogger(__name__)
+# the files of a model directory, where submissions are left as well
 _OF_A_MODEL = (
     'architecture.json',
     'model.params',
@@ -38,7 +39,7 @@ _OF_A_MODEL = (
     HEAD,
     ORIGIN,
     TRIM,
-)  # the files of a model directory, where submissions are left as well
+)
 
 
 @dataclasses.dataclass(frozen=True)

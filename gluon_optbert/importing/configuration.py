@@ -36,18 +36,13 @@ FIXED = {
     'add_cross_attention': (False,),
 }
 UNEVEN = 'optbert'  # the model_type of widths that differ from layer to layer
-PER_LAYER = (
-    'num_hidden_layers',
-    'num_attention_heads',
-    'intermediate_size',
-)  # of which these are the largest
+# of which these are the largest
+PER_LAYER = ('num_hidden_layers', 'num_attention_heads', 'intermediate_size')
 LETTERS = {'a': 1 << 12, 'k': 1 << 14, 'v': 1 << 14, 'f': 1 << 17}  # more than any layer has
 MOST_SAID = 20  # problems of one configuration's layers
 OWN = 'gluon_optbert'  # what an export of this package records in its configuration
-UNREAD = (
-    'BertForTokenClassification',
-    'BertForMultipleChoice',
-)  # whose heads have the names of a sequence classification's
+# whose heads have the names of a sequence classification's
+UNREAD = ('BertForTokenClassification', 'BertForMultipleChoice')
 
 
 def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architecture, Tuple[str, ...]]:

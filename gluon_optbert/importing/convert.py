@@ -102,9 +102,8 @@ def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str
     dropped, problems = list(source.skipped), []
     for name, array in source.arrays.items():
         known, here = look_up(source.form, name)
-        if known and (
-            here is None or here not in wanted and here in whole
-        ):  # the latter has no use beside the head of a task
+        # the latter has no use beside the head of a task
+        if known and (here is None or here not in wanted and here in whole):
             dropped.append(name)
             continue
         if here not in wanted:

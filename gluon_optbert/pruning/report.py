@@ -31,9 +31,8 @@ def explain(
     """A selection with its reasons, as JSON values: what went, at which alpha and price, and the budget."""
     removed = {}
     for key, kept in selection.kept.items():
-        gone = np.setdiff1d(
-            np.arange(len(scores.get(key, []))), kept
-        )  # a layer without filters has no gate for them
+        # a layer without filters has no gate for them
+        gone = np.setdiff1d(np.arange(len(scores.get(key, []))), kept)
         removed[key] = [[int(i), round(float(scores[key][i]), 6)] for i in gone]
     return {
         'round': number,

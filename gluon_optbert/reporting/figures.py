@@ -15,16 +15,8 @@ from matplotlib.figure import Figure
 
 from ..runs.staging import write_file
 
-OKABE_ITO = (
-    '#0072B2',
-    '#D55E00',
-    '#009E73',
-    '#CC79A7',
-    '#E69F00',
-    '#56B4E9',
-    '#000000',
-    '#999999',
-)  # told apart by the colour-blind
+# told apart by the colour-blind
+OKABE_ITO = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#999999')
 MARKERS = 'osD^vPX*'
 STYLE = {
     'font.size': 10,

@@ -163,9 +163,8 @@ def read_run(path: Path, label: str) -> Run:
         )
     ):
         raise ValueError(f'{source}: wanted a list of rounds, each with {", ".join(sorted(fields))}')
-    if len(rows) > 1 and rows[1].get(
-        'before'
-    ):  # measured as all others are; the network may have been on more instances
+    # measured as all others are; the network may have been on more instances
+    if len(rows) > 1 and rows[1].get('before'):
         rows[0] = {**rows[0], 'recovered': rows[1]['before']}
     run = Run(path, label, tuple(rows))
     return run if run.metric is None else dataclasses.replace(run, task=_task_of(path))

@@ -21,6 +21,7 @@ from .run_sections import of_metrics, of_model, of_rounds
 from .score_tables import TIMES
 
 RESULT = 'result.json'  # of a fine-tuning run
+# files that are shown otherwise, or not
 KNOWN = (
     'rounds.json',
     'pruning.md',
@@ -29,7 +30,7 @@ KNOWN = (
     'latency.json',
     'manifest.json',
     ORIGIN,
-)  # files that are shown otherwise, or not
+)
 PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')
 
 

@@ -160,9 +160,8 @@ def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callabl
             PermissionError,
         ) as error:
             return _complain(2, error)
-        except (
-            OSError
-        ) as error:  # a full disk, a read-only one; but no name of a file is the fault of who gave it
+        # a full disk, a read-only one; but no name of a file is the fault of who gave it
+        except OSError as error:
             return _complain(2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1, error)
         except KeyboardInterrupt:
             return _complain(1, 'interrupted')

@@ -204,9 +204,8 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe', flags:
     for name, f in fields.items():
         if f.metadata['required'] and name not in values:
             problems.append(f'{source}: {flag(name)} is missing: {f.metadata["help"]}')
-    recipe = cls(
-        **filled
-    )  # with the defaults of fields that were wrong, to find what is wrong with the others
+    # with the defaults of fields that were wrong, to find what is wrong with the others
+    recipe = cls(**filled)
     problems += recipe.problems() if hasattr(recipe, 'problems') else []
     if problems:
         raise RecipeError(problems)

@@ -107,9 +107,8 @@ def _spans(
     """The best spans of one window: score, first token and last token in the context."""
     count, second = len(owned), int(windows.features.seconds[row])
     context = scores[second : second + count]
-    table = np.full(
-        (min(max_answer, count), count), -np.inf, np.float32
-    )  # tokens after the first, first token
+    # tokens after the first, first token
+    table = np.full((min(max_answer, count), count), -np.inf, np.float32)
     for more, line in enumerate(table):
         line[: count - more] = context[: count - more, 0] + context[more:, 1]
     table[:, ~owned] = -np.inf

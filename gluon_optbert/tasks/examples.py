@@ -64,9 +64,8 @@ def read_lines(path: Path) -> List[List[str]]:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b'\n') + 1
         raise ValueError(f'{path}: not UTF-8 at byte {error.start}, in line {line}; convert it') from error
-    lines = text.replace('\r\n', '\n').split(
-        '\n'
-    )  # not splitlines: a sentence may hold a Unicode line separator
+    # not splitlines: a sentence may hold a Unicode line separator
+    lines = text.replace('\r\n', '\n').split('\n')
     return [line.split('\t') for line in lines]
 
 

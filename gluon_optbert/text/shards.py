@@ -84,10 +84,8 @@ def _npz_problem(members: Dict[str, zipfile.ZipInfo], instances: int, dtype: np.
         return f'has the fields {sorted(members)}, wanted {sorted(wanted)}'
     for name in dtype.names:
         method = members[f'{name}.npy'].compress_type
-        if method not in (
-            zipfile.ZIP_STORED,
-            zipfile.ZIP_DEFLATED,
-        ):  # others' decoders raise errors of their own
+        # others' decoders raise errors of their own
+        if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             return f'{name} is packed by method {method}, wanted stored or deflated'
         size = members[f'{name}.npy'].file_size
         if not 0 <= size - instances * dtype[name].itemsize <= 2**12:  # the difference is the field's header

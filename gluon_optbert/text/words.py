@@ -9,6 +9,7 @@ from typing import Callable, List, Tuple
 
 _PUNCTUATION = frozenset('!"#$%&\'()*+,-./:;<=>?@[\\]^_`{|}~')
 _ASCII_WORDS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')
+# the blocks whose characters are words of their own, first and last code point
 _CHINESE = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -18,7 +19,7 @@ _CHINESE = (
     (0x2B820, 0x2CEAF),
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
-)  # the blocks whose characters are words of their own, first and last code point
+)
 
 
 def word_splitter(*, cased: bool, capitals: bool = False) -> Callable[[str], List[str]]:

@@ -211,9 +211,8 @@ class Optimizer:
         gradients = self.gradients()
         self._workers.average(gradients, name='gradient', compression=self._compression)
         norm = math.sqrt(sum_of_squares(gradients))
-        norm = (
-            self._workers.sum([norm], name='norm')[0] / self._workers.size
-        )  # to the last bit the same on any processor
+        # to the last bit the same on any processor
+        norm = self._workers.sum([norm], name='norm')[0] / self._workers.size
         finite = math.isfinite(norm)
         if self.scale is not None:
             self.scale.after(overflow=not finite)

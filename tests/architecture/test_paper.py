@@ -53,9 +53,8 @@ def test_published_averages_are_means_of_their_rows_but_for_one():
         for row in load_table(number).records():
             if row['average'] is not None:
                 mean = sum(Decimal(str(row[task])) for task in TASKS) / 6
-                if abs(mean - Decimal(str(row['average']))) > Decimal(
-                    '0.05'
-                ):  # half of the last digit printed
+                # half of the last digit printed
+                if abs(mean - Decimal(str(row['average']))) > Decimal('0.05'):
                     wrong[number, row['model']] = (row['average'], round(mean, 1))
     assert wrong == {(15, 'BERT-all uniform'): (71.7, Decimal('77.7'))}
 

@@ -80,9 +80,10 @@ def test_every_network_is_timed_at_every_shape_and_drawn(tmp_path):
             'in order',
             'sorted',
         ]
+    # the same weights in another program
     assert all(
         row['difference_from_first'] < (1e-5 if row['precision'] == 'float32' else 1.0) for row in rows[2:]
-    )  # the same weights in another program
+    )
     assert (tmp_path / 'found.png').read_bytes().startswith(b'\x89PNG')
 
 

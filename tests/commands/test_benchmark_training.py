@@ -51,9 +51,8 @@ def test_it_reports_all_steps_and_ratios(tmp_path):
     assert installed == steps['GluonNLP step as installed']['median'] / steps['ungated step']['median']
     assert written['tokens_per_second']['ungated step'] == 1e3 * 16 / steps['ungated step']['median']
     assert all(f'| {name} |' in result.stdout for name in steps)
-    assert (
-        written['peers']['GluonNLP step as installed']['omp_num_threads'] is None
-    )  # as installed: MXNet decides
+    # as installed: MXNet decides
+    assert written['peers']['GluonNLP step as installed']['omp_num_threads'] is None
     assert {'commit', 'versions', 'machine'} <= set(written)
 
 

@@ -277,9 +277,8 @@ def runs_of(here, there, seconds=((10.0, 20.0),) * 3):
 
 def test_summary_and_table_by_hand():
     runs = runs_of([80.0, 82.0, 87.0], [79.0, 80.0, 84.0], ((10.0, 20.0), (12.0, 20.0), (8.0, 35.0)))
-    runs.append(
-        {'seed': 4, 'side': 'here', 'scores': {'dev/f1': 0.0}, 'seconds': {'training': 1.0}}
-    )  # the peer's is not there
+    # the peer's is not there
+    runs.append({'seed': 4, 'side': 'here', 'scores': {'dev/f1': 0.0}, 'seconds': {'training': 1.0}})
     summary = summarise(runs)
     assert summary['seeds'] == [1, 2, 3]
     assert summary['scores']['dev/f1'] == {

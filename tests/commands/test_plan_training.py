@@ -70,9 +70,8 @@ def test_published_speed_is_that_of_the_published_number_of_gpus():
 
 
 def test_exchange_moves_every_gradient_twice_but_for_ones_own_share():
-    _, seconds = tool.step_seconds(
-        dataclasses.replace(RECIPE, exchange=4e-9), network(), SHORT, 8
-    )  # a weight each second
+    # a weight each second
+    _, seconds = tool.step_seconds(dataclasses.replace(RECIPE, exchange=4e-9), network(), SHORT, 8)
     assert seconds == pytest.approx(2 * 7 / 8 * sum(tool.count_parameters(network()).values()))
 
 

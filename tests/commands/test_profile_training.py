@@ -44,9 +44,8 @@ def test_parts_and_remainder_are_the_step(words, tmp_path):
     written = json.loads((tmp_path / 'found.json').read_text())
     assert set(written['parts']) == PARTS | ({'gates'} if '--gates' in words else set())
     assert written['step'] == pytest.approx(sum(written['parts'].values()) + written['remainder'])
-    assert all(
-        time > 0 for part, time in written['parts'].items() if part != 'all-reduce'
-    )  # which one worker has none of
+    # which one worker has none of
+    assert all(time > 0 for part, time in written['parts'].items() if part != 'all-reduce')
     assert written['parts']['all-reduce'] == 0 and min(written['ceilings'].values()) > 0
     assert all(f'| {part} |' in result.stdout for part in [*written['parts'], 'remainder', 'the step'])
     assert {'commit', 'versions', 'machine'} <= set(written)

@@ -60,9 +60,8 @@ def test_attention_scale_stands_in_the_queries():
     arrays = inference_parameters(trained, UNEVEN, 'encoder', PRETRAINING)
     for i, layer in enumerate(UNEVEN.layers):
         name = f'encoder.transformer_cells.{i}.attention_cell.proj_query.weight'
-        np.testing.assert_allclose(
-            arrays[name], trained[name] / np.sqrt(layer.k), rtol=1e-6
-        )  # a float32 product
+        # a float32 product
+        np.testing.assert_allclose(arrays[name], trained[name] / np.sqrt(layer.k), rtol=1e-6)
 
 
 def test_a_layer_has_no_operator_that_does_nothing():
@@ -90,7 +89,6 @@ def test_a_layer_has_no_operator_that_does_nothing():
 def test_low_precision_is_for_the_encoders_products_alone():
     table = inference_table(UNEVEN, 'pretraining', PRETRAINING)
     low = [name for name, spec in table.items() if spec.low_precision]
-    assert len(low) == 2 * (
-        3 * 4 + 2 * 2
-    )  # weights and biases of Q, K, V and P, and of D and G where there are some
+    # weights and biases of Q, K, V and P, and of D and G where there are some
+    assert len(low) == 2 * (3 * 4 + 2 * 2)
     assert all(name.startswith('encoder.transformer_cells.') for name in low)

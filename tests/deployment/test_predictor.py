@@ -74,9 +74,8 @@ def test_batches_and_order_do_not_matter(directories, kind):
         predictions = list(predictor.predict(iter(items * 2), batch_size=batch_size, ahead=ahead))
         assert len(predictions) == 2 * len(items)
         for one, other in zip(predictions, wanted * 2):
-            np.testing.assert_allclose(
-                plain(one), plain(other), rtol=1e-4, atol=1e-6
-            )  # float32, other paddings
+            # float32, other paddings
+            np.testing.assert_allclose(plain(one), plain(other), rtol=1e-4, atol=1e-6)
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores(directories):

@@ -71,9 +71,10 @@ def test_weights_are_bytes(quantised):
     name = 'encoder.transformer_cells.0.proj.weight_quantize'
     assert stored[name].dtype == np.int8
     scale = np.abs(arrays[name[: -len('_quantize')]]).max() / 127
+    # rounded
     np.testing.assert_allclose(
         stored[name].asnumpy() * scale, arrays[name[: -len('_quantize')]], atol=scale * 0.51
-    )  # rounded
+    )
 
 
 def test_ranges_of_another_network_are_refused(quantised):

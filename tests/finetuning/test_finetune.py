@@ -108,9 +108,8 @@ def test_best_epoch_is_the_one_that_is_kept(model_directory, glue, tmp_path, mon
         outputs=2,
         tokens=99,
     )
-    np.testing.assert_allclose(
-        predictions, seen[1], atol=1e-6
-    )  # batches of another shape sum in another order
+    # batches of another shape sum in another order
+    np.testing.assert_allclose(predictions, seen[1], atol=1e-6)
     assert np.abs(predictions - seen[3]).max() > 1e-3
 
 

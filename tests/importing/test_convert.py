@@ -170,9 +170,8 @@ def test_gluonnlp_file_is_read_as_gluonnlp_reads_it(tmp_path):
     model = imported(path).model
     assert_parameters(model.parameters)
     ours = outputs_of(build(model.architecture, model.parameters), random_inputs(network()))
-    assert (
-        relative_difference(ours, outputs_of(theirs, random_inputs(network()))) <= 1e-5
-    )  # float32, sums in another order
+    # float32, sums in another order
+    assert relative_difference(ours, outputs_of(theirs, random_inputs(network()))) <= 1e-5
 
 
 def test_gluonnlp_head_count_is_asked_for_where_the_name_does_not_say_it(tmp_path):

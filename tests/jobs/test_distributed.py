@@ -158,9 +158,8 @@ def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases, name):
         read_model(place) for place in (bases[name].parent / (name + '-compressed'), bases[name] / 'model')
     )
     assert any((value != wanted.parameters[name]).any() for name, value in result.parameters.items())
-    assert result.progress.mlm_loss == pytest.approx(
-        wanted.progress.mlm_loss, rel=1e-2
-    )  # float16 keeps eleven bits
+    # float16 keeps eleven bits
+    assert result.progress.mlm_loss == pytest.approx(wanted.progress.mlm_loss, rel=1e-2)
     assert {value.dtype for value in result.parameters.values()} == {np.dtype(np.float32)}
 
 

@@ -45,9 +45,8 @@ def test_time_in_which_nobody_ran_is_no_waiting(tmp_path, monkeypatch):
     attempt = object.__new__(killed_commands.Attempt)
     attempt.process = subprocess.Popen(['sleep', '1'])
     attempt.tree, clock = list, iter(range(0, 10**6, 1000))
-    monkeypatch.setattr(
-        killed_commands.time, 'monotonic', lambda: next(clock)
-    )  # a thousand seconds whenever it is asked
+    # a thousand seconds whenever it is asked
+    monkeypatch.setattr(killed_commands.time, 'monotonic', lambda: next(clock))
     seconds, left = attempt.wait(60)
     assert 0 < seconds < 60 and left == 0 and attempt.process.returncode == 0
 

@@ -148,9 +148,8 @@ def test_stream_is_what_enters_each_block_and_what_comes_out(architecture, lengt
         short = dataclasses.replace(architecture, layers=layers)
         names = network_shapes(short)
         wanted = build(short, {name: parameters[name] for name in names}, use_decoder=False)(*inputs)[0]
-        np.testing.assert_allclose(
-            state.asnumpy(), wanted.asnumpy(), rtol=1e-5, atol=1e-6
-        )  # float32, sums of eight
+        # float32, sums of eight
+        np.testing.assert_allclose(state.asnumpy(), wanted.asnumpy(), rtol=1e-5, atol=1e-6)
 
 
 @given(NETWORKS, SEEDS, st.booleans())

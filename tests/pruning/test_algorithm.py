@@ -221,12 +221,10 @@ def test_run_in_bfloat16_trains_gates_near_those_of_one_in_float32(
 ):
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', precision='bfloat16'))
     rounded, wanted = (alphas_of(directory / 'round-1') for directory in (tmp_path / 'run', pruned_run[0]))
-    assert any(
-        (alpha != wanted[key]).any() for key, alpha in rounded.items()
-    )  # rounded to eight bits on the way
-    assert all(
-        np.abs(alpha - wanted[key]).max() < 0.02 for key, alpha in rounded.items()
-    )  # three steps of up to 0.05
+    # rounded to eight bits on the way
+    assert any((alpha != wanted[key]).any() for key, alpha in rounded.items())
+    # three steps of up to 0.05
+    assert all(np.abs(alpha - wanted[key]).max() < 0.02 for key, alpha in rounded.items())
     left = read_model(tmp_path / 'run' / 'round-2' / 'model')
     assert {value.dtype for value in left.parameters.values()} == {np.dtype(np.float32)}
     assert ParameterCost().cost(left.architecture) <= 0.6 * ParameterCost().cost(network())

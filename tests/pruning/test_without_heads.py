@@ -54,9 +54,8 @@ def test_an_encoder_without_heads_is_pruned_on_its_states(headless_run):
     gates, recovery = (records(output, phase) for phase in ('gates', 'recovery'))
     assert any(record['states'] > 0 for record in gates)
     assert all(record['embeddings'] > 0 for record in recovery if 'embeddings' in record)
-    assert (
-        rounds[1].recovered is None and rounds[1].after_cut is None
-    )  # random heads have no losses to report
+    # random heads have no losses to report
+    assert rounds[1].recovered is None and rounds[1].after_cut is None
     kept = [row.state_difference for row in rounds]
     assert (
         kept[0] is None and min(kept[1:]) > 0 and f'| {kept[2]:.3f} |' in (output / 'pruning.md').read_text()

@@ -104,9 +104,8 @@ def test_interrupted_table_goes_on_with_what_is_missing(
         run(plan(recipe_for(base, shards_directory, data, output, **chosen)))
     before = contents(output)
     run(plan(recipe_for(base, shards_directory, data, output, resume=True, **chosen)))
-    assert (
-        len(calls) == (3 if stopped_in == 'prune' else 4) and calls[2] == calls[1]
-    )  # the base is not pruned
+    # the base is not pruned
+    assert len(calls) == (3 if stopped_in == 'prune' else 4) and calls[2] == calls[1]
     assert before.items() <= contents(output).items()
     rows = {row.name: row.entries['sst2'].state for row in read_results(output).rows}
     assert rows['BERT-ℓ truncated'] == rows['optBERT-h'] == 'done' and rows['optBERT-all'] == NOT_RUN

@@ -124,9 +124,8 @@ def test_answers_are_no_longer_than_allowed_and_never_end_before_they_begin():
 def test_answer_begins_where_its_token_has_the_most_context():
     context = ' '.join('cdefghijklmnopq')
     windows = windows_of(question(context))
-    strong = scores_for(
-        windows, [(0, 6, 6, 9.0), (1, 3, 3, 1.0)]
-    )  # i, at the edge of window 0 and in the middle of window 1
+    # i, at the edge of window 0 and in the middle of window 1
+    strong = scores_for(windows, [(0, 6, 6, 9.0), (1, 3, 3, 1.0)])
     answers, _ = best_answers([question(context)], windows, strong, chosen(3, 1))
     assert answers[0][0] == Answer('i', 2.0, 12, 13)
 

@@ -138,9 +138,8 @@ def test_masking_rates():
     assert count > 7000
     assert abs(np.mean(now == MASK) - 0.8) < 5 * sigma
     assert abs(np.mean(now == was) - 0.1) < 5 * sigma
-    assert (
-        abs(count / records['valid_lengths'].sum() - 0.15) < 0.005
-    )  # rounding to whole tokens, and at most 20
+    # rounding to whole tokens, and at most 20
+    assert abs(count / records['valid_lengths'].sum() - 0.15) < 0.005
     places = np.concatenate([np.arange(1, n - 1) / n for n in records['valid_lengths']])
     chosen = (records['masked_lm_positions'] / records['valid_lengths'][:, np.newaxis])[masked]
     assert abs(chosen.mean() - places.mean()) < 0.02  # no preferred place

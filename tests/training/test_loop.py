@@ -185,9 +185,8 @@ def test_clock_that_jumps_and_files_of_any_age_change_nothing(shards, tmp_path, 
     whole = Run(shards, tmp_path / 'whole')
     whole.fit(phase)
     chance = random.Random(0)
-    monkeypatch.setattr(
-        time, 'time', lambda: chance.uniform(-1e9, 4e9)
-    )  # from 1938 to 2096, whenever it is asked
+    # from 1938 to 2096, whenever it is asked
+    monkeypatch.setattr(time, 'time', lambda: chance.uniform(-1e9, 4e9))
     with pytest.raises(Interrupted):
         Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, 5))
     states = States(tmp_path / 'parts' / 'states', 3)

@@ -92,9 +92,8 @@ def test_a_run_in_bfloat16_leaves_float32_parameters_near_those_of_one_in_float3
     resumed, wanted = (read_model(path).parameters for path in (tmp_path / 'model', finished[0]))
     assert {value.dtype for value in resumed.values()} == {np.dtype(np.float32)}
     assert any((value != wanted[name]).any() for name, value in resumed.items())
-    assert measured.mlm_loss == pytest.approx(
-        finished[1].mlm_loss, rel=0.02
-    )  # after six steps, rounded to eight bits
+    # after six steps, rounded to eight bits
+    assert measured.mlm_loss == pytest.approx(finished[1].mlm_loss, rel=0.02)
 
 
 def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, tmp_path):

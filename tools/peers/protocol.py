@@ -94,10 +94,8 @@ def serve(run, versions, vocab_size, make_inputs=random_inputs, named=None):
     named : list of str, optional
         The outputs' names, for an ONNX file: `plain_outputs` are written then.
     """
-    answers, sys.stdout = (
-        os.fdopen(os.dup(1), 'w', buffering=1),
-        sys.stderr,
-    )  # what libraries print goes elsewhere
+    # what libraries print goes elsewhere
+    answers, sys.stdout = (os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr)
     print(json.dumps({'ready': versions}), file=answers)
     for line in sys.stdin:
         wanted, answer = json.loads(line), {}
