@@ -41,8 +41,8 @@ HEADS = {
 WIDTHS = ('plain', 'uneven', 'f = 0')
 QUESTION = 'What is it about?'
 LONGEST = 48  # tokens
-# consumers that are called from here
-IN_PYTHON, IN_C, SERVICE = ('MXNet in Python', 'MXNet in C', 'the service')
+# Consumers that are called from here.
+IN_PYTHON, IN_C, SERVICE = 'MXNet in Python', 'MXNet in C', 'the service'
 Cell = Dict[str, Any]
 
 

@@ -106,7 +106,7 @@ TENSORFLOW: NameMap = {
     'global_step': None,
 }
 _TRANSPOSED = '/kernel'  # how the name of a TensorFlow matrix ends that has its inputs along the rows
-# how the names of what BERT's TensorFlow optimizer keeps end; dropped on purpose
+# How the names end of what BERT's TensorFlow optimizer keeps, which is dropped on purpose.
 OPTIMIZER_STATE = ('/adam_m', '/adam_v')
 
 _GLUONNLP_LAYER = (

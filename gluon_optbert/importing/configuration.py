@@ -36,12 +36,12 @@ FIXED = {
     'add_cross_attention': (False,),
 }
 UNEVEN = 'optbert'  # the model_type of widths that differ from layer to layer
-# of which these are the largest
+# Fields that layers of several widths need not have: a list of the layers' widths stands for them.
 PER_LAYER = ('num_hidden_layers', 'num_attention_heads', 'intermediate_size')
 LETTERS = {'a': 1 << 12, 'k': 1 << 14, 'v': 1 << 14, 'f': 1 << 17}  # more than any layer has
 MOST_SAID = 20  # problems of one configuration's layers
 OWN = 'gluon_optbert'  # what an export of this package records in its configuration
-# whose heads have the names of a sequence classification's
+# Networks that are not read although their heads have the names of a sequence classification's.
 UNREAD = ('BertForTokenClassification', 'BertForMultipleChoice')
 
 

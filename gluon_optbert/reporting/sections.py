@@ -21,7 +21,7 @@ from .run_sections import of_metrics, of_model, of_rounds
 from .score_tables import TIMES
 
 RESULT = 'result.json'  # of a fine-tuning run
-# files that are shown otherwise, or not
+# Files that are shown otherwise, or not at all.
 KNOWN = (
     'rounds.json',
     'pruning.md',

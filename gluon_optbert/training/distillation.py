@@ -26,8 +26,8 @@ from .distributed import Workers
 from .mlm_nsp import Pretraining
 from .objective import Phase
 
-OF_STATES = {'output_all_encodings': True, 'use_decoder': False, 'use_classifier': False}  # settings of a
-# network whose states alone are learnt
+# Settings of a network whose states alone are learnt.
+OF_STATES = {'output_all_encodings': True, 'use_decoder': False, 'use_classifier': False}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,7 +95,7 @@ def serve(run, versions, vocab_size, make_inputs=random_inputs, named=None):
         The outputs' names, for an ONNX file: `plain_outputs` are written then.
     """
     # what libraries print goes elsewhere
-    answers, sys.stdout = (os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr)
+    answers, sys.stdout = os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr
     print(json.dumps({'ready': versions}), file=answers)
     for line in sys.stdin:
         wanted, answer = json.loads(line), {}

@@ -86,7 +86,7 @@ def predict(model, arrays, name, outputs):
 def main(checkpoint, job, scores, settings):
     """Train for all epochs, predicting after each."""
     # what libraries print goes elsewhere
-    answers, sys.stdout = (os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr)
+    answers, sys.stdout = os.fdopen(os.dup(1), 'w', buffering=1), sys.stderr
     settings = json.loads(settings)
     with np.load(job, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
