@@ -16,6 +16,7 @@ from typing import List
 
 from setuptools import find_packages, setup
 
+# the programs that pip installs, and their modules in gluon_optbert/commands
 COMMANDS = [
     ('optbert-make-shards', 'make_shards'),
     ('optbert-pretrain', 'pretrain'),
@@ -32,8 +33,9 @@ COMMANDS = [
     ('optbert-prune-task', 'prune_task'),
     ('optbert-table', 'table'),
     ('optbert-report', 'report'),
-]  # the programs that pip installs, and their modules in gluon_optbert/commands
+]
 PLAIN = ['numpy>=1.21', 'psutil>=5.8', 'PyYAML>=5.4', 'tokenizers>=0.13.3', 'tqdm>=4.60']
+# what comes with MXNet
 TRAINING = [
     'numpy',
     'gluonnlp',
@@ -49,7 +51,7 @@ TRAINING = [
     'scikit-learn',
     'scipy',
     'tqdm',
-]  # what comes with MXNet
+]
 CONSTRAINTS = Path(__file__).resolve().parent / 'constraints.txt'
 
 

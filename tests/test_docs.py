@@ -59,11 +59,12 @@ SCRIPTS = {
     **{str(path.relative_to(ROOT)): path for path in FOUND},
 }
 ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
+# whose other flags are those of another command, as its page says
 SHARED = {
     'compare_finetuning.py': 'run_glue.py',
     'compare_settings.py': 'run_glue.py',
     'profile_finetuning.py': 'run_glue.py',
-}  # whose other flags are those of another command, as its page says
+}
 
 
 @pytest.mark.parametrize('line', commands(*PAGES))

@@ -73,6 +73,7 @@ OF_THE_SERVICE = LIBRARIES['serving']
 # Of whoever predicts; they may be missing where the tests run.
 NOT_HERE = {'onnxruntime', 'openvino', *OF_THE_SERVICE}
 WITHOUT_MXNET = ('architecture', 'cutting', 'text', 'tasks')
+# what loads without MXNet and the libraries of training, in rooms that need them otherwise
 PREDICTING = [
     'commands.predict',
     'commands.serve',
@@ -102,7 +103,7 @@ PREDICTING = [
     'serving.description',
     'serving.requests',
     'serving.settings',
-]  # what loads without MXNet and the libraries of training, in rooms that need them otherwise
+]
 
 
 def modules():

@@ -53,6 +53,7 @@ from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer
 
 GATES = 'gates'
+# the first that fits
 PARTS = {
     GATES: r'gate_|_transformer\d+_(_ones|square|reshape|broadcast_mul)\d'
     r'|model\d+_(_ones|reshape3|broadcast_mul)',
@@ -61,7 +62,7 @@ PARTS = {
     'attention': r'_transformer\d+_',
     'embedding and masks': r'embed|encoder\d+_|model\d+_(_plus|transpose)0',
     'heads and losses': '',
-}  # the first that fits
+}
 UNTIMED = 2  # the first steps, which allocate
 LARGE = 64 * 2**20  # numbers of the array that is copied
 

@@ -39,11 +39,8 @@ from gluon_optbert.runs.threads import ThreadChoice
 from gluon_optbert.tasks.features import TaskBatch, sorted_batches
 from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
 
-SAME = {
-    'float32': 1e-3,
-    'int8': 1.0,
-    'bfloat16': 0.2,
-}  # the largest difference at which it is still the same network
+# the largest difference at which it is still the same network
+SAME = {'float32': 1e-3, 'int8': 1.0, 'bfloat16': 0.2}
 ENGINES = ('mxnet', 'onnxruntime', 'openvino', 'openvino-bfloat16', 'predictor')
 
 

@@ -10,11 +10,8 @@ import re
 from typing import Dict, FrozenSet, Optional, Tuple
 
 NameMap = Dict[str, Optional[str]]
-PREFIX = {
-    'Hugging Face': 'bert.',
-    'TensorFlow': 'bert/',
-    'GluonNLP': 'bert.',
-}  # of the network's names, where there is a head
+# of the network's names, where there is a head
+PREFIX = {'Hugging Face': 'bert.', 'TensorFlow': 'bert/', 'GluonNLP': 'bert.'}
 
 _CELL = 'encoder.transformer_cells.{i}.'
 

@@ -92,10 +92,8 @@ def resolve(name: Union[str, Path], *, vocab_size: Optional[int] = None) -> Arch
 VOCAB_SIZE = 30522  # of BERT uncased
 NEAREST_STEPS = 10000  # `scale_uniformly` tries factors of 1/10,000, 2/10,000 …
 BUDGET_STEPS = 2**40  # and for a budget much finer ones
-LAYER_TABLES = {
-    99: 12,
-    88: 7,
-}  # the tables that give an optBERT-all layer by layer, by millions of parameters
+# the tables that give an optBERT-all layer by layer, by millions of parameters
+LAYER_TABLES = {99: 12, 88: 7}
 OPTBERTS = tuple(f'optbert_{row["parameters_m"]}m' for row in load_table(10).records()[1:])
 FORMS = (
     f'bert_base; bert_L (L layers); {", ".join(OPTBERTS)}; uniform_66m (BERT-base with all widths scaled to '

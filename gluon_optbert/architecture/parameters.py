@@ -107,11 +107,8 @@ ALPHA_H = {'stream': 'h', 'table5': 'h_table5'}  # where alpha_h stands, and its
 H_GATES = tuple(ALPHA_H)  # in the LayerNorms of the stream, or as in Table 5
 GATE = '.alpha'  # how the name of a gate ends
 TIED = 'decoder.3.weight'  # a second name of word_embed.0.weight in files of GluonNLP
-PARTS = {
-    'pooler': 'pooler',
-    'mlm': 'MLM head',
-    'nsp': 'NSP head',
-}  # of what stands on the encoder in pre-training, for people
+# of what stands on the encoder in pre-training, for people
+PARTS = {'pooler': 'pooler', 'mlm': 'MLM head', 'nsp': 'NSP head'}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,12 +21,13 @@ from ..runs.recipe import option
 from ..tasks.task import known_head
 from .starting import command, line, what_to_export
 
+# what can be written, and the fields below that not every format has
 FORMATS: Dict[str, FrozenSet[str]] = {
     'mxnet': frozenset({'precision', 'calibrate', 'labelled', 'onnx', 'inputs'}),
     'transformers': frozenset(),
     'onnx': frozenset({'precision', 'calibrate'}),
     'sentence-transformers': frozenset({'precision', 'calibrate'}),
-}  # what can be written, and the fields below that not every format has
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,12 +26,8 @@ KINDS = ('encoder', 'pretraining', 'task')
 PRECISIONS = ('float32', 'int8', 'bfloat16')
 SHORTEST = 5  # tokens of a pair of texts, with [CLS] and two [SEP]
 NETWORK_FILES = SYMBOL, PARAMETERS = 'model-symbol.json', 'model-0000.params'  # that MXNet reads
-_LARGEST = {
-    'manifest.json': 1 << 20,
-    'architecture.json': 1 << 20,
-    'vocab.txt': 1 << 26,
-    SYMBOL: 1 << 26,
-}  # bytes
+# In bytes.
+_LARGEST = {'manifest.json': 1 << 20, 'architecture.json': 1 << 20, 'vocab.txt': 1 << 26, SYMBOL: 1 << 26}
 
 
 def inputs_of(kind: str) -> List[str]:

@@ -35,12 +35,13 @@ from .onnx_names import DYNAMIC, QUANTISED
 from .story import Story, story_of
 
 CARD = 'README.md'
+# of hubs, by the format of an export
 LIBRARIES = {
     'mxnet': 'mxnet',
     'transformers': 'transformers',
     'onnx': 'onnx',
     'sentence-transformers': 'sentence-transformers',
-}  # of hubs, by the format of an export
+}
 LICENSE = re.compile(r'[\w.+-]{1,60}')
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from .foreign import array_of, existing, read_small
 
 _FOOTER, _MAGIC = 48, 0xDB4775248B80FB57
+# The numbers of TensorFlow's DataType.
 _ELEMENTS = {
     1: 'F32',
     2: 'F64',
@@ -29,7 +30,7 @@ _ELEMENTS = {
     10: 'BOOL',
     14: 'BF16',
     19: 'F16',
-}  # DataType
+}
 _MALFORMED = (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error)
 Fields = Dict[int, List[Union[int, bytes]]]
 

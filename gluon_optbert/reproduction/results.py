@@ -15,11 +15,12 @@ from ..runs.scores import score_text
 from .planning import FORMAT
 from .rows import plain, row_names
 
+# a column's metric, as results call it; the first that a result has
 SCORES = {
     'accuracy': ('accuracy',),
     'f1': ('best_f1', 'f1'),
     'em': ('exact_at_best_f1', 'exact_match', 'exact'),
-}  # a column's metric, as results call it; the first that a result has
+}
 CONSTANT = {'best_f1': 'f1', 'exact_at_best_f1': 'exact'}  # what answering nothing gives of them
 NOT_RUN, NOT_REACHABLE = 'not run', 'not reachable'
 

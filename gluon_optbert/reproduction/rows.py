@@ -247,10 +247,11 @@ MAKERS: Mapping[str, Maker] = {
     'bert_6': Maker('built', in_proportion),
     'bert_base': Maker('base', base_itself),
 }
+# further ways to make a row of the paper; a row of its own each, without published scores
 BESIDE: Mapping[str, Tuple[str, ...]] = {
     'BERT-ℓ': ('BERT-ℓ truncated',),
     'BERT-all uniform': ('BERT-all uniform, magnitude',),
-}  # further ways to make a row of the paper; a row of its own each, without published scores
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+# every installed program, and its script
 SCRIPTS = {
     'optbert-make-shards': 'pretrain/make_shards.py',
     'optbert-pretrain': 'pretrain/run_pretraining.py',
@@ -21,7 +22,7 @@ SCRIPTS = {
     'optbert-finetune-squad': 'finetune/run_squad.py',
     'optbert-prune-task': 'finetune/run_prune.py',
     'optbert-table': 'finetune/run_table.py',
-}  # every installed program, and its script
+}
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 

@@ -7,12 +7,13 @@ from typing import Any, Dict, List
 from .requests import LONGEST_ID, SEVERAL
 from .settings import ServiceSettings
 
+# the keys of an instance, by what the texts of the network are
 FORMS = {
     'one': [('text',)],
     'two': [('text', 'pair')],
     'either': [('text',), ('text', 'pair')],
     'question': [('question', 'context'), ('text', 'pair')],
-}  # the keys of an instance, by what the texts of the network are
+}
 
 
 def _request(texts: str, settings: ServiceSettings) -> Dict[str, Any]:

@@ -12,9 +12,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-Answers = Mapping[
-    str, Sequence[str]
-]  # question id → the texts of its answers in the data; none if it has no answer
+# question id → the texts of its answers in the data; none if it has no answer
+Answers = Mapping[str, Sequence[str]]
 _PUNCTUATION = str.maketrans('', '', string.punctuation)
 _ARTICLE = re.compile(r'\b(a|an|the)\b')
 

@@ -15,6 +15,7 @@ from .metrics import CORRELATIONS, METRICS
 
 FORMAT = 1
 _DIRECTORY = Path(__file__).with_name('descriptions')
+# the keys of a task file; ``names`` may be there as well
 _KINDS = {
     'format': int,
     'name': str,
@@ -30,7 +31,7 @@ _KINDS = {
     'headerless': (list, type(None)),
     'incomplete_rows': bool,
     'gluonnlp': str,
-}  # the keys of a task file; ``names`` may be there as well
+}
 _STRINGS = ('labels', 'names', 'fields', 'metrics', 'headerless')  # the lists
 _LONGEST_NAME = 255  # bytes that file systems take
 

@@ -88,9 +88,8 @@ class Chunk:
 def chunks(recipe: ShardRecipe, surveyed: Survey) -> Iterator[Chunk]:
     """Runs of documents of one split, each of at least two documents and about `chunk_characters`."""
     open_: Dict[str, List[Document]] = {split: [] for split in shards.SPLITS}
-    ready: Dict[str, List[Document]] = {
-        split: [] for split in shards.SPLITS
-    }  # waits until the next has two documents too
+    # waits until the next has two documents too
+    ready: Dict[str, List[Document]] = {split: [] for split in shards.SPLITS}
     sizes: Counter = Counter()
     numbers: Counter = Counter()
 

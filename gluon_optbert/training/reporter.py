@@ -92,9 +92,8 @@ class Reporter:
         parts = [phase.name, f'step {record["step"]}/{phase.steps}']
         parts += [part for part in (phase.place, left) if part]
         parts += [f'{shown} {record[name]:.3f}' for name, shown in names.items() if name in record]
-        parts += [
-            f'{name} {value:.2f}' for name, value in record.items() if '/' in name
-        ]  # held-out set/metric
+        # held-out set/metric
+        parts += [f'{name} {value:.2f}' for name, value in record.items() if '/' in name]
         if 'parameters' in record:
             parts.append(f'params {record["parameters"] / 1e6:.1f}M')
         if 'tokens_per_second' in record:

@@ -65,9 +65,8 @@ class States:
                 write_arrays(staged / MEMORY, memory)
             write_manifest(staged, form=STATE_FORMAT, version=STATE_VERSION)
         others = [other for other in self.steps() if other < step]
-        beyond = [
-            other for other in self.steps() if other > step
-        ]  # damaged ones, or this would not have gone on from before
+        # damaged ones, or this would not have gone on from before
+        beyond = [other for other in self.steps() if other > step]
         for old in others[: max(0, len(others) + 1 - self._keep)] + beyond:
             if old != progress.best_step:
                 shutil.rmtree(self._path(old))

@@ -126,9 +126,8 @@ def test_encoder_returns_what_gluonnlp_returns(options):
     (encoded, attention), (wanted, wanted_attention) = ours(data, None, valid), theirs(data, None, valid)
     if 'output_all_encodings' not in options:
         encoded, wanted = [encoded], [wanted]
-    wanted_attention = [
-        array for arrays in wanted_attention for array in arrays
-    ]  # GluonNLP wraps each in a list
+    # GluonNLP wraps each in a list
+    wanted_attention = [array for arrays in wanted_attention for array in arrays]
     assert len(encoded) == len(wanted) and len(attention) == len(wanted_attention)
     for one, other in zip([*encoded, *attention], [*wanted, *wanted_attention]):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-4, atol=1e-5)

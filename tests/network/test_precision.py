@@ -65,10 +65,8 @@ def test_bfloat16_losses_and_gradients_are_near_those_of_float32(architecture, g
     assert loss != low_loss  # it is another precision
     assert low_loss == pytest.approx(loss, rel=NARROW)
     whole = np.sqrt(sum(np.sum(np.square(value)) for value in wanted.values()))
-    for (
-        name,
-        value,
-    ) in wanted.items():  # six roundings in a row on the way down two layers; tiny gradients count as noise
+    # six roundings in a row on the way down two layers; tiny gradients count as noise
+    for name, value in wanted.items():
         assert np.linalg.norm(result[name] - value) <= 6 * NARROW * max(
             np.linalg.norm(value), 1e-3 * whole
         ), name

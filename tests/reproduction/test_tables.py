@@ -238,10 +238,8 @@ def test_scale_shortens_steps_and_training_sets(base, shards_directory, data, tm
     )
     assert (table_plan.pruning.alpha_steps, table_plan.pruning.recovery_steps) == (3, 10)
     row = table_plan.chosen()[0]
-    assert [table_plan.cell_recipe(row, task).limit for task in table_plan.tasks] == [
-        1,
-        5,
-    ]  # of 6 questions and 41 sentences
+    # of 6 questions and 41 sentences
+    assert [table_plan.cell_recipe(row, task).limit for task in table_plan.tasks] == [1, 5]
     assert table_plan.cell_recipe(row, 'SST-2').epochs == 1
 
 

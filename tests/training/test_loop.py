@@ -114,10 +114,8 @@ def test_reported_losses_are_means_over_the_logged_steps(shards, tmp_path):
 
 
 QUICK = {('float32', False, name) for name in ('bertadam', 'lamb')}
-QUICK |= {
-    ('float32', True, 'bertadam'),
-    ('bfloat16', False, 'bertadam'),
-}  # the other combinations are slow tests
+# the other combinations are slow tests
+QUICK |= {('float32', True, 'bertadam'), ('bfloat16', False, 'bertadam')}
 
 
 @pytest.mark.parametrize(
