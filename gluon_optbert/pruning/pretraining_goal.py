@@ -54,7 +54,7 @@ class PretrainingGoal(Goal):
                 self._teaching,
                 start,
                 states=weights.states > 0,
-                heads=weights.need_heads,
+                heads=weights.scores > 0,
                 source=recipe.teacher,
             )
 
@@ -91,7 +91,7 @@ class PretrainingGoal(Goal):
 
     @functools.cached_property
     def _teacher(self) -> Teacher:
-        heads = self.recipe.teaching().need_heads
+        heads = self.recipe.teaching().scores > 0
         return Teacher(self._teaching, self.workers, precision=self.recipe.precision, heads=heads)
 
     @functools.cached_property

@@ -355,31 +355,37 @@ class Distillation(Taught):
 
     The states' part is the mean squared difference at the units that the student has, over the variance of
     the teacher's states there, summed over the teacher's layers. The variances are measured on the first
-    batch of the phase. With a weight of zero the states are not compared, and may have another width. With
-    a weight for embeddings, `similarity_difference` is a further part. The parameters are those of `Taught`.
+    batch of the phase. A part whose weight is zero is not computed: without `scores` the teacher needs no
+    heads, and without `states` it may have another width. With a weight for embeddings,
+    `similarity_difference` is a further part. The parameters are those of `Taught`.
     """
 
     def __init__(self, *args: Any, weights: Weights, **more: Any):
         super().__init__(*args, weights=weights, **more)
-        self.losses = ('mlm', 'nsp', 'scores', 'states') + ('embeddings',) * self._embeds
-        parts = (weights.labels, weights.labels, weights.scores, weights.states)
-        self.weights = parts + (weights.embeddings,) * self._embeds
-        self._divergence = ScoreDivergence(weights.temperature)
-        self._divergence.hybridize(static_alloc=True)
+        learnt = {'scores': weights.scores, 'states': weights.states, 'embeddings': weights.embeddings}
+        learnt = {name: weight for name, weight in learnt.items() if weight > 0}
+        self.losses = ('mlm', 'nsp', *learnt)
+        self.weights = (weights.labels, weights.labels, *learnt.values())
+        self._divergence: Optional[ScoreDivergence] = None
+        if weights.scores > 0:
+            self._divergence = ScoreDivergence(weights.temperature)
+            self._divergence.hybridize(static_alloc=True)
 
     def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
         feed = feed_of(batch, PRETRAINING_FIELDS, rows=rows, ctx=self.workers.context())
         states, scores = self._teacher.outputs(batch, rows)
         outputs = self.model(*(feed[name] for name in INPUTS))
         labels = (feed[name] for name in PRETRAINING_FIELDS[len(INPUTS) :])
-        mlm, nsp = self._loss(outputs[-2], outputs[-1], *labels)
-        divergence = self._divergence(outputs[-1], scores, feed['masked_weights'])
-        parts = mlm, nsp, divergence, self._difference(outputs[0], states, feed['instance_weights'])
+        parts = tuple(self._loss(outputs[-2], outputs[-1], *labels))
+        if self._divergence is not None:
+            parts += (self._divergence(outputs[-1], scores, feed['masked_weights']),)
+        if self._states is not None:
+            parts += (self._states.difference(outputs[0], states, feed['instance_weights']),)
         return parts + self._similarity(outputs[0], states, feed)
 
     def totals(self, batch: Batch) -> Tuple[float, ...]:
-        totals = batch.masked_total, batch.instance_total, batch.masked_total, batch.token_total
-        return totals + (batch.instance_total,) * self._embeds
+        of = {'mlm': batch.masked_total, 'scores': batch.masked_total, 'states': batch.token_total}
+        return tuple(of.get(name, batch.instance_total) for name in self.losses)
 
 
 class StateMatching(Taught):
@@ -456,7 +462,7 @@ def check_teacher(
     states : bool
         Whether its states are learnt as well.
     heads : bool
-        Whether its heads of pre-training are needed.
+        Whether its scores are learnt as well, which need its heads of pre-training.
     source : str
         Where the teacher was read.
 
@@ -472,7 +478,10 @@ def check_teacher(
         )
     check_folded(teacher, f'the teacher {source}')
     if heads and (teacher.head != PRETRAINING or teacher.progress.untrained):
-        raise ValueError(f'{source}: the teacher lacks the heads of pre-training')
+        raise ValueError(
+            f'{source}: the teacher lacks trained heads of pre-training; learn from its states alone, with '
+            '--teacher-score-weight 0'
+        )
     sizes = [(saved.architecture.h, len(saved.architecture.layers)) for saved in (teacher, student)]
     if states and sizes[0] != sizes[1]:
         raise ValueError(

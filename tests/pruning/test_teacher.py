@@ -1,5 +1,6 @@
 """Pruning runs whose recovery learns from a teacher."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -82,6 +83,17 @@ def test_directory_may_teach(shards_directory, model_directory, tmp_path):
     )
     prune(recipe)
     assert recoveries(tmp_path / 'run')[0]['states'] > 0
+
+
+def test_teacher_with_untrained_heads_teaches_its_states(shards_directory, model_directory, tmp_path):
+    teacher = write_saved_model(tmp_path / 'teacher', seed=3, progress={'untrained': ['mlm', 'nsp']})
+    recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run', teacher=str(teacher))
+    with pytest.raises(ValueError, match='lacks trained heads .* --teacher-score-weight 0'):
+        prune(recipe)
+    assert not recipe.output.exists()
+    prune(dataclasses.replace(recipe, teacher_score_weight=0.0))
+    for record in recoveries(recipe.output):
+        assert record['states'] > 0 and 'scores' not in record
 
 
 def test_teacher_that_cannot_teach_is_refused_and_nothing_is_written(

@@ -115,9 +115,22 @@ def test_layer_that_was_dropped_belongs_to_the_nearest_that_stayed():
 def test_states_without_weight_are_not_compared(shards_directory):
     teacher, student = saved_model(network(h=12), seed=4), saved_model(network(), seed=5)
     loss = objective(shards_directory, student, teacher, Match.after(np.arange(8), [0, 1], 2), states=0.0)
+    assert parts_of(loss)['scores'] > 0
+    assert loss.losses == ('mlm', 'nsp', 'scores') and loss.weights == (1.0, 1.0, 1.0)
+
+
+def test_scores_without_weight_need_no_heads_of_the_teacher(shards_directory):
+    teacher, student = saved_model(network(), seed=4), saved_model(network(), seed=5)
+    match = Match.whole(network())
+    loss = objective(shards_directory, student, teacher, match, scores=0.0, embeddings=0.5)
+    assert loss.losses == ('mlm', 'nsp', 'states', 'embeddings') and loss.weights == (1.0, 1.0, 1.0, 0.5)
     parts = parts_of(loss)
-    assert parts['states'] == 0 < parts['scores']
-    assert loss.weights == (1.0, 1.0, 1.0, 0.0)
+    wanted = parts_of(objective(shards_directory, student, teacher, match, embeddings=0.5))
+    assert {**parts, 'scores': wanted['scores']} == wanted
+    headless = Teacher(teacher, Workers(), heads=False)
+    taught = {'teacher': headless, 'match': match, 'weights': Weights(scores=0.0), 'phase': PHASE}
+    model = build(student.architecture, student.parameters, output_all_encodings=True)
+    assert parts_of(Distillation(model, Workers(), loss._shards, None, **taught))['states'] == parts['states']
 
 
 def test_teacher_of_another_shape_or_vocabulary_is_refused():
