@@ -332,14 +332,6 @@ class Taught(Pretraining):
             self._states = TeacherStates(teacher, match, next(batches), workers, phase.accumulate)
             batches.close()
 
-    def _difference(
-        self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray], weights: mx.nd.NDArray
-    ) -> mx.nd.NDArray:
-        """The states' part, summed over the tokens; zero if states are not compared."""
-        if self._states is None:
-            return mx.nd.zeros((1,), ctx=self.workers.context())
-        return self._states.difference(student, teacher, weights)
-
     def _similarity(
         self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray], feed: Mapping[str, mx.nd.NDArray]
     ) -> Tuple[mx.nd.NDArray, ...]:
@@ -410,7 +402,9 @@ class StateMatching(Taught):
         feed = feed_of(batch, fields, rows=rows, ctx=self.workers.context())
         states, _ = self._teacher.outputs(batch, rows)
         student = self.model(*(feed[name] for name in TOKEN_INPUTS))[0]
-        difference = self._difference(student, states, feed['instance_weights'])
+        difference = mx.nd.zeros((1,), ctx=self.workers.context())
+        if self._states is not None:
+            difference = self._states.difference(student, states, feed['instance_weights'])
         return (difference, *self._similarity(student, states, feed))
 
     def totals(self, batch: Batch) -> Tuple[float, ...]:
