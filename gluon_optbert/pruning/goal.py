@@ -17,9 +17,9 @@ from ..network.saved_model import SavedModel
 from ..runs.progress import Measured
 from ..runs.recipe import to_dict
 from ..text.vocabulary import Vocabulary
-from ..training.distillation import Match
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
+from ..training.teacher import Match
 from .recipe import PruningRecipe
 from .trimming import trim
 

@@ -28,9 +28,10 @@ from ..runs.recipe import fill, to_dict
 from ..tasks.examples import read_lines
 from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch
 from ..text.trim_record import TRIM
-from ..training.distillation import OF_STATES, Match, Teacher, Weights, check_pairs, check_teacher
+from ..training.distillation import Weights, check_pairs
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
+from ..training.teacher import OF_STATES, Match, Teacher, check_teacher
 from .objective import EmbeddingProbe, SentenceMatching, TaskDistillation, TaskTraining, stream
 from .recipe import SENTENCES, TaskPruneRecipe
 

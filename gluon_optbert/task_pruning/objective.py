@@ -18,17 +18,10 @@ from ..network.model import OptBERTModel
 from ..network.running import feed_of
 from ..runs.progress import Progress, TaskScores
 from ..tasks.features import Features, TaskBatch, training_batches
-from ..training.distillation import (
-    Match,
-    ScoreDivergence,
-    Teacher,
-    TeacherStates,
-    Weights,
-    check_pairs,
-    similarity_difference,
-)
+from ..training.distillation import ScoreDivergence, Weights, check_pairs, similarity_difference
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
+from ..training.teacher import Match, Teacher, TeacherStates
 
 FIELDS = (*TOKEN_INPUTS, 'labels', 'weights')
 

@@ -14,21 +14,17 @@ from gluon_optbert.network.running import feed_of
 from gluon_optbert.text.batches import evaluation_batches
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distillation import (
-    OF_STATES,
     Distillation,
-    Match,
     ScoreDivergence,
     StateMatching,
-    Teacher,
-    TeacherStates,
     Weights,
     check_pairs,
-    check_teacher,
     similarity_difference,
 )
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.mlm_nsp import Pretraining
 from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.teacher import OF_STATES, Match, Teacher, TeacherStates, check_teacher
 
 PHASE = Phase('recovery', 2, 8)
 
