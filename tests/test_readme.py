@@ -13,7 +13,7 @@ from helpers.pages import check_page
 from helpers.tiny import ROOT, network, random_parameters, write_shards
 
 README = ROOT / 'README.md'
-PRUNING = ROOT / 'results' / 'pruning'
+PRUNING = ROOT / 'results' / 'pruning' / 'longer_base'
 ROWS = {  # of its table: what the file of points calls the way
     'not pruned': 'not pruned',
     'not pruned, trained on for as long': 'trained on as long',
