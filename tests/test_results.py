@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from helpers.pruned import recipe_for
 from helpers.tiny import ROOT, contents
 
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.manifest import sha256, write_manifest
 
 
@@ -35,6 +38,14 @@ def test_commands_of_the_runs_exist(recipes):
     assert len(lines) > 100
     for line in lines:
         check_command(line)
+
+
+def test_recipes_of_the_runs_do_not_contradict_themselves(recipes):
+    lines = [line for line in recipes if 'run_prune.py' in line]
+    assert len(lines) > 20
+    for line in lines:
+        words = line[line.index('run_prune.py') : line.index(';', line.index('run_prune.py'))]
+        parse(PruneRecipe, shlex.split(words)[1:], description='', example='')
 
 
 def test_every_run_has_its_size_steps_and_seed(recipes):
