@@ -292,8 +292,12 @@ class Progress:
 
     @property
     def trained_steps(self) -> int:
-        """The steps of pre-training that a network has behind it, in all phases; 0 if it does not say."""
-        return (self.step or 0) + (self.earlier_steps or 0)
+        """The steps of pre-training that a network has behind it, in all phases; 0 if it does not say.
+
+        Where recovery kept an earlier step than the last one, those after it do not count.
+        """
+        step = self.step if self.kept_step is None else self.kept_step
+        return (step or 0) + (self.earlier_steps or 0)
 
     @property
     def held_out(self) -> Optional[HeldOut]:

@@ -72,6 +72,13 @@ def test_a_recovery_that_harms_leaves_what_the_cut_left(
         assert row.recovered.mlm_loss > row.after_cut.mlm_loss
 
 
+def test_steps_after_the_one_that_is_kept_do_not_count(shards_directory, tmp_path, monkeypatch):
+    write_model(tmp_path / 'start', dataclasses.replace(saved_model(), progress=Progress(step=100)))
+    losses_in_order(monkeypatch, 1.0, 0.5, 2.0)
+    prune(recipe_of(tmp_path / 'start', shards_directory, tmp_path / 'run'))
+    assert read_model(tmp_path / 'run' / 'round-1' / 'model').progress.trained_steps == 104
+
+
 def test_every_round_says_how_long_its_network_was_trained(shards_directory, tmp_path):
     start = dataclasses.replace(saved_model(), progress=Progress(step=30, earlier_steps=100))
     write_model(tmp_path / 'start', start)
