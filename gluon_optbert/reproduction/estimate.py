@@ -20,6 +20,8 @@ from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build
 from ..network.running import feed_of
 from ..pruning.penalty import PENALTIES
+from ..pruning.pretraining_goal import PretrainingGoal
+from ..pruning.recipe import PruneRecipe
 from ..runs.markdown import markdown_table
 from ..tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
 from ..training.distributed import Workers
@@ -27,8 +29,9 @@ from ..training.loop import backward, collect_gradients
 from ..training.mlm_nsp import Pretraining, evaluate
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
-from ..training.recipe import TrainingRecipe, open_shards
-from .planning import Plan
+from ..training.recipe import PretrainRecipe, TrainingRecipe, open_shards
+from ..training.teacher import Match
+from .planning import Plan, gate_steps
 from .rows import Row
 
 UNTIMED, TIMED = 2, 4  # steps
@@ -40,8 +43,8 @@ class StepTimes:
 
     Parameters
     ----------
-    gates, recovery, scratch : float
-        A step; the last of a row that is trained from scratch.
+    gates, recovery, taught, scratch : float
+        A step; `taught` of recovery with a teacher, `scratch` of a row that is trained from scratch.
     evaluation : float
         A held-out evaluation of pre-training.
     tuning : mapping of task to float
@@ -50,6 +53,7 @@ class StepTimes:
 
     gates: float
     recovery: float
+    taught: float
     scratch: float
     evaluation: float
     tuning: Mapping[str, float]
@@ -114,6 +118,18 @@ def _weight_seconds(plan: Plan, recipe: TrainingRecipe, workers: Workers) -> Tup
     return seconds, (time.perf_counter() - began) * whole / max(1, evaluation.instances)
 
 
+def _taught_seconds(plan: Plan, recipe: PruneRecipe, workers: Workers) -> float:
+    """A step of recovery with the teacher of a recipe."""
+    goal = PretrainingGoal(recipe, plan.base, workers)
+    model = goal.build(plan.base, **goal.recovery_settings)
+    phase = recipe.phase('recovery', UNTIMED + TIMED)
+    return step_seconds(
+        goal.recovery(model, phase, Match.whole(plan.base.architecture)),
+        recipe.weight_optimizer(model, workers, goal.recovered_parameters(model)),
+        phase,
+    )
+
+
 def _tuning_seconds(plan: Plan, row: Row, task: str, workers: Workers) -> float:
     """Fine-tuning on a task with one seed and every rate: steps, held-out sets every epoch, test sets."""
     recipe = plan.cell_recipe(row, task)
@@ -159,18 +175,26 @@ def _prepared(recipe: FineTuneRecipe, plan: Plan, workers: Workers) -> Exercise:
     return prepare_glue(recipe, plan.base, workers=workers)
 
 
+def _open_recipes(plan: Plan) -> List[TrainingRecipe]:
+    """Of the rows that are still to be made."""
+    return [plan.row_recipe(row) for row in plan.chosen() if not plan.row_done(row)]
+
+
 def measure(plan: Plan, workers: Workers) -> StepTimes:
     """Time what is still to be run; what is not is 0."""
-    rows = plan.chosen()
-    open_rows = [row for row in rows if not plan.row_done(row)]
-    gates = _gate_seconds(plan, workers) if any(row.maker.trains_gates for row in open_rows) else 0.0
-    recovery, evaluation = _weight_seconds(plan, plan.pruning, workers) if open_rows else (0.0, 0.0)
-    built = [plan.row_recipe(row) for row in open_rows if row.maker.kind == 'built']
+    rows, recipes = plan.chosen(), _open_recipes(plan)
+    pruned = [recipe for recipe in recipes if isinstance(recipe, PruneRecipe)]
+    gates = _gate_seconds(plan, workers) if any(recipe.trains_gates for recipe in pruned) else 0.0
+    recovery, evaluation = _weight_seconds(plan, plan.pruning, workers) if recipes else (0.0, 0.0)
+    learning = [recipe for recipe in pruned if recipe.teacher is not None]
+    taught = _taught_seconds(plan, learning[0], workers) if learning else 0.0
+    built = [recipe for recipe in recipes if isinstance(recipe, PretrainRecipe)]
     scratch = _weight_seconds(plan, built[0], workers)[0] if built else 0.0
     open_tasks = [task for task in plan.tasks if any(not plan.cell(row, task).exists() for row in rows)]
     return StepTimes(
         gates,
         recovery,
+        taught,
         scratch,
         evaluation,
         {task: _tuning_seconds(plan, rows[0], task, workers) for task in open_tasks},
@@ -178,17 +202,17 @@ def measure(plan: Plan, workers: Workers) -> StepTimes:
 
 
 def _making_seconds(plan: Plan, row: Row, times: StepTimes) -> float:
-    """Making a row that is pruned or trained from scratch."""
-    if row.maker.kind == 'built':
-        recipe = plan.row_recipe(row)
+    """Making a row that is pruned or trained from scratch; without the repairs of one that is pruned."""
+    recipe = plan.row_recipe(row)
+    if not isinstance(recipe, PruneRecipe):
         evaluations = 1 + ((plan.scratch_steps or 0) - 1) // (recipe.evaluate_every or math.inf)
         return (plan.scratch_steps or 0) * times.scratch + evaluations * times.evaluation
-    steps = plan.pruning.recovery_steps or 0
-    alpha = (1 + plan.pruning.split_half) * plan.gate_steps * times.gates * row.maker.trains_gates
-    recovery = steps * times.recovery
-    # before, after the cut and recovered; and on the way
-    evaluations = 3 + max(0, steps - 1) // (plan.pruning.evaluate_every or math.inf)
-    return len(plan.pruning.shares()) * (alpha + recovery + evaluations * times.evaluation)
+    steps = recipe.recovery_steps or 0
+    alpha = (1 + recipe.split_half) * gate_steps(recipe) * times.gates * recipe.trains_gates
+    recovery = steps * (times.recovery if recipe.teacher is None else times.taught)
+    # before, after the cut, reconstructed and recovered; and on the way
+    evaluations = 3 + recipe.reconstruct + max(0, steps - 1) // (recipe.evaluate_every or math.inf)
+    return len(recipe.shares()) * (alpha + recovery + evaluations * times.evaluation)
 
 
 def estimate(plan: Plan, times: StepTimes) -> List[Dict[str, Any]]:
@@ -206,7 +230,7 @@ def estimate(plan: Plan, times: StepTimes) -> List[Dict[str, Any]]:
         rows.append(
             {
                 'row': row.name,
-                'how': row.maker.sentence(),
+                'how': plan.how(row),
                 'making': making,
                 'tuning': {
                     task: 0.0
@@ -240,11 +264,17 @@ def readable(plan: Plan, times: StepTimes) -> str:
         for what, seconds in (
             ('gates', times.gates),
             ('recovery', times.recovery),
+            ('recovery with a teacher', times.taught),
             ('training from scratch', times.scratch),
         )
         if seconds
     ]
     lines += [f'measured on the base: {", ".join(measured)}'] if measured else []
+    pruned = [recipe for recipe in _open_recipes(plan) if isinstance(recipe, PruneRecipe)]
+    repairs = [
+        name for name in ('rotate_heads', 'reconstruct') if any(getattr(recipe, name) for recipe in pruned)
+    ]
+    lines += [f'not counted: {" and ".join(repairs)}'] if repairs else []
     lines += ['an interrupted run counts as whole', f'in all {duration(whole)}']
     return '\n'.join(lines)
 

@@ -21,7 +21,7 @@ from ..tasks.examples import read_examples
 from ..tasks.task import find_task
 from ..training.distributed import Workers
 from ..training.recipe import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards
-from .rows import Row, TableRecipe, all_rows, plain, task_names
+from .rows import BEYOND_THE_PAPER, MAKERS, Maker, Row, TableRecipe, all_rows, plain, task_names
 
 FORMAT = 1
 SQUAD = {'SQuAD v1.1': '1.1', 'SQuAD v2.0': '2.0'}  # their versions; the other tasks are GLUE's
@@ -59,12 +59,6 @@ class Plan:
     pruning: PruneRecipe
     scratch_steps: Optional[int] = None
 
-    @property
-    def gate_steps(self) -> int:
-        """Steps of gate training in a round, or the most of them."""
-        steps = self.pruning.alpha_steps
-        return self.pruning.alpha_limit if steps is None or steps == 'auto' else steps
-
     def chosen(self) -> List[Row]:
         """The rows that are run: the base and those asked for, without those out of reach."""
         asked = [plain(name) for name in self.recipe.rows]
@@ -101,15 +95,24 @@ class Plan:
         """
         return self._pruning_of(row) if row.maker.kind == 'pruned' else self._scratch_of(row)
 
+    def how(self, row: Row) -> str:
+        """How a row is made, for people; with its steps of gates where they are not those of the others."""
+        own = _pruning(self.recipe, self.base, row.maker)
+        if own.alpha_steps == self.pruning.alpha_steps:
+            return row.maker.sentence()
+        most = 'at most ' if own.alpha_steps == 'auto' else ''
+        return f'{row.maker.sentence()}, in each round {most}{gate_steps(own)} steps of gates'
+
     def _pruning_of(self, row: Row) -> PruneRecipe:
+        pruning = _pruning(self.recipe, self.base, row.maker)
         values = {
             'output': str(self.directory(row)),
             'method': row.maker.method,
             'prune': row.maker.prune,
             'target': row.share,
-            'alpha_steps': self.pruning.alpha_steps if row.maker.trains_gates else self.gate_steps,
+            'alpha_steps': pruning.alpha_steps if row.maker.trains_gates else gate_steps(pruning),
         }
-        return fill(PruneRecipe, {**to_dict(self.pruning), **values}, source=row.name)
+        return fill(PruneRecipe, {**to_dict(pruning), **values}, source=row.name)
 
     def _scratch_of(self, row: Row) -> PretrainRecipe:
         assert row.architecture is not None
@@ -187,7 +190,7 @@ class Plan:
             'base': str(self.recipe.base),
             'base_parameters': int(ParameterCost().cost(self.base.architecture)),
             'rounds': len(self.pruning.shares()),
-            'alpha_steps': self.gate_steps,
+            'alpha_steps': gate_steps(self.pruning),
             'alpha_steps_auto': self.pruning.alpha_steps == 'auto',
             'recovery_steps': self.pruning.recovery_steps,
             'scratch_steps': self.scratch_steps,
@@ -197,13 +200,19 @@ class Plan:
                 {
                     'name': row.name,
                     'slug': row.slug,
-                    'how': row.maker.sentence(),
+                    'how': self.how(row),
                     'share': row.share,
                     'unreachable': row.unreachable,
                 }
                 for row in self.rows
             ],
         }
+
+
+def gate_steps(pruning: PruneRecipe) -> int:
+    """Steps of gate training in a round, or the most of them."""
+    steps = pruning.alpha_steps
+    return pruning.alpha_limit if steps is None or steps == 'auto' else steps
 
 
 def _text(path: Optional[Path]) -> Optional[str]:
@@ -237,17 +246,25 @@ _INSTEAD = {'data': ' (--data-glue, --data-squad)', 'seeds': ' (--seeds)', 'mode
 
 
 def _further(
-    cls: Type[R], paths: Sequence[Path], defaults: Mapping[str, Any], values: Mapping[str, Any]
+    cls: Type[R],
+    paths: Sequence[Path],
+    defaults: Mapping[str, Any],
+    values: Mapping[str, Any],
+    *,
+    refused: Sequence[str] = (),
 ) -> R:
-    """A recipe of defaults, files of further settings of the user, and what the table decides."""
+    """A recipe of defaults, files of further settings of the user, and what the table decides.
+
+    `refused` is what is wrong with the files beside that, in sentences.
+    """
     stated, source = _settings(cls, paths), ', '.join(map(str, paths))
     ignored = [
         f'{source}: the table decides {name}{_INSTEAD.get(name, "")}; leave it out there'
         for name in _DECIDED
         if name in stated and name in values and str(stated[name]) != str(values[name])
     ]
-    if ignored:
-        raise RecipeError(ignored)
+    if ignored or refused:
+        raise RecipeError([*ignored, *refused])
     further = overridden(cls, stated, values)
     return fill(cls, {**defaults, **further}, source=', '.join(map(str, paths)) or cls.__name__)
 
@@ -263,8 +280,23 @@ def _instances(recipe: TableRecipe, task: str, workers: Workers) -> int:
     return min(count, limit) if isinstance(limit, int) else count
 
 
-def _pruning(recipe: TableRecipe, base: SavedModel) -> PruneRecipe:
-    """What the pruning runs have in common; the steps are scaled."""
+def _beyond_the_paper(recipe: TableRecipe, stated: Mapping[str, Any]) -> List[str]:
+    """What is wrong with the settings of --pruning if they change what the paper's rows are: a line, or
+    none.
+    """
+    off = {field.name: field.default for field in dataclasses.fields(PruneRecipe)}
+    found = [name for name in BEYOND_THE_PAPER if stated.get(name, off[name]) != off[name]]
+    if not found:
+        return []
+    beside = [f'{name} has {", ".join(maker.settings)}' for name, maker in MAKERS.items() if maker.settings]
+    return [
+        f'{recipe.pruning}: the rows of the paper are pruned without {", ".join(found)}; leave that out '
+        f'there. Of the rows beside them, {"; ".join(beside)}'
+    ]
+
+
+def _pruning(recipe: TableRecipe, base: SavedModel, maker: Optional[Maker] = None) -> PruneRecipe:
+    """What the pruning runs have in common, or what those in the way of a row have; the steps are scaled."""
     fixed = {
         'model': str(recipe.base),
         'shards': str(recipe.shards),
@@ -278,11 +310,22 @@ def _pruning(recipe: TableRecipe, base: SavedModel) -> PruneRecipe:
         for name in ('alpha_steps', 'recovery_steps')
         if getattr(recipe, name) is not None
     }
-    common = _further(PruneRecipe, _given(recipe.pruning), {}, {**fixed, **steps})
+    paths = _given(recipe.pruning)
+    stated = {**_settings(PruneRecipe, paths), **steps}
+    own = {} if maker is None else {**_unsaid(maker.unless_stated, stated), **maker.settings}
+    if maker is not None and own:  # which may not go with the method of the file
+        own = {'method': maker.method, 'prune': maker.prune, **own}
+    refused = _beyond_the_paper(recipe, stated)
+    common = _further(PruneRecipe, paths, {}, {**fixed, **steps, **own}, refused=refused)
     gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(base))
     if common.alpha_steps == 'auto':
         return dataclasses.replace(common, alpha_limit=gates, recovery_steps=recovery)
     return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
+
+
+def _unsaid(defaults: Mapping[str, Any], stated: Mapping[str, Any]) -> Dict[str, Any]:
+    """The defaults that nothing stands in for; null says nothing."""
+    return {name: value for name, value in defaults.items() if stated.get(name) is None}
 
 
 def _scratch_steps(recipe: TableRecipe, base: SavedModel) -> Optional[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Callable, List, Literal, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, List, Literal, Mapping, Optional, Tuple, Union
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
@@ -26,7 +26,7 @@ BASE = 'base'  # the row that every table has beside its own
 
 def plain(name: str) -> str:
     """A row's or a task's name as a directory and as users may type it, as ``bert-l`` or ``squad-v1.1``."""
-    return re.sub('[^a-z0-9.]+', '-', name.lower().replace('ℓ', 'l'))
+    return re.sub('[^a-z0-9.]+', '-', name.lower().replace('ℓ', 'l').replace('+', '-plus'))
 
 
 def row_names(table: PaperTable) -> List[str]:
@@ -83,8 +83,8 @@ class TableRecipe:
         None,
     )
     pruning: Optional[Path] = option(
-        f'YAML file with further settings of {named("optbert-prune")}; method, widths and target are '
-        'those of the row',
+        f'YAML file with further settings of {named("optbert-prune")}; method, widths, target, repairs and '
+        'teacher are those of the row',
         None,
     )
     pretraining: Optional[Path] = option(
@@ -209,12 +209,18 @@ class Maker:
         is none.
     method, prune : str
         Of `PruneRecipe`, where it is pruned.
+    settings : mapping
+        Further fields of `PruneRecipe`, which nothing overrides.
+    unless_stated : mapping
+        Fields of `PruneRecipe` that the user's file and flags override.
     """
 
     kind: str
     size: Callable[[Architecture, Published], Size]
     method: str = ''
     prune: str = LETTERS
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    unless_stated: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def trains_gates(self) -> bool:
@@ -223,10 +229,12 @@ class Maker:
 
     def sentence(self) -> str:
         """For people."""
+        further = [name if value is True else f'{name} {value}' for name, value in self.settings.items()]
+        beside = f' with {", ".join(further)}' if further else ''
         return {
             'base': 'the base as it is',
             'built': 'trained from scratch',
-            'pruned': f'method {self.method} on {self.prune}, and recovered',
+            'pruned': f'method {self.method} on {self.prune}{beside}, and recovered',
         }[self.kind]
 
 
@@ -235,6 +243,13 @@ MAKERS: Mapping[str, Maker] = {
     'BERT-ℓ': Maker('built', in_proportion),
     'BERT-ℓ truncated': Maker('pruned', in_proportion, 'layers'),
     'optBERT-all': Maker('pruned', by_share, 'alpha'),
+    'optBERT-all+': Maker(
+        'pruned',
+        by_share,
+        'alpha',
+        settings={'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'relative_gates': 'ha'},
+        unless_stated={'alpha_steps': 'auto'},
+    ),
     'optBERT-h': Maker('pruned', by_share, 'alpha', 'h'),
     'optBERT-f': Maker('pruned', by_share, 'alpha', 'f'),
     'optBERT-a': Maker('pruned', by_share, 'alpha', 'a'),
@@ -250,8 +265,18 @@ MAKERS: Mapping[str, Maker] = {
 # further ways to make a row of the paper; a row of its own each, without published scores
 BESIDE: Mapping[str, Tuple[str, ...]] = {
     'BERT-ℓ': ('BERT-ℓ truncated',),
+    'optBERT-all': ('optBERT-all+',),
     'BERT-all uniform': ('BERT-all uniform, magnitude',),
 }
+# fields of `PruneRecipe` that the paper does not have; a row has them by its maker, never by the user's file
+BEYOND_THE_PAPER = (
+    'rotate_heads',
+    'reconstruct',
+    'teacher',
+    'gate_teacher',
+    'relative_gates',
+    'embedding_weight',
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,11 +14,13 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.reproduction.estimate import StepTimes, estimate
 from gluon_optbert.reproduction.planning import plan
 from gluon_optbert.reproduction.rendering import render
 from gluon_optbert.reproduction.results import NOT_REACHABLE, read_results
 from gluon_optbert.reproduction.rows import (
+    BEYOND_THE_PAPER,
     MAKERS,
     TABLES,
     TableRecipe,
@@ -32,9 +34,10 @@ from gluon_optbert.reproduction.rows import (
 from gluon_optbert.reproduction.runs import run
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.training.distillation import Weights
 
 PARAMETERS = ParameterCost()
-TIMES = StepTimes(1.0, 1.0, 1.0, 1.0, {'SST-2': 1.0})  # a second for everything
+TIMES = StepTimes(1.0, 1.0, 1.0, 1.0, 1.0, {'SST-2': 1.0})  # a second for everything
 
 
 @pytest.mark.parametrize('number', TABLES)
@@ -198,11 +201,113 @@ def test_gates_of_a_table_may_be_trained_until_they_settle(base, shards_director
         row.slug: table_plan.row_recipe(row) for row in table_plan.chosen() if row.maker.kind == 'pruned'
     }
     settling = {slug for slug, recipe in recipes.items() if recipe.alpha_steps == 'auto'}
-    assert settling == {'optbert-h', 'optbert-all', 'bert-all-uniform', 'optbert-f'} & set(recipes)
-    assert {'optbert-all', 'bert-all-uniform'} <= settling
+    trained = {'optbert-h', 'optbert-all', 'optbert-all-plus', 'bert-all-uniform', 'optbert-f'}
+    assert settling == trained & set(recipes)
+    assert {'optbert-all', 'optbert-all-plus', 'bert-all-uniform'} <= settling
     assert {recipe.alpha_limit for slug, recipe in recipes.items() if slug in settling} == {100}
     assert recipes['bert-l-truncated'].alpha_steps == 100
     assert table_plan.to_dict()['alpha_steps'] == 100
+
+
+def settings_beyond_the_paper(table_plan):
+    """By row, those of pruning that are not off."""
+    off = {field.name: field.default for field in dataclasses.fields(PruneRecipe)}
+    recipes = {
+        row.name: table_plan.row_recipe(row) for row in table_plan.chosen() if row.maker.kind == 'pruned'
+    }
+    return {
+        name: {one: getattr(recipe, one) for one in BEYOND_THE_PAPER if getattr(recipe, one) != off[one]}
+        for name, recipe in recipes.items()
+    }
+
+
+@pytest.mark.parametrize('number', sorted(set(TABLES) - {1}))
+def test_repairs_and_a_teacher_are_those_of_one_row_beside_the_papers(
+    number, base, shards_directory, data, tmp_path
+):
+    tasks = ','.join(task for task in task_names(load_table(number)) if task in ('SST-2', 'SQuAD v1.1'))
+    table_plan = plan(
+        recipe_for(base, shards_directory, data, tmp_path / 'out', table=number, tasks=tasks or 'squad-v2.0')
+    )
+    settings = settings_beyond_the_paper(table_plan)
+    own = {'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'relative_gates': 'ha'}
+    assert {name: found for name, found in settings.items() if found} == (
+        {'optBERT-all+': own} if 'optBERT-all' in settings else {}
+    )
+    rows = {row.name: row for row in table_plan.rows}
+    if 'optBERT-all' in rows:
+        assert rows['optBERT-all+'].share == rows['optBERT-all'].share
+        assert rows['optBERT-all+'].maker.prune == rows['optBERT-all'].maker.prune == 'hakvf'
+
+
+def test_weights_of_a_teacher_act_in_the_row_that_has_one(base, shards_directory, data, tmp_path):
+    """Settings of the paper's rows may be stated where they change nothing."""
+    further = tmp_path / 'further.yaml'
+    weights = 'teacher_score_weight: 0\nlabel_weight: 0.5\ntemperature: 4\n'
+    off = 'rotate_heads: false\nteacher: null\nrelative_gates: none\nembedding_weight: 0\n'
+    further.write_text((data / 'pruning.yaml').read_text() + weights + off)
+    table_plan = plan(
+        recipe_for(base, shards_directory, data, tmp_path / 'out', pruning=str(further), scale=0.5)
+    )
+    recipes = {row.name: table_plan.row_recipe(row) for row in table_plan.chosen() if row.slug != 'base'}
+    assert recipes['optBERT-all'].teacher is None
+    taught = recipes['optBERT-all+']
+    assert taught.teacher == 'parent' and taught.teaching() == Weights(0.5, 0.0, 1.0, 4.0)
+    assert taught.batch_size == recipes['optBERT-all'].batch_size == 8
+    assert taught.recovery_steps == recipes['optBERT-all'].recovery_steps == 1
+
+
+@pytest.mark.parametrize('file', ['', 'alpha_steps: null\n', 'method: magnitude\n'])
+def test_gates_of_the_row_beside_the_papers_settle_unless_steps_are_stated(
+    file, shards_directory, data, tmp_path
+):
+    trained = dataclasses.replace(
+        saved_model(architecture=network(*[(4, 2, 2, 8)] * 4, max_length=64)),
+        progress=Progress(step=30000, earlier_steps=20000),
+    )
+    write_model(tmp_path / 'base', trained)
+
+    def gates(more='', **flags):
+        further = tmp_path / 'further.yaml'
+        further.write_text((data / 'pruning.yaml').read_text() + more)
+        values = {'alpha_steps': None, 'scale': 0.5, 'pruning': str(further), **flags}
+        table_plan = plan(recipe_for(tmp_path / 'base', shards_directory, data, tmp_path / 'out', **values))
+        rows = {row.name: row for row in table_plan.rows}
+        how = {row['name']: row['how'] for row in table_plan.to_dict()['rows']}
+        recipes = [table_plan.row_recipe(rows[name]) for name in ('optBERT-all', 'optBERT-all+')]
+        return [recipe.alpha_steps for recipe in recipes], recipes[1].alpha_limit, how['optBERT-all+']
+
+    steps, limit, how = gates(file)
+    assert steps == [25, 'auto'] and limit == 500
+    assert how.endswith(', and recovered, in each round at most 500 steps of gates')
+    assert gates(file + 'alpha_limit: 300\n')[1] == 150
+    for stated in (gates(file, alpha_steps=40), gates('alpha_steps: 40\n')):
+        assert stated[0] == [20, 20] and stated[2].endswith('relative_gates ha, and recovered')
+
+
+@pytest.mark.parametrize('typed', ['optbert-all-plus', 'optbert-all+', 'optBERT-all+'])
+def test_row_with_a_plus_is_chosen_by_either_name(typed, base, shards_directory, data, tmp_path):
+    recipe = recipe_for(base, shards_directory, data, tmp_path / 'out', rows=typed)
+    assert [row.slug for row in plan(recipe).chosen()] == ['base', 'optbert-all-plus']
+    recipe = dataclasses.replace(recipe, rows=('optbert-all',))
+    assert [row.slug for row in plan(recipe).chosen()] == ['base', 'optbert-all']
+
+
+def test_row_with_repairs_and_a_teacher_is_made_and_has_no_published_scores(finished):
+    made = finished[0] / 'rows' / 'optbert-all-plus'
+    for stage in ('rotated', 'reconstructed', 'model'):
+        assert (made / 'round-2' / stage).is_dir()
+    first = next(
+        line for line in map(json.loads, (made / 'metrics.jsonl').open()) if line['phase'] == 'recovery'
+    )
+    assert {'mlm', 'nsp', 'scores', 'states'} <= set(first)
+    rows = {row.name: row for row in read_results(finished[0]).rows}
+    row = rows['optBERT-all+']
+    assert row.entries['sst2'].state == 'done' and row.published_parameters_m is None
+    assert row.parameters and row.entries['sst2'].published is None
+    assert rows['optBERT-all'].published_parameters_m is not None
+    how = 'with rotate_heads, reconstruct, teacher parent, relative_gates ha, and recovered, '
+    assert f'optBERT-all+: method alpha on hakvf {how}' in (finished[0] / 'table.md').read_text()
 
 
 def test_rows_have_the_networks_they_are_named_after(finished, base):
@@ -300,8 +405,11 @@ def test_dry_run_says_how_long_and_writes_nothing(base, shards_directory, data, 
         '^in all .* (min|h|d)$', done.stdout, re.MULTILINE
     )
     assert re.search(
-        'measured on the base: [1-9][0-9]* ms a step of gates, [1-9][0-9]* ms a step of recovery', done.stdout
+        'measured on the base: [1-9][0-9]* ms a step of gates, [1-9][0-9]* ms a step of recovery, '
+        '[1-9][0-9]* ms a step of recovery with a teacher',
+        done.stdout,
     )
+    assert 'not counted: rotate_heads and reconstruct\n' in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -352,12 +460,33 @@ def test_estimate_counts_the_halves_of_gate_training_and_evaluations_on_the_way(
     assert seconds(split_half=False, evaluate_every=3) == whole + 2 * 3
 
 
+def test_estimate_counts_the_steps_of_a_teacher_and_the_measurement_of_a_repair(
+    base, shards_directory, data, tmp_path
+):
+    """Two rounds have 4 steps of gates, as many again on halves of the data, and 10 of recovery."""
+    options = {'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-all,optbert-all+'}
+    table_plan = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', **options))
+    times = dataclasses.replace(TIMES, taught=3.0)
+    making = {row['row']: row['making'] for row in estimate(table_plan, times)}
+    assert making['optBERT-all'] == 2 * (2 * 4 + 10 + 3)
+    assert making['optBERT-all+'] == 2 * (2 * 4 + 10 * 3 + 4)
+
+
 @pytest.mark.parametrize(
     'file, content, named',
     [
         ('glue', 'seeds: [1, 2, 3]', 'the table decides seeds (--seeds)'),
         ('glue', 'data: elsewhere', 'the table decides data (--data-glue, --data-squad)'),
         ('pruning', 'objective: flops', 'the table decides objective; leave it out'),
+        (
+            'pruning',
+            'reconstruct: true',
+            'the rows of the paper are pruned without reconstruct; leave that out there. Of the rows beside '
+            'them, optBERT-all+ has rotate_heads, reconstruct, teacher, relative_gates',
+        ),
+        ('pruning', 'gate_teacher: true\nembedding_weight: 1', 'without gate_teacher, embedding_weight; '),
+        ('pruning', 'teacher: parent\nobjective: flops', 'without teacher; '),
+        ('pruning', 'teacher: parent\nobjective: flops', 'the table decides objective; leave it out'),
     ],
 )
 def test_settings_that_the_table_decides_are_refused(
