@@ -1,8 +1,10 @@
 """Time the end of a pruning round, and what it takes in memory: select units, fold the gates, cut the
-tensors, write the model.
+tensors, write the model. With --repairs, also rotate the heads before it and fit the layers after the cut.
 
-The weights and the gates are random ones. Memory is that of the parameters and the most that Python and NumPy
-held beside them, over that of the parameters; it is taken in a round that is not timed."""
+The weights, the gates and the tokens that the repairs read are random ones; the times hardly depend on their
+values. Memory is that of the parameters and the most that Python and NumPy held beside them, over that of the
+parameters; it is taken in a round that is not timed and has no repairs. That of the whole program is what the
+system counts, with all that MXNet holds."""
 
 from __future__ import annotations
 
@@ -25,13 +27,20 @@ from gluon_optbert.architecture.parameters import LETTERS, network_shapes
 from gluon_optbert.cutting.selection import select_units
 from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.network.saved_model import SavedModel, write_model
+from gluon_optbert.pruning.reconstruct import TOKENS_PER_INPUT, reconstruct, tokens_wanted
+from gluon_optbert.pruning.rotate import rotated
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
 from gluon_optbert.runs.staging import write_file
+from gluon_optbert.text.batches import Batch
+from gluon_optbert.text.chunk_workers import peak_memory
 from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, Vocabulary, vocabulary_of
+from gluon_optbert.training.distributed import Workers
+
+LENGTH = 128  # tokens of a sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +50,10 @@ class CutRecipe:
     architecture: str = option('its name, or a file, or JSON', 'bert_base')
     target: float = option('share of the parameters that is left', 0.6)
     repeats: int = option('rounds that are timed; the median counts', 3)
+    repairs: bool = option('also time rotating the heads and fitting the layers, on one worker', False)
+    batch_size: int = option(
+        f'sequences of {LENGTH} tokens in a batch; repairs read whole batches, as a run does', 256
+    )
     place: Optional[Path] = option(
         'directory to write the models in; by default where temporary files are', None
     )
@@ -48,7 +61,10 @@ class CutRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        problems = [] if self.repeats >= 1 else [f'repeats must be at least 1, found {self.repeats}']
+        counts = {name: getattr(self, name) for name in ('repeats', 'batch_size')}
+        problems = [
+            f'{name} must be at least 1, found {count}' for name, count in counts.items() if count < 1
+        ]
         return problems + (
             [] if 0 < self.target < 1 else [f'target must lie between 0 and 1, found {self.target}']
         )
@@ -65,10 +81,12 @@ class Material:
 
     @classmethod
     def random(cls, architecture: Architecture) -> Material:
-        """Of the shapes of an architecture."""
+        """Of the shapes of an architecture; about as large as those of a new network, whose activations are
+        finite.
+        """
         random = np.random.RandomState(0)
         parameters = {
-            name: random.standard_normal(shape).astype(np.float32)
+            name: (name.endswith('gamma') + 0.02 * random.standard_normal(shape)).astype(np.float32)
             for name, shape in network_shapes(architecture, PRETRAINING).items()
         }
         alphas = {
@@ -79,9 +97,37 @@ class Material:
         return cls(architecture, parameters, alphas, vocabulary_of([*SPECIAL_TOKENS, *words]))
 
 
-def end_of_round(material: Material, target: float, directory: Path) -> Dict[str, float]:
-    """Do it all; the seconds of every part."""
+def text_of(architecture: Architecture, tokens: int, batch_size: int) -> List[Batch]:
+    """Batches of random tokens without padding, as many as a run takes to have so many tokens."""
+    length = min(LENGTH, architecture.max_length)
+    random, shape = np.random.RandomState(0), (batch_size, length)
+    nothing = np.zeros((batch_size, 1), np.float32)
+    return [
+        Batch(
+            input_ids=random.randint(0, architecture.vocab_size, shape),
+            token_types=random.randint(0, 2, shape),
+            valid_length=np.full(batch_size, length, np.float32),
+            masked_positions=nothing,
+            masked_ids=nothing,
+            masked_weights=nothing,
+            next_sentence_labels=nothing[:, 0],
+            instance_weights=np.ones(batch_size, np.float32),
+            masked_total=0,
+            instance_total=batch_size,
+            token_total=batch_size * length,
+            index=index,
+        )
+        for index in range(-(-tokens // (batch_size * length)))
+    ]
+
+
+def end_of_round(
+    material: Material, target: float, directory: Path, *, repairs: Optional[int] = None
+) -> Dict[str, float]:
+    """Do it all; the seconds of every part. Repairs are made if they are given the size of a batch."""
     cost, seconds = ParameterCost(), {}
+    architecture, workers = material.architecture, Workers()
+    whole = SavedModel(architecture, material.parameters, material.vocabulary)
 
     def timed(name: str, action: Callable[[], Any]) -> Any:
         began = time.perf_counter()
@@ -89,25 +135,23 @@ def end_of_round(material: Material, target: float, directory: Path) -> Dict[str
         seconds[name] = time.perf_counter() - began
         return result
 
+    if repairs:
+        text = text_of(architecture, TOKENS_PER_INPUT * architecture.h, repairs)
+        timed('rotate', lambda: rotated(whole, text, workers))
     selection = timed(
         'select',
         lambda: select_units(
-            material.alphas,
-            material.architecture,
-            cost,
-            target * cost.cost(material.architecture),
-            prune=LETTERS,
+            material.alphas, architecture, cost, target * cost.cost(architecture), prune=LETTERS
         ),
     )
     smaller, narrower = timed(
-        'fold and cut', lambda: shrink(material.parameters, material.architecture, material.alphas, selection)
+        'fold and cut', lambda: shrink(material.parameters, architecture, material.alphas, selection)
     )
-    timed(
-        'write',
-        lambda: write_model(
-            directory, SavedModel(narrower, smaller, material.vocabulary, {}, Progress(step=1)), replace=True
-        ),
-    )
+    cut = SavedModel(narrower, smaller, material.vocabulary, {}, Progress(step=1))
+    if repairs:
+        text = text_of(narrower, tokens_wanted(cut), repairs)
+        cut = timed('reconstruct', lambda: reconstruct(whole, cut, selection, text, workers=workers))
+    timed('write', lambda: write_model(directory, cut, replace=True))
     return {**seconds, 'all': sum(seconds.values())}
 
 
@@ -135,13 +179,19 @@ def main(argv=None):
     material = Material.random(architecture)
     with tempfile.TemporaryDirectory(dir=recipe.place) as place:
         memory = memory_of(material, recipe.target, Path(place) / 'model')
-        rounds = [end_of_round(material, recipe.target, Path(place) / 'model') for _ in range(recipe.repeats)]
+        repairs = recipe.batch_size if recipe.repairs else None
+        rounds = [
+            end_of_round(material, recipe.target, Path(place) / 'model', repairs=repairs)
+            for _ in range(recipe.repeats)
+        ]
+    resident = peak_memory()
     rows = []
     for name in rounds[0]:
         values = [seconds[name] for seconds in rounds]
         rows.append((name, *(f'{of(values):.2f} s' for of in (np.median, min, max))))
     print(markdown_table(['part', 'median', 'minimum', 'maximum'], rows))
     print(f'\nat most {memory:.2f} times the memory of the parameters')
+    print(f'the whole program at most {resident / 1e9:.2f} GB')
     if recipe.output:
         write_file(
             recipe.output,
@@ -152,6 +202,7 @@ def main(argv=None):
                         'parameters': int(ParameterCost().cost(architecture)),
                         'seconds': rounds,
                         'memory': memory,
+                        'resident_bytes': resident,
                         **origin_here(),
                     },
                     indent=1,
