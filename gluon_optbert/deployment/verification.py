@@ -30,6 +30,7 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting
 from ..runs.markdown import markdown_table
 from ..runs.programs import named
+from ..runs.progress import CUT
 from ..runs.recipe import checked, option, read_yaml
 from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
@@ -39,6 +40,7 @@ from .export import TOLERANCE, NotEqual, export, relative_difference
 from .trim_check import TrimCheck, check_trimmed, is_trimmed
 
 SAMPLE = 'inputs.npz'  # in the directory of a run for a task: the inputs of some held-out instances
+LEFT_OUT = 'reconstructed, left out'  # a fit of the layers that recovery did not start from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,10 +305,10 @@ def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``round``, ``network`` (before, cut, reconstructed or recovered), ``error``: the relative error of the
-        last layer's output on the hidden units that stayed; and of a run of pre-training ``mlm_loss``, in
-        nats per masked token. Where hidden units were cut, the row of the network before it has
-        ``layer_norm_scales``: `network.layerwise.layer_norm_scales`.
+        ``round``, ``network`` (before, cut, reconstructed or `LEFT_OUT`, recovered), ``error``: the relative
+        error of the last layer's output on the hidden units that stayed; and of a run of pre-training
+        ``mlm_loss``, in nats per masked token. Where hidden units were cut, the row of the network before it
+        has ``layer_norm_scales``: `network.layerwise.layer_norm_scales`.
 
     Raises
     ------
@@ -322,7 +324,10 @@ def stages(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         if 1 < len(kept) < before.architecture.h:  # a single unit has no deviation
             row['layer_norm_scales'] = layer_norm_scales(before, kept, batches)
         rows.append(row)
-        for name, folder in (('cut', 'shrunk'), ('reconstructed', 'reconstructed'), ('recovered', 'model')):
+        model = directory / 'model'
+        left_out = model.is_dir() and read_model(model).progress.started_from == CUT
+        fitted = LEFT_OUT if left_out else 'reconstructed'
+        for name, folder in (('cut', 'shrunk'), (fitted, 'reconstructed'), ('recovered', 'model')):
             if (directory / folder).is_dir():
                 saved = read_model(directory / folder)
                 difference, size = squared_errors(before, saved, kept, batches)

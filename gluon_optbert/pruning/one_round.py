@@ -15,7 +15,7 @@ from ..cutting.selection import Selection, read_selection
 from ..cutting.shrink import shrink
 from ..network.saved_model import SavedModel, read_model
 from ..runs.gate_records import GATES
-from ..runs.progress import Progress
+from ..runs.progress import CUT, Progress
 from ..runs.provenance import ORIGIN
 from ..runs.staging import write_file
 from ..training.reporter import Reporter
@@ -25,7 +25,7 @@ from .job import Job
 from .methods import METHODS
 from .ranking import ROTATED, SCORES, read_ranking, write_ranking
 from .reconstruct import TOKENS_PER_INPUT, reconstruct, tokens_wanted
-from .recovery import recover
+from .recovery import fit_is_worse, recover
 from .report import Round, explain, how_to_tell, unclear
 from .rotate import rotated
 from .watch import Watch
@@ -158,7 +158,7 @@ def _rotated(job: Job, current: SavedModel, number: int) -> SavedModel:
 
 
 def _reconstructed(job: Job, current: SavedModel, shrunk: SavedModel, number: int) -> SavedModel:
-    """The network that recovers: with its layers fitted to those before the cut, if the recipe wants it."""
+    """What the cut left, with its layers fitted to those before the cut, if the recipe wants it."""
     if not job.recipe.reconstruct:
         return shrunk
     directory = job.directory(number) / 'reconstructed'
@@ -204,10 +204,13 @@ def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     after_cut = job.goal.evaluate(shrunk)
     repaired = _reconstructed(job, current, shrunk, number)
     after_reconstruction = job.goal.evaluate(repaired) if recipe.reconstruct else None
-    parameters, progress = recover(job, repaired, after_reconstruction or after_cut, number)
+    start, of_start, started_from = repaired, after_reconstruction or after_cut, None
+    if recipe.reconstruct and fit_is_worse(job, shrunk, repaired, (after_cut, after_reconstruction), number):
+        start, of_start, started_from = shrunk, after_cut, CUT
+    parameters, progress = recover(job, start, of_start, number)
     measured = {'before': before, 'after_cut': after_cut, 'after_reconstruction': after_reconstruction}
     progress = progress.updated(round=number, **measured, earlier_steps=earlier or None)
-    progress = progress.updated(untrained=untrained)
+    progress = progress.updated(untrained=untrained, started_from=started_from)
     if job.workers.first:
         recovered = SavedModel(shrunk.architecture, parameters, shrunk.vocabulary, head=shrunk.head)
         origin = {ORIGIN: (recipe.output / ORIGIN).read_bytes()}

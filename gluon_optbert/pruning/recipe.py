@@ -146,7 +146,7 @@ class PruningRecipe(WeightRecipe):
     )
     keep_best: bool = option(
         'of recovery, keep the step with the smallest held-out MLM loss, and the network before recovery if '
-        'no step is better; see --evaluate-every',
+        'no step is better; leave a reconstruction out that makes that loss larger. See --evaluate-every',
         True,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Tuple
+from typing import Optional, Sequence, Tuple
 
 from ..architecture.cost import ParameterCost
 from ..architecture.parameters import Parameters
@@ -13,6 +13,44 @@ from ..runs.progress import Measured, Progress
 from ..training.loop import descend
 from ..training.states import States
 from .job import Job
+
+
+def fit_is_worse(
+    job: Job, cut: SavedModel, fitted: SavedModel, measured: Sequence[Optional[Measured]], number: int
+) -> bool:
+    """Whether reconstruction made a network worse, by what `recover` compares; the same on every worker.
+
+    Never where recovery does not keep its best step, or nothing is measured.
+
+    Parameters
+    ----------
+    job : Job
+    cut, fitted : SavedModel
+        Before reconstruction, and after it.
+    measured : pair of Measured, optional
+        What they come to on held-out data.
+    number : int
+        Of the round.
+    """
+    if not job.recipe.keep_best:
+        return False
+    before, after = (_loss(job, saved, one, number) for saved, one in zip((cut, fitted), measured))
+    worse = before is not None and after is not None and not after <= before  # nor may it be no number
+    job.workers.agree(str(worse), what=f'the network that recovery starts from in round {number}')
+    return worse
+
+
+def _loss(job: Job, saved: SavedModel, measured: Optional[Measured], number: int) -> Optional[float]:
+    """By what `recover` compares a network, smaller for a better one; None if nothing is measured."""
+    goal = job.goal
+    if job.steps[1]:
+        model = goal.build(saved, **goal.recovery_settings)
+        if goal.recovered_parameters(model) is not None:
+            phase = job.phase('recovery', number)
+            objective = goal.recovery(model, phase, job.match(number))
+            values = objective.evaluate(phase)
+            return None if values is None else objective.loss_of(values)
+    return None if measured is None else measured.loss
 
 
 def recover(

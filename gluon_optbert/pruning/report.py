@@ -17,7 +17,7 @@ from ..cutting.selection import Selection
 from ..network.saved_model import SavedModel, read_model
 from ..runs.gate_records import CLOSED, GATES, OPEN
 from ..runs.markdown import markdown_table
-from ..runs.progress import Measured, TaskScores, measured_of
+from ..runs.progress import CUT, Measured, TaskScores, measured_of
 from .recipe import PruningRecipe
 
 CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
@@ -63,6 +63,8 @@ class Round:
         The step of recovery that the network is of, where it is not the last one; 0 is the network before it.
     state_difference : float, optional
         After recovery from states alone: that of held-out text, by which the step was chosen.
+    started_from : str, optional
+        `CUT` where the layers were fitted and that fit was left out.
     """
 
     round: int
@@ -75,6 +77,12 @@ class Round:
     after_reconstruction: Optional[Measured] = None
     kept_step: Optional[int] = None
     state_difference: Optional[float] = None
+    started_from: Optional[str] = None
+
+    @property
+    def start(self) -> Optional[Measured]:
+        """What was measured of the network that recovery started from."""
+        return self.after_cut if self.started_from == CUT else self.after_reconstruction or self.after_cut
 
     @classmethod
     def of(cls, saved: SavedModel, number: int) -> Round:
@@ -87,6 +95,7 @@ class Round:
             'after_reconstruction': progress.after_reconstruction,
             'kept_step': progress.kept_step,
             'state_difference': progress.state_difference,
+            'started_from': progress.started_from,
         }
         return cls(
             round=number,
@@ -108,7 +117,8 @@ class Round:
             if values.get('after_reconstruction'):
                 measured['after_reconstruction'] = measured_of(values['after_reconstruction'])
             architecture = Architecture.from_dict(values['architecture'], source=source)
-            measured.update({name: values.get(name) for name in ('kept_step', 'state_difference')})
+            further = ('kept_step', 'state_difference', 'started_from')
+            measured.update({name: values.get(name) for name in further})
             return cls(values['round'], values['parameters'], values['flops'], architecture, **measured)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f'{source}: not a round ({type(error).__name__}: {error!s:.200})') from error
@@ -124,6 +134,7 @@ class Round:
             'before': None if self.before is None else self.before.to_dict(),
             'after_cut': None if self.after_cut is None else self.after_cut.to_dict(),
             **({} if repaired is None else {'after_reconstruction': repaired.to_dict()}),
+            **({} if self.started_from is None else {'started_from': self.started_from}),
             **({} if self.kept_step is None else {'kept_step': self.kept_step}),
             **({} if self.state_difference is None else {'state_difference': self.state_difference}),
             'recovered': {} if self.recovered is None else self.recovered.to_dict(),
@@ -157,10 +168,7 @@ def chance(*measured: Optional[Measured]) -> Optional[float]:
 def unclear(row: Round) -> List[str]:
     """What of a round may be chance, a sentence for each."""
     sentences = []
-    steps = (
-        ('the cut', row.before, row.after_cut),
-        ('recovery', row.after_reconstruction or row.after_cut, row.recovered),
-    )
+    steps = (('the cut', row.before, row.after_cut), ('recovery', row.start, row.recovered))
     for name, before, after in steps:
         if after == before:  # nothing was trained, or the network before it was kept
             continue
@@ -193,8 +201,17 @@ def _kept(rows: Sequence[Round]) -> List[str]:
     ]
 
 
+def _left_out(rows: Sequence[Round]) -> List[str]:
+    """Which rounds left the fit of the layers out."""
+    return [
+        f'Round {row.round}: the fit of the layers made {_decided(row)} worse, so it was left out.'
+        for row in rows
+        if row.started_from == CUT
+    ]
+
+
 def _decided(row: Round) -> str:
-    """By what the step of recovery was chosen, for a sentence."""
+    """By what the step of recovery, and the network that it starts from, was chosen, for a sentence."""
     return 'the difference of the states' if row.state_difference is not None else _quantity(row.recovered)
 
 
@@ -377,6 +394,7 @@ def readable(
         + (f' Round 1 took its ranking of the units from `{recipe.ranking}`.' if recipe.ranking else ''),
         markdown_table(header, cells),
         f'Parameters are those of embeddings and encoder; {_unit(first)}.',
+        *_left_out(rows),
         *_kept(rows),
         *_certainty(rows),
     ]

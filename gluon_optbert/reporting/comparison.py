@@ -169,7 +169,7 @@ def _errors(path: Path) -> Dict[int, Dict[str, float]]:
     try:
         for row in read_json(path)['stages']:
             name = {'cut': CUT, 'reconstructed': CUT, 'recovered': END}.get(row['network'])
-            if name:  # of the cut the last one counts, which is the reconstructed one
+            if name:  # of the cut the last one counts: the reconstructed one, unless it was left out
                 rounds.setdefault(int(row['round']), {})[name] = float(row['error'])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f'{path}: not what verify.py writes ({error!s:.200})') from error

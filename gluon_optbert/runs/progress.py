@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
+CUT = 'cut'  # what recovery started from, where the fit of the layers was left out
+
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
@@ -168,6 +170,12 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f'not a word: {value!r:.80}')
+    return value
+
+
 def _words(value: Any) -> Tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
         raise ValueError(f'not a list of words: {value!r:.80}')
@@ -198,6 +206,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     'before': measured_of,
     'after_cut': measured_of,
     'after_reconstruction': measured_of,
+    'started_from': _word,
     'unlogged': lambda sums: tuple(_number(value) for value in sums),
     'workers': _whole,
 }
@@ -242,6 +251,8 @@ class Progress:
         Of pruning.
     before, after_cut, after_reconstruction : HeldOut or TaskScores
         Of a round of pruning: before the cut, after it, and after the layers were fitted.
+    started_from : str
+        Of a round of pruning: `CUT` where the layers were fitted and that fit was left out.
     unlogged : tuple of float
         Of a checkpoint: the sums of the losses since the last metrics record, and the steps in them.
     workers : int
@@ -275,6 +286,7 @@ class Progress:
     before: Optional[Measured] = None
     after_cut: Optional[Measured] = None
     after_reconstruction: Optional[Measured] = None
+    started_from: Optional[str] = None
     unlogged: Optional[Tuple[float, ...]] = None
     workers: Optional[int] = None
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)

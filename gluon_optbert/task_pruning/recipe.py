@@ -72,7 +72,8 @@ class TaskPruneRecipe(PruningRecipe):
     )
     keep_best: bool = option(
         'of the training after a cut, keep the step with the best score on the development set, and the '
-        'network before it if no step is better; this makes the score on that set optimistic',
+        'network before it if no step is better, and leave a reconstruction out that makes that score worse; '
+        'this makes the score on that set optimistic',
         False,
     )
     trim: Tuple[Path, ...] = option(

@@ -1,16 +1,30 @@
 """Pruning runs that rotate heads and reconstruct layers: their files, resume, and what verify says."""
 
+import dataclasses
+import json
 import os
 
 import numpy as np
 import pytest
 from helpers.pruned import recipe_for, results
-from helpers.tiny import contents
+from helpers.tiny import contents, saved_model
 
-from gluon_optbert.deployment.verification import VerifyRecipe, described_scales, stages, stages_table, verify
-from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.pruning import job
+from gluon_optbert.architecture.parameters import PARTS
+from gluon_optbert.deployment.verification import (
+    LEFT_OUT,
+    VerifyRecipe,
+    described_scales,
+    stages,
+    stages_table,
+    verify,
+)
+from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.pruning import job, one_round
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.pretraining_goal import PretrainingGoal
+from gluon_optbert.pruning.report import Round
+from gluon_optbert.runs.progress import CUT, Progress
+from gluon_optbert.training import loop
 
 REPAIRS = {'rotate_heads': True, 'reconstruct': True}
 FOLDERS = ('rotated', 'shrunk', 'reconstructed')
@@ -55,7 +69,10 @@ def test_verify_proves_the_rotation_and_shows_every_stage(repaired_run):
     for row in verify(recipe):
         assert 0 < row['rotation'] < 1e-5
     rows = stages(recipe)
-    assert [row['network'] for row in rows] == ['before', 'cut', 'reconstructed', 'recovered'] * 2
+    fitted = ['reconstructed' if row.started_from is None else LEFT_OUT for row in repaired_run[1][1:]]
+    assert [row['network'] for row in rows] == [
+        name for fit in fitted for name in ('before', 'cut', fit, 'recovered')
+    ]
     for first in (0, 4):
         before, cut, repaired, _ = rows[first : first + 4]
         assert before['error'] == 0 < repaired['error'] < cut['error']
@@ -90,3 +107,109 @@ def test_run_that_ended_behind_a_stage_resumes_to_the_same_bits(
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', resume=True, **REPAIRS))
     assert contents(tmp_path / 'run' / 'round-1' / folder) == before
     assert results(tmp_path / 'run') == results(repaired_run[0])
+
+
+@pytest.fixture
+def spoilt(monkeypatch):
+    """Every fit makes the network worse: it gets the embeddings of other tokens."""
+
+    def spoil(whole, cut, *args, **more):
+        name = 'word_embed.0.weight'
+        return dataclasses.replace(cut, parameters={**cut.parameters, name: -3 * cut.parameters[name][::-1]})
+
+    monkeypatch.setattr(one_round, 'reconstruct', spoil)
+
+
+ONE_ROUND = {'rounds': 1, 'reconstruct': True, 'warmup': 0.0}
+
+
+def same_weights(output, one, other):
+    one, other = (read_model(output / 'round-1' / name).parameters for name in (one, other))
+    return all(np.array_equal(value, other[name]) for name, value in one.items())
+
+
+def test_recovery_starts_from_the_better_of_cut_and_fit(repaired_run):
+    output, rounds = repaired_run
+    page = (output / 'pruning.md').read_text()
+    for row in rounds[1:]:
+        assert row.start == min(row.after_reconstruction, row.after_cut, key=lambda measured: measured.loss)
+        assert (row.start == row.after_cut) == (f'Round {row.round}: the fit' in page)
+
+
+def test_recovery_after_a_fit_that_harms_ends_no_worse_than_the_cut(
+    spoilt, shards_directory, model_directory, tmp_path
+):
+    recipe = recipe_for(
+        shards_directory, model_directory, tmp_path / 'run', **{**ONE_ROUND, 'learning_rate': 10.0}
+    )
+    row = prune(recipe)[1]
+    assert row.after_reconstruction.loss > row.after_cut.loss == row.recovered.loss
+    assert row.started_from == CUT and row.start == row.after_cut and row.kept_step == 0
+    assert same_weights(tmp_path / 'run', 'shrunk', 'model')
+    page = (tmp_path / 'run' / 'pruning.md').read_text()
+    assert 'Round 1: the fit of the layers made the held-out MLM loss worse, so it was left out.' in page
+    written = json.loads((tmp_path / 'run' / 'rounds.json').read_text())[1]
+    assert Round.from_dict(written) == row
+    names = [stage['network'] for stage in stages(VerifyRecipe(run=tmp_path / 'run'))]
+    assert names == ['before', 'cut', LEFT_OUT, 'recovered']
+
+
+def test_a_fit_that_harms_is_kept_where_held_out_data_choose_nothing(
+    spoilt, shards_directory, model_directory, tmp_path
+):
+    more = {**ONE_ROUND, 'learning_rate': 1e-12, 'weight_decay': 0.0, 'keep_best': False}
+    row = prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **more))[1]
+    assert row.started_from is None and row.after_reconstruction.loss > row.after_cut.loss
+    # the steps are far below what float32 resolves
+    assert row.recovered.loss == pytest.approx(row.after_reconstruction.loss, rel=1e-5)
+
+
+@pytest.mark.parametrize('heads', [True, False])
+def test_the_states_decide_where_they_alone_are_learnt(
+    spoilt, shards_directory, tmp_path, monkeypatch, heads
+):
+    """The MLM loss of a network with heads would take the fit."""
+    progress = Progress(untrained=None if heads else tuple(part for part in PARTS if part != 'pooler'))
+    write_model(tmp_path / 'start', dataclasses.replace(saved_model(), progress=progress))
+    evaluate, losses = PretrainingGoal.evaluate, [3.0, 3.0, 2.0, 2.0]
+
+    def falling(self, saved):
+        measured = evaluate(self, saved)
+        return measured and dataclasses.replace(measured, mlm_loss=losses.pop(0))
+
+    monkeypatch.setattr(PretrainingGoal, 'evaluate', falling)
+    states = {'gate_teacher': True, 'teacher': 'parent', 'label_weight': 0.0, 'teacher_score_weight': 0.0}
+    recipe = recipe_for(
+        shards_directory, tmp_path / 'start', tmp_path / 'run', **ONE_ROUND, **states, learning_rate=10.0
+    )
+    row = prune(recipe)[1]
+    assert (row.after_cut is None) != heads and row.started_from == CUT and row.kept_step == 0
+    assert same_weights(tmp_path / 'run', 'shrunk', 'model')
+    page = (tmp_path / 'run' / 'pruning.md').read_text()
+    assert 'the fit of the layers made the difference of the states worse' in page
+
+
+def test_a_run_that_left_a_fit_out_resumes_to_the_same_bits(
+    spoilt, shards_directory, model_directory, tmp_path, monkeypatch
+):
+    more = {**ONE_ROUND, 'split_half': False}
+    prune(recipe_for(shards_directory, model_directory, tmp_path / 'whole', **more))
+
+    class Killed(Exception):
+        """Stands for whatever ends a process."""
+
+    real, left = loop._step, [6]  # a round has 3 + 4 steps, and a checkpoint after two of recovery
+
+    def step(objective, *args):
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+        return real(objective, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, '_step', step)
+        with pytest.raises(Killed):
+            prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **more))
+    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', resume=True, **more))
+    assert json.loads((tmp_path / 'run' / 'rounds.json').read_text())[1]['started_from'] == CUT
+    assert results(tmp_path / 'run') == results(tmp_path / 'whole')

@@ -8,6 +8,7 @@ import yaml
 from helpers.tiny import run
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
+from gluon_optbert.deployment.verification import LEFT_OUT
 from gluon_optbert.reporting.comparison import (
     ACCURACY,
     CUT,
@@ -104,6 +105,13 @@ def test_a_measurement_that_a_seed_lacks_has_no_mean(tmp_path):
     assert rung.spread(LOSS) is not None and rung.spread(CUT) is None
     rows = json.loads((runs[0] / 'rounds.json').read_text())  # the base counts without a control
     assert rung.share == rows[1]['parameters'] / rows[0]['parameters']
+
+
+def test_a_fit_that_was_left_out_does_not_count_as_the_cut(tmp_path):
+    verified = pruned(tmp_path / 'run', 2.5) / 'verified.json'
+    verified.write_text(verified.read_text().replace('"reconstructed"', f'"{LEFT_OUT}"'))
+    (network,) = networks_of('both', [tmp_path / 'run'])
+    assert network.values[CUT] == 0.9
 
 
 def test_run_of_an_earlier_version_goes_with_runs_that_do_what_it_did(tmp_path):

@@ -26,7 +26,7 @@ from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.progress import TaskScores
 from gluon_optbert.runs.recipe import RecipeError, fill
-from gluon_optbert.task_pruning.goal import read_sentences
+from gluon_optbert.task_pruning.goal import TaskGoal, read_sentences
 from gluon_optbert.task_pruning.prune_task import prune_task
 from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 from gluon_optbert.text.trim_record import read_trim_record
@@ -241,6 +241,27 @@ def test_training_that_harms_leaves_what_the_cut_left(place, models, tmp_path, t
     more = {'rounds': 1, 'keep_best': True, 'learning_rate': 10.0, 'warmup': 0.0, 'method': 'fisher'}
     rows = prune_task(recipe_for(place, models, task, tmp_path / 'run', **more))
     assert rows[1].recovered.value >= rows[1].after_cut.value
+
+
+@pytest.mark.parametrize(
+    'scores, kept',
+    [
+        ((90, 80, 70), 'shrunk'),
+        ((90, 70, 80), 'reconstructed'),
+        ((90, 80, 80), 'reconstructed'),
+        ((None, None, None), 'reconstructed'),  # nothing is measured
+    ],
+)
+def test_the_better_score_of_cut_and_reconstruction_stays(place, models, tmp_path, monkeypatch, scores, kept):
+    name = 'dev/accuracy'
+    left = [score and TaskScores({name: float(score)}, name, 100) for score in scores]
+    monkeypatch.setattr(TaskGoal, 'evaluate', lambda self, saved: left.pop(0))
+    more = {'rounds': 1, 'steps': 0, 'method': 'magnitude', 'reconstruct': True}
+    prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', keep_best=True, **more))
+    other, model = (read_model(tmp_path / 'run' / 'round-1' / name).parameters for name in (kept, 'model'))
+    assert all(np.array_equal(value, model[name]) for name, value in other.items())
+    page = (tmp_path / 'run' / 'pruning.md').read_text()
+    assert ('the fit of the layers made dev/accuracy worse' in page) == (kept == 'shrunk')
 
 
 def test_another_network_of_the_task_may_teach(place, models, runs, tmp_path):
