@@ -23,9 +23,10 @@ from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.cutting.shrink import cut
 from gluon_optbert.deployment.description import PARAMETERS, SYMBOL
 from gluon_optbert.deployment.directory import import_symbol
-from gluon_optbert.deployment.export import export, kind_of, network_of, relative_difference
+from gluon_optbert.deployment.export import export, kind_of, network_of
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.onnx_directory import export_onnx
+from gluon_optbert.deployment.onnx_files import relative_difference
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.deployment.transformers_export import export_transformers
 from gluon_optbert.network.inputs import TOKEN_INPUTS

@@ -24,9 +24,10 @@ from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.deployment.description import PARAMETERS, PRECISIONS, SYMBOL, Deployment
 from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.deployment.engine import Engine
-from gluon_optbert.deployment.export import export, relative_difference
+from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.instances import Instance, read_instances
 from gluon_optbert.deployment.measures import score
+from gluon_optbert.deployment.onnx_files import relative_difference
 from gluon_optbert.deployment.onnx_names import ONNX
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.deployment.text_features import Encoder

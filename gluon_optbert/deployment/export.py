@@ -29,7 +29,7 @@ from .inference import inference_parameters, inference_symbol, widened
 from .instances import Instance
 from .measures import measured_on_texts
 from .model_card import check_license, write_card
-from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, relative_difference, write_onnx_files
+from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, output_difference, write_onnx_files
 from .onnx_names import DYNAMIC, NAMES, ONNX, QUANTISED, onnx_inputs
 from .predictor import Predictor
 from .quantize import METHODS, calibrate, int8_parameters
@@ -287,7 +287,7 @@ def _compare(directory: Path, network: OptBERTModel, deployment: Deployment) -> 
         for name, output, wanted in zip(
             differences, run(loaded, feed, deployment.inputs), run(network, feed, deployment.inputs)
         ):
-            differences[name] = max(differences[name], relative_difference(output, wanted))
+            differences[name] = max(differences[name], output_difference(name, output, wanted))
     return differences
 
 

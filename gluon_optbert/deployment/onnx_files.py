@@ -21,6 +21,7 @@ from .onnx_int8 import DynamicGraph, StaticGraph
 from .onnx_names import network_outputs, onnx_entry, onnx_feed
 from .onnx_ranges import Ranges, measured_ranges
 
+HEAD_SCORES = ('next_sentence_scores', 'scores')
 _CALIBRATION_BATCH = 8  # instances
 
 
@@ -111,14 +112,24 @@ def compare_onnx(
         if name not in outputs:
             continue
         tokens = valid if shape[1] == 'length' else slice(None)
-        differences[name] = relative_difference(outputs[name][tokens], wanted[tokens])
+        differences[name] = output_difference(name, outputs[name][tokens], wanted[tokens])
     return differences
 
 
-def relative_difference(outputs: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest difference between two arrays over the largest magnitude of the second; inf if one is not
-    finite.
+def relative_difference(outputs: np.ndarray, wanted: np.ndarray, *, least: float = 1e-30) -> float:
+    """The largest difference between two arrays over the largest magnitude of the second, which counts as
+    `least` if it is smaller; inf if one is not finite.
     """
     if outputs.shape != wanted.shape or not (np.isfinite(outputs).all() and np.isfinite(wanted).all()):
         return float('inf')
-    return float(np.abs(outputs - wanted).max() / max(float(np.abs(wanted).max()), 1e-30))
+    return float(np.abs(outputs - wanted).max() / max(float(np.abs(wanted).max()), least))
+
+
+def output_difference(name: str, outputs: np.ndarray, wanted: np.ndarray) -> float:
+    """`relative_difference` of what a network gives by a name.
+
+    The scores of a head are sums that may come to nearly nothing, such as both of a sequence's NSP; the
+    rounding errors of their terms stay. So their largest magnitude counts as 1 if it is smaller: scores are
+    log-odds, or labels of a regression, of which 1e-5 is nothing.
+    """
+    return relative_difference(outputs, wanted, least=1.0 if name in HEAD_SCORES else 1e-30)

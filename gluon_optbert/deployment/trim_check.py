@@ -21,7 +21,8 @@ from ..text.documents import list_files
 from ..text.trim_record import TRIM, read_trim_record
 from ..text.trimming import Splits, compare_splits
 from ..text.vocabulary import Vocabulary, make_tokenizer
-from .export import NotEqual, relative_difference
+from .export import NotEqual
+from .onnx_files import output_difference
 
 TOLERANCE = 1e-6  # of the largest value: the same sums of the same numbers, in blocks of other sizes for MLM
 _LONGEST = 128  # tokens of a sequence
@@ -144,7 +145,7 @@ def _differences(
         )
         for name, one, other in zip(outputs, wanted, computed):
             one = one[..., kept] if name == 'masked_scores' else one
-            worst[name] = max(worst[name], relative_difference(other, one))
+            worst[name] = max(worst[name], output_difference(name, other, one))
     return worst
 
 

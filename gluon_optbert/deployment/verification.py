@@ -36,7 +36,8 @@ from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
 from ..text.vocabulary import vocabulary_hash
 from .directory import import_symbol
-from .export import TOLERANCE, NotEqual, export, relative_difference
+from .export import TOLERANCE, NotEqual, export
+from .onnx_files import output_difference
 from .trim_check import TrimCheck, check_trimmed, is_trimmed
 
 SAMPLE = 'inputs.npz'  # in the directory of a run for a task: the inputs of some held-out instances
@@ -145,7 +146,7 @@ def _differences(
         for name, wanted, output in zip(names, *(_outputs(block, batch, head) for block in (one, other))):
             if name in ('encoded', 'pooled'):
                 wanted = np.take(wanted, kept_h, axis=-1)
-            worst = max(worst, relative_difference(output, wanted))
+            worst = max(worst, output_difference(name, output, wanted))
     return worst
 
 

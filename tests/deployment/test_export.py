@@ -15,14 +15,9 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.deployment import export as deploy
 from gluon_optbert.deployment.directory import load_deployment
-from gluon_optbert.deployment.export import (
-    NotEqual,
-    UntrainedHeads,
-    export,
-    relative_difference,
-    untrained_parts,
-)
+from gluon_optbert.deployment.export import NotEqual, UntrainedHeads, export, untrained_parts
 from gluon_optbert.deployment.instances import Instance
+from gluon_optbert.deployment.onnx_files import output_difference, relative_difference
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
@@ -214,6 +209,28 @@ def test_differences_that_are_not_finite_are_infinite():
     assert relative_difference(nan, one) == relative_difference(one, nan) == float('inf')
     assert relative_difference(one, np.ones(3)) == float('inf')
     assert relative_difference(np.array([1.0, 2.5]), np.array([1.0, 2.0])) == 0.25
+
+
+def test_scores_of_a_head_count_from_one():
+    one, other = np.array([3e-3, 2e-3]), np.array([3e-3, 2e-3 + 1e-7])
+    for name in ('scores', 'next_sentence_scores'):
+        assert output_difference(name, other, one) == pytest.approx(1e-7)
+        assert output_difference(name, 1e4 * other, 1e4 * one) == relative_difference(1e4 * other, 1e4 * one)
+        assert output_difference(name, np.array([np.nan, 0.0]), one) == float('inf')
+        assert output_difference(name, one, np.zeros(2)) == 3e-3
+    assert output_difference('encoded', other, one) == relative_difference(other, one) > 3e-5
+
+
+def test_scores_that_cancel_out_do_not_refuse_an_export(tmp_path):
+    saved = saved_model()
+    feed = random_feed(saved.architecture, batch=1, length=7)  # as the export is compared on
+    pooled = running.run(build(saved.architecture, saved.parameters), feed, INPUTS)[1][0]
+    weight = 10 * saved.parameters['classifier.weight']
+    changed = {'classifier.weight': weight, 'classifier.bias': -weight @ pooled}
+    model = SavedModel(saved.architecture, {**saved.parameters, **changed}, saved.vocabulary)
+    network = build(model.architecture, model.parameters)
+    assert np.abs(running.run(network, feed, INPUTS)[2]).max() < 1e-5
+    export(model, tmp_path / 'deploy', head='pretraining')
 
 
 def test_unused_heads_are_left_out_of_the_file(tmp_path):

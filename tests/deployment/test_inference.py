@@ -17,6 +17,7 @@ from gluon_optbert.deployment.inference import (
     inference_table,
     widened,
 )
+from gluon_optbert.deployment.onnx_files import relative_difference
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
@@ -37,7 +38,7 @@ def test_inference_network_equals_the_trained_one(widths, case):
         outputs = running.run(block, feed, inputs_of(kind))
         wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
         assert len(outputs) == len(outputs_of(kind, head))
-        assert all(deploy.relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(outputs, wanted))
+        assert all(relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(outputs, wanted))
 
 
 @pytest.mark.parametrize('case', CASES)

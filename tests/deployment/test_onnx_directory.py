@@ -15,11 +15,11 @@ from helpers.tiny import ROOT, network, saved_model, vocabulary
 from helpers.tiny import write_saved_model as write_tiny_model
 
 from gluon_optbert.deployment.description import inputs_of, outputs_of
-from gluon_optbert.deployment.export import TOLERANCE, export, network_of, relative_difference
+from gluon_optbert.deployment.export import TOLERANCE, export, network_of
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.onnx_check import check_onnx
 from gluon_optbert.deployment.onnx_directory import export_onnx
-from gluon_optbert.deployment.onnx_files import compare_onnx
+from gluon_optbert.deployment.onnx_files import compare_onnx, relative_difference
 from gluon_optbert.deployment.onnx_names import (
     MASKED_LM,
     ONNX,

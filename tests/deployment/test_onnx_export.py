@@ -13,6 +13,7 @@ from gluon_optbert.deployment import export as deploy
 from gluon_optbert.deployment.description import inputs_of, outputs_of
 from gluon_optbert.deployment.inference import inference_parameters
 from gluon_optbert.deployment.onnx_export import onnx_model, run_onnx, write_onnx
+from gluon_optbert.deployment.onnx_files import relative_difference
 from gluon_optbert.deployment.onnx_names import NAMES, network_outputs, onnx_feed, onnx_inputs, onnx_outputs
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
@@ -45,7 +46,7 @@ def differences(outputs, model, case, feed):
     outputs = network_outputs(outputs, feed)
     for (name, shape), value in zip(outputs_of(kind, head).items(), wanted):
         tokens = valid if shape[1] == 'length' else slice(None)
-        yield deploy.relative_difference(outputs[name][tokens], value[tokens])
+        yield relative_difference(outputs[name][tokens], value[tokens])
 
 
 @pytest.mark.parametrize('names', NAMES)
@@ -103,7 +104,7 @@ def test_padding_may_be_anywhere(tmp_path, widths):
             'masked_positions': np.zeros((1, 1)),
         }
         wanted = running.run(moved, alone, list(INPUTS))[0]
-        assert deploy.relative_difference(encoded[row : row + 1, kept], wanted) <= deploy.TOLERANCE
+        assert relative_difference(encoded[row : row + 1, kept], wanted) <= deploy.TOLERANCE
 
 
 @pytest.mark.parametrize('names', NAMES)

@@ -14,11 +14,11 @@ from helpers.tiny import saved_model, vocabulary
 from onnx import numpy_helper
 
 from gluon_optbert.deployment.description import inputs_of
-from gluon_optbert.deployment.export import ONNX_FILES, export, relative_difference
+from gluon_optbert.deployment.export import ONNX_FILES, export
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.onnx_check import check_onnx
 from gluon_optbert.deployment.onnx_export import run_onnx
-from gluon_optbert.deployment.onnx_files import onnx_in, onnx_ranges, write_onnx_files
+from gluon_optbert.deployment.onnx_files import onnx_in, onnx_ranges, relative_difference, write_onnx_files
 from gluon_optbert.deployment.onnx_int8 import quantised_weight, scale_and_zero
 from gluon_optbert.deployment.onnx_names import (
     DYNAMIC,
