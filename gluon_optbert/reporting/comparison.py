@@ -28,8 +28,10 @@ FORMAT = 'gluon_optbert comparison of pruning runs'
 POINTS, TABLE, PICTURE = 'points.json', 'table.md', 'comparison'
 WEIGHTS = 'model.params'
 VERIFIED = 'verified.json'  # of a run: what tools/verify.py --output wrote
-FLOPS, LOSS, ACCURACY, CUT, END, PAIRS = (
+FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, PAIRS = (
     'FLOPs, %',
+    'MLM loss after the cut',
+    'MLM loss fitted',
     'MLM loss, nats',
     'MLM accuracy, %',
     'error after the cut',
@@ -137,6 +139,9 @@ def _rounds(run: Run, way: str) -> List[Network]:
     for row in run.rounds[1:]:
         place = run.path / f'round-{row["round"]}'
         values = _mlm(row['recovered'] or {})
+        for name, field in ((AFTER_CUT, 'after_cut'), (FITTED, 'after_reconstruction')):
+            if (row.get(field) or {}).get('mlm_loss') is not None:
+                values[name] = float(row[field]['mlm_loss'])
         if 'flops' in row:  # not in runs of the first version
             values[FLOPS] = 100 * row['flops'] / run.rounds[0]['flops']
         values.update(errors.get(row['round'], {}))
@@ -304,7 +309,7 @@ def rungs_of(networks: Sequence[Network]) -> List[Rung]:
 
 def names_of(rungs: Sequence[Rung]) -> List[str]:
     """What was measured of some network: those of pre-training first, then scores."""
-    first = [FLOPS, LOSS, ACCURACY, CUT, END, PAIRS]
+    first = [FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, PAIRS]
     found = dict.fromkeys(name for rung in rungs for network in rung.networks for name in network.values)
     return [name for name in first if name in found] + sorted(set(found) - set(first))
 
@@ -327,7 +332,7 @@ def table_of(rungs: Sequence[Rung]) -> str:
 
 def draw(rungs: Sequence[Rung]) -> Figure:
     """The MLM loss and every score against the share of the parameters, a line for each way."""
-    hidden = FLOPS, ACCURACY, CUT, END, PAIRS
+    hidden = FLOPS, AFTER_CUT, FITTED, ACCURACY, CUT, END, PAIRS
     names = [name for name in names_of(rungs) if name not in hidden]
     figure = Figure(figsize=(4.4 * max(1, len(names)), 4.6))
     grid = figure.subplots(1, max(1, len(names)), squeeze=False)[0]

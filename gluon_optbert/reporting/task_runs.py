@@ -28,7 +28,7 @@ UNITS = {'flops': 'FLOPs', 'parameters': 'parameters', 'latency': 'time'}
 # Fields of a recipe in which runs may differ that repeat each other (`time` is `timing` in earlier versions),
 # and those that a label has in words.
 _FREE = {'output', 'model', 'data', 'task', 'seed', 'target', 'targets', 'rounds', 'timing', 'ranking'}
-_FREE |= {'log_every', 'checkpoint_every', 'keep', 'resume', 'split_half', 'time'}
+_FREE |= {'log_every', 'checkpoint_every', 'keep', 'resume', 'split_half', 'keep_embeddings', 'time'}
 # Those that are read only where gates are trained.
 _OF_GATES = {'penalty', 'gamma', 'unweighted', 'relative_gates', 'gate_teacher', 'alpha_learning_rate'}
 _OF_GATES |= {'alpha_optimizer', 'alpha_limit', 'alpha_window', 'alpha_overlap'}
@@ -53,7 +53,6 @@ _EARLIER = {
     'temperature': 2.0,
     'gate_teacher': False,
     'embedding_weight': 0.0,
-    'keep_embeddings': False,
     'keep_best': False,
     'trim_count': 1,
 }

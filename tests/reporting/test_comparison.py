@@ -11,8 +11,10 @@ from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 from gluon_optbert.deployment.verification import LEFT_OUT
 from gluon_optbert.reporting.comparison import (
     ACCURACY,
+    AFTER_CUT,
     CUT,
     END,
+    FITTED,
     FLOPS,
     LOSS,
     PAIRS,
@@ -38,6 +40,8 @@ def pruned(path, loss, *, seed=1, weights=b'', **recipe):
     for row, flops in zip(rows, (8000, 2000)):
         row['flops'] = flops
     rows[1]['recovered'] = {'mlm_loss': loss, 'mlm_accuracy': 0.4, 'instances': 64}
+    rows[1]['after_cut'] = {'mlm_loss': 4.5}
+    rows[1]['after_reconstruction'] = {'mlm_loss': 3.5}
     (path / 'rounds.json').write_text(json.dumps(rows))
     settings = {'method': 'alpha', 'seed': seed, 'target': 0.6, 'rounds': 1, 'model': 'base'}
     settings.update(objective='parameters', targets=[], output=str(path), reconstruct=False)
@@ -83,6 +87,7 @@ def test_a_table_has_means_over_seeds_errors_and_scores(tmp_path):
     )
     assert second.spread(CUT).mean == 0.5 and second.spread(END).mean == 0.25  # fitted counts as the cut
     assert (first.spread(FLOPS).mean, second.spread(FLOPS).mean) == (100, 25)
+    assert (second.spread(AFTER_CUT).mean, second.spread(FITTED).mean) == (4.5, 3.5)
     assert second.spread(PAIRS).mean == 0.75 and second.spread(ACCURACY).mean == 40
     assert second.spread(SCORE).mean == 81 and first.spread(SCORE).mean == 90 and first.spread(CUT) is None
     text = table_of(rungs)
@@ -116,6 +121,7 @@ def test_a_fit_that_was_left_out_does_not_count_as_the_cut(tmp_path):
 
 def test_run_of_an_earlier_version_goes_with_runs_that_do_what_it_did(tmp_path):
     earlier, same = pruned(tmp_path / 'one', 2.5), {'seed': 2, 'h_gate': 'stream', 'keep_best': False}
+    same['keep_embeddings'] = True  # which reports alone
     assert len(networks_of('both', [earlier, pruned(tmp_path / 'same', 2.5, **same)])) == 2
     other = pruned(tmp_path / 'other', 2.5, **{**same, 'keep_best': True})
     with pytest.raises(ValueError, match=r'differs from .* in keep_best;'):
