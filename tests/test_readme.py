@@ -13,13 +13,15 @@ from helpers.pages import check_page
 from helpers.tiny import ROOT, network, random_parameters, write_shards
 
 README = ROOT / 'README.md'
-PRUNING = ROOT / 'results' / 'pruning' / 'longer_base'
-ROWS = {  # of its table: what the file of points calls the way
-    'not pruned': 'not pruned',
-    'not pruned, trained on for as long': 'trained on as long',
-    "the paper's method: gates of 30 steps, then recovery": 'the paper',
-    'everything: longer gates, repairs, a teacher': 'everything',
-    'a random cut, and everything else': 'random cut and everything else',
+PRUNING = ROOT / 'results' / 'pruning'
+ROWS = {  # of its table: what the file of points calls the way, and the percent of the parameters left
+    'not pruned': ('not pruned', 100),
+    'not pruned, trained on for as long': ('trained on', 100),
+    "the paper's method: gates of 30 steps, then recovery": ('the paper', 60),
+    'everything: stronger gates, repairs, a teacher': ('everything', 60),
+    'a random cut, and everything else': ('a random cut and everything else', 60),
+    "the paper's method, smaller": ('the paper', 40),
+    'everything, smaller': ('everything', 40),
 }
 
 
@@ -34,8 +36,9 @@ def test_there_are_commands_to_test():
 
 def row(name):
     """A row of the table, from the files of results: means over the runs."""
-    points = json.loads((PRUNING / 'points.json').read_text())['points']
-    networks = [one for one in points if one['way'] == ROWS[name]]
+    points = json.loads((PRUNING / 'comparison' / 'points.json').read_text())['points']
+    (way, left), whole = ROWS[name], max(one['parameters'] for one in points)
+    networks = [one for one in points if one['way'] == way and round(100 * one['parameters'] / whole) == left]
     rounds = [
         json.loads((PRUNING / one['run'] / 'rounds.json').read_text()) for one in networks if one['run']
     ]
