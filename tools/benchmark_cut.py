@@ -27,6 +27,7 @@ from gluon_optbert.architecture.parameters import LETTERS, network_shapes
 from gluon_optbert.cutting.selection import select_units
 from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.network.saved_model import SavedModel, write_model
+from gluon_optbert.pruning.job import LEAST_TEXT
 from gluon_optbert.pruning.reconstruct import TOKENS_PER_INPUT, reconstruct, tokens_wanted
 from gluon_optbert.pruning.rotate import rotated
 from gluon_optbert.runs.command_line import command, parse
@@ -51,9 +52,6 @@ class CutRecipe:
     target: float = option('share of the parameters that is left', 0.6)
     repeats: int = option('rounds that are timed; the median counts', 3)
     repairs: bool = option('also time rotating the heads and fitting the layers, on one worker', False)
-    batch_size: int = option(
-        f'sequences of {LENGTH} tokens in a batch; repairs read whole batches, as a run does', 256
-    )
     place: Optional[Path] = option(
         'directory to write the models in; by default where temporary files are', None
     )
@@ -61,10 +59,7 @@ class CutRecipe:
 
     def problems(self) -> List[str]:
         """What is out of range."""
-        counts = {name: getattr(self, name) for name in ('repeats', 'batch_size')}
-        problems = [
-            f'{name} must be at least 1, found {count}' for name, count in counts.items() if count < 1
-        ]
+        problems = [] if self.repeats > 0 else [f'repeats must be at least 1, found {self.repeats}']
         return problems + (
             [] if 0 < self.target < 1 else [f'target must lie between 0 and 1, found {self.target}']
         )
@@ -97,34 +92,34 @@ class Material:
         return cls(architecture, parameters, alphas, vocabulary_of([*SPECIAL_TOKENS, *words]))
 
 
-def text_of(architecture: Architecture, tokens: int, batch_size: int) -> List[Batch]:
+def text_of(architecture: Architecture, tokens: int) -> List[Batch]:
     """Batches of random tokens without padding, as many as a run takes to have so many tokens."""
-    length = min(LENGTH, architecture.max_length)
-    random, shape = np.random.RandomState(0), (batch_size, length)
-    nothing = np.zeros((batch_size, 1), np.float32)
+    size, length = LEAST_TEXT, min(LENGTH, architecture.max_length)
+    random = np.random.RandomState(0)
+    nothing = np.zeros((size, 1), np.float32)
     return [
         Batch(
-            input_ids=random.randint(0, architecture.vocab_size, shape),
-            token_types=random.randint(0, 2, shape),
-            valid_length=np.full(batch_size, length, np.float32),
+            input_ids=random.randint(0, architecture.vocab_size, (size, length)),
+            token_types=random.randint(0, 2, (size, length)),
+            valid_length=np.full(size, length, np.float32),
             masked_positions=nothing,
             masked_ids=nothing,
             masked_weights=nothing,
             next_sentence_labels=nothing[:, 0],
-            instance_weights=np.ones(batch_size, np.float32),
+            instance_weights=np.ones(size, np.float32),
             masked_total=0,
-            instance_total=batch_size,
-            token_total=batch_size * length,
+            instance_total=size,
+            token_total=size * length,
             index=index,
         )
-        for index in range(-(-tokens // (batch_size * length)))
+        for index in range(-(-tokens // (size * length)))
     ]
 
 
 def end_of_round(
-    material: Material, target: float, directory: Path, *, repairs: Optional[int] = None
+    material: Material, target: float, directory: Path, *, repairs: bool = False
 ) -> Dict[str, float]:
-    """Do it all; the seconds of every part. Repairs are made if they are given the size of a batch."""
+    """Do it all; the seconds of every part, with or without repairs."""
     cost, seconds = ParameterCost(), {}
     architecture, workers = material.architecture, Workers()
     whole = SavedModel(architecture, material.parameters, material.vocabulary)
@@ -136,7 +131,7 @@ def end_of_round(
         return result
 
     if repairs:
-        text = text_of(architecture, TOKENS_PER_INPUT * architecture.h, repairs)
+        text = text_of(architecture, TOKENS_PER_INPUT * architecture.h)
         timed('rotate', lambda: rotated(whole, text, workers))
     selection = timed(
         'select',
@@ -149,7 +144,7 @@ def end_of_round(
     )
     cut = SavedModel(narrower, smaller, material.vocabulary, {}, Progress(step=1))
     if repairs:
-        text = text_of(narrower, tokens_wanted(cut), repairs)
+        text = text_of(narrower, tokens_wanted(cut))
         cut = timed('reconstruct', lambda: reconstruct(whole, cut, selection, text, workers=workers))
     timed('write', lambda: write_model(directory, cut, replace=True))
     return {**seconds, 'all': sum(seconds.values())}
@@ -179,9 +174,8 @@ def main(argv=None):
     material = Material.random(architecture)
     with tempfile.TemporaryDirectory(dir=recipe.place) as place:
         memory = memory_of(material, recipe.target, Path(place) / 'model')
-        repairs = recipe.batch_size if recipe.repairs else None
         rounds = [
-            end_of_round(material, recipe.target, Path(place) / 'model', repairs=repairs)
+            end_of_round(material, recipe.target, Path(place) / 'model', repairs=recipe.repairs)
             for _ in range(recipe.repeats)
         ]
     resident = peak_memory()

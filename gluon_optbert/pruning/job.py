@@ -19,6 +19,16 @@ from .goal import Goal
 from .methods import Cut
 from .recipe import PruningRecipe
 
+LEAST_TEXT = 32  # sequences
+
+
+def text_batch(batch_size: int, workers: int) -> int:
+    """The size of the batches that repairs read: the smallest part of a batch that has 32 sequences and can
+    be shared by the workers, or the whole batch.
+    """
+    sizes = range(workers, batch_size, workers)
+    return next((size for size in sizes if size >= LEAST_TEXT and batch_size % size == 0), batch_size)
+
 
 @dataclasses.dataclass
 class Job:
@@ -75,12 +85,18 @@ class Job:
         )
 
     def text(self, tokens: int, number: int) -> List[Any]:
-        """What a round's rotation and reconstruction read: the batches of its gates, and those after them.
+        """What a round's rotation and reconstruction read: batches from where those of its gates begin.
 
         They are this worker's share, and have so many tokens together, over all workers and without padding.
+        They are smaller than those of training, so that neither is much more read nor more memory taken than
+        is needed.
         """
+        phase = self.phase('text', number)
+        size = text_batch(phase.batch_size, self.workers.size)
+        first = phase.first_batch * phase.batch_size // size
+        phase = dataclasses.replace(phase, batch_size=size, accumulate=1, first_batch=first)
         batches: List[Any] = []
-        with contextlib.closing(self.goal.batches(self.phase('text', number))) as source:
+        with contextlib.closing(self.goal.batches(phase)) as source:
             while sum(batch.token_total for batch in batches) < tokens:
                 batches.append(next(source))
         return batches

@@ -28,7 +28,7 @@ def test_it_times_every_part_and_weighs_the_whole(tmp_path):
 
 
 def test_repairs_are_parts_of_their_own(tmp_path):
-    words = (json.dumps(network().to_dict()), '--repairs', '--batch-size', 4, '--repeats', 1)
+    words = (json.dumps(network().to_dict()), '--repairs', '--repeats', 1)
     result = call('tools/benchmark_cut.py', *words, '--output', tmp_path / 'found.json')
     assert result.returncode == 0, result.stderr
     (seconds,) = json.loads((tmp_path / 'found.json').read_text())['seconds']
@@ -37,19 +37,19 @@ def test_repairs_are_parts_of_their_own(tmp_path):
     assert '| reconstruct |' in result.stdout and 'the whole program at most' in result.stdout
 
 
-def test_repairs_read_whole_batches_of_as_many_tokens_as_they_want():
-    batches = tool.text_of(network(max_length=512), 3000, batch_size=8)
-    assert [batch.input_ids.shape for batch in batches] == [(8, tool.LENGTH)] * 3
-    assert sum(batch.token_total for batch in batches) == 3 * 8 * 128
-    (short,) = tool.text_of(network(max_length=16), 128, batch_size=8)
-    assert short.token_total == 8 * 16
+def test_repairs_read_as_many_batches_as_they_want():
+    batches = tool.text_of(network(max_length=512), 5000)
+    assert [batch.input_ids.shape for batch in batches] == [(32, tool.LENGTH)] * 2
+    assert sum(batch.token_total for batch in batches) == 2 * 32 * 128
+    (short,) = tool.text_of(network(max_length=16), 128)
+    assert short.token_total == 32 * 16
 
 
 def test_what_is_fitted_is_finite(tmp_path, monkeypatch):
     fitted = []
     monkeypatch.setattr(tool, 'write_model', lambda directory, saved, **more: fitted.append(saved))
     tool.end_of_round(tool.Material.random(network()), 0.6, tmp_path)
-    tool.end_of_round(tool.Material.random(network()), 0.6, tmp_path, repairs=8)
+    tool.end_of_round(tool.Material.random(network()), 0.6, tmp_path, repairs=True)
     cut, repaired = fitted
     assert cut.architecture == repaired.architecture and cut.parameters.keys() == repaired.parameters.keys()
     assert all(np.isfinite(values).all() for values in repaired.parameters.values())
@@ -57,9 +57,7 @@ def test_what_is_fitted_is_finite(tmp_path, monkeypatch):
     assert not np.array_equal(cut.parameters[name], repaired.parameters[name])
 
 
-@pytest.mark.parametrize(
-    'words', [['--target', '1'], ['--repeats', '0'], ['--batch-size', '0'], ['nonsense']]
-)
+@pytest.mark.parametrize('words', [['--target', '1'], ['--repeats', '0'], ['nonsense']])
 def test_what_cannot_be_timed_is_one_line(words):
     result = call('tools/benchmark_cut.py', *words)
     assert result.returncode == 2 and result.stderr.startswith('error:') and 'Traceback' not in result.stderr

@@ -25,6 +25,7 @@ from gluon_optbert.pruning.pretraining_goal import PretrainingGoal
 from gluon_optbert.pruning.report import Round
 from gluon_optbert.runs.progress import CUT, Progress
 from gluon_optbert.training import loop
+from gluon_optbert.training.distributed import Workers
 
 REPAIRS = {'rotate_heads': True, 'reconstruct': True}
 FOLDERS = ('rotated', 'shrunk', 'reconstructed')
@@ -213,3 +214,36 @@ def test_a_run_that_left_a_fit_out_resumes_to_the_same_bits(
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', resume=True, **more))
     assert json.loads((tmp_path / 'run' / 'rounds.json').read_text())[1]['started_from'] == CUT
     assert results(tmp_path / 'run') == results(tmp_path / 'whole')
+
+
+@pytest.mark.parametrize(
+    'batch_size, workers, size',
+    [
+        (32, 1, 32),
+        (256, 1, 32),
+        (256, 2, 32),
+        (256, 64, 64),
+        (16, 4, 16),
+        (48, 3, 48),
+        (96, 3, 48),
+        (37, 1, 37),
+    ],
+)
+def test_repairs_read_small_parts_of_a_batch(batch_size, workers, size):
+    assert job.text_batch(batch_size, workers) == size
+
+
+def test_repairs_begin_where_the_gates_of_their_round_do(shards_directory, model_directory, tmp_path):
+    read = {}
+    for size in (32, 128):
+        recipe = recipe_for(shards_directory, model_directory, tmp_path, batch_size=size)
+        start = read_model(model_directory)
+        goal = PretrainingGoal(recipe, start, Workers())
+        text = job.Job(recipe, Workers(), goal, None, 0, (8 // (size // 32), 8 // (size // 32)), None)
+        read[size] = text.text(3000, 2)
+        assert all(len(batch.input_ids) == 32 for batch in read[size])
+        assert sum(batch.token_total for batch in read[size][:-1]) < 3000
+    assert [batch.index for batch in read[32]] == [16 + i for i in range(len(read[32]))]
+    for one, other in zip(read[32], read[128]):
+        assert np.array_equal(one.input_ids, other.input_ids)
+    assert len(read[32]) == len(read[128])
