@@ -248,7 +248,7 @@ MAKERS: Mapping[str, Maker] = {
         by_share,
         'alpha',
         settings={'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'relative_gates': 'ha'},
-        unless_stated={'alpha_steps': 'auto'},
+        unless_stated={'alpha_steps': 'auto', 'alpha_learning_rate': 0.05},
     ),
     'optBERT-h': Maker('pruned', by_share, 'alpha', 'h'),
     'optBERT-f': Maker('pruned', by_share, 'alpha', 'f'),

@@ -275,10 +275,14 @@ def test_gates_of_the_row_beside_the_papers_settle_unless_steps_are_stated(
         rows = {row.name: row for row in table_plan.rows}
         how = {row['name']: row['how'] for row in table_plan.to_dict()['rows']}
         recipes = [table_plan.row_recipe(rows[name]) for name in ('optBERT-all', 'optBERT-all+')]
+        rates.append([recipe.alpha_learning_rate for recipe in recipes])
         return [recipe.alpha_steps for recipe in recipes], recipes[1].alpha_limit, how['optBERT-all+']
 
+    rates = []
     steps, limit, how = gates(file)
-    assert steps == [25, 'auto'] and limit == 500
+    assert steps == [25, 'auto'] and limit == 500 and rates == [[0.01, 0.05]]
+    gates(file + 'alpha_learning_rate: 0.02\n')
+    assert rates[-1] == [0.02, 0.02]
     assert how.endswith(', and recovered, in each round at most 500 steps of gates')
     assert gates(file + 'alpha_limit: 300\n')[1] == 150
     for stated in (gates(file, alpha_steps=40), gates('alpha_steps: 40\n')):
