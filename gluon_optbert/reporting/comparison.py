@@ -338,8 +338,8 @@ def draw(rungs: Sequence[Rung]) -> Figure:
     grid = figure.subplots(1, max(1, len(names)), squeeze=False)[0]
     for axes, name in zip(grid, names):
         _draw_panel(axes, rungs, name)
-        axes.set_title(name)
-        axes.set_xlabel('share of the parameters (percent)')
+        axes.set_title(f'{name} ({"lower" if name == LOSS else "higher"} is better)')
+        axes.set_xlabel('parameters left, % of the network that is not pruned')
         axes.set_xlim(102, 100 * min(rung.share for rung in rungs) - 5)
     handles: Dict[str, Any] = {}
     for axes in grid:

@@ -100,7 +100,7 @@ def test_a_picture_has_a_line_for_each_way_and_one_for_the_control(tmp_path):
         networks += networks_of(way, [pruned(tmp_path / way, 2.5, reconstruct=way == 'other')])
     figure = draw(rungs_of(networks))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ['the base', 'one', 'other']
-    assert [axes.get_title() for axes in figure.axes] == [LOSS]
+    assert [axes.get_title() for axes in figure.axes] == [f'{LOSS} (lower is better)']
 
 
 def test_a_measurement_that_a_seed_lacks_has_no_mean(tmp_path):
