@@ -25,7 +25,8 @@ from .speed import Spread
 from .task_runs import read_recipe, settings_of, shares_of
 
 FORMAT = 'gluon_optbert comparison of pruning runs'
-POINTS, TABLE, PICTURE = 'points.json', 'table.md', 'comparison'
+POINTS, TABLE = 'points.json', 'table.md'
+PICTURE, FLOPS_PICTURE = 'comparison', 'flops'
 WEIGHTS = 'model.params'
 VERIFIED = 'verified.json'  # of a run: what tools/verify.py --output wrote
 FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, PAIRS = (
@@ -330,17 +331,18 @@ def table_of(rungs: Sequence[Rung]) -> str:
     return markdown_table(head, rows, align='l' + 'r' * (len(head) - 1))
 
 
-def draw(rungs: Sequence[Rung]) -> Figure:
-    """The MLM loss and every score against the share of the parameters, a line for each way."""
+def draw(rungs: Sequence[Rung], *, against_flops: bool = False) -> Figure:
+    """MLM loss and scores against the share of the parameters, or of the FLOPs, a line for each way."""
     hidden = FLOPS, AFTER_CUT, FITTED, ACCURACY, CUT, END, PAIRS
     names = [name for name in names_of(rungs) if name not in hidden]
     figure = Figure(figsize=(4.4 * max(1, len(names)), 4.6))
     grid = figure.subplots(1, max(1, len(names)), squeeze=False)[0]
+    shares = [rung.spread(FLOPS).mean if against_flops else 100 * rung.share for rung in rungs]
     for axes, name in zip(grid, names):
-        _draw_panel(axes, rungs, name)
+        _draw_panel(axes, rungs, shares, name)
         axes.set_title(f'{name} ({"lower" if name == LOSS else "higher"} is better)')
-        axes.set_xlabel('parameters left, % of the network that is not pruned')
-        axes.set_xlim(102, 100 * min(rung.share for rung in rungs) - 5)
+        axes.set_xlabel(f'{"FLOPs" if against_flops else "parameters"} left, %')
+        axes.set_xlim(102, min(shares) - 5)
     handles: Dict[str, Any] = {}
     for axes in grid:
         handles.update(zip(*reversed(axes.get_legend_handles_labels())))
@@ -348,7 +350,7 @@ def draw(rungs: Sequence[Rung]) -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, rungs: Sequence[Rung], name: str) -> None:
+def _draw_panel(axes: Axes, rungs: Sequence[Rung], shares: Sequence[float], name: str) -> None:
     """One measurement; a network that was not pruned is a broken line."""
     ways = list(dict.fromkeys(rung.way for rung in rungs if rung.networks[0].run is not None))
     controls = [rung for rung in rungs if rung.networks[0].run is None]
@@ -358,8 +360,8 @@ def _draw_panel(axes: Axes, rungs: Sequence[Rung], name: str) -> None:
             axes.axhline(spread.mean, color=_CONTROL, linestyle=line, linewidth=1.2, label=plain(rung.way))
     for place, way in enumerate(ways):
         style = {'color': OKABE_ITO[place % len(OKABE_ITO)], 'marker': MARKERS[place % len(MARKERS)]}
-        pairs = [(rung, rung.spread(name)) for rung in rungs if rung.way == way]
-        shown = [(100 * rung.share, spread) for rung, spread in pairs if spread is not None]
+        pairs = [(share, rung.spread(name)) for rung, share in zip(rungs, shares) if rung.way == way]
+        shown = [(share, spread) for share, spread in pairs if spread is not None]
         if not shown:
             continue
         axes.errorbar(
@@ -375,7 +377,7 @@ def _draw_panel(axes: Axes, rungs: Sequence[Rung], name: str) -> None:
 
 
 def write(networks: Sequence[Network], directory: Path) -> List[Path]:
-    """Leave the points, the table and the picture."""
+    """Leave the points, the table, the picture by parameters, and where they are known, that by FLOPs."""
     rungs = rungs_of(networks)
     values = {'format': FORMAT, 'points': [network.to_dict() for network in networks]}
     notes = [
@@ -400,4 +402,6 @@ def write(networks: Sequence[Network], directory: Path) -> List[Path]:
     write_file(directory / TABLE, ('\n\n'.join([table_of(rungs), *notes]) + '\n').encode())
     with matplotlib.rc_context(STYLE):
         pictures = save(draw(rungs), directory, PICTURE)
+        if all(rung.spread(FLOPS) is not None for rung in rungs):
+            pictures += save(draw(rungs, against_flops=True), directory, FLOPS_PICTURE)
     return [directory / POINTS, directory / TABLE, *pictures]

@@ -100,7 +100,20 @@ def test_a_picture_has_a_line_for_each_way_and_one_for_the_control(tmp_path):
         networks += networks_of(way, [pruned(tmp_path / way, 2.5, reconstruct=way == 'other')])
     figure = draw(rungs_of(networks))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ['the base', 'one', 'other']
-    assert [axes.get_title() for axes in figure.axes] == [f'{LOSS} (lower is better)']
+    (axes,) = figure.axes
+    assert axes.get_title() == f'{LOSS} (lower is better)' and axes.get_xlabel() == 'parameters left, %'
+
+
+def test_a_picture_can_be_drawn_against_the_flops(tmp_path):
+    networks = networks_of('one', [pruned(tmp_path / 'one', 2.5)])
+    (rung,) = rungs_of(networks)
+    (by_parameters,), (by_flops,) = (draw([rung], against_flops=flops).axes for flops in (False, True))
+    places = [axes.lines[0].get_xdata()[0] for axes in (by_parameters, by_flops)]
+    assert places == [100 * rung.share, rung.spread(FLOPS).mean] and places[0] != places[1]
+    assert by_flops.get_xlabel() == 'FLOPs left, %'
+    assert 'flops.png' in {path.name for path in write(networks, tmp_path)}
+    unknown = [dataclasses.replace(networks[0], values={LOSS: 2.5})]
+    assert 'flops.png' not in {path.name for path in write(unknown, tmp_path)}
 
 
 def test_a_measurement_that_a_seed_lacks_has_no_mean(tmp_path):
