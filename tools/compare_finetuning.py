@@ -51,7 +51,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.manifest import sha256
 from gluon_optbert.runs.provenance import commit, machine, versions
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import option, to_dict, with_options_of
 from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.runs.threads import SETTINGS, threads_here
 from gluon_optbert.tasks.features import (
@@ -98,26 +98,10 @@ _AS_THERE = (
 )
 # what may differ when a comparison is gone on with
 _LATER = ('output', 'peer', 'seeds', 'resume', 'log_every')
-_FIELDS, _HINTS = (
-    {field.name: field for field in dataclasses.fields(GlueRecipe)},
-    typing.get_type_hints(GlueRecipe),
-)
-_Shared = dataclasses.make_dataclass(
-    '_Shared',
-    [
-        (
-            name,
-            _HINTS[name],
-            dataclasses.field(default=_FIELDS[name].default, metadata=_FIELDS[name].metadata),
-        )
-        for name in _AS_THERE
-    ],
-    frozen=True,
-)
 
 
 @dataclasses.dataclass(frozen=True)
-class CompareRecipe(_Shared):
+class CompareRecipe(with_options_of(GlueRecipe, _AS_THERE)):
     """Fine-tuning on one task of GLUE, twice."""
 
     checkpoint: Path = option('Hugging Face directory that the model directory was imported from')

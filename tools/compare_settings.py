@@ -19,7 +19,6 @@ import dataclasses
 import json
 import shutil
 import sys
-import typing
 from pathlib import Path
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -30,7 +29,16 @@ from gluon_optbert.finetuning.result import FineTuningResult
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.lock import running
 from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.recipe import RecipeError, fill, option, overridden, read_yaml, save, to_dict
+from gluon_optbert.runs.recipe import (
+    RecipeError,
+    fill,
+    option,
+    overridden,
+    read_yaml,
+    save,
+    to_dict,
+    with_options_of,
+)
 from gluon_optbert.runs.run_directory import RECIPE, RunDirectory, State
 from gluon_optbert.runs.scores import MARK, NOTE, score_text
 from gluon_optbert.runs.staging import write_file
@@ -43,20 +51,11 @@ EXAMPLE = (
 # What a setting cannot change: where it goes, and what it is scored on.
 OWN = ('output', 'results', 'resume', 'seeds', 'task', 'data', 'evaluation_limit')
 LATER = ('resume', 'seeds', 'settings', 'beside')  # what may differ when a comparison is gone on with
-_HINTS = typing.get_type_hints(GlueRecipe)
-_Shared = dataclasses.make_dataclass(
-    '_Shared',
-    [
-        (field.name, _HINTS[field.name], dataclasses.field(default=field.default, metadata=field.metadata))
-        for field in dataclasses.fields(GlueRecipe)
-        if field.name != 'results'
-    ],
-    frozen=True,
-)
+_AS_THERE = [field.name for field in dataclasses.fields(GlueRecipe) if field.name != 'results']
 
 
 @dataclasses.dataclass(frozen=True)
-class SettingsRecipe(_Shared):
+class SettingsRecipe(with_options_of(GlueRecipe, _AS_THERE)):
     """Fine-tuning on one task of GLUE with several settings."""
 
     ALTERNATIVES: ClassVar[Tuple[Tuple[str, str, str], ...]] = GlueRecipe.ALTERNATIVES

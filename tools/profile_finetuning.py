@@ -13,7 +13,6 @@ import dataclasses
 import json
 import sys
 import time
-import typing
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -32,7 +31,7 @@ from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import option, to_dict, with_options_of
 from gluon_optbert.runs.staging import write_file
 from gluon_optbert.tasks.features import TaskBatch
 from gluon_optbert.training.distributed import Workers
@@ -51,26 +50,10 @@ _AS_THERE = (
     'precision',
     'limit',
 )
-_FIELDS, _HINTS = (
-    {field.name: field for field in dataclasses.fields(GlueRecipe)},
-    typing.get_type_hints(GlueRecipe),
-)
-_Shared = dataclasses.make_dataclass(
-    '_Shared',
-    [
-        (
-            name,
-            _HINTS[name],
-            dataclasses.field(default=_FIELDS[name].default, metadata=_FIELDS[name].metadata),
-        )
-        for name in _AS_THERE
-    ],
-    frozen=True,
-)
 
 
 @dataclasses.dataclass(frozen=True)
-class ProfileRecipe(_Shared):
+class ProfileRecipe(with_options_of(GlueRecipe, _AS_THERE)):
     """What is profiled."""
 
     steps: int = option('steps to time', 100)

@@ -70,6 +70,24 @@ def option(
     )
 
 
+def with_options_of(cls: type, names: Collection[str]) -> type:
+    """A recipe to derive from, which has some options of another one: their types, defaults and help.
+
+    Parameters
+    ----------
+    cls : type
+        The recipe that has them.
+    names : collection of str
+        In the order in which the new recipe has them.
+    """
+    fields, hints = {field.name: field for field in dataclasses.fields(cls)}, typing.get_type_hints(cls)
+    options = [
+        (name, hints[name], dataclasses.field(default=fields[name].default, metadata=fields[name].metadata))
+        for name in names
+    ]
+    return dataclasses.make_dataclass(f'OptionsOf{cls.__name__}', options, frozen=True)
+
+
 def _unwrapped(annotation: Any) -> Any:
     """`int` of `Optional[int]`; what may not be None as it is."""
     arguments = typing.get_args(annotation) if typing.get_origin(annotation) is Union else ()

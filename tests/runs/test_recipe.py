@@ -19,7 +19,16 @@ from hypothesis import strategies as st
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import command, parse, parser_of
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.recipe import RecipeError, checked, fill, flag, option, read_yaml, to_dict
+from gluon_optbert.runs.recipe import (
+    RecipeError,
+    checked,
+    fill,
+    flag,
+    option,
+    read_yaml,
+    to_dict,
+    with_options_of,
+)
 from gluon_optbert.training.recipe import PretrainRecipe
 
 
@@ -50,6 +59,18 @@ class Rolls(Bread):
 def test_defaults_stand_where_nothing_is_given():
     assert fill(Bread, {'flour': 'mill'}) == Bread(flour=Path('mill'))
     assert Bread(flour=Path('mill')).loaves == 2
+
+
+def test_a_recipe_can_have_some_options_of_another():
+    @dataclasses.dataclass(frozen=True)
+    class Cake(with_options_of(Bread, ('hours', 'flour', 'kind'))):
+        sugar: float = option('grams', 1.0)
+
+    assert list(to_dict(fill(Cake, {'flour': 'mill'}))) == ['hours', 'flour', 'kind', 'sugar']
+    assert fill(Cake, {'flour': 'mill', 'hours': 2}).flour == Path('mill')
+    with pytest.raises(RecipeError) as error:
+        fill(Cake, {'kind': 'nut', 'loaves': 3})
+    assert len(error.value.problems) == 3  # a choice, an option of the other one alone, and no flour
 
 
 def test_all_problems_are_reported_at_once():
