@@ -46,7 +46,7 @@ class PretrainingGoal(Goal):
             check_teacher(
                 self._teaching,
                 start,
-                states=weights.states > 0,
+                states=weights.same_width,
                 heads=weights.scores > 0,
                 source=recipe.teacher,
             )

@@ -22,6 +22,7 @@ from .penalty import PENALTIES
 from .watch import Settling
 
 WEIGHTS = ('label_weight', 'teacher_score_weight', 'teacher_state_weight', 'embedding_weight')
+WEIGHTS += ('cosine_weight',)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +142,9 @@ class PruningRecipe(WeightRecipe):
         'embeddings are the means of their tokens',
         0.0,
     )
+    cosine_weight: float = option(
+        "with --teacher: weight of the cosine distance between a sentence's embeddings in both networks", 0.0
+    )
     keep_embeddings: bool = option(
         'report how far the embeddings of sentences stay those of the network before pruning', False
     )
@@ -207,8 +211,9 @@ class PruningRecipe(WeightRecipe):
             problems.append(f'alpha_steps auto is about trained gates, found the method {self.method}')
         if self.gate_teacher and not self.trains_gates:
             problems.append(f'gate_teacher is about trained gates, found the method {self.method}')
-        if self.embedding_weight and self.teacher is None:
-            problems.append('embedding_weight goes with --teacher')
+        for name in ('embedding_weight', 'cosine_weight'):
+            if getattr(self, name) and self.teacher is None:
+                problems.append(f'{name} goes with --teacher')
         if self.teacher not in (None, 'none') and not any(getattr(self, name) for name in self.read_weights):
             problems.append('all weights of recovery are 0, so nothing would be learnt')
         if self.unweighted and not self.trains_gates:
@@ -230,6 +235,7 @@ class PruningRecipe(WeightRecipe):
             self.teacher_state_weight,
             self.temperature,
             self.embedding_weight,
+            self.cosine_weight,
         )
 
     @property

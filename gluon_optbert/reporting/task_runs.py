@@ -53,6 +53,7 @@ _EARLIER = {
     'temperature': 2.0,
     'gate_teacher': False,
     'embedding_weight': 0.0,
+    'cosine_weight': 0.0,
     'keep_best': False,
     'trim_count': 1,
 }

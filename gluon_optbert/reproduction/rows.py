@@ -276,6 +276,7 @@ BEYOND_THE_PAPER = (
     'gate_teacher',
     'relative_gates',
     'embedding_weight',
+    'cosine_weight',
 )
 
 

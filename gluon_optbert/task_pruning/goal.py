@@ -290,7 +290,7 @@ def _read_teacher(recipe: TaskPruneRecipe, start: SavedModel) -> Optional[SavedM
         return start if recipe.taught else None
     teacher = fitting_teacher(read_model(Path(recipe.taught)), start)
     weights = recipe.teaching()
-    check_teacher(teacher, start, states=weights.states > 0, heads=False, source=recipe.taught)
+    check_teacher(teacher, start, states=weights.same_width, heads=False, source=recipe.taught)
     if not teacher.head.fits(start.head):
         raise ValueError(
             f'{recipe.taught}: the teacher was trained for {teacher.head.described}, the network that it is '

@@ -18,7 +18,13 @@ from ..network.model import OptBERTModel
 from ..network.running import feed_of
 from ..runs.progress import Progress, TaskScores
 from ..tasks.features import Features, TaskBatch, training_batches
-from ..training.distillation import ScoreDivergence, Weights, check_pairs, similarity_difference
+from ..training.distillation import (
+    ScoreDivergence,
+    Weights,
+    check_pairs,
+    cosine_distance,
+    similarity_difference,
+)
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
 from ..training.teacher import Match, Teacher, TeacherStates
@@ -165,7 +171,7 @@ class SentenceMatching(Scored):
     teacher : Teacher
     match : Match
     weights : Weights
-        Of states and embeddings.
+        Of states and embeddings. The cosine distance is a part only if it has a weight.
     phase : Phase
     """
 
@@ -188,6 +194,9 @@ class SentenceMatching(Scored):
             check_pairs(phase.batch_size, phase.accumulate, workers.size)
         self._train, self._measure, self._teacher = train, measure, teacher
         self.weights = (weights.states, weights.embeddings)
+        if weights.cosines > 0:
+            self.losses, self.weights = (*self.losses, 'cosine_distance'), (*self.weights, weights.cosines)
+        self._units = mx.nd.array(match.units, dtype='int32', ctx=workers.context())
         self._states = _states_of(self, teacher, match, phase)
 
     def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
@@ -198,11 +207,14 @@ class SentenceMatching(Scored):
         wanted, _ = self._teacher.outputs(batch, rows)
         states = self.model(*(feed[name] for name in TOKEN_INPUTS))[0]
         difference = self._states.difference(states, wanted, feed['weights'])
-        fields = (feed[name] for name in ('valid_length', 'weights'))
-        return difference, similarity_difference(states[-1], wanted[-1], *fields)
+        last = states[-1], wanted[-1]
+        parts = difference, similarity_difference(*last, feed['valid_length'], feed['weights'])
+        if len(self.losses) == len(parts):
+            return parts
+        return (*parts, cosine_distance(*last, self._units, feed['weights']))
 
     def totals(self, batch: TaskBatch) -> Tuple[float, ...]:
-        return batch.token_total, batch.instance_total
+        return (batch.token_total,) + (batch.instance_total,) * (len(self.losses) - 1)
 
     def evaluate(self, phase: Phase) -> Dict[str, float]:
         self._last = self._measure(self.model)

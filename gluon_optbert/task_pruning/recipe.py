@@ -70,6 +70,9 @@ class TaskPruneRecipe(PruningRecipe):
         'embeddings are the means of their tokens',
         1.0,
     )
+    cosine_weight: float = option(
+        "for sentences: weight of the cosine distance between a sentence's embeddings in both networks", 0.0
+    )
     keep_best: bool = option(
         'of the training after a cut, keep the step with the best score on the development set, and the '
         'network before it if no step is better, and leave a reconstruction out that makes that score worse; '
@@ -124,12 +127,13 @@ class TaskPruneRecipe(PruningRecipe):
     def read_weights(self) -> Tuple[str, ...]:
         """Those of the weights that training after a cut reads."""
         of_labels = ('label_weight', 'teacher_score_weight', 'teacher_state_weight')
-        return ('teacher_state_weight', 'embedding_weight') if self.task == SENTENCES else of_labels
+        of_sentences = ('teacher_state_weight', 'embedding_weight', 'cosine_weight')
+        return of_sentences if self.task == SENTENCES else of_labels
 
     def _without_effect(self) -> List[str]:
         """Settings that nothing would read for this task."""
         if self.task != SENTENCES:
-            idle, what = ('embedding_weight',), 'is about the task sentences'
+            idle, what = ('embedding_weight', 'cosine_weight'), 'is about the task sentences'
         else:
             idle = ('label_weight', 'teacher_score_weight', 'gate_teacher')
             what = 'is about labels and scores, which the task sentences has not'

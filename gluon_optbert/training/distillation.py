@@ -39,6 +39,8 @@ class Weights:
         What scores are divided by before the softmax.
     embeddings : float
         Of the squared difference between the similarities of sentences; see `similarity_difference`.
+    cosines : float
+        Of the cosine distance between the two embeddings of a sentence; see `cosine_distance`.
     """
 
     labels: float = 1.0
@@ -46,6 +48,12 @@ class Weights:
     states: float = 1.0
     temperature: float = 2.0
     embeddings: float = 0.0
+    cosines: float = 0.0
+
+    @property
+    def same_width(self) -> bool:
+        """Whether hidden units are compared one by one, so that the teacher must have the student's."""
+        return self.states > 0 or self.cosines > 0
 
     @property
     def need_heads(self) -> bool:
@@ -118,6 +126,30 @@ def similarity_difference(
     return mx.nd.sum(gap * pairs) / mx.nd.maximum(mx.nd.sum(weights) - 1, 1)
 
 
+def cosine_distance(
+    student: mx.nd.NDArray, teacher: mx.nd.NDArray, units: mx.nd.NDArray, weights: mx.nd.NDArray
+) -> mx.nd.NDArray:
+    """One minus the cosine between the embeddings of a sentence in both networks, summed over the sentences.
+
+    Parameters
+    ----------
+    student, teacher : NDArray, shape (batch, length, h)
+        As in `similarity_difference`.
+    units : NDArray of int, shape (h of the student,)
+        The teacher's hidden units that the student has.
+    weights : NDArray, shape (batch,)
+
+    Returns
+    -------
+    NDArray, shape (1,)
+    """
+    own, wanted = (
+        mx.nd.L2Normalization(states.sum(axis=1), mode='instance')
+        for states in (student, mx.nd.take(teacher, units, axis=-1))
+    )
+    return mx.nd.sum((1 - (own * wanted).sum(axis=1)) * weights)
+
+
 def check_pairs(batch_size: int, accumulate: int, workers: int) -> None:
     """Refuse passes of one sentence, which has no other to be compared with.
 
@@ -173,21 +205,25 @@ class Taught(Pretraining):
     ):
         super().__init__(model, workers, shards, heldout)
         self._teacher = teacher
-        self._embeds = weights.embeddings > 0
+        of_embeddings = {'embeddings': weights.embeddings, 'cosine_distance': weights.cosines}
+        self._of_embeddings = {name: weight for name, weight in of_embeddings.items() if weight > 0}
+        self._units = mx.nd.array(match.units, dtype='int32', ctx=workers.context())
         self._states: Optional[TeacherStates] = None
         if weights.states > 0:
             batches = self.batches(phase, phase.first_batch)
             self._states = TeacherStates(teacher, match, next(batches), workers, phase.accumulate)
             batches.close()
 
-    def _similarity(
+    def _embeddings(
         self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray], feed: Mapping[str, mx.nd.NDArray]
     ) -> Tuple[mx.nd.NDArray, ...]:
-        """The embeddings' part, if it has a weight."""
-        if not self._embeds:
-            return ()
-        fields = (feed[name] for name in ('valid_length', 'instance_weights'))
-        return (similarity_difference(student[-1], teacher[-1], *fields),)
+        """The parts about embeddings that have a weight."""
+        last, weights = (student[-1], teacher[-1]), feed['instance_weights']
+        parts = {
+            'embeddings': lambda: similarity_difference(*last, feed['valid_length'], weights),
+            'cosine_distance': lambda: cosine_distance(*last, self._units, weights),
+        }
+        return tuple(parts[name]() for name in self._of_embeddings)
 
 
 class Distillation(Taught):
@@ -196,14 +232,15 @@ class Distillation(Taught):
     The states' part is the mean squared difference at the units that the student has, over the variance of
     the teacher's states there, summed over the teacher's layers. The variances are measured on the first
     batch of the phase. A part whose weight is zero is not computed: without `scores` the teacher needs no
-    heads, and without `states` it may have another width. With a weight for embeddings,
-    `similarity_difference` is a further part. The parameters are those of `Taught`.
+    heads, and without `states` it may have another width. `similarity_difference` and `cosine_distance` are
+    further parts, if they have a weight. The parameters are those of `Taught`.
     """
 
     def __init__(self, *args: Any, weights: Weights, **more: Any):
         super().__init__(*args, weights=weights, **more)
-        learnt = {'scores': weights.scores, 'states': weights.states, 'embeddings': weights.embeddings}
+        learnt = {'scores': weights.scores, 'states': weights.states}
         learnt = {name: weight for name, weight in learnt.items() if weight > 0}
+        learnt.update(self._of_embeddings)
         self.losses = ('mlm', 'nsp', *learnt)
         self.weights = (weights.labels, weights.labels, *learnt.values())
         self._divergence: Optional[ScoreDivergence] = None
@@ -221,7 +258,7 @@ class Distillation(Taught):
             parts += (self._divergence(outputs[-1], scores, feed['masked_weights']),)
         if self._states is not None:
             parts += (self._states.difference(outputs[0], states, feed['instance_weights']),)
-        return parts + self._similarity(outputs[0], states, feed)
+        return parts + self._embeddings(outputs[0], states, feed)
 
     def totals(self, batch: Batch) -> Tuple[float, ...]:
         of = {'mlm': batch.masked_total, 'scores': batch.masked_total, 'states': batch.token_total}
@@ -229,7 +266,7 @@ class Distillation(Taught):
 
 
 class StateMatching(Taught):
-    """The states of a teacher alone, as in `Distillation`, and the embeddings if they have a weight.
+    """The states of a teacher alone, as in `Distillation`, and its embeddings if they have a weight.
 
     Neither network needs the heads of pre-training. Held-out data are measured by the same loss: the parts,
     each with its weight. The parameters are those of `Taught`.
@@ -237,8 +274,8 @@ class StateMatching(Taught):
 
     def __init__(self, *args: Any, weights: Weights, **more: Any):
         super().__init__(*args, weights=weights, **more)
-        self.losses = ('states',) + ('embeddings',) * self._embeds
-        self.weights = (weights.states,) + (weights.embeddings,) * self._embeds
+        self.losses = ('states', *self._of_embeddings)
+        self.weights = (weights.states, *self._of_embeddings.values())
 
     @classmethod
     def for_gates(cls, *args: Any, **more: Any) -> StateMatching:
@@ -253,10 +290,10 @@ class StateMatching(Taught):
         difference = mx.nd.zeros((1,), ctx=self.workers.context())
         if self._states is not None:
             difference = self._states.difference(student, states, feed['instance_weights'])
-        return (difference, *self._similarity(student, states, feed))
+        return (difference, *self._embeddings(student, states, feed))
 
     def totals(self, batch: Batch) -> Tuple[float, ...]:
-        return (batch.token_total,) + (batch.instance_total,) * self._embeds
+        return (batch.token_total,) + (batch.instance_total,) * len(self._of_embeddings)
 
     def evaluate(self, phase: Phase) -> Optional[Dict[str, float]]:
         if self._heldout is None:

@@ -180,7 +180,7 @@ def check_teacher(
     teacher, student : SavedModel
         The student before it is cut.
     states : bool
-        Whether its states are learnt as well.
+        Whether its states are learnt as well, or its embeddings unit by unit.
     heads : bool
         Whether its scores are learnt as well, which need its heads of pre-training.
     source : str
@@ -207,5 +207,5 @@ def check_teacher(
         raise ValueError(
             f'{source}: the teacher has h = {sizes[0][0]} and {sizes[0][1]} layers, the network that it is '
             f'to teach h = {sizes[1][0]} and {sizes[1][1]}; their states cannot be compared, so give '
-            '--teacher-state-weight 0'
+            '--teacher-state-weight 0, and no --cosine-weight'
         )

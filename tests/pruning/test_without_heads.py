@@ -39,7 +39,8 @@ def encoder(tmp_path_factory):
 @pytest.fixture(scope='module')
 def headless_run(shards_directory, encoder, tmp_path_factory):
     output = tmp_path_factory.mktemp('headless') / 'run'
-    return output, prune(recipe_for(shards_directory, encoder, output, embedding_weight=1.0, **STATES_ALONE))
+    more = {'embedding_weight': 1.0, 'cosine_weight': 0.5, **STATES_ALONE}
+    return output, prune(recipe_for(shards_directory, encoder, output, **more))
 
 
 def records(directory, phase):
@@ -53,7 +54,8 @@ def test_an_encoder_without_heads_is_pruned_on_its_states(headless_run):
     assert all('mlm' not in record for record in records(output, 'gates') + records(output, 'recovery'))
     gates, recovery = (records(output, phase) for phase in ('gates', 'recovery'))
     assert any(record['states'] > 0 for record in gates)
-    assert all(record['embeddings'] > 0 for record in recovery if 'embeddings' in record)
+    for part in ('embeddings', 'cosine_distance'):
+        assert any(record.get(part, 0) > 0 for record in recovery)
     # random heads have no losses to report
     assert rounds[1].recovered is None and rounds[1].after_cut is None
     kept = [row.state_difference for row in rounds]
@@ -95,6 +97,14 @@ def test_embeddings_can_be_learnt_alone(shards_directory, encoder, tmp_path):
     assert kept.kept_step != 0 and kept.state_difference > 0
 
 
+def test_cosines_can_be_learnt_alone(shards_directory, encoder, tmp_path):
+    more = {**STATES_ALONE, 'teacher_state_weight': 0.0, 'cosine_weight': 1.0, 'targets': (0.7,)}
+    more.update(recovery_steps=60, learning_rate=3e-3, dropout=0.0, reconstruct=False)
+    prune(recipe_for(shards_directory, encoder, tmp_path / 'run', **more))
+    record = json.loads((tmp_path / 'run' / 'round-1' / 'embeddings.json').read_text())
+    assert record['recovered']['cosine'] > record['cut']['cosine']
+
+
 def test_the_heads_are_left_alone_where_states_alone_are_learnt(shards_directory, model_directory, tmp_path):
     output = tmp_path / 'run'
     rows = prune(recipe_for(shards_directory, model_directory, output, targets=(0.8,), **STATES_ALONE))
@@ -119,7 +129,7 @@ def test_a_run_on_states_resumes_to_the_same_bits(
         return step(*args)
 
     monkeypatch.setattr(loop, '_step', dies)
-    values = {'embedding_weight': 1.0, **STATES_ALONE}
+    values = {'embedding_weight': 1.0, 'cosine_weight': 0.5, **STATES_ALONE}
     with pytest.raises(Killed):
         prune(recipe_for(shards_directory, encoder, tmp_path / 'run', **values))
     monkeypatch.undo()
@@ -138,6 +148,7 @@ def test_an_encoder_without_heads_is_refused_where_they_are_needed(shards_direct
     [
         ({'gate_teacher': True, 'method': 'random'}, 'gate_teacher is about trained gates'),
         ({'embedding_weight': 1.0}, 'embedding_weight goes with --teacher'),
+        ({'cosine_weight': 1.0}, 'cosine_weight goes with --teacher'),
         ({**STATES_ALONE, 'teacher_state_weight': 0.0}, 'all weights of recovery are 0'),
     ],
 )

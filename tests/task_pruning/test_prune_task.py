@@ -156,6 +156,7 @@ def test_a_model_knows_what_it_was_pruned_for(runs, task):
     'name, more, message',
     [
         ('SST-2', {'embedding_weight': 0.5}, 'embedding_weight is about the task sentences'),
+        ('SST-2', {'cosine_weight': 0.5}, 'cosine_weight is about the task sentences'),
         ('sentences', {'label_weight': 0.5}, 'label_weight is about labels and scores'),
         ('sentences', {'gate_teacher': True}, 'gate_teacher is about labels and scores'),
     ],
@@ -451,7 +452,7 @@ def test_two_workers_prune_as_one_does(place, models, tmp_path, task):
     more = {'reconstruct': True, 'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'steps': 2}
     more.update(learning_rate=1e-3)
     if task == 'sentences':
-        more.update(embedding_weight=0.0)  # pairs of sentences are compared within a share
+        more.update(embedding_weight=0.0, cosine_weight=1.0)  # pairs are compared within a share
     done = horovodrun('finetune/run_prune.py', *words_of(place, models, task, tmp_path / 'two', **more))
     assert done.returncode == 0, done.stderr
     prune_task(recipe_for(place, models, task, tmp_path / 'one', **EXACT, **more))

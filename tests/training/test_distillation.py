@@ -19,6 +19,7 @@ from gluon_optbert.training.distillation import (
     StateMatching,
     Weights,
     check_pairs,
+    cosine_distance,
     similarity_difference,
 )
 from gluon_optbert.training.distributed import Workers
@@ -155,6 +156,35 @@ def test_similarities_are_compared_over_all_pairs_of_sentences():
     assert value(student, teacher, valid, np.ones(3)) == pytest.approx(gap.sum() / 2, rel=1e-4)
     assert value(student, teacher, valid, [1, 0, 1]) == pytest.approx(2 * gap[0, 2], rel=1e-4)
     assert value(student, teacher, valid, [0, 1, 0]) == pytest.approx(0, abs=1e-9)
+
+
+def test_cosine_distance_is_that_of_the_units_that_stayed():
+    random = np.random.RandomState(3)
+    units, weights = np.array([0, 2, 5]), np.array([1, 0, 1])
+    student, teacher = (random.normal(size=(3, 4, width)) for width in (3, 7))
+
+    def value(*arrays):
+        return cosine_distance(*(mx.nd.array(array) for array in arrays)).asscalar()
+
+    means = student.mean(axis=1), teacher.mean(axis=1)[:, units]
+    cosines = (means[0] * means[1]).sum(axis=1) / np.prod([np.linalg.norm(one, axis=1) for one in means], 0)
+    assert value(student, teacher, units, weights) == pytest.approx(((1 - cosines) * weights).sum(), rel=1e-4)
+    assert value(teacher[:, :, units] * 3, teacher, units, weights) == pytest.approx(0, abs=1e-6)
+
+
+def test_cosine_distance_is_a_part_if_it_has_a_weight(shards_directory):
+    teacher, student = saved_model(network(), seed=4), saved_model(network(h=5), seed=5)
+    match = Match(np.array([0, 2, 3, 6, 7]), (0, 1))
+    loss = objective(shards_directory, student, teacher, match, cosines=0.5)
+    assert (
+        loss.losses[-1] == 'cosine_distance' and loss.weights[-1] == 0.5 and 'embeddings' not in loss.losses
+    )
+    batch = next(loss.batches(PHASE, 0))
+    states, _ = loss._teacher.outputs(batch, slice(None))
+    own = loss.model(*feed_of(batch, INPUTS).values())[0][-1].asnumpy().sum(axis=1)
+    wanted = states[-1].asnumpy().sum(axis=1)[:, match.units]
+    cosines = (own * wanted).sum(axis=1) / (np.linalg.norm(own, axis=1) * np.linalg.norm(wanted, axis=1))
+    assert parts_of(loss)['cosine_distance'] == pytest.approx((1 - cosines).mean(), rel=1e-4)
 
 
 def test_passes_of_one_sentence_are_refused():
