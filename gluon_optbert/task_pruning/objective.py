@@ -208,10 +208,10 @@ class SentenceMatching(Scored):
         states = self.model(*(feed[name] for name in TOKEN_INPUTS))[0]
         difference = self._states.difference(states, wanted, feed['weights'])
         last = states[-1], wanted[-1]
-        parts = difference, similarity_difference(*last, feed['valid_length'], feed['weights'])
-        if len(self.losses) == len(parts):
-            return parts
-        return (*parts, cosine_distance(*last, self._units, feed['weights']))
+        parts = [difference, similarity_difference(*last, feed['valid_length'], feed['weights'])]
+        if 'cosine_distance' in self.losses:
+            parts.append(cosine_distance(*last, self._units, feed['weights']))
+        return tuple(parts)
 
     def totals(self, batch: TaskBatch) -> Tuple[float, ...]:
         return (batch.token_total,) + (batch.instance_total,) * (len(self.losses) - 1)
