@@ -9,7 +9,14 @@ from .. import VerifyRecipe, verify
 from ..deployment.export import TOLERANCE
 from ..deployment.trim_check import TOLERANCE as TRIM_TOLERANCE
 from ..deployment.trim_check import is_trimmed
-from ..deployment.verification import check_trimmed_of, described_scales, stages, stages_table, table
+from ..deployment.verification import (
+    check_trimmed_of,
+    described_rounding,
+    described_scales,
+    stages,
+    stages_table,
+    table,
+)
 from ..runs.command_line import parse
 from ..runs.provenance import origin_here, origin_warnings
 from ..runs.staging import refuse_existing, write_file
@@ -43,6 +50,8 @@ def main(argv=None):
     rows = verify(recipe)
     print('largest difference over the largest activation, on held-out batches:\n')
     print(table(rows))
+    for sentence in described_rounding(rows):
+        print(f'\n{sentence}')
     print('\nerror relative to the network before the cut, and loss, on the same batches:\n')
     errors = stages(recipe)
     print(stages_table(errors))
@@ -52,6 +61,7 @@ def main(argv=None):
         settings = {name: getattr(recipe, name) for name in ('batches', 'batch_size')}
         values = {**settings, 'differences': rows, 'stages': errors, **origin_here()}
         write_file(recipe.output, (json.dumps(values, indent=1) + '\n').encode())
-    print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {TOLERANCE:.0e}')
+    beside = ' or rounding' if described_rounding(rows) else ''
+    print(f'\nverified: {len(rows)} round{"s" * (len(rows) > 1)}, all within {TOLERANCE:.0e}{beside}')
     for sentence in origin_warnings(recipe.run):
         print(f'warning: {sentence}', file=sys.stderr)

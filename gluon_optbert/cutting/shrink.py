@@ -108,6 +108,28 @@ def cut(
     return left, selection.architecture(architecture)
 
 
+def reordered(
+    parameters: Parameters, architecture: Architecture, order: np.ndarray, *, head: Head = PRETRAINING
+) -> Dict[str, np.ndarray]:
+    """The same function with its hidden units in another order.
+
+    Parameters
+    ----------
+    parameters : mapping of name to np.ndarray
+    architecture : Architecture
+    order : np.ndarray of int, shape (h,)
+        Which unit comes first, and so on.
+    head : Head
+    """
+    selection, moved = Selection({'h': order}, 0, 0), {}
+    for name, spec in parameter_table(architecture, head).items():
+        moved[name] = np.asarray(parameters[name])
+        for side, axis in enumerate(spec.axes):
+            if 'h' in axis:
+                moved[name] = moved[name].take(kept_along(axis, architecture, selection), axis=side)
+    return moved
+
+
 def _check_selection(architecture: Architecture, selection: Selection) -> None:
     """Raise ValueError unless the selection takes units of this architecture and leaves one of every width
     but f.

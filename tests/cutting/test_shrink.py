@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from gluon_optbert.architecture.parameters import check_parameters, network_shapes
 from gluon_optbert.cutting.selection import Selection, truncate
-from gluon_optbert.cutting.shrink import cut, fold, shrink, without_gates
+from gluon_optbert.cutting.shrink import cut, fold, reordered, shrink, without_gates
 from gluon_optbert.deployment.directory import import_symbol
 from gluon_optbert.deployment.export import export
 from gluon_optbert.network.inputs import INPUTS
@@ -190,6 +190,17 @@ def test_two_rounds_equal_one_of_the_product_of_their_alphas():
     assert least == also
     for name in twice:
         np.testing.assert_allclose(twice[name], once[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@given(NETWORKS, SEEDS)
+@examples(3)
+def test_hidden_units_in_another_order_compute_the_same(architecture, seed):
+    parameters, inputs = random_parameters(architecture, seed), random_inputs(architecture)
+    order = np.random.RandomState(seed).permutation(architecture.h)
+    moved = reordered(parameters, architecture, order)
+    one, other = (outputs_of(build(architecture, values), inputs) for values in (parameters, moved))
+    kept = Selection({'h': order}, 0, 0)
+    assert relative_difference(other, without(one, kept)) <= TOLERANCE
 
 
 def test_ones_fold_to_the_same_bits():

@@ -147,6 +147,37 @@ def test_a_weight_that_was_changed_is_found(finished, tmp_path):
         verify(recipe_of(output))
 
 
+@pytest.fixture(scope='module')
+def rounding_run(tmp_path_factory, shards_directory):
+    """A run whose network rounds much: what enters its last LayerNorm is large beside what varies in it."""
+    place = tmp_path_factory.mktemp('rounding')
+    weights = saved_model(network(h=24))
+    weights.parameters['encoder.transformer_cells.1.ffn.ffn_2.bias'][:] = 500
+    write_model(place / 'start', weights)
+    return run_of(place / 'run', place / 'start', shards_directory, 'random', target=0.7, rounds=1)
+
+
+def test_rounding_is_told_from_an_error(rounding_run):
+    (row,) = verify(recipe_of(rounding_run))
+    found = {name: row[name] for name in row['rounding']}
+    assert 'all' in found and all(TOLERANCE < value < 1e-3 for value in found.values())
+    result = call('tools/verify.py', rounding_run, '--batches', 1)
+    assert result.returncode == 0 and 'all within 1e-05 or rounding' in result.stdout, result.stderr
+    assert 'round 1: the difference of all, ' in result.stdout
+
+
+def test_an_error_above_rounding_is_found(rounding_run, tmp_path):
+    output = copy_of(rounding_run, tmp_path / 'run')
+    shrunk = read_model(output / 'round-1' / 'shrunk')
+    name = 'encoder.transformer_cells.1.layer_norm.gamma'
+    parameters = {**shrunk.parameters, name: shrunk.parameters[name] * np.float32(1.01)}
+    write_model(
+        output / 'round-1' / 'shrunk', dataclasses.replace(shrunk, parameters=parameters), replace=True
+    )
+    with pytest.raises(NotEqual, match='and more than rounding'):
+        verify(recipe_of(output))
+
+
 def test_the_command_says_verified_and_fails_with_status_1(finished, tmp_path):
     result = call('tools/verify.py', finished)
     assert result.returncode == 0 and 'verified: 2 rounds' in result.stdout, result.stderr
