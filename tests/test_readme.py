@@ -47,9 +47,9 @@ def rows(name):
         share = np.mean([last['flops'] / first['flops'] for first, last in rounds] or [1.0])
         cells = []
         for column, digits in COLUMNS.items():
-            values = [one['values'][column] for one in networks]
+            values = [one['values'][column] for one in networks if column in one['values']]
             spread = f' ± {np.std(values, ddof=1):.{digits}f}' if len(values) > 1 else ''
-            cells.append(f'{np.mean(values):.{digits}f}{spread}')
+            cells.append(f'{np.mean(values):.{digits}f}{spread}' if len(values) == len(networks) else '')
         yield f'| {name} | {size} M | {share:.2f} | {" | ".join(cells)} |'
 
 
