@@ -334,7 +334,9 @@ def table_of(rungs: Sequence[Rung]) -> str:
 def draw(rungs: Sequence[Rung], *, against_flops: bool = False) -> Figure:
     """MLM loss and scores against the share of the parameters, or of the FLOPs, a line for each way."""
     hidden = FLOPS, AFTER_CUT, FITTED, ACCURACY, CUT, END, PAIRS
-    names = [name for name in names_of(rungs) if name not in hidden]
+    names = [
+        name for name in names_of(rungs) if name not in hidden and any(rung.spread(name) for rung in rungs)
+    ]
     figure = Figure(figsize=(4.4 * max(1, len(names)), 4.6))
     grid = figure.subplots(1, max(1, len(names)), squeeze=False)[0]
     shares = [rung.spread(FLOPS).mean if against_flops else 100 * rung.share for rung in rungs]

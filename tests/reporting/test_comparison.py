@@ -104,6 +104,13 @@ def test_a_picture_has_a_line_for_each_way_and_one_for_the_control(tmp_path):
     assert axes.get_title() == f'{LOSS} (lower is better)' and axes.get_xlabel() == 'parameters left, %'
 
 
+def test_a_picture_has_no_panel_without_a_point(tmp_path):
+    runs = [pruned(tmp_path / str(seed), 2.5 + seed / 10, seed=seed) for seed in (1, 2)]
+    result = result_of(tmp_path / 'one.json', runs[0] / 'round-1' / 'model', 80.0)  # of one seed of two
+    figure = draw(rungs_of(with_scores(networks_of('one', runs), [result])))
+    assert [axes.get_title() for axes in figure.axes] == [f'{LOSS} (lower is better)']
+
+
 def test_a_picture_can_be_drawn_against_the_flops(tmp_path):
     networks = networks_of('one', [pruned(tmp_path / 'one', 2.5)])
     (rung,) = rungs_of(networks)
