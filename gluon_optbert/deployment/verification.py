@@ -301,26 +301,25 @@ def _row(recipe: VerifyRecipe, number: int) -> Dict[str, Any]:
     batches = _batches(recipe, before)
     everything = keep_all(before.architecture, ParameterCost())
     row: Dict[str, Any] = {'round': number}
-    networks = {}
+    rounding: Dict[str, float] = {}
+
+    def note(name: str, difference: float, saved: SavedModel) -> None:
+        row[name] = difference
+        if difference > TOLERANCE:
+            rounding[name] = rounding_of(saved, batches)
+
     if turned.is_dir():
-        row['rotation'] = _rotation_difference(previous, before, batches)
-        networks['rotation'] = before
+        note('rotation', _rotation_difference(previous, before, batches), before)
     if h_gate != 'stream':  # a gate at zero would leave its unit in the stream
         folded, ones = _folded(before, alphas, h_gate)
-        row['fold'] = _fold_difference(before, alphas, folded, h_gate, batches)
+        note('fold', _fold_difference(before, alphas, folded, h_gate, batches), folded)
         before, alphas = folded, ones
     for letter in 'hakvf':
         alone = _only(letter, selection, everything)
-        networks[letter] = _shrunk(before, alphas, alone)
-        row[letter] = gated_against_shrunk(before, alphas, alone, batches, networks[letter])
-        if row[letter] <= TOLERANCE:
-            del networks[letter]  # no need to keep it
-    networks['all'] = shrunk
-    row['all'] = gated_against_shrunk(before, alphas, selection, batches, shrunk)
+        left = _shrunk(before, alphas, alone)
+        note(letter, gated_against_shrunk(before, alphas, alone, batches, left), left)
+    note('all', gated_against_shrunk(before, alphas, selection, batches, shrunk), shrunk)
     row['export'] = _export_difference(shrunk, batches)
-    rounding = {
-        name: rounding_of(saved, batches) for name, saved in networks.items() if row[name] > TOLERANCE
-    }
     return {**row, 'rounding': rounding} if rounding else row
 
 
@@ -387,7 +386,7 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
         of ``rotation`` between the networks before it and after it. With the h gate ``table5``, of ``fold``
         between the gated network and the one with its gates in its weights; the other comparisons then have
         zeros and ones as gates, in the stream of that one. Where a difference is above `TOLERANCE`,
-        ``rounding`` has what `rounding_of` finds for the network that was cut, by the name of the difference.
+        ``rounding`` has what `rounding_of` finds for the second network, by the name of the difference.
 
     Raises
     ------
@@ -439,7 +438,7 @@ def described_rounding(rows: List[Dict[str, Any]]) -> List[str]:
     """A sentence for each difference of `verify` that is above the tolerance and is rounding."""
     return [
         f'round {row["round"]}: the difference of {name}, {row[name]:.1e}, is rounding: with its hidden '
-        f'units in reverse order the network that was cut differs from itself by {rounding:.1e}'
+        f'units in reverse order the network differs from itself by {rounding:.1e}'
         for row in rows
         for name, rounding in row.get('rounding', {}).items()
     ]

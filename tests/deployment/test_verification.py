@@ -135,14 +135,17 @@ def copy_of(finished, place) -> Path:
     return place
 
 
+def scale(place, name, factor):
+    """Multiply a parameter of a model directory."""
+    saved = read_model(place)
+    parameters = {**saved.parameters, name: saved.parameters[name] * np.float32(factor)}
+    write_model(place, dataclasses.replace(saved, parameters=parameters), replace=True)
+
+
 def test_a_weight_that_was_changed_is_found(finished, tmp_path):
     output = copy_of(finished, tmp_path / 'run')
-    shrunk = read_model(output / 'round-2' / 'shrunk')
     name = 'encoder.transformer_cells.1.attention_cell.proj_value.weight'
-    parameters = {**shrunk.parameters, name: shrunk.parameters[name] * np.float32(1.001)}
-    write_model(
-        output / 'round-2' / 'shrunk', dataclasses.replace(shrunk, parameters=parameters), replace=True
-    )
+    scale(output / 'round-2' / 'shrunk', name, 1.001)
     with pytest.raises(NotEqual, match=r'\| 2 \|'):
         verify(recipe_of(output))
 
@@ -168,12 +171,7 @@ def test_rounding_is_told_from_an_error(rounding_run):
 
 def test_an_error_above_rounding_is_found(rounding_run, tmp_path):
     output = copy_of(rounding_run, tmp_path / 'run')
-    shrunk = read_model(output / 'round-1' / 'shrunk')
-    name = 'encoder.transformer_cells.1.layer_norm.gamma'
-    parameters = {**shrunk.parameters, name: shrunk.parameters[name] * np.float32(1.01)}
-    write_model(
-        output / 'round-1' / 'shrunk', dataclasses.replace(shrunk, parameters=parameters), replace=True
-    )
+    scale(output / 'round-1' / 'shrunk', 'encoder.transformer_cells.1.layer_norm.gamma', 1.01)
     with pytest.raises(NotEqual, match='and more than rounding'):
         verify(recipe_of(output))
 
