@@ -312,8 +312,10 @@ class StateMatching(Taught):
             real = batch.instance_weights
             sums[count:] += (batch.valid_length * real).sum(), real.sum()
         totals = workers.sum(sums, name='evaluation')
-        means = (total / max(number, 1.0) for total, number in zip(totals, totals[count:]))
-        return {'state_difference': sum(weight * mean for weight, mean in zip(self.weights, means))}
+        tokens, instances = totals[count:]
+        numbers = [tokens] + [instances] * (count - 1)
+        parts = zip(self.weights, totals, numbers)
+        return {'state_difference': sum(weight * total / max(number, 1.0) for weight, total, number in parts)}
 
     def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
         best, value = progress.best_state_difference, measured['state_difference']

@@ -50,6 +50,28 @@ def parts_of(loss):
     return dict(zip(loss.losses, np.array(sums) / loss.totals(batch)))
 
 
+def test_held_out_states_and_embeddings_are_measured_by_their_weights(shards_directory):
+    workers, heldout = Workers(), Shards.open(shards_directory, split='heldout')
+    student, teacher = saved_model(network(), seed=1), saved_model(network(), seed=2)
+
+    def measured(**weights):
+        matching = StateMatching(
+            build(student.architecture, student.parameters, **OF_STATES),
+            workers,
+            Shards.open(shards_directory, split='train'),
+            heldout,
+            teacher=Teacher(teacher, workers),
+            match=Match.after(np.arange(8), [0, 1], 2),
+            weights=Weights(labels=0.0, scores=0.0, **weights),
+            phase=PHASE,
+        )
+        return matching.evaluate(PHASE)['state_difference']
+
+    states, alike, both = measured(), measured(embeddings=1.0), measured(embeddings=1.0, cosines=100.0)
+    assert measured(cosines=100.0) - states == pytest.approx(both - alike, rel=1e-5)
+    assert both - alike > 1 and alike - states > 0
+
+
 def test_divergence_is_that_of_its_definition():
     generator = np.random.RandomState(1)
     scores, wanted = generator.standard_normal((2, 2, 3, 11)) * 3
