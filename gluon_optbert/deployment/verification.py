@@ -252,8 +252,9 @@ def _only(letter: str, selection: Selection, everything: Selection) -> Selection
 
 
 def _export_difference(shrunk: SavedModel, batches: Sequence[Batch]) -> float:
-    """The largest relative difference between a network and its export."""
+    """The largest relative difference between a network and its export, whose heads may be random."""
     head = shrunk.head
+    shrunk = dataclasses.replace(shrunk, progress=dataclasses.replace(shrunk.progress, untrained=None))
     names = list(INPUTS) if head == PRETRAINING else list(TOKEN_INPUTS)
     with tempfile.TemporaryDirectory() as place:
         export(shrunk, Path(place) / 'export', head='pretraining' if head == PRETRAINING else None)
@@ -272,8 +273,10 @@ def _rotation_difference(previous: SavedModel, turned: SavedModel, batches: Sequ
 
 
 def _mlm_loss(saved: SavedModel, batches: Sequence[Any]) -> Dict[str, float]:
-    """The MLM loss of a network in nats per masked token, as a field of a row; none if nothing is masked."""
-    if not isinstance(batches[0], Batch):
+    """The MLM loss of a network in nats per masked token, as a field of a row; none if nothing is masked, or
+    if its heads are random.
+    """
+    if not isinstance(batches[0], Batch) or saved.progress.untrained:
         return {}
     network, loss = build(saved.architecture, saved.parameters, trainable=False), PretrainingLoss()
     mlm = sum(float(pretraining_losses(network, loss, batch)[0].asscalar()) for batch in batches)

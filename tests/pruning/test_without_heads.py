@@ -9,6 +9,7 @@ from helpers.pruned import recipe_for, results
 from helpers.tiny import network, saved_model
 
 from gluon_optbert.architecture.parameters import PARTS
+from gluon_optbert.deployment.verification import VerifyRecipe, stages, verify
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.embeddings import compare
@@ -76,6 +77,14 @@ def test_the_embeddings_are_reported_after_cut_and_recovery(headless_run):
         assert 0 < record[name]['cosine'] <= 1 and -1 <= record[name]['pair_similarity'] <= 1
     page = (output / 'pruning.md').read_text()
     assert '## Embeddings' in page and f'{record["recovered"]["cosine"]:.3f}' in page
+
+
+def test_a_run_without_heads_is_verified(headless_run):
+    recipe = VerifyRecipe(run=headless_run[0], batches=1)
+    rows = verify(recipe)
+    assert len(rows) == 2 and all(row['export'] < 1e-5 for row in rows)
+    networks = stages(recipe)  # random heads have no losses to report
+    assert len(networks) == 6 and not any('mlm_loss' in row for row in networks)
 
 
 def test_recovery_from_states_brings_them_nearer(shards_directory, encoder, tmp_path):
