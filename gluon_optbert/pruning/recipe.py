@@ -60,8 +60,8 @@ class PruningRecipe(WeightRecipe):
         choices=METHODS,
     )
     ranking: Optional[Path] = option(
-        'run that has pruned the same network by the same method: its first round ranked the units, and the '
-        'first round here takes that ranking instead of making one',
+        'run that has pruned the same network and ranked its units in the same way: the first round takes '
+        'the ranking of that first round instead of making one',
         None,
     )
     drop: str = option('which layers to drop, for --method layers', 'last', choices=DROPS)
