@@ -29,7 +29,7 @@ POINTS, TABLE = 'points.json', 'table.md'
 PICTURE, FLOPS_PICTURE = 'comparison', 'flops'
 WEIGHTS = 'model.params'
 VERIFIED = 'verified.json'  # of a run: what tools/verify.py --output wrote
-FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, PAIRS = (
+FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, COSINE, PAIRS = (
     'FLOPs, %',
     'MLM loss after the cut',
     'MLM loss fitted',
@@ -37,6 +37,7 @@ FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, PAIRS = (
     'MLM accuracy, %',
     'error after the cut',
     'error at the end',
+    'cosine of embeddings',
     'pair similarity',
 )
 _CONTROL = '#333333'
@@ -148,7 +149,8 @@ def _rounds(run: Run, way: str) -> List[Network]:
         values.update(errors.get(row['round'], {}))
         embeddings = place / 'embeddings.json'
         if embeddings.is_file():
-            values[PAIRS] = float(read_json(embeddings)['recovered']['pair_similarity'])
+            kept = read_json(embeddings)['recovered']
+            values.update({COSINE: float(kept['cosine']), PAIRS: float(kept['pair_similarity'])})
         size = int(row['parameters'])
         whole, number = int(run.rounds[0]['parameters']), int(row['round'])
         networks.append(
@@ -310,7 +312,7 @@ def rungs_of(networks: Sequence[Network]) -> List[Rung]:
 
 def names_of(rungs: Sequence[Rung]) -> List[str]:
     """What was measured of some network: those of pre-training first, then scores."""
-    first = [FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, PAIRS]
+    first = [FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, COSINE, PAIRS]
     found = dict.fromkeys(name for rung in rungs for network in rung.networks for name in network.values)
     return [name for name in first if name in found] + sorted(set(found) - set(first))
 
@@ -333,7 +335,7 @@ def table_of(rungs: Sequence[Rung]) -> str:
 
 def draw(rungs: Sequence[Rung], *, against_flops: bool = False) -> Figure:
     """MLM loss and scores against the share of the parameters, or of the FLOPs, a line for each way."""
-    hidden = FLOPS, AFTER_CUT, FITTED, ACCURACY, CUT, END, PAIRS
+    hidden = FLOPS, AFTER_CUT, FITTED, ACCURACY, CUT, END, COSINE, PAIRS
     names = [
         name for name in names_of(rungs) if name not in hidden and any(rung.spread(name) for rung in rungs)
     ]
@@ -397,8 +399,10 @@ def write(networks: Sequence[Network], directory: Path) -> List[Path]:
         )
     if PAIRS in names_of(rungs):
         notes.append(
-            'Pair similarity is the rank correlation of the cosines of all pairs of held-out instances with '
-            'those of the network before pruning.'
+            'An embedding is the mean over the tokens of a held-out instance. Their cosine is that with the '
+            'embedding before pruning, on the hidden units that stayed, as a mean over the instances. Pair '
+            'similarity is the rank correlation of the cosines of all pairs of instances with those of the '
+            'network before pruning.'
         )
     write_file(directory / POINTS, (json.dumps(values, indent=1) + '\n').encode())
     write_file(directory / TABLE, ('\n\n'.join([table_of(rungs), *notes]) + '\n').encode())

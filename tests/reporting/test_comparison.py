@@ -12,6 +12,7 @@ from gluon_optbert.deployment.verification import LEFT_OUT
 from gluon_optbert.reporting.comparison import (
     ACCURACY,
     AFTER_CUT,
+    COSINE,
     CUT,
     END,
     FITTED,
@@ -52,7 +53,9 @@ def pruned(path, loss, *, seed=1, weights=b'', **recipe):
         for name, error in (('before', 0.0), ('cut', 0.9), ('reconstructed', 0.5), ('recovered', 0.25))
     ]
     (path / 'verified.json').write_text(json.dumps({'stages': stages}))
-    (path / 'round-1' / 'embeddings.json').write_text(json.dumps({'recovered': {'pair_similarity': 0.75}}))
+    (path / 'round-1' / 'embeddings.json').write_text(
+        json.dumps({'recovered': {'cosine': 0.9, 'pair_similarity': 0.75}})
+    )
     (path / 'round-1' / 'model').mkdir()
     (path / 'round-1' / 'model' / 'model.params').write_bytes(weights or str(path).encode())
     return path
@@ -88,7 +91,8 @@ def test_a_table_has_means_over_seeds_errors_and_scores(tmp_path):
     assert second.spread(CUT).mean == 0.5 and second.spread(END).mean == 0.25  # fitted counts as the cut
     assert (first.spread(FLOPS).mean, second.spread(FLOPS).mean) == (100, 25)
     assert (second.spread(AFTER_CUT).mean, second.spread(FITTED).mean) == (4.5, 3.5)
-    assert second.spread(PAIRS).mean == 0.75 and second.spread(ACCURACY).mean == 40
+    assert (second.spread(COSINE).mean, second.spread(PAIRS).mean) == (0.9, 0.75)
+    assert second.spread(ACCURACY).mean == 40
     assert second.spread(SCORE).mean == 81 and first.spread(SCORE).mean == 90 and first.spread(CUT) is None
     text = table_of(rungs)
     assert '| 2.650 ± 0.071 |' in text and '| 81.0 ± 1.4 |' in text and '| the base |' in text
