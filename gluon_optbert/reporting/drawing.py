@@ -252,7 +252,9 @@ def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> Tuple[List[Path],
             if trained:
                 written += save(draw_alphas(trained, run.label), output, f'{run.slug}_alphas')
             else:
-                left_out.append(f'no histogram of alpha for {run.path}: its gates were not trained')
+                left_out.append(
+                    f'no histogram of alpha for {run.path}: its gates were not trained, or not kept'
+                )
         for group in by_quantity(runs):
             drawing, name = draw_losses(group), name_by_size(group[0], runs)
             if drawing is None:

@@ -191,7 +191,7 @@ def read_gates(run: Run) -> List[Round]:
     -------
     list of (int, dict)
         The round, and by letter the alphas that stayed and those that were removed, over all layers; rounds
-        whose gates were not trained are left out, and those whose directory was not kept.
+        whose gates were not trained or not kept are left out.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def read_gates(run: Run) -> List[Round]:
     rounds = []
     for row in run.rounds[1:]:
         directory = run.path / f'round-{row["round"]}'
-        if not directory.is_dir():  # a record without its models
+        if not (directory / 'alphas.npz').is_file():  # a record without the arrays of its run
             continue
         try:
             with np.load(directory / 'alphas.npz') as stored:

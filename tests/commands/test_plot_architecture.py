@@ -40,6 +40,14 @@ def test_what_cannot_be_drawn_is_said(tmp_path, capsys):
     assert not list((tmp_path / 'plots').glob('*alphas*')) and not list((tmp_path / 'plots').glob('loss*'))
 
 
+def test_a_run_whose_gates_were_not_kept_is_drawn_without_them(run, tmp_path, capsys):
+    (run / 'round-1' / 'alphas.npz').unlink()
+    assert tool.main([str(run), '--output', str(tmp_path / 'plots')]) == 0
+    assert 'its gates were not trained, or not kept' in capsys.readouterr().out
+    assert (tmp_path / 'plots' / 'pruned_f.png').is_file()
+    assert not list((tmp_path / 'plots').glob('*alphas*'))
+
+
 @pytest.mark.parametrize(
     'spoil, says',
     [

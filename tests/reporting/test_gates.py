@@ -66,6 +66,12 @@ def test_page_has_plots_and_numbers_of_the_gates(tmp_path):
     assert 'Gates' not in dict(of_rounds(read_run(tmp_path / 'untrained', 'pruned')))
 
 
+def test_page_of_a_round_without_its_gates_shows_their_record(tmp_path):
+    run = run_with(tmp_path / 'run')
+    (run.path / 'round-1' / 'alphas.npz').unlink()
+    assert dict(of_rounds(run))['Gates'].count('<img') == 2  # rounds, settling
+
+
 @pytest.mark.parametrize(
     'change', [{'units': 3}, {'closed': {}}, {'open': {'h': 'x', 'f': 1}}, {'overlaps': [1]}]
 )
