@@ -51,16 +51,16 @@ class Head:
         ):
             raise ValueError(
                 f'head: a classification has two different labels or more and no other head has any, found '
-                f'{self.kind} with {", ".join(self.labels) or "none"}'
+                f'{self.kind} with {_listed(self.labels)}'
             )
         if self.names and (len(self.names) != len(self.labels) or len(set(self.names)) < len(self.names)):
             raise ValueError(
                 f'head: {len(self.labels)} labels have as many different names, or none, found '
-                f'{", ".join(self.names)}'
+                f'{_listed(self.names)}'
             )
         if self.columns and len(self.columns) not in (2, 3):
             raise ValueError(
-                f'head: columns are one or two of text and one of labels, found {", ".join(self.columns)}'
+                f'head: columns are one or two of text and one of labels, found {_listed(self.columns)}'
             )
 
     def name_of(self, label: str) -> str:
@@ -127,6 +127,11 @@ class Head:
             return cls(**{**values, **lists})
         except ValueError as error:
             raise ValueError(f'{source}: {error}') from error
+
+
+def _listed(words: Tuple[str, ...]) -> str:
+    """Words of a file, in one line of a message."""
+    return f'{", ".join(map(repr, words)) or "none":.200}'
 
 
 PRETRAINING = Head()

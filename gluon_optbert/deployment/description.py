@@ -242,5 +242,6 @@ def check_thresholds(values: Any, *, source: str) -> Dict[str, Tuple[float, floa
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f'{source}: not calibration thresholds ({error})') from error
     if wrong or not ranges:
-        raise ValueError(f'{source}: no ranges of finite numbers for {", ".join(wrong) or "anything"}')
+        named = ', '.join(map(repr, wrong)) or 'anything'
+        raise ValueError(f'{source}: no ranges of finite numbers for {named:.200}')
     return ranges
