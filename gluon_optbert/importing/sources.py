@@ -28,6 +28,8 @@ from .torch_reader import read_torch
 from .vocabularies import tokenizer_notes, vocabulary_beside
 
 WRAPPED = 'module.'  # how every name begins in a network that was saved from PyTorch's DataParallel
+# how MXNet begins every name in the file of an export; GluonNLP saves its BERTs without
+_EXPORTED = ('arg:', 'aux:')
 ZOO = ('bert_12_768_12_', 'bert_24_1024_16_')  # how the names of GluonNLP's BERTs begin: layers, width, heads
 
 
@@ -158,21 +160,24 @@ def read_google(prefix: Path, vocabulary: Optional[Path] = None) -> Source:
 
 
 def read_params(path: Path) -> Dict[str, np.ndarray]:
-    """The arrays of an MXNet parameter file; a leading ``arg:`` or ``aux:`` is no part of a name, bfloat16
-    becomes float32.
+    """The arrays of an MXNet parameter file; bfloat16 becomes float32.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        As `existing` and `read_arrays`, and if two names are one without their beginnings.
+        As `existing` and `read_arrays`, and if the file is that of an export.
     """
-    arrays: Dict[str, np.ndarray] = {}
-    for name, array in read_arrays(existing(path)).items():
-        name = name[4:] if name.startswith(('arg:', 'aux:')) else name
-        if name in arrays:
-            raise ValueError(f'{path}: {name} occurs twice')
-        arrays[name] = array_of(array.tobytes(), 'BF16', array.shape) if array.dtype == BFLOAT16 else array
-    return arrays
+    arrays = read_arrays(existing(path))
+    if any(name.startswith(_EXPORTED) for name in arrays):
+        raise ValueError(
+            f'{path}: its names begin with {_EXPORTED[0]}, so it belongs to an export, whose queries contain '
+            'the scale of the attention; import the model directory that was exported, or an export with '
+            '--format transformers'
+        )
+    return {
+        name: array_of(array.tobytes(), 'BF16', array.shape) if array.dtype == BFLOAT16 else array
+        for name, array in arrays.items()
+    }
 
 
 def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional[int] = None) -> Source:

@@ -31,12 +31,14 @@ from helpers.tiny import (
     random_inputs,
     random_parameters,
     relative_difference,
+    saved_model,
     vocabulary,
 )
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.architecture.name_maps import GLUONNLP, HUGGING_FACE, MAPS, TENSORFLOW, look_up, names_in
 from gluon_optbert.architecture.parameters import PARTS, network_shapes, parameter_table
+from gluon_optbert.deployment.export import export
 from gluon_optbert.importing import sources
 from gluon_optbert.importing.convert import ImportRecipe, convert, describe, import_checkpoint
 from gluon_optbert.importing.sources import read_source
@@ -179,6 +181,17 @@ def test_gluonnlp_head_count_is_asked_for_where_the_name_does_not_say_it(tmp_pat
     with pytest.raises(ValueError, match='--heads'):
         imported(path)
     assert imported(path, heads=4).model.architecture.layers[0].a == 4
+
+
+@pytest.mark.parametrize('name', ['model-0000.params', 'bert_2_8_2_copied.params'])
+def test_parameters_of_an_export_are_refused(tmp_path, name):
+    """Their queries contain the scale of the attention, so this would be another network."""
+    export(saved_model(), tmp_path / 'out', head='pretraining')
+    path = tmp_path / name
+    shutil.copyfile(tmp_path / 'out' / 'model-0000.params', path)
+    shutil.copyfile(tmp_path / 'out' / 'vocab.txt', tmp_path / 'vocab.txt')
+    with pytest.raises(ValueError, match=f'{name}: .*import the model directory that was exported'):
+        imported(path, heads=2)
 
 
 def test_vocabulary_may_lie_elsewhere(tmp_path):
