@@ -175,7 +175,10 @@ def _head_of_tensors(
     weights = [name for name in arrays if look_up(form, name)[1] == 'task.weight']
     if not weights:
         return PRETRAINING
-    unread = [name for name in UNREAD if name in (config.get('architectures') or ())]
+    classes = config.get('architectures') or []
+    if not isinstance(classes, list):
+        raise ValueError(f'{source}: architectures must be a list of names, found {classes!r:.80}')
+    unread = [name for name in UNREAD if name in classes]
     if unread or len(weights) > 1 or arrays[weights[0]].ndim != 2:
         raise ValueError(
             f'{source}: its head ({", ".join(unread or weights)}) is none of those that are read: '
@@ -204,4 +207,7 @@ def _head_of_tensors(
             f'{source}: id2label must have a word for each of the {count} rows of {weights[0]}, found '
             f'{named!r:.200}'
         )
-    return Head('classification', tuple(named[str(i)] for i in range(count)), str(task))
+    try:
+        return Head('classification', tuple(named[str(i)] for i in range(count)), str(task))
+    except ValueError as error:
+        raise ValueError(f'{source}: id2label: {error}') from error

@@ -319,10 +319,11 @@ def test_pretraining_heads_beside_the_head_of_a_task_are_dropped_and_listed(tmp_
     'changes, said',
     [
         ({'architectures': ['BertForTokenClassification']}, 'BertForTokenClassification'),
+        ({'architectures': 5}, 'config.json: architectures must be a list of names, found 5'),
         ({'problem_type': 'multi_label_classification'}, 'several labels'),
         ({'problem_type': 'regression'}, 'problem_type is regression, and .* has 3 rows'),
         ({'id2label': {'0': 'a'}}, 'id2label'),
-        ({'id2label': {'0': 'a', '1': 'a', '2': 'b'}}, 'two different labels'),
+        ({'id2label': {'0': 'a', '1': 'a', '2': 'b'}}, 'config.json: id2label: .*two different labels'),
         ({'id2label': [1, 2, 3]}, 'id2label'),
     ],
 )
