@@ -103,11 +103,9 @@ def _wrong_layers(config: Mapping[str, Any]) -> List[str]:
     """What is wrong with the widths of the layers and of the embedding; at most `MOST_SAID` of it."""
     layers, e = config.get('layer_widths'), config.get('embedding_size')
     problems = [] if e is None else _outside('embedding_size', e, 1, WIDTHS['hidden_size'])
-    if not isinstance(layers, list) or not 1 <= len(layers) <= WIDTHS['num_hidden_layers']:
-        return [
-            *problems,
-            f'layer_widths must be a list of 1 to {WIDTHS["num_hidden_layers"]} layers, found {layers!r:.80}',
-        ]
+    if not isinstance(layers, list) or len(layers) > WIDTHS['num_hidden_layers']:
+        most = WIDTHS['num_hidden_layers']
+        return [*problems, f'layer_widths must be a list of at most {most} layers, found {layers!r:.80}']
     if config.get('num_hidden_layers', len(layers)) != len(layers):
         problems.append(
             f'num_hidden_layers {config["num_hidden_layers"]!r:.80} is not the length of layer_widths, '

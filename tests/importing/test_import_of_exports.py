@@ -76,6 +76,14 @@ def test_any_widths_come_back(tmp_path_factory, architecture, seed):
     same_arrays(model, saved)
 
 
+def test_a_network_without_layers_comes_back(tmp_path):
+    saved = with_head(dataclasses.replace(UNEVEN, layers=()), HEADS[0])
+    export_transformers(saved, tmp_path / 'out')
+    model = read(tmp_path / 'out')
+    assert model.architecture == saved.architecture and model.head == saved.head
+    same_arrays(model, saved)
+
+
 def test_the_code_of_a_directory_is_never_run(tmp_path):
     directory = write_for_transformers(tmp_path / 'out')
     (directory / 'modeling_optbert.py').write_text(f'open({str(tmp_path / "run")!r}, "w")\n')
@@ -132,7 +140,10 @@ WRONG = {
     'a huge width': ({'layer_widths': [{**LAYERS[0], 'f': 10**30}, *LAYERS[1:]]}, 'f of layer 0 must be'),
     'no heads': ({'layer_widths': [{**LAYERS[0], 'a': 0}, *LAYERS[1:]]}, 'a of layer 0 must be'),
     'a truth value': ({'layer_widths': [{**LAYERS[0], 'f': True}, *LAYERS[1:]]}, 'f of layer 0 must be'),
-    'many layers': ({'layer_widths': [LAYERS[1]] * 2000, 'num_hidden_layers': 2000}, 'a list of 1 to 1000'),
+    'many layers': (
+        {'layer_widths': [LAYERS[1]] * 2000, 'num_hidden_layers': 2000},
+        'a list of at most 1000',
+    ),
     'another width': (
         {'layer_widths': [{**LAYERS[0], 'f': 8}, *LAYERS[1:]]},
         r'intermediate.dense.weight has shape \(7, 8\), wanted \(8, 8\)',
