@@ -53,6 +53,8 @@ def measured_ranges(
     Arguments and errors are those of `quantize.calibrate`. Ranges from ``entropy`` end where the values do.
     """
     sources, normed = _sources(symbol, table)
+    if not sources:
+        raise ValueError('int8: the network has no layer with a product to quantise')
     scored = {name: name + '_output' for name in sources if name.endswith(_SCORED)}
     watched = list(dict.fromkeys([*sources.values(), *scored.values()]))
     with watching(symbol, watched, arrays, feeds, method) as (batches, count):

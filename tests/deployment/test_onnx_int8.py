@@ -1,6 +1,7 @@
 """ONNX files in eight bits: near the network, and of the products and operators that are meant."""
 
 import collections
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.exported import ARCHITECTURES, CASES
-from helpers.tiny import saved_model, vocabulary
+from helpers.tiny import network, saved_model, vocabulary
 from onnx import numpy_helper
 
 from gluon_optbert.deployment.description import inputs_of
@@ -80,6 +81,12 @@ def test_int8_files_are_near_the_network_and_pass_the_check(tmp_path, widths, ca
         difference = relative_difference(output[tokens], wanted[tokens])
         most = 0.05 if method == 'naive' or name == DYNAMIC else 0.5  # entropy cuts the largest values off
         assert 1e-5 < difference < most, name
+
+
+def test_a_network_without_layers_has_nothing_in_eight_bits():
+    saved = saved_model(dataclasses.replace(network(), layers=()))
+    with pytest.raises(ValueError, match='no layer with a product to quantise'):
+        onnx_ranges(saved, 'encoder', feeds_of(saved.architecture), 'naive')
 
 
 def test_every_product_of_the_encoder_is_in_eight_bits_and_no_other():
