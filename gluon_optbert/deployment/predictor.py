@@ -217,7 +217,7 @@ class Predictor:
         Raises
         ------
         ValueError
-            If the export has no encoded tokens, or `pooling` is unknown.
+            If the export has no encoded tokens, `pooling` is unknown, or `batch_size` is below 1.
         """
         deployment = self._deployment
         if 'encoded' not in deployment.outputs:
@@ -225,6 +225,7 @@ class Predictor:
                 f'this is an export of a {deployment.head.kind.replace("_", " ")}, which has no embeddings; '
                 'export the model that it was fine-tuned from'
             )
+        _check_counts(batch_size=batch_size)
         if pooling not in POOLINGS:
             raise ValueError(f'pooling must be one of {", ".join(POOLINGS)}, found {pooling!r}')
         features = self._encoder.features([_as_instance(text) for text in texts])
@@ -253,8 +254,10 @@ class Predictor:
         Raises
         ------
         ValueError
-            If the export has no task, or an instance has another number of texts than the task.
+            If the export has no task, an instance has another number of texts than the task, or `batch_size`
+            or `ahead` is below 1.
         """
+        _check_counts(batch_size=batch_size, ahead=ahead)
         if self._deployment.kind != 'task':
             raise ValueError(
                 f'this is an export of {self._deployment.kind}, which has no labels; export a fine-tuned '
@@ -309,6 +312,13 @@ class Predictor:
         shares = dict(zip(self.head.labels, (powers / powers.sum()).tolist()))
         label = max(shares, key=shares.get)
         return Label(label, shares, self.head.name_of(label))
+
+
+def _check_counts(**counts: int) -> None:
+    """Raise ValueError if a number of sequences or batches is below 1."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f'{name} must be at least 1, found {count}')
 
 
 def _means(encoded: np.ndarray, batch: TaskBatch) -> np.ndarray:

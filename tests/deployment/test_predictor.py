@@ -106,6 +106,17 @@ def test_instances_are_read_as_they_are_needed(directories):
     assert len(taken) == 6
 
 
+@pytest.mark.parametrize('count', [0, -1])
+def test_batches_without_sequences_are_refused(directories, tmp_path, count):
+    predictor = Predictor(directories / 'regression')
+    for name in ('batch_size', 'ahead'):
+        with pytest.raises(ValueError, match=f'{name} must be at least 1, found {count}'):
+            predictor.predict(['a b'], **{name: count})
+    export(saved_model(), tmp_path / 'encoder')
+    with pytest.raises(ValueError, match='batch_size must be at least 1'):
+        Predictor(tmp_path / 'encoder').encode(['a b'], batch_size=count)
+
+
 def test_sentences_fill_the_positions_that_the_network_has():
     encoder = Encoder(Deployment(ARCHITECTURE, vocabulary(), HEADS['classification'], 'task'))
     features = encoder.features(
