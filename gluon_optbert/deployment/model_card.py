@@ -230,6 +230,8 @@ def _made(facts: CardFacts) -> str:
         lines.append(f'Imported from a checkpoint called {plain(story.checkpoint)}.')
     if story.pretrained_steps:
         lines.append(f'Pre-trained for {story.pretrained_steps:,} steps, as far as its directory says.')
+    if story.trained_steps:
+        lines.append(f'Trained for {story.trained_steps:,} steps, those of recovery from pruning included.')
     trimmed = [trimming_line(story.trimming)] if story.trimming else []
     first = [] if not trimmed or story.trimming.last else trimmed
     tuned, pruned = [], pruning_lines(story.pruning) if story.pruning else []

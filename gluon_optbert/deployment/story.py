@@ -83,6 +83,8 @@ class Pruning:
         The tokens before the run trimmed the vocabulary; 0 if it did not.
     again : bool
         Whether the network that went in came out of a run of pruning.
+    pretrained_steps : int, optional
+        Of the network that went in, 0 if it does not say; None if it is not there, or recovery is among them.
     """
 
     before: Architecture
@@ -92,6 +94,7 @@ class Pruning:
     metric: str = ''
     whole_vocabulary: int = 0
     again: bool = False
+    pretrained_steps: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +122,9 @@ class Story:
     finetuning : Finetuning, optional
     pruning : Pruning, optional
     pretrained_steps : int
-        0 if they are not known, or of a network that was fine-tuned.
+        Before pruning; 0 if they are not known, or of a network that was fine-tuned.
+    trained_steps : int
+        Of pre-training and of recovery, where only both together are known; else 0.
     held_out : HeldOut, optional
         The last evaluation of pre-training.
     checkpoint : str
@@ -131,6 +136,7 @@ class Story:
     finetuning: Optional[Finetuning] = None
     pruning: Optional[Pruning] = None
     pretrained_steps: int = 0
+    trained_steps: int = 0
     held_out: Optional[HeldOut] = None
     checkpoint: str = ''
     trimming: Optional[Trimming] = None
@@ -171,10 +177,16 @@ def story_of(saved: Any, directory: Optional[Path] = None) -> Story:
     )
     tokens = max(tokens, pruning.whole_vocabulary if pruning else 0)
     trimmed = tokens > saved.architecture.vocab_size
+    steps = 0 if finetuning else progress.trained_steps
+    before = None if pruning is None else pruning.pretrained_steps
+    if not finetuning and before is not None:
+        steps = before
+    recovered = bool(pruning or progress.round) and before is None  # with no count of its own
     return Story(
         finetuning=finetuning,
         pruning=pruning,
-        pretrained_steps=0 if finetuning else progress.trained_steps,
+        pretrained_steps=0 if recovered else steps,
+        trained_steps=steps if recovered else 0,
         held_out=None if finetuning else progress.held_out,
         checkpoint=_checkpoint(saved.recipe) or _checkpoint_of(start),
         trimming=Trimming(tokens, saved.architecture.vocab_size, last) if trimmed else None,
@@ -305,7 +317,17 @@ def _pruning_of(directory: Path, architecture: Architecture) -> Optional[Pruning
     entries = _read(run / ORIGIN)
     commit = _mapping(entries[-1]).get('commit') if isinstance(entries, list) and entries else None
     recipe = _mapping(_read(run / 'recipe.yaml'))
-    start = _numbers(_read(run / 'round-0' / 'model' / 'progress.json'))
-    whole, again = int(start.get('whole_vocabulary') or 0), bool(start.get('round'))
-    found = Pruning(before, rounds, recipe, str(commit or ''), metric, whole, again)
+    start = _progress(run / 'round-0' / 'model' / 'progress.json')
+    whole, again = start.whole_vocabulary or 0 if start else 0, bool(start and start.round)
+    steps = None if start is None or again else start.trained_steps
+    found = Pruning(before, rounds, recipe, str(commit or ''), metric, whole, again, steps)
     return found if len(rounds) > 1 else None
+
+
+def _progress(path: Path) -> Optional[Progress]:
+    """The progress in a file; None if there is none that can be read."""
+    values = _read(path)
+    try:
+        return Progress.from_dict(values) if isinstance(values, dict) else None
+    except ValueError:
+        return None

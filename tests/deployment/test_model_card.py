@@ -118,6 +118,14 @@ def test_a_vocabulary_that_was_trimmed_before_pruning_is_said_before_it():
     assert made.index('The vocabulary was trimmed to a text: 14,750') < made.index('Pruned in 1 round')
 
 
+def test_steps_of_recovery_are_told_from_those_of_pre_training():
+    made = model_card(facts_of(story=Story(pretrained_steps=1700)))
+    assert 'Pre-trained for 1,700 steps' in made and 'recovery' not in made
+    made = model_card(facts_of(story=Story(trained_steps=2120)))
+    assert 'Trained for 2,120 steps, those of recovery from pruning included.' in made
+    assert 'Pre-trained' not in made
+
+
 def test_scores_in_float32_are_not_said_of_a_network_in_int8():
     measured = {'score': 0.7, 'float32_score': 0.8, 'agreement': {'texts': 9, 'same_label': 0.9}}
     story = Story(finetuning=Finetuning({'dev/accuracy': 80.0}))

@@ -67,9 +67,38 @@ def test_a_pruned_network_knows_its_rounds(pruned_run):
     assert [one.parameters for one in story.pruning.rounds] == [row.parameters for row in rows]
     assert story.pruning.rounds[2].mlm_loss == pytest.approx(rows[2].recovered.mlm_loss)
     assert not story.pruning.again
+    progress = read_model(run / 'round-0' / 'model').progress
+    assert story.pretrained_steps == progress.trained_steps > 0 and story.trained_steps == 0
     assert story.pruning.recipe['rounds'] == 2 and story.held_out is not None
     earlier = story_of(read_model(run / 'round-1' / 'model'), run / 'round-1' / 'model')
     assert len(earlier.pruning.rounds) == 2
+
+
+@pytest.mark.parametrize(
+    'start, pretrained, trained',
+    [
+        ({'step': 900, 'earlier_steps': 100}, 1000, 0),
+        ({'step': 900, 'kept_step': 700, 'earlier_steps': 100}, 800, 0),
+        ({}, 0, 0),
+        ({'step': 900, 'round': 1}, 0, 1234),  # pruned before, so recovery is among them
+        ({'step': 'many'}, 0, 1234),
+        (None, 0, 1234),
+    ],
+)
+def test_recovery_is_no_pre_training(tmp_path, pruned_run, start, pretrained, trained):
+    run, directory = tmp_path / 'run', tmp_path / 'run' / 'round-1' / 'model'
+    saved = read_model(pruned_run[0] / 'round-1' / 'model')
+    saved = dataclasses.replace(saved, progress=saved.progress.updated(step=234, earlier_steps=1000))
+    write_model(directory, saved)
+    (run / 'rounds.json').write_bytes((pruned_run[0] / 'rounds.json').read_bytes())
+    (run / 'round-0' / 'model').mkdir(parents=True)
+    if start is not None:
+        (run / 'round-0' / 'model' / 'progress.json').write_text(json.dumps(start))
+    story = story_of(saved, directory)
+    assert story.pruning is not None
+    assert (story.pretrained_steps, story.trained_steps) == (pretrained, trained)
+    alone = story_of(saved)
+    assert (alone.pretrained_steps, alone.trained_steps) == (0, 1234)
 
 
 def test_the_network_before_pruning_has_no_rounds(pruned_run):
