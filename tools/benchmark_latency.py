@@ -45,7 +45,7 @@ from gluon_optbert.deployment.measures import check_labels
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
+from gluon_optbert.runs.staging import refuse_existing, table_beside, write_file
 from gluon_optbert.runs.threads import threads_here
 
 _ORDERS_REPEATS = 3  # of the passes over all batches of --texts
@@ -166,9 +166,10 @@ def main(argv=None):
         positional='deployments',
         example='python tools/benchmark_latency.py deploy deploy-int8 --against onnxruntime --batches 1,8',
     )
-    for path in (recipe.output, recipe.output and recipe.output.with_suffix('.md'), recipe.plot):
-        if path is not None:
-            refuse_existing(path)
+    if recipe.output:
+        table_beside(recipe.output)
+    if recipe.plot:
+        refuse_existing(recipe.plot)
     with tempfile.TemporaryDirectory() as place:
         benchmark(recipe, Path(place))
 

@@ -30,7 +30,7 @@ from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
+from gluon_optbert.runs.staging import table_beside, write_file
 
 SERVE = Path(__file__).resolve().parent / 'serve.py'
 WARM_UP = 5  # requests before those that are counted
@@ -280,9 +280,7 @@ def main(argv=None):
         positional='service',
         example='python tools/load_service.py deploy --concurrency 1,8 --output load.json',
     )
-    written = [] if recipe.output is None else [recipe.output, recipe.output.with_suffix('.md')]
-    for path in written:
-        refuse_existing(path)
+    beside = table_beside(recipe.output) if recipe.output else None
     if recipe.is_address:
         host_and_port(recipe.service)
     elif not Path(recipe.service).is_dir():
@@ -302,9 +300,9 @@ def main(argv=None):
         shown = {**to_dict(recipe), 'service': Path(recipe.service).name, 'output': recipe.output.name}
         facts = {name: value for name, value in load.facts.items() if name != 'computed'}
         result = {'recipe': shown, 'service': facts, 'levels': levels, 'load': averages, **origin_here()}
-        write_file(written[0], (json.dumps(result, indent=1) + '\n').encode())
-        write_file(written[1], f'{table(levels)}\n\n{note}\n'.encode())
-        print(f'wrote {written[0]} and {written[1]}')
+        write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
+        write_file(beside, f'{table(levels)}\n\n{note}\n'.encode())
+        print(f'wrote {recipe.output} and {beside}')
 
 
 if __name__ == '__main__':

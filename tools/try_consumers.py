@@ -34,7 +34,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
+from gluon_optbert.runs.staging import table_beside, write_file
 
 PRECISIONS = ('float32', 'int8', 'bfloat16')
 SENTENCES, CALIBRATION = 8, 64
@@ -167,8 +167,7 @@ def main(argv=None):
     example = 'python tools/try_consumers.py models/minilm --text sentences.txt --output consumers.json'
     recipe = parse(ConsumersRecipe, argv, description=__doc__, positional='model', example=example)
     if recipe.output:
-        refuse_existing(recipe.output)
-        refuse_existing(recipe.output.with_suffix('.md'))
+        table_beside(recipe.output)
     text = [one.first for one in read_instances(recipe.text, PRETRAINING, most=SENTENCES + CALIBRATION)]
     python = peer_python(recipe.peers, 'consumers')
     every: List[Cell] = []

@@ -125,6 +125,7 @@ def test_files_of_architectures_are_timed_in_both_precisions_and_told_by_their_w
         (['--lengths', '99'], 2, 'at most 16'),
         (['--repeats', '0'], 2, 'at least 1'),
         (['--engines', 'onnxruntime'], 2, 'the first has to be mxnet'),
+        (['--output', 'times.md'], 2, 'times.md: the table beside the JSON file has this name'),
     ],
 )
 def test_what_cannot_be_timed_is_one_line(tmp_path, words, status, message):

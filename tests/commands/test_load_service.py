@@ -105,6 +105,10 @@ def test_time_ends_a_measurement(stand_in):
         (['http://127.0.0.1:1', '--wait', '3'], 'give its directory'),
         (['http://127.0.0.1:1', '--concurrency', '0'], 'numbers from 1 to 256'),
         (['http://127.0.0.1:1', '--requests', '0'], 'requests must be at least 1'),
+        (
+            ['http://127.0.0.1:1', '--output', 'load.md'],
+            'load.md: the table beside the JSON file has this name',
+        ),
         (['http://127.0.0.1:1', '--input', 'nowhere'], 'no such file'),
     ],
 )
