@@ -188,7 +188,7 @@ def panels_of(starts: Sequence[Point], groups: Sequence[Group], times: Times, en
     Raises
     ------
     ValueError
-        If nothing was timed in this engine, or not every network.
+        If nothing was timed in this engine in a precision that is drawn, or not every network.
     """
     start = starts[0].architecture
     if engine not in times.engines():
@@ -205,6 +205,8 @@ def panels_of(starts: Sequence[Point], groups: Sequence[Group], times: Times, en
             lines = tuple(_line(group, times, start, (engine, precision, shape)) for group in groups)
             score = Spread.of([point.score for point in starts])
             panels.append(Panel(batch, length, precision, start_ms, score, lines))
+    if not panels:
+        raise ValueError(f'engine: nothing was timed in {engine} in {" or ".join(PRECISIONS)}')
     return panels
 
 

@@ -288,6 +288,11 @@ def test_times_that_are_missing_or_damaged_are_refused(paths, tmp_path):
     times = read_times([write_times(tmp_path / 'times.json')])
     with pytest.raises(ValueError, match='nothing was timed in openvino; the files have mxnet'):
         panels_of(starts, groups, times, 'openvino')
+    low = read_times(
+        [write_times(tmp_path / 'low.json', precisions=['bfloat16'], engine='openvino-bfloat16')]
+    )
+    with pytest.raises(ValueError, match='nothing was timed in openvino-bfloat16 in float32 or int8'):
+        panels_of(starts, groups, low, 'openvino-bfloat16')
     without = read_times([write_times(tmp_path / 'without.json', {SMALL: 1.0, TINY: 1.0})])
     with pytest.raises(ValueError, match='the network before pruning was not timed in mxnet in float32'):
         panels_of(starts, groups, without, 'mxnet')
