@@ -71,8 +71,11 @@ def of_recipe(path: Path) -> List[Section]:
 
 
 def of_csv(path: Path) -> Html:
-    """A table on disk; a column of numbers stands at the right."""
-    rows = list(csv.reader(io.StringIO(path.read_text(encoding='utf-8', errors='replace'))))
+    """A table on disk; a column of numbers stands at the right. ValueError if it is none."""
+    try:
+        rows = list(csv.reader(io.StringIO(path.read_text(encoding='utf-8', errors='replace'))))
+    except csv.Error as error:
+        raise ValueError(f'{path}: not readable as CSV ({error})') from error
 
     def number(cell: str) -> Any:
         for kind in (int, float):

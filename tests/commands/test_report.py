@@ -348,6 +348,7 @@ def test_same_run_gives_the_same_page(whole, tmp_path):
         ('architecture.json', '{}', 'architecture'),
         ('x.json', 'x', 'not JSON'),
         (
+        ('table.csv', 'name\n' + 'x' * 200_000, 'table.csv: not readable as CSV'),
             'rounds.json',
             '[{"round": 0, "parameters": "x", "architecture": {}, "after_cut": 1, "recovered": 2}]',
             'wanted a list',
