@@ -96,7 +96,7 @@ def _round_cells(row: Mapping[str, Any], first: float) -> List[Any]:
         row['round'],
         row['parameters'] / 1e6,
         f'{row["parameters"] / first:.1%}',
-        row.get('flops', 0) / 1e9,
+        row['flops'] / 1e9 if 'flops' in row else None,  # not in runs of the first version
         before.get('mlm_loss'),
         cut.get('mlm_loss'),
         fitted.get('mlm_loss'),

@@ -52,6 +52,14 @@ def test_reconstruction_has_a_column_where_layers_were_fitted(tmp_path):
     assert 'reconstructed' in text and any(part.startswith('85.50') for part in text)
 
 
+def test_operations_that_a_run_does_not_say_are_an_empty_cell(tmp_path):
+    path = write_run(tmp_path / 'run')
+    without = words_of(*of_rounds(read_run(path, 'run')))
+    rows = json.loads((path / 'rounds.json').read_text())
+    (path / 'rounds.json').write_text(json.dumps([{**row, 'flops': 5 * 10**9} for row in rows]))
+    assert len(words_of(*of_rounds(read_run(path, 'run')))) == len(without) + len(rows)
+
+
 def test_page_has_the_times_that_the_run_measured(tmp_path):
     run = ladder(tmp_path / 'run')
     times = {'threads': '2', 'milliseconds': {'1x128': [8.0, 5.0, 2.0], '8x128': [60.0, 30.0, 15.0]}}
