@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
-from ..runs.manifest import sha256
 from ..runs.markdown import markdown_table
 from ..runs.provenance import commits_of
 from ..runs.scores import score_text
 from ..runs.staging import write_file
 from .figures import MARKERS, OKABE_ITO, STYLE, plain, save
+from .measured import weights_checksum
 from .pruned import Run, read_run, score_name
 from .sections import read_json
 from .speed import Spread
@@ -27,7 +27,6 @@ from .task_runs import read_recipe, settings_of, shares_of
 FORMAT = 'gluon_optbert comparison of pruning runs'
 POINTS, TABLE = 'points.json', 'table.md'
 PICTURE, FLOPS_PICTURE = 'comparison', 'flops'
-WEIGHTS = 'model.params'
 VERIFIED = 'verified.json'  # of a run: what tools/verify.py --output wrote
 FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, COSINE, PAIRS = (
     'FLOPs, %',
@@ -182,19 +181,6 @@ def _errors(path: Path) -> Dict[int, Dict[str, float]]:
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f'{path}: not what verify.py writes ({error!s:.200})') from error
     return rounds
-
-
-def weights_checksum(directory: Path) -> Optional[str]:
-    """The SHA-256 of the weights of a model directory; of one whose weights were not kept, what its manifest
-    says; None if that was not kept either.
-    """
-    weights, manifest = directory / WEIGHTS, directory / 'manifest.json'
-    if weights.is_file():
-        return sha256(weights)
-    try:
-        return str(read_json(manifest)['files'][WEIGHTS]['sha256']) if manifest.is_file() else None
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f'{manifest}: not the manifest of a network ({error!s:.200})') from error
 
 
 def controls_of(texts: Sequence[str]) -> List[Network]:

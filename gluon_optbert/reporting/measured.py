@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
+from ..runs.manifest import sha256
 from ..runs.scores import score_text
 from .pruned import Run, score_name, value_of
+from .sections import read_json
 
 LENGTH = 128  # tokens of the sequence whose FLOPs and time are compared
 WEIGHTS = 'model.params'  # of a model directory
+
+
+def weights_checksum(directory: Path) -> Optional[str]:
+    """The SHA-256 of the weights of a model directory; of one whose weights were not kept, what its manifest
+    says; None if that was not kept either.
+    """
+    weights, manifest = directory / WEIGHTS, directory / 'manifest.json'
+    if weights.is_file():
+        return sha256(weights)
+    try:
+        return str(read_json(manifest)['files'][WEIGHTS]['sha256']) if manifest.is_file() else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f'{manifest}: not the manifest of a network ({error!s:.200})') from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +56,7 @@ class Measured:
     label : str
     architecture : Architecture
     directory : Path, optional
-        A model directory with its weights.
+        A model directory, perhaps without its weights.
     mlm_loss : float, optional
         On held-out text, in nats per masked token.
     scores : mapping of str to Score
@@ -50,6 +64,8 @@ class Measured:
     latency_ms : float, optional
     model_sha256 : str, optional
         The checksum of the weights, where a result of fine-tuning has said it.
+    base : str, optional
+        The label of the network that went into its run; None of a network that no run has made.
     """
 
     label: str
@@ -59,6 +75,7 @@ class Measured:
     scores: Mapping[str, Score] = dataclasses.field(default_factory=dict)
     latency_ms: Optional[float] = None
     model_sha256: Optional[str] = None
+    base: Optional[str] = None
 
     @property
     def parameters(self) -> int:
@@ -77,14 +94,15 @@ class Measured:
         return path.stat().st_size if path is not None and path.is_file() else None
 
     def sha256(self) -> Optional[str]:
-        """The checksum of the weights; None where there is no file of them and no result has said it."""
-        if self.file_bytes is None or self.directory is None:
-            return self.model_sha256
-        return hashlib.sha256((self.directory / WEIGHTS).read_bytes()).hexdigest()
+        """The checksum of the weights; None where neither the directory nor a result says it."""
+        return (None if self.directory is None else weights_checksum(self.directory)) or self.model_sha256
 
 
 def networks_of_runs(runs: Sequence[Run]) -> List[Measured]:
-    """What went into the runs, and what came out of each; equal widths that went in are one network.
+    """What went into the runs, and what came out of each; what went into several runs is there once.
+
+    Networks that went in are the same if widths and checksums are equal; where one of the checksums is not
+    known, if nothing that was measured of both differs.
 
     Of a single run for a task every round is a network of its own; of other runs the last round counts.
     """
@@ -92,18 +110,42 @@ def networks_of_runs(runs: Sequence[Run]) -> List[Measured]:
     pruned: List[Measured] = []
     for run in runs:
         first, *later = (_measured(run, place) for place in range(len(run.rounds)))
-        same = [i for i, base in enumerate(bases) if base.architecture == first.architecture]
-        if not same:
-            label = 'base' if not bases else f'base of {run.label}'
-            bases.append(dataclasses.replace(first, label=label))
-        else:  # fine-tuned for another task, perhaps
-            known = bases[same[0]]
-            bases[same[0]] = dataclasses.replace(known, scores={**first.scores, **known.scores})
+        first = dataclasses.replace(
+            first, label=f'base of {run.label}' if bases else 'base', model_sha256=first.sha256()
+        )
+        place = next((i for i, base in enumerate(bases) if _may_be_same(base, first)), len(bases))
+        if place < len(bases):
+            bases[place] = _joined(bases[place], first)
+        else:
+            bases.append(first)
         whole = len(runs) == 1 and run.metric is not None and len(later) > 1
-        for place, network in list(enumerate(later, start=1))[0 if whole else -1 :]:
-            label = f'{run.label}, round {run.rounds[place]["round"]}' if whole else run.label
-            pruned.append(dataclasses.replace(network, label=label))
+        for number, network in list(enumerate(later, start=1))[0 if whole else -1 :]:
+            label = f'{run.label}, round {run.rounds[number]["round"]}' if whole else run.label
+            pruned.append(dataclasses.replace(network, label=label, base=bases[place].label))
     return bases + pruned
+
+
+def _may_be_same(one: Measured, other: Measured) -> bool:
+    """Whether two networks that went into runs are one, as far as it is known."""
+    if one.architecture != other.architecture:
+        return False
+    if one.model_sha256 and other.model_sha256:
+        return one.model_sha256 == other.model_sha256
+    losses = {network.mlm_loss for network in (one, other)} - {None}
+    alike = all(one.scores[name] == other.scores[name] for name in one.scores.keys() & other.scores.keys())
+    return len(losses) < 2 and alike
+
+
+def _joined(one: Measured, other: Measured) -> Measured:
+    """A network with what is known of it from another run, too."""
+    known = one if one.model_sha256 else other
+    return dataclasses.replace(
+        one,
+        directory=known.directory,
+        model_sha256=known.model_sha256,
+        mlm_loss=other.mlm_loss if one.mlm_loss is None else one.mlm_loss,
+        scores={**other.scores, **one.scores},
+    )
 
 
 def _measured(run: Run, place: int) -> Measured:

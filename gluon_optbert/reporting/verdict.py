@@ -47,43 +47,65 @@ def _row(name: str, texts: Sequence[Optional[str]], notes: Sequence[Optional[str
     return [name, *(None if text is None else Noted(text, note) for text, note in zip(texts, below))]
 
 
-def _shares(name: str, values: Sequence[Optional[float]], form: Callable[[float], str]) -> List[Any]:
-    """A row of the table, each number with its share of the base's, the first."""
+def bases_of(networks: Sequence[Measured]) -> List[Optional[int]]:
+    """For every network the place of the one that it is compared with: what went into its own run, or else
+    the first; None of what went into a run.
+    """
+    places = {network.label: i for i, network in reversed(list(enumerate(networks)))}
+    own = [places.get(network.base) for network in networks]
+    return [None if i == 0 or i in own else base or 0 for i, base in enumerate(own)]
+
+
+def _shares(
+    name: str, values: Sequence[Optional[float]], bases: Sequence[Optional[int]], form: Callable[[float], str]
+) -> List[Any]:
+    """A row of the table, each number with its share of its base's."""
     texts = [None if value is None else form(value) for value in values]
-    return _row(name, texts, [percent(value, values[0]) for value in values[1:]])
+    return _row(name, texts, _percents(values, bases))
+
+
+def _percents(values: Sequence[Optional[float]], bases: Sequence[Optional[int]]) -> List[Optional[str]]:
+    """The share of each number but the first in that of its base."""
+    pairs = list(zip(values, bases))[1:]
+    return [None if base is None else percent(value, values[base]) for value, base in pairs]
 
 
 def verdict_rows(base: Measured, others: Sequence[Measured]) -> List[List[Any]]:
-    """The rows of the table: a measure, the base, and every other network with its share of the base."""
+    """The rows of the table: a measure, the base, and every other network with its share of its base."""
     networks = (base, *others)
+    bases = bases_of(networks)
     rows = [
-        _shares('parameters', [n.parameters for n in networks], in_millions),
+        _shares('parameters', [n.parameters for n in networks], bases, in_millions),
         _shares(
-            f'FLOPs of {LENGTH} tokens', [n.flops for n in networks], lambda flops: f'{flops / 1e9:.3g} G'
+            f'FLOPs of {LENGTH} tokens',
+            [n.flops for n in networks],
+            bases,
+            lambda flops: f'{flops / 1e9:.3g} G',
         ),
     ]
     sizes = [n.file_bytes for n in networks]
     if sizes[0] is not None and any(sizes[1:]):
-        rows.append(_shares('file of weights', sizes, lambda size: f'{size / 1e6:.3g} MB'))
+        rows.append(_shares('file of weights', sizes, bases, lambda size: f'{size / 1e6:.3g} MB'))
     times = [n.latency_ms for n in networks]
     if times[0] is not None:
-        rows.append(_shares('time', times, lambda time: f'{time:.3g} ms'))
+        rows.append(_shares('time', times, bases, lambda time: f'{time:.3g} ms'))
     losses = [n.mlm_loss for n in networks]
-    if losses[0] is not None:
+    of_bases = [None if place is None else losses[place] for place in bases]
+    if losses[0] is not None or any(loss is not None for loss in of_bases):
         texts = [None if loss is None else f'{loss:.3f}' for loss in losses]
-        more = [None if loss is None else f'{loss - losses[0]:+.3f}' for loss in losses[1:]]
-        rows.append(_row('MLM loss', texts, more))
+        more = [None if None in pair else f'{pair[0] - pair[1]:+.3f}' for pair in zip(losses, of_bases)]
+        rows.append(_row('MLM loss', texts, more[1:]))
     for name in _tasks(networks):
-        rows += _score_rows(name, networks)
+        rows += _score_rows(name, networks, bases)
     return rows
 
 
-def _score_rows(name: str, networks: Sequence[Measured]) -> List[List[Any]]:
+def _score_rows(name: str, networks: Sequence[Measured], bases: Sequence[Optional[int]]) -> List[List[Any]]:
     """The scores on a task, and that of the majority class where it is known."""
     scores = [network.scores.get(name) for network in networks]
     means = [None if score is None else score.mean for score in scores]
     texts = [None if score is None else score.text() for score in scores]
-    rows = [_row(name, texts, [percent(mean, means[0]) for mean in means[1:]])]
+    rows = [_row(name, texts, _percents(means, bases))]
     majority = next((s.majority for s in scores if s is not None and s.majority is not None), None)
     if majority is not None:
         rows.append(_row('majority class', [score_text(majority)] * len(networks)))
@@ -95,16 +117,16 @@ def _tasks(networks: Sequence[Measured]) -> List[str]:
     return list(dict.fromkeys(name for network in networks for name in network.scores))
 
 
-def sentence(base: Measured, network: Measured, *, busy: bool = False) -> str:
+def sentence(base: Measured, network: Measured, *, busy: bool = False, called: str = 'the base') -> str:
     """How much smaller, faster and worse a network is, in words; busy is the machine that was timed."""
     parameters = percent(network.parameters, base.parameters)
     flops = percent(network.flops, base.flops)
-    parts = [f'{network.label} has {parameters} of the parameters of the base and {flops} of its FLOPs']
+    parts = [f'{network.label} has {parameters} of the parameters of {called} and {flops} of its FLOPs']
     if base.latency_ms and network.latency_ms:
         ratio = base.latency_ms / network.latency_ms
         parts.append(_speed(ratio) + (' (timed on a busy machine)' if busy else ''))
     parts += [
-        _compared(name, base.scores[name].mean if score.start is None else score.start, score)
+        _compared(name, base.scores[name].mean if score.start is None else score.start, score, called)
         for name, score in network.scores.items()
         if name in base.scores
     ]
@@ -118,13 +140,13 @@ def _speed(ratio: float) -> str:
     return f'is {ratio:.2g} times as fast' if ratio > 1 else f'takes {1 / ratio:.2g} times as long'
 
 
-def _compared(name: str, base: float, score: Score) -> str:
+def _compared(name: str, base: float, score: Score, called: str) -> str:
     """What is lost on a task, in words; `base` is the base's score in percent."""
     points = score.mean - base
     lost = f'{abs(points):.1f} points {"less" if points < 0 else "more"}'
     majority = '' if score.majority is None else f', the majority class {score.majority:.1f}'
     poor = '' if exceeds(score.mean, score.majority) else ', so it has learnt nothing of this task'
-    return f'scores {lost} on {name}: {score.mean:.1f}, the base {base:.1f}{majority}{poor}'
+    return f'scores {lost} on {name}: {score.mean:.1f}, {called} {base:.1f}{majority}{poor}'
 
 
 def _notes(networks: Sequence[Measured]) -> List[str]:
@@ -146,10 +168,13 @@ def _notes_on_scores(networks: Sequence[Measured]) -> List[str]:
         notes.append('Scores of pruning runs are percent, of one run each, on held-out instances.')
     if any(score.start is None for score in scores):
         notes.append(f'Scores are percent, mean ± deviation over the seeds of fine-tuning. {NOTE}.')
-    starts = {(name, one.start) for n in networks for name, one in n.scores.items() if one.start is not None}
-    if len(starts) > len({name for name, _ in starts}):
-        notes.append('The runs began with several networks; a sentence compares with that of its own run.')
+    if _began_with_several(networks):
+        notes.append('The runs began with several networks; each is compared with that of its own run.')
     return notes
+
+
+def _began_with_several(networks: Sequence[Measured]) -> bool:
+    return len({network.base for network in networks if network.base is not None}) > 1
 
 
 def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Optional[Html]:
@@ -165,12 +190,18 @@ def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Optio
     if base is None:
         return None
     others = [network for network in networks if network is not base]
-    scored = any(set(base.scores) & set(network.scores) for network in others)
+    ordered = (base, *others)
+    pairs = [(ordered[i], one) for i, one in zip(bases_of(ordered), ordered) if i is not None]
+    scored = any(set(own.scores) & set(network.scores) for own, network in pairs)
+    called = 'its base' if _began_with_several(networks) else 'the base'
     notes = [*_notes(networks), timing.how, *_notes_on_scores(networks), '' if scored else HOW_TO_SCORE]
     heads = ['', base.label, *(network.label for network in others)]
     return joined(
         [
-            *(tag('p', sentence(base, network, busy=timing.busy), class_='verdict') for network in others),
+            *(
+                tag('p', sentence(own, network, busy=timing.busy, called=called), class_='verdict')
+                for own, network in pairs
+            ),
             table(heads, verdict_rows(base, others)),
             *(tag('p', note, class_='note') for note in notes if note),
         ]

@@ -64,9 +64,12 @@ def write_whole_run(path):
     times = {'predicted_ms': 5.25, 'measured_ms': 6.5}
     (path / 'latency.json').write_text(json.dumps({'before': times, 'finished': times}))
     (path / 'round-0' / 'model').mkdir(parents=True)
-    (path / 'round-0' / 'model' / 'manifest.json').write_text(
-        '{"format": "gluon_optbert model", "gluon_optbert": "9.8.7"}'
-    )
+    manifest = {
+        'format': 'gluon_optbert model',
+        'gluon_optbert': '9.8.7',
+        'files': {'model.params': {'sha256': '0'}},
+    }
+    (path / 'round-0' / 'model' / 'manifest.json').write_text(json.dumps(manifest))
     return path
 
 
@@ -345,10 +348,10 @@ def test_same_run_gives_the_same_page(whole, tmp_path):
         ('metrics.jsonl', '{}\n{}\n', 'no phase and step'),
         ('metrics.jsonl', 'x\n{}\n', 'line 1'),
         ('recipe.yaml', '{', 'not readable as YAML'),
+        ('table.csv', 'name\n' + 'x' * 200_000, 'table.csv: not readable as CSV'),
         ('architecture.json', '{}', 'architecture'),
         ('x.json', 'x', 'not JSON'),
         (
-        ('table.csv', 'name\n' + 'x' * 200_000, 'table.csv: not readable as CSV'),
             'rounds.json',
             '[{"round": 0, "parameters": "x", "architecture": {}, "after_cut": 1, "recovered": 2}]',
             'wanted a list',

@@ -133,10 +133,15 @@ def test_verdict_of_one_ladder_names_every_rung(tmp_path):
 
 def test_a_sentence_compares_with_the_network_of_its_own_run(tmp_path):
     runs = [ladder(tmp_path / name, (start, 80.0, 80.0)) for name, start in (('a', 90.0), ('b', 85.0))]
-    base, first, second = networks_of_runs(runs)
-    assert [network.label for network in (first, second)] == ['a', 'b']
+    base, other, first, second = networks_of_runs(runs)
+    assert [network.label for network in (other, first, second)] == ['base of b', 'a', 'b']
+    assert (first.base, second.base) == ('base', 'base of b')
     assert '10.0 points less' in sentence(base, first) and '5.0 points less' in sentence(base, second)
-    assert 'began with several networks' in verdict([base, first, second])
+    text = check_page(page('', [], opening=verdict([base, other, first, second]))).text
+    assert any('began with several networks' in part for part in text)
+    assert any('5.0 points less on SST-2 accuracy: 80.0, its base 85.0' in part for part in text)
+    assert not any('base of b has' in part for part in text)
+    assert text[text.index('SST-2 accuracy') :][3:7] == ['80.0', '89 %', '80.0', '94 %']
     assert 'began with several networks' not in verdict([base, first])
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from helpers.pages import Reader
-from helpers.written_runs import BASE, SMALL, write_run
+from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.reporting.measured import (
@@ -100,6 +100,57 @@ def test_equal_networks_of_two_runs_are_told_apart_by_their_weights(tmp_path):
         (network.directory / 'model.params').write_text(network.label)
     scored = with_result(networks, 'a file', result(SMALL, 76.0, sha256=networks[2].sha256()))
     assert [list(network.scores) for network in scored] == [[], [], ['SST-2 accuracy']]
+
+
+def run_from(path, loss, *, sha256=None):
+    """A run whose base has this loss, and perhaps a manifest with the checksum of its weights."""
+    write_run(path)
+    rows = json.loads((path / 'rounds.json').read_text())
+    rows[0]['recovered']['mlm_loss'] = loss
+    (path / 'rounds.json').write_text(json.dumps(rows))
+    if sha256 is not None:
+        (path / 'round-0' / 'model').mkdir(parents=True)
+        manifest = {'files': {'model.params': {'sha256': sha256}}}
+        (path / 'round-0' / 'model' / 'manifest.json').write_text(json.dumps(manifest))
+    return read_run(path, path.name)
+
+
+@pytest.mark.parametrize(
+    'one, other, bases',
+    [
+        ((2.0, 'a'), (2.0, 'a'), 1),
+        ((2.0, 'a'), (2.0, 'b'), 2),
+        ((2.0, 'a'), (2.25, 'a'), 1),  # measured on other text
+        ((2.0, None), (2.0, 'b'), 1),
+        ((2.0, None), (2.25, None), 2),
+    ],
+)
+def test_bases_of_equal_widths_are_one_if_their_weights_are(tmp_path, one, other, bases):
+    runs = [run_from(tmp_path / 'one', one[0], sha256=one[1])]
+    runs.append(run_from(tmp_path / 'two', other[0], sha256=other[1]))
+    labels = [network.label for network in networks_of_runs(runs)]
+    assert labels == [*['base', 'base of two'][:bases], 'one', 'two']
+
+
+def test_a_network_is_compared_with_what_went_into_its_own_run(tmp_path):
+    runs = [run_from(tmp_path / name, loss, sha256=name) for name, loss in (('one', 2.0), ('two', 2.25))]
+    networks = networks_of_runs(runs)
+    for mean, sha256 in ((80.0, 'one'), (90.0, 'two')):
+        networks = with_result(networks, 'a file', result(BASE, mean, sha256=sha256))
+    networks[3] = dataclasses.replace(networks[3], scores={'SST-2 accuracy': Score(81.0, 0.5, 50.0)})
+    text = Reader(verdict(networks)).text
+    losses = ['2.000', '2.250', '2.500', '+0.500', '2.500', '+0.250']
+    assert text[text.index('MLM loss') + 1 :][:6] == losses
+    assert text[text.index('SST-2 accuracy') + 1 :][:4] == ['80.0 ± 0.5', '90.0 ± 0.5', '81.0 ± 0.5', '90 %']
+    assert any('scores 9.0 points less on SST-2 accuracy: 81.0, its base 90.0' in part for part in text)
+    assert any('began with several networks' in part for part in text)
+
+
+def test_a_run_for_a_task_before_one_of_pre_training_keeps_its_loss(tmp_path):
+    task = read_run(write_task_run(tmp_path / 'task', (BASE, SMALL), (90.0, 88.0)), 'task')
+    networks = networks_of_runs([task, run_from(tmp_path / 'run', 2.0)])
+    text = Reader(verdict(networks)).text
+    assert text[text.index('MLM loss') + 1 :][:3] == ['2.000', '2.500', '+0.500']
 
 
 def test_results_of_equal_widths_and_other_weights_are_networks_of_their_own():
