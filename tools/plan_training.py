@@ -109,10 +109,11 @@ class PlanRecipe:
         ]
         return problems
 
-    def stages(self) -> Tuple[Stage, Stage]:
-        """Short sequences first, then long ones."""
+    def stages(self) -> Tuple[Stage, ...]:
+        """Short sequences first, then long ones; a stage without steps is left out."""
         long_steps = round(self.steps * self.long_share)
-        return Stage(128, 20, self.steps - long_steps), Stage(512, 80, long_steps)
+        stages = Stage(128, 20, self.steps - long_steps), Stage(512, 80, long_steps)
+        return tuple(stage for stage in stages if stage.steps)
 
 
 def count_shards(directory: Path) -> Dict[str, Any]:
@@ -228,7 +229,7 @@ def days_of(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> float:
 
 
 def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> List[str]:
-    """The command lines of the run."""
+    """The command lines of the run, whose stages all fit."""
     hosts = math.ceil(gpus / recipe.gpus_per_host)
     where = ','.join(f'host{number}:{min(gpus, recipe.gpus_per_host)}' for number in range(1, hosts + 1))
     launch = f'horovodrun --gloo -np {gpus} -H {where} python '
@@ -238,24 +239,35 @@ def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> List[
             'python pretrain/make_shards.py --input wiki,books --vocab vocab.txt --max-seq-length '
             f'{stage.length} --dupe-factor {recipe.dupe_factor} --output shards{stage.length}'
         )
-    rate = 1e-4 * recipe.long_share
-    for stage, more in zip(
-        stages,
-        (
-            f'--architecture {recipe.architecture} --output models/base128',
-            f'--model models/base128 --learning-rate {rate:.1e} --output models/base',
-        ),
-    ):
+    start = f'--architecture {recipe.architecture}'
+    for stage in stages:
+        output = 'models/base' if stage is stages[-1] else f'models/base{stage.length}'
+        # the rate that BERT's schedule has where the long sequences begin
+        rate = f' --learning-rate {1e-4 * recipe.long_share:.1e}' if stage.length == 512 else ''
         lines.append(
             f'{launch}pretrain/run_pretraining.py pretrain/recipes/bert_base_{stage.length}.yaml '
             f'--batch-size {recipe.batch_size} --steps {stage.steps} --accumulate '
-            f'{passes(recipe, architecture, stage, gpus) or 1} --shards shards{stage.length} {more}'
+            f'{passes(recipe, architecture, stage, gpus)} --shards shards{stage.length} '
+            f'{start}{rate} --output {output}'
         )
+        start = f'--model {output}'
     lines.append(
         f'{launch}pretrain/run_prune.py pretrain/recipes/optbert_prune.yaml --batch-size {recipe.batch_size} '
-        '--model models/base --shards shards128 --output runs/optbert'
+        f'--model models/base --shards shards{stages[0].length} --output runs/optbert'
     )
     return lines
+
+
+def how_to_run(recipe: PlanRecipe, architecture: Architecture) -> List[str]:
+    """The commands for the first number of GPUs, or a sentence where a single sequence does not fit."""
+    gpus = recipe.gpus[0]
+    for stage in recipe.stages():
+        if passes(recipe, architecture, stage, gpus) is None:
+            return [
+                f'A sequence of {stage.length} tokens does not fit the {recipe.memory:g} GiB of a GPU; give '
+                'more --memory or a smaller architecture.'
+            ]
+    return ['```', *commands(recipe, architecture, gpus), '```']
 
 
 def stage_table(recipe: PlanRecipe, architecture: Architecture, measured: Dict[str, Any]) -> str:
@@ -342,9 +354,7 @@ def plan(recipe: PlanRecipe) -> str:
         'runs that the tables are scaled from, it was',
         f'{published_speed(8, PlanRecipe().stages()[0]) / 1e12:.1f} TFLOP/s.',
         '',
-        '```',
-        *commands(recipe, architecture, recipe.gpus[0]),
-        '```',
+        *how_to_run(recipe, architecture),
     ]
     return '\n'.join(lines)
 

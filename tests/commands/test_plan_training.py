@@ -49,6 +49,28 @@ def test_commands_are_ones_that_the_scripts_take(gpus):
     assert f'-np {gpus} -H {",".join(f"host{i + 1}:8" for i in range(gpus // 8))} ' in line
 
 
+@pytest.mark.parametrize('share, length, rate', [(0.0, 128, 1e-4), (1.0, 512, 1e-4)])
+def test_a_stage_without_steps_has_no_row_and_no_commands(share, length, rate):
+    recipe = dataclasses.replace(RECIPE, long_share=share)
+    assert [(stage.length, stage.steps) for stage in recipe.stages()] == [(length, 1_000_000)]
+    shards, pretraining, pruning = (shlex.split(line) for line in tool.commands(recipe, BERT_BASE, 8))
+    made = parse(ShardRecipe, shards[2:], description='', example='')
+    words = [str(ROOT / word) if word.endswith('.yaml') else word for word in pretraining[8:]]
+    trained = parse(PretrainRecipe, words, description='', example='')
+    assert (trained.steps, trained.learning_rate, made.max_seq_length) == (1_000_000, rate, length)
+    assert trained.shards == made.output and trained.model is None
+    assert pruning[pruning.index('--model') + 1] == str(trained.output)
+    assert pruning[pruning.index('--shards') + 1] == str(made.output)
+    assert len(tool.step_table(recipe, BERT_BASE).splitlines()) == 2 + len(recipe.gpus)
+
+
+@pytest.mark.parametrize('gib, length', [(1.0, 128), (2.5, 512)])
+def test_what_does_not_fit_has_no_commands(gib, length):
+    plan = tool.plan(dataclasses.replace(RECIPE, memory=gib))
+    assert f'A sequence of {length} tokens does not fit the {gib:g} GiB' in plan
+    assert '```' not in plan
+
+
 def test_operations_of_bert_base_are_those_of_its_products():
     """By hand: three times the products of twelve layers, the MLM head on 20 tokens and the pooler."""
     layer = 2 * 128 * (4 * 768 * 768 + 2 * 768 * 3072) + 2 * 2 * 128 * 128 * 768
