@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd
 
-from gluon_optbert.architecture.parameters import network_shapes
+from gluon_optbert.architecture.parameters import H_GATES, network_shapes
 from gluon_optbert.network.encoder import OptBERTEncoder
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import OptBERTModel, build, load, named_parameters, read_parameters
@@ -299,16 +299,17 @@ def scalar_loss(model, inputs):
     return mlm / 5 + nsp / 3
 
 
+@pytest.mark.parametrize('h_gate', H_GATES)
 @pytest.mark.parametrize('letter', 'hakvf')
 @pytest.mark.parametrize(
     'architecture', [network(), network((2, 3, 4, 8), (1, 2, 2, 3), e=4)], ids=['plain', 'factorised']
 )
-def test_gradient_of_alpha_equals_a_finite_difference(architecture, letter):
+def test_gradient_of_alpha_equals_a_finite_difference(architecture, letter, h_gate):
     """Central differences of 1e-2 in float32: the loss is good to 1e-7 of about 5, the quotient to 1e-4 and
     the step's own error; the direction is random, so one number stands for the whole gradient."""
     inputs = random_inputs(architecture)
     parameters = {name: value * np.float32(0.5) for name, value in random_parameters(architecture).items()}
-    model = build(architecture, parameters, gated=True)
+    model = build(architecture, parameters, gated=True, h_gate=h_gate)
     alphas = {key: np.abs(alpha) for key, alpha in random_alphas(architecture).items()}
     model.gates.set(alphas)
     with autograd.record():
