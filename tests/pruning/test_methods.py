@@ -91,10 +91,11 @@ def test_uniform_widths_keep_the_units_with_the_largest_trained_gates(
 def test_uniform_widths_with_gates_train_them_until_the_selection_has_settled(
     shards_directory, model_directory, tmp_path
 ):
-    settings = dict(alpha_steps='auto', alpha_limit=12, alpha_window=2, alpha_learning_rate=0.3, rounds=1)
+    settings = dict(alpha_steps='auto', alpha_limit=60, alpha_window=2, alpha_overlap=0.8, rounds=1)
+    settings['alpha_learning_rate'] = 0.3
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', method='uniform-alpha', **settings))
     record = json.loads((tmp_path / 'run' / 'round-1' / 'gates.json').read_text())
-    assert record['overlaps'] and record['steps'] <= 12
+    assert record['stopped'] == 'settled' and record['steps'] < 60
 
 
 def cut_of(**settings):
