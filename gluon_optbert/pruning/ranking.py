@@ -83,6 +83,8 @@ def check_ranking(recipe: PruningRecipe, start: SavedModel) -> None:
     if other not in METHODS or METHODS[other].scores is not METHODS[recipe.method].scores:
         raise ValueError(f'{source} ranked units by the method {other}, which does not suit {recipe.method}')
     free = _AFTER + (_AFTER_PRETRAINING if isinstance(recipe, PruneRecipe) else ())
+    if recipe.holds_out_of_training_data:  # so that fewer held-out instances leave more to rank units on
+        free = tuple(name for name in free if name != 'evaluation_limit')
     if METHODS[recipe.method].of_target:
         free = tuple(name for name in free if name not in _OF_TARGET)
     changed = differing(recipe, settings, but=free)

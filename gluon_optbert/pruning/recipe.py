@@ -244,6 +244,11 @@ class PruningRecipe(WeightRecipe):
         return True
 
     @property
+    def holds_out_of_training_data(self) -> bool:
+        """Whether the limit of held-out instances decides which are left to train on."""
+        return False
+
+    @property
     def timed(self) -> bool:
         """Whether the networks of all rounds are timed at the end."""
         return False

@@ -150,6 +150,10 @@ class TaskPruneRecipe(PruningRecipe):
         return self.steps != 0
 
     @property
+    def holds_out_of_training_data(self) -> bool:
+        return self.task == SENTENCES
+
+    @property
     def timed(self) -> bool:
         return self.timing
 

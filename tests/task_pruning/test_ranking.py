@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers.finetuned import recipe_for as finetuning_recipe
-from helpers.finetuned import write_glue
+from helpers.finetuned import sentences, write_glue
 from helpers.tiny import contents
 
 from gluon_optbert.deployment.verification import VerifyRecipe, verify
@@ -105,6 +105,25 @@ def test_a_ranking_that_does_not_suit_is_refused(place, more, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         prune_task(recipe_for(place, 'refused', **{'ranking': str(place / 'run'), **more}))
     assert not (place / 'refused').exists()
+
+
+@pytest.mark.parametrize('task', ['SST-2', 'sentences'])
+def test_held_out_instances_count_where_they_are_taken_from_the_training_data(
+    place, model_directory, task, tmp_path
+):
+    if task == 'sentences':
+        (tmp_path / 'text.txt').write_text('\n'.join(text for text, _ in sentences(300, 5)) + '\n')
+        own = {'model': str(model_directory), 'data': str(tmp_path / 'text.txt')}
+    else:
+        own = {}
+    own.update(task=task, method='magnitude', rotate_heads=False, steps=0)
+    prune_task(recipe_for(place, tmp_path / 'run', **own))
+    taken = recipe_for(place, tmp_path / 'taken', **own, ranking=str(tmp_path / 'run'), evaluation_limit=12)
+    if task == 'sentences':
+        with pytest.raises(ValueError, match='other settings of evaluation_limit; use the same'):
+            prune_task(taken)
+    else:
+        assert len(prune_task(taken)) == 2
 
 
 def test_the_ranking_of_another_network_is_refused(place):
