@@ -79,7 +79,8 @@ def layers_to_keep(layers: int, count: int, drop: str) -> List[int]:
     """Which of the layers stay when `count` of them do.
 
     ``last`` drops the last ones, ``first`` the first ones; ``alternate`` spreads those that stay evenly and
-    keeps the first and the last."""
+    keeps the first and the last. In a later round these are the layers that the earlier ones left, so the
+    distances in the whole network are no longer even."""
     if drop not in DROPS:
         raise ValueError(f'drop must be one of {", ".join(DROPS)}, found {drop!r}')
     if drop == 'alternate' and count > 1:
@@ -111,7 +112,8 @@ def select_layers(architecture: Architecture, cost: CostModel, target: float, *,
 def select_blocks(architecture: Architecture, cost: CostModel, target: float) -> Selection:
     """Keep as many whole intermediate blocks as the target allows, at even distances ("Undivided Attention").
 
-    Of n layers that have a block every n/m-th one keeps it, the last one always.
+    Of n layers that have a block every n/m-th one keeps it, the last one always. In a later round n
+    counts the blocks that the earlier ones left, so the distances in the whole network are no longer even.
 
     Raises
     ------

@@ -55,7 +55,8 @@ class PruningRecipe(WeightRecipe):
         'towards the gates, without training. The others are baselines. random: by chance; magnitude: by the '
         'size of the weights; uniform: one factor for all widths, in a width as magnitude; uniform-alpha: '
         'one factor for all widths, in a width as alpha; layers: whole layers; blocks: whole intermediate '
-        'blocks, at even distances; heads: by the head importance of Michel et al. (2019)',
+        'blocks, spread evenly over those that the round begins with (for even distances use --rounds 1); '
+        'heads: by the head importance of Michel et al. (2019)',
         'alpha',
         choices=METHODS,
     )
@@ -64,7 +65,12 @@ class PruningRecipe(WeightRecipe):
         'the ranking of that first round instead of making one',
         None,
     )
-    drop: str = option('which layers to drop, for --method layers', 'last', choices=DROPS)
+    drop: str = option(
+        'which layers to drop, for --method layers; alternate spreads those that stay evenly over the layers '
+        'that the round begins with (for even distances use --rounds 1)',
+        'last',
+        choices=DROPS,
+    )
     multiple_of: int = option(
         'cut the widths h, k, v and f down to multiples of this; the number of heads a is never rounded', 1
     )

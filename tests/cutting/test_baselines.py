@@ -69,6 +69,19 @@ def test_blocks_stay_where_the_named_architecture_has_them(count):
     assert selection.architecture(bert_base()) == wanted and selection.cost == COST.cost(wanted)
 
 
+def test_later_rounds_spread_over_what_the_earlier_ones_left():
+    """Half of twelve, in one round and by way of ten: the first is even, the second is not."""
+    ten = layers_to_keep(12, 10, 'alternate')
+    twice = [ten[i] for i in layers_to_keep(10, 6, 'alternate')]
+    assert layers_to_keep(12, 6, 'alternate') == [0, 2, 4, 7, 9, 11] != twice == [0, 2, 5, 6, 9, 11]
+    wanted = bert_base().with_widths({'f4': 0, 'f10': 0})
+    begun = select_blocks(bert_base(), COST, COST.cost(wanted)).architecture(bert_base())
+    assert begun == wanted
+    wanted = wanted.with_widths({'f1': 0, 'f3': 0, 'f7': 0, 'f9': 0})
+    assert select_blocks(begun, COST, COST.cost(wanted)).architecture(begun) == wanted
+    assert wanted != resolve('undivided_every_2')
+
+
 def test_blocks_that_leave_more_than_the_target_are_refused():
     with pytest.raises(ValueError, match='by dropping intermediate blocks: without any'):
         select_blocks(bert_base(), COST, 1.0)
