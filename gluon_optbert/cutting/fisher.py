@@ -1,9 +1,15 @@
 """Ranking units by the Fisher information of their gates, without training (Kwon et al., 2022, "A Fast
 Post-Training Pruning Framework for Transformers").
 
-Close to a minimum, the loss rises by half of mᵀ I m when gates are closed. There m is one at the gates that
-are closed, and I is the Fisher information: the mean of g gᵀ over batches, of the gradients g of the loss
-towards the gates, which are all one."""
+I is the Fisher information: the mean of g gᵀ over batches, of the gradients g of the loss towards the gates,
+which are all one. For plain masks, each of which multiplies the output of its unit once, the loss rises by
+about half of mᵀ I m close to a minimum, where m is one at the units that go.
+
+The gates here are no plain masks, so mᵀ I m ranks units, and is no estimate of the rise. Gates of a, k and v
+enter squared (optBERT, Table 5): the gradient towards those of k and v is twice that of a mask on the unit,
+and they count four times as much. Gates of a multiply the scores and the output of a head, and those of f
+stand before and behind GELU, so that two gradients add up; those of h stand in every LayerNorm of the
+stream."""
 
 from __future__ import annotations
 
@@ -13,8 +19,8 @@ import numpy as np
 
 
 def fisher_scores(gradients: Mapping[str, np.ndarray], prices: Mapping[str, float]) -> Dict[str, np.ndarray]:
-    """The diagonal of the Fisher information over the price of a unit: what the loss rises by for what is
-    saved, as a share of the largest of all. Units whose price is zero save nothing, and have the largest.
+    """The diagonal of the Fisher information over the price of a unit: what a gate counts for what its unit
+    saves, as a share of the largest of all. Units whose price is zero save nothing, and have the largest.
 
     Parameters
     ----------
