@@ -215,6 +215,7 @@ class PruningRecipe(WeightRecipe):
             problems.append('the objective latency and latency_model go together')
         if self.alpha_steps == 'auto' and not self.trains_gates:
             problems.append(f'alpha_steps auto is about trained gates, found the method {self.method}')
+        problems += self._never_settles()
         if self.gate_teacher and not self.trains_gates:
             problems.append(f'gate_teacher is about trained gates, found the method {self.method}')
         for name in ('embedding_weight', 'cosine_weight'):
@@ -227,6 +228,19 @@ class PruningRecipe(WeightRecipe):
                 f'unweighted is about the penalty on trained gates, found the method {self.method}'
             )
         return problems
+
+    def _never_settles(self) -> List[str]:
+        """What keeps gate training from stopping early though it may: a line, or none."""
+        if min(self.alpha_learning_rate, self.alpha_window, self.alpha_limit) <= 0:
+            return []  # which is said elsewhere
+        settling = self.settling()
+        if settling is None or settling.first <= self.alpha_limit:
+            return []
+        return [
+            f'alpha_steps auto can stop after step {settling.first} at the earliest, by alpha_learning_rate '
+            f'{self.alpha_learning_rate:g} and alpha_window {self.alpha_window}, and alpha_limit is '
+            f'{self.alpha_limit}; raise alpha_limit or alpha_learning_rate, or give alpha_steps a number'
+        ]
 
     @property
     def read_weights(self) -> Tuple[str, ...]:

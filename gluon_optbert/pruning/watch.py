@@ -17,6 +17,7 @@ from ..cutting.selection import Selection
 from ..runs.gate_records import CLOSED, OPEN
 
 CHECKS = 5  # selections compared over the window
+_NEVER = 2**63  # steps; the inverse of a learning rate may be infinite
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +41,17 @@ class Settling:
     @classmethod
     def of(cls, window: int, overlap: float, learning_rate: float) -> Settling:
         """With the first step at which Adam can have moved a gate from one to zero."""
-        return cls(window, overlap, max(window, math.ceil(1 / learning_rate)))
+        return cls(window, overlap, max(window, math.ceil(min(1 / learning_rate, _NEVER))))
 
     @property
     def every(self) -> int:
         """Steps between two checks."""
         return max(1, self.window // CHECKS)
+
+    @property
+    def first(self) -> int:
+        """The first check that may end the training: the window before it begins with a check."""
+        return -(-max(self.earliest, self.window + self.every) // self.every) * self.every
 
 
 class Watch:

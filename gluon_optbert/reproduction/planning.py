@@ -318,7 +318,8 @@ def _pruning(recipe: TableRecipe, base: SavedModel, maker: Optional[Maker] = Non
     refused = _beyond_the_paper(recipe, stated)
     common = _further(PruneRecipe, paths, {}, {**fixed, **steps, **own}, refused=refused)
     gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(base))
-    if common.alpha_steps == 'auto':
+    settling = common.settling()
+    if settling is not None and settling.first <= gates:  # a scaled limit may leave no time to settle
         return dataclasses.replace(common, alpha_limit=gates, recovery_steps=recovery)
     return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
 

@@ -15,6 +15,7 @@ from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.pruning.report import gates_section, noise
 from gluon_optbert.pruning.watch import Settling, Watch, agreement_of, overlap_of
 from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 from gluon_optbert.training.stopping import Terminated
 
 SETTLING = Settling(window=10, overlap=1.0, earliest=1)
@@ -120,11 +121,35 @@ def test_overlap_counts_the_units_that_both_keep():
         ({'alpha_steps': 0}, 'alpha_steps must be at least 1'),
         ({'alpha_steps': 'auto', 'alpha_overlap': 1.5}, 'alpha_overlap must lie between 0 and 1'),
         ({'alpha_steps': 'auto', 'method': 'random'}, 'alpha_steps auto is about trained gates'),
+        (
+            {'alpha_steps': 'auto', 'alpha_learning_rate': 0.0005},
+            'can stop after step 2000 at the earliest, by alpha_learning_rate 0.0005 and alpha_window 50, '
+            'and alpha_limit is 1000',
+        ),
+        ({'alpha_steps': 'auto', 'alpha_learning_rate': 5e-324}, 'alpha_limit is 1000'),
+        ({'alpha_steps': 'auto', 'alpha_window': 1000}, 'can stop after step 1200 at the earliest'),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(values, message):
     with pytest.raises(RecipeError, match=message):
         fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', **values})
+
+
+@pytest.mark.parametrize('window, learning_rate', [(5, 0.1), (7, 0.03), (50, 0.01), (3, 1.0), (1, 2.0)])
+def test_the_first_check_that_may_end_training_ends_it(window, learning_rate):
+    """With selections that never change; so what is refused is what could never stop early."""
+    settling = Settling.of(window, 1.0, learning_rate)
+    watch = Watch(lambda scores: Selection({'f0': np.arange(3)}, 0.0, 0.0), settling)
+    steps = next(step for step in range(1, 1000) if watch.step(dict))
+    assert steps == settling.first
+
+
+def test_pruning_for_a_task_trains_gates_until_they_settle_unless_it_says_otherwise():
+    values = {'model': 'm', 'output': 'o', 'alpha_limit': 90}
+    with pytest.raises(RecipeError, match='can stop after step 100 at the earliest'):
+        fill(TaskPruneRecipe, values)
+    for more in ({'alpha_limit': 100}, {'alpha_steps': 90}, {'method': 'fisher'}):
+        fill(TaskPruneRecipe, {**values, **more})
 
 
 def settling_run(model_directory, shards_directory, output, **more):

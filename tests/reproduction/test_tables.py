@@ -209,6 +209,17 @@ def test_gates_of_a_table_may_be_trained_until_they_settle(base, shards_director
     assert table_plan.to_dict()['alpha_steps'] == 100
 
 
+def test_gates_of_a_scaled_table_take_all_steps_where_these_are_too_few_to_settle(
+    base, shards_directory, data, tmp_path
+):
+    values = values_for(base, shards_directory, data, tmp_path / 'out', alpha_steps='auto', scale=0.05)
+    table_plan = plan(fill(TableRecipe, values))
+    recipes = [table_plan.row_recipe(row) for row in table_plan.chosen() if row.maker.kind == 'pruned']
+    assert {recipe.alpha_steps for recipe in recipes} == {50}
+    described = table_plan.to_dict()
+    assert (described['alpha_steps'], described['alpha_steps_auto']) == (50, False)
+
+
 def settings_beyond_the_paper(table_plan):
     """By row, those of pruning that are not off."""
     off = {field.name: field.default for field in dataclasses.fields(PruneRecipe)}
