@@ -218,10 +218,14 @@ class PruningRecipe(WeightRecipe):
         problems += self._never_settles()
         if self.gate_teacher and not self.trains_gates:
             problems.append(f'gate_teacher is about trained gates, found the method {self.method}')
-        for name in ('embedding_weight', 'cosine_weight'):
-            if getattr(self, name) and self.teacher is None:
-                problems.append(f'{name} goes with --teacher')
-        if self.teacher not in (None, 'none') and not any(getattr(self, name) for name in self.read_weights):
+        if self.taught is None:
+            defaults = {field.name: field.default for field in dataclasses.fields(self)}
+            problems += [
+                f'{name} goes with --teacher'
+                for name in (*self.read_weights, 'temperature')
+                if getattr(self, name) != defaults[name]
+            ]
+        elif not any(getattr(self, name) for name in self.read_weights):
             problems.append('all weights of recovery are 0, so nothing would be learnt')
         if self.unweighted and not self.trains_gates:
             problems.append(
@@ -241,6 +245,11 @@ class PruningRecipe(WeightRecipe):
             f'{self.alpha_learning_rate:g} and alpha_window {self.alpha_window}, and alpha_limit is '
             f'{self.alpha_limit}; raise alpha_limit or alpha_learning_rate, or give alpha_steps a number'
         ]
+
+    @property
+    def taught(self) -> Optional[str]:
+        """The teacher; None without one."""
+        return self.teacher
 
     @property
     def read_weights(self) -> Tuple[str, ...]:

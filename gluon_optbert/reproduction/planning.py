@@ -14,7 +14,7 @@ from ..finetuning.glue import GlueRecipe, task_directory
 from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.squad import SquadRecipe, read_parts
 from ..network.saved_model import SavedModel
-from ..pruning.recipe import PruneRecipe, read_start
+from ..pruning.recipe import WEIGHTS, PruneRecipe, read_start
 from ..runs.recipe import RecipeError, checked, fill, overridden, read_yaml, to_dict
 from ..runs.staging import write_file
 from ..tasks.examples import read_examples
@@ -315,13 +315,20 @@ def _pruning(recipe: TableRecipe, base: SavedModel, maker: Optional[Maker] = Non
     own = {} if maker is None else {**_unsaid(maker.unless_stated, stated), **maker.settings}
     if maker is not None and own:  # which may not go with the method of the file
         own = {'method': maker.method, 'prune': maker.prune, **own}
+    unread = {} if 'teacher' in own else _of_teachers()
     refused = _beyond_the_paper(recipe, stated)
-    common = _further(PruneRecipe, paths, {}, {**fixed, **steps, **own}, refused=refused)
+    common = _further(PruneRecipe, paths, {}, {**fixed, **steps, **own, **unread}, refused=refused)
     gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(base))
     settling = common.settling()
     if settling is not None and settling.first <= gates:  # a scaled limit may leave no time to settle
         return dataclasses.replace(common, alpha_limit=gates, recovery_steps=recovery)
     return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
+
+
+def _of_teachers() -> Dict[str, Any]:
+    """The defaults of what the file may say for the rows with a teacher, and the others do not read."""
+    fields = {field.name: field.default for field in dataclasses.fields(PruneRecipe)}
+    return {name: fields[name] for name in (*WEIGHTS, 'temperature')}
 
 
 def _unsaid(defaults: Mapping[str, Any], stated: Mapping[str, Any]) -> Dict[str, Any]:

@@ -142,7 +142,6 @@ class TaskPruneRecipe(PruningRecipe):
 
     @property
     def taught(self) -> Optional[str]:
-        """The teacher; None without one."""
         return None if self.teacher == 'none' else self.teacher
 
     @property

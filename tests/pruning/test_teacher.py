@@ -10,6 +10,9 @@ from helpers.tiny import contents, network, write_saved_model
 
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
+from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 from gluon_optbert.training import loop
 
 
@@ -119,3 +122,22 @@ def test_teacher_that_cannot_teach_is_refused_and_nothing_is_written(
 def test_weights_out_of_range_are_refused(shards_directory, model_directory, tmp_path, values, problem):
     with pytest.raises(ValueError, match=problem):
         prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', teacher='parent', **values))
+
+
+@pytest.mark.parametrize('kind, without', [(PruneRecipe, {}), (TaskPruneRecipe, {'teacher': 'none'})])
+@pytest.mark.parametrize(
+    'name, value',
+    [
+        ('label_weight', 0.5),
+        ('teacher_score_weight', 9.0),
+        ('teacher_state_weight', 0.0),
+        ('temperature', 7.0),
+    ],
+)
+def test_what_only_a_teacher_would_read_is_refused_without_one(kind, without, name, value):
+    values = {'model': 'm', 'output': 'o', name: value}
+    values.update({'shards': 's'} if kind is PruneRecipe else {})
+    with pytest.raises(RecipeError, match=f'^{name} goes with --teacher$'):
+        fill(kind, {**values, **without})
+    assert getattr(fill(kind, {**values, 'teacher': 'parent'}), name) == value
+    fill(kind, {**values, **without, name: getattr(kind(), name)})
