@@ -155,7 +155,8 @@ class StreamLayerNorm(nn.LayerNorm):
         else:
             gamma, beta = gamma * alpha, beta * alpha
             alive = F.BlockGrad(alpha != 0)
-            share = F.broadcast_div(alive, F.sum(alive))  # zero for the units that gamma and beta zero out
+            # zero for the units that gamma and beta zero out; a draw of random gates may leave no other
+            share = F.broadcast_div(alive, F.clip(F.sum(alive), 1, self._units))
 
         def mean(values):
             return F.FullyConnected(

@@ -11,6 +11,7 @@ import mxnet as mx
 import numpy as np
 
 from ..network.gates import Gate, Gates, HardConcreteGate
+from ..training.optimization import TrainingDiverged
 
 
 class L1Penalty:
@@ -68,10 +69,22 @@ class ProximalPenalty(L1Penalty):
         """Nothing: the threshold takes the gradient's place."""
 
     def after_step(self, gates: Gates, learning_rate: float) -> None:
-        """Move every alpha towards zero by the learning rate times its weight."""
+        """Move every alpha towards zero by the learning rate times its weight.
+
+        Raises
+        ------
+        TrainingDiverged
+            If no hidden unit is left: the network computes nothing then, and no gate has a gradient.
+        """
         for key, parameter in gates.trained().items():
             alpha, threshold = parameter.data(), learning_rate * self.weights[key]
             parameter.set_data(mx.nd.sign(alpha) * mx.nd.relu(mx.nd.abs(alpha) - threshold))
+            if key == 'h' and not parameter.data().asnumpy().any():
+                raise TrainingDiverged(
+                    f'the penalty has closed all gates of h, by {threshold:.3g} in a step, and nothing is '
+                    'learnt without hidden units: gamma is too large; begin again with a smaller one, which '
+                    '--resume does not take'
+                )
 
 
 class L0Penalty(L1Penalty):

@@ -9,12 +9,15 @@ from helpers.pruned import alphas_of
 from helpers.tiny import TOKENS, network, random_alphas, saved_model, write_saved_model, write_shards
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost, beta
+from gluon_optbert.architecture.parameters import H_GATES
+from gluon_optbert.network.gates import HardConcreteGate
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.pruning.gate_training import train_gates
 from gluon_optbert.pruning.penalty import PENALTIES, L0Penalty
 from gluon_optbert.text.vocabulary import vocabulary_of
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.optimization import TrainingDiverged
 from gluon_optbert.training.reporter import Reporter
 
 PHASE = Phase('gates', steps=3, batch_size=8, seed=1, log_every=0)
@@ -95,6 +98,21 @@ def test_unit_at_zero_scores_zero_and_keeps_its_weights(shards, model_directory)
     )
     assert all((scores[key] == 0).all() for key in ('f0', 'f1'))
     assert all((alpha == 1).all() for alpha in alphas.values())
+
+
+@pytest.mark.parametrize('h_gate', H_GATES)
+def test_a_penalty_that_closes_all_gates_of_h_is_too_large(shards, model_directory, h_gate):
+    settings = {'penalty': 'proximal', 'gamma': 100.0, 'prune': 'h', 'h_gate': h_gate}
+    with pytest.raises(TrainingDiverged, match='has closed all gates of h.* gamma is too large'):
+        train_gates(model_directory, shards['train'], PHASE, **settings)
+
+
+def test_a_draw_without_any_hidden_unit_has_finite_gradients(shards, model_directory, monkeypatch):
+    """All gates but those of f are drawn shut here: nothing is learnt in these steps, and nothing fails."""
+    monkeypatch.setattr(HardConcreteGate, 'FIXED', -30.0)
+    monkeypatch.setattr(HardConcreteGate, 'OPEN', 0.0)  # drawn between zero and one, so with a gradient
+    _, scores = train_gates(model_directory, shards['train'], PHASE, penalty='l0', prune='f', gamma=0.0)
+    assert all((scores[key] == 1).all() for key in ('f0', 'f1'))  # the odds are where they began
 
 
 def test_subclass_of_l0_ranks_units_by_odds_as_l0_does(shards, model_directory, monkeypatch):
