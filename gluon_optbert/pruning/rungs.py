@@ -9,7 +9,7 @@ from typing import Any, Dict
 from ..network.saved_model import read_model
 from ..training.distributed import Workers
 from .algorithm import prune
-from .recipe import PruneRecipe
+from .recipe import PruneRecipe, unreachable
 
 
 def rung(recipe: PruneRecipe, number: int, *, ladder: Path, workers: Workers) -> Dict[str, Any]:
@@ -30,27 +30,39 @@ def rung(recipe: PruneRecipe, number: int, *, ladder: Path, workers: Workers) ->
     Returns
     -------
     dict
-        ``model``, ``target``, ``targets``, ``rounds`` and ``recovery_steps``. The target is a share of the
-        cost of the network that the rung begins with.
+        ``model``, ``target``, ``targets``, ``rounds`` and ``recovery_steps``; and ``trim``, since the rounds
+        before it have trimmed the vocabulary. The target is a share of the cost of the network that the rung
+        begins with.
 
     Raises
     ------
     ValueError, FileNotFoundError, FileExistsError, TrainingDiverged, Interrupted
-        From `prune`.
+        From `prune`; or the target of the rung is out of reach, or no less than the rounds before it left.
     """
     base, shares, model = read_model(recipe.model), recipe.shares(), recipe.model
     if number > 1:
+        asked = dataclasses.replace(recipe, targets=tuple(shares[:number]))
+        problem = None if recipe.trim else unreachable(asked, base.architecture)
+        if problem:
+            raise ValueError(problem)
         own = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(PruneRecipe)}
         above = {'output': ladder, 'resume': ladder.exists(), 'targets': tuple(shares[: number - 1])}
         workers.barrier('ladder')  # all have looked before one writes
         prune(PruneRecipe(**{**own, **above}), workers=workers)
         model = ladder / f'round-{number - 1}' / 'model'
     cost = recipe.cost()
-    left = shares[number - 1] * cost.cost(base.architecture)
+    whole, begun = (cost.cost(saved.architecture) for saved in (base, read_model(model)))
+    if begun <= shares[number - 1] * whole:
+        raise ValueError(
+            f'rung {number} has nothing to cut: the rounds before it have left {begun / whole:.4g} of the '
+            f'{recipe.objective}, and its target is {shares[number - 1]:.4g}; take a smaller multiple_of, '
+            'targets further apart, or another rung'
+        )
     return {
         'model': model,
-        'target': left / cost.cost(read_model(model).architecture),
+        'target': shares[number - 1] * whole / begun,
         'targets': (),
         'rounds': 1,
         'recovery_steps': recipe.round_steps(base)[1],
+        **({'trim': False} if number > 1 else {}),
     }

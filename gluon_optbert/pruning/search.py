@@ -78,6 +78,7 @@ class SearchRecipe(PruneRecipe):
             problems.append(
                 f'rung must be the number of a round, from 1 to {len(self.shares())}, found {self.rung}'
             )
+        problems += self._untaught()
         for name in SEARCHED:
             span = getattr(self, f'{name}_range')
             if name == 'alpha_steps' and not span:
@@ -87,6 +88,23 @@ class SearchRecipe(PruneRecipe):
                     f'{name}_range must be two numbers above 0 that do not decrease, found '
                     f'{", ".join(map(str, span))}'
                 )
+        return problems
+
+    def _untaught(self) -> List[str]:
+        """Why the teacher cannot teach the network that a rung begins with, cut by the rounds before it."""
+        if (self.rung or 1) == 1 or self.teacher in (None, 'parent'):
+            return []
+        problems = []
+        if self.teaching().same_width and 'h' in self.prune:
+            problems.append(
+                f'rung {self.rung} begins with a narrower network than {self.teacher}, whose states it could '
+                'not learn; give teacher_state_weight and cosine_weight 0, or take the teacher parent'
+            )
+        if self.trim:
+            problems.append(
+                f'rung {self.rung} begins with fewer tokens than {self.teacher} has, with trim; trim the '
+                f'networks first, with {named("optbert-trim-vocabulary")}, or take the teacher parent'
+            )
         return problems
 
     def ranges(self, steps: int) -> Dict[str, Tuple[float, ...]]:

@@ -3,10 +3,11 @@
 import dataclasses
 import json
 
+import numpy as np
 import optuna
 import pytest
 from helpers.pruned import values_for
-from helpers.tiny import contents, saved_model
+from helpers.tiny import contents, network, saved_model, write_saved_model
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.network.saved_model import read_model, write_model
@@ -15,6 +16,7 @@ from gluon_optbert.pruning.one_round import STAGES
 from gluon_optbert.pruning.search import SearchRecipe, search
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.text.vocabulary import vocabulary_of
 from gluon_optbert.training.optimization import TrainingDiverged
 
 
@@ -65,6 +67,27 @@ def test_range_of_gate_steps_follows_from_the_steps_of_the_base(tmp_path, steps,
 def test_settings_that_leave_nothing_to_search_are_refused(tmp_path, values, message):
     with pytest.raises(RecipeError, match=message):
         search_of(tmp_path, tmp_path, tmp_path / 'search', **values)
+
+
+@pytest.mark.parametrize(
+    'values, message',
+    [
+        ({'teacher': 'other'}, 'rung 2 begins with a narrower network than other, whose states'),
+        (
+            {'teacher': 'other', 'teacher_state_weight': 0.0, 'cosine_weight': 1.0},
+            'whose states it could not learn',
+        ),
+        ({'teacher': 'other', 'prune': 'f', 'trim': True}, 'rung 2 begins with fewer tokens than other has'),
+    ],
+)
+def test_a_teacher_that_does_not_fit_a_rung_is_refused_before_the_ladder(tmp_path, values, message):
+    values = {'targets': [0.9, 0.8], 'rung': 2, **values}
+    with pytest.raises(RecipeError, match=message):
+        search_of(tmp_path, tmp_path, tmp_path / 'search', **values)
+    for fits in ({'rung': 1}, {'teacher': 'parent'}, {'prune': 'f', 'trim': False}):
+        search_of(tmp_path, tmp_path, tmp_path / 'search', **{**values, **fits})
+    without = {'teacher_state_weight': 0.0, 'cosine_weight': 0.0, 'trim': False}
+    search_of(tmp_path, tmp_path, tmp_path / 'search', **{**values, **without})
 
 
 def test_a_network_without_heads_is_refused_before_the_first_trial(shards_directory, tmp_path):
@@ -129,3 +152,49 @@ def test_recovery_on_a_rung_is_that_of_the_ladder(shards_directory, tmp_path):
     values = dict(targets=[0.9, 0.8], rung=2, trials=1, alpha_steps=None, recovery_steps=None)
     search(search_of(shards_directory, tmp_path / 'base', tmp_path / 'search', **values))
     assert read_model(tmp_path / 'search' / 'trial-0000' / 'round-1' / 'model').progress.step == 5
+
+
+def test_a_rung_after_rounds_that_trimmed_the_vocabulary_counts_from_the_whole_one(
+    shards_directory, tmp_path
+):
+    small = saved_model()
+    words = [*small.vocabulary.idx_to_token, 'aa', 'bb', 'cc', 'dd']
+    rows = {
+        name: np.concatenate([small.parameters[name], small.parameters[name][:4]])
+        for name in ('word_embed.0.weight', 'decoder.3.bias')
+    }
+    architecture = dataclasses.replace(small.architecture, vocab_size=len(words))
+    larger = dataclasses.replace(
+        small,
+        vocabulary=vocabulary_of(words),
+        architecture=architecture,
+        parameters={**small.parameters, **rows},
+    )
+    write_model(tmp_path / 'larger', larger)
+    values = dict(targets=[0.9, 0.75], rung=2, trials=1, trim=True)
+    search(search_of(shards_directory, tmp_path / 'larger', tmp_path / 'search', **values))
+    end = read_model(tmp_path / 'search' / 'trial-0000' / 'round-1' / 'model')
+    assert end.vocabulary == small.vocabulary
+    cost = ParameterCost()
+    dearest = max(cost.prices(small.architecture).values())
+    whole = cost.cost(architecture)
+    assert 0.75 * whole - dearest < cost.cost(end.architecture) <= 0.75 * whole
+
+
+@pytest.mark.parametrize(
+    'targets, message',
+    [
+        (
+            [0.8, 0.75],
+            'rung 2 has nothing to cut: the rounds before it have left 0.665 of the .* its target is 0.75',
+        ),
+        ([0.8, 0.01], 'target 0.01 cannot be reached by pruning f'),
+    ],
+)
+def test_a_rung_that_cannot_be_cut_is_refused(shards_directory, tmp_path, targets, message):
+    layers = (2, 4, 4, 64), (2, 4, 4, 64)
+    write_saved_model(tmp_path / 'wide', architecture=network(*layers, h=8))
+    values = dict(targets=targets, rung=2, multiple_of=32, prune='f', split_half=False)
+    with pytest.raises(ValueError, match=message):
+        search(search_of(shards_directory, tmp_path / 'wide', tmp_path / 'search', **values))
+    assert (tmp_path / 'search' / 'ladder').exists() == (targets[1] == 0.75)  # which tells how far it comes
