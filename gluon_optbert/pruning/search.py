@@ -19,8 +19,8 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..network.saved_model import read_model
 from ..runs.programs import named
-from ..runs.recipe import checked, option
-from ..runs.run_directory import RunDirectory, State
+from ..runs.recipe import checked, option, read_yaml
+from ..runs.run_directory import RECIPE, RunDirectory, State
 from ..training.distributed import Workers
 from ..training.optimization import TrainingDiverged
 from .algorithm import prune
@@ -28,7 +28,7 @@ from .one_round import STAGES
 from .recipe import PruneRecipe, read_start
 from .report import Round
 from .rungs import rung
-from .search_report import SEARCHED, completed, write_report
+from .search_report import SEARCHED, completed, directory_of, is_of, lock_name, trial_name, write_report
 
 LOG = logging.getLogger(__name__)
 STEPS = 5  # the steps of gate training are searched up to this factor from those of the recipe
@@ -123,7 +123,9 @@ class SearchRecipe(PruneRecipe):
         own = {
             name: getattr(self, name) for name in (field.name for field in dataclasses.fields(PruneRecipe))
         }
-        directory = self.output / f'trial-{number:04d}'
+        directory = self.output / trial_name(number)
+        if (directory / RECIPE).is_file():  # it has its network; the search may have been moved since
+            values = {**values, 'model': Path(read_yaml(directory / RECIPE)['model'])}
         return PruneRecipe(**{**own, **values, 'output': directory, 'resume': directory.exists()})
 
 
@@ -185,38 +187,45 @@ class Search:
 
         with locked(self.recipe.output / '.study.lock', wait=True):
             trials = self.study.get_trials(deepcopy=False)
-            for trial in trials:
-                directory = Path(trial.user_attrs.get('directory', ''))
-                if (
-                    trial.state == optuna.trial.TrialState.RUNNING
-                    and directory.parent == self.recipe.output.resolve()
-                ):
-                    if self._hold(trial.number):
-                        self._trial = optuna.Trial(self.study, trial._trial_id)
-                        return trial.number, dict(trial.params)
-            if len(trials) >= self.recipe.trials:
+            begun = [trial for trial in trials if trial.state != optuna.trial.TrialState.WAITING]
+            dead = next((trial for trial in begun if self._is_dead(trial)), None)
+            if dead is None and len(begun) >= self.recipe.trials:
                 return None
             if not trials:
                 self.study.enqueue_trial(self._first())
             # One seed for each trial: a process that joins must not draw the same again.
-            seed = self.recipe.seed + len(trials)
+            seed = self.recipe.seed + (len(begun) if dead is None else dead.number)
             self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-            trial = self.study.ask()
+            if dead is None:
+                trial = self.study.ask()
+                self._hold(trial.number)
+            else:
+                trial = optuna.Trial(self.study, dead._trial_id)
             for name, suggest, scale in (
                 ('gamma', trial.suggest_float, {'log': True}),
                 ('alpha_learning_rate', trial.suggest_float, {'log': True}),
                 ('alpha_steps', trial.suggest_int, {}),
             ):
-                suggest(name, *self._ranges[name], **scale)
-            trial.set_user_attr('directory', str(self.recipe.trial(trial.number, {}).output.resolve()))
-            self._hold(trial.number)
+                if name not in trial.params:
+                    suggest(name, *self._ranges[name], **scale)
+            trial.set_user_attr('directory', str((self.recipe.output / trial_name(trial.number)).resolve()))
             self._trial = trial
             return trial.number, dict(trial.params)
+
+    def _is_dead(self, trial: Any) -> bool:
+        """Whether a trial of this output is left by a process that has died; if so, its lock is held.
+
+        A trial without a lock and a directory is one whose process died between asking for it and holding it;
+        in a storage that outputs share, nothing says whose it is.
+        """
+        own = is_of(trial, self.recipe.output)
+        orphan = self.recipe.storage is None and 'directory' not in trial.user_attrs
+        return trial.state.name == 'RUNNING' and (own or orphan) and self._hold(trial.number)
 
     def _hold(self, number: int) -> bool:
         """Hold a trial's lock for as long as it runs; False if another process does."""
         self._held = contextlib.ExitStack()
-        return self._held.enter_context(locked(self.recipe.output / f'.trial-{number:04d}.lock'))
+        return self._held.enter_context(locked(self.recipe.output / lock_name(number)))
 
     def next(self) -> Optional[Tuple[int, Dict[str, Any]]]:
         """The next trial of this job, the same on every rank."""
@@ -257,12 +266,8 @@ class Search:
     def _tidy(self) -> None:
         """Remove the model directories of every finished trial of this output that is not the best."""
         for trial in completed(self.study):
-            directory = Path(trial.user_attrs['directory'])
-            if (
-                trial.number != self.study.best_trial.number
-                and directory.parent == self.recipe.output.resolve()
-            ):
-                self._remove_models(directory)
+            if trial.number != self.study.best_trial.number and is_of(trial, self.recipe.output):
+                self._remove_models(self.recipe.output / trial_name(trial.number))
 
     @staticmethod
     def _remove_models(directory: Path) -> None:
@@ -293,12 +298,12 @@ class SearchResult:
     values: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-def _result(study: Any, table: str) -> SearchResult:
+def _result(study: Any, output: Path, table: str) -> SearchResult:
     if not completed(study):
         return SearchResult(table)
     best = study.best_trial
     values = {name: best.params[name] for name in SEARCHED}
-    return SearchResult(table, best.number, best.user_attrs['directory'], values)
+    return SearchResult(table, best.number, directory_of(best, output), values)
 
 
 def _rung(recipe: SearchRecipe, number: int, workers: Workers) -> Dict[str, Any]:
@@ -355,4 +360,4 @@ def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Option
         chosen = trials.next()
     if not workers.first:
         return None
-    return _result(trials.study, write_report(trials.study, recipe.output))
+    return _result(trials.study, recipe.output, write_report(trials.study, recipe.output))

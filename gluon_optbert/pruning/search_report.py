@@ -6,7 +6,7 @@ import csv
 import io
 import warnings
 from pathlib import Path
-from typing import Any, List
+from typing import Any, List, Optional
 
 from ..runs.markdown import markdown_table
 from ..runs.staging import write_file
@@ -14,6 +14,28 @@ from ..runs.staging import write_file
 SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')
 RESULTS = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy', 'parameters', 'directory')
 PLOTS = ('optimization_history', 'slice', 'parallel_coordinate', 'param_importances')
+
+
+def trial_name(number: int) -> str:
+    """The name of a trial's directory in the output of its search."""
+    return f'trial-{number:04d}'
+
+
+def lock_name(number: int) -> str:
+    """The name of the file beside it, which the process that runs the trial holds."""
+    return f'.{trial_name(number)}.lock'
+
+
+def is_of(trial: Any, output: Path) -> bool:
+    """Whether a trial was run in an output, which may have been moved since: several may share a study."""
+    return (output / lock_name(trial.number)).exists()
+
+
+def directory_of(trial: Any, output: Path) -> Optional[str]:
+    """Where a trial's directory is now; that of another output is where it was when it began."""
+    if is_of(trial, output):
+        return str((output / trial_name(trial.number)).resolve())
+    return trial.user_attrs.get('directory')
 
 
 def completed(study: Any) -> List[Any]:
@@ -33,7 +55,8 @@ def write_report(study: Any, output: Path) -> str:
             trial.state.name.lower(),
             *(trial.params.get(name) for name in SEARCHED),
             trial.value,
-            *(trial.user_attrs.get(name) for name in RESULTS[1:]),
+            *(trial.user_attrs.get(name) for name in RESULTS[1:-1]),
+            directory_of(trial, output),
         ]
         for trial in trials
     ]

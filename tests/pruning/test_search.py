@@ -1,6 +1,7 @@
 """The search as a function: its recipe is checked, and without a trial that ended there is no best one."""
 
 import dataclasses
+import gc
 import json
 
 import numpy as np
@@ -198,3 +199,67 @@ def test_a_rung_that_cannot_be_cut_is_refused(shards_directory, tmp_path, target
     with pytest.raises(ValueError, match=message):
         search(search_of(shards_directory, tmp_path / 'wide', tmp_path / 'search', **values))
     assert (tmp_path / 'search' / 'ladder').exists() == (targets[1] == 0.75)  # which tells how far it comes
+
+
+class Killed(BaseException):
+    """What nothing catches."""
+
+
+def test_a_search_that_was_moved_takes_its_interrupted_trial_up(
+    shards_directory, model_directory, tmp_path, monkeypatch
+):
+    def dies(recipe, **more):
+        rows = prune(recipe, **more)
+        if recipe.output.name == 'trial-0001':
+            raise Killed
+        return rows
+
+    prune = search_module.prune
+    values = dict(targets=[0.9, 0.8], rung=2, trials=2, split_half=False, alpha_steps=1, recovery_steps=1)
+    monkeypatch.setattr(search_module, 'prune', dies)
+    with pytest.raises(Killed):
+        search(search_of(shards_directory, model_directory, tmp_path / 'old', **values))
+    monkeypatch.undo()
+    gc.collect()  # with what it held
+    (tmp_path / 'old').rename(tmp_path / 'new')
+    result = search(search_of(shards_directory, model_directory, tmp_path / 'new', **values, resume=True))
+    assert [state for _, state, _ in trials_in(tmp_path / 'new')] == ['COMPLETE', 'COMPLETE']
+    best = tmp_path / 'new' / f'trial-{result.best:04d}'
+    assert result.directory == str(best) and (best / 'round-1' / 'model').is_dir()
+    assert not (tmp_path / 'new' / f'trial-{1 - result.best:04d}' / 'round-1' / 'model').exists()
+    assert str(tmp_path / 'old') not in (tmp_path / 'new' / 'trials.csv').read_text()
+
+
+def trials_in(output, storage=None):
+    study = optuna.load_study(study_name='prune', storage=storage or f'sqlite:///{output}/study.db')
+    return [(trial.number, trial.state.name, sorted(trial.params)) for trial in study.get_trials()]
+
+
+@pytest.mark.parametrize('dies_in', ['ask', 'suggest_int', 'set_user_attr'])
+@pytest.mark.parametrize('shared', [False, True])
+def test_a_trial_whose_process_died_as_it_began_is_run(
+    shards_directory, model_directory, tmp_path, monkeypatch, dies_in, shared
+):
+    def diverge(recipe, **_):
+        raise TrainingDiverged('step 1: the gradient is nan')
+
+    def dies(self, *args, **more):
+        original(self, *args, **more)
+        raise Killed
+
+    monkeypatch.setattr(search_module, 'prune', diverge)
+    values = {'storage': f'sqlite:///{tmp_path}/shared.db'} if shared else {}
+    output = tmp_path / 'search'
+    with monkeypatch.context() as context:
+        of = optuna.Study if dies_in == 'ask' else optuna.Trial
+        original = getattr(of, dies_in)
+        context.setattr(of, dies_in, dies)
+        with pytest.raises(Killed):
+            search(search_of(shards_directory, model_directory, output, trials=1, **values))
+    gc.collect()  # with what it held
+    assert [state for _, state, _ in trials_in(output, values.get('storage'))] == ['RUNNING']
+    search(search_of(shards_directory, model_directory, output, trials=1, **values, resume=True))
+    wanted = (0, 'FAIL', ['alpha_learning_rate', 'alpha_steps', 'gamma'])
+    if shared and dies_in == 'ask':  # it may be that of a process with another output
+        wanted = (0, 'RUNNING', [])
+    assert trials_in(output, values.get('storage')) == [wanted]
