@@ -81,7 +81,7 @@ def backward(
             gradient = parameter.grad()
             gradient /= scale
     sums = np.array([[float(value.asscalar()) for value in parts] for parts in part_sums]).sum(axis=0)
-    return sums / totals
+    return sums / np.maximum(totals, 1)  # nothing to predict is no loss
 
 
 def gradients(objective: Objective, parameters: Mapping[str, gluon.Parameter], phase: Phase) -> Iterator[int]:
