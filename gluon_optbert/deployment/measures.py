@@ -42,7 +42,7 @@ def measured_on_texts(
     Raises
     ------
     ValueError
-        If a label is none of the head's, or no number for a regression.
+        If a label is none of the head's, or no number for a regression; or a regression has a single one.
     """
     measured: Dict[str, Any] = {}
     check_labels(labelled, whole.head)
@@ -78,7 +78,9 @@ def predicted(predictor: Predictor, instances: Sequence[Instance], title: str) -
 
 
 def check_labels(labelled: Sequence[Instance], head: Head) -> None:
-    """Raise ValueError, with the line, if a label is none of the head's, or no number for a regression."""
+    """Raise ValueError, with the line, if a label is none of the head's, or no number for a regression; or if
+    a regression has a single label.
+    """
     for instance in labelled:
         place, label = instance.source or 'labelled text', str(instance.label)
         if head.kind == 'classification' and label not in head.labels:
@@ -88,6 +90,8 @@ def check_labels(labelled: Sequence[Instance], head: Head) -> None:
                 finite_number(label)
             except ValueError as error:
                 raise ValueError(f'{place}: {error}') from error
+            if len(labelled) < 2:
+                raise ValueError(f'{place}: a correlation needs at least two labelled texts, found 1')
 
 
 def score(head: Head, labelled: Sequence[Instance], predictions: Sequence[Prediction]) -> float:

@@ -22,6 +22,8 @@ def _correlation(measure: str) -> Callable[[np.ndarray, np.ndarray], float]:
     """A coefficient of SciPy by the name of its function."""
 
     def score(predictions: np.ndarray, labels: np.ndarray) -> float:
+        if len(labels) < 2:
+            raise ValueError(f'a correlation needs at least two rows, found {len(labels)}')
         from scipy import stats  # predicting needs no scores, and neither SciPy nor scikit-learn
 
         with warnings.catch_warnings():
@@ -65,7 +67,7 @@ def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> 
     Raises
     ------
     ValueError
-        If there is nothing to score.
+        If there is nothing to score, or a single row for a correlation.
     """
     if len(predictions) != len(labels) or not len(labels):
         raise ValueError(

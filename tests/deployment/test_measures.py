@@ -2,6 +2,7 @@
 
 import math
 import re
+import types
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gluon_optbert.deployment.measures import (
     agreement_of_embeddings,
     check_labels,
     described,
+    measured_on_texts,
     score,
 )
 from gluon_optbert.deployment.predictions import Label, Value
@@ -55,9 +57,17 @@ def test_score_of_answers_takes_any_right_one():
 )
 def test_label_that_cannot_be_scored_is_named_with_its_line(head, label):
     good = {'classification': 'yes', 'regression': '1'}[head.kind]
-    check_labels(labelled(good), head)
+    check_labels(labelled(good, good), head)
     with pytest.raises(ValueError, match=f"dev.tsv: line 2: .*'{label}'"):
         check_labels(labelled(good, label), head)
+
+
+def test_single_label_of_a_regression_is_refused_before_a_network_is_scored():
+    said = 'dev.tsv: line 1: a correlation needs at least two labelled texts, found 1'
+    whole = types.SimpleNamespace(head=VALUES)
+    with pytest.raises(ValueError, match=said):
+        measured_on_texts(whole, whole, calibration=(), labelled=labelled('1'), reduced=False)
+    check_labels(labelled('yes'), CLASSES)
 
 
 def test_agreement_by_hand():

@@ -48,6 +48,12 @@ def test_all_metrics_come_together_and_nothing_scores_nothing():
             score(['accuracy'], np.array(predictions), np.array(labels))
 
 
+@pytest.mark.parametrize('name', ['pearson', 'spearman'])
+def test_correlation_of_one_row_is_refused_with_its_reason(name):
+    with pytest.raises(ValueError, match='^a correlation needs at least two rows, found 1$'):
+        score([name], np.array([1.0]), np.array([2.0]))
+
+
 @pytest.mark.parametrize(
     'labels, wanted',
     [
