@@ -5,6 +5,7 @@ Paths in it are relative to the directory of all tasks. Module `examples` reads 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 from pathlib import Path
@@ -122,7 +123,8 @@ def read_task(path: Path) -> Task:
     ------
     FileNotFoundError, ValueError
         If there is no such file; a key is missing, unknown or of the wrong kind; a list holds something else
-        than strings; a metric does not go with the head; or a submission has no plain file name.
+        than strings; a metric does not go with the head; a submission has no plain file name; or two of the
+        training, dev and test sets have one name.
     """
     path = Path(path)
     if not path.is_file():
@@ -202,6 +204,12 @@ def _wrong_values(values: Mapping[str, Any]) -> List[str]:
         f'test: {name!r:.80} is no plain file name; call it predictions.tsv'
         for name in values['test']
         if not _is_plain(name)
+    ]
+    counts = collections.Counter(['train', *values['dev'], *values['test']])
+    problems += [
+        f'{name!r:.80} is the name of two sets; every dev and test set has a name of its own, not train'
+        for name, count in counts.items()
+        if count > 1
     ]
     if not values['name'].strip():
         problems.append('name is empty')

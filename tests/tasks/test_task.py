@@ -92,6 +92,12 @@ def test_users_own_task_file_is_read(tmp_path):
         ({'headerless': ['text', 1.5]}, 'headerless must be strings, found 1.5; write "1.5"$'),
         ({'dev': {'dev': 1}}, 'the files of dev must be strings, found 1; write "1"$'),
         ({'test': {'RTE.tsv': None}}, 'the files of test must be strings, found null$'),
+        ({'dev': {'train': 'RTE/dev.tsv'}}, "'train' is the name of two sets; .*, not train$"),
+        ({'test': {'train': 'RTE/test.tsv'}}, "'train' is the name of two sets"),
+        (
+            {'dev': {'x.tsv': 'RTE/dev.tsv'}, 'test': {'x.tsv': 'RTE/test.tsv'}},
+            "'x.tsv' is the name of two sets; every dev and test set has a name of its own",
+        ),
         ({'name': ''}, 'name is empty'),
         ({'name': ' '}, 'name is empty'),
     ],
