@@ -98,6 +98,7 @@ def _make_shards(recipe: ShardRecipe, progress: Optional[Callable[[int, int], No
     began = time.perf_counter()
     refuse_existing(recipe.output)
     vocab = vocabulary.read_vocabulary(recipe.vocab)
+    _check_shard_size(recipe, len(vocab))
     recipe = dataclasses.replace(recipe, cased=vocabulary.is_cased(vocab, recipe.cased, source=recipe.vocab))
     workers = recipe.workers or processors()
     surveyed = survey(recipe)
@@ -138,6 +139,17 @@ def _make_shards(recipe: ShardRecipe, progress: Optional[Callable[[int, int], No
             for noun in ('documents', 'tokens', 'instances')
         },
     )
+
+
+def _check_shard_size(recipe: ShardRecipe, vocabulary_size: int) -> None:
+    """Raise ValueError if a shard could become larger than what `Shards.open` takes."""
+    row = shards.record_dtype(recipe.max_seq_length, recipe.predictions, vocabulary_size).itemsize
+    most = shards.most_instances(row)
+    if recipe.instances_per_shard > most:
+        raise ValueError(
+            f'instances_per_shard {recipe.instances_per_shard}: an instance takes {row} bytes, so a shard '
+            f'has at most {most}; give a smaller --instances-per-shard'
+        )
 
 
 def _buckets(recipe: ShardRecipe, surveyed: Survey, partial: Path) -> Dict[str, Buckets]:

@@ -54,6 +54,11 @@ def record_dtype(max_seq_length: int, max_predictions: int, vocabulary_size: int
     )
 
 
+def most_instances(row: int) -> int:
+    """How many instances of `row` bytes a shard may have."""
+    return _LARGEST_SHARD // row
+
+
 @dataclasses.dataclass(frozen=True)
 class ShardFile:
     """One shard as the manifest lists it."""
@@ -379,7 +384,7 @@ def _split_problem(split: str, entry: Any, row: int) -> Optional[str]:
             return f'{name} is listed twice'
         seen.add(name)
         if not (
-            _is_count(file['instances'], 1, _LARGEST_SHARD // row)
+            _is_count(file['instances'], 1, most_instances(row))
             and _is_count(file['bytes'], 1, 2 * _LARGEST_SHARD)
             and _is_hash(file['sha256'])
         ):

@@ -19,7 +19,7 @@ from helpers.tiny import run
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.runs.staging import new_directory
-from gluon_optbert.text import chunk_workers
+from gluon_optbert.text import chunk_workers, shards
 from gluon_optbert.text.make_shards import ShardRecipe, make_shards
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.text.vocabulary import read_vocabulary, vocabulary_of, write_vocabulary
@@ -432,6 +432,19 @@ def test_bad_input_is_one_line_and_status_2(root, main, monkeypatch, capsys, cha
     error = capsys.readouterr().err.splitlines()
     assert status == 2 and said in error[-1] and (len(error) == 1 or error[0].startswith('usage:'))
     assert sorted(os.listdir(root)) == ['text', 'vocab.txt']
+
+
+def test_shards_that_could_not_be_opened_are_refused_before_any_text_is_read(root, monkeypatch):
+    make_shards(recipe_of(root))
+    row = shards.record_dtype(
+        48, recipe_of(root).predictions, len(read_vocabulary(root / 'vocab.txt'))
+    ).itemsize
+    monkeypatch.setattr(shards, '_LARGEST_SHARD', 51 * row - 1)
+    Shards.open(root / 'shards')  # whose shards have at most 50 instances
+    monkeypatch.setattr('gluon_optbert.text.make_shards.survey', None)
+    with pytest.raises(ValueError, match=f'51: an instance takes {row} bytes, so a shard has at most 50; '):
+        make_shards(recipe_of(root, 'other', instances_per_shard=51))
+    assert not (root / 'other').exists()
 
 
 def test_two_runs_for_one_output_do_not_disturb_each_other(tmp_path):
