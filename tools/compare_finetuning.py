@@ -52,7 +52,7 @@ from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.manifest import sha256
 from gluon_optbert.runs.provenance import commit, machine, versions
 from gluon_optbert.runs.recipe import option, to_dict, with_options_of
-from gluon_optbert.runs.staging import refuse_existing, write_file
+from gluon_optbert.runs.staging import check_place, refuse_existing, write_file
 from gluon_optbert.runs.threads import SETTINGS, threads_here
 from gluon_optbert.tasks.features import (
     Features,
@@ -432,6 +432,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Make the runs that are missing, one after the other, and print the table."""
     recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE)
     if not recipe.resume:
+        check_place(recipe.output)
         refuse_existing(recipe.output, remedy='go on with --resume, or give another --output')
     if not recipe.peer.is_file():
         raise FileNotFoundError(

@@ -26,7 +26,7 @@ from ..runs.progress import Progress
 from ..runs.provenance import ORIGIN, commits_of, note_origin
 from ..runs.recipe import checked, to_dict
 from ..runs.run_directory import RunDirectory, State
-from ..runs.staging import refuse_existing, write_file
+from ..runs.staging import check_place, refuse_existing, write_file
 from ..tasks.features import steps_per_epoch
 from ..training.distributed import Workers
 from ..training.loop import descend
@@ -234,6 +234,7 @@ def _finetune(
         return directory.result
     work, copy = directory.path, copy_path(recipe)
     if copy is not None:
+        check_place(copy, remedy='give another --results')
         other = '--output or --results' if directory.state is State.NEW else '--results'
         refuse_existing(copy, remedy=f'give another {other}')
     saved = without_gates(read_model(recipe.model))

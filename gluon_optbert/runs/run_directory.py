@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Callable, Generic, Iterable, List, Optional, Protocol, Sequence, TypeVar
 
 from .recipe import check_same, save
-from .staging import new_directory, refuse_existing, refuse_file
+from .staging import check_place, new_directory, refuse_existing, refuse_file
 
 T = TypeVar('T')
 RECIPE = 'recipe.yaml'
@@ -98,6 +98,7 @@ class RunDirectory(Generic[T]):
             self.result = None if read is None else read(output)
             self._check_recipe(output)
             return
+        check_place(output)
         if read is None:
             refuse_existing(output, remedy='go on with --resume, or give another --output')
         else:

@@ -15,7 +15,7 @@ def refuse_existing(output: Path, *, remedy: str = 'give another --output') -> N
     """Raise FileExistsError if there is anything at `output`, FileNotFoundError if it can have no place."""
     if os.path.lexists(output):
         raise FileExistsError(f'{output}: exists, and nothing is overwritten; {remedy}')
-    check_place(output)
+    check_place(output, remedy=remedy)
 
 
 def table_beside(output: Path) -> Path:
@@ -44,12 +44,12 @@ def refuse_file(output: Path) -> None:
         raise NotADirectoryError(f'{output} is a file; give another --output')
 
 
-def check_place(output: Path) -> None:
+def check_place(output: Path, *, remedy: str = 'give another --output') -> None:
     """Raise FileNotFoundError if `output` can have no place, because a file is where it needs a directory."""
     for parent in Path(output).absolute().parents:
         if parent.exists():
             if not parent.is_dir():
-                raise FileNotFoundError(f'{output}: {parent} is a file; give another --output')
+                raise FileNotFoundError(f'{output}: {parent} is a file; {remedy}')
             return
 
 

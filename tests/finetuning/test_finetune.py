@@ -319,6 +319,9 @@ def test_a_copy_of_the_result_goes_where_it_is_asked_for(model_directory, glue, 
     with pytest.raises(FileExistsError, match='run.json: exists'):
         finetune_glue(recipe_for(model_directory, glue, tmp_path, **other))
     assert not (tmp_path / 'other').exists()
+    below = {**other, 'results': str(copy / 'below')}
+    with pytest.raises(FileNotFoundError, match='run.json is a file; give another --results$'):
+        finetune_glue(recipe_for(model_directory, glue, tmp_path, **below))
     more = {'epochs': 1, 'resume': True, 'results': str(tmp_path / 'elsewhere')}
     assert finetune_glue(recipe_for(model_directory, glue, tmp_path, **more)) == result
     assert (tmp_path / 'elsewhere' / 'run.json').read_bytes() == copy.read_bytes()

@@ -77,6 +77,12 @@ def test_directory_is_whole_or_absent(read, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_run_below_a_file_cannot_go_on(read, tmp_path):
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(FileNotFoundError, match='file is a file; give another --output$'):
+        RunDirectory(Soup(tmp_path / 'file' / 'soup'), read=read)
+
+
 def test_begun_run_goes_on_only_when_asked_to_and_with_its_settings(read, tmp_path):
     begun = RunDirectory(Soup(tmp_path / 'soup'), read=read)
     begun.lay_out(Cook())

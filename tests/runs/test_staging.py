@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gluon_optbert.runs.staging import write_file
+from gluon_optbert.runs.staging import refuse_existing, write_file
 
 
 def test_file_is_replaced_as_a_whole(tmp_path):
@@ -27,6 +27,12 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match='No space'):
         write_file(path, b'second')
     assert path.read_bytes() == b'first' and os.listdir(tmp_path) == ['result.json']
+
+
+def test_output_below_a_file_is_refused_with_the_remedy_that_fits(tmp_path):
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(FileNotFoundError, match='file/a/b: .*file is a file; give another --results$'):
+        refuse_existing(tmp_path / 'file' / 'a' / 'b', remedy='give another --results')
 
 
 def test_pipe_is_written_to_and_not_replaced(tmp_path):
