@@ -26,11 +26,12 @@ from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.progress import TaskScores
 from gluon_optbert.runs.recipe import RecipeError, fill
-from gluon_optbert.task_pruning.goal import TaskGoal, read_sentences
+from gluon_optbert.task_pruning.goal import SentenceGoal, TaskGoal, read_sentences
 from gluon_optbert.task_pruning.prune_task import prune_task
 from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 from gluon_optbert.text.trim_record import read_trim_record
 from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.training.distributed import Workers
 
 
 @pytest.fixture(scope='module')
@@ -498,6 +499,14 @@ def test_gates_learn_the_states_of_the_network_before_pruning(place, models, tmp
     lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
     first = next(line for line in map(json.loads, lines) if line['phase'] == 'gates')
     assert first['step'] == 1 and first['states'] < 1e-6
+
+
+def test_workers_that_round_differently_agree_on_the_score_of_sentences(place, models, tmp_path):
+    recipe = recipe_for(place, models, 'sentences', tmp_path / 'run')
+    goal = SentenceGoal(recipe, SentenceGoal.read(recipe)[0], Workers())
+    score = goal.evaluate(goal.start).value
+    goal.workers.size, goal.workers.sum = 2, lambda values, name: [value + score + 1e-9 for value in values]
+    assert goal.evaluate(goal.start).value == (score + score + 1e-9) / 2 != score
 
 
 def test_sentences_in_passes_of_one_are_refused_before_anything_is_written(place, models, tmp_path):
