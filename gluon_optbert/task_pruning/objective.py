@@ -171,11 +171,10 @@ class SentenceMatching(Scored):
     teacher : Teacher
     match : Match
     weights : Weights
-        Of states and embeddings. The cosine distance is a part only if it has a weight.
+        Of states and embeddings. The states and the cosine distance are parts only if they have a weight;
+        without that of the states the teacher may have another width.
     phase : Phase
     """
-
-    losses = ('states', 'embeddings')
 
     def __init__(
         self,
@@ -193,11 +192,12 @@ class SentenceMatching(Scored):
         if weights.embeddings > 0:
             check_pairs(phase.batch_size, phase.accumulate, workers.size)
         self._train, self._measure, self._teacher = train, measure, teacher
-        self.weights = (weights.states, weights.embeddings)
-        if weights.cosines > 0:
-            self.losses, self.weights = (*self.losses, 'cosine_distance'), (*self.weights, weights.cosines)
+        learnt = {'states': weights.states, 'embeddings': weights.embeddings}
+        learnt['cosine_distance'] = weights.cosines
+        learnt = {name: weight for name, weight in learnt.items() if weight > 0 or name == 'embeddings'}
+        self.losses, self.weights = tuple(learnt), tuple(learnt.values())
         self._units = mx.nd.array(match.units, dtype='int32', ctx=workers.context())
-        self._states = _states_of(self, teacher, match, phase)
+        self._states = _states_of(self, teacher, match, phase) if weights.states > 0 else None
 
     def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
         return stream(self._train, phase, start, self.workers)
@@ -206,15 +206,16 @@ class SentenceMatching(Scored):
         feed = feed_of(batch, (*TOKEN_INPUTS, 'weights'), rows=rows, ctx=self.workers.context())
         wanted, _ = self._teacher.outputs(batch, rows)
         states = self.model(*(feed[name] for name in TOKEN_INPUTS))[0]
-        difference = self._states.difference(states, wanted, feed['weights'])
         last = states[-1], wanted[-1]
-        parts = [difference, similarity_difference(*last, feed['valid_length'], feed['weights'])]
+        parts = [similarity_difference(*last, feed['valid_length'], feed['weights'])]
+        if self._states is not None:
+            parts.insert(0, self._states.difference(states, wanted, feed['weights']))
         if 'cosine_distance' in self.losses:
             parts.append(cosine_distance(*last, self._units, feed['weights']))
         return tuple(parts)
 
     def totals(self, batch: TaskBatch) -> Tuple[float, ...]:
-        return (batch.token_total,) + (batch.instance_total,) * (len(self.losses) - 1)
+        return tuple(batch.token_total if name == 'states' else batch.instance_total for name in self.losses)
 
     def evaluate(self, phase: Phase) -> Dict[str, float]:
         self._last = self._measure(self.model)

@@ -26,6 +26,7 @@ from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.progress import TaskScores
 from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.task_pruning import objective as task_objective
 from gluon_optbert.task_pruning.goal import SentenceGoal, TaskGoal, read_sentences
 from gluon_optbert.task_pruning.prune_task import prune_task
 from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
@@ -499,6 +500,18 @@ def test_gates_learn_the_states_of_the_network_before_pruning(place, models, tmp
     lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
     first = next(line for line in map(json.loads, lines) if line['phase'] == 'gates')
     assert first['step'] == 1 and first['states'] < 1e-6
+
+
+def test_embeddings_are_learnt_from_a_teacher_of_another_width(place, models, tmp_path, monkeypatch):
+    """Its states cannot be compared unit by unit, and are not."""
+    write_model(tmp_path / 'wide', saved_model(network((2, 4, 4, 16), h=12), seed=5))
+    monkeypatch.setattr(task_objective, 'TeacherStates', None)
+    more = {'teacher': str(tmp_path / 'wide'), 'teacher_state_weight': 0.0, 'embedding_weight': 1.0}
+    more.update(rounds=1, alpha_steps=1, steps=1, log_every=1)
+    prune_task(recipe_for(place, models, 'sentences', tmp_path / 'run', **more))
+    lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+    trained = [line for line in map(json.loads, lines) if 'learning_rate' in line]
+    assert len(trained) == 2 and all('states' not in line and line['embeddings'] > 0 for line in trained)
 
 
 def test_workers_that_round_differently_agree_on_the_score_of_sentences(place, models, tmp_path):
