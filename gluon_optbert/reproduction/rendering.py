@@ -1,8 +1,8 @@
 """A results table as Markdown, CSV and LaTeX.
 
 Every score stands beside the published one, as mean and deviation over the seeds of fine-tuning. The first
-line has the scores of always giving the majority class, and a score that is no better is marked. What has no
-result file says "not run", what the base is too small for "not reachable"."""
+line has the scores of always giving the majority class, and a score that is no better is marked; in CSV
+they are columns. What has no result file says "not run", what the base is too small for "not reachable"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import io
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ..runs.markdown import markdown_table
-from ..runs.scores import NOTE, score_text
+from ..runs.scores import NOTE, exceeds, score_text
 from .results import NOT_REACHABLE, Results
 
 CSV_HEADER = (
@@ -26,6 +26,8 @@ CSV_HEADER = (
     'published',
     'parameters',
     'published_parameters_m',
+    'majority',
+    'exceeds_majority',
 )
 
 
@@ -118,6 +120,7 @@ def sheet(results: Results) -> str:
     for row in results.rows:
         for column in results.columns:
             entry = row.entries[column.name]
+            known = entry.mean is not None and entry.majority is not None
             writer.writerow(
                 [
                     row.name,
@@ -131,6 +134,8 @@ def sheet(results: Results) -> str:
                     entry.published,
                     row.parameters,
                     row.published_parameters_m,
+                    entry.majority,
+                    exceeds(entry.mean, entry.majority) if known else None,
                 ]
             )
     return text.getvalue()

@@ -91,7 +91,15 @@ def test_majority_class_stands_first_and_marks_what_it_equals(finished, tmp_path
     for run_of_it in result['runs']:
         run_of_it['scores']['dev/accuracy'] = majority
     cell.write_text(json.dumps(result))
-    lines = render(read_results(output))['table.md'].splitlines()
+    rendered = render(read_results(output))
+    (output / 'table.csv').write_text(rendered['table.csv'], encoding='utf-8')
+    cells = {(line['row'], line['column']): line for line in sheet(output)}
+    poor = cells['optBERT-h', 'sst2']
+    assert (float(poor['majority']), poor['exceeds_majority']) == (pytest.approx(majority), 'False')
+    base = cells['base', 'sst2']
+    assert base['exceeds_majority'] == str(float(base['mean']) > majority + 1e-6)
+    assert cells['optBERT-h', 'mnli']['majority'] == cells['optBERT-h', 'mnli']['exceeds_majority'] == ''
+    lines = rendered['table.md'].splitlines()
     first, poor = (
         next(line for line in lines if line.startswith(f'| {name} |'))
         for name in ('majority class', 'optBERT-h')
