@@ -5,19 +5,21 @@
     OUTPUT/cells/ROW/TASK           a fine-tuning run with all seeds
     OUTPUT/results/ROW              copies of the result files
 
-A row or a cell that exists is finished. One that was interrupted continues where it stopped.
+A row or a cell that exists is finished. One that was interrupted continues where it stopped. The table may
+have been moved meanwhile.
 """
 
 from __future__ import annotations
 
-from typing import Optional
+from pathlib import Path
+from typing import Iterator, Optional, Tuple
 
 from ..finetuning.glue import GlueRecipe, finetune_glue
 from ..finetuning.squad import SquadRecipe, finetune_squad
 from ..pruning.algorithm import prune
 from ..pruning.recipe import PruneRecipe
 from ..runs.lock import running
-from ..runs.recipe import check_same
+from ..runs.recipe import check_same, differing, save
 from ..runs.run_directory import RECIPE, RunDirectory, work_directory
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
@@ -49,12 +51,31 @@ def _check_cells(table_plan: Plan) -> None:
 
     So all cells of a task have the same settings, and nothing is run where they would not.
     """
+    for row, task, begun in _begun_cells(table_plan):
+        check_same(table_plan.cell_recipe(row, task), begun, but=_of_its_place(row))
+
+
+def _begun_cells(table_plan: Plan) -> Iterator[Tuple[Row, str, Path]]:
+    """The cells that are begun or finished, with the file of their recipe."""
     for row in table_plan.rows:
         for task in table_plan.tasks if row.unreachable is None else ():
             cell = table_plan.cell(row, task)
             for begun in (cell / RECIPE, work_directory(cell) / RECIPE):
                 if begun.is_file():
-                    check_same(table_plan.cell_recipe(row, task), begun)
+                    yield row, task, begun
+
+
+def _of_its_place(row: Row) -> Tuple[str, ...]:
+    """The settings of a cell that follow from where the table is, and ``resume``; the base is elsewhere."""
+    return ('resume', 'results') if row.maker.kind == 'base' else ('resume', 'results', 'model')
+
+
+def _name_new_place(table_plan: Plan) -> None:
+    """Have the recipes of unfinished cells name the place of a table that was moved."""
+    for row, task, begun in _begun_cells(table_plan):
+        recipe = table_plan.cell_recipe(row, task)
+        if begun.parent == work_directory(recipe.output) and differing(recipe, begun, but=('resume',)):
+            save(recipe, begun)
 
 
 def _check_rows(table_plan: Plan) -> None:
@@ -89,8 +110,9 @@ def run(table_plan: Plan, *, workers: Optional[Workers] = None) -> None:
         _check_cells(table_plan)
         _check_rows(table_plan)
         directory.lay_out(workers, table_plan.write)
-        if workers.first:  # the plan of an earlier version may lack rows
-            table_plan.write(directory.path)
+        if workers.first:
+            table_plan.write(directory.path)  # that of an earlier version may lack rows
+            _name_new_place(table_plan)
         _run(table_plan, workers)
 
 
@@ -103,7 +125,7 @@ def _run(table_plan: Plan, workers: Workers) -> None:
             done = cell.exists()
             workers.barrier(f'cell {row.slug} {task}')
             if done:
-                check_same(recipe, cell / 'recipe.yaml')
+                check_same(recipe, cell / RECIPE, but=_of_its_place(row))
             elif isinstance(recipe, SquadRecipe):
                 finetune_squad(recipe, workers=workers)
             elif isinstance(recipe, GlueRecipe):

@@ -26,6 +26,8 @@ from typing import (
 
 import yaml
 
+from .staging import write_file
+
 R = TypeVar('R')
 RECIPES = Path(__file__).resolve().parents[1] / 'recipes'  # of the package, in folders by what they are for
 _LARGEST = 2**63 - 1  # of a whole number, as NumPy's
@@ -425,7 +427,7 @@ def _where_and_what(error: yaml.MarkedYAMLError) -> str:
 
 def save(recipe: Any, path: Path) -> None:
     """Write a resolved recipe as YAML, for `check_same` and for people."""
-    Path(path).write_text(yaml.safe_dump(to_dict(recipe), sort_keys=False), encoding='utf-8')
+    write_file(path, yaml.safe_dump(to_dict(recipe), sort_keys=False).encode('utf-8'))
 
 
 def differing(recipe: Any, path: Path, *, but: Sequence[str]) -> List[str]:

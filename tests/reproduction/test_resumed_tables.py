@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from helpers.finetuned import Interrupted, stop_at
 from helpers.tables import recipe_for, values_for
 from helpers.tiny import contents
 
@@ -109,6 +110,23 @@ def test_interrupted_table_goes_on_with_what_is_missing(
     assert before.items() <= contents(output).items()
     rows = {row.name: row.entries['sst2'].state for row in read_results(output).rows}
     assert rows['BERT-ℓ truncated'] == rows['optBERT-h'] == 'done' and rows['optBERT-all'] == NOT_RUN
+
+
+def test_moved_table_goes_on_with_an_unfinished_cell(base, shards_directory, data, tmp_path, monkeypatch):
+    values = values_for(base, shards_directory, data, tmp_path / 'old' / 'table', rows='optbert-h', seeds='1')
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop_at(patch, 6 + 4)  # the base has 6 steps, and then the row is begun
+        run(plan(fill(TableRecipe, values)))
+    (tmp_path / 'old').rename(tmp_path / 'new')
+    monkeypatch.chdir(tmp_path)  # where the same place has a shorter name
+    moved = {**values, 'output': 'new/table', 'resume': True}
+    run(plan(fill(TableRecipe, moved)))
+    cell = tmp_path / 'new' / 'table' / 'cells' / 'optbert-h' / 'sst-2'
+    assert json.loads((cell / 'result.json').read_text())['runs'][0]['resumed_at'] == 2
+    made = cell / 'recipe.yaml'
+    made.write_text(made.read_text().replace('epochs: 1', 'epochs: 2'))
+    with pytest.raises(ValueError, match='optbert-h/sst-2 was begun with other settings of epochs'):
+        run(plan(fill(TableRecipe, moved)))
 
 
 def test_resumed_table_takes_settings_of_squad_2_and_holds_finished_cells_to_them(
