@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Iterator, Optional, Tuple
 
 from ..finetuning.glue import GlueRecipe, finetune_glue
+from ..finetuning.recipe import FineTuneRecipe, copy_path, result_path
 from ..finetuning.squad import SquadRecipe, finetune_squad
 from ..pruning.algorithm import prune
 from ..pruning.recipe import PruneRecipe
 from ..runs.lock import running
 from ..runs.recipe import check_same, differing, save
 from ..runs.run_directory import RECIPE, RunDirectory, work_directory
+from ..runs.staging import write_file
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
 from ..training.recipe import PretrainRecipe
@@ -78,6 +80,13 @@ def _name_new_place(table_plan: Plan) -> None:
             save(recipe, begun)
 
 
+def _copy(recipe: FineTuneRecipe) -> None:
+    """Leave the copy of a finished cell's result that a killed run did not come to."""
+    copy = copy_path(recipe)
+    if copy is not None and not copy.exists():
+        write_file(copy, result_path(recipe).read_bytes())
+
+
 def _check_rows(table_plan: Plan) -> None:
     """Raise ValueError unless the rows that are there were made as the table has them; an earlier version may
     have made a row of the same name otherwise.
@@ -126,6 +135,8 @@ def _run(table_plan: Plan, workers: Workers) -> None:
             workers.barrier(f'cell {row.slug} {task}')
             if done:
                 check_same(recipe, cell / RECIPE, but=_of_its_place(row))
+                if workers.first:
+                    _copy(recipe)
             elif isinstance(recipe, SquadRecipe):
                 finetune_squad(recipe, workers=workers)
             elif isinstance(recipe, GlueRecipe):

@@ -112,7 +112,9 @@ def test_interrupted_table_goes_on_with_what_is_missing(
     assert rows['BERT-ℓ truncated'] == rows['optBERT-h'] == 'done' and rows['optBERT-all'] == NOT_RUN
 
 
-def test_moved_table_goes_on_with_an_unfinished_cell(base, shards_directory, data, tmp_path, monkeypatch):
+def test_moved_table_goes_on_with_an_unfinished_cell_and_a_lost_copy(
+    base, shards_directory, data, tmp_path, monkeypatch
+):
     values = values_for(base, shards_directory, data, tmp_path / 'old' / 'table', rows='optbert-h', seeds='1')
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         stop_at(patch, 6 + 4)  # the base has 6 steps, and then the row is begun
@@ -123,6 +125,11 @@ def test_moved_table_goes_on_with_an_unfinished_cell(base, shards_directory, dat
     run(plan(fill(TableRecipe, moved)))
     cell = tmp_path / 'new' / 'table' / 'cells' / 'optbert-h' / 'sst-2'
     assert json.loads((cell / 'result.json').read_text())['runs'][0]['resumed_at'] == 2
+    before = contents(tmp_path / 'new')
+    copy = tmp_path / 'new' / 'table' / 'results' / 'optbert-h' / 'sst-2.json'
+    copy.unlink()  # as if the table had been killed before it
+    run(plan(fill(TableRecipe, {**moved, 'output': str(tmp_path / 'new' / 'table')})))
+    assert contents(tmp_path / 'new') == before
     made = cell / 'recipe.yaml'
     made.write_text(made.read_text().replace('epochs: 1', 'epochs: 2'))
     with pytest.raises(ValueError, match='optbert-h/sst-2 was begun with other settings of epochs'):
