@@ -21,6 +21,7 @@ ROWS = {  # of its table: what the file of points calls the way
     'everything': 'everything',
     'a random cut': 'a random cut and everything else',
 }
+SHAPE = '8x128'  # sequences and tokens of what is timed
 COLUMNS = {'MLM loss, nats': 2, 'SST-2 accuracy, %': 1}  # and the digits
 
 
@@ -36,6 +37,11 @@ def test_there_are_commands_to_test():
 def rows(name):
     """Rows of the table, the largest network first, from the files of results: means and deviations."""
     points = json.loads((PRUNING / 'comparison' / 'points.json').read_text())['points']
+    times = {
+        timed['name'].split(',')[0]: timed['shapes'][SHAPE]['median_ms']
+        for timed in json.loads((PRUNING / 'speed.json').read_text())['networks']
+        if timed['engine'] == 'onnxruntime'
+    }
     sizes = {}
     for one in points:
         if one['way'] == ROWS[name]:
@@ -45,12 +51,17 @@ def rows(name):
             json.loads((PRUNING / one['run'] / 'rounds.json').read_text()) for one in networks if one['run']
         ]
         share = np.mean([last['flops'] / first['flops'] for first, last in rounds] or [1.0])
+        (speed,) = (
+            times['base'] / times[timed]
+            for timed in (one['run'].split('/')[-1] if one['run'] else 'base' for one in networks)
+            if timed in times
+        )
         cells = []
         for column, digits in COLUMNS.items():
             values = [one['values'][column] for one in networks if column in one['values']]
             spread = f' ± {np.std(values, ddof=1):.{digits}f}' if len(values) > 1 else ''
             cells.append(f'{np.mean(values):.{digits}f}{spread}' if len(values) == len(networks) else '')
-        yield f'| {name} | {size} M | {share:.2f} | {" | ".join(cells)} |'
+        yield f'| {name} | {size} M | {share:.2f} | {speed:.1f} | {" | ".join(cells)} |'
 
 
 @pytest.mark.parametrize('name', ROWS)
