@@ -161,6 +161,8 @@ class Method:
         The value of the recipe's ``prune`` that the method goes with; empty if it takes any.
     of_target : bool
         Whether the scores hold for the target of the round alone, so that no other can take them.
+    measured : bool
+        Whether the scores are measured on batches, as many as gates would be trained on.
     """
 
     scores: Optional[Callable[[Cut], Alphas]]
@@ -168,6 +170,7 @@ class Method:
     ranks_units: bool = True
     only: str = ''
     of_target: bool = False
+    measured: bool = False
 
     @property
     def trains_gates(self) -> bool:
@@ -177,12 +180,12 @@ class Method:
 
 METHODS: Dict[str, Method] = {
     'alpha': Method(None),
-    'fisher': Method(fisher, of_target=True),
+    'fisher': Method(fisher, of_target=True, measured=True),
     'random': Method(_random),
     'magnitude': Method(_magnitude),
     'uniform': Method(_magnitude, _uniform, ranks_units=False),
     'uniform-alpha': Method(None, _uniform, ranks_units=False),
     'layers': Method(_magnitude, _layers, ranks_units=False),
     'blocks': Method(_magnitude, _blocks, ranks_units=False, only='f'),
-    'heads': Method(_heads, only='a'),
+    'heads': Method(_heads, only='a', measured=True),
 }

@@ -289,6 +289,12 @@ class PruningRecipe(WeightRecipe):
         return method is not None and method.trains_gates
 
     @property
+    def ranks_by_data(self) -> bool:
+        """Whether the method reads batches to rank units."""
+        method = METHODS.get(self.method)
+        return method is not None and (method.trains_gates or method.measured)
+
+    @property
     def ranked_relatively(self) -> str:
         """The letters of the widths whose gates are ranked relative to their upper decile."""
         gates = self.trains_gates and self.penalty != 'l0' and self.relative_gates != 'none'
@@ -333,15 +339,16 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
     @property
     def need_heads(self) -> bool:
         """Whether the run trains with the heads of pre-training, or ranks units by them."""
-        gates = (self.trains_gates and not self.gate_teacher) or self.method in ('heads', 'fisher')
-        return gates or self.teacher is None or self.teaching().need_heads
+        ranked = self.ranks_by_data and not (self.trains_gates and self.gate_teacher)
+        return ranked or self.teacher is None or self.teaching().need_heads
 
     def round_steps(self, base: SavedModel) -> Tuple[int, int]:
         """Steps of a round's gate training, or the most of them, and of recovery; the paper's shares of
         pre-training unless given.
         """
         trained = base.progress.trained_steps
-        if (self.alpha_steps is None or self.recovery_steps is None) and not trained:
+        unknown = self.recovery_steps is None or (self.alpha_steps is None and self.ranks_by_data)
+        if unknown and not trained:
             raise ValueError(
                 'the model does not say how many steps it was pre-trained for; give --alpha-steps and '
                 '--recovery-steps, or take the recipe imported_prune'

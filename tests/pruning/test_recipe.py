@@ -1,5 +1,6 @@
 """What a pruning run refuses: contradictory recipes, and networks and shards that do not suit it."""
 
+import dataclasses
 import shutil
 
 import pytest
@@ -20,6 +21,7 @@ from gluon_optbert.network.saved_model import SavedModel, read_model, write_mode
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency
 from gluon_optbert.pruning.recipe import PruneRecipe, unreachable
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.text.vocabulary import vocabulary_of
 
@@ -28,6 +30,19 @@ def test_steps_follow_from_the_pre_training_where_not_given(model_directory, tmp
     recipe = recipe_for(tmp_path, model_directory, tmp_path, alpha_steps=None, recovery_steps=None)
     assert recipe.round_steps(read_model(model_directory)) == (1, 50)  # 1/1000 and 1/20 of 1,000
     assert recipe_for(tmp_path, model_directory, tmp_path).round_steps(read_model(model_directory)) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    'method, needed', [('random', False), ('uniform', False), ('fisher', True), ('alpha', True)]
+)
+def test_steps_of_gates_are_needed_where_batches_rank_the_units(model_directory, tmp_path, method, needed):
+    recipe = recipe_for(tmp_path, model_directory, tmp_path, method=method, alpha_steps=None)
+    unknown = dataclasses.replace(read_model(model_directory), progress=Progress())
+    if needed:
+        with pytest.raises(ValueError, match='give --alpha-steps'):
+            recipe.round_steps(unknown)
+    else:
+        assert recipe.round_steps(unknown)[1] == recipe.recovery_steps
 
 
 @pytest.mark.parametrize(
