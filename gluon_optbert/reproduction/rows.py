@@ -247,7 +247,7 @@ MAKERS: Mapping[str, Maker] = {
         'pruned',
         by_share,
         'alpha',
-        settings={'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'relative_gates': 'ha'},
+        settings={'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'relative_gates': 'hav'},
         unless_stated={'alpha_steps': 'auto', 'alpha_learning_rate': 0.05},
     ),
     'optBERT-h': Maker('pruned', by_share, 'alpha', 'h'),

@@ -241,7 +241,7 @@ def test_repairs_and_a_teacher_are_those_of_one_row_beside_the_papers(
         recipe_for(base, shards_directory, data, tmp_path / 'out', table=number, tasks=tasks or 'squad-v2.0')
     )
     settings = settings_beyond_the_paper(table_plan)
-    own = {'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'relative_gates': 'ha'}
+    own = {'rotate_heads': True, 'reconstruct': True, 'teacher': 'parent', 'relative_gates': 'hav'}
     assert {name: found for name, found in settings.items() if found} == (
         {'optBERT-all+': own} if 'optBERT-all' in settings else {}
     )
@@ -297,7 +297,7 @@ def test_gates_of_the_row_beside_the_papers_settle_unless_steps_are_stated(
     assert how.endswith(', and recovered, in each round at most 500 steps of gates')
     assert gates(file + 'alpha_limit: 300\n')[1] == 150
     for stated in (gates(file, alpha_steps=40), gates('alpha_steps: 40\n')):
-        assert stated[0] == [20, 20] and stated[2].endswith('relative_gates ha, and recovered')
+        assert stated[0] == [20, 20] and stated[2].endswith('relative_gates hav, and recovered')
 
 
 @pytest.mark.parametrize('typed', ['optbert-all-plus', 'optbert-all+', 'optBERT-all+'])
@@ -321,7 +321,7 @@ def test_row_with_repairs_and_a_teacher_is_made_and_has_no_published_scores(fini
     assert row.entries['sst2'].state == 'done' and row.published_parameters_m is None
     assert row.parameters and row.entries['sst2'].published is None
     assert rows['optBERT-all'].published_parameters_m is not None
-    how = 'with rotate_heads, reconstruct, teacher parent, relative_gates ha, and recovered, '
+    how = 'with rotate_heads, reconstruct, teacher parent, relative_gates hav, and recovered, '
     assert f'optBERT-all+: method alpha on hakvf {how}' in (finished[0] / 'table.md').read_text()
 
 
