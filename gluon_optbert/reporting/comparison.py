@@ -229,21 +229,24 @@ def with_scores(networks: Sequence[Network], results: Sequence[Path]) -> List[Ne
     ValueError, FileNotFoundError
         If a file is no result, or of none of the networks.
     """
-    known = {weights_checksum(network.directory): i for i, network in enumerate(networks)}
+    known: Dict[Optional[str], List[int]] = {}  # several runs may have come to the same weights
+    for i, network in enumerate(networks):
+        known.setdefault(weights_checksum(network.directory), []).append(i)
     values = [dict(network.values) for network in networks]
     for path in results:
         file = path / 'result.json' if path.is_dir() else path
         result = read_json(file)
         try:
-            metric, place = result['metric'], known.get(result['model_sha256'])
+            metric, places = result['metric'], known.get(str(result['model_sha256']), [])
             name, score = f'{score_name(result["task"], metric)}, %', float(result['mean'][metric])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f'{file}: not a result of fine-tuning ({error!s:.200})') from error
-        if place is None:
+        if not places:
             raise ValueError(f'{file}: fine-tuned from none of these networks')
-        if name in values[place]:
-            raise ValueError(f'{file}: a second result of {networks[place].directory} for {name}')
-        values[place][name] = score
+        for place in places:
+            if name in values[place]:
+                raise ValueError(f'{file}: a second result of {networks[place].directory} for {name}')
+            values[place][name] = score
     return [dataclasses.replace(network, values=own) for network, own in zip(networks, values)]
 
 
@@ -323,7 +326,9 @@ def draw(rungs: Sequence[Rung], *, against_flops: bool = False) -> Figure:
     """MLM loss and scores against the share of the parameters, or of the FLOPs, a line for each way."""
     hidden = FLOPS, AFTER_CUT, FITTED, ACCURACY, CUT, END, COSINE, PAIRS
     names = [
-        name for name in names_of(rungs) if name not in hidden and any(rung.spread(name) for rung in rungs)
+        name
+        for name in names_of(rungs)
+        if name not in hidden and any(rung.spread(name) for rung in rungs if rung.networks[0].run is not None)
     ]
     figure = Figure(figsize=(4.4 * max(1, len(names)), 4.6))
     grid = figure.subplots(1, max(1, len(names)), squeeze=False)[0]

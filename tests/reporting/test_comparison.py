@@ -115,6 +115,22 @@ def test_a_picture_has_no_panel_without_a_point(tmp_path):
     assert [axes.get_title() for axes in figure.axes] == [f'{LOSS} (lower is better)']
 
 
+def test_a_picture_has_no_panel_of_the_control_alone(tmp_path):
+    base = base_of(tmp_path / 'base')
+    networks = [control('the base', base), *networks_of('one', [pruned(tmp_path / 'one', 2.5)])]
+    result = result_of(tmp_path / 'base.json', base, 90.0)
+    figure = draw(rungs_of(with_scores(networks, [result])))
+    assert [axes.get_title() for axes in figure.axes] == [f'{LOSS} (lower is better)']
+
+
+def test_a_score_is_of_every_run_with_these_weights(tmp_path):
+    networks = []
+    for way in ('one', 'other'):
+        networks += networks_of(way, [pruned(tmp_path / way, 2.5, weights=b'the same')])
+    result = result_of(tmp_path / 'one.json', tmp_path / 'one' / 'round-1' / 'model', 80.0)
+    assert [network.values[SCORE] for network in with_scores(networks, [result])] == [80.0, 80.0]
+
+
 def test_a_picture_can_be_drawn_against_the_flops(tmp_path):
     networks = networks_of('one', [pruned(tmp_path / 'one', 2.5)])
     (rung,) = rungs_of(networks)
