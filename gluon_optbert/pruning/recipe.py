@@ -219,11 +219,10 @@ class PruningRecipe(WeightRecipe):
         if self.gate_teacher and not self.trains_gates:
             problems.append(f'gate_teacher is about trained gates, found the method {self.method}')
         if self.taught is None:
-            defaults = {field.name: field.default for field in dataclasses.fields(self)}
             problems += [
                 f'{name} goes with --teacher'
                 for name in (*self.read_weights, 'temperature')
-                if getattr(self, name) != defaults[name]
+                if getattr(self, name) != getattr(type(self), name)  # its default
             ]
         elif not any(getattr(self, name) for name in self.read_weights):
             problems.append('all weights of recovery are 0, so nothing would be learnt')

@@ -327,8 +327,7 @@ def _pruning(recipe: TableRecipe, base: SavedModel, maker: Optional[Maker] = Non
 
 def _of_teachers() -> Dict[str, Any]:
     """The defaults of what the file may say for the rows with a teacher, and the others do not read."""
-    fields = {field.name: field.default for field in dataclasses.fields(PruneRecipe)}
-    return {name: fields[name] for name in (*WEIGHTS, 'temperature')}
+    return {name: getattr(PruneRecipe, name) for name in (*WEIGHTS, 'temperature')}
 
 
 def _unsaid(defaults: Mapping[str, Any], stated: Mapping[str, Any]) -> Dict[str, Any]:
