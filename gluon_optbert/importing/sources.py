@@ -187,6 +187,7 @@ def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional
     if heads and stated and heads != stated:
         raise ValueError(f'{path}: its name says {stated} heads, and --heads {heads}')
     heads = heads or stated
+    arrays = read_params(path)
     if not heads:
         raise ValueError(
             f'{path}: neither its name (bert_12_768_12…) nor its arrays say how many attention heads it has; '
@@ -201,7 +202,6 @@ def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional
             f'({", ".join(file.name for file in vocabularies)}); give --vocabulary'
         )
     words = vocabulary_beside(path.parent, vocabularies[0])
-    arrays = read_params(path)
     return Source(
         'GluonNLP', _measured(arrays, heads, path), words, head_of('GluonNLP', arrays, {}, path), arrays
     )

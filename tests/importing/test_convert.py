@@ -190,8 +190,9 @@ def test_parameters_of_an_export_are_refused(tmp_path, name):
     path = tmp_path / name
     shutil.copyfile(tmp_path / 'out' / 'model-0000.params', path)
     shutil.copyfile(tmp_path / 'out' / 'vocab.txt', tmp_path / 'vocab.txt')
-    with pytest.raises(ValueError, match=f'{name}: .*import the model directory that was exported'):
-        imported(path, heads=2)
+    for heads in (None, 2):  # nor is anything asked for before
+        with pytest.raises(ValueError, match=f'{name}: .*import the model directory that was exported'):
+            imported(path, heads=heads)
 
 
 def test_vocabulary_may_lie_elsewhere(tmp_path):
