@@ -74,6 +74,11 @@ class Goal:
         raise NotImplementedError
 
     @property
+    def first_batch(self) -> int:
+        """Where in the stream of batches the first round begins."""
+        return 0
+
+    @property
     def recipe_of_models(self) -> Dict[str, Any]:
         """What the model directories of the run say of their recipe."""
         return to_dict(self.recipe)

@@ -66,7 +66,7 @@ class Job:
     def phase(self, name: str, number: int, **more: Any) -> Phase:
         """A phase of a round: recovery trains on the batches that follow those of the gates."""
         gates, recovery = self.steps
-        first = (number - 1) * (gates + recovery)
+        first = self.goal.first_batch + (number - 1) * (gates + recovery)
         more = {'place': f'round {number}/{len(self.recipe.shares())}', **more}
         if name == 'recovery':
             return self.recipe.phase(name, recovery, first_batch=first + gates, **more)

@@ -68,6 +68,10 @@ class PretrainingGoal(Goal):
         return self.recipe.round_steps(self.start)
 
     @property
+    def first_batch(self) -> int:
+        return self.start.progress.next_batch
+
+    @property
     def _states_alone(self) -> bool:
         """Whether recovery learns states and nothing that needs the heads."""
         return self.recipe.teacher is not None and not self.recipe.teaching().need_heads

@@ -312,6 +312,13 @@ class Progress:
         return (step or 0) + (self.earlier_steps or 0)
 
     @property
+    def next_batch(self) -> int:
+        """Where further training goes on in the order of the batches: after the steps so far, those of the
+        heads included. A network has learnt some of what it has read by heart.
+        """
+        return self.trained_steps + (self.head_steps or 0)
+
+    @property
     def held_out(self) -> Optional[HeldOut]:
         """The last evaluation of pre-training; None if there was none."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(HeldOut)}

@@ -113,11 +113,12 @@ def _train(
     )
     workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
     notes = {'parameters': ParameterCost().cost(architecture)}
+    phase = recipe.phase('pretraining', recipe.steps, first_batch=_before(start).next_batch, notes=notes)
     measured = fit(
         model,
         recipe.weight_optimizer(model, workers, _trained(model, recipe, start)),
         recipe.schedule(recipe.steps),
-        recipe.phase('pretraining', recipe.steps, notes=notes),
+        phase,
         shards=shards['train'],
         heldout=shards['heldout'],
         workers=workers,

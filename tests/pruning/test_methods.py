@@ -40,7 +40,8 @@ def test_added_method_chooses_its_own_units(shards_directory, model_directory, t
     prune(
         recipe_for(shards_directory, model_directory, tmp_path / 'run', method='halves', targets=[0.9, 0.8])
     )
-    assert seen == [(1, 3, 0), (2, 3, 7)]  # three batches of scores and four of recovery a round
+    # after the 1,000 batches of the network; three batches of scores and four of recovery a round
+    assert seen == [(1, 3, 1000), (2, 3, 1007)]
     first, second = (
         json.loads((tmp_path / 'run' / f'round-{n}' / 'selection.json').read_text())['kept']['f0']
         for n in (1, 2)

@@ -237,7 +237,7 @@ def test_repairs_begin_where_the_gates_of_their_round_do(shards_directory, model
     read = {}
     for size in (32, 128):
         recipe = recipe_for(shards_directory, model_directory, tmp_path, batch_size=size)
-        start = read_model(model_directory)
+        start = dataclasses.replace(read_model(model_directory), progress=Progress())  # nothing read before
         goal = PretrainingGoal(recipe, start, Workers())
         text = job.Job(recipe, Workers(), goal, None, 0, (8 // (size // 32), 8 // (size // 32)), None)
         read[size] = text.text(3000, 2)

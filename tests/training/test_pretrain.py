@@ -34,6 +34,8 @@ from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.runs.run_directory import work_directory
+from gluon_optbert.text.batches import stream
+from gluon_optbert.training import mlm_nsp
 from gluon_optbert.training import pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import TrainingDiverged
@@ -111,6 +113,35 @@ def test_second_phase_counts_the_steps_of_the_first(finished, shards_directory, 
             progress=Progress(step=1000, earlier_steps=9000),
         )
     ) == (10, 500)
+
+
+def begun_at(monkeypatch):
+    """Where in the order of the batches phases begin: the list that later runs fill."""
+    begun = []
+
+    def recorded(shards, *, start, **settings):
+        begun.append(start)
+        return stream(shards, start=start, **settings)
+
+    monkeypatch.setattr(mlm_nsp, 'stream', recorded)
+    return begun
+
+
+def test_training_goes_on_after_the_batches_that_the_network_has_read(
+    shards_directory, finished, tmp_path, monkeypatch
+):
+    begun = begun_at(monkeypatch)
+    pretrain(recipe_for(shards_directory, tmp_path / 'first', steps=2))
+    pretrain(recipe_for(shards_directory, tmp_path / 'second', model=str(finished[0]), steps=4))
+    pretrain(recipe_for(shards_directory, tmp_path / 'third', model=str(tmp_path / 'second'), steps=2))
+    assert begun == [0, 6, 10]
+
+
+def test_body_is_trained_on_batches_after_those_of_its_heads(shards_directory, tmp_path, monkeypatch):
+    start = write_saved_model(tmp_path / 'start', progress={'head_steps': 5, 'earlier_steps': 9})
+    begun = begun_at(monkeypatch)
+    pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), steps=2))
+    assert begun == [14]
 
 
 def test_weights_are_decayed_that_the_parameter_table_names(shards_directory, tmp_path):
