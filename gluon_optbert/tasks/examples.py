@@ -145,11 +145,14 @@ def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
     columns = _columns(task, path, rows, wanted)
     headed = rows[0] == columns
     numbers = [columns.index(name) for name in wanted]
+    least = 1 + max(numbers)
+    if task.incomplete_rows and task.label in columns:  # the same rows are left out without the labels
+        least = max(least, 1 + columns.index(task.label))
     complete, cut = [], 0
     for line, row in enumerate(rows[headed:], 1 + headed):
         if row == ['']:
             continue
-        if len(row) > max(numbers):
+        if len(row) >= least:
             complete.append((line, [row[number] for number in numbers], row))
         else:
             cut += 1

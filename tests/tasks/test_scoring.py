@@ -45,6 +45,14 @@ def test_submission_is_matched_by_the_index_of_the_data(tmp_path):
     assert score_task(SST2, dev, path)[0] == {'accuracy': 100.0}
 
 
+def test_submission_scores_a_file_with_rows_that_are_cut_short(tmp_path):
+    """A row of QQP that lacks nothing but its label is left out of both."""
+    rows = '0\ta\tb\t1\n1\tc\td\n2\te\tf\t0\n'
+    dev = write(tmp_path / 'dev.tsv', f'id\tquestion1\tquestion2\tis_duplicate\n{rows}')
+    path = write(tmp_path / 'out.tsv', 'index\tprediction\n0\t1\n2\t0\n')
+    assert score_task(find_task('QQP'), dev, path)[0]['accuracy'] == 100.0
+
+
 def test_values_are_correlated(tmp_path):
     rows = ''.join(f'a\tb\t{value}\n' for value in (1, 2, 4))
     dev = write(tmp_path / 'dev.tsv', f'sentence1\tsentence2\tscore\n{rows}')
