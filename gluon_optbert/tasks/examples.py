@@ -85,7 +85,7 @@ def task_of_file(path: Path) -> Task:
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file, or it has other columns or fewer than two labels.
+        If there is no such file, or it has other columns, no labels, or fewer than two.
     """
     header, *rows = read_lines(path)
     packaged = _glue_task(header)
@@ -93,6 +93,11 @@ def task_of_file(path: Path) -> Task:
         return packaged
     if packaged is not None:
         columns = (*packaged.fields, packaged.label)
+    elif header[-1] in {field for name in names() for field in find_task(name).fields}:
+        raise ValueError(
+            f'{path}: its last column, {header[-1]!r}, is of text, so it has no labels, like a test set of '
+            f'GLUE; give a labelled file, such as dev.tsv'
+        )
     elif len(header) in (2, 3) and len(set(header)) == len(header):
         columns = tuple(header)
     else:

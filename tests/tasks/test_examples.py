@@ -152,6 +152,14 @@ def test_file_with_a_header_is_read_by_its_columns(tmp_path, header, fields, lab
     assert len(read_examples(task, path)) == 4
 
 
+@pytest.mark.parametrize('header', ['index\tsentence', 'index\tsentence1\tsentence2'])
+def test_test_set_of_glue_has_no_labels_to_be_found(tmp_path, header):
+    """Its numbers are no texts, and its sentences no labels."""
+    rows = ''.join('\t'.join([str(i), *'ab'][: header.count('\t') + 1]) + f'{i}\n' for i in range(4))
+    with pytest.raises(ValueError, match="test.tsv: its last column, 'sentence2?', is of text.* dev.tsv"):
+        task_of_file(write(tmp_path / 'test.tsv', f'{header}\n{rows}'))
+
+
 def test_values_are_no_labels(tmp_path):
     text = 'index\tsentence1\tsentence2\tscore\n0\ta\tb\t2.5\n1\ta\tb\t3.5\n'
     assert task_of_file(write(tmp_path / 'dev.tsv', text)).head.kind == 'regression'
