@@ -155,6 +155,19 @@ def test_version_2_by_hand():
     }
 
 
+def test_version_2_leaves_out_answers_without_words():
+    answers = {'h1': ['the', 'cat'], 'h2': ['!']}
+    scores = squad_v2(answers, {'h1': '', 'h2': ''})
+    assert (scores['exact'], scores['f1'], scores['HasAns_total']) == (50.0, 50.0, 2)
+
+
+def test_question_that_is_rightly_left_without_an_answer_costs_nothing_at_any_threshold():
+    answers, predictions, odds = {'n': [], 'h': ['cat']}, {'n': '', 'h': 'cat'}, {'n': 0.0, 'h': 1.0}
+    scores = squad_v2(answers, predictions, odds)
+    assert (scores['best_exact'], scores['best_f1'], scores['best_f1_thresh']) == (100.0, 100.0, 1.0)
+    assert exact_at_best_f1(answers, predictions, odds) == 100.0
+
+
 def test_odds_above_the_threshold_withhold_the_answer():
     scores = squad_v2(ANSWERS, PREDICTIONS, {'h1': 0.1, 'h2': 0.6, 'n1': 0.1, 'n2': 0.9}, threshold=0.5)
     assert (scores['HasAns_exact'], scores['NoAns_exact']) == (0.0, 100.0)

@@ -137,6 +137,32 @@ def test_every_token_can_begin_an_answer_in_exactly_one_window():
     assert sorted(answer.text for answer in answers[0]) == list('cdefghijklmnopq')
 
 
+def test_token_is_scored_in_the_window_where_the_shorter_of_its_sides_is_longest():
+    """At a tie in the first of them; every token has the number of its window as its score."""
+    windows = windows_of(question(' '.join('cdefghijklmnop')))  # 0 to 6, 3 to 9, 6 to 12 and 9 to 13
+    numbered = [(window, token, token, window / 2) for window in range(4) for token in range(7)]
+    answers, _ = best_answers(
+        [question(' '.join('cdefghijklmnop'))], windows, scores_for(windows, numbered[:-2]), chosen(100, 1)
+    )
+    found = {answer.text: int(answer.score) for answer in answers[0]}
+    assert [found[letter] for letter in 'cdefghijklmnop'] == [0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_having_no_answer_has_its_lowest_score_of_all_windows():
+    asked = question(' '.join('cdefghijklmnopq'))
+    windows = windows_of(asked)
+    scores = scores_for(windows, [])
+    scores[:, 0] = [[3.0, 1.0], [-2.0, 1.0], [0.5, 1.0], [5.0, 1.0]]
+    assert best_answers([asked], windows, scores, chosen(1, 1))[1] == [-1.0]
+
+
+def test_first_and_shortest_of_equal_answers_is_the_best():
+    asked = question('c d e f')
+    windows = windows_of(asked)
+    answers, _ = best_answers([asked], windows, scores_for(windows, []), chosen(20, 2))
+    assert [answer.text for answer in answers[0]] == ['c', 'c d', 'd', 'd e', 'e', 'e f', 'f']
+
+
 @given(
     st.lists(
         st.text(alphabet='aBc \u00e9\u0301\ufb01\ud55c\u6771.,\u2028\n', max_size=40), min_size=1, max_size=3
