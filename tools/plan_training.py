@@ -102,6 +102,7 @@ class PlanRecipe:
         problems += (
             [] if 0 <= self.long_share <= 1 else [f'long_share must be from 0 to 1, found {self.long_share}']
         )
+        problems += [] if self.gpus else ['gpus must be at least one number of GPUs, found none']
         problems += [
             f'gpus must divide batch_size {self.batch_size}, found {gpus}'
             for gpus in self.gpus

@@ -141,6 +141,7 @@ def test_counting_shards_counts_words_tokens_and_bytes(tmp_path):
     'flags, said',
     [
         (('--gpus', '3'), 'gpus must divide batch_size 256'),
+        (('--gpus', ''), 'gpus must be at least one number of GPUs, found none'),
         (('--words', '0'), 'words must be'),
         (('--measured', 'nowhere.json'), 'make them with --measure'),
     ],
