@@ -96,7 +96,7 @@ def read_settings(recipe: SettingsRecipe) -> Dict[str, Dict[str, Any]]:
     if not settings:
         problems.append(f'{recipe.settings}: there are no settings')
     for name, setting in settings.items():
-        if name.startswith('.') or '/' in name:
+        if not name or name.startswith('.') or '/' in name:
             problems.append(f'{recipe.settings}: {name!r} cannot be the name of a directory')
         if not isinstance(setting, dict):
             problems.append(f'{recipe.settings}: {name} must be a mapping of field: value, such as {{}}')
@@ -108,9 +108,22 @@ def read_settings(recipe: SettingsRecipe) -> Dict[str, Dict[str, Any]]:
         ]
     if problems:
         raise RecipeError(problems)
+    common = _problems(recipe, '', {})  # of the recipe and the flags, whatever the setting
     for name, setting in settings.items():
-        recipe.run(name, setting, recipe.seeds[0])
+        found = _problems(recipe, name, setting)
+        problems += [one if one in common else f'{recipe.settings}: {name}: {one}' for one in found]
+    if problems:
+        raise RecipeError(list(dict.fromkeys(problems)))
     return settings
+
+
+def _problems(recipe: SettingsRecipe, name: str, setting: Mapping[str, Any]) -> List[str]:
+    """What is wrong with the run with a setting, without the setting's name."""
+    try:
+        recipe.run(name, setting, recipe.seeds[0])
+    except RecipeError as error:
+        return [problem.replace(f'{recipe.settings}: {name}: ', '') for problem in error.problems]
+    return []
 
 
 def check_finished(recipe: SettingsRecipe, settings: Mapping[str, Mapping[str, Any]]) -> None:

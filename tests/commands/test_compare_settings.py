@@ -109,6 +109,9 @@ def test_resume_takes_a_setting_that_chooses_its_learning_rate(model_directory, 
         ({'one': 3}, 'one must be a mapping'),
         ({'../one': {}}, 'cannot be the name of a directory'),
         ({'one': {'evaluation_limit': 3}}, 'evaluation_limit is the same for all settings'),
+        ({'': {}}, "'' cannot be the name of a directory"),
+        ({'one': {}, 'two': {'epochs': 0}}, 'settings.yaml: two: epochs must be at least 1, found 0'),
+        ({'one': {'limit': 0}, 'two': {'epochs': 0}}, 'settings.yaml: one: limit must be at least 1'),
         ({'one': {}, 'two': {'batching': 'sorted'}}, 'batching must be one of lengths, random'),
         ({'one': {}, 'two': {'optimiser': 'adamw'}}, "unknown field 'optimiser', did you mean 'optimizer'"),
     ],
@@ -116,6 +119,11 @@ def test_resume_takes_a_setting_that_chooses_its_learning_rate(model_directory, 
 def test_bad_settings_are_refused_before_the_first_run(model_directory, glue, tmp_path, settings, message):
     done = compare(*words_for(model_directory, glue, tmp_path, settings))
     assert done.returncode == 2 and message in done.stderr and not (tmp_path / 'run').exists()
+
+
+def test_flag_that_is_out_of_range_is_not_blamed_on_a_setting(model_directory, glue, tmp_path):
+    done = compare(*words_for(model_directory, glue, tmp_path, epochs=0))
+    assert done.returncode == 2 and done.stderr == 'error: epochs must be at least 1, found 0\n'
 
 
 def test_differences_are_paired_by_seed_and_transformers_have_a_row(compared, tmp_path):
