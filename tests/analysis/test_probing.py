@@ -81,6 +81,38 @@ def test_features_are_the_states_of_the_places():
         np.testing.assert_allclose(feature, wanted, atol=1e-5)  # float32, another batch
 
 
+def test_mean_of_a_sequence_leaves_its_padding_out():
+    one = network_of(saved_model(ARCHITECTURE))
+    text = sample_of_texts([['a'], ['a b c d e f g h']], vocabulary(), length=LENGTH)
+    for feature, state in zip(
+        layer_features(one, text, np.array([[0, MEAN]])), stream(one, next(sorted_batches(text.features, 1)))
+    ):
+        np.testing.assert_allclose(feature[0], state[0, :3].mean(axis=0), atol=1e-5)  # float32
+
+
+def test_label_has_twenty_examples_at_least():
+    text = sample_of_texts([['a']] * 59, vocabulary(), labels=['x'] * 20 + ['y'] * 20 + ['z'] * 19)
+    assert sentence_task(text).classes == ('x', 'y') and len(sentence_task(text).labels) == 40
+
+
+def test_accuracy_is_that_on_places_that_were_not_learnt():
+    """A hundred features tell sixty places apart, whatever the labels are."""
+    generator = np.random.RandomState(0)
+    features, labels = generator.standard_normal((120, 100)), generator.randint(2, size=120)
+    assert linear_accuracy(features, labels, np.arange(120) >= 60) < 0.7
+
+
+def test_control_task_has_probes_of_its_own():
+    text = sample()
+    (first, *_) = text.ids
+    places = np.array([(number, len(first) - 2) for number in range(len(text))])
+    labels = np.array([label == 'with' for label in text.labels]).astype(int)  # the last word, z or y
+    control = np.random.RandomState(0).randint(2, size=len(text))
+    task = ProbeTask('last', places, labels, ('y', 'z'), np.arange(len(text)) % 5 == 0, control)
+    result = probe(network_of(saved_model(ARCHITECTURE)), text, {'last': task})['last']
+    assert min(result.accuracy) > 0.95 and max(result.control) < 0.8
+
+
 def test_probe_finds_what_is_linear_and_not_what_is_random():
     generator = np.random.RandomState(0)
     features, test = generator.standard_normal((1000, 5)), np.arange(1000) % 5 == 0
@@ -173,3 +205,11 @@ def test_words_of_one_control_label_leave_the_task_without_control():
         for task in tasks.values():
             assert task.control is None or len(set(task.control[~task.test])) > 1
     assert True in found
+
+
+def test_control_label_that_only_the_test_has_leaves_the_task_without_control():
+    texts = [['A a a']] * 60 + [['B b b']]
+    text = sample_of_texts(texts, vocabulary(), length=LENGTH)
+    for seed in range(40):
+        task = word_tasks(text, seed=seed)['casing']
+        assert task.control is None or len(set(task.control[~task.test])) > 1

@@ -316,3 +316,13 @@ def test_sentences_and_labels_of_a_task_are_read_by_its_name(tmp_path):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match='nowhere.txt'):
         read_sample(tmp_path / 'nowhere.txt', vocabulary(), limit=9)
+
+
+@pytest.mark.parametrize(
+    'texts, length, words',
+    [(['a b c d e f'], 5, 'abc'), (['a b c d', 'e f g h'], 8, 'abcef'), (['a b', 'c d e f'], 7, 'abcd')],
+)
+def test_words_that_are_cut_off_have_no_place(texts, length, words):
+    text = sample_of_texts([texts], vocabulary(), length=length)
+    assert [word for _, word in text.words[0]] == list(words)
+    assert [TOKENS[text.ids[0][position]] for position, _ in text.words[0]] == list(words)

@@ -79,6 +79,27 @@ def test_answer_is_labelled_where_a_window_has_all_of_it_and_at_cls_elsewhere():
         assert span[first : last + 1] == letters('h i')
 
 
+def test_answer_that_ends_just_beyond_a_window_is_not_labelled_in_it():
+    context = ' '.join('cdefghijklmnopq')
+    windows = windows_of(question(context, ('i j', context.index('i'))), labelled=True)  # tokens 6 and 7
+    assert windows.features.labels.tolist() == [[0, 0], [7, 8], [4, 5], [0, 0]]
+
+
+def test_answer_is_labelled_without_the_tokens_that_touch_it():
+    windows = windows_of(question('c.d e', ('.', 1)), labelled=True)
+    assert windows.features.labels.tolist() == [[5, 5]]
+
+
+def test_context_that_just_fits_is_read_in_one_window():
+    assert windows_of(question(' '.join('cdefghi'))).firsts.tolist() == [0]
+    assert windows_of(question(' '.join('cdefghij'))).firsts.tolist() == [0, 3]
+
+
+def test_stride_beyond_a_window_leaves_no_token_out():
+    reading = dataclasses.replace(READING, stride=50)
+    assert windows_of(question(' '.join('cdefghijklmnopq')), reading=reading).firsts.tolist() == [0, 7, 14]
+
+
 def test_question_without_an_answer_is_labelled_at_cls():
     assert windows_of(question('c d'), labelled=True).features.labels.tolist() == [[0, 0]]
 
