@@ -407,7 +407,10 @@ def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -
     }
     if not (recipe.resume and recipe.output.exists()):
         return new
-    old = json.loads(recipe.output.read_text(encoding='utf-8'))
+    try:
+        old = json.loads(recipe.output.read_text(encoding='utf-8'))
+    except (ValueError, RecursionError):
+        old = None
     if not isinstance(old, dict) or (old.get('format'), old.get('version')) != (FORMAT, VERSION):
         raise ValueError(f'{recipe.output}: not a comparison of this version; give another --output')
     begun = {**old, **old['recipe'], **old['machine']}

@@ -344,8 +344,10 @@ def test_comparison_is_neither_overwritten_nor_gone_on_with_otherwise(start, pee
     assert compare(start, peer, output, resume=True, learning_rate=0.02, limit=20) == 2
     assert 'was begun with other values of learning_rate, limit, samples;' in capsys.readouterr().err
     assert output.read_bytes() == before
-    output.write_text('{}')
-    assert compare(start, peer, output, resume=True) == 2 and 'not a comparison' in capsys.readouterr().err
+    for damaged in ('{}', '', '{"format'):
+        output.write_text(damaged)
+        assert compare(start, peer, output, resume=True) == 2
+        assert f'{output}: not a comparison' in capsys.readouterr().err
 
 
 def with_head(base):
