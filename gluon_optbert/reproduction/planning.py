@@ -69,7 +69,7 @@ class Plan:
         ]
 
     def directory(self, row: Row) -> Path:
-        """Where a row's network is table_plan."""
+        """Where a row's network is made."""
         return self.recipe.output / 'rows' / row.slug
 
     def model(self, row: Row) -> Path:
