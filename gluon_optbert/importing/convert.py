@@ -238,7 +238,7 @@ def _steps(recipe: ImportRecipe, source: Source) -> Tuple[int, Tuple[str, ...]]:
 def _widths(architecture: Architecture) -> str:
     """The widths on one line, as ranges where the layers differ."""
     words = [f'h={architecture.h}'] + ([] if architecture.e is None else [f'e={architecture.e}'])
-    for letter in 'akvf':
+    for letter in 'akvf' if architecture.layers else '':
         widths = [getattr(layer, letter) for layer in architecture.layers]
         least, most = min(widths), max(widths)
         words.append(f'{letter}={least}' + (f'-{most}' if most > least else ''))

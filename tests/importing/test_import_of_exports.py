@@ -82,6 +82,8 @@ def test_a_network_without_layers_comes_back(tmp_path):
     model = read(tmp_path / 'out')
     assert model.architecture == saved.architecture and model.head == saved.head
     same_arrays(model, saved)
+    done = call('tools/import_checkpoint.py', tmp_path / 'out', '--output', tmp_path / 'model')
+    assert done.returncode == 0 and '0 layers, h=8, 32 tokens' in done.stdout, done.stderr
 
 
 def test_the_code_of_a_directory_is_never_run(tmp_path):
