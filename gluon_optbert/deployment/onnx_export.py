@@ -90,7 +90,7 @@ class Graph:
             self.parameter(name + '.beta'),
             output=output,
             axis=-1,
-            epsilon=self._architecture.layer_norm_eps,
+            epsilon=float(self._architecture.layer_norm_eps),
         )
 
     def gelu(self, data: str) -> str:

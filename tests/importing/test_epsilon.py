@@ -109,6 +109,11 @@ def test_exports_compute_with_the_epsilon(tmp_path):
     }
 
 
+def test_epsilon_may_be_a_whole_zero(tmp_path):
+    architecture = dataclasses.replace(network(), layer_norm_eps=0)
+    export(dataclasses.replace(saved(), architecture=architecture), tmp_path / 'deploy', onnx=True)
+
+
 @pytest.mark.parametrize('precision', ['float32', 'bfloat16', 'int8'])
 def test_symbols_of_every_precision_have_the_epsilon(precision):
     symbol = inference_symbol(saved().architecture, 'pretraining', PRETRAINING, precision=precision)
