@@ -163,9 +163,15 @@ def _by_metric(scores: Mapping[str, float]) -> List[Tuple[str, float]]:
 
 def _title(facts: CardFacts) -> str:
     size = millions(ParameterCost().cost(facts.architecture))
-    words = {'encoder': 'encoder', 'pretraining': 'with the heads of pre-training'}
+    heads = 'with the MLM head' if _scores_tokens_alone(facts) else 'with the heads of pre-training'
+    words = {'encoder': 'encoder', 'pretraining': heads}
     what = words.get(facts.kind) or f'for {plain(facts.head.task or facts.head.kind.replace("_", " "))}'
     return f'{"Pruned " if facts.story.pruning else ""}BERT {what}, {size} parameters'
+
+
+def _scores_tokens_alone(facts: CardFacts) -> bool:
+    """Whether an export of pre-training gives the scores of tokens and nothing else: Optimum's."""
+    return facts.kind == 'pretraining' and facts.format == 'onnx'
 
 
 def _opening(facts: CardFacts) -> str:
@@ -174,6 +180,8 @@ def _opening(facts: CardFacts) -> str:
         'encoder': 'It gives the encoded tokens of a text and the pooled output.',
         'pretraining': 'It gives encoded tokens, and the scores of masked tokens and of the next sentence.',
     }.get(facts.kind)
+    if _scores_tokens_alone(facts):
+        gives = 'It gives the scores of every token of a text over the vocabulary.'
     if facts.format == 'sentence-transformers':
         gives = 'It gives an embedding of a text: the mean of its encoded tokens, scaled to length 1.'
     if gives is None and head.kind == 'classification':

@@ -74,6 +74,13 @@ def test_hubs_read_what_a_card_is_about(format, case):
     assert python_examples(card)
 
 
+@pytest.mark.parametrize('format, nsp', [('mxnet', True), ('transformers', True), ('onnx', False)])
+def test_card_names_the_next_sentence_only_where_its_scores_are_given(format, nsp):
+    card = model_card(facts_of('pretraining', format=format))
+    assert ('next sentence' in card) == ('the heads of pre-training' in card) == nsp
+    assert ('with the MLM head' in card) == ('scores of every token' in card) == (not nsp)
+
+
 def test_a_licence_that_nobody_stated_is_not_invented():
     card = model_card(facts_of())
     assert 'license' not in front_matter(card) and 'licence of the weights is not stated' in card
