@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 from pathlib import Path
-from typing import BinaryIO, Iterator, List, Mapping, Optional, Tuple
+from typing import BinaryIO, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from ..architecture.heads import PRETRAINING, Head
 from ..tasks.examples import read_examples, read_header, task_of_head
@@ -115,12 +115,25 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
             + ', or '.join(' and '.join(map(repr, keys)) for keys in known)
         )
     label = values.get(head.columns[-1] if head.columns else 'label', values.get('label'))
+    _check_unicode((*texts, str(values.get('id'))), source)
     return Instance(
         *texts,
         **({} if label is None else {'label': str(label)}),
         id=None if values.get('id') is None else str(values['id']),
         source=source,
     )
+
+
+def _check_unicode(texts: Iterable[str], source: str) -> None:
+    """Raise ValueError if a text of JSON has half of a character, which no file in UTF-8 can hold."""
+    for text in texts:
+        try:
+            text.encode('utf-8')
+        except UnicodeEncodeError as error:
+            near = text[max(0, error.start - 20) : error.start + 20]
+            raise ValueError(
+                f'{source}: half of a character, a lone surrogate, in {near!a}; write whole characters'
+            ) from None
 
 
 def format_of(path: Optional[Path]) -> str:
@@ -240,13 +253,10 @@ def _of_squad(path: Path) -> Iterator[Instance]:
     """The questions of a file in SQuAD's format."""
     for question in read_questions(path):
         texts = tuple(text for text, _ in question.answers)
+        source = f'{path}: question {question.id}'
+        _check_unicode((question.id, question.text, question.context), source)
         yield Instance(
-            question.text,
-            question.context,
-            texts[0] if texts else '',
-            texts,
-            id=question.id,
-            source=f'{path}: question {question.id}',
+            question.text, question.context, texts[0] if texts else '', texts, id=question.id, source=source
         )
 
 

@@ -166,6 +166,22 @@ def test_json_that_is_no_instance_is_refused(line):
         instance_of_json(line, source='file: line 3')
 
 
+@pytest.mark.parametrize(
+    'values', [{'text': 'a \ud800'}, {'question': 'a', 'context': '\udfff'}, {'text': 'a', 'id': '\ud800'}]
+)
+def test_half_a_character_in_json_is_refused_with_its_line(tmp_path, values):
+    path = write(tmp_path / 'text.jsonl', '{"text": "a"}\n' + json.dumps(values) + '\n')
+    with pytest.raises(ValueError, match='jsonl: line 2: half of a character, a lone surrogate, in .*ud'):
+        list(stream_instances(path))
+
+
+@pytest.mark.parametrize('text, context', [('a \ud800', 'b'), ('a', 'b \ud800')])
+def test_half_a_character_in_squads_questions_is_refused_with_the_question(tmp_path, text, context):
+    path = write_squad(tmp_path / 'dev.json', [Question('q1', text, context, ())])
+    with pytest.raises(ValueError, match='dev.json: question q1: half of a character'):
+        list(stream_instances(path))
+
+
 def test_squads_questions_keep_ids_contexts_and_answers(tmp_path):
     asked = [Question('q1', 'who?', 'one\ntwo', (('one', 0), ('two', 4))), Question('q2', 'why?', 'none', ())]
     instances = read_instances(write_squad(tmp_path / 'dev.json', asked), labelled=True)
