@@ -113,7 +113,10 @@ def readable_twice(recipe: PredictRecipe) -> Iterator[PredictRecipe]:
         with open(recipe.input, 'rb') as pipe:
             shutil.copyfileobj(pipe, copy)
         copy.flush()
-        yield dataclasses.replace(recipe, input=Path(copy.name))
+        try:
+            yield dataclasses.replace(recipe, input=Path(copy.name))
+        except ValueError as error:  # it names the copy, which is no file of the user
+            raise ValueError(str(error).replace(copy.name, str(recipe.input))) from error
 
 
 def embed(recipe: PredictRecipe, predictor: Predictor, output: Path) -> None:

@@ -361,6 +361,14 @@ def test_command_reads_a_pipe_that_is_named_as_the_input(directories, tmp_path, 
     assert [json.loads(line)['text'] for line in result.stdout.splitlines()] == ['a b', 'c']
 
 
+def test_command_names_the_pipe_that_has_a_bad_line(directories, tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit((tmp_path / 'pipe').write_text, 'a\n\nb\n')
+        result = call('tools/predict.py', directories / 'classification', '--input', tmp_path / 'pipe')
+    assert result.returncode == 2 and f'error: {tmp_path}/pipe: line 2: is blank' in result.stderr
+
+
 def test_labels_have_the_names_of_their_task(tmp_path):
     """An export of an earlier version has no names in its manifest."""
     head = Head('classification', ('0', '1'), 'SST-2')
