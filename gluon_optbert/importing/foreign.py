@@ -100,7 +100,7 @@ def read_json(path: Path) -> Dict[str, Any]:
     """The object in a JSON file; as `read_small`, and ValueError if it holds anything else."""
     data = read_small(path)
     try:
-        values = json.loads(data.decode('utf-8'))
+        values = json.loads(data.decode('utf-8-sig'))
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{path}: not JSON ({str(error) or type(error).__name__})') from error
     if not isinstance(values, dict):

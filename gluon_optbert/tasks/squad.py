@@ -155,7 +155,7 @@ def read_questions(path: Path) -> List[Question]:
     if not path.is_file():
         raise FileNotFoundError(f'{path}: no such file')
     try:
-        articles = json.loads(path.read_text(encoding='utf-8'))['data']
+        articles = json.loads(path.read_text(encoding='utf-8-sig'))['data']
         questions = [
             Question(
                 str(asked['id']),

@@ -143,6 +143,11 @@ def test_long_and_deep_json_is_refused(tmp_path):
             read_json(tmp_path / name)
 
 
+def test_json_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / 'config.json').write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    assert read_json(tmp_path / 'config.json') == {'a': 1}
+
+
 # PyTorch
 
 

@@ -268,7 +268,10 @@ def test_files_have_every_question():
 
 def test_questions_are_read_as_they_stand(tmp_path):
     asked = [question('Cé d.', ('d', 3), name='1'), question('e', name='2')]
-    assert read_questions(write_squad(tmp_path / 'dev.json', asked)) == asked
+    path = write_squad(tmp_path / 'dev.json', asked)
+    assert read_questions(path) == asked
+    path.write_bytes(b'\xef\xbb\xbf' + path.read_bytes())  # a byte order mark, as in every other file of text
+    assert read_questions(path) == asked
 
 
 ASKED = '{"id": "1", "question": "?"}'
