@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.deployment.instances import Instance
-from gluon_optbert.serving.requests import BadRequest, read_instances
+from gluon_optbert.serving.requests import LONGEST_ID, BadRequest, read_instances
 from gluon_optbert.serving.settings import ServiceSettings
 
 SETTINGS = ServiceSettings(max_texts=3, max_characters=20)
@@ -33,6 +33,12 @@ def read(values, head='sentences'):
 )
 def test_one_text_or_several_are_read(values, head, wanted):
     assert read(values, head) == wanted
+
+
+def test_what_is_as_large_as_may_be_is_read():
+    largest = {'text': 'a' * SETTINGS.max_characters, 'id': 'b' * LONGEST_ID}
+    instances = read({'instances': [largest] * SETTINGS.max_texts})
+    assert instances == [Instance(largest['text'], id=largest['id'])] * 3
 
 
 @pytest.mark.parametrize(
