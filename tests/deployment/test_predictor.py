@@ -15,7 +15,7 @@ from helpers.questions import write_squad
 from helpers.tiny import network, saved_model, vocabulary, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deployment.description import Deployment, read_description
+from gluon_optbert.deployment.description import Deployment, check_text_length, read_description
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.instances import Instance
@@ -150,6 +150,11 @@ def test_export_of_an_earlier_version_fills_the_positions(tmp_path):
     path.write_text(json.dumps(manifest))
     lengths = Predictor(tmp_path / 'tuned')._encoder.features([Instance(' '.join('a' * 30))]).lengths
     assert lengths.tolist() == [ARCHITECTURE.max_length]
+
+
+@pytest.mark.parametrize('length', [5, 16])
+def test_text_may_be_cut_to_a_shortest_pair_or_to_all_positions(length):
+    assert check_text_length(length, HEADS['classification'], 16, source='max_length') == length
 
 
 @pytest.mark.parametrize('length', [4, 17, 8.0, '8', True])

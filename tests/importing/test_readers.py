@@ -364,6 +364,16 @@ def test_tables_that_are_no_index_are_refused(tmp_path, data):
         read_index(tmp_path / 'ckpt')
 
 
+def test_key_that_shares_more_than_the_key_before_it_has_is_refused(tmp_path):
+    entries = [(b'', field(1, 1)), (b'a', entry(VALUES, 0))]
+    data, end = bytearray(table(entries)), len(block(entries))
+    data[3 + len(entries[0][1])] = 1  # what the second key has of the first one, which is empty
+    data[end + 1 : end + 5] = struct.pack('<I', masked_checksum(bytes(data[: end + 1])))
+    (tmp_path / 'ckpt.index').write_bytes(data)
+    with pytest.raises(ValueError, match='ckpt.index: .*an entry beyond the block at 0'):
+        read_index(tmp_path / 'ckpt')
+
+
 def test_table_whose_blocks_lie_over_each_other_is_refused(tmp_path):
     """Ten bytes of index for a whole block each would take for ever."""
     content = block([(b'k' * 1000, b'')])
