@@ -40,9 +40,9 @@ class Reader(NamedTuple):
     Parameters
     ----------
     file : str
-        The directory is of this kind if it has this file.
+        The directory may be of this kind if it has this file.
     read : callable
-        The directory → its sections.
+        The directory → its sections; none if the file is somebody else's.
     known : tuple of str
         Files that these sections show, so that they are not shown again.
     """
@@ -199,8 +199,9 @@ def _of_directory(path: Path, label: str, readers: Sequence[Reader]) -> List[Sec
         sections += of_metrics(path / 'metrics.jsonl', label)
     known = KNOWN + ((TIMES,) if (path / 'rounds.json').is_file() else ())
     for reader in readers:
-        if (path / reader.file).is_file():
-            sections += reader.read(path)
+        read = reader.read(path) if (path / reader.file).is_file() else []
+        if read:
+            sections += read
             known += (reader.file, *reader.known)
     sections += of_files(path, known)
     return sections + (of_recipe(path / 'recipe.yaml') if (path / 'recipe.yaml').is_file() else [])

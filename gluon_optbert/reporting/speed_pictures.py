@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from ..runs.markdown import markdown_table
 from ..runs.staging import write_file
 from .figures import MARKERS, NARROW, OKABE_ITO, STYLE, plain, save
-from .page import Section, figures, joined, table, tag, values
+from .page import Section, figures, joined, table, tag
 from .pruned import Run
 from .run_sections import chart
 from .sections import Reader, read_json
@@ -237,10 +237,12 @@ def write_together(tasks: Sequence[Tuple[str, Panel]], directory: Path) -> List[
 
 
 def of_speed(path: Path) -> List[Section]:
-    """What a directory of `write` says, for a page; ValueError if something is missing."""
+    """What a directory of `write` says, for a page, and nothing of one that another tool wrote; ValueError
+    if something is missing.
+    """
     data = read_json(path / POINTS)
     if not isinstance(data, dict) or data.get('format') != FORMAT:  # somebody else's
-        return [(POINTS, values(data))]
+        return []
     quantity, panels = _parsed(path, data)
     try:
         charts = [chart(draw_panel(panel, quantity), f'{quantity}: {panel.title}') for panel in panels]

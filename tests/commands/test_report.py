@@ -274,6 +274,17 @@ def test_page_of_a_search_or_a_table_shows_its_csv_and_its_pictures(tmp_path):
     assert sum(name == 'img' for name in read.tags) == 2 and 'plot.png' not in read.text
 
 
+def test_page_of_compared_runs_shows_their_table(tmp_path):
+    directory = tmp_path / 'comparison'
+    directory.mkdir()
+    (directory / 'points.json').write_text(
+        '{"format": "gluon_optbert comparison of pruning runs", "points": []}'
+    )
+    (directory / 'table.md').write_text('| the paper | 13.5 M |')
+    content = report(directory, output=tmp_path / 'report.html')
+    assert '| the paper | 13.5 M |' in content.text and 'table.md' in content.text
+
+
 def test_hostile_names_and_values_are_only_shown(tmp_path):
     name = ''.join(HOSTILE[:-1]).translate({0: None, 0xD800: None, ord('/'): None})
     path = write_whole_run(tmp_path / name)
