@@ -23,6 +23,11 @@ def test_the_networks_have_uneven_widths_and_a_layer_without_filters():
     assert [dims.f for dims in without.layers].count(0) == 1 and without.h == plain.h
 
 
+def test_a_missing_environment_is_named_with_the_command_that_makes_it(tmp_path):
+    with pytest.raises(FileNotFoundError, match='peers/install.py .* --only consumers$'):
+        module_at('tools/workers.py').peer_python(tmp_path, 'consumers')
+
+
 def test_every_cell_is_a_file_to_read_or_a_reason():
     cells = module_at('tools/try_consumers.py').cells_of('plain', 'questions')
     assert len(cells) == 9 * 3
