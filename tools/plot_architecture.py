@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Optional, Sequence
 
-from gluon_optbert.reporting.drawing import plot
+from gluon_optbert.reporting.drawing import name_by_size, plot
 from gluon_optbert.reporting.figures import labels_of
 from gluon_optbert.reporting.pruned import read_run
 from gluon_optbert.runs.command_line import command
@@ -44,11 +44,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     written, left_out = plot(runs, arguments.output, paper=arguments.paper)
     for line in left_out:
         print(line)
+    names = dict.fromkeys(name_by_size(run, runs) for run in runs)
+    tables = [f'{name}.md' for name in names if arguments.output / f'{name}.png' in written]
     print(
         f'wrote {len(written)} files to {arguments.output}: '
         + ', '.join(path.name for path in written if path.suffix == '.png')
         + ', each also as .svg'
-        + (', and loss_by_size.md' if any(path.stem == 'loss_by_size' for path in written) else '')
+        + (f', and {", ".join(tables)}' if tables else '')
     )
 
 

@@ -4,7 +4,7 @@ import xml.etree.ElementTree
 
 import plot_architecture as tool
 import pytest
-from helpers.written_runs import write_run
+from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
 
 @pytest.fixture
@@ -29,7 +29,15 @@ def test_everything_is_written_as_png_and_svg(run, tmp_path, capsys):
             if name.endswith('png')
             else xml.etree.ElementTree.fromstring(data) is not None
         )
-    assert 'wrote 20 files' in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert 'wrote 20 files' in said and said.endswith(', each also as .svg, and loss_by_size.md\n')
+
+
+def test_the_table_of_scores_is_named(tmp_path, capsys):
+    task = write_task_run(tmp_path / 'sst2', (BASE, SMALL), (90.0, 89.0), target=0.5)
+    assert tool.main([str(task), '--output', str(tmp_path / 'plots')]) == 0
+    assert capsys.readouterr().out.endswith(', and score_by_size.md\n')
+    assert (tmp_path / 'plots' / 'score_by_size.md').is_file()
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path, capsys):
