@@ -129,7 +129,7 @@ def table(intervals: Dict[str, List[List[float]]]) -> Tuple[List[str], Dict[str,
 
     Parameters
     ----------
-    found : dict of configuration to the intervals of each of its runs, in the order they were taken
+    intervals : dict of configuration to the intervals of each of its runs, in the order they were taken
     """
     first = next(iter(intervals))
     medians = {
