@@ -35,7 +35,7 @@ from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import write_file
+from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.text.batches import Batch
 from gluon_optbert.text.chunk_workers import peak_memory
 from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, Vocabulary, vocabulary_of
@@ -170,6 +170,8 @@ def main(argv=None):
         positional='architecture',
         example='python tools/benchmark_cut.py bert_base --target 0.9',
     )
+    if recipe.output:
+        refuse_existing(recipe.output)
     architecture = resolve(recipe.architecture)
     material = Material.random(architecture)
     with tempfile.TemporaryDirectory(dir=recipe.place) as place:

@@ -42,7 +42,7 @@ from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.processors import bfloat16_is_native
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import write_file
+from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.runs.threads import threads_here
 
 STEPS = {
@@ -334,6 +334,8 @@ def main(argv=None):
         positional='architecture',
         example='python tools/benchmark_training.py bert_base --against torch,torch-bfloat16 --peers peers',
     )
+    if recipe.output:
+        refuse_existing(recipe.output)
     architecture = resolve(recipe.architecture)
     if len(set(architecture.layers)) > 1:
         raise ValueError(

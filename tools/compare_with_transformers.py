@@ -2,7 +2,7 @@
 
 PyTorch stays out of this environment: it is run by the interpreter of another one, which this makes:
 
-    python3 -m venv peer && peer/bin/pip install torch transformers
+    python tools/peers/install.py peers --only torch
 """
 
 import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
@@ -33,7 +33,7 @@ from gluon_optbert.runs.recipe import option
 from gluon_optbert.text.vocabulary import make_tokenizer
 
 EXAMPLE = (
-    'python tools/compare_with_transformers.py downloads/bert-base-uncased --peer peer/bin/python '
+    'python tools/compare_with_transformers.py downloads/bert-base-uncased --peer peers/torch/bin/python '
     '--sentences sentences.txt'
 )
 SCORED = 8  # tokens of a sentence whose MLM scores are compared, as in the peer

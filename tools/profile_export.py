@@ -30,7 +30,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import write_file
+from gluon_optbert.runs.staging import refuse_existing, write_file
 
 PRODUCTS = ('FullyConnected', 'dot', 'batch_dot', '_sg_mkldnn_fully_connected')
 WARM = 2  # passes before the profiler is on
@@ -106,6 +106,8 @@ def main(argv=None):
         positional='deployment',
         example='python tools/profile_export.py deploy --batch 8',
     )
+    if recipe.output:
+        refuse_existing(recipe.output)
     block, deployment = load_deployment(recipe.deployment)
     if recipe.length > deployment.architecture.max_length:
         raise ValueError(f'length: at most {deployment.architecture.max_length} tokens')

@@ -32,7 +32,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict, with_options_of
-from gluon_optbert.runs.staging import write_file
+from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.tasks.features import TaskBatch
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.loop import collect_gradients
@@ -176,6 +176,8 @@ def tables(result: Mapping[str, Any]) -> str:
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Time the steps, print the tables, and write them as JSON where asked."""
     recipe = parse(ProfileRecipe, argv, description=__doc__, example=EXAMPLE)
+    if recipe.output:
+        refuse_existing(recipe.output)
     result = profile(recipe)
     print(tables(result))
     if recipe.output is not None:

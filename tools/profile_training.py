@@ -43,7 +43,7 @@ from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import write_file
+from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.text.batches import Batch
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distributed import Workers
@@ -376,6 +376,8 @@ def main(argv=None):
         positional='architecture',
         example='python tools/profile_training.py bert_base --precision bfloat16',
     )
+    if recipe.output:
+        refuse_existing(recipe.output)
     architecture = resolve(recipe.architecture)
     if recipe.length > architecture.max_length or recipe.masked > recipe.length:
         raise ValueError(

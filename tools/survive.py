@@ -28,7 +28,7 @@ from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import write_file
+from gluon_optbert.runs.staging import refuse_existing, write_file
 
 PATIENCE_SECONDS = 60  # within which a job has to end once one of its processes is killed
 
@@ -199,6 +199,8 @@ def main(argv=None):
         description=__doc__,
         example='python tools/survive.py --kills 50 --workers 2 --output results/survive.json',
     )
+    if recipe.output:
+        refuse_existing(recipe.output)
     records: List[Dict[str, Any]] = []
     order, origin = list(COMMANDS), origin_here()
 

@@ -21,7 +21,6 @@ SCORES = {
     'f1': ('best_f1', 'f1'),
     'em': ('exact_at_best_f1', 'exact_match', 'exact'),
 }
-CONSTANT = {'best_f1': 'f1', 'exact_at_best_f1': 'exact'}  # what answering nothing gives of them
 NOT_RUN, NOT_REACHABLE = 'not run', 'not reachable'
 
 

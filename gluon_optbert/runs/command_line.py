@@ -129,7 +129,8 @@ def parse(
     values = read_yaml(find_recipe(path)) if path else {}
     check_alternatives(cls, values)
     values = overridden(cls, values, from_flags)
-    return fill(cls, values, source=path or 'command line', flags=set(from_flags) - {positional})
+    source, flags = path or 'command line', set(from_flags) - {positional}
+    return fill(cls, values, source=source, flags=flags, positional=positional)
 
 
 def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callable[..., int]:

@@ -172,7 +172,14 @@ def _kind(annotation: Any) -> str:
     return _KIND.get(inner, getattr(inner, '__name__', str(inner)))
 
 
-def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe', flags: Collection[str] = ()) -> R:
+def fill(
+    cls: Type[R],
+    values: Dict[str, Any],
+    *,
+    source: str = 'recipe',
+    flags: Collection[str] = (),
+    positional: Optional[str] = None,
+) -> R:
     """The recipe of type `cls` that `values` describe; every problem is reported at once.
 
     Parameters
@@ -185,6 +192,8 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe', flags:
         Where the values are from, for messages.
     flags : collection of str
         The fields whose values come from flags instead; messages name the flag.
+    positional : str, optional
+        The field that a command takes as a word without a flag, as its help names it.
 
     A class may have a method ``problems(self) -> list of str`` that says what is contradictory about its
     fields.
@@ -223,7 +232,8 @@ def fill(cls: Type[R], values: Dict[str, Any], *, source: str = 'recipe', flags:
                 )
     for name, f in fields.items():
         if f.metadata['required'] and name not in values:
-            problems.append(f'{source}: {flag(name)} is missing: {f.metadata["help"]}')
+            shown = name.upper() if name == positional else flag(name)
+            problems.append(f'{source}: {shown} is missing: {f.metadata["help"]}')
     # with the defaults of fields that were wrong, to find what is wrong with the others
     recipe = cls(**filled)
     problems += recipe.problems() if hasattr(recipe, 'problems') else []

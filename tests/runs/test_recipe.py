@@ -458,5 +458,5 @@ def test_positional_tuple_takes_all_words():
     words = {'description': 'Fill.', 'example': 'fill a b', 'positional': 'loaves'}
     assert parse(Basket, ['a', 'b', '--covered'], **words) == Basket((Path('a'), Path('b')), True)
     assert parse(Basket, ['a'], **words).loaves == (Path('a'),)
-    with pytest.raises(RecipeError, match='loaves is missing'):
+    with pytest.raises(RecipeError, match='command line: LOAVES is missing'):
         parse(Basket, [], **words)
