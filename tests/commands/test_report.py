@@ -389,7 +389,7 @@ def test_bad_command_lines_are_refused(tmp_path, capsys):
     (tmp_path / 'export' / 'model-symbol.json').write_text('{}')
     for words, says in (
         ([str(tmp_path / 'export'), '--output', 'x.html'], 'export is an export; give the model directory'),
-        (['--output', 'x.html'], 'runs is missing'),
+        (['--output', 'x.html'], 'RUNS is missing'),
         ([str(tmp_path / 'nowhere'), '--output', 'x.html'], 'neither'),
         ([str(tmp_path / 'empty'), '--output', 'x.html'], 'nothing to report'),
         ([str(tmp_path / 'empty'), '--output', str(tmp_path / 'page.html')], 'exists'),
