@@ -11,6 +11,7 @@ from typing import Callable, Tuple
 import numpy as np
 
 RIDGE = 0.01  # the penalty, as a share of the mean squared input
+ROUNDING = 1e-5  # a variance below this share of the mean square is none: float32 products are off by less
 Total = Callable[[np.ndarray], np.ndarray]  # a sum over workers
 
 
@@ -63,12 +64,12 @@ class DenseRegression:
         x, y, xx, xy = (total(array) for array in (self._x, self._y, self._xx, self._xy))
         if not tokens:
             return weight, bias
-        x, y = x / tokens, y / tokens
+        x, y, square = x / tokens, y / tokens, np.trace(xx)
         xx = xx - tokens * np.outer(x, x)
         xy = xy - tokens * np.outer(x, y)
-        drawn = ridge * np.trace(xx) / len(x)
-        if drawn <= 0:  # every token is the same
+        if np.trace(xx) <= ROUNDING * square:  # every token is the same
             return weight, (y - weight @ x).astype(np.float32)
+        drawn = ridge * np.trace(xx) / len(x)
         xx[np.diag_indices_from(xx)] += drawn
         solved = np.linalg.solve(xx, xy + drawn * weight.T.astype(np.float64)).T
         return solved.astype(np.float32), (y - solved @ x).astype(np.float32)
@@ -103,8 +104,8 @@ class ScaleRegression:
             return gamma, beta
         x, y, xx, xy = sums / tokens
         variance, covariance = xx - x * x, xy - x * y
-        drawn = ridge * variance.mean()
-        if drawn <= 0:
+        if variance.mean() <= ROUNDING * xx.mean():  # every token is the same
             return gamma, (y - gamma * x).astype(np.float32)
+        drawn = ridge * variance.mean()
         slope = (covariance + drawn * gamma) / (variance + drawn)
         return slope.astype(np.float32), (y - slope * x).astype(np.float32)

@@ -45,6 +45,21 @@ def test_dense_regression_keeps_the_weights_where_inputs_say_nothing():
     assert weight is WEIGHT
 
 
+@pytest.mark.parametrize('tokens', [1, 50, 4000])
+@pytest.mark.parametrize('kind', [DenseRegression, ScaleRegression])
+def test_regression_keeps_the_weights_where_every_token_is_the_same(kind, tokens):
+    for scale in (0.1, 1.0, 3.3):  # rounding leaves now some variance, now none
+        token, target = (GENERATOR.standard_normal((1, 6)).astype(np.float32) * scale for _ in range(2))
+        regression = DenseRegression(6, 6) if kind is DenseRegression else ScaleRegression(6)
+        for _ in range(3):
+            regression.add(np.repeat(token, tokens, axis=0), np.repeat(target, tokens, axis=0))
+        start = GENERATOR.standard_normal((6, 6) if kind is DenseRegression else 6).astype(np.float32)
+        weight, bias = regression.solve(start, np.zeros(6, np.float32))
+        assert weight is start
+        found = token @ weight.T + bias if kind is DenseRegression else token * weight + bias
+        np.testing.assert_allclose(found, target, atol=1e-5 * scale)
+
+
 def test_two_workers_shares_solve_as_one():
     targets = INPUTS @ WEIGHT.T + GENERATOR.standard_normal((400, 3))
     one = in_pieces(DenseRegression(5, 3), INPUTS, targets).solve(WEIGHT, BIAS)
