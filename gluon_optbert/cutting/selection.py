@@ -67,7 +67,7 @@ def read_selection(path: Path) -> Selection:
     """The selection of a ``selection.json``; ValueError if it is none."""
     try:
         return Selection.from_dict(json.loads(Path(path).read_text(encoding='utf-8')))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f'{path}: not a selection ({error})') from error
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.architecture.parameters import LETTERS
 from gluon_optbert.cutting.baselines import random_scores
-from gluon_optbert.cutting.selection import Selection, keep_all, select_units, truncate
+from gluon_optbert.cutting.selection import Selection, keep_all, read_selection, select_units, truncate
 
 COSTS = st.sampled_from([ParameterCost(), FlopsCost(3)])
 PRUNED = st.sets(st.sampled_from(LETTERS), min_size=1).map(lambda letters: ''.join(sorted(letters)))
@@ -227,6 +227,18 @@ def test_selection_survives_json(architecture, seed):
     again = Selection.from_dict(json.loads(json.dumps(selection.to_dict())))
     assert again.to_dict() == selection.to_dict()
     assert again.architecture(architecture) == selection.architecture(architecture)
+
+
+@pytest.mark.parametrize(
+    'content',
+    [b'', b'[]', b'{"kept": [1], "cost": 1, "target": 1, "layers": null}', b'[' * 100_000, b'\xff'],
+    ids=['empty', 'list', 'listed', 'deep', 'binary'],
+)
+def test_file_that_is_no_selection_is_refused_by_name(tmp_path, content):
+    path = tmp_path / 'selection.json'
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r'selection\.json: not a selection'):
+        read_selection(path)
 
 
 def test_truncated_alpha_is_zero_exactly_where_a_unit_went():
