@@ -226,8 +226,18 @@ def beta(architecture: Architecture, cost: CostModel) -> Dict[str, float]:
     heads cost nothing.
 
     Published for BERT-base and parameters (optBERT, section 5): a 1.0, h 0.73, k and v 0.093, f 0.0078.
+
+    Raises
+    ------
+    ValueError
+        If no unit costs anything.
     """
     prices = cost.prices(architecture)
     heads = [price for key, price in prices.items() if key.startswith('a')]
-    head = max(heads, default=0.0) or max(prices.values())
-    return {key: price / head for key, price in prices.items()}
+    dearest = max(heads, default=0.0) or max(prices.values())
+    if dearest <= 0:
+        raise ValueError(
+            f'no unit of any width costs {cost.unit}, so the penalty has no weights; fit the latency model '
+            'anew, or take another objective'
+        )
+    return {key: price / dearest for key, price in prices.items()}

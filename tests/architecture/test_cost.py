@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.architecture.cost import (
+    LATENCY_FEATURES,
     FlopsCost,
+    LatencyCost,
     ParameterCost,
     beta,
     cost_model,
@@ -103,6 +105,12 @@ def test_beta_follows_from_parameter_cost():
     }
     assert ParameterCost().prices(bert_base())['a0'] == 4 * 64 * 768 + 3 * 64
     assert weights['a0'] == weights['a11'] == 1
+
+
+def test_beta_where_no_unit_costs_anything_is_refused():
+    constant = LatencyCost({**dict.fromkeys(LATENCY_FEATURES, 0.0), 'network': 3.0}, batch=1, length=8)
+    with pytest.raises(ValueError, match='no unit of any width costs ms'):
+        beta(bert_base(), constant)
 
 
 @pytest.mark.parametrize('cost', [ParameterCost(), FlopsCost(7)])
