@@ -36,7 +36,7 @@ _NO_TEXT = 'has zero bytes, so it is no text; take it out of the input'
 
 _DOC = re.compile(r'<doc\s.*>$')
 _TITLE = re.compile(r'\s*= (?!= ).*(?<! =) =$')  # of an article of WikiText; its sections have more signs
-_SECTION = re.compile(r'\s*(?P<signs>(?:= )+=) .* (?P=signs)$')
+_SECTION = re.compile(r'\s*(?P<signs>(?:= ){1,5}=) .* (?P=signs)$')  # more signs are part of the heading
 _MOSES = re.compile(r' @[-/,.]@ |&(?:apos|quot|amp|lt|gt|#91|#93|#124);')
 _JOINT = re.compile(r' @([-/,.])@ ')  # inside a word or a number; sacremoses knows the hyphen alone
 _SENTENCE_END = re.compile(r'[.!?…]["\'”’)\]]*$')

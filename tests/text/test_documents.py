@@ -131,6 +131,14 @@ def test_an_article_of_wikitext_is_one_document_without_headings(tmp_path):
     assert detect_layout(written(tmp_path / 'part', ' = = First use' + rest.read_text())) == 'wikitext'
 
 
+@pytest.mark.parametrize('heading', [True, False])
+def test_a_line_of_many_signs_is_read_in_no_time(tmp_path, heading):
+    line = '= ' * 20_000 + ('=' if heading else 'x')
+    path = written(tmp_path / 'wiki', f' = A = \n\n {line}\n\n = = = B = = = \n It is a letter.\n')
+    (lines,) = lines_of(path, 'wikitext')
+    assert [read.strip() for read in lines] == [*([] if heading else [line]), 'It is a letter.']
+
+
 def test_wrapped_lines_become_paragraphs(tmp_path):
     path = written(tmp_path / 'book.txt', PROSE)
     assert detect_layout(path) == 'book'
