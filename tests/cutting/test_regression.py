@@ -87,6 +87,17 @@ def test_scale_regression_is_drawn_to_the_gamma_that_was_there():
     np.testing.assert_allclose(gamma, 7, rtol=1e-4)
 
 
+def test_scale_regression_draws_all_units_by_their_mean_variance():
+    inputs = INPUTS * np.arange(1, 6)
+    targets, start = GENERATOR.standard_normal((400, 5)), GENERATOR.standard_normal(5)
+    gamma, beta = in_pieces(ScaleRegression(5), inputs, targets).solve(start, np.zeros(5), ridge=0.5)
+    x, y = inputs - inputs.mean(axis=0), targets - targets.mean(axis=0)
+    penalty = 0.5 * (x * x).mean()
+    wanted = ((x * y).mean(axis=0) + penalty * start) / ((x * x).mean(axis=0) + penalty)
+    np.testing.assert_allclose(gamma, wanted, rtol=1e-5)
+    np.testing.assert_allclose(beta, targets.mean(axis=0) - wanted * inputs.mean(axis=0), rtol=1e-5)
+
+
 @pytest.mark.parametrize('kind', [DenseRegression, ScaleRegression])
 def test_memory_does_not_grow_with_the_tokens(kind):
     regression = DenseRegression(5, 3) if kind is DenseRegression else ScaleRegression(5)

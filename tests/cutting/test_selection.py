@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
+from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import LETTERS
 from gluon_optbert.cutting.baselines import random_scores
-from gluon_optbert.cutting.selection import Selection, keep_all, read_selection, select_units, truncate
+from gluon_optbert.cutting.selection import (
+    Selection,
+    keep_all,
+    read_selection,
+    select_units,
+    survivors,
+    truncate,
+)
 
 COSTS = st.sampled_from([ParameterCost(), FlopsCost(3)])
 PRUNED = st.sets(st.sampled_from(LETTERS), min_size=1).map(lambda letters: ''.join(sorted(letters)))
@@ -106,6 +114,15 @@ def test_widths_that_lose_units_end_at_multiples(architecture, multiple_of, shar
         assert left in (1, width) or left % (1 if key[0] == 'a' else multiple_of) == 0
         gone = np.setdiff1d(np.arange(width), selection.kept[key])
         assert not len(gone) or scores[key][gone].max() <= scores[key][selection.kept[key]].min()
+
+
+def test_the_number_of_heads_is_never_rounded():
+    architecture = resolve('l1_h8_a4_k4_v4_f8')
+    target = ParameterCost().cost(architecture.with_widths({'a0': 3}))
+    selection = select_units(
+        random_scores(architecture, 1), architecture, ParameterCost(), target, prune='a', multiple_of=4
+    )
+    assert selection.architecture(architecture).layers[0].a == 3
 
 
 def test_groups_of_equal_units_go_in_their_order():
@@ -239,6 +256,15 @@ def test_file_that_is_no_selection_is_refused_by_name(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r'selection\.json: not a selection'):
         read_selection(path)
+
+
+def test_survivors_are_counted_in_the_network_that_was_there_first():
+    architecture = resolve('l4_h6_a2')
+    first = Selection({'h': np.array([0, 2, 3, 5])}, 0.0, 0.0, layers=(0, 2, 3))
+    second = Selection({'h': np.array([1, 3])}, 0.0, 0.0, layers=(1, 2))
+    third = Selection({'h': np.array([0, 1])}, 0.0, 0.0)
+    units, layers = survivors([first, second, third], architecture)
+    assert (list(units), layers) == ([2, 5], [2, 3])
 
 
 def test_truncated_alpha_is_zero_exactly_where_a_unit_went():
