@@ -119,8 +119,8 @@ class HeadDivergence:
 class TaskDistillation(TaskTraining):
     """The loss of the labels, the teacher's scores, and its states.
 
-    The states' part is that of `training.distillation.Distillation`. With weights of zero for labels and
-    scores the states are learnt alone.
+    The states' part is that of `training.distillation.Distillation`. Scores and states are parts only if they
+    have a weight. With weights of zero for labels and scores the states are learnt alone.
 
     Parameters
     ----------
@@ -132,12 +132,13 @@ class TaskDistillation(TaskTraining):
     phase : Phase
     """
 
-    losses = ('loss', 'scores', 'states')
-
     def __init__(self, *args: Any, teacher: Teacher, match: Match, weights: Weights, phase: Phase):
         super().__init__(*args)
         self._teacher = teacher
-        self.weights = (weights.labels, weights.scores, weights.states)
+        learnt = {'scores': weights.scores, 'states': weights.states}
+        learnt = {name: weight for name, weight in learnt.items() if weight > 0}
+        self.losses = ('loss', *learnt)
+        self.weights = (weights.labels, *learnt.values())
         self._divergence = HeadDivergence(self._exercise.head, weights.temperature)
         self._states = _states_of(self, teacher, match, phase) if weights.states > 0 else None
 
@@ -146,14 +147,15 @@ class TaskDistillation(TaskTraining):
         lengths = () if self.model.head.pooled else (feed['valid_length'],)
         wanted_states, wanted = self._teacher.outputs(batch, rows)
         states, scores = self.model(*(feed[name] for name in TOKEN_INPUTS))
-        loss = self._loss(scores, feed['labels'], feed['weights'], *lengths)
-        divergence = self._divergence(scores, wanted, feed['weights'], feed['valid_length'])
-        if self._states is None:
-            return loss, divergence, mx.nd.zeros((1,), ctx=self.workers.context())
-        return loss, divergence, self._states.difference(states, wanted_states, feed['weights'])
+        parts = [self._loss(scores, feed['labels'], feed['weights'], *lengths)]
+        if 'scores' in self.losses:
+            parts.append(self._divergence(scores, wanted, feed['weights'], feed['valid_length']))
+        if self._states is not None:
+            parts.append(self._states.difference(states, wanted_states, feed['weights']))
+        return tuple(parts)
 
     def totals(self, batch: TaskBatch) -> Tuple[float, ...]:
-        return batch.instance_total, batch.instance_total, batch.token_total
+        return tuple(batch.token_total if name == 'states' else batch.instance_total for name in self.losses)
 
 
 class SentenceMatching(Scored):

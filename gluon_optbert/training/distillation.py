@@ -266,7 +266,7 @@ class Distillation(Taught):
 
 
 class StateMatching(Taught):
-    """The states of a teacher alone, as in `Distillation`, and its embeddings if they have a weight.
+    """The states of a teacher alone, as in `Distillation`, and its embeddings; each if it has a weight.
 
     Neither network needs the heads of pre-training. Held-out data are measured by the same loss: the parts,
     each with its weight. The parameters are those of `Taught`.
@@ -274,8 +274,8 @@ class StateMatching(Taught):
 
     def __init__(self, *args: Any, weights: Weights, **more: Any):
         super().__init__(*args, weights=weights, **more)
-        self.losses = ('states', *self._of_embeddings)
-        self.weights = (weights.states, *self._of_embeddings.values())
+        learnt = {**({'states': weights.states} if weights.states > 0 else {}), **self._of_embeddings}
+        self.losses, self.weights = tuple(learnt), tuple(learnt.values())
 
     @classmethod
     def for_gates(cls, *args: Any, **more: Any) -> StateMatching:
@@ -287,13 +287,13 @@ class StateMatching(Taught):
         feed = feed_of(batch, fields, rows=rows, ctx=self.workers.context())
         states, _ = self._teacher.outputs(batch, rows)
         student = self.model(*(feed[name] for name in TOKEN_INPUTS))[0]
-        difference = mx.nd.zeros((1,), ctx=self.workers.context())
-        if self._states is not None:
-            difference = self._states.difference(student, states, feed['instance_weights'])
-        return (difference, *self._embeddings(student, states, feed))
+        parts = self._embeddings(student, states, feed)
+        if self._states is None:
+            return parts
+        return (self._states.difference(student, states, feed['instance_weights']), *parts)
 
     def totals(self, batch: Batch) -> Tuple[float, ...]:
-        return (batch.token_total,) + (batch.instance_total,) * len(self._of_embeddings)
+        return tuple(batch.token_total if name == 'states' else batch.instance_total for name in self.losses)
 
     def evaluate(self, phase: Phase) -> Optional[Dict[str, float]]:
         if self._heldout is None:
@@ -313,7 +313,7 @@ class StateMatching(Taught):
             sums[count:] += (batch.valid_length * real).sum(), real.sum()
         totals = workers.sum(sums, name='evaluation')
         tokens, instances = totals[count:]
-        numbers = [tokens] + [instances] * (count - 1)
+        numbers = (tokens if name == 'states' else instances for name in self.losses)
         parts = zip(self.weights, totals, numbers)
         return {'state_difference': sum(weight * total / max(number, 1.0) for weight, total, number in parts)}
 

@@ -267,6 +267,19 @@ def test_the_better_score_of_cut_and_reconstruction_stays(place, models, tmp_pat
     assert ('the fit of the layers made dev/accuracy worse' in page) == (kept == 'shrunk')
 
 
+def test_a_part_without_weight_is_not_among_the_losses(place, models, tmp_path):
+    common = {'rounds': 1, 'alpha_steps': 1, 'steps': 1, 'log_every': 1}
+    for part, weight in (('scores', 'teacher_score_weight'), ('states', 'teacher_state_weight')):
+        prune_task(recipe_for(place, models, 'SST-2', tmp_path / part, **common, **{weight: 0.0}))
+        lines = [json.loads(line) for line in (tmp_path / part / 'metrics.jsonl').read_text().splitlines()]
+        trained = [line for line in lines if 'learning_rate' in line]
+        assert len(trained) == 2  # gates and recovery
+        assert all(
+            {'loss', 'scores', 'states'} - {part} == {*line} & {'loss', 'scores', 'states'}
+            for line in trained
+        )
+
+
 def test_another_network_of_the_task_may_teach(place, models, runs, tmp_path):
     recipe = recipe_for(
         place,

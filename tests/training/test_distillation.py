@@ -72,6 +72,27 @@ def test_held_out_states_and_embeddings_are_measured_by_their_weights(shards_dir
     assert both - alike > 1 and alike - states > 0
 
 
+def test_embeddings_alone_are_learnt_without_any_states(shards_directory):
+    workers, heldout = Workers(), Shards.open(shards_directory, split='heldout')
+    student, teacher = saved_model(network(), seed=1), saved_model(network(h=12), seed=2)
+    loss = StateMatching(
+        build(student.architecture, student.parameters, **OF_STATES),
+        workers,
+        Shards.open(shards_directory, split='train'),
+        heldout,
+        teacher=Teacher(teacher, workers, heads=False),
+        match=Match.whole(network()),
+        weights=Weights(labels=0.0, scores=0.0, states=0.0, embeddings=3.0),
+        phase=PHASE,
+    )
+    parts = parts_of(loss)
+    assert [*parts] == ['embeddings'] and loss.weights == (3.0,) and parts['embeddings'] > 0
+    (batch,) = evaluation_batches(heldout, batch_size=16)
+    sums = loss.loss_sums(batch, slice(None))
+    whole = dataclasses.replace(PHASE, batch_size=16)
+    assert loss.evaluate(whole)['state_difference'] == pytest.approx(3 * sums[0].asscalar() / 16, rel=1e-5)
+
+
 def test_divergence_is_that_of_its_definition():
     generator = np.random.RandomState(1)
     scores, wanted = generator.standard_normal((2, 2, 3, 11)) * 3
