@@ -97,13 +97,13 @@ def data_directory(
     return directory
 
 
-def check_fits(max_length: int, saved: SavedModel, *, pairs: bool) -> None:
-    """Raise ValueError if the network has fewer positions than an instance may have tokens, or reads pairs of
-    texts and has no token type for the second one.
+def check_fits(max_length: int, saved: SavedModel, *, pairs: bool, name: str = 'the network') -> None:
+    """Raise ValueError if a network has fewer positions than an instance may have tokens, or reads pairs of
+    texts and has no token type for the second one; the message has its name.
     """
     if pairs and saved.architecture.token_types < 2:
-        raise ValueError('instances are pairs of texts, and the network has one token type')
+        raise ValueError(f'instances are pairs of texts, and {name} has one token type')
     if max_length > saved.architecture.max_length:
         raise ValueError(
-            f'max_length is {max_length}, and the network has {saved.architecture.max_length} positions'
+            f'max_length is {max_length}, and {name} has {saved.architecture.max_length} positions'
         )

@@ -94,7 +94,9 @@ class TaskGoal(Goal):
                 f'{recipe.model} was fine-tuned for {start.head.described}, and the task is {head.described}'
                 + (kinds if head.kind != start.head.kind else '')
             )
-        self._teaching = _read_teacher(recipe, start)
+        train = self._exercise.train
+        pairs = bool((train.seconds < train.lengths).any())
+        self._teaching = _read_teacher(recipe, start, self._reading.max_length, pairs=pairs)
 
     @staticmethod
     def read(recipe: TaskPruneRecipe) -> Tuple[SavedModel, Dict[str, bytes]]:
@@ -198,7 +200,7 @@ class SentenceGoal(Goal):
         if recipe.embedding_weight > 0 and (recipe.trains_gates or recipe.steps != 0):
             check_pairs(recipe.batch_size, recipe.accumulate, workers.size)
         self._train, self._heldout = read_sentences(recipe, start)
-        self._teaching = _read_teacher(recipe, start)
+        self._teaching = _read_teacher(recipe, start, _sentence_length(recipe, start), pairs=False)
 
     @staticmethod
     def read(recipe: TaskPruneRecipe) -> Tuple[SavedModel, Dict[str, bytes]]:
@@ -286,19 +288,27 @@ def _trimmed(saved: SavedModel, recipe: TaskPruneRecipe) -> Tuple[SavedModel, Di
     return trimmed_start(saved, trimmed.model.vocabulary), {TRIM: record.to_bytes()}
 
 
-def _read_teacher(recipe: TaskPruneRecipe, start: SavedModel) -> Optional[SavedModel]:
-    """The network that is learnt from; ValueError if it cannot teach."""
+def _read_teacher(
+    recipe: TaskPruneRecipe, start: SavedModel, max_length: int, *, pairs: bool
+) -> Optional[SavedModel]:
+    """The network that is learnt from; ValueError if it cannot teach, or cannot read the data."""
     if recipe.taught in (None, 'parent'):
         return start if recipe.taught else None
     teacher = fitting_teacher(read_model(Path(recipe.taught)), start)
     weights = recipe.teaching()
     check_teacher(teacher, start, states=weights.same_width, heads=False, source=recipe.taught)
+    check_fits(max_length, teacher, pairs=pairs, name=f'the teacher {recipe.taught}')
     if not teacher.head.fits(start.head):
         raise ValueError(
             f'{recipe.taught}: the teacher was trained for {teacher.head.described}, the network that it is '
             f'to teach for {start.head.described}'
         )
     return teacher
+
+
+def _sentence_length(recipe: TaskPruneRecipe, saved: SavedModel) -> int:
+    """The most tokens of a sentence."""
+    return recipe.max_length or min(128, saved.architecture.max_length)
 
 
 def read_sentences(recipe: TaskPruneRecipe, saved: SavedModel) -> Tuple[Features, Features]:
@@ -310,7 +320,7 @@ def read_sentences(recipe: TaskPruneRecipe, saved: SavedModel) -> Tuple[Features
     ValueError, FileNotFoundError
         If there are none, or too few; or the recipe wants too few of them, or too few tokens of each.
     """
-    length = recipe.max_length or min(128, saved.architecture.max_length)
+    length = _sentence_length(recipe, saved)
     if length < _SHORTEST:
         raise ValueError(f'max_length must be at least {_SHORTEST}, found {length}')
     check_fits(length, saved, pairs=False)

@@ -294,6 +294,39 @@ def test_another_network_of_the_task_may_teach(place, models, runs, tmp_path):
     assert '"scores"' in (tmp_path / 'run' / 'metrics.jsonl').read_text()
 
 
+@pytest.mark.parametrize(
+    'task, change, message',
+    [
+        (
+            'MNLI',
+            {'token_types': 1},
+            'instances are pairs of texts, and the teacher .*other has one token type',
+        ),
+        ('SST-2', {'max_length': 8}, 'max_length is 16, and the teacher .*other has 8 positions'),
+        ('sentences', {'max_length': 8}, 'max_length is 16, and the teacher .*other has 8 positions'),
+    ],
+)
+def test_a_teacher_that_cannot_read_the_data_is_refused(place, models, tmp_path, task, change, message):
+    start = read_model(models[task])
+    smaller = dataclasses.replace(start.architecture, **change)
+    parameters = random_parameters(smaller, 3, head=start.head)
+    write_model(tmp_path / 'other', dataclasses.replace(start, architecture=smaller, parameters=parameters))
+    with pytest.raises(ValueError, match=message):
+        prune_task(recipe_for(place, models, task, tmp_path / 'run', teacher=str(tmp_path / 'other')))
+    assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('task, change', [('SST-2', {'token_types': 1}), ('sentences', {'token_types': 1})])
+def test_a_teacher_of_single_texts_needs_one_token_type(place, models, tmp_path, task, change):
+    start = read_model(models[task])
+    other = dataclasses.replace(start.architecture, **change)
+    parameters = random_parameters(other, 3, head=start.head)
+    write_model(tmp_path / 'other', dataclasses.replace(start, architecture=other, parameters=parameters))
+    recipe = recipe_for(place, models, task, tmp_path / 'run', teacher=str(tmp_path / 'other'))
+    kind = SentenceGoal if task == 'sentences' else TaskGoal
+    assert kind(recipe, kind.read(recipe)[0], Workers())._teaching.architecture == other
+
+
 def test_a_budget_of_parameters_counts_the_trimmed_vocabulary(place, models, tmp_path):
     """The letters z and Z of the vocabulary stay as all single characters do, so a longer token is added."""
     whole = read_model(models['SST-2'])
