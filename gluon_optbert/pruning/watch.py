@@ -190,17 +190,16 @@ def agreement_of(one: Alphas, other: Alphas, keys: Sequence[str]) -> Tuple[Optio
     error : float or None
         Its standard error without any correlation.
     """
-    ranks: List[List[np.ndarray]] = [[], []]
+    product, squares, chance = 0.0, np.zeros(2), 0.0
     for key in keys:
         if len(one[key]) < 2:
             continue
-        for some, scores in zip(ranks, (one, other)):
-            ranked = rankdata(np.abs(scores[key]))
-            some.append(ranked - ranked.mean())
-    if not ranks[0]:
-        return None, None
-    first, second = (np.concatenate(some) for some in ranks)
-    scale = float(np.sqrt((first @ first) * (second @ second)))
+        first, second = (rankdata(np.abs(scores[key])) for scores in (one, other))
+        first, second = first - first.mean(), second - second.mean()
+        own = np.array([first @ first, second @ second])
+        product, squares = product + first @ second, squares + own
+        chance += own.prod() / (len(first) - 1)  # the variance of `first @ second` over all orders of one
+    scale = math.sqrt(squares.prod())
     if not scale:
         return None, None
-    return float(first @ second) / scale, 1 / math.sqrt(max(1, len(first) - len(ranks[0])))
+    return float(product) / scale, math.sqrt(chance) / scale
