@@ -173,7 +173,8 @@ def _step(
     objective.after_backward()
     rate = schedule(step)
     norm = optimizer.update(rate, step=step + 1)
-    objective.after_update(rate)
+    if math.isfinite(norm):  # or the step was skipped
+        objective.after_update(rate)
     return losses, norm
 
 

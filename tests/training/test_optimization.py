@@ -8,6 +8,7 @@ import pytest
 from helpers.trained import Interrupted, Run, acting, assert_same_bits, interrupt
 from mxnet import autograd, gluon
 
+from gluon_optbert.pruning.penalty import ProximalPenalty
 from gluon_optbert.training import optimization
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.objective import Phase
@@ -152,6 +153,15 @@ def test_an_overflow_skips_its_step_and_halves_the_scale_and_resuming_knows(shar
     assert (
         again.records() == whole.records() and again.optimizer.scale.state() == whole.optimizer.scale.state()
     )
+
+
+def test_a_step_that_is_skipped_takes_no_proximal_step(shards, tmp_path):
+    run = Run(shards, tmp_path, gated=True, optimizer='sgd', scale=LossScale(2.0**140))
+    run.penalty = ProximalPenalty(1.0, run.penalty.weights)
+    before = run.values()
+    run.fit(Phase(name='gates', steps=1, batch_size=8, log_every=1))
+    assert run.records()[0]['gradient_norm'] is None
+    assert_same_bits(run.values(), before)
 
 
 def test_a_gradient_that_overflows_at_every_scale_is_no_matter_of_the_scale(shards, tmp_path):
