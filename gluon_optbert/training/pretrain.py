@@ -75,7 +75,12 @@ def _progress(measured: Progress, recipe: PretrainRecipe, start: Optional[SavedM
     before = _before(start)
     if recipe.train == 'all' or start is None:
         return measured.updated(earlier_steps=before.trained_steps or None)
-    steps = Progress().updated(step=before.step, earlier_steps=before.earlier_steps, head_steps=measured.step)
+    steps = Progress().updated(
+        step=before.step,
+        earlier_steps=before.earlier_steps,
+        kept_step=before.kept_step,
+        head_steps=measured.step,
+    )
     return steps.updated(**{name: value for name, value in measured.to_dict().items() if name != 'step'})
 
 

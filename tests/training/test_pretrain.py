@@ -169,6 +169,14 @@ def test_heads_are_trained_with_everything_else_frozen(shards_directory, tmp_pat
     assert measured.head_steps == 6 and measured.step is None  # these are no steps of pre-training
 
 
+def test_training_of_heads_keeps_how_long_the_network_was_trained(shards_directory, tmp_path):
+    """A recovery of 1,000 steps, of which the tenth was kept."""
+    progress = {'step': 1000, 'kept_step': 10, 'earlier_steps': 50, 'untrained': ['mlm', 'nsp']}
+    start = write_saved_model(tmp_path / 'start', progress=progress)
+    measured = pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), train='heads'))
+    assert measured.trained_steps == read_model(start).progress.trained_steps == 60
+
+
 def test_resumed_training_of_heads_equals_the_uninterrupted_one(shards_directory, tmp_path, monkeypatch):
     start = str(untrained_model(tmp_path / 'start', 'mlm', 'nsp'))
     pretrain(recipe_for(shards_directory, tmp_path / 'whole', model=start, train='heads'))
