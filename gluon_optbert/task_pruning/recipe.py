@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, List, Literal, Optional, Tuple, Union
 
+from ..architecture.cost import OBJECTIVES
 from ..pruning.methods import METHODS
 from ..pruning.recipe import PruningRecipe
 from ..pruning.watch import Settling
@@ -39,9 +40,7 @@ class TaskPruneRecipe(PruningRecipe):
         0.5,
     )
     rounds: int = option('number of rounds; each ranks units, cuts and trains', 1)
-    objective: str = option(
-        'how the cost of a network is measured', 'flops', choices=('parameters', 'flops', 'latency')
-    )
+    objective: str = option('how the cost of a network is measured', 'flops', choices=OBJECTIVES)
     alpha_steps: Optional[Union[int, Literal['auto']]] = option(
         'steps of gate training in a round; auto trains until the selection has settled, see --alpha-window. '
         f'By default auto for trained gates, and {BATCHES} batches for methods that measure gradients',

@@ -15,6 +15,7 @@ from helpers.tiny import (
     write_shards,
 )
 
+from gluon_optbert.architecture.cost import OBJECTIVES, ParameterCost
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
@@ -22,7 +23,8 @@ from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency
 from gluon_optbert.pruning.recipe import PruneRecipe, unreachable
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.runs.recipe import RecipeError
+from gluon_optbert.runs.recipe import RecipeError, fill
+from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 from gluon_optbert.text.vocabulary import vocabulary_of
 
 
@@ -69,6 +71,18 @@ def test_steps_of_gates_are_needed_where_batches_rank_the_units(model_directory,
 def test_contradictory_recipe_is_refused_by_name(tmp_path, change, named):
     with pytest.raises(RecipeError, match=named):
         recipe_for(tmp_path, tmp_path, tmp_path / 'run', **change)
+
+
+@pytest.mark.parametrize(
+    'kind, values',
+    [
+        (PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o'}),
+        (TaskPruneRecipe, {'model': 'm', 'output': 'o'}),
+    ],
+)
+def test_added_objective_is_accepted(monkeypatch, kind, values):
+    monkeypatch.setitem(OBJECTIVES, 'own', lambda length, latency_model: ParameterCost())
+    assert isinstance(fill(kind, {**values, 'objective': 'own'}).cost(), ParameterCost)
 
 
 def test_all_contradictions_are_said_at_once(tmp_path):
