@@ -133,6 +133,20 @@ def test_scores_that_are_no_gates_are_ranked_as_they_are(settings):
     assert all(np.array_equal(one[key], other[key]) for key in one)
 
 
+def test_relative_gates_are_divided_by_the_upper_decile_of_their_own_width():
+    scores = {
+        'h': -np.arange(11.0),
+        'a0': np.array([1.0, 2.0]),
+        'a1': np.array([3.0, 3.0]),
+        'k0': np.ones(3) * 5,
+    }
+    found = relative(scores, 'ha')
+    wanted = {'h': np.arange(11.0) / 9, 'a0': scores['a0'] / 1.9, 'a1': np.ones(2), 'k0': scores['k0']}
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        np.testing.assert_allclose(found[key], value)
+
+
 def test_gates_that_are_all_zero_stay_zero():
     assert not relative({'h': np.zeros(4)}, 'h')['h'].any()
 

@@ -39,6 +39,14 @@ def test_gradient_is_the_slope_of_the_value(kind):
             assert gates.parameters[key].grad().asnumpy()[i] == pytest.approx(slope, rel=1e-3)
 
 
+@pytest.mark.parametrize('kind', PENALTIES.values())
+def test_the_more_open_gate_has_the_larger_score(kind):
+    """Also where hard-concrete gates are all one, or all zero."""
+    trained = np.array([0.5, 1.0, 4.0, 30.0] if kind.gate is Gate else [-30.0, -4.0, 3.0, 30.0], np.float32)
+    scores = kind.scores({'h': trained})['h']
+    assert (np.diff(scores) > 0).all() and (scores > 0).all()
+
+
 def test_proximal_step_thresholds_softly():
     values = random_alphas(network(), 1)
     values['h'][:3] = [0.01, -0.01, 0.0]

@@ -72,6 +72,13 @@ def test_a_recovery_that_harms_leaves_what_the_cut_left(
         assert row.recovered.mlm_loss > row.after_cut.mlm_loss
 
 
+def test_a_recovery_that_changes_nothing_leaves_what_the_cut_left(
+    model_directory, shards_directory, tmp_path
+):
+    row = prune(recipe_of(model_directory, shards_directory, tmp_path / 'run', learning_rate=1e-30))[1]
+    assert row.recovered == row.after_cut and row.kept_step == 0
+
+
 def test_steps_after_the_one_that_is_kept_do_not_count(shards_directory, tmp_path, monkeypatch):
     write_model(tmp_path / 'start', dataclasses.replace(saved_model(), progress=Progress(step=100)))
     losses_in_order(monkeypatch, 1.0, 0.5, 2.0)

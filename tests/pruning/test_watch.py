@@ -111,6 +111,8 @@ def test_standard_error_is_the_deviation_of_rankings_by_chance(widths):
         correlation, error = agreement_of(one, other, list(one))
         correlations.append(correlation)
     assert error == pytest.approx(np.std(correlations), rel=0.1)
+    if len(set(widths)) == 1:
+        assert error == pytest.approx((sum(widths) - len(widths)) ** -0.5)
 
 
 def test_gates_near_zero_and_near_their_start_are_counted():
@@ -123,6 +125,8 @@ def test_gates_near_zero_and_near_their_start_are_counted():
 
 def test_overlap_counts_the_units_that_both_keep():
     assert overlap_of({'a': [0, 1], 'k': [0]}, {'a': [1, 2], 'k': [0]}) == pytest.approx(2 / 3)
+    few, many = {'a': [0, 1]}, {'a': [0, 1, 2, 3, 4]}  # of the larger selection
+    assert overlap_of(few, many) == overlap_of(many, few) == pytest.approx(2 / 5)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from scipy.special import log_softmax
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import feed_of
+from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.batches import evaluation_batches
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distillation import (
@@ -101,6 +102,22 @@ def test_divergence_is_that_of_its_definition():
     student, teacher = (log_softmax(array / 2, axis=-1) for array in (scores, wanted))
     divergence = (np.exp(teacher) * (teacher - student)).sum(axis=-1)
     assert value == pytest.approx(4 * (divergence * weights).sum(), rel=1e-5)
+
+
+def test_scores_are_a_mean_over_the_masked_tokens(shards_directory):
+    teacher, student = saved_model(network(), seed=4), saved_model(network(), seed=5)
+    loss = objective(shards_directory, student, teacher, Match.whole(network()))
+    batch = next(loss.batches(PHASE, 0))
+    outputs = loss.model(*feed_of(batch, INPUTS).values()), loss._teacher.outputs(batch, slice(None))
+    own, wanted = (log_softmax(scores[-1].asnumpy() / 2, axis=-1) for scores in outputs)
+    divergence = 4 * (np.exp(wanted) * (wanted - own)).sum(axis=-1)[batch.masked_weights > 0]
+    assert parts_of(loss)['scores'] == pytest.approx(divergence.mean(), rel=1e-4)
+
+
+def test_weight_of_the_labels_is_that_of_both_losses(shards_directory):
+    whole = saved_model(network())
+    loss = objective(shards_directory, whole, whole, Match.whole(network()), labels=0.25)
+    assert loss.losses[:2] == ('mlm', 'nsp') and loss.weights[:2] == (0.25, 0.25)
 
 
 def test_network_learns_nothing_from_itself(shards_directory):
@@ -286,3 +303,11 @@ def test_variances_do_not_depend_on_the_passes(shards_directory):
         for passes in (1, 4)
     )
     assert four == pytest.approx(one, rel=1e-6) and sizes == [8, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize('kind, name', [(Pretraining, 'mlm_loss'), (StateMatching, 'state_difference')])
+def test_of_equally_good_steps_the_first_is_the_best(kind, name):
+    objective, progress = kind.__new__(kind), Progress()
+    for step, loss in enumerate((3.0, 2.0, 2.0, 4.0)):
+        progress = objective.remember(progress, {name: loss}, step)
+    assert progress.best_step == 1 and objective.best_of(progress) == 2.0

@@ -122,6 +122,14 @@ def overflowing(gate, step):
     return Overflowing(2.0, patience=100)
 
 
+def test_an_overflow_begins_the_count_of_sound_steps_anew():
+    scale, states = LossScale(8.0, patience=3), []
+    for overflow in (False, False, True, False, False, False):
+        scale.after(overflow)
+        states.append(scale.state())
+    assert states == [[8, 1], [8, 2], [4, 0], [4, 1], [4, 2], [8, 0]]
+
+
 def test_a_scaled_loss_takes_the_same_steps(shards, tmp_path):
     """A power of two, so bit for bit."""
     plain, scaled = (
