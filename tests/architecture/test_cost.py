@@ -21,8 +21,10 @@ from gluon_optbert.architecture.cost import (
     cost_model,
     count_flops,
     count_parameters,
+    latency_features,
+    shares_of_rounds,
 )
-from gluon_optbert.architecture.named import bert_base
+from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.network.encoder import OptBERTEncoder
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.settings import NetworkSettings
@@ -105,6 +107,24 @@ def test_beta_follows_from_parameter_cost():
     }
     assert ParameterCost().prices(bert_base())['a0'] == 4 * 64 * 768 + 3 * 64
     assert weights['a0'] == weights['a11'] == 1
+
+
+def test_beta_where_heads_cost_nothing_is_the_share_of_the_dearest_unit():
+    cost = LatencyCost({**dict.fromkeys(LATENCY_FEATURES, 0.0), 'h': 0.5, 'f': 2.0}, batch=1, length=8)
+    weights = beta(resolve('l2_h8_a2'), cost)  # two layers count h twice
+    assert (weights['h'], weights['f0'], weights['a0']) == (0.5, 1, 0)
+
+
+def test_latency_counts_intermediate_blocks_apart_from_layers():
+    features = latency_features(resolve('l4_h8_a2_undivided_keep_1'))
+    assert (features['layers'], features['blocks'], features['f']) == (4, 1, 32)
+
+
+@pytest.mark.parametrize('target', [0.1, 0.6])
+def test_last_share_of_the_rounds_is_the_target_itself(target):
+    shares = shares_of_rounds(target, 3)
+    assert shares[-1] == target
+    assert shares == pytest.approx([1 - (1 - target) / 3, 1 - 2 * (1 - target) / 3, target])
 
 
 def test_beta_where_no_unit_costs_anything_is_refused():

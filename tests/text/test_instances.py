@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers.examples import examples
@@ -173,6 +175,35 @@ def test_whole_words_are_masked_whole():
         assert hidden.any()
         for number in set(word[hidden]):
             assert hidden[word == number].all()
+
+
+def test_words_of_one_piece_are_masked_up_to_the_number_that_is_wanted():
+    documents, _ = numbered_documents(np.random.RandomState(6), 20)
+    records = instances_of(documents, spec_of(whole_words=True))
+    wanted = np.clip(np.rint(records['valid_lengths'] * 0.15), 1, 5)
+    assert records['masked_lm_weights'].sum(axis=1).tolist() == wanted.tolist()
+
+
+def test_a_segment_that_begins_inside_a_word_is_masked_from_there_on():
+    """[SEP] and the pieces behind it are no word."""
+    continues = np.ones(5000, bool)
+    continues[: FIRST + 1] = False
+    documents = [[[FIRST], [FIRST + 1] * 2, [FIRST], [FIRST + 1] * 2]]
+    records = instances_of(documents * 200, spec_of(length=8, whole_words=True), continues=continues)
+    hidden = [record['masked_lm_ids'][0] for record in records if record['masked_lm_weights'][0]]
+    assert FIRST + 1 in hidden
+
+
+def test_at_least_one_token_of_a_short_instance_is_masked():
+    spec = dataclasses.replace(spec_of(), masked_share=0.01)
+    records = instances_of([[[FIRST], [FIRST + 1]]] * 4, spec)
+    assert len(records) and (records['masked_lm_weights'].sum(axis=1) == 1).all()
+
+
+def test_sentences_are_gathered_up_to_the_wanted_length_and_no_further():
+    tokens = Tokens.of([[[FIRST] * 10] * 6])
+    pairs = list(segment_pairs(tokens, room=20, short_share=0.0, seed=0))
+    assert pairs == [(0, 10, 10, 20, False), (20, 30, 30, 40, False), (40, 50, 50, 60, False)]
 
 
 @pytest.mark.parametrize('documents', [[], [[]], [[[]]], [[[FIRST]]]])
