@@ -19,7 +19,7 @@ from helpers.tiny import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.architecture.parameters import check_parameters, network_shapes
+from gluon_optbert.architecture.parameters import H_GATES, check_parameters, network_shapes
 from gluon_optbert.cutting.selection import Selection, truncate
 from gluon_optbert.cutting.shrink import cut, fold, reordered, shrink, without_gates
 from gluon_optbert.deployment.directory import import_symbol
@@ -303,6 +303,12 @@ def test_selection_that_does_not_fit_is_named(kept):
         cut(random_parameters(network()), network(), Selection(indices, 0, 0))
 
 
+@pytest.mark.parametrize('layers', [(1, 0), (0, 0), (0, 2), (-1, 0)])
+def test_layers_that_do_not_fit_are_named(layers):
+    with pytest.raises(ValueError, match='selection .*: layers '):
+        cut(random_parameters(network()), network(), Selection({}, 0, 0, layers=layers))
+
+
 def test_selection_of_an_unknown_width_is_named():
     with pytest.raises(ValueError, match='q3'):
         cut(random_parameters(network()), network(), Selection({'q3': np.arange(2)}, 0, 0))
@@ -344,6 +350,16 @@ def test_shrinking_holds_no_second_set_of_the_parameters():
     assert peak < sum(value.nbytes for value in smaller.values()) + 5 * max(
         value.nbytes for value in parameters.values()
     )
+
+
+@pytest.mark.parametrize('h_gate', H_GATES)
+def test_gates_that_a_model_is_given_are_folded_where_they_stand(h_gate):
+    architecture, parameters = network(), random_parameters(network())
+    alphas = random_alphas(architecture)
+    model = without_gates(SavedModel(architecture, parameters, None), alphas, h_gate=h_gate)
+    folded = fold(parameters, architecture, alphas, h_gate=h_gate)
+    assert model.alphas is None and model.architecture == architecture
+    assert all(np.array_equal(model.parameters[name], value) for name, value in folded.items())
 
 
 def test_gates_of_another_network_are_no_gates_of_this_one():

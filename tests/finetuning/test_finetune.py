@@ -235,6 +235,14 @@ def test_losses_by_hand():
     assert loss_of(Head('regression'), [[1.0], [4.0]], [3.0, 4.5], [1, 1], [3, 3]) == pytest.approx(4.25)
 
 
+def test_losses_count_no_instance_of_weight_zero():
+    scores = np.random.RandomState(0).standard_normal((2, 4, 2)).astype('f')
+    labels, head = [[1, 2], [0, 3]], Head('question_answering')
+    alone = loss_of(head, scores[:1], labels[:1], [1], [4])
+    assert loss_of(head, scores, labels, [1, 0], [4, 4]) == pytest.approx(alone, rel=1e-6)
+    assert loss_of(Head('regression'), [[1.0], [4.0]], [3.0, 4.5], [0, 1], [3, 3]) == pytest.approx(0.25)
+
+
 def test_loss_of_answers_leaves_padding_out():
     scores = np.random.RandomState(0).standard_normal((1, 4, 2)).astype('f')
     starts, ends = (np.exp(scores[0, :3, i]) / np.exp(scores[0, :3, i]).sum() for i in (0, 1))

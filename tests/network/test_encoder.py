@@ -26,6 +26,7 @@ from mxnet import autograd
 
 from gluon_optbert.architecture.parameters import H_GATES, network_shapes
 from gluon_optbert.network.encoder import OptBERTEncoder
+from gluon_optbert.network.gates import StreamLayerNorm
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import OptBERTModel, build, load, named_parameters, read_parameters
 from gluon_optbert.network.settings import NetworkSettings
@@ -217,6 +218,15 @@ def test_gates_are_as_long_as_their_widths_and_named_by_them():
     }
     assert all((alpha == 1).all() and alpha.dtype == np.float32 for alpha in gates.values().values())
     assert build(UNEVEN).gates.parameters == {}
+
+
+@pytest.mark.parametrize('trainable', [False, True])
+def test_a_stream_without_a_unit_is_zero(trainable):
+    """A draw of random gates may close them all."""
+    norm = StreamLayerNorm(4, 1e-12, trainable=trainable)
+    norm.initialize()
+    data = mx.nd.array(np.random.RandomState(0).standard_normal((2, 3, 4)))
+    assert np.array_equal(norm(data, mx.nd.zeros(4)).asnumpy(), np.zeros((2, 3, 4)))
 
 
 def test_gates_keep_what_they_are_set_to():

@@ -1,11 +1,13 @@
 """What is read of a network that runs layer by layer."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers.networks import UNEVEN, random_batches
 from helpers.tiny import network, random_parameters
 
-from gluon_optbert.network.layerwise import layer_norm_scales
+from gluon_optbert.network.layerwise import layer_norm_scales, real_tokens
 from gluon_optbert.network.saved_model import SavedModel
 
 
@@ -27,6 +29,13 @@ def test_scale_of_every_layer_norm_is_that_of_its_inputs():
     before, after = (np.square(part.std(axis=1)).mean() for part in (sums, sums[:, kept]))
     assert scales['embedding'] == pytest.approx(np.sqrt(before / after), rel=1e-5)
     assert set(layer_norm_scales(model, np.arange(6), batches).values()) == {1.0}
+
+
+def test_instances_that_only_fill_a_batch_have_no_tokens():
+    (batch,) = random_batches(UNEVEN, 1, size=3)
+    weights = np.array([1, 0, 1], np.float32)
+    real = real_tokens(dataclasses.replace(batch, instance_weights=weights)).reshape(-1, 3)
+    assert real.sum(axis=0).tolist() == (batch.valid_length * weights).tolist()
 
 
 def test_a_unit_that_carries_the_variance_of_one_layer_is_found_there():
