@@ -96,22 +96,29 @@ def test_peers_of_benchmarks_are_told_the_epsilon():
     assert [configuration['layer_norm_eps'] for configuration in configurations] == [EPS, EPS]
 
 
+def epsilons_of(deployment):
+    """Those of the LayerNorms of an ONNX file, which has to hold them as floats."""
+    nodes = onnx.load(str(deployment / 'model.onnx')).graph.node
+    norms = [node for node in nodes if node.op_type == 'LayerNormalization']
+    found = [attribute for node in norms for attribute in node.attribute if attribute.name == 'epsilon']
+    assert len(found) == len(norms) > 0
+    assert {attribute.type for attribute in found} == {onnx.AttributeProto.FLOAT}
+    return {attribute.f for attribute in found}
+
+
 def test_exports_compute_with_the_epsilon(tmp_path):
     """`export` itself compares symbol and ONNX file with the network, and fails where they differ."""
     export(saved(), tmp_path / 'deploy', head='pretraining', onnx=True)
     inputs = random_inputs(network())
     exported = outputs_of(import_symbol(tmp_path / 'deploy', list(INPUTS)), inputs)
     assert relative_difference(exported, outputs_of(build(saved().architecture, PARAMETERS), inputs)) < 2e-6
-    nodes = onnx.load(str(tmp_path / 'deploy' / 'model.onnx')).graph.node
-    norms = [node for node in nodes if node.op_type == 'LayerNormalization']
-    assert {attribute.f for node in norms for attribute in node.attribute if attribute.name == 'epsilon'} == {
-        np.float32(EPS)
-    }
+    assert epsilons_of(tmp_path / 'deploy') == {np.float32(EPS)}
 
 
 def test_epsilon_may_be_a_whole_zero(tmp_path):
     architecture = dataclasses.replace(network(), layer_norm_eps=0)
     export(dataclasses.replace(saved(), architecture=architecture), tmp_path / 'deploy', onnx=True)
+    assert epsilons_of(tmp_path / 'deploy') == {0.0}
 
 
 @pytest.mark.parametrize('precision', ['float32', 'bfloat16', 'int8'])
