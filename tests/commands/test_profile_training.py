@@ -69,10 +69,10 @@ def test_work_and_ceilings_are_those_of_the_shards_lengths(shards_directory, tmp
             '--shards',
             shards_directory,
             '--output',
-            tmp_path / 'found.json',
+            tmp_path / f'found{length}.json',
         )
         assert result.returncode == 0, result.stderr
-        written[length] = json.loads((tmp_path / 'found.json').read_text())
+        written[length] = json.loads((tmp_path / f'found{length}.json').read_text())
     assert written[8]['shape'] == written[16]['shape'] and written[8]['gflop'] == written[16]['gflop']
 
 
