@@ -91,7 +91,7 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     """The instance in a line of JSON, an object with one or two texts and perhaps ``id`` and ``label``.
 
     The texts are called ``text`` and ``pair``, ``question`` and ``context``, or as the columns of the head.
-    Other keys are not read.
+    A text that is null is absent. Other keys are not read.
 
     Raises
     ------
@@ -104,9 +104,9 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
         raise ValueError(f'{source}: not JSON ({error!s:.100})') from error
     known = [*([head.columns[:-1]] if head.columns else []), *_KEYS]
     present = [
-        [values[name] for name in keys if name in values]
+        [values[name] for name in keys if values.get(name) is not None]
         for keys in known
-        if isinstance(values, Mapping) and keys[0] in values
+        if isinstance(values, Mapping) and values.get(keys[0]) is not None
     ]
     texts = max(present, key=len, default=[])
     if not texts or not all(isinstance(text, str) for text in texts):

@@ -143,6 +143,8 @@ def test_every_file_of_glue_is_read(path):
         ({'text': 'a', 'pair': 'b', 'id': 7}, Instance('a', 'b', id='7')),
         ({'question': 'a', 'context': 'b\tc', 'id': 'q', 'score': 1}, Instance('a', 'b\tc', id='q')),
         ({'sentence': 'a', 'label': 1}, Instance('a', label='1')),
+        ({'text': 'a', 'pair': None, 'id': None}, Instance('a')),
+        ({'sentence': None, 'text': 'a', 'pair': 'b'}, Instance('a', 'b')),
     ],
 )
 def test_json_lines_are_instances(values, wanted):
@@ -159,7 +161,7 @@ def test_json_lines_have_the_columns_of_the_task():
 
 
 @pytest.mark.parametrize(
-    'line', ['', 'a', '[]', '{}', '"text"', '{"text": 1}', '{"text": "a", "pair": null}']
+    'line', ['', 'a', '[]', '{}', '"text"', '{"text": 1}', '{"text": null}', '{"text": null, "pair": "a"}']
 )
 def test_json_that_is_no_instance_is_refused(line):
     with pytest.raises(ValueError, match='^file: line 3: '):
