@@ -3,15 +3,13 @@ trained."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict
+from typing import Dict
 
 import numpy as np
 
 from ..cutting.fisher import fisher_scores, rank_as, rearranged
 from ..training.loop import gradients
-
-if TYPE_CHECKING:
-    from .methods import Cut
+from .cut import Cut
 
 
 def gate_gradients(cut: Cut) -> Dict[str, np.ndarray]:

@@ -19,8 +19,8 @@ from ..runs.recipe import to_dict
 from ..text.vocabulary import Vocabulary
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
+from ..training.recipe import WeightRecipe
 from ..training.teacher import Match
-from .recipe import PruningRecipe
 from .trimming import trim
 
 
@@ -29,7 +29,8 @@ class Goal:
 
     Parameters
     ----------
-    recipe : PruningRecipe
+    recipe : WeightRecipe
+        That of the run. This class reads only what all recipes that train weights have.
     start : SavedModel
         The network that is pruned, which is a teacher if the recipe wants one.
     workers : Workers
@@ -49,7 +50,7 @@ class Goal:
     gate_settings: Mapping[str, Any] = {}
     recovery_settings: Mapping[str, Any] = {}
 
-    def __init__(self, recipe: PruningRecipe, start: SavedModel, workers: Workers):
+    def __init__(self, recipe: WeightRecipe, start: SavedModel, workers: Workers):
         self.recipe, self.start, self.workers = recipe, start, workers
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List
+from typing import List
 
 import numpy as np
 
@@ -12,9 +12,7 @@ from ..network.model import named_parameters
 from ..network.saved_model import SavedModel
 from ..training.loop import gradients
 from ..training.objective import Phase
-
-if TYPE_CHECKING:
-    from .goal import Goal
+from .goal import Goal
 
 
 def head_importance(start: SavedModel, goal: Goal, phase: Phase) -> Alphas:

@@ -15,8 +15,8 @@ from ..training.distributed import Workers
 from ..training.objective import Phase
 from ..training.reporter import Reporter
 from ..training.teacher import Match
+from .cut import Cut
 from .goal import Goal
-from .methods import Cut
 from .recipe import PruningRecipe
 
 LEAST_TEXT = 32  # sequences

@@ -13,7 +13,8 @@ from gluon_optbert.cutting.baselines import random_scores
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.methods import METHODS, Cut, Method, relative
+from gluon_optbert.pruning.cut import Cut
+from gluon_optbert.pruning.methods import METHODS, Method, relative
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parser_of
 from gluon_optbert.runs.recipe import RecipeError
