@@ -9,6 +9,7 @@ from typing import Any, Dict
 from ..network.saved_model import read_model
 from ..training.distributed import Workers
 from .algorithm import prune
+from .pretraining_goal import PretrainingGoal
 from .recipe import PruneRecipe, unreachable
 
 
@@ -42,7 +43,8 @@ def rung(recipe: PruneRecipe, number: int, *, ladder: Path, workers: Workers) ->
     base, shares, model = read_model(recipe.model), recipe.shares(), recipe.model
     if number > 1:
         asked = dataclasses.replace(recipe, targets=tuple(shares[:number]))
-        problem = None if recipe.trim else unreachable(asked, base.architecture)
+        start, _ = PretrainingGoal.read(recipe)  # trimmed, if the recipe wants that
+        problem = unreachable(asked, start.architecture, base.architecture)
         if problem:
             raise ValueError(problem)
         own = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(PruneRecipe)}

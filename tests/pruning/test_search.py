@@ -155,9 +155,9 @@ def test_recovery_on_a_rung_is_that_of_the_ladder(shards_directory, tmp_path):
     assert read_model(tmp_path / 'search' / 'trial-0000' / 'round-1' / 'model').progress.step == 5
 
 
-def test_a_rung_after_rounds_that_trimmed_the_vocabulary_counts_from_the_whole_one(
-    shards_directory, tmp_path
-):
+@pytest.fixture
+def larger(tmp_path):
+    """The network of the shards and a larger one, with four tokens more, in `larger` of the directory."""
     small = saved_model()
     words = [*small.vocabulary.idx_to_token, 'aa', 'bb', 'cc', 'dd']
     rows = {
@@ -172,14 +172,30 @@ def test_a_rung_after_rounds_that_trimmed_the_vocabulary_counts_from_the_whole_o
         parameters={**small.parameters, **rows},
     )
     write_model(tmp_path / 'larger', larger)
+    return small, larger
+
+
+def test_a_rung_after_rounds_that_trimmed_the_vocabulary_counts_from_the_whole_one(
+    shards_directory, larger, tmp_path
+):
+    small, whole_network = larger
     values = dict(targets=[0.9, 0.75], rung=2, trials=1, trim=True)
     search(search_of(shards_directory, tmp_path / 'larger', tmp_path / 'search', **values))
     end = read_model(tmp_path / 'search' / 'trial-0000' / 'round-1' / 'model')
     assert end.vocabulary == small.vocabulary
     cost = ParameterCost()
     dearest = max(cost.prices(small.architecture).values())
-    whole = cost.cost(architecture)
+    whole = cost.cost(whole_network.architecture)
     assert 0.75 * whole - dearest < cost.cost(end.architecture) <= 0.75 * whole
+
+
+def test_a_rung_out_of_reach_is_refused_before_the_rounds_above_it_that_trim(
+    shards_directory, larger, tmp_path
+):
+    values = dict(targets=[0.95, 0.3], rung=2, trials=1, trim=True, prune='f', split_half=False)
+    with pytest.raises(ValueError, match='target 0.3 cannot be reached by pruning f'):
+        search(search_of(shards_directory, tmp_path / 'larger', tmp_path / 'search', **values))
+    assert not (tmp_path / 'search' / 'ladder').exists()
 
 
 @pytest.mark.parametrize(
