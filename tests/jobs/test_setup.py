@@ -243,13 +243,24 @@ def test_python_without_venv_is_one_line(tree, commands, tmp_path):
 
 def test_each_missing_thing_has_a_line(tree, commands):
     spaced = tree.rename(tree.parent / 'my tree')
-    done = run(BASE_PYTHON, spaced / 'tools/setup/install.py', path=commands)
+    done = run(BASE_PYTHON, spaced / 'tools/setup/install.py', path=commands, CC='nothing')
     assert done.returncode == 2
     assert [re.sub(' in /.*', '', line).split(',')[0] for line in done.stderr.splitlines()] == [
         'error: the build of Horovod cannot take the space',
         'error: there is no make',
         'error: no working C++17 compiler (c++',
+        'error: the C compiler nothing does not work: install gcc',
     ]
+
+
+def test_missing_headers_are_named_beside_a_missing_compiler(tree, commands):
+    (commands / 'make').symlink_to(shutil.which('make'))
+    (commands / 'compiler').write_text('#!/bin/sh\nread -r line\n[ "$line" = "#include <stdlib.h>" ]\n')
+    (commands / 'compiler').chmod(0o755)
+    done = run(BASE_PYTHON, tree / 'tools/setup/install.py', path=commands, CC='compiler', CXX='compiler')
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert 'no working C++17 compiler' in first and 'comes without its C headers' in second
 
 
 # What is installed once, and mended

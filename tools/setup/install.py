@@ -114,9 +114,14 @@ def missing_here() -> List[str]:
             f'no working C++17 compiler ({" ".join(cxx) or "c++, g++ or clang++"}): install g++ 7 or newer, '
             'or set CXX'
         )
-    elif not compiles(cc, '#include <stdlib.h>\n'):
+    works, headers = compiles(cc, '#include <stdlib.h>\n'), Path(sysconfig.get_paths()['include'])
+    if not works:
         missing.append(f'the C compiler {cc[0]} does not work: install gcc, or set CC')
-    elif not compiles([*cc, '-I', sysconfig.get_paths()['include']], '#include <Python.h>\n'):
+    if not (
+        compiles([*cc, '-I', str(headers)], '#include <Python.h>\n')
+        if works
+        else (headers / 'Python.h').is_file()
+    ):
         missing.append(
             f'{sys.executable} comes without its C headers: install {version}-dev, '
             'or run make PYTHON=... with another'
