@@ -195,7 +195,7 @@ def _cut(job: Job, current: SavedModel, number: int) -> None:
 def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     """One round of Algorithm 1, as far as it has not been done; what comes out of it."""
     recipe, directory = job.recipe, job.directory(number)
-    earlier, untrained = current.progress.trained_steps, current.progress.untrained
+    came = current.progress
     current = _rotated(job, current, number)
     if not (directory / 'shrunk').is_dir():
         _cut(job, current, number)
@@ -209,8 +209,10 @@ def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
         start, of_start, started_from = shrunk, after_cut, CUT
     parameters, progress = recover(job, start, of_start, number)
     measured = {'before': before, 'after_cut': after_cut, 'after_reconstruction': after_reconstruction}
-    progress = progress.updated(round=number, **measured, earlier_steps=earlier or None)
-    progress = progress.updated(untrained=untrained, started_from=started_from)
+    progress = progress.updated(round=number, **measured, earlier_steps=came.trained_steps or None)
+    progress = progress.updated(
+        head_steps=came.head_steps, untrained=came.untrained, started_from=started_from
+    )
     if job.workers.first:
         recovered = SavedModel(shrunk.architecture, parameters, shrunk.vocabulary, head=shrunk.head)
         origin = {ORIGIN: (recipe.output / ORIGIN).read_bytes()}

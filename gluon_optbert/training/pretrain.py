@@ -74,7 +74,7 @@ def _progress(measured: Progress, recipe: PretrainRecipe, start: Optional[SavedM
     not steps of pre-training."""
     before = _before(start)
     if recipe.train == 'all' or start is None:
-        return measured.updated(earlier_steps=before.trained_steps or None)
+        return measured.updated(earlier_steps=before.trained_steps or None, head_steps=before.head_steps)
     steps = Progress().updated(
         step=before.step,
         earlier_steps=before.earlier_steps,

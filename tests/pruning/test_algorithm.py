@@ -82,6 +82,14 @@ def test_rounds_go_on_after_the_batches_that_the_network_has_read(shards_directo
     assert begun == [(100, 8), (103, 8), (107, 8), (110, 8)]  # gates of 3 steps, recovery of 4, twice
 
 
+def test_pruned_network_remembers_the_batches_of_its_heads(shards_directory, tmp_path):
+    start = write_saved_model(tmp_path / 'start', progress={'step': 30, 'head_steps': 5})
+    prune(recipe_for(shards_directory, start, tmp_path / 'run', keep_best=False))
+    came_out = [read_model(tmp_path / 'run' / f'round-{number}' / 'model').progress for number in (1, 2)]
+    assert [progress.next_batch for progress in came_out] == [39, 43]
+    assert [progress.trained_steps for progress in came_out] == [34, 38]
+
+
 def test_every_round_follows_from_its_own_files(pruned_run):
     """alphas.npz decides selection.json, and both decide the shrunk network, bit for bit."""
     output, _ = pruned_run

@@ -141,7 +141,8 @@ def test_body_is_trained_on_batches_after_those_of_its_heads(shards_directory, t
     start = write_saved_model(tmp_path / 'start', progress={'head_steps': 5, 'earlier_steps': 9})
     begun = begun_at(monkeypatch)
     pretrain(recipe_for(shards_directory, tmp_path / 'model', model=str(start), steps=2))
-    assert begun == [14]
+    pretrain(recipe_for(shards_directory, tmp_path / 'further', model=str(tmp_path / 'model'), steps=2))
+    assert begun == [14, 16]
 
 
 def test_weights_are_decayed_that_the_parameter_table_names(shards_directory, tmp_path):
