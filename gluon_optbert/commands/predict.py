@@ -47,7 +47,7 @@ class PredictRecipe:
     )
     engine: Optional[str] = option(
         'library that runs the network: onnxruntime and openvino read model.onnx. By default onnxruntime '
-        'if it is installed and there is that file, else mxnet',
+        'if it is installed and there is that file, else mxnet, else openvino',
         None,
         choices=ENGINES,
     )

@@ -28,7 +28,7 @@ class ServeRecipe(ServiceSettings):
     port: int = option('port to listen on; 0 is any free one, which is printed', 8000)
     engine: Optional[str] = option(
         'library that computes; by default onnxruntime where it is installed and the export has model.onnx, '
-        'else mxnet',
+        'else mxnet, else openvino',
         None,
         choices=ENGINES,
     )

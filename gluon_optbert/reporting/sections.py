@@ -14,6 +14,7 @@ from .. import __version__
 from ..runs.processors import processors
 from ..runs.provenance import ORIGIN, origin_warnings
 from ..runs.recipe import load_yaml
+from ..runs.run_directory import work_directory
 from .page import Chapter, Html, Section, details, joined, picture, table, tag, values
 from .pruned import read_run
 from .result_sections import of_finetuning, of_results
@@ -169,6 +170,9 @@ def chapter(
         tuned = _is_result(data, finetuning)
         return Chapter(label, tuple(of_finetuning(data, path) if tuned else of_results(data)))
     if not path.is_dir():
+        unfinished = path.name and work_directory(path)
+        if unfinished and unfinished.is_dir():
+            raise FileNotFoundError(f'{path}: is not finished; to see how far it is, give {unfinished}')
         raise FileNotFoundError(f'{path}: neither a directory nor a JSON file of results')
     result = path / RESULT
     if result.is_file() and _is_result(read_json(result), finetuning):

@@ -384,6 +384,7 @@ def test_damaged_file_is_one_line_and_status_2(tmp_path, capsys, name, content, 
 
 def test_bad_command_lines_are_refused(tmp_path, capsys):
     (tmp_path / 'empty').mkdir()
+    (tmp_path / 'begun.training').mkdir()
     (tmp_path / 'page.html').write_text('mine')
     (tmp_path / 'export').mkdir()
     (tmp_path / 'export' / 'model-symbol.json').write_text('{}')
@@ -391,6 +392,7 @@ def test_bad_command_lines_are_refused(tmp_path, capsys):
         ([str(tmp_path / 'export'), '--output', 'x.html'], 'export is an export; give the model directory'),
         (['--output', 'x.html'], 'RUNS is missing'),
         ([str(tmp_path / 'nowhere'), '--output', 'x.html'], 'neither'),
+        ([str(tmp_path / 'begun'), '--output', 'x.html'], f'give {tmp_path / "begun.training"}\n'),
         ([str(tmp_path / 'empty'), '--output', 'x.html'], 'nothing to report'),
         ([str(tmp_path / 'empty'), '--output', str(tmp_path / 'page.html')], 'exists'),
     ):
