@@ -59,6 +59,16 @@ def test_every_run_has_its_size_steps_and_seed(recipes):
         assert f'runs/{name}/verified.json' in '\n'.join(recipes)
 
 
+@pytest.mark.parametrize('place', ['pruning', 'pruning/five_hours', 'recovery'])
+def test_relative_paths_are_those_from_the_root(place):
+    words = ('-n', 'WORK=some/work', 'DATA=some/data', 'CHECKPOINT=some/minilm')
+    done = make(ROOT / 'results' / place, *words, *([] if place == 'recovery' else ['base']))
+    assert done.returncode == 0, done.stderr
+    assert f'cd {ROOT}/some/work && ' in done.stdout
+    if place != 'recovery':
+        assert f'ln -s {ROOT}/some/data ' in done.stdout and f' {ROOT}/some/minilm ' in done.stdout
+
+
 def make(place, *words):
     return subprocess.run(
         ['make', '-C', str(place), f'PYTHON={sys.executable}', f'ROOT={ROOT}', *words],
