@@ -43,7 +43,7 @@ def rung(recipe: PruneRecipe, number: int, *, ladder: Path, workers: Workers) ->
     base, shares, model = read_model(recipe.model), recipe.shares(), recipe.model
     if number > 1:
         asked = dataclasses.replace(recipe, targets=tuple(shares[:number]))
-        start, _ = PretrainingGoal.read(recipe)  # trimmed, if the recipe wants that
+        start = PretrainingGoal.read(recipe)[0] if recipe.trim else base
         problem = unreachable(asked, start.architecture, base.architecture)
         if problem:
             raise ValueError(problem)
