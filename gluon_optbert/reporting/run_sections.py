@@ -30,6 +30,7 @@ HEAD_OF_ROUNDS = (
     'NSP accuracy',
     'latency, ms',
 )
+RESULT = 'result.json'  # of a fine-tuning run
 OF_SOME_RUNS = ('reconstructed', 'latency, ms')
 MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy')
 
@@ -155,6 +156,22 @@ def of_metrics(path: Path, label: str) -> List[Section]:
     header = ['phase', 'round', 'steps', 'tokens a second', 'waiting for data']
     drawing = chart(draw_curves(segments), f'Over the steps of the run: {label}')
     return [('Curves', joined([drawing, table(header, speed(segments))]))]
+
+
+def of_begun_finetuning(path: Path, label: str) -> List[Section]:
+    """Curves of the seeds of a fine-tuning run that is not finished, those of every learning rate."""
+    sections = []
+    for pattern in ('seed-*', 'rate-*/seed-*'):
+        for place in sorted(path.glob(pattern)):
+            file = place / 'metrics.jsonl' if place.is_dir() else place
+            if file.suffix == '.jsonl' and file.is_file():
+                name = str(place.relative_to(path)).replace('.jsonl', '')
+                sections += [
+                    (f'{title} of {name}', drawn) for title, drawn in of_metrics(file, f'{label}, {name}')
+                ]
+    if not sections:
+        return []
+    return [('Unfinished', tag('p', f'This run is not finished: it has no {RESULT} yet.')), *sections]
 
 
 def side_by_side(runs: Sequence[Run]) -> Optional[Chapter]:

@@ -18,10 +18,9 @@ from ..runs.run_directory import work_directory
 from .page import Chapter, Html, Section, details, joined, picture, table, tag, values
 from .pruned import read_run
 from .result_sections import of_finetuning, of_results
-from .run_sections import of_metrics, of_model, of_rounds
+from .run_sections import RESULT, of_begun_finetuning, of_metrics, of_model, of_rounds
 from .score_tables import TIMES
 
-RESULT = 'result.json'  # of a fine-tuning run
 # Files that are shown otherwise, or not at all.
 KNOWN = (
     'rounds.json',
@@ -201,6 +200,7 @@ def _of_directory(path: Path, label: str, readers: Sequence[Reader]) -> List[Sec
         sections += of_latency(path / 'latency.json')
     if (path / 'metrics.jsonl').is_file():
         sections += of_metrics(path / 'metrics.jsonl', label)
+    sections += of_begun_finetuning(path, label)
     known = KNOWN + ((TIMES,) if (path / 'rounds.json').is_file() else ())
     for reader in readers:
         read = reader.read(path) if (path / reader.file).is_file() else []

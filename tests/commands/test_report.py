@@ -308,6 +308,19 @@ def test_unfinished_run_is_reported_as_far_as_it_is(tmp_path):
     assert 'not finished' in text and 'Curves' in text
 
 
+def test_unfinished_finetuning_has_the_curves_of_its_seeds(tmp_path):
+    run = tmp_path / 'sst2.training'
+    lines = ''.join(json.dumps({'phase': 'SST-2', 'step': step, 'loss': 0.5}) + '\n' for step in (50, 63))
+    for name in ('rate-2e-05/seed-1/metrics.jsonl', 'rate-2e-05/seed-2.jsonl', 'rate-5e-05/seed-1.jsonl'):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(lines)
+    (run / 'rate-2e-05' / 'seed-2.states').mkdir()
+    text = ' '.join(report(run, output=tmp_path / 'page.html').text)
+    assert 'not finished: it has no result.json' in text
+    curves = {'rate-2e-05/seed-1', 'rate-2e-05/seed-2', 'rate-5e-05/seed-1'}
+    assert set(re.findall(r'Curves of (\S+)', text)) == curves
+
+
 def test_phases_follow_each_other():
     segments = segments_of(RECORDS)
     assert [(part.phase, part.round, part.start, part.end) for part in segments] == [
