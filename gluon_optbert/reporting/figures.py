@@ -17,7 +17,7 @@ from ..runs.staging import write_file
 
 # told apart by the colour-blind
 OKABE_ITO = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#999999')
-MARKERS = 'osD^vPX*'
+MARKERS = 'osD^vPX*<'  # one more than colours, so that no two of the first 72 lines look alike
 STYLE = {
     'font.size': 10,
     'axes.titlesize': 11,

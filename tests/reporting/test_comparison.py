@@ -108,6 +108,15 @@ def test_a_picture_has_a_line_for_each_way_and_one_for_the_control(tmp_path):
     assert axes.get_title() == f'{LOSS} (lower is better)' and axes.get_xlabel() == 'parameters left, %'
 
 
+def test_ten_ways_look_different(tmp_path):
+    networks = [
+        network for i in range(10) for network in networks_of(f'way {i}', [pruned(tmp_path / str(i), 2.5)])
+    ]
+    axes = draw(rungs_of(networks)).axes[0]
+    shown = {(bar.lines[0].get_color(), bar.lines[0].get_marker()) for bar in axes.containers}
+    assert len(axes.containers) == len(shown) == 10
+
+
 def test_a_picture_has_no_panel_without_a_point(tmp_path):
     runs = [pruned(tmp_path / str(seed), 2.5 + seed / 10, seed=seed) for seed in (1, 2)]
     result = result_of(tmp_path / 'one.json', runs[0] / 'round-1' / 'model', 80.0)  # of one seed of two
