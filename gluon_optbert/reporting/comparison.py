@@ -17,7 +17,7 @@ from ..runs.markdown import markdown_table
 from ..runs.provenance import commits_of
 from ..runs.scores import score_text
 from ..runs.staging import write_file
-from .figures import MARKERS, OKABE_ITO, STYLE, plain, save
+from .figures import STYLE, look, plain, save
 from .measured import weights_checksum
 from .pruned import Run, read_run, score_name
 from .sections import read_json
@@ -354,7 +354,7 @@ def _draw_panel(axes: Axes, rungs: Sequence[Rung], shares: Sequence[float], name
         if spread is not None:
             axes.axhline(spread.mean, color=_CONTROL, linestyle=line, linewidth=1.2, label=plain(rung.way))
     for place, way in enumerate(ways):
-        style = {'color': OKABE_ITO[place % len(OKABE_ITO)], 'marker': MARKERS[place % len(MARKERS)]}
+        style = look(place)
         pairs = [(share, rung.spread(name)) for rung, share in zip(rungs, shares) if rung.way == way]
         shown = [(share, spread) for share, spread in pairs if spread is not None]
         if not shown:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ..runs.staging import write_file
-from .figures import MARKERS, NARROW, OKABE_ITO, STYLE, plain, save
+from .figures import MARKERS, NARROW, OKABE_ITO, STYLE, look, plain, save
 from .pruned import (
     LETTERS,
     Letters,
@@ -181,7 +181,7 @@ def draw_losses(runs: Sequence[Run], *, narrow: bool = False) -> Optional[Figure
     figure = Figure(figsize=(NARROW, 4.4) if narrow else (7.6, 4.4))
     axes = figure.add_subplot()
     for i, run in enumerate(runs):
-        _draw_run(axes, run, OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)])
+        _draw_run(axes, run, **look(i))
     of_task = runs[0].metric is not None
     axes.set(
         title='' if narrow else title_by_size(runs[0]),
@@ -216,7 +216,7 @@ def _points(run: Run, name: str) -> List[Tuple[float, float]]:
     return [(size, value) for size, value in measured if value is not None]
 
 
-def _draw_run(axes: Axes, run: Run, colour: str, marker: str) -> None:
+def _draw_run(axes: Axes, run: Run, *, color: str, marker: str) -> None:
     """The networks of a run after recovery, and after the cut, hollow, each pair joined."""
     for name, style in (
         ('recovered', {'label': plain(run.label), 'zorder': 4}),
@@ -224,12 +224,12 @@ def _draw_run(axes: Axes, run: Run, colour: str, marker: str) -> None:
     ):
         points = _points(run, name)
         if points:
-            axes.plot(*zip(*points), color=colour, marker=marker, markersize=6, **style)
+            axes.plot(*zip(*points), color=color, marker=marker, markersize=6, **style)
     for row in run.rounds:
         pair = [value_of(row[name]) for name in ('after_cut', 'recovered')]
         if None not in pair:
             size = row['parameters'] / 1e6
-            axes.plot([size] * 2, pair, color=colour, linestyle=':', linewidth=1, zorder=2)
+            axes.plot([size] * 2, pair, color=color, linestyle=':', linewidth=1, zorder=2)
 
 
 def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> Tuple[List[Path], List[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import List, Sequence
+from typing import Dict, List, Sequence
 
 import matplotlib
 
@@ -17,7 +17,7 @@ from ..runs.staging import write_file
 
 # told apart by the colour-blind
 OKABE_ITO = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#999999')
-MARKERS = 'osD^vPX*<'  # one more than colours, so that no two of the first 72 lines look alike
+MARKERS = 'osD^vPX*'
 STYLE = {
     'font.size': 10,
     'axes.titlesize': 11,
@@ -64,6 +64,13 @@ def _named(parts: Sequence[str]) -> int:
     """How many of the last parts it takes to name something: ``run/round-4/model``, not ``model``."""
     own = next((i for i, part in enumerate(reversed(parts)) if not _IN_A_RUN.fullmatch(part)), len(parts) - 1)
     return own + 1
+
+
+def look(place: int) -> Dict[str, str]:
+    """Colour and marker of a line by its place, from 0; no two of the first 64 look alike."""
+    colours = len(OKABE_ITO)
+    marker = MARKERS[(place + place // colours) % len(MARKERS)]
+    return {'color': OKABE_ITO[place % colours], 'marker': marker}
 
 
 def plain(name: str) -> str:

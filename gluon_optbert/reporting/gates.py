@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..runs.gate_records import CLOSED, GATES, OPEN
 from .drawing import NAMES
-from .figures import MARKERS, NARROW, OKABE_ITO
+from .figures import MARKERS, NARROW, OKABE_ITO, look
 from .page import Html, joined, table, tag
 from .pruned import LETTERS, Run
 
@@ -194,7 +194,7 @@ def draw_settling(records: Sequence[GateRecord]) -> Optional[Figure]:
     figure = Figure(figsize=(NARROW, 3.9))
     axes = figure.add_subplot()
     for place, record in enumerate(followed):
-        style = {'color': OKABE_ITO[place % len(OKABE_ITO)], 'marker': MARKERS[place % len(MARKERS)]}
+        style = look(place)
         axes.plot(*zip(*record.overlaps), markersize=4, linewidth=1.2, label=f'round {record.round}', **style)
         if not record.settled:
             axes.plot(*record.overlaps[-1], markerfacecolor='white', markersize=7, **style)

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..runs.markdown import markdown_table
 from ..runs.staging import write_file
-from .figures import MARKERS, NARROW, OKABE_ITO, STYLE, plain, save
+from .figures import NARROW, STYLE, look, plain, save
 from .page import Section, figures, joined, table, tag
 from .pruned import Run
 from .run_sections import chart
@@ -119,7 +119,7 @@ def _draw_panel(axes: Axes, panel: Panel, *, limits: Tuple[float, float], labels
 
 def _draw_line(axes: Axes, panel: Panel, line: Line, place: int) -> None:
     """The means of a method with their deviations, and the runs, pale."""
-    style = {'color': OKABE_ITO[place % len(OKABE_ITO)], 'marker': MARKERS[place % len(MARKERS)]}
+    style = look(place)
     means = [(rung.speedup.mean, rung.score.mean) for rung in line.rungs]
     axes.plot(*zip((1.0, panel.start.mean), *means), color=style['color'], linewidth=1.2, zorder=3)
     axes.errorbar(

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..reporting.figures import MARKERS, OKABE_ITO, STYLE, plain, save
+from ..reporting.figures import STYLE, look, plain, save
 from ..reporting.page import Section, joined, picture, table, tag
 from ..reporting.sections import Reader
 from ..runs.staging import write_file
@@ -28,22 +28,17 @@ def draw(results: Results) -> Figure:
     figure = Figure(figsize=(3.5 + 1.1 * len(columns), 4.5))
     axes = figure.subplots()
     for number, row in enumerate(results.rows):
-        colour = OKABE_ITO[number % len(OKABE_ITO)]
-        marker = MARKERS[(number + number // len(OKABE_ITO)) % len(MARKERS)]  # no two rows look alike
+        style = look(number)
         places = np.arange(len(columns)) + 0.7 * ((number + 0.5) / len(results.rows) - 0.5)
         entries = [row.entries[column.name] for column in columns]
         done = [
             (place, entry.mean, entry.std or 0.0) for place, entry in zip(places, entries) if entry.scores
         ]
         axes.errorbar(
-            *(zip(*done) if done else ([], [], [])),
-            fmt=marker,
-            color=colour,
-            capsize=2,
-            label=plain(row.name),
+            *(zip(*done) if done else ([], [], [])), linestyle='', **style, capsize=2, label=plain(row.name)
         )
         published = [np.nan if entry.published is None else entry.published for entry in entries]
-        axes.plot(places, published, linestyle='', marker=marker, color=colour, fillstyle='none', alpha=0.6)
+        axes.plot(places, published, linestyle='', fillstyle='none', alpha=0.6, **style)
     axes.set_xticks(range(len(columns)), [results.label(column).replace(' ', '\n') for column in columns])
     axes.set_ylabel('percent')
     axes.set_title(f'Table {results.table.number}: filled here, hollow in the paper')
