@@ -341,7 +341,9 @@ def draw(rungs: Sequence[Rung], *, against_flops: bool = False) -> Figure:
     handles: Dict[str, Any] = {}
     for axes in grid:
         handles.update(zip(*reversed(axes.get_legend_handles_labels())))
-    figure.legend(list(handles.values()), list(handles), loc='outside lower center', ncol=2)
+    columns = min(2, len(grid))  # two do not fit below a single panel
+    figure.set_figheight(max(4.6, 3.2 + 0.23 * len(handles) / columns))
+    figure.legend(list(handles.values()), list(handles), loc='outside lower center', ncol=columns)
     return figure
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import matplotlib
 import pytest
 import yaml
 from helpers.tiny import run
@@ -29,6 +30,7 @@ from gluon_optbert.reporting.comparison import (
     with_scores,
     write,
 )
+from gluon_optbert.reporting.figures import STYLE
 from gluon_optbert.runs.manifest import sha256, write_manifest
 
 SCORE = 'SST-2 accuracy, %'
@@ -115,6 +117,19 @@ def test_ten_ways_look_different(tmp_path):
     axes = draw(rungs_of(networks)).axes[0]
     shown = {(bar.lines[0].get_color(), bar.lines[0].get_marker()) for bar in axes.containers}
     assert len(axes.containers) == len(shown) == 10
+
+
+def test_names_of_many_ways_lie_within_the_picture(tmp_path):
+    names = [f'{number} steps of the gates at a learning rate of 0.05' for number in range(14)]
+    runs = [pruned(tmp_path / name, 2.5) for name in names]
+    with matplotlib.rc_context(STYLE):
+        figure = draw(
+            rungs_of([network for name, run in zip(names, runs) for network in networks_of(name, [run])])
+        )
+        figure.canvas.draw()
+    box, whole = figure.legends[0].get_window_extent(), figure.bbox
+    assert box.x0 >= 0 and box.x1 <= whole.x1 and box.y0 >= 0
+    assert figure.axes[0].get_window_extent().height > 150
 
 
 def test_a_picture_has_no_panel_without_a_point(tmp_path):
