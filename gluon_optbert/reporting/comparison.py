@@ -39,8 +39,8 @@ FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, COSINE, PAIRS = (
     'cosine of embeddings',
     'pair similarity',
 )
-_CONTROL = '#333333'
 _CONTROL_LINES = '--', ':', '-.'
+_CONTROL_COLOURS = '#333333', '#CC79A7', '#0072B2', '#D55E00', '#009E73'  # the next for every three lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,8 +353,9 @@ def _draw_panel(axes: Axes, rungs: Sequence[Rung], shares: Sequence[float], name
     controls = [rung for rung in rungs if rung.networks[0].run is None]
     for place, rung in enumerate(controls):
         spread, line = rung.spread(name), _CONTROL_LINES[place % len(_CONTROL_LINES)]
+        colour = _CONTROL_COLOURS[place // len(_CONTROL_LINES) % len(_CONTROL_COLOURS)]
         if spread is not None:
-            axes.axhline(spread.mean, color=_CONTROL, linestyle=line, linewidth=1.2, label=plain(rung.way))
+            axes.axhline(spread.mean, color=colour, linestyle=line, linewidth=1.2, label=plain(rung.way))
     for place, way in enumerate(ways):
         style = look(place)
         pairs = [(share, rung.spread(name)) for rung, share in zip(rungs, shares) if rung.way == way]

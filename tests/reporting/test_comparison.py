@@ -119,6 +119,15 @@ def test_ten_ways_look_different(tmp_path):
     assert len(axes.containers) == len(shown) == 10
 
 
+def test_fifteen_controls_look_different(tmp_path):
+    base = base_of(tmp_path / 'base')
+    networks = [control(f'control {i}', base) for i in range(15)]
+    networks += networks_of('one', [pruned(tmp_path / 'run', 2.5)])
+    axes = draw(rungs_of(networks)).axes[0]
+    lines = [line for line in axes.lines if line.get_label().startswith('control')]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == 15
+
+
 def test_names_of_many_ways_lie_within_the_picture(tmp_path):
     names = [f'{number} steps of the gates at a learning rate of 0.05' for number in range(14)]
     runs = [pruned(tmp_path / name, 2.5) for name in names]
