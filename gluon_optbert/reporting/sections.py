@@ -14,7 +14,7 @@ from .. import __version__
 from ..runs.processors import processors
 from ..runs.provenance import ORIGIN, origin_warnings
 from ..runs.recipe import load_yaml
-from ..runs.run_directory import work_directory
+from ..runs.run_directory import UNFINISHED, work_directory
 from .page import Chapter, Html, Section, details, joined, picture, table, tag, values
 from .pruned import read_run
 from .result_sections import of_finetuning, of_results
@@ -200,7 +200,8 @@ def _of_directory(path: Path, label: str, readers: Sequence[Reader]) -> List[Sec
         sections += of_latency(path / 'latency.json')
     if (path / 'metrics.jsonl').is_file():
         sections += of_metrics(path / 'metrics.jsonl', label)
-    sections += of_begun_finetuning(path, label)
+    if path.suffix == UNFINISHED:
+        sections += of_begun_finetuning(path, label)
     known = KNOWN + ((TIMES,) if (path / 'rounds.json').is_file() else ())
     for reader in readers:
         read = reader.read(path) if (path / reader.file).is_file() else []

@@ -11,6 +11,7 @@ from .staging import check_place, new_directory, refuse_existing, refuse_file
 
 T = TypeVar('T')
 RECIPE = 'recipe.yaml'
+UNFINISHED = '.training'  # behind the name of a run's output, until it is finished
 
 
 class Ranks(Protocol):
@@ -39,7 +40,7 @@ def work_directory(output: Path) -> Path:
     """Where an unfinished run keeps its checkpoints and metrics: beside its output."""
     if not output.name:
         raise ValueError(f'{output}: has no name that a run could have; give another --output')
-    return output.with_name(output.name + '.training')
+    return output.with_name(output.name + UNFINISHED)
 
 
 class RunDirectory(Generic[T]):

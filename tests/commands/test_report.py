@@ -20,6 +20,7 @@ from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.commands import report as tool
 from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
 from gluon_optbert.reporting.figures import NARROW, drawn, plain
+from gluon_optbert.reporting.sections import chapter
 from gluon_optbert.reproduction.rows import plain as slug_of
 from gluon_optbert.reproduction.rows import row_names
 
@@ -319,6 +320,9 @@ def test_unfinished_finetuning_has_the_curves_of_its_seeds(tmp_path):
     assert 'not finished: it has no result.json' in text
     curves = {'rate-2e-05/seed-1', 'rate-2e-05/seed-2', 'rate-5e-05/seed-1'}
     assert set(re.findall(r'Curves of (\S+)', text)) == curves
+    run.rename(tmp_path / 'models')  # which some have called after their seeds
+    with pytest.raises(ValueError, match='nothing to report'):
+        chapter(tmp_path / 'models', 'models')
 
 
 def test_phases_follow_each_other():
