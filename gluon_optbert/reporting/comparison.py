@@ -17,7 +17,7 @@ from ..runs.markdown import markdown_table
 from ..runs.provenance import commits_of
 from ..runs.scores import score_text
 from ..runs.staging import write_file
-from .figures import STYLE, look, plain, save
+from .figures import OKABE_ITO, STYLE, look, plain, save
 from .measured import weights_checksum
 from .pruned import Run, read_run, score_name
 from .sections import read_json
@@ -40,7 +40,7 @@ FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, COSINE, PAIRS = (
     'pair similarity',
 )
 _CONTROL_LINES = '--', ':', '-.'
-_CONTROL_COLOURS = '#333333', '#CC79A7', '#0072B2', '#D55E00', '#009E73'  # the next for every three lines
+_CONTROL_COLOURS = '#333333', *OKABE_ITO[:4]  # the next one after every three lines
 
 
 @dataclasses.dataclass(frozen=True)
