@@ -1,7 +1,8 @@
 """Compare ways of pruning one base: losses, errors and scores by size, in one table and one plot.
 
 Every way has a name and its runs of run_prune.py, which differ in seed and sizes only. What
-`verify.py --output RUN/verified.json` found is read from there. Results of fine-tuning name their network by
+`verify.py --output RUN/verified.json` found is read from there. With --controls alone, networks that were
+trained as they are are compared with the largest of them. Results of fine-tuning name their network by
 the checksum of its weights, so the weights themselves need not be there: the manifest of a model directory
 has it."""
 
@@ -22,7 +23,7 @@ from gluon_optbert.runs.staging import new_directory, refuse_existing
 class CompareRecipe:
     """What is compared, and where to."""
 
-    ways: Tuple[str, ...] = option('NAME=RUN,RUN: a way of pruning, and its runs', metavar='NAME=RUN,RUN')
+    ways: Tuple[str, ...] = option('NAME=RUN,RUN: a way of pruning, and its runs', (), metavar='NAME=RUN,RUN')
     controls: Tuple[str, ...] = option(
         'NAME=MODEL of networks that were not pruned, with commas between them; a name may come again',
         (),
@@ -33,7 +34,7 @@ class CompareRecipe:
 
     def problems(self) -> List[str]:
         """What is missing."""
-        return [] if self.ways else ['give at least one way of pruning']
+        return [] if self.ways or self.controls else ['give at least one way of pruning, or --controls']
 
 
 @command

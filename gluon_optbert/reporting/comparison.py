@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..architecture.architecture import Architecture
-from ..architecture.cost import ParameterCost
+from ..architecture.cost import ParameterCost, count_flops
 from ..runs.markdown import markdown_table
 from ..runs.provenance import commits_of
 from ..runs.scores import score_text
@@ -39,6 +39,7 @@ FLOPS, AFTER_CUT, FITTED, LOSS, ACCURACY, CUT, END, COSINE, PAIRS = (
     'cosine of embeddings',
     'pair similarity',
 )
+_LENGTH = 128  # tokens of the sequence whose FLOPs are counted
 _CONTROL_LINES = '--', ':', '-.'
 _CONTROL_COLOURS = '#333333', *OKABE_ITO[:4]  # the next one after every three lines
 
@@ -186,12 +187,14 @@ def _errors(path: Path) -> Dict[int, Dict[str, float]]:
 def controls_of(texts: Sequence[str]) -> List[Network]:
     """Networks that were not pruned, from ``NAME=MODEL``; those of one name repeat each other.
 
+    Their FLOPs are those of a sequence of 128 tokens, relative to the largest of them.
+
     Raises
     ------
     ValueError, FileNotFoundError
         If a text has another form, a directory is no network, or one network is given twice.
     """
-    networks, seen = [], set()
+    networks, flops, seen = [], [], set()
     for text in texts:
         way, paths = named(text)
         if len(paths) > 1:
@@ -201,15 +204,22 @@ def controls_of(texts: Sequence[str]) -> List[Network]:
             raise ValueError(f'{paths[0]}: these weights are given twice; one of them is no repetition')
         seen.add(checksum)
         networks.append(control(way, paths[0]))
-    return networks
+        flops.append(sum(count_flops(_architecture(paths[0]), _LENGTH).values()))
+    return [
+        dataclasses.replace(network, values={**network.values, FLOPS: 100 * own / max(flops)})
+        for network, own in zip(networks, flops)
+    ]
+
+
+def _architecture(directory: Path) -> Architecture:
+    """The widths of the network in a model directory."""
+    path = directory / 'architecture.json'
+    return Architecture.from_dict(read_json(path), source=str(path))
 
 
 def control(way: str, directory: Path) -> Network:
     """A network that was not pruned; ValueError or FileNotFoundError if it is no model directory."""
-    architecture = Architecture.from_dict(
-        read_json(directory / 'architecture.json'), source=str(directory / 'architecture.json')
-    )
-    progress = directory / 'progress.json'
+    architecture, progress = _architecture(directory), directory / 'progress.json'
     values = {FLOPS: 100.0, **(_mlm(read_json(progress)) if progress.is_file() else {})}
     return Network(way, directory, int(ParameterCost().cost(architecture)), values)
 
@@ -323,12 +333,14 @@ def table_of(rungs: Sequence[Rung]) -> str:
 
 
 def draw(rungs: Sequence[Rung], *, against_flops: bool = False) -> Figure:
-    """MLM loss and scores against the share of the parameters, or of the FLOPs, a line for each way."""
+    """MLM loss and scores against the share of the parameters, or of the FLOPs, a line for each way.
+
+    Networks that were not pruned are broken lines across it; if there are no others, each name is a point.
+    """
     hidden = FLOPS, AFTER_CUT, FITTED, ACCURACY, CUT, END, COSINE, PAIRS
+    points = _points(rungs)
     names = [
-        name
-        for name in names_of(rungs)
-        if name not in hidden and any(rung.spread(name) for rung in rungs if rung.networks[0].run is not None)
+        name for name in names_of(rungs) if name not in hidden and any(rung.spread(name) for rung in points)
     ]
     figure = Figure(figsize=(4.4 * max(1, len(names)), 4.6))
     grid = figure.subplots(1, max(1, len(names)), squeeze=False)[0]
@@ -347,10 +359,16 @@ def draw(rungs: Sequence[Rung], *, against_flops: bool = False) -> Figure:
     return figure
 
 
+def _points(rungs: Sequence[Rung]) -> List[Rung]:
+    """What a picture shows as points: the pruned networks, or all if none was pruned."""
+    return [rung for rung in rungs if rung.networks[0].run is not None] or list(rungs)
+
+
 def _draw_panel(axes: Axes, rungs: Sequence[Rung], shares: Sequence[float], name: str) -> None:
-    """One measurement; a network that was not pruned is a broken line."""
-    ways = list(dict.fromkeys(rung.way for rung in rungs if rung.networks[0].run is not None))
-    controls = [rung for rung in rungs if rung.networks[0].run is None]
+    """One measurement."""
+    points = _points(rungs)
+    ways = list(dict.fromkeys(rung.way for rung in points))
+    controls = [rung for rung in rungs if rung not in points]
     for place, rung in enumerate(controls):
         spread, line = rung.spread(name), _CONTROL_LINES[place % len(_CONTROL_LINES)]
         colour = _CONTROL_COLOURS[place // len(_CONTROL_LINES) % len(_CONTROL_COLOURS)]

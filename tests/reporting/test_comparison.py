@@ -9,6 +9,7 @@ import yaml
 from helpers.tiny import run
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
+from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.deployment.verification import LEFT_OUT
 from gluon_optbert.reporting.comparison import (
     ACCURACY,
@@ -117,6 +118,19 @@ def test_ten_ways_look_different(tmp_path):
     axes = draw(rungs_of(networks)).axes[0]
     shown = {(bar.lines[0].get_color(), bar.lines[0].get_marker()) for bar in axes.containers}
     assert len(axes.containers) == len(shown) == 10
+
+
+def test_networks_that_were_not_pruned_are_points_if_there_are_no_others(tmp_path):
+    for name, architecture, loss in (('large', BASE, 2.0), ('small', SMALL, 2.5)):
+        (base_of(tmp_path / name) / 'architecture.json').write_text(architecture.to_json())
+        (tmp_path / name / 'model.params').write_bytes(name.encode())
+        (tmp_path / name / 'progress.json').write_text(json.dumps({'mlm_loss': loss}))
+    rungs = rungs_of(controls_of([f'{name}={tmp_path / name}' for name in ('small', 'large')]))
+    flops = [sum(count_flops(one, 128).values()) for one in (SMALL, BASE)]
+    assert [rung.spread(FLOPS).mean for rung in rungs] == [100 * flops[0] / flops[1], 100]
+    (axes,) = draw(rungs, against_flops=True).axes
+    assert [bar.lines[0].get_ydata().tolist() for bar in axes.containers] == [[2.5], [2.0]]
+    assert axes.containers[0].lines[0].get_xdata() == pytest.approx([100 * flops[0] / flops[1]])
 
 
 def test_fifteen_controls_look_different(tmp_path):
@@ -296,6 +310,11 @@ def test_a_way_has_a_name_and_runs(text):
     with pytest.raises(ValueError, match='wanted NAME=DIRECTORY,DIRECTORY'):
         named(text)
     assert named('a = b=c,d')[0] == 'a = b'
+
+
+def test_the_command_wants_something_to_compare(tmp_path):
+    done = run('tools/compare_pruning.py', '--output', tmp_path / 'out')
+    assert done.returncode == 2 and 'give at least one way of pruning, or --controls' in done.stderr
 
 
 def test_the_command_writes_points_table_and_picture(tmp_path):
