@@ -32,6 +32,7 @@ KNOWN = (
     ORIGIN,
 )
 PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')
+_REPORTED = 'a run, a model, a search, a comparison or a table'  # directories, as messages call them
 
 
 class Reader(NamedTuple):
@@ -172,15 +173,14 @@ def chapter(
         unfinished = path.name and work_directory(path)
         if unfinished and unfinished.is_dir():
             raise FileNotFoundError(f'{path}: is not finished; to see how far it is, give {unfinished}')
-        raise FileNotFoundError(f'{path}: neither a directory nor a JSON file of results')
+        what = 'a file, but not JSON' if path.exists() else 'not found'
+        raise FileNotFoundError(f'{path}: {what}; give {_REPORTED}, or a JSON file of results')
     result = path / RESULT
     if result.is_file() and _is_result(read_json(result), finetuning):
         return Chapter(label, tuple(of_finetuning(read_json(result), result)))
     sections = _of_directory(path, label, readers)
     if not sections:
-        raise ValueError(
-            f'{path}: nothing to report in it; give a run, a model, a search, a comparison or a table'
-        )
+        raise ValueError(f'{path}: nothing to report in it; give {_REPORTED}')
     return Chapter(label, (*sections, *of_environment(path)))
 
 

@@ -408,7 +408,8 @@ def test_bad_command_lines_are_refused(tmp_path, capsys):
     for words, says in (
         ([str(tmp_path / 'export'), '--output', 'x.html'], 'export is an export; give the model directory'),
         (['--output', 'x.html'], 'RUNS is missing'),
-        ([str(tmp_path / 'nowhere'), '--output', 'x.html'], 'neither'),
+        ([str(tmp_path / 'nowhere'), '--output', 'x.html'], 'nowhere: not found; give a run, a model'),
+        ([str(tmp_path / 'page.html'), '--output', 'x.html'], 'page.html: a file, but not JSON; give a run'),
         ([str(tmp_path / 'begun'), '--output', 'x.html'], f'give {tmp_path / "begun.training"}\n'),
         ([str(tmp_path / 'empty'), '--output', 'x.html'], 'nothing to report'),
         ([str(tmp_path / 'empty'), '--output', str(tmp_path / 'page.html')], 'exists'),
