@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 Axis = Tuple[str, ...]  # the widths whose product is the length of one side of a tensor, outermost first
@@ -197,6 +198,11 @@ class Architecture:
         except (ValueError, RecursionError) as error:
             raise ValueError(f'{source}: not JSON ({error})') from error
         return cls.from_dict(values, source=source)
+
+    @classmethod
+    def read(cls, path: Path) -> Architecture:
+        """The architecture of a JSON file; ValueError as `from_dict`, OSError if it cannot be read."""
+        return cls.from_json(path.read_text(encoding='utf-8', errors='replace'), source=str(path))
 
 
 def epsilon_problems(value: Any) -> List[str]:

@@ -86,7 +86,7 @@ def resolve(name: Union[str, Path], *, vocab_size: Optional[int] = None) -> Arch
         raise ValueError(
             unknown_name(text) if path == text else f'{text} is a directory without an architecture.json'
         )
-    return Architecture.from_json(Path(path).read_text(encoding='utf-8', errors='replace'), source=path)
+    return Architecture.read(Path(path))
 
 
 VOCAB_SIZE = 30522  # of BERT uncased

@@ -52,10 +52,7 @@ def read_networks(paths: Sequence[Path], labels: Sequence[str], runs: Sequence[R
     for path, label in zip(paths, labels):
         file = path / 'architecture.json'
         if file.is_file():
-            text = file.read_text(encoding='utf-8', errors='replace')
-            networks = with_model(
-                networks, Measured(label, Architecture.from_json(text, source=str(file)), path)
-            )
+            networks = with_model(networks, Measured(label, Architecture.read(file), path))
     for path, label in zip(paths, labels):
         file = path / RESULT if path.is_dir() else path
         values = read_json(file) if file.is_file() and file.suffix == '.json' else None

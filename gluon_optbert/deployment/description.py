@@ -133,10 +133,7 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
     """
     directory = Path(directory)
     manifest = _read_manifest(directory, needs)
-    path = directory / 'architecture.json'
-    architecture = Architecture.from_json(
-        path.read_text(encoding='utf-8', errors='replace'), source=str(path)
-    )
+    architecture = Architecture.read(directory / 'architecture.json')
     vocabulary = read_vocabulary(directory / 'vocab.txt')
     if len(vocabulary) != architecture.vocab_size:
         raise ValueError(

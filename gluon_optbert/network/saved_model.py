@@ -126,10 +126,7 @@ def read_model(directory: Path) -> SavedModel:
     missing = [name for name in _FILES if name not in manifest['files']]
     if missing:
         raise ValueError(f'{directory}: the model directory lacks {", ".join(missing)}')
-    architecture = Architecture.from_json(
-        (directory / 'architecture.json').read_text(encoding='utf-8', errors='replace'),
-        source=str(directory / 'architecture.json'),
-    )
+    architecture = Architecture.read(directory / 'architecture.json')
     parameters, alphas = _read_parameters(directory / 'model.params', architecture)
     try:
         head = _read_head(directory / HEAD) if HEAD in manifest['files'] else PRETRAINING

@@ -204,22 +204,16 @@ def controls_of(texts: Sequence[str]) -> List[Network]:
             raise ValueError(f'{paths[0]}: these weights are given twice; one of them is no repetition')
         seen.add(checksum)
         networks.append(control(way, paths[0]))
-        flops.append(sum(count_flops(_architecture(paths[0]), _LENGTH).values()))
+        flops.append(sum(count_flops(Architecture.read(paths[0] / 'architecture.json'), _LENGTH).values()))
     return [
         dataclasses.replace(network, values={**network.values, FLOPS: 100 * own / max(flops)})
         for network, own in zip(networks, flops)
     ]
 
 
-def _architecture(directory: Path) -> Architecture:
-    """The widths of the network in a model directory."""
-    path = directory / 'architecture.json'
-    return Architecture.from_dict(read_json(path), source=str(path))
-
-
 def control(way: str, directory: Path) -> Network:
     """A network that was not pruned; ValueError or FileNotFoundError if it is no model directory."""
-    architecture, progress = _architecture(directory), directory / 'progress.json'
+    architecture, progress = Architecture.read(directory / 'architecture.json'), directory / 'progress.json'
     values = {FLOPS: 100.0, **(_mlm(read_json(progress)) if progress.is_file() else {})}
     return Network(way, directory, int(ParameterCost().cost(architecture)), values)
 

@@ -136,10 +136,7 @@ def widths_table(architecture: Architecture) -> Html:
 
 def of_model(path: Path, progress: Any) -> List[Section]:
     """Size and widths of a model directory, and what was measured at its end, None if nothing was."""
-    file = path / 'architecture.json'
-    architecture = Architecture.from_json(
-        file.read_text(encoding='utf-8', errors='replace'), source=str(file)
-    )
+    architecture = Architecture.read(path / 'architecture.json')
     facts = {
         'parameters of embeddings and encoder': int(ParameterCost().cost(architecture)),
         'FLOPs of 128 tokens': int(sum(count_flops(architecture, 128).values())),
