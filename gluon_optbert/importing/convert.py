@@ -157,7 +157,9 @@ def complete(arrays: Parameters, source: Source, seed: int) -> Tuple[Parameters,
     untrained = [part for part in PARTS if source.head == PRETRAINING and part in random]
     drawn = [spec for spec in missing if spec.part in untrained]
     problems = [f'missing {spec.name} {spec.shape}' for spec in missing if spec.part not in untrained]
-    return {**arrays, **({} if problems else _random(drawn, seed))}, untrained, problems
+    whole = {**arrays, **({} if problems else _random(drawn, seed))}
+    # safetensors gives its tensors in another order each time; files are to be the same
+    return {name: whole[name] for name in table if name in whole}, untrained, problems
 
 
 def convert(

@@ -151,6 +151,14 @@ def test_hugging_face_directory_is_read_from_every_file(tmp_path, files, spellin
     assert result.model.head == PRETRAINING and result.model.progress == Progress() and result.dropped == ()
 
 
+def test_a_checkpoint_becomes_the_same_file_every_time(tmp_path):
+    source = write_hugging_face(tmp_path / 'hf', named('Hugging Face'))
+    for name in ('one', 'other'):
+        import_checkpoint(fill(ImportRecipe, {'source': str(source), 'output': str(tmp_path / name)}))
+    one, other = (contents(tmp_path / name)['model.params'] for name in ('one', 'other'))
+    assert one == other
+
+
 def test_tensorflow_checkpoint_is_read_transposed_and_without_optimizer_state(tmp_path):
     arrays = named('TensorFlow')
     more = {name + '/adam_' + moment: value for name, value in arrays.items() for moment in 'mv'}
