@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Callable, Dict, Generator, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Generator, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -38,25 +38,55 @@ def evaluate(
     limit : int, optional
         The most instances to look at.
     """
+    sums = np.zeros(9)
+    for totals, losses, tokens in measured_batches(
+        model, shards, workers, batch_size=batch_size, limit=limit
+    ):
+        sums += [*totals, losses @ losses, losses @ tokens, tokens @ tokens]
+    return held_out_of(workers.sum(sums, name='evaluation'))
+
+
+def measured_batches(
+    model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: Optional[int] = None
+) -> Iterator[Tuple[List[float], np.ndarray, np.ndarray]]:
+    """What this worker measures on its shares of the held-out batches; arguments as of `evaluate`.
+
+    Yields
+    ------
+    totals : list of float
+        Sums over the instances: MLM loss, NSP loss, tokens predicted right, instances predicted right, masked
+        tokens, instances.
+    losses, tokens : np.ndarray of float64, shape (b,)
+        By instance, the sum of the MLM loss over its masked tokens, and their number. Both are 0 where the
+        last batch is filled up.
+    """
     loss = PretrainingLoss(accuracy=True)
     loss.hybridize(static_alloc=True)
-    sums = np.zeros(9)
     for batch in evaluation_batches(
         shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit
     ):
         with autograd.predict_mode():
             *totals, by_instance = pretraining_losses(model, loss, batch, ctx=workers.context())
-        losses = by_instance.asnumpy().astype(np.float64)
-        tokens = batch.masked_weights.sum(axis=1, dtype=np.float64)
-        sums += [
-            *(float(value.asscalar()) for value in totals),
-            batch.masked_weights.sum(),
-            batch.instance_weights.sum(),
-            losses @ losses,
-            losses @ tokens,
-            tokens @ tokens,
-        ]
-    mlm, nsp, mlm_right, nsp_right, masked, instances, *moments = workers.sum(sums, name='evaluation')
+        yield (
+            [
+                *(float(value.asscalar()) for value in totals),
+                float(batch.masked_weights.sum()),
+                float(batch.instance_weights.sum()),
+            ],
+            by_instance.asnumpy().astype(np.float64),
+            batch.masked_weights.sum(axis=1, dtype=np.float64),
+        )
+
+
+def held_out_of(sums: Sequence[float]) -> HeldOut:
+    """What sums over held-out instances come to.
+
+    Parameters
+    ----------
+    sums : sequence of float
+        The totals of `measured_batches`, then those of a loss squared, a loss times tokens, tokens squared.
+    """
+    mlm, nsp, mlm_right, nsp_right, masked, instances, *moments = sums
     masked, instances = max(masked, 1.0), max(instances, 1.0)
     return HeldOut(
         mlm_loss=mlm / masked,
@@ -64,13 +94,11 @@ def evaluate(
         nsp_loss=nsp / instances,
         nsp_accuracy=nsp_right / instances,
         instances=int(instances),
-        mlm_standard_error=_standard_error(mlm / masked, masked, instances, moments),
+        mlm_standard_error=ratio_error(mlm / masked, masked, instances, moments),
     )
 
 
-def _standard_error(
-    loss: float, masked: float, instances: float, moments: Sequence[float]
-) -> Optional[float]:
+def ratio_error(loss: float, masked: float, instances: float, moments: Sequence[float]) -> Optional[float]:
     """The standard error of a mean loss per token, of instances that were drawn independently.
 
     The mean is a ratio of two sums, of losses and of tokens, and so this is the standard error of a ratio
