@@ -122,6 +122,12 @@ class Goal:
         """What is measured of a network on held-out data; None if there is nothing to measure."""
         raise NotImplementedError
 
+    def difference_error(self, one: SavedModel, other: SavedModel) -> Optional[float]:
+        """The standard error of the difference of what `evaluate` measures of two networks, where both are
+        compared instance by instance; None if they are not.
+        """
+        return None
+
     @property
     def reports_embeddings(self) -> bool:
         """Whether embeddings are compared whatever the recipe says, for want of another measure."""

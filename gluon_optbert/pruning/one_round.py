@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ..cutting.selection import Selection, read_selection
 from ..cutting.shrink import shrink
 from ..network.saved_model import SavedModel, read_model
 from ..runs.gate_records import GATES
-from ..runs.progress import CUT, Progress
+from ..runs.progress import CUT, RECOVERY, Measured, Progress
 from ..runs.provenance import ORIGIN
 from ..runs.staging import write_file
 from ..training.reporter import Reporter
@@ -26,7 +26,7 @@ from .methods import METHODS
 from .ranking import ROTATED, SCORES, read_ranking, write_ranking
 from .reconstruct import TOKENS_PER_INPUT, reconstruct, tokens_wanted
 from .recovery import fit_is_worse, recover
-from .report import Round, explain, how_to_tell, unclear
+from .report import Round, explain, how_to_tell, may_be_chance, unclear
 from .rotate import rotated
 from .watch import Watch
 
@@ -192,6 +192,25 @@ def _cut(job: Job, current: SavedModel, number: int) -> None:
     job.workers.barrier(f'cut.{number}')
 
 
+def _difference_errors(
+    job: Job, steps: Mapping[str, Tuple[Tuple[SavedModel, Optional[Measured]], ...]]
+) -> Dict[str, float]:
+    """The standard errors of what some steps changed, taken instance by instance, of those steps whose change
+    may be chance by the errors of what was measured before and after.
+
+    Parameters
+    ----------
+    steps : mapping of str to pairs of SavedModel and Measured
+        The network before each step and after it, and what was measured of it.
+    """
+    errors = {
+        name: job.goal.difference_error(one, other)
+        for name, ((one, before), (other, after)) in steps.items()
+        if may_be_chance(before, after)
+    }
+    return {name: error for name, error in errors.items() if error is not None}
+
+
 def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     """One round of Algorithm 1, as far as it has not been done; what comes out of it."""
     recipe, directory = job.recipe, job.directory(number)
@@ -213,8 +232,13 @@ def run_round(job: Job, current: SavedModel, number: int) -> SavedModel:
     progress = progress.updated(
         head_steps=came.head_steps, untrained=came.untrained, started_from=started_from
     )
+    recovered = SavedModel(shrunk.architecture, parameters, shrunk.vocabulary, head=shrunk.head)
+    steps = {
+        CUT: ((current, before), (shrunk, after_cut)),
+        RECOVERY: ((start, of_start), (recovered, progress.measured)),
+    }
+    progress = progress.updated(difference_errors=_difference_errors(job, steps) or None)
     if job.workers.first:
-        recovered = SavedModel(shrunk.architecture, parameters, shrunk.vocabulary, head=shrunk.head)
         origin = {ORIGIN: (recipe.output / ORIGIN).read_bytes()}
         if recipe.keep_embeddings or job.goal.reports_embeddings:
             repair = {'reconstructed': repaired} if recipe.reconstruct else {}

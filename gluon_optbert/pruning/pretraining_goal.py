@@ -16,7 +16,7 @@ from ..text.batches import Batch, check_memory, evaluation_batches, stream
 from ..text.shards import Shards
 from ..training.distillation import Distillation, StateMatching, check_pairs
 from ..training.distributed import Workers
-from ..training.mlm_nsp import Pretraining, evaluate
+from ..training.mlm_nsp import Pretraining, difference_error, evaluate
 from ..training.objective import Phase
 from ..training.recipe import check_shards_fit, open_shards
 from ..training.teacher import OF_STATES, Match, Teacher, check_teacher
@@ -129,13 +129,19 @@ class PretrainingGoal(Goal):
     def evaluate(self, saved: SavedModel) -> Optional[HeldOut]:
         if not self._heads:
             return None
-        return evaluate(
-            self.build(saved),
-            self._shards['heldout'],
-            self.workers,
-            batch_size=self.recipe.batch_size // self.recipe.accumulate,
-            limit=self.recipe.evaluation_limit,
-        )
+        return evaluate(self.build(saved), self._shards['heldout'], self.workers, **self._held_out)
+
+    def difference_error(self, one: SavedModel, other: SavedModel) -> Optional[float]:
+        networks = self.build(one), self.build(other)
+        return difference_error(*networks, self._shards['heldout'], self.workers, **self._held_out)
+
+    @property
+    def _held_out(self) -> Dict[str, Optional[int]]:
+        """How many instances are measured, and how many at a time."""
+        return {
+            'batch_size': self.recipe.batch_size // self.recipe.accumulate,
+            'limit': self.recipe.evaluation_limit,
+        }
 
     @property
     def reports_embeddings(self) -> bool:

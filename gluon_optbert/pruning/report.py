@@ -17,7 +17,7 @@ from ..cutting.selection import Selection
 from ..network.saved_model import SavedModel, read_model
 from ..runs.gate_records import CLOSED, GATES, OPEN
 from ..runs.markdown import markdown_table
-from ..runs.progress import CUT, Measured, TaskScores, measured_of
+from ..runs.progress import CUT, RECOVERY, Measured, TaskScores, measured_of
 from .recipe import PruningRecipe
 
 CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
@@ -65,6 +65,8 @@ class Round:
         After recovery from states alone: that of held-out text, by which the step was chosen.
     started_from : str, optional
         `CUT` where the layers were fitted and that fit was left out.
+    difference_errors : mapping of str to float, optional
+        As of `Progress`.
     """
 
     round: int
@@ -78,6 +80,7 @@ class Round:
     kept_step: Optional[int] = None
     state_difference: Optional[float] = None
     started_from: Optional[str] = None
+    difference_errors: Optional[Mapping[str, float]] = None
 
     @property
     def start(self) -> Optional[Measured]:
@@ -96,6 +99,7 @@ class Round:
             'kept_step': progress.kept_step,
             'state_difference': progress.state_difference,
             'started_from': progress.started_from,
+            'difference_errors': progress.difference_errors,
         }
         return cls(
             round=number,
@@ -117,7 +121,7 @@ class Round:
             if values.get('after_reconstruction'):
                 measured['after_reconstruction'] = measured_of(values['after_reconstruction'])
             architecture = Architecture.from_dict(values['architecture'], source=source)
-            further = ('kept_step', 'state_difference', 'started_from')
+            further = ('kept_step', 'state_difference', 'started_from', 'difference_errors')
             measured.update({name: values.get(name) for name in further})
             return cls(values['round'], values['parameters'], values['flops'], architecture, **measured)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -137,6 +141,7 @@ class Round:
             **({} if self.started_from is None else {'started_from': self.started_from}),
             **({} if self.kept_step is None else {'kept_step': self.kept_step}),
             **({} if self.state_difference is None else {'state_difference': self.state_difference}),
+            **({} if self.difference_errors is None else {'difference_errors': dict(self.difference_errors)}),
             'recovered': {} if self.recovered is None else self.recovered.to_dict(),
         }
 
@@ -165,15 +170,30 @@ def chance(*measured: Optional[Measured]) -> Optional[float]:
     return CLEAR * math.hypot(*known[-2:]) if len(known) > 1 else None
 
 
+def may_be_chance(
+    before: Optional[Measured], after: Optional[Measured], error: Optional[float] = None
+) -> bool:
+    """Whether two measurements differ, and by chance alone may differ by more.
+
+    Parameters
+    ----------
+    before, after : HeldOut or TaskScores, optional
+    error : float, optional
+        The standard error of their difference, where it is known; else they count as measured on different
+        instances.
+    """
+    least = chance(before, after) if error is None else CLEAR * error
+    return after != before and least is not None and abs(after.value - before.value) < least
+
+
 def unclear(row: Round) -> List[str]:
-    """What of a round may be chance, a sentence for each."""
+    """What of a round may be chance, a sentence for each; nothing where recovery kept the network."""
     sentences = []
-    steps = (('the cut', row.before, row.after_cut), ('recovery', row.start, row.recovered))
-    for name, before, after in steps:
-        if after == before:  # nothing was trained, or the network before it was kept
-            continue
-        least = chance(before, after)
-        if least is not None and abs(after.value - before.value) < least:
+    steps = ((CUT, 'the cut', row.before, row.after_cut), (RECOVERY, RECOVERY, row.start, row.recovered))
+    for step, name, before, after in steps:
+        error = (row.difference_errors or {}).get(step)
+        if may_be_chance(before, after, error):
+            least = chance(before, after) if error is None else CLEAR * error
             sentences.append(
                 f'round {row.round}: {name} took {_quantity(after)} from {_shown(before)} to '
                 f'{_shown(after)}; on {after.instances} instances, less than {_rounded(after, least)} may be '
@@ -260,6 +280,11 @@ def _certainty(rows: Sequence[Round]) -> List[str]:
     last = rows[-1].recovered
     what, how = 'scores' if isinstance(last, TaskScores) else 'losses', how_to_tell(last)
     clear = f'Two of these {what} that differ by less than {_rounded(last, least)} may differ by chance.'
+    if any(row.difference_errors for row in rows):
+        clear += (
+            ' Where a step of a round changed them by less, the difference was taken instance by instance, '
+            'which is more certain' + ('.' if doubts else ': it is more than chance.')
+        )
     return [clear, f'To tell more apart, {how}.\n\n' + '\n'.join(doubts)] if doubts else [clear]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
-CUT = 'cut'  # what recovery started from, where the fit of the layers was left out
+# What a round does to a network; recovery also starts from the cut, where the fit of the layers was left out.
+CUT, RECOVERY = 'cut', 'recovery'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +208,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     'after_cut': measured_of,
     'after_reconstruction': measured_of,
     'started_from': _word,
+    'difference_errors': lambda errors: {str(name): _number(error) for name, error in errors.items()},
     'unlogged': lambda sums: tuple(_number(value) for value in sums),
     'workers': _whole,
 }
@@ -253,6 +255,9 @@ class Progress:
         Of a round of pruning: before the cut, after it, and after the layers were fitted.
     started_from : str
         Of a round of pruning: `CUT` where the layers were fitted and that fit was left out.
+    difference_errors : mapping of str to float
+        Of a round of pruning, the standard errors of differences that were taken instance by instance: of
+        the loss before and after `CUT`, and before and after `RECOVERY`.
     unlogged : tuple of float
         Of a checkpoint: the sums of the losses since the last metrics record, and the steps in them.
     workers : int
@@ -287,6 +292,7 @@ class Progress:
     after_cut: Optional[Measured] = None
     after_reconstruction: Optional[Measured] = None
     started_from: Optional[str] = None
+    difference_errors: Optional[Mapping[str, float]] = None
     unlogged: Optional[Tuple[float, ...]] = None
     workers: Optional[int] = None
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -98,6 +98,32 @@ def held_out_of(sums: Sequence[float]) -> HeldOut:
     )
 
 
+def difference_error(
+    one: OptBERTModel,
+    other: OptBERTModel,
+    shards: Shards,
+    workers: Workers,
+    *,
+    batch_size: int,
+    limit: Optional[int] = None,
+) -> Optional[float]:
+    """The standard error of the difference of two networks' MLM losses, over all workers' shares together.
+
+    The difference is taken instance by instance: what makes an instance hard for both falls out. Arguments
+    are those of `evaluate`; None for a single instance.
+    """
+    sums = np.zeros(6)
+    measured = (
+        measured_batches(model, shards, workers, batch_size=batch_size, limit=limit) for model in (one, other)
+    )
+    for (totals, losses, tokens), (_, others, _) in zip(*measured):
+        apart = others - losses
+        sums += [apart.sum(), tokens.sum(), totals[-1], apart @ apart, apart @ tokens, tokens @ tokens]
+    apart, masked, instances, *moments = workers.sum(sums, name='difference')
+    masked = max(masked, 1.0)
+    return ratio_error(apart / masked, masked, instances, moments)
+
+
 def ratio_error(loss: float, masked: float, instances: float, moments: Sequence[float]) -> Optional[float]:
     """The standard error of a mean loss per token, of instances that were drawn independently.
 

@@ -1,15 +1,20 @@
 """What pruning.md says of a run: which differences of its losses are larger than chance."""
 
 import dataclasses
+import json
 import logging
 
 import pytest
 from helpers.pruned import alphas_of, recipe_for
 from helpers.tiny import network
 
+from gluon_optbert.analysis.held_out import difference, losses_of
+from gluon_optbert.analysis.sample import network_of
+from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.report import Round, chance, readable, unclear
-from gluon_optbert.runs.progress import HeldOut
+from gluon_optbert.pruning.report import Round, chance, may_be_chance, readable, unclear
+from gluon_optbert.runs.progress import CUT, RECOVERY, HeldOut
+from gluon_optbert.text.shards import Shards
 
 
 def measured(loss, error=0.01):
@@ -36,6 +41,24 @@ def test_steps_of_a_round_that_may_be_chance_are_named():
     (sentence,) = unclear(round_of(4.0, 4.5, 4.49))
     assert 'recovery took the held-out MLM loss from 4.500 to 4.490' in sentence
     assert unclear(round_of(4.0, 4.0, 4.0, error=None)) == []  # of a run of an older version
+
+
+def test_the_error_of_a_difference_counts_where_it_is_known():
+    row = dataclasses.replace(round_of(4.0, 4.5, 4.49), difference_errors={RECOVERY: 0.004})
+    assert unclear(row) == []
+    row = dataclasses.replace(row, difference_errors={RECOVERY: 0.006})
+    assert unclear(row)[0].endswith('from 4.500 to 4.490; on 512 instances, less than 0.012 may be chance')
+    assert Round.from_dict(row.to_dict()) == row
+
+
+def test_page_says_what_was_taken_instance_by_instance(tmp_path):
+    recipe = recipe_for(tmp_path, tmp_path, tmp_path / 'run')
+    texts = [
+        readable([dataclasses.replace(round_of(4.0, 4.5, 4.49), difference_errors={RECOVERY: error})], recipe)
+        for error in (0.001, 0.01)
+    ]
+    assert 'more certain: it is more than chance.\n' in texts[0] and '\n- round' not in texts[0]
+    assert 'more certain.\n' in texts[1] and '\n- round 1: recovery took' in texts[1]
 
 
 def test_page_says_what_a_difference_has_to_be(tmp_path):
@@ -88,5 +111,26 @@ def test_log_warns_of_a_round_that_is_not_clear(shards_directory, model_director
     )
     with caplog.at_level(logging.WARNING):
         prune(recipe)
-    assert 'round 1: recovery took' in caplog.text and 'raise --evaluation-limit' in caplog.text
-    assert '- round 1: recovery took' in (tmp_path / 'run' / 'pruning.md').read_text()
+    assert 'round 1: the cut took' in caplog.text and 'raise --evaluation-limit' in caplog.text
+    assert '- round 1: the cut took' in (tmp_path / 'run' / 'pruning.md').read_text()
+
+
+def test_changes_of_a_round_are_taken_instance_by_instance(
+    shards_directory, model_directory, tmp_path, caplog
+):
+    """So little training changes the loss by much less than the loss is uncertain, and yet for certain."""
+    recipe = recipe_for(
+        shards_directory, model_directory, tmp_path / 'run', rounds=1, learning_rate=1e-4, method='random'
+    )
+    with caplog.at_level(logging.WARNING):
+        prune(recipe)
+    (_, row) = (Round.from_dict(values) for values in json.loads((tmp_path / 'run/rounds.json').read_text()))
+    assert may_be_chance(row.start, row.recovered) and 'recovery took' not in caplog.text
+    heldout = Shards.open(shards_directory, split='heldout')
+    losses = [
+        losses_of(network_of(read_model(tmp_path / 'run' / place)), heldout, batch_size=8)
+        for place in ('round-0/model', 'round-1/shrunk', 'round-1/model')
+    ]
+    errors = [difference(*losses[i : i + 2])[1] for i in (0, 1)]
+    assert [row.difference_errors[name] for name in (CUT, RECOVERY)] == pytest.approx(errors, rel=1e-3)
+    assert errors[1] < 0.1 * row.recovered.standard_error
