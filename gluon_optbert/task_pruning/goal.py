@@ -176,6 +176,18 @@ class TaskGoal(Goal):
         objective = self.labelled(self.build(saved, trainable=False), self.recipe.phase('evaluation', 0))
         return objective.measured(objective.evaluate(self.recipe.phase('evaluation', 0)))
 
+    def difference_error(self, one: SavedModel, other: SavedModel) -> Optional[float]:
+        """Of an accuracy, in percentage points; None for other scores, which are no means over instances."""
+        name, features = next(iter(self._exercise.heldout.items()))
+        if self._exercise.metric != 'accuracy' or len(features) < 2:
+            return None
+        right = []
+        for saved in (one, other):
+            objective = self.labelled(self.build(saved, trainable=False), self.recipe.phase('evaluation', 0))
+            answers = objective.scores({name: features})[name].argmax(axis=1)
+            right.append((answers == features.labels).astype(float))
+        return 100 * float(np.std(right[1] - right[0], ddof=1)) / len(features) ** 0.5
+
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         features = next(iter(self._exercise.heldout.values()))
         return _embeddings(self.build(saved, trainable=False, **OF_STATES), features)

@@ -239,6 +239,37 @@ def test_a_pruned_task_network_is_pruned_and_fine_tuned_further(runs, place, mod
     assert result.parameters == rows[0].parameters
 
 
+def test_the_error_of_a_difference_is_that_of_the_instances_that_changed(place, models, tmp_path):
+    """Of n instances, of which one network has p more right and q that the other has, (p + q - (p - q)²/n) /
+    (n - 1) / n is the variance of the difference.
+    """
+    recipe = recipe_for(place, models, 'SST-2', tmp_path / 'run')
+    trained = read_model(models['SST-2'])
+    one, other = (  # networks that always give one label
+        dataclasses.replace(trained, parameters={**trained.parameters, 'task.bias': np.float32(bias)})
+        for bias in ((9, 0), (0, 9))
+    )
+    goal = TaskGoal(recipe, trained, Workers())
+    features = goal._exercise.heldout['dev']
+    right = []
+    for saved in (one, other):
+        objective = goal.labelled(goal.build(saved), recipe.phase('evaluation', 0))
+        right.append(objective.scores({'dev': features})['dev'].argmax(axis=1) == features.labels)
+    p, q, n = int((right[1] & ~right[0]).sum()), int((right[0] & ~right[1]).sum()), len(features)
+    assert p and q and p != q
+    error = goal.difference_error(one, other)
+    assert error == pytest.approx(100 * ((p + q - (p - q) ** 2 / n) / (n - 1) / n) ** 0.5)
+    assert goal.difference_error(one, one) == 0.0
+    scores = goal.evaluate(one), goal.evaluate(other)
+    assert scores[1].value - scores[0].value == pytest.approx(100 * (p - q) / n)
+
+
+def test_other_scores_than_an_accuracy_have_no_such_error(place, models, tmp_path):
+    recipe = recipe_for(place, models, 'STS-B', tmp_path / 'run')
+    one = read_model(models['STS-B'])
+    assert TaskGoal(recipe, one, Workers()).difference_error(one, one) is None
+
+
 @pytest.mark.parametrize('task', ['SST-2', 'sentences'])
 def test_training_that_harms_leaves_what_the_cut_left(place, models, tmp_path, task):
     more = {'rounds': 1, 'keep_best': True, 'learning_rate': 10.0, 'warmup': 0.0, 'method': 'fisher'}
