@@ -7,12 +7,13 @@ What is special about a data set is an `Exercise`; `glue` and `squad` have their
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -90,6 +91,7 @@ def _run_seed(
     objective, record = _train(seed, saved, exercise, recipe, work, workers)
     # There are no held-out scores either where the last step was done before resuming.
     heldout: Mapping[str, np.ndarray] = objective.heldout_scores or objective.scores(exercise.heldout)
+    record = dataclasses.replace(record, right=_right(exercise, heldout))
     scores = {**heldout, **objective.scores(exercise.test)}
     if workers.first:
         write_model(
@@ -105,6 +107,16 @@ def _run_seed(
             extra={'metrics.jsonl': (work / f'seed-{seed}.jsonl').read_bytes(), **exercise.files(scores)},
         )
     workers.barrier('seed')
+
+
+def _right(exercise: Exercise, scores: Mapping[str, np.ndarray]) -> Optional[Dict[str, str]]:
+    """Which instances were answered right, as `SeedRun` has them, from the scores of every held-out set."""
+    if exercise.metric != 'accuracy':
+        return None
+    return {
+        name: ''.join(map(str, (own.argmax(axis=1) == exercise.heldout[name].labels).astype(int)))
+        for name, own in scores.items()
+    }
 
 
 def _seed_run(directory: Path) -> SeedRun:

@@ -34,6 +34,9 @@ class SeedRun:
         Of training with its evaluations, since the run was last resumed.
     resumed_at : int, optional
         The step that it was last resumed at.
+    right : mapping of str to str, optional
+        Where an accuracy decides, by held-out set: a 1 for every instance that was answered right and a 0 for
+        every other, in the order of the file. A file of an earlier version has none.
     """
 
     seed: int
@@ -42,6 +45,7 @@ class SeedRun:
     scores: Mapping[str, float]
     seconds: float
     resumed_at: Optional[int] = None
+    right: Optional[Mapping[str, str]] = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SeedRun:
@@ -53,6 +57,7 @@ class SeedRun:
             scores=dict(values['scores']),
             seconds=float(values['seconds']),
             resumed_at=values.get('resumed_at'),
+            right=None if values.get('right') is None else dict(values['right']),
         )
 
     def to_dict(self) -> Dict[str, Any]:
@@ -64,6 +69,7 @@ class SeedRun:
             'scores': dict(self.scores),
             'seconds': self.seconds,
             'resumed_at': self.resumed_at,
+            **({} if self.right is None else {'right': dict(self.right)}),
         }
 
 

@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
+
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
 from ..runs.manifest import sha256
@@ -34,13 +36,26 @@ def weights_checksum(directory: Path) -> Optional[str]:
 class Score:
     """A network's score on a task over the seeds of fine-tuning, and the majority class's, in percent.
 
-    A score that a pruning run measured has as `start` that of the network that went into this run.
+    A score that a pruning run measured has as `start` that of the network that went into this run. An
+    accuracy of fine-tuning may have `right`, a text for each seed: 1 for every held-out instance that was
+    answered right, 0 for every other.
     """
 
     mean: float
     std: Optional[float] = None
     majority: Optional[float] = None
     start: Optional[float] = None
+    right: Tuple[str, ...] = ()
+
+    def difference_error(self, other: Score) -> Optional[float]:
+        """The standard error of the difference of two accuracies, in percentage points, taken instance by
+        instance as means over the seeds; None if what either has right is not known, or of other instances.
+        """
+        counts = {len(marks) for marks in (*self.right, *other.right)}
+        if not self.right or not other.right or len(counts) > 1 or min(counts) < 2:
+            return None
+        apart = _shares_of(other.right) - _shares_of(self.right)
+        return 100 * float(apart.std(ddof=1)) / len(apart) ** 0.5
 
     def text(self) -> str:
         """For people."""
@@ -214,11 +229,19 @@ def _place_of(
     return next(iter(same + possible), None)
 
 
+def _shares_of(right: Sequence[str]) -> np.ndarray:
+    """The share of the seeds that answered each instance right."""
+    return np.mean([[mark == '1' for mark in marks] for marks in right], axis=0)
+
+
 def _score_of(result: Mapping[str, Any]) -> Tuple[str, Score]:
     """The score that counts of a result, by its task and metric."""
     metric = result['metric']
     majority = (result.get('majority') or {}).get(metric)
-    score = Score(result['mean'][metric], result['std'][metric], majority)
+    held_out = str(metric).rpartition('/')[0]
+    marks = [(run.get('right') or {}).get(held_out) for run in result.get('runs', ())]
+    right = tuple(marks) if all(isinstance(one, str) and one for one in marks) else ()
+    score = Score(result['mean'][metric], result['std'][metric], majority, right=right)
     return score_name(str(result['task']), str(metric)), score
 
 

@@ -142,6 +142,7 @@ def of_model(path: Path, progress: Any) -> List[Section]:
         'FLOPs of 128 tokens': int(sum(count_flops(architecture, 128).values())),
         **(progress if isinstance(progress, dict) else {} if progress is None else {'progress': progress}),
     }
+    facts.pop('right', None)  # of fine-tuning, a mark for every instance
     return [('Size and accuracy', values(facts)), ('Widths', widths_table(architecture))]
 
 

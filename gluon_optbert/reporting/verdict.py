@@ -126,7 +126,7 @@ def sentence(base: Measured, network: Measured, *, busy: bool = False, called: s
         ratio = base.latency_ms / network.latency_ms
         parts.append(_speed(ratio) + (' (timed on a busy machine)' if busy else ''))
     parts += [
-        _compared(name, base.scores[name].mean if score.start is None else score.start, score, called)
+        _compared(name, base.scores[name], score, called)
         for name, score in network.scores.items()
         if name in base.scores
     ]
@@ -140,10 +140,13 @@ def _speed(ratio: float) -> str:
     return f'is {ratio:.2g} times as fast' if ratio > 1 else f'takes {1 / ratio:.2g} times as long'
 
 
-def _compared(name: str, base: float, score: Score, called: str) -> str:
-    """What is lost on a task, in words; `base` is the base's score in percent."""
+def _compared(name: str, own: Score, score: Score, called: str) -> str:
+    """What is lost on a task, in words; `own` is the base's score."""
+    base = own.mean if score.start is None else score.start
     points = score.mean - base
-    lost = f'{abs(points):.1f} points {"less" if points < 0 else "more"}'
+    error = own.difference_error(score) if score.start is None else None
+    certainty = '' if error is None else f' (standard error {error:.1f})'
+    lost = f'{abs(points):.1f} points {"less" if points < 0 else "more"}{certainty}'
     majority = '' if score.majority is None else f', the majority class {score.majority:.1f}'
     poor = '' if exceeds(score.mean, score.majority) else ', so it has learnt nothing of this task'
     return f'scores {lost} on {name}: {score.mean:.1f}, {called} {base:.1f}{majority}{poor}'
@@ -168,6 +171,11 @@ def _notes_on_scores(networks: Sequence[Measured]) -> List[str]:
         notes.append('Scores of pruning runs are percent, of one run each, on held-out instances.')
     if any(score.start is None for score in scores):
         notes.append(f'Scores are percent, mean ± deviation over the seeds of fine-tuning. {NOTE}.')
+    if sum(bool(score.right) for score in scores) > 1:
+        notes.append(
+            'The standard error of a difference of scores is taken over the held-out instances, one by one. '
+            'How far another seed would move a score is not in it.'
+        )
     if _began_with_several(networks):
         notes.append('The runs began with several networks; each is compared with that of its own run.')
     return notes

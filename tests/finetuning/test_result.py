@@ -51,6 +51,19 @@ def test_mean_and_deviation_are_those_of_the_seeds(finished):
     assert finished[1].std['dev/accuracy'] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
 
 
+def test_result_says_which_instances_were_right(finished):
+    result = finished[1]
+    for run in result.runs:
+        assert set(run.right) == {'dev'} and set(run.right['dev']) <= {'0', '1'}
+        assert 100 * run.right['dev'].count('1') / 13 == pytest.approx(run.scores['dev/accuracy'])
+        assert len(run.right['dev']) == 13
+    assert FineTuningResult.read(finished[0] / 'run' / 'result.json').runs == result.runs
+    values = result.to_dict()
+    del values['runs'][0]['right'], values['runs'][1]['right']
+    old = FineTuningResult.from_dict(values, source='an earlier file')
+    assert [run.right for run in old.runs] == [None, None] and old.to_dict() == values
+
+
 def test_result_has_the_score_of_the_majority_class(finished, glue):
     labels = [line.split('\t')[1] for line in (glue / 'SST-2' / 'dev.tsv').read_text().splitlines()[1:]]
     majority = 100 * max(labels.count('0'), labels.count('1')) / len(labels)

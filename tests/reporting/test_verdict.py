@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 from helpers.pages import Reader
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
@@ -67,6 +68,44 @@ def test_sentence_says_smaller_faster_and_worse(networks):
     assert (
         'and scores 4.0 points less on SST-2 accuracy: 76.0, the base 80.0, the majority class 50.0.' in said
     )
+
+
+def with_right(values, *right):
+    """A result with the instances that every seed had right."""
+    return {**values, 'runs': [{'right': {'dev': marks}} for marks in right]}
+
+
+def test_sentence_has_the_standard_error_of_a_difference_where_both_say_what_was_right(tmp_path):
+    """Of four instances, one seed each: two changed for the worse and one for the better."""
+    pair = networks_of_runs([read_run(write_run(tmp_path / 'pruned'), 'pruned')])
+    pair = with_result(pair, 'a file', with_right(result(BASE, 75.0), '1110'))
+    pair = with_result(pair, 'a file', with_right(result(SMALL, 50.0), '0101'))
+    apart = np.array([-1, 0, -1, 1])
+    error = 100 * apart.std(ddof=1) / 4**0.5
+    assert f'scores 25.0 points less (standard error {error:.1f}) on SST-2 accuracy' in sentence(*pair)
+    assert 'taken over the held-out instances' in ' '.join(Reader(verdict(pair)).text)
+
+
+def test_right_answers_of_several_seeds_count_as_their_mean():
+    one, other = Score(50.0, right=('1100', '1010')), Score(50.0, right=('1111',))
+    apart = np.array([0, 0.5, 0.5, 1])
+    assert one.difference_error(other) == pytest.approx(100 * apart.std(ddof=1) / 2)
+    assert one.difference_error(one) == 0.0
+
+
+@pytest.mark.parametrize('right', [(), ('1',), ('11', '111'), ('111',)])
+def test_a_difference_of_other_instances_has_no_standard_error(right):
+    assert Score(50.0, right=('10',)).difference_error(Score(50.0, right=right)) is None
+    assert Score(50.0, right=right).difference_error(Score(50.0, right=('10',))) is None
+    assert Score(50.0, right=('1',)).difference_error(Score(50.0, right=('1',))) is None
+
+
+@pytest.mark.parametrize(
+    'runs', [[], [{'right': {}}], [{'right': {'dev': '10'}}, {}], [{'right': {'dev': ''}}]]
+)
+def test_a_result_that_does_not_say_of_every_seed_what_was_right_has_no_such_error(networks, runs):
+    values = {**result(SMALL, 50.0, task='other'), 'runs': runs}
+    assert with_result(networks, 'a file', values)[1].scores['other accuracy'].right == ()
 
 
 def test_sentence_names_what_was_not_learnt_and_what_takes_longer(networks):
