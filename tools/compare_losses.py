@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from gluon_optbert.analysis.held_out import Losses, difference, losses_of
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.cutting.shrink import without_gates
@@ -29,6 +28,7 @@ from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.text.vocabulary import vocabulary_hash
 from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.held_out import Losses, difference, losses_of
 
 EXAMPLE = 'python tools/compare_losses.py models/base runs/pruned/round-4/model --shards shards'
 

@@ -16,7 +16,8 @@ from ..text.batches import Batch, check_memory, evaluation_batches, stream
 from ..text.shards import Shards
 from ..training.distillation import Distillation, StateMatching, check_pairs
 from ..training.distributed import Workers
-from ..training.mlm_nsp import Pretraining, difference_error, evaluate
+from ..training.held_out import difference_error, evaluate
+from ..training.mlm_nsp import Pretraining
 from ..training.objective import Phase
 from ..training.recipe import check_shards_fit, open_shards
 from ..training.teacher import OF_STATES, Match, Teacher, check_teacher

@@ -25,8 +25,9 @@ from ..pruning.recipe import PruneRecipe
 from ..runs.markdown import markdown_table
 from ..tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
 from ..training.distributed import Workers
+from ..training.held_out import evaluate
 from ..training.loop import backward, collect_gradients
-from ..training.mlm_nsp import Pretraining, evaluate
+from ..training.mlm_nsp import Pretraining
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
 from ..training.recipe import PretrainRecipe, TrainingRecipe, open_shards

@@ -8,13 +8,13 @@ import pytest
 from helpers.pruned import alphas_of, recipe_for
 from helpers.tiny import network
 
-from gluon_optbert.analysis.held_out import difference, losses_of
 from gluon_optbert.analysis.sample import network_of
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.report import Round, chance, may_be_chance, readable, unclear
 from gluon_optbert.runs.progress import CUT, RECOVERY, HeldOut
 from gluon_optbert.text.shards import Shards
+from gluon_optbert.training.held_out import difference, losses_of
 
 
 def measured(loss, error=0.01):

@@ -21,10 +21,10 @@ from helpers.trained import PHASE, Interrupted, Run, acting, assert_same_bits, i
 from gluon_optbert.network.model import read_parameters
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.shards import Shards
-from gluon_optbert.training import mlm_nsp
+from gluon_optbert.training import held_out, mlm_nsp
 from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.held_out import evaluate
 from gluon_optbert.training.loop import Terminated, backward
-from gluon_optbert.training.mlm_nsp import evaluate
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule, TrainingDiverged
 from gluon_optbert.training.reporter import Reporter
@@ -412,14 +412,15 @@ def test_dropout_of_seeds_workers_and_steps_is_drawn_by_generators_of_their_own(
 
 def test_held_out_data_take_no_more_memory_than_a_pass(shards, tmp_path, monkeypatch):
     run, sizes, losses = Run(shards, tmp_path), [], mlm_nsp.pretraining_losses
-    monkeypatch.setattr(
-        mlm_nsp,
-        'pretraining_losses',
-        lambda model, loss, batch, **more: (
-            sizes.append(len(batch.input_ids[more.get('rows', slice(None))])),
-            losses(model, loss, batch, **more),
-        )[1],
-    )
+    for module in (mlm_nsp, held_out):
+        monkeypatch.setattr(
+            module,
+            'pretraining_losses',
+            lambda model, loss, batch, **more: (
+                sizes.append(len(batch.input_ids[more.get('rows', slice(None))])),
+                losses(model, loss, batch, **more),
+            )[1],
+        )
     run.fit(dataclasses.replace(PHASE, steps=1, accumulate=4, evaluate_every=1), heldout=True)
     assert sizes == [2] * (4 + 16 // 2)
 

@@ -7,11 +7,10 @@ from helpers.tiny import network, saved_model, write_shards
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.analysis.held_out import Losses, difference, losses_of
 from gluon_optbert.network.model import build
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.mlm_nsp import evaluate
+from gluon_optbert.training.held_out import Losses, difference, evaluate, losses_of
 
 
 def built(seed):
