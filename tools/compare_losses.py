@@ -57,7 +57,10 @@ class LossesRecipe:
 def measure(model: SavedModel, path: Path, recipe: LossesRecipe, workers: Workers) -> Losses:
     """The losses of one network; ValueError if it cannot have any on these shards."""
     if model.head != PRETRAINING:
-        raise ValueError(f'{path} has the head of a task instead of those of pre-training')
+        raise ValueError(
+            f'{path} has the head of a task instead of those of pre-training; give the network that it was '
+            'fine-tuned from, or compare scores with tools/report.py'
+        )
     shards = Shards.open(recipe.shards, split='heldout', vocabulary_hash=vocabulary_hash(model.vocabulary))
     whole = without_gates(model)
     network = build(
@@ -67,16 +70,16 @@ def measure(model: SavedModel, path: Path, recipe: LossesRecipe, workers: Worker
         precision=recipe.precision,
         ctx=workers.context(),
     )
-    return losses_of(network, shards, batch_size=recipe.batch_size, limit=recipe.limit, workers=workers)
+    return losses_of(network, shards, workers, batch_size=recipe.batch_size, limit=recipe.limit)
 
 
 def rows_of(
-    labels: Sequence[str], models: Sequence[SavedModel], losses: Sequence[Losses]
+    labels: Sequence[str], models: Sequence[SavedModel], losses: Sequence[Losses], workers: Workers
 ) -> List[Dict[str, Any]]:
     """What was measured of each network, and its difference to the first."""
     rows = []
     for label, model, own in zip(labels, models, losses):
-        apart, error = (None, None) if own is losses[0] else difference(losses[0], own)
+        apart, error = (None, None) if own is losses[0] else difference(losses[0], own, workers)
         rows.append(
             {
                 'network': label,
@@ -123,7 +126,9 @@ def main(argv=None):
     check_precision(recipe.precision, workers.context())
     models = [read_model(path) for path in recipe.models]
     losses = [measure(model, path, recipe, workers) for model, path in zip(models, recipe.models)]
-    rows = rows_of(labels_of(recipe.models), models, losses)
+    rows = rows_of(labels_of(recipe.models), models, losses, workers)
+    if not workers.first:
+        return
     print(table(rows))
     for path, model in zip(recipe.models, models):
         if model.progress.untrained:

@@ -26,7 +26,7 @@ from .methods import METHODS
 from .ranking import ROTATED, SCORES, read_ranking, write_ranking
 from .reconstruct import TOKENS_PER_INPUT, reconstruct, tokens_wanted
 from .recovery import fit_is_worse, recover
-from .report import Round, explain, how_to_tell, may_be_chance, unclear
+from .report import Round, explain, how_to_tell, unclear, unclear_below
 from .rotate import rotated
 from .watch import Watch
 
@@ -206,7 +206,7 @@ def _difference_errors(
     errors = {
         name: job.goal.difference_error(one, other)
         for name, ((one, before), (other, after)) in steps.items()
-        if may_be_chance(before, after)
+        if unclear_below(before, after) is not None
     }
     return {name: error for name, error in errors.items() if error is not None}
 

@@ -16,7 +16,7 @@ from ..text.batches import Batch, check_memory, evaluation_batches, stream
 from ..text.shards import Shards
 from ..training.distillation import Distillation, StateMatching, check_pairs
 from ..training.distributed import Workers
-from ..training.held_out import difference_error, evaluate
+from ..training.held_out import Losses, difference, losses_of
 from ..training.mlm_nsp import Pretraining
 from ..training.objective import Phase
 from ..training.recipe import check_shards_fit, open_shards
@@ -128,21 +128,19 @@ class PretrainingGoal(Goal):
         return below_heads(model) if self._states_alone else None
 
     def evaluate(self, saved: SavedModel) -> Optional[HeldOut]:
-        if not self._heads:
-            return None
-        return evaluate(self.build(saved), self._shards['heldout'], self.workers, **self._held_out)
+        return self._losses(saved).measured if self._heads else None
 
     def difference_error(self, one: SavedModel, other: SavedModel) -> Optional[float]:
-        networks = self.build(one), self.build(other)
-        return difference_error(*networks, self._shards['heldout'], self.workers, **self._held_out)
+        return difference(self._losses(one), self._losses(other), self.workers)[1]
 
-    @property
-    def _held_out(self) -> Dict[str, Optional[int]]:
-        """How many instances are measured, and how many at a time."""
-        return {
-            'batch_size': self.recipe.batch_size // self.recipe.accumulate,
-            'limit': self.recipe.evaluation_limit,
-        }
+    def _losses(self, saved: SavedModel) -> Losses:
+        return losses_of(
+            self.build(saved),
+            self._shards['heldout'],
+            self.workers,
+            batch_size=self.recipe.batch_size // self.recipe.accumulate,
+            limit=self.recipe.evaluation_limit,
+        )
 
     @property
     def reports_embeddings(self) -> bool:

@@ -170,10 +170,11 @@ def chance(*measured: Optional[Measured]) -> Optional[float]:
     return CLEAR * math.hypot(*known[-2:]) if len(known) > 1 else None
 
 
-def may_be_chance(
+def unclear_below(
     before: Optional[Measured], after: Optional[Measured], error: Optional[float] = None
-) -> bool:
-    """Whether two measurements differ, and by chance alone may differ by more.
+) -> Optional[float]:
+    """Below which difference two measurements may differ by chance, where they differ by less than that; None
+    where they are equal, or differ by more.
 
     Parameters
     ----------
@@ -183,7 +184,9 @@ def may_be_chance(
         instances.
     """
     least = chance(before, after) if error is None else CLEAR * error
-    return after != before and least is not None and abs(after.value - before.value) < least
+    if least is None or after == before or abs(after.value - before.value) >= least:
+        return None
+    return least
 
 
 def unclear(row: Round) -> List[str]:
@@ -191,9 +194,8 @@ def unclear(row: Round) -> List[str]:
     sentences = []
     steps = ((CUT, 'the cut', row.before, row.after_cut), (RECOVERY, RECOVERY, row.start, row.recovered))
     for step, name, before, after in steps:
-        error = (row.difference_errors or {}).get(step)
-        if may_be_chance(before, after, error):
-            least = chance(before, after) if error is None else CLEAR * error
+        least = unclear_below(before, after, (row.difference_errors or {}).get(step))
+        if least is not None:
             sentences.append(
                 f'round {row.round}: {name} took {_quantity(after)} from {_shown(before)} to '
                 f'{_shown(after)}; on {after.instances} instances, less than {_rounded(after, least)} may be '

@@ -44,9 +44,8 @@ def test_every_network_is_compared_with_the_first(shards, models, tmp_path):
     assert values['model_sha256'] == [sha256(model / 'model.params') for model in models] and values['commit']
     assert first['difference'] is None and first['instances'] == 16
     for row in (gated, other):
-        assert row['difference'] == pytest.approx(
-            row['mlm_loss'] - first['mlm_loss'], abs=1e-6
-        )  # totals are float32
+        of_totals = row['mlm_loss'] - first['mlm_loss']  # which are float32
+        assert row['difference'] == pytest.approx(of_totals, abs=1e-6)
         assert row['standard_error_of_difference'] > 0
     assert f'| {gated["difference"]:+.3f} |' in done.stdout
 
@@ -71,7 +70,7 @@ def test_bad_command_lines_are_refused(shards, models, tmp_path, capsys):
         (['--shards', str(shards)], 'MODELS is missing'),
         ([str(models[0]), '--shards', str(shards), '--limit', '0'], 'limit must be at least 1, found 0'),
         ([str(tmp_path / 'task'), '--shards', str(shards)], 'has the head of a task'),
-        ([str(models[0]), '--shards', str(tmp_path)], 'shards'),
+        ([str(models[0]), '--shards', str(tmp_path)], 'pretrain/make_shards.py'),
         ([str(models[0]), '--shards', str(shards), '--output', str(tmp_path / 'there.json')], 'exists'),
     ):
         assert tool.main(words) == 2 and says in capsys.readouterr().err

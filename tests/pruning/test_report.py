@@ -11,9 +11,10 @@ from helpers.tiny import network
 from gluon_optbert.analysis.sample import network_of
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.report import Round, chance, may_be_chance, readable, unclear
+from gluon_optbert.pruning.report import Round, chance, readable, unclear, unclear_below
 from gluon_optbert.runs.progress import CUT, RECOVERY, HeldOut
 from gluon_optbert.text.shards import Shards
+from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import difference, losses_of
 
 
@@ -125,12 +126,12 @@ def test_changes_of_a_round_are_taken_instance_by_instance(
     with caplog.at_level(logging.WARNING):
         prune(recipe)
     (_, row) = (Round.from_dict(values) for values in json.loads((tmp_path / 'run/rounds.json').read_text()))
-    assert may_be_chance(row.start, row.recovered) and 'recovery took' not in caplog.text
+    assert unclear_below(row.start, row.recovered) and 'recovery took' not in caplog.text
     heldout = Shards.open(shards_directory, split='heldout')
     losses = [
-        losses_of(network_of(read_model(tmp_path / 'run' / place)), heldout, batch_size=8)
+        losses_of(network_of(read_model(tmp_path / 'run' / place)), heldout, Workers(), batch_size=8)
         for place in ('round-0/model', 'round-1/shrunk', 'round-1/model')
     ]
-    errors = [difference(*losses[i : i + 2])[1] for i in (0, 1)]
+    errors = [difference(*losses[i : i + 2], Workers())[1] for i in (0, 1)]
     assert [row.difference_errors[name] for name in (CUT, RECOVERY)] == pytest.approx(errors, rel=1e-3)
     assert errors[1] < 0.1 * row.recovered.standard_error

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_optbert.network.model import build
+from gluon_optbert.runs.progress import HeldOut
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import Losses, difference, evaluate, losses_of
@@ -24,45 +25,52 @@ def heldout(tmp_path_factory):
 
 
 def made(sums, tokens):
-    return Losses(None, np.asarray(sums, float), np.asarray(tokens, float))
+    """The losses of so many instances, of which nothing else is known."""
+    held_out = HeldOut(0.0, 0.0, 0.0, 0.0, instances=len(tokens))
+    return Losses(held_out, np.asarray(sums, float), np.asarray(tokens, float))
+
+
+def apart(one, other):
+    return difference(one, other, Workers())
 
 
 @pytest.mark.parametrize('limit', [None, 7])
 def test_losses_add_up_to_what_training_measures(heldout, limit):
     """Sixteen instances in batches of five: the last batch is filled up."""
-    losses = losses_of(built(0), heldout, batch_size=5, limit=limit)
+    losses = losses_of(built(0), heldout, Workers(), batch_size=5, limit=limit)
     whole = evaluate(built(0), heldout, Workers(), batch_size=4, limit=limit)
-    assert len(losses.sums) == len(losses.tokens) == (limit or 16) == losses.measured.instances
+    assert losses.measured.instances == (limit or 16) and not losses.tokens[limit or 16 :].any()
+    assert np.count_nonzero(losses.tokens) <= len(losses.sums) == len(losses.tokens)
     for name, value in whole.to_dict().items():
         assert getattr(losses.measured, name) == pytest.approx(value, rel=1e-5), name
     assert losses.sums.sum() / losses.tokens.sum() == pytest.approx(whole.mlm_loss, rel=1e-5)
 
 
 def test_difference_is_that_of_the_losses_and_surer_than_they_are(heldout):
-    one = losses_of(built(0), heldout)
+    one = losses_of(built(0), heldout, Workers(), batch_size=8)
     near = made(1.01 * one.sums + 0.001 * np.arange(16), one.tokens)
-    mean, error = difference(one, near)
+    mean, error = apart(one, near)
     assert mean == pytest.approx((near.sums - one.sums).sum() / one.tokens.sum())
     assert 0 < error < 0.2 * one.measured.mlm_standard_error
-    assert difference(one, one) == (0.0, 0.0)
-    assert difference(near, one)[0] == -mean
+    assert apart(one, one) == (0.0, 0.0)
+    assert apart(near, one)[0] == -mean
 
 
 @given(st.integers(0, 1000), st.integers(2, 30), st.integers(1, 9))
 @examples(20)
 def test_error_is_that_of_a_mean_where_instances_have_equally_many_tokens(seed, count, tokens):
     one, other = np.random.RandomState(seed).normal(size=(2, count))
-    mean, error = difference(made(one, [tokens] * count), made(other, [tokens] * count))
+    mean, error = apart(made(one, [tokens] * count), made(other, [tokens] * count))
     assert mean == pytest.approx((other - one).mean() / tokens)
     assert error == pytest.approx((other - one).std(ddof=1) / count**0.5 / tokens)
 
 
 def test_an_instance_with_more_tokens_counts_for_more():
-    mean, error = difference(made([0, 0], [1, 3]), made([1, 3], [1, 3]))
+    mean, error = apart(made([0, 0], [1, 3]), made([1, 3], [1, 3]))
     assert (mean, error) == (1.0, 0.0)
 
 
-def test_losses_on_other_instances_have_no_difference():
+def test_losses_on_other_instances_have_no_apart():
     with pytest.raises(ValueError, match='measured on different instances'):
-        difference(made([1, 2], [1, 1]), made([1, 2], [1, 2]))
-    assert difference(made([1], [2]), made([3], [2])) == (1.0, None)
+        apart(made([1, 2], [1, 1]), made([1, 2], [1, 2]))
+    assert apart(made([1], [2]), made([3], [2])) == (1.0, None)
