@@ -2,7 +2,7 @@
 
 Every way has a name and its runs of run_prune.py, which differ in seed and sizes only. What
 `verify.py --output RUN/verified.json` found is read from there. With --controls alone, networks that were
-trained as they are are compared with the largest of them. Results of fine-tuning name their network by
+not pruned are compared. Results of fine-tuning name their network by
 the checksum of its weights, so the weights themselves need not be there: the manifest of a model directory
 has it."""
 

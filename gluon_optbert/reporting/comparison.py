@@ -194,7 +194,8 @@ def controls_of(texts: Sequence[str]) -> List[Network]:
     ValueError, FileNotFoundError
         If a text has another form, a directory is no network, or one network is given twice.
     """
-    networks, flops, seen = [], [], set()
+    places: List[Tuple[str, Path]] = []
+    seen = set()
     for text in texts:
         way, paths = named(text)
         if len(paths) > 1:
@@ -203,19 +204,24 @@ def controls_of(texts: Sequence[str]) -> List[Network]:
         if checksum is not None and checksum in seen:
             raise ValueError(f'{paths[0]}: these weights are given twice; one of them is no repetition')
         seen.add(checksum)
-        networks.append(control(way, paths[0]))
-        flops.append(sum(count_flops(Architecture.read(paths[0] / 'architecture.json'), _LENGTH).values()))
+        places.append((way, paths[0]))
+    architectures = [Architecture.read(path / 'architecture.json') for _, path in places]
+    flops = [sum(count_flops(architecture, _LENGTH).values()) for architecture in architectures]
     return [
-        dataclasses.replace(network, values={**network.values, FLOPS: 100 * own / max(flops)})
-        for network, own in zip(networks, flops)
+        Network(
+            way,
+            path,
+            int(ParameterCost().cost(architecture)),
+            {FLOPS: 100 * own / max(flops), **_last_measured(path)},
+        )
+        for (way, path), architecture, own in zip(places, architectures, flops)
     ]
 
 
-def control(way: str, directory: Path) -> Network:
-    """A network that was not pruned; ValueError or FileNotFoundError if it is no model directory."""
-    architecture, progress = Architecture.read(directory / 'architecture.json'), directory / 'progress.json'
-    values = {FLOPS: 100.0, **(_mlm(read_json(progress)) if progress.is_file() else {})}
-    return Network(way, directory, int(ParameterCost().cost(architecture)), values)
+def _last_measured(directory: Path) -> Dict[str, float]:
+    """Loss and accuracy of the last evaluation of a model directory, as far as it says."""
+    progress = directory / 'progress.json'
+    return _mlm(read_json(progress)) if progress.is_file() else {}
 
 
 def with_scores(networks: Sequence[Network], results: Sequence[Path]) -> List[Network]:

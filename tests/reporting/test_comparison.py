@@ -21,7 +21,6 @@ from gluon_optbert.reporting.comparison import (
     FLOPS,
     LOSS,
     PAIRS,
-    control,
     controls_of,
     draw,
     named,
@@ -70,6 +69,11 @@ def base_of(path):
     (path / 'model.params').write_bytes(b'base')
     (path / 'progress.json').write_text(json.dumps({'mlm_loss': 2.0, 'mlm_accuracy': 0.5}))
     return path
+
+
+def control(way, path):
+    """One network that was not pruned."""
+    return controls_of([f'{way}={path}'])[0]
 
 
 def result_of(path, model, score, **changes):
