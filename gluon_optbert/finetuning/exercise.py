@@ -53,6 +53,14 @@ class Exercise:
     samples: Mapping[str, int]
     majority: Mapping[str, float]
 
+    def right(self, name: str, scores: np.ndarray) -> Optional[np.ndarray]:
+        """Which instances of a held-out set its scores answer right, shape (instances,); None where it is no
+        accuracy that decides.
+        """
+        if self.metric != 'accuracy':
+            return None
+        return scores.argmax(axis=1) == self.heldout[name].labels
+
 
 def data_directory(
     chosen: Optional[Path], home: str, files: Sequence[str], load: Callable[[str, str], Any], workers: Workers

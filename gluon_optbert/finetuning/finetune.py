@@ -111,12 +111,9 @@ def _run_seed(
 
 def _right(exercise: Exercise, scores: Mapping[str, np.ndarray]) -> Optional[Dict[str, str]]:
     """Which instances were answered right, as `SeedRun` has them, from the scores of every held-out set."""
-    if exercise.metric != 'accuracy':
-        return None
-    return {
-        name: ''.join(map(str, (own.argmax(axis=1) == exercise.heldout[name].labels).astype(int)))
-        for name, own in scores.items()
-    }
+    right = {name: exercise.right(name, own) for name, own in scores.items()}
+    marks = {name: ''.join('01'[int(one)] for one in own) for name, own in right.items() if own is not None}
+    return marks or None
 
 
 def _seed_run(directory: Path) -> SeedRun:

@@ -11,7 +11,7 @@ import numpy as np
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
 from ..runs.manifest import sha256
-from ..runs.scores import score_text
+from ..runs.scores import difference_error, score_text
 from .pruned import Run, score_name, value_of
 from .sections import read_json
 
@@ -51,11 +51,10 @@ class Score:
         """The standard error of the difference of two accuracies, in percentage points, taken instance by
         instance as means over the seeds; None if what either has right is not known, or of other instances.
         """
-        counts = {len(marks) for marks in (*self.right, *other.right)}
-        if not self.right or not other.right or len(counts) > 1 or min(counts) < 2:
+        same = len({len(marks) for marks in (*self.right, *other.right)}) == 1
+        if not self.right or not other.right or not same:
             return None
-        apart = _shares_of(other.right) - _shares_of(self.right)
-        return 100 * float(apart.std(ddof=1)) / len(apart) ** 0.5
+        return difference_error(_shares_of(self.right), _shares_of(other.right))
 
     def text(self) -> str:
         """For people."""

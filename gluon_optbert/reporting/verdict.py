@@ -10,6 +10,10 @@ from .figures import in_millions
 from .measured import LENGTH, Measured, Score
 from .page import Html, Noted, joined, table, tag
 
+ERROR_OF_DIFFERENCE = (
+    'The standard error of a difference of scores is taken over the held-out instances, one by one. How far '
+    'another seed would move a score is not in it.'
+)
 HOW_TO_SCORE = (
     'No task was scored on both: fine-tune the base and the pruned network alike, and give both outputs to '
     'this command.'
@@ -144,7 +148,7 @@ def _compared(name: str, own: Score, score: Score, called: str) -> str:
     """What is lost on a task, in words; `own` is the base's score."""
     base = own.mean if score.start is None else score.start
     points = score.mean - base
-    error = own.difference_error(score) if score.start is None else None
+    error = own.difference_error(score)
     certainty = '' if error is None else f' (standard error {error:.1f})'
     lost = f'{abs(points):.1f} points {"less" if points < 0 else "more"}{certainty}'
     majority = '' if score.majority is None else f', the majority class {score.majority:.1f}'
@@ -171,11 +175,6 @@ def _notes_on_scores(networks: Sequence[Measured]) -> List[str]:
         notes.append('Scores of pruning runs are percent, of one run each, on held-out instances.')
     if any(score.start is None for score in scores):
         notes.append(f'Scores are percent, mean ± deviation over the seeds of fine-tuning. {NOTE}.')
-    if sum(bool(score.right) for score in scores) > 1:
-        notes.append(
-            'The standard error of a difference of scores is taken over the held-out instances, one by one. '
-            'How far another seed would move a score is not in it.'
-        )
     if _began_with_several(networks):
         notes.append('The runs began with several networks; each is compared with that of its own run.')
     return notes
@@ -201,8 +200,15 @@ def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Optio
     ordered = (base, *others)
     pairs = [(ordered[i], one) for i, one in zip(bases_of(ordered), ordered) if i is not None]
     scored = any(set(own.scores) & set(network.scores) for own, network in pairs)
+    certain = any(
+        own.scores[name].difference_error(score) is not None
+        for own, network in pairs
+        for name, score in network.scores.items()
+        if name in own.scores
+    )
     called = 'its base' if _began_with_several(networks) else 'the base'
-    notes = [*_notes(networks), timing.how, *_notes_on_scores(networks), '' if scored else HOW_TO_SCORE]
+    notes = [*_notes(networks), timing.how, *_notes_on_scores(networks)]
+    notes += [ERROR_OF_DIFFERENCE if certain else '', '' if scored else HOW_TO_SCORE]
     heads = ['', base.label, *(network.label for network in others)]
     return joined(
         [

@@ -25,6 +25,7 @@ from ..pruning.goal import Goal, below_heads, fitting_teacher, trimmed_start, un
 from ..pruning.trimming import record_of, trim_to_text
 from ..runs.progress import TaskScores
 from ..runs.recipe import fill, to_dict
+from ..runs.scores import difference_error
 from ..tasks.examples import read_lines
 from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch
 from ..text.trim_record import TRIM
@@ -178,15 +179,13 @@ class TaskGoal(Goal):
 
     def difference_error(self, one: SavedModel, other: SavedModel) -> Optional[float]:
         """Of an accuracy, in percentage points; None for other scores, which are no means over instances."""
-        name, features = next(iter(self._exercise.heldout.items()))
-        if self._exercise.metric != 'accuracy' or len(features) < 2:
+        if self._exercise.metric != 'accuracy':
             return None
-        right = []
-        for saved in (one, other):
-            objective = self.labelled(self.build(saved, trainable=False), self.recipe.phase('evaluation', 0))
-            answers = objective.scores({name: features})[name].argmax(axis=1)
-            right.append((answers == features.labels).astype(float))
-        return 100 * float(np.std(right[1] - right[0], ddof=1)) / len(features) ** 0.5
+        name, features = next(iter(self._exercise.heldout.items()))
+        networks = (self.build(saved, trainable=False) for saved in (one, other))
+        phase = self.recipe.phase('evaluation', 0)
+        scores = [self.labelled(network, phase).scores({name: features})[name] for network in networks]
+        return difference_error(*(self._exercise.right(name, own) for own in scores))
 
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         features = next(iter(self._exercise.heldout.values()))
