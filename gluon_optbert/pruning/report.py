@@ -284,8 +284,8 @@ def _certainty(rows: Sequence[Round]) -> List[str]:
     clear = f'Two of these {what} that differ by less than {_rounded(last, least)} may differ by chance.'
     if any(row.difference_errors for row in rows):
         clear += (
-            ' Where a step of a round changed them by less, the difference was taken instance by instance, '
-            'which is more certain' + ('.' if doubts else ': it is more than chance.')
+            ' Cuts and recoveries that changed them by less were checked instance by instance, which is more '
+            'certain' + ('.' if doubts else ': these changes are larger than chance.')
         )
     return [clear, f'To tell more apart, {how}.\n\n' + '\n'.join(doubts)] if doubts else [clear]
 

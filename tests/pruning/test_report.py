@@ -58,7 +58,7 @@ def test_page_says_what_was_taken_instance_by_instance(tmp_path):
         readable([dataclasses.replace(round_of(4.0, 4.5, 4.49), difference_errors={RECOVERY: error})], recipe)
         for error in (0.001, 0.01)
     ]
-    assert 'more certain: it is more than chance.\n' in texts[0] and '\n- round' not in texts[0]
+    assert 'more certain: these changes are larger than chance.\n' in texts[0] and '\n- round' not in texts[0]
     assert 'more certain.\n' in texts[1] and '\n- round 1: recovery took' in texts[1]
 
 
