@@ -41,11 +41,11 @@ MXNet, Horovod and NumPy are imported at the first use of a name that needs them
 need Horovod, such as ``horovodrun --gloo -np 4 optbert-prune …``.
 """
 
-from .runs import threads as _threads
-
-_threads.set_at_load()  # before anything imports MXNet, which reads the settings once
-
 __version__ = '0.1.0'
+
+from .runs.machine import set_at_load  # it reads the version
+
+set_at_load()  # before anything imports MXNet, which reads the settings once
 
 __all__ = [
     'Architecture',

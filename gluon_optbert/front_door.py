@@ -17,15 +17,15 @@ R = TypeVar('R')
 
 # A run has the module of its function, and the module and the class of its recipe.
 RUNS = {
-    'make_shards': ('text.make_shards', 'text.shard_recipe', 'ShardRecipe'),
+    'make_shards': ('text.make_shards', 'text.make_shards', 'ShardRecipe'),
     'import_checkpoint': ('importing.convert', 'importing.convert', 'ImportRecipe'),
     'pretrain': ('training.pretrain', 'training.recipe', 'PretrainRecipe'),
     'trim_vocabulary': ('pruning.trimming', 'pruning.trimming', 'TrimRecipe'),
     'prune': ('pruning.algorithm', 'pruning.recipe', 'PruneRecipe'),
     'verify': ('deployment.verification', 'deployment.verification', 'VerifyRecipe'),
-    'finetune_glue': ('finetuning.glue', 'finetuning.glue', 'GlueRecipe'),
+    'finetune_glue': ('finetuning.recipes', 'finetuning.recipes', 'GlueRecipe'),
     'prune_task': ('task_pruning.prune_task', 'task_pruning.recipe', 'TaskPruneRecipe'),
-    'finetune_squad': ('finetuning.squad', 'finetuning.squad', 'SquadRecipe'),
+    'finetune_squad': ('finetuning.recipes', 'finetuning.recipes', 'SquadRecipe'),
 }
 HOMES = {
     **{recipe: module for _, module, recipe in RUNS.values()},
@@ -225,7 +225,7 @@ def export(
     if format not in FORMATS:
         raise ValueError(f'format must be one of {", ".join(FORMATS)}, found {format!r}')
     with remedied():
-        from .cutting.alphas_file import read_alphas
+        from .cutting.selection import read_alphas
         from .cutting.shrink import without_gates
         from .deployment.story import Story, before_gates, story_of
         from .network.saved_model import read_model

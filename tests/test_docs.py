@@ -42,7 +42,7 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import H_GATES
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.onnx_export import run_onnx
-from gluon_optbert.finetuning.glue import finetune_glue
+from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning import methods, penalty

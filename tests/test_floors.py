@@ -96,9 +96,9 @@ PREDICTING = [
     'network.inputs',
     'runs.command_line',
     'runs.display',
-    'runs.processors',
-    'runs.provenance',
-    'runs.threads',
+    'runs.machine',
+    'runs.machine',
+    'runs.machine',
     'serving.batching',
     'serving.description',
     'serving.requests',
@@ -192,10 +192,10 @@ def test_module_imports_what_its_room_may(name):
 
 def test_imports_are_found_in_every_spelling():
     """The reader of imports itself: relative, absolute, in a function, of the package's own names."""
-    assert {'runs.staging.write_file', '__version__'} <= imports('runs.provenance')[0]
+    assert {'runs.files.write_file', '__version__'} <= imports('runs.machine')[0]
     assert {'runs'} <= rooms_of('text.make_shards')
     assert 'horovod' in imports('training.distributed')[1]
-    assert 'tokenizers' in imports('text.vocabulary')[1]
+    assert 'tokenizers' in imports('text.tokenizer')[1]
 
 
 def test_only_serving_imports_the_libraries_of_the_service():

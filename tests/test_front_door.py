@@ -14,7 +14,7 @@ from helpers.tiny import ROOT, contents, network, random_alphas, run, write_save
 import gluon_optbert as opt
 from gluon_optbert import front_door
 from gluon_optbert.commands import export as export_command
-from gluon_optbert.cutting.alphas_file import packed_alphas
+from gluon_optbert.cutting.selection import packed_alphas
 from gluon_optbert.cutting.shrink import fold
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.network.saved_model import read_model

@@ -15,7 +15,7 @@ from helpers.tiny import ROOT, contents
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parse
-from gluon_optbert.runs.manifest import sha256, write_manifest
+from gluon_optbert.runs.files import sha256, write_manifest
 
 
 @pytest.fixture(scope='module', params=['.', 'five_hours'])

@@ -31,14 +31,14 @@ from gluon_optbert.pruning.job import LEAST_TEXT
 from gluon_optbert.pruning.reconstruct import TOKENS_PER_INPUT, reconstruct, tokens_wanted
 from gluon_optbert.pruning.rotate import rotated
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.markdown import markdown_table
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.runs.provenance import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.text.batches import Batch
-from gluon_optbert.text.chunk_workers import peak_memory
-from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, Vocabulary, vocabulary_of
+from gluon_optbert.text.make_shards import peak_memory
+from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, Vocabulary, vocabulary_of
 from gluon_optbert.training.distributed import Workers
 
 LENGTH = 128  # tokens of a sequence

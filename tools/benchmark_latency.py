@@ -43,10 +43,9 @@ from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.deployment.instances import Instance, read_instances
 from gluon_optbert.deployment.measures import check_labels
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.files import refuse_existing, table_beside, write_file
+from gluon_optbert.runs.machine import origin_here, threads_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, table_beside, write_file
-from gluon_optbert.runs.threads import threads_here
 
 _ORDERS_REPEATS = 3  # of the passes over all batches of --texts
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.processors import physical_cores
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.machine import origin_here, physical_cores
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
 
 ROOT = Path(__file__).resolve().parents[1]
 WANTED = {'2x1': 0.90}  # of one worker with two threads

@@ -38,12 +38,10 @@ from gluon_optbert.architecture.named import resolve
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import OptBERTModel, build, named_parameters
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.processors import bfloat16_is_native
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.machine import bfloat16_is_native, origin_here, threads_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
-from gluon_optbert.runs.threads import threads_here
 
 STEPS = {
     'gluonnlp': 'GluonNLP step',

@@ -28,10 +28,10 @@ from workers import PAUSE, SCRIPTS, Worker, busy_program
 
 from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
 
 WAY = re.compile(r'([1-9]\d?)x(\d+)')
 Times = Dict[str, Dict[str, List[float]]]

@@ -38,22 +38,19 @@ import numpy as np
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import parameter_table
-from gluon_optbert.finetuning.exercise import Exercise
-from gluon_optbert.finetuning.glue import GlueRecipe, prepare_glue
-from gluon_optbert.finetuning.objective import FineTuning, start_parameters
+from gluon_optbert.finetuning.objective import Exercise, FineTuning, start_parameters
+from gluon_optbert.finetuning.recipes import GlueRecipe, prepare_glue
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import build
-from gluon_optbert.network.precision import check_precision
 from gluon_optbert.network.saved_model import SavedModel, read_model
+from gluon_optbert.network.settings import check_precision
 from gluon_optbert.reporting.side_by_side import SIDES, summarise, table
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.manifest import sha256
-from gluon_optbert.runs.provenance import commit, machine, versions
+from gluon_optbert.runs.files import check_place, refuse_existing, sha256, write_file
+from gluon_optbert.runs.machine import SETTINGS, commit, machine, threads_here, versions
 from gluon_optbert.runs.recipe import option, to_dict, with_options_of
-from gluon_optbert.runs.staging import check_place, refuse_existing, write_file
-from gluon_optbert.runs.threads import SETTINGS, threads_here
 from gluon_optbert.tasks.features import (
     Features,
     TaskBatch,
@@ -62,9 +59,8 @@ from gluon_optbert.tasks.features import (
     training_batches,
 )
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.loop import Terminated, descend
+from gluon_optbert.training.loop import Reporter, Terminated, descend
 from gluon_optbert.training.objective import Phase
-from gluon_optbert.training.reporter import Reporter
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning comparison', 1
 EXAMPLE = (

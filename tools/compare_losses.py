@@ -16,17 +16,16 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.network.model import build
-from gluon_optbert.network.precision import TRAINING_PRECISIONS, check_precision
 from gluon_optbert.network.saved_model import SavedModel, read_model
+from gluon_optbert.network.settings import TRAINING_PRECISIONS, check_precision
 from gluon_optbert.reporting.figures import labels_of
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.manifest import sha256
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import refuse_existing, sha256, write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.text.shards import Shards
-from gluon_optbert.text.vocabulary import vocabulary_hash
+from gluon_optbert.text.tokenizer import vocabulary_hash
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import Losses, difference, losses_of
 

@@ -33,11 +33,10 @@ from gluon_optbert.pruning.trimming import trim
 from gluon_optbert.reporting.figures import MARKERS, OKABE_ITO, STYLE, drawn, labels_of, plain
 from gluon_optbert.reporting.page import Chapter, Html, joined, page, picture, table, tag, values
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.manifest import sha256
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.files import new_directory, refuse_existing, sha256
+from gluon_optbert.runs.machine import origin_here
+from gluon_optbert.runs.progress import NOTE, score_text
 from gluon_optbert.runs.recipe import option, save, to_dict
-from gluon_optbert.runs.scores import NOTE, score_text
-from gluon_optbert.runs.staging import new_directory, refuse_existing
 
 EXAMPLE = (
     'python tools/compare_models.py models/small runs/pruned/round-4/model --data shards --output comparison'

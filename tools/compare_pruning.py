@@ -15,8 +15,8 @@ from typing import List, Optional, Tuple
 
 from gluon_optbert.reporting.comparison import controls_of, named, networks_of, with_scores, write
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.files import new_directory, refuse_existing
 from gluon_optbert.runs.recipe import option
-from gluon_optbert.runs.staging import new_directory, refuse_existing
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,11 +24,12 @@ from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue
+from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.lock import running
-from gluon_optbert.runs.markdown import markdown_table
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import running, write_file
+from gluon_optbert.runs.progress import MARK, NOTE, score_text
 from gluon_optbert.runs.recipe import (
     RecipeError,
     fill,
@@ -40,8 +41,6 @@ from gluon_optbert.runs.recipe import (
     with_options_of,
 )
 from gluon_optbert.runs.run_directory import RECIPE, RunDirectory, State
-from gluon_optbert.runs.scores import MARK, NOTE, score_text
-from gluon_optbert.runs.staging import write_file
 from gluon_optbert.training.distributed import Workers
 
 EXAMPLE = (

@@ -27,10 +27,10 @@ from gluon_optbert.network.model import OptBERTModel, build, load
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.network.settings import NetworkSettings
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.markdown import markdown_table
 from gluon_optbert.runs.recipe import option
-from gluon_optbert.text.vocabulary import make_tokenizer
+from gluon_optbert.text.tokenizer import make_tokenizer
 
 EXAMPLE = (
     'python tools/compare_with_transformers.py downloads/bert-base-uncased --peer peers/torch/bin/python '

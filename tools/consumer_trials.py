@@ -32,7 +32,7 @@ from gluon_optbert.deployment.transformers_export import export_transformers
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.running import run
 from gluon_optbert.network.saved_model import SavedModel
-from gluon_optbert.text.vocabulary import make_tokenizer
+from gluon_optbert.text.tokenizer import make_tokenizer
 
 HEADS = {
     'encoder': PRETRAINING,

@@ -16,7 +16,7 @@ from typing import Dict, List, Optional, Tuple
 
 import psutil
 
-from gluon_optbert.text.vocabulary import train_wordpiece, write_vocabulary
+from gluon_optbert.text.tokenizer import train_wordpiece, write_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = 'GLUON_OPTBERT_SURVIVE'  # the environment variable by which the processes of an attempt are found

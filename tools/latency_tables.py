@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from timed_networks import PEERS
 
 from gluon_optbert.reporting.figures import FORMATS, OKABE_ITO, STYLE
-from gluon_optbert.runs.markdown import markdown_table
+from gluon_optbert.runs.display import markdown_table
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, Mapping
 
-from gluon_optbert.runs.manifest import check_manifest
+from gluon_optbert.runs.files import check_manifest
 
 # In records and results; no two runs share them.
 TIMES = 'tokens_per_second', 'data_wait', 'seconds', 'resumed_at', 'milliseconds'

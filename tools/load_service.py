@@ -26,11 +26,11 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.files import table_beside, write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import table_beside, write_file
 
 SERVE = Path(__file__).resolve().parent / 'serve.py'
 WARM_UP = 5  # requests before those that are counted

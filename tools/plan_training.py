@@ -18,10 +18,10 @@ from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import count_flops, count_parameters
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import option
-from gluon_optbert.runs.staging import write_file
 from gluon_optbert.text.documents import list_files, read_documents
 from gluon_optbert.text.shards import Shards, record_dtype
 

@@ -22,8 +22,8 @@ from gluon_optbert.reporting.speed import PRECISIONS, networks_to_time, read_tim
 from gluon_optbert.reporting.speed_pictures import read_tasks, summary, write, write_together
 from gluon_optbert.reporting.task_runs import check_comparable, groups_of, points_of, read_recipe, starts_of
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.files import new_directory, refuse_existing
 from gluon_optbert.runs.recipe import option
-from gluon_optbert.runs.staging import new_directory, refuse_existing
 
 
 @dataclasses.dataclass(frozen=True)

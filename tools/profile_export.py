@@ -27,10 +27,10 @@ from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.network.running import feed_of, random_feed
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
 
 PRODUCTS = ('FullyConnected', 'dot', 'batch_dot', '_sg_mkldnn_fully_connected')
 WARM = 2  # passes before the profiler is on

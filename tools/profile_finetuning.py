@@ -23,16 +23,16 @@ from mxnet import autograd
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.cutting.shrink import without_gates
-from gluon_optbert.finetuning.glue import GlueRecipe, prepare_glue
 from gluon_optbert.finetuning.objective import FineTuning, start_parameters
+from gluon_optbert.finetuning.recipes import GlueRecipe, prepare_glue
 from gluon_optbert.network.model import build
-from gluon_optbert.network.precision import check_precision
 from gluon_optbert.network.saved_model import read_model
+from gluon_optbert.network.settings import check_precision
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import option, to_dict, with_options_of
-from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.tasks.features import TaskBatch
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.loop import collect_gradients

@@ -36,14 +36,14 @@ from gluon_optbert.architecture.cost import count_flops
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import OptBERTModel, build, named_parameters
-from gluon_optbert.network.precision import TRAINING_PRECISIONS, check_precision, lowered
 from gluon_optbert.network.running import PRETRAINING_FIELDS, feed_of
+from gluon_optbert.network.settings import TRAINING_PRECISIONS, check_precision, lowered
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
 from gluon_optbert.text.batches import Batch
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distributed import Workers

@@ -27,11 +27,11 @@ from gluon_optbert.network.running import latency_ms, random_feed
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.report import summary, widths_line
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.markdown import markdown_table
+from gluon_optbert.runs.files import refuse_existing
 from gluon_optbert.runs.recipe import option
-from gluon_optbert.runs.staging import refuse_existing
-from gluon_optbert.text.vocabulary import train_wordpiece, write_vocabulary
+from gluon_optbert.text.tokenizer import train_wordpiece, write_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent

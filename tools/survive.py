@@ -24,11 +24,11 @@ from killed_commands import COMMANDS, Attempt, prepare
 from left_files import contents, finished, losses, moment, names_below
 
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import refuse_existing, write_file
 
 PATIENCE_SECONDS = 60  # within which a job has to end once one of its processes is killed
 

@@ -36,9 +36,9 @@ from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import random_feed
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.threads import ThreadChoice
+from gluon_optbert.runs.machine import ThreadChoice
 from gluon_optbert.tasks.features import TaskBatch, sorted_batches
-from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
+from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, vocabulary_of
 
 # the largest difference at which it is still the same network
 SAME = {'float32': 1e-3, 'int8': 1.0, 'bfloat16': 0.2}

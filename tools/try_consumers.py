@@ -31,10 +31,10 @@ from gluon_optbert.deployment.description import SYMBOL
 from gluon_optbert.deployment.instances import read_instances
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.markdown import markdown_table
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import table_beside, write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import table_beside, write_file
 
 PRECISIONS = ('float32', 'int8', 'bfloat16')
 SENTENCES, CALIBRATION = 8, 64

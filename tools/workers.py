@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.threads import SETTINGS
+from gluon_optbert.runs.machine import SETTINGS
 
 SCRIPTS = Path(__file__).resolve().parent / 'peers'
 PAUSE = 0.1  # seconds between two workers, for threads that still spin: those of ONNX Runtime do for 0.07

@@ -19,15 +19,15 @@ from ..tasks.features import Features, TaskBatch, pair
 from ..tasks.task import find_task
 from ..text.batches import evaluation_batches
 from ..text.shards import Shards
-from ..text.vocabulary import (
+from ..text.tokenizer import (
     CONTINUATION,
     SPECIAL_TOKENS,
     Vocabulary,
     is_cased,
     make_tokenizer,
     vocabulary_hash,
+    word_splitter,
 )
-from ..text.words import word_splitter
 
 Words = Tuple[Tuple[int, str], ...]
 BEHIND = {'attention': slice(1, None, 2), 'layer': slice(0, None, 2)}  # of `stream`; the embedding is layer 0

@@ -15,7 +15,7 @@ from ..deployment.quantize import METHODS
 from ..deployment.story import story_of
 from ..network.saved_model import SavedModel
 from ..runs.command_line import parse
-from ..runs.processors import bfloat16_is_native
+from ..runs.machine import bfloat16_is_native
 from ..runs.programs import named
 from ..runs.recipe import option
 from ..tasks.task import known_head

@@ -8,8 +8,7 @@ from typing import Optional, Sequence
 from .. import ShardRecipe, make_shards
 from ..runs.command_line import parse
 from ..runs.display import Counting, counting
-from ..text.make_shards import ShardSummary
-from ..text.survey import described_layouts
+from ..text.make_shards import ShardSummary, described_layouts
 from .starting import command, line
 
 

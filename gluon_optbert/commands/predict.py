@@ -28,8 +28,8 @@ from ..deployment.predictions import record
 from ..deployment.predictor import POOLINGS
 from ..runs.command_line import parse
 from ..runs.display import counting
+from ..runs.files import refuse_existing, write_file
 from ..runs.recipe import option
-from ..runs.staging import refuse_existing, write_file
 from .starting import command, line, what_to_export
 
 

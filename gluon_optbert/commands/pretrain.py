@@ -6,7 +6,7 @@ from typing import List
 from .. import PretrainRecipe, pretrain
 from ..runs.command_line import parse
 from ..runs.progress import Progress
-from ..text.frequencies import frequency_loss
+from ..text.batches import frequency_loss
 from ..text.shards import Shards
 from ..training.distributed import Workers
 from .starting import command, line

@@ -25,9 +25,9 @@ from ..reporting.speed_pictures import SPEED
 from ..reporting.verdict import Timing, verdict
 from ..reproduction.drawing import TABLE
 from ..runs.command_line import parse
-from ..runs.provenance import machine
+from ..runs.files import refuse_existing, write_file
+from ..runs.machine import machine
 from ..runs.recipe import option
-from ..runs.staging import refuse_existing, write_file
 from .starting import command, line
 
 REPEATS = 30  # timed passes of each network, four times as many on a busy machine

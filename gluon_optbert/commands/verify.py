@@ -18,8 +18,8 @@ from ..deployment.verification import (
     table,
 )
 from ..runs.command_line import parse
-from ..runs.provenance import origin_here, origin_warnings
-from ..runs.staging import refuse_existing, write_file
+from ..runs.files import refuse_existing, write_file
+from ..runs.machine import origin_here, origin_warnings
 from .starting import command, line
 from .trim_vocabulary import described_splits
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 from pathlib import Path
@@ -12,7 +13,41 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel
-from ..architecture.parameters import LETTERS, Alphas
+from ..architecture.parameters import ALPHA_H, LETTERS, Alphas
+
+
+def packed_alphas(alphas: Alphas, *, h_gate: str) -> bytes:
+    """The bytes of an ``alphas.npz``.
+
+    Parameters
+    ----------
+    alphas : mapping of width key to np.ndarray, shape (width,)
+    h_gate : str
+        Where alpha_h stands, one of `H_GATES`.
+    """
+    packed = io.BytesIO()
+    np.savez(packed, **{ALPHA_H[h_gate] if key == 'h' else key: alpha for key, alpha in alphas.items()})
+    return packed.getvalue()
+
+
+def read_alphas(path: Path) -> Tuple[Dict[str, np.ndarray], str]:
+    """The gate vectors of an ``alphas.npz`` by width key, and where alpha_h stands.
+
+    Raises
+    ------
+    FileNotFoundError
+    ValueError
+        If the file is no such file.
+    """
+    try:
+        with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as arrays:
+            alphas = {key: arrays[key] for key in arrays.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
+        raise ValueError(f'{path}: not readable as gate vectors ({error})') from error
+    h_gate = next((name for name, key in ALPHA_H.items() if key in alphas), 'stream')
+    return {'h' if key == ALPHA_H[h_gate] else key: alpha for key, alpha in alphas.items()}, h_gate
 
 
 @dataclasses.dataclass(frozen=True)

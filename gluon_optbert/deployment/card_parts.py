@@ -7,8 +7,8 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import ParameterCost, count_flops
-from ..runs.markdown import markdown_table
-from ..runs.scores import NOTE, OPTIMISTIC, exceeds, score_text
+from ..runs.display import markdown_table
+from ..runs.progress import NOTE, OPTIMISTIC, exceeds, score_text
 from .story import Finetuning, Pruning, Trimming
 
 _BAR = 10  # characters of the longest bar

@@ -16,10 +16,10 @@ from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
 from ..architecture.parameters import PARTS
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
-from ..runs.manifest import check_manifest, write_manifest
+from ..runs.files import check_manifest, write_manifest
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
-from ..text.vocabulary import Vocabulary, is_cased, read_vocabulary, vocabulary_hash
+from ..text.tokenizer import Vocabulary, is_cased, read_vocabulary, vocabulary_hash
 
 FORMAT, VERSION = 'gluon_optbert deployment', 2
 KINDS = ('encoder', 'pretraining', 'task')

@@ -15,9 +15,9 @@ import mxnet as mx
 import numpy as np
 
 from ..architecture.parameters import ParameterSpec
-from ..network.precision import prepare_bfloat16
-from ..runs.arrays import BFLOAT16, check_arrays, write_arrays
-from ..text.vocabulary import write_vocabulary
+from ..network.settings import prepare_bfloat16
+from ..runs.mxnet_arrays import BFLOAT16, check_arrays, write_arrays
+from ..text.tokenizer import write_vocabulary
 from .description import NETWORK_FILES, PARAMETERS, SYMBOL, Deployment, read_description
 from .inference import inference_symbol, inference_table
 from .quantize import int8_symbol

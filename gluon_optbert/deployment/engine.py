@@ -8,7 +8,7 @@ from typing import Dict, Mapping
 
 import numpy as np
 
-from ..runs.threads import ThreadChoice
+from ..runs.machine import ThreadChoice
 
 
 class Engine(abc.ABC):

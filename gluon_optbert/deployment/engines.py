@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from ..runs.failures import NotInstalled
-from ..runs.processors import bfloat16_is_native
-from ..runs.threads import threads_to_predict
+from ..runs.machine import bfloat16_is_native, threads_to_predict
 from .description import Deployment
 from .engine import Engine
 from .onnx_check import check_onnx

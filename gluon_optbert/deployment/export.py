@@ -14,13 +14,12 @@ import mxnet as mx
 from ..architecture.parameters import PARTS
 from ..cutting.shrink import without_gates
 from ..network.model import OptBERTModel, build
-from ..network.precision import prepare_bfloat16
 from ..network.running import random_feed, run
 from ..network.saved_model import SavedModel
-from ..runs.arrays import BFLOAT16
+from ..network.settings import prepare_bfloat16
 from ..runs.failures import RunFailed
-from ..runs.lock import locked
-from ..runs.staging import new_directory
+from ..runs.files import locked, new_directory
+from ..runs.mxnet_arrays import BFLOAT16
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
 from .description import KINDS, PRECISIONS, Deployment, check_text_length, vouch

@@ -15,10 +15,9 @@ import numpy as np
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
 from ..architecture.parameters import Parameters, ParameterSpec, parameter_table
-from ..network.attention import attention_masks, join_heads, split_heads
-from ..network.encoder import without_padding
+from ..network.encoder import attention_masks, join_heads, split_heads, without_padding
 from ..network.model import first_tokens, gather_masked
-from ..runs.arrays import BFLOAT16
+from ..runs.mxnet_arrays import BFLOAT16
 from .description import inputs_of
 
 F = mx.sym

@@ -14,9 +14,9 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING, Head
-from ..runs.provenance import commit, versions
+from ..runs.machine import commit, versions
 from ..tasks.task import known_head
-from ..text.vocabulary import is_cased
+from ..text.tokenizer import is_cased
 from .card_parts import (
     commit_words,
     finetuning_table,

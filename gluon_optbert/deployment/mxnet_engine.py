@@ -9,7 +9,7 @@ from typing import Any, Dict, Mapping, Sequence
 
 import numpy as np
 
-from ..runs.threads import ThreadChoice, threads_here, threads_to_predict
+from ..runs.machine import ThreadChoice, threads_here, threads_to_predict
 from .description import Deployment
 from .engine import Engine
 

@@ -8,10 +8,9 @@ from typing import Any, Dict, List, Optional, Sequence
 from .. import __version__
 from ..cutting.shrink import without_gates
 from ..network.saved_model import SavedModel
-from ..runs.lock import locked
-from ..runs.staging import new_directory
+from ..runs.files import locked, new_directory
 from ..tasks.task import known_head
-from ..text.vocabulary import is_cased
+from ..text.tokenizer import is_cased
 from .export import (
     ONNX_DIFFERENCES,
     ONNX_FILES,

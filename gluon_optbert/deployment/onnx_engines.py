@@ -10,7 +10,7 @@ from typing import Dict, List, Mapping
 
 import numpy as np
 
-from ..runs.threads import ThreadChoice
+from ..runs.machine import ThreadChoice
 from .engine import Engine
 from .onnx_names import network_outputs, onnx_feed
 

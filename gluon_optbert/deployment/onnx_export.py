@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from .. import __version__
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
-from ..network.attention import MASKED_SCORE
+from ..network.encoder import MASKED_SCORE
 from .onnx_names import MASKED_LM, onnx_inputs, onnx_outputs
 
 _QUANTISING_OPSET = 19  # the first whose QuantizeLinear ONNX itself can compute; it means the same as in 17

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Union
 
-from ..tasks.answers import Answer
+from ..tasks.squad import Answer
 from .instances import Instance
 
 

@@ -14,9 +14,8 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..network.inputs import TOKEN_INPUTS
-from ..tasks.answers import best_answers, chosen_answer
-from ..tasks.features import Features, TaskBatch, bucketed_batches
-from ..tasks.length_buckets import bucket_width
+from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches
+from ..tasks.squad import best_answers, chosen_answer
 from .description import NETWORK_FILES, Deployment, read_description
 from .engine import Engine
 from .engines import chosen_engine, make_engine

@@ -9,11 +9,11 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
-from ..runs.manifest import sha256
+from ..runs.files import sha256
+from ..runs.machine import ORIGIN
 from ..runs.progress import HeldOut, Progress
-from ..runs.provenance import ORIGIN
 from ..runs.recipe import load_yaml
-from ..text.trim_record import TRIM
+from ..text.trimming import TRIM
 
 _LARGEST = 1 << 26  # bytes of a file that is read here
 _FINETUNING = 'gluon_optbert fine-tuning'  # the format of result.json

@@ -7,7 +7,7 @@ from typing import List, Sequence
 from ..architecture.heads import Head
 from ..tasks.features import Features, make_reader
 from ..tasks.squad import Question, Windows, make_windows
-from ..text.vocabulary import make_aligner
+from ..text.tokenizer import make_aligner
 from .description import SHORTEST, Deployment
 from .instances import Instance, check_texts
 

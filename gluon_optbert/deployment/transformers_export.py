@@ -14,10 +14,9 @@ from ..architecture.name_maps import PREFIX, names_in
 from ..architecture.parameters import parameter_table
 from ..cutting.shrink import without_gates
 from ..network.saved_model import SavedModel
-from ..runs.lock import locked
-from ..runs.staging import new_directory
+from ..runs.files import locked, new_directory
 from ..tasks.task import known_head
-from ..text.vocabulary import is_cased
+from ..text.tokenizer import is_cased
 from .export import NotEqual, kind_of, untrained_parts
 from .hub_files import CODE, is_plain, transformers_config, write_hub_files
 from .model_card import check_license, write_card

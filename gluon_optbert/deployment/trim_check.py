@@ -14,13 +14,12 @@ from ..network.model import build
 from ..network.running import run
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting
-from ..runs.manifest import sha256
+from ..runs.files import sha256
 from ..tasks.features import pair
 from ..tasks.texts import read_texts, read_words
 from ..text.documents import list_files
-from ..text.trim_record import TRIM, read_trim_record
-from ..text.trimming import Splits, compare_splits
-from ..text.vocabulary import Vocabulary, make_tokenizer
+from ..text.tokenizer import Vocabulary, make_tokenizer
+from ..text.trimming import TRIM, Splits, compare_splits, read_trim_record
 from .export import NotEqual
 from .onnx_files import output_difference
 

@@ -18,23 +18,20 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import Alphas, parameters_left
-from ..cutting.alphas_file import read_alphas
-from ..cutting.selection import Selection, keep_all, read_selection, truncate
+from ..cutting.selection import Selection, keep_all, read_alphas, read_selection, truncate
 from ..cutting.shrink import fold, reordered, shrink
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
-from ..network.layerwise import layer_norm_scales, squared_errors
 from ..network.losses import PretrainingLoss
 from ..network.model import build
-from ..network.running import pretraining_losses, run
+from ..network.running import layer_norm_scales, pretraining_losses, run, squared_errors
 from ..network.saved_model import SavedModel, read_model
-from ..runs.display import counting
-from ..runs.markdown import markdown_table
+from ..runs.display import counting, markdown_table
 from ..runs.programs import named
 from ..runs.progress import CUT
 from ..runs.recipe import checked, option, read_yaml
 from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
-from ..text.vocabulary import vocabulary_hash
+from ..text.tokenizer import vocabulary_hash
 from .directory import import_symbol
 from .export import TOLERANCE, NotEqual, export
 from .onnx_files import output_difference

@@ -21,20 +21,16 @@ from ..architecture.cost import ParameterCost
 from ..cutting.shrink import without_gates
 from ..network.model import build, read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
-from ..runs.lock import running
-from ..runs.manifest import sha256
+from ..runs.files import check_place, refuse_existing, running, sha256, write_file
+from ..runs.machine import ORIGIN, commits_of, note_origin
 from ..runs.progress import Progress
-from ..runs.provenance import ORIGIN, commits_of, note_origin
 from ..runs.recipe import checked, to_dict
 from ..runs.run_directory import RunDirectory, State
-from ..runs.staging import check_place, refuse_existing, write_file
 from ..tasks.features import steps_per_epoch
 from ..training.distributed import Workers
-from ..training.loop import descend
-from ..training.reporter import Reporter
+from ..training.loop import Reporter, descend
 from ..training.states import States
-from .exercise import Exercise
-from .objective import FineTuning, start_parameters
+from .objective import Exercise, FineTuning, start_parameters
 from .recipe import RESULT, FineTuneRecipe, copy_path
 from .result import FineTuningResult, RateRuns, SeedRun, best_rate
 

@@ -10,8 +10,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..runs.progress import Epoch
-from ..runs.scores import MARK, NOTE, OPTIMISTIC, score_text
+from ..runs.progress import MARK, NOTE, OPTIMISTIC, Epoch, score_text
 from ..tasks.metrics import CORRELATIONS
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning', 1

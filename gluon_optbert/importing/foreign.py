@@ -1,6 +1,4 @@
-"""What the readers of foreign files share: JSON, arrays from bytes, and checkpoints in several files.
-
-Whatever is wrong with a file is a ValueError."""
+"""The tensors of a safetensors file."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Tuple
 
 import numpy as np
+import safetensors
 
 MOST_TEXT_BYTES = 1 << 26  # of a JSON file, a vocabulary or an index: ten times the largest in use
 MOST_SIDES = 8  # of an array
@@ -142,3 +141,21 @@ def read_sharded(index: Path, read: Callable[[Path], Dict[str, np.ndarray]]) -> 
             )
         arrays.update(part)
     return arrays
+
+
+def read_safetensors(path: Path) -> Dict[str, np.ndarray]:
+    """The tensors of one file by name.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `existing`, and if its header does not describe it.
+    """
+    path = existing(path)
+    try:
+        return {
+            name: array_of(entry['data'], entry['dtype'], tuple(entry['shape']))
+            for name, entry in safetensors.deserialize(path.read_bytes())
+        }
+    except (safetensors.SafetensorError, ValueError, OverflowError) as error:
+        raise ValueError(f'{path}: not read as safetensors ({error})') from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mxnet.gluon import HybridBlock
 
 from ..architecture.heads import Head
-from .attention import MASKED_SCORE, padding
+from .encoder import MASKED_SCORE, padding
 
 
 class PretrainingLoss(HybridBlock):

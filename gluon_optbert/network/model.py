@@ -16,8 +16,7 @@ from ..architecture.heads import Head
 from ..architecture.parameters import GATE, TIED, Parameters, check_parameters
 from .encoder import OptBERTEncoder
 from .gates import Gates, StreamLayerNorm, column_of_ones, spread
-from .precision import Tensor
-from .settings import NetworkSettings
+from .settings import NetworkSettings, Tensor
 
 
 def gather_masked(F, encoded: Tensor, masked_positions: Tensor) -> Tensor:

@@ -1,14 +1,23 @@
-"""Running a network: batches as its inputs, and the time of a pass."""
+"""Running a network layer by layer, and reading what goes into and comes out of its blocks.
+
+A hybridized network does not say what its blocks compute. Here every block runs for itself, and Gluon's hooks
+read its inputs and outputs."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
+from mxnet import gluon
 
+from ..text.batches import Batch
+from .encoder import attention_masks
 from .inputs import INPUTS
+from .model import OptBERTModel, build
+from .saved_model import SavedModel
 
 
 def random_feed(architecture: Any, *, batch: int, length: int, seed: int = 0) -> Dict[str, np.ndarray]:
@@ -118,3 +127,158 @@ def pass_times(
             one_pass(key)
             times[key] += [time.perf_counter() - began] if attempt else []
     return {key: 1e3 * np.array(values) for key, values in times.items()}
+
+
+Read = Dict[str, mx.nd.NDArray]
+
+
+def build_open(saved: SavedModel, ctx: Optional[mx.Context] = None) -> OptBERTModel:
+    """A network without dropout whose blocks run for themselves, so that `reading` can read them; on the CPU
+    unless told.
+    """
+    model = build(saved.architecture, saved.parameters, ctx=ctx, trainable=False, head=saved.head)
+    model.hybridize(False)
+    return model
+
+
+@contextlib.contextmanager
+def reading(blocks: Mapping[str, gluon.Block]) -> Iterator[Read]:
+    """The first input and the first output of some blocks at their last pass.
+
+    Parameters
+    ----------
+    blocks : mapping of str to Block
+
+    Yields
+    ------
+    dict of str to NDArray
+        Filled by every pass: ``<name>.input`` and ``<name>.output``.
+    """
+    values: Read = {}
+
+    def hook(name: str):
+        def read(_block, inputs, output):
+            values[f'{name}.input'] = inputs[0]
+            values[f'{name}.output'] = output[0] if isinstance(output, (list, tuple)) else output
+
+        return read
+
+    handles = [block.register_forward_hook(hook(name)) for name, block in blocks.items()]
+    try:
+        yield values
+    finally:
+        for handle in handles:
+            handle.detach()
+
+
+def context_of(model: OptBERTModel) -> mx.Context:
+    """Where a network lives."""
+    return model.encoder.position_weight.list_ctx()[0]
+
+
+def masks_of(batch: Batch, model: OptBERTModel) -> Dict[int, mx.nd.NDArray]:
+    """What the layers of a network add to the scores of attention, by number of heads."""
+    ctx = context_of(model)
+    steps = mx.nd.arange(batch.input_ids.shape[1], ctx=ctx)
+    valid = mx.nd.array(batch.valid_length, dtype='float32', ctx=ctx)
+    return attention_masks(mx.nd, steps, valid, [dims.a for dims in model.architecture.layers])
+
+
+def embedded(model: OptBERTModel, batch: Batch) -> mx.nd.NDArray:
+    """What enters the first layer, shape (length, batch, h)."""
+    ctx = context_of(model)
+    ids, types = feed_of(batch, ('input_ids', 'token_types'), ctx=ctx).values()
+    inputs = mx.nd.transpose(model.word_embed(ids) + model.token_type_embed(types), axes=(1, 0, 2))
+    return model.encoder.embed(inputs)
+
+
+def real_tokens(batch: Batch) -> np.ndarray:
+    """Which tokens are none of padding, shape (length * batch,) in the order of the stream."""
+    places = np.arange(batch.input_ids.shape[1])[:, np.newaxis]
+    return ((places < batch.valid_length) & (batch.instance_weights > 0)).reshape(-1)
+
+
+def flat(array: mx.nd.NDArray) -> np.ndarray:
+    """(length, batch, units) as (length * batch, units)."""
+    return array.reshape((-3, 0)).asnumpy()
+
+
+def last_states(model: OptBERTModel, batch: Batch) -> np.ndarray:
+    """What the last layer gives for every token that is no padding, shape (tokens, h)."""
+    stream, masks = embedded(model, batch), masks_of(batch, model)
+    for dims, cell in zip(model.architecture.layers, model.encoder.transformer_cells):
+        stream = cell(stream, masks.get(dims.a))[0]
+    return flat(stream)[real_tokens(batch)]
+
+
+def squared_errors(
+    whole: SavedModel,
+    smaller: SavedModel,
+    kept: np.ndarray,
+    batches: Iterable[Batch],
+    ctx: Optional[mx.Context] = None,
+) -> np.ndarray:
+    """How far the last layer of a smaller network is from that of a whole one, over all tokens.
+
+    Parameters
+    ----------
+    whole, smaller : SavedModel
+    kept : np.ndarray of int, shape (h of `smaller`,)
+        Its hidden units among those of `whole`.
+    batches : iterable of Batch
+    ctx : mx.Context, optional
+
+    Returns
+    -------
+    np.ndarray, shape (2,)
+        The sum of the squared differences, and that of the squared states of `whole`. The root of their ratio
+        is the relative error.
+    """
+    networks = [build_open(saved, ctx) for saved in (whole, smaller)]
+    squares = np.zeros(2)
+    for batch in batches:
+        wanted, states = (last_states(network, batch).astype(np.float64) for network in networks)
+        wanted = wanted[:, kept]
+        squares += [((states - wanted) ** 2).sum(), (wanted**2).sum()]
+    return squares
+
+
+def layer_norm_scales(
+    whole: SavedModel, kept: np.ndarray, batches: Iterable[Batch], ctx: Optional[mx.Context] = None
+) -> Dict[str, float]:
+    """How many times as large the LayerNorms of the stream make the hidden units that stay, once the others
+    are cut.
+
+    A LayerNorm divides by the standard deviation of its input over the units. If a few units carry most of
+    the variance, cutting them scales up all others.
+
+    Parameters
+    ----------
+    whole : SavedModel
+    kept : np.ndarray of int, shape (units,)
+        The hidden units that stay.
+    batches : iterable of Batch
+    ctx : mx.Context, optional
+
+    Returns
+    -------
+    dict of str to float
+        The deviation over all units divided by that over the units that stay, on the states of the whole
+        network; both are root mean squares over the tokens. By LayerNorm: ``embedding`` unless its width is
+        not h, and by layer from 1 on ``attention 1``, ``layer 1``. A layer without an intermediate block has
+        only the first.
+    """
+    model = build_open(whole, ctx)
+    blocks = {} if whole.architecture.e is not None else {'embedding': model.encoder.layer_norm}
+    for number, cell in enumerate(model.encoder.transformer_cells, 1):
+        blocks[f'attention {number}'] = cell.layer_norm
+        if cell.ffn is not None:
+            blocks[f'layer {number}'] = cell.ffn.layer_norm
+    variances = {name: np.zeros(2) for name in blocks}
+    for batch in batches:
+        with reading(blocks) as read:
+            last_states(model, batch)
+        for name, sums in variances.items():
+            inputs = flat(read[f'{name}.input'])[real_tokens(batch)].astype(np.float64)
+            sums += [inputs.var(axis=1).sum(), inputs[:, kept].var(axis=1).sum()]
+    return {name: float(np.sqrt(before / after)) for name, (before, after) in variances.items()}

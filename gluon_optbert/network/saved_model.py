@@ -18,13 +18,12 @@ import yaml
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import TIED, Alphas, Parameters, check_alphas, check_parameters, gate_name
-from ..runs.arrays import read_arrays, write_arrays
-from ..runs.manifest import check_manifest, write_manifest
+from ..runs.files import check_manifest, new_directory, write_manifest
+from ..runs.mxnet_arrays import read_arrays, write_arrays
 from ..runs.programs import named
 from ..runs.progress import Progress
 from ..runs.recipe import load_yaml
-from ..runs.staging import new_directory
-from ..text.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
+from ..text.tokenizer import Vocabulary, read_vocabulary, write_vocabulary
 
 FORMAT = 'gluon_optbert model'
 VERSION = 1

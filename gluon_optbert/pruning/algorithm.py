@@ -28,13 +28,12 @@ import numpy as np
 from ..architecture.cost import CostModel, LatencyCost
 from ..cutting.selection import read_selection
 from ..network.saved_model import SavedModel, read_model, write_model
-from ..runs.lock import running
-from ..runs.provenance import note_origin
+from ..runs.files import running, write_file
+from ..runs.machine import note_origin
 from ..runs.recipe import checked
 from ..runs.run_directory import RunDirectory, State
-from ..runs.staging import write_file
 from ..training.distributed import Workers
-from ..training.reporter import Reporter
+from ..training.loop import Reporter
 from .embeddings import embeddings_section
 from .goal import Goal
 from .job import Job

@@ -11,12 +11,11 @@ from mxnet import autograd
 from scipy.stats import spearmanr
 
 from ..network.inputs import TOKEN_INPUTS
-from ..network.layerwise import context_of
 from ..network.model import OptBERTModel
-from ..network.running import feed_of
+from ..network.running import context_of, feed_of
 from ..network.saved_model import SavedModel, read_model
-from ..runs.markdown import markdown_table
-from ..runs.staging import write_file
+from ..runs.display import markdown_table
+from ..runs.files import write_file
 from .job import Job
 
 EMBEDDINGS = 'embeddings.json'

@@ -7,7 +7,7 @@ from typing import Dict
 
 import numpy as np
 
-from ..cutting.fisher import fisher_scores, rank_as, rearranged
+from ..cutting.baselines import fisher_scores, rank_as, rearranged
 from ..training.loop import gradients
 from .cut import Cut
 

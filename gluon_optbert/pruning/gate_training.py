@@ -14,18 +14,16 @@ from ..architecture.cost import CostModel, ParameterCost, beta
 from ..architecture.parameters import H_GATES, LETTERS, Alphas, gate_name
 from ..network.gates import Gate
 from ..network.model import OptBERTModel, build
-from ..network.precision import check_precision
 from ..network.saved_model import SavedModel
+from ..network.settings import check_precision
 from ..text.shards import Shards
-from ..training.distillation import StateMatching
+from ..training.distillation import OF_STATES, Match, StateMatching, Teacher
 from ..training.distributed import Workers
-from ..training.loop import descend
+from ..training.loop import Reporter, descend
 from ..training.mlm_nsp import Pretraining
 from ..training.objective import Objective, Phase
 from ..training.optimization import LossScale, Optimizer, Schedule
 from ..training.recipe import open_shards
-from ..training.reporter import Reporter
-from ..training.teacher import OF_STATES, Match, Teacher
 from .penalty import PENALTIES, Penalty
 from .recipe import read_start
 from .watch import Watch

@@ -16,11 +16,11 @@ from ..network.model import OptBERTModel, build, named_parameters
 from ..network.saved_model import SavedModel
 from ..runs.progress import Measured
 from ..runs.recipe import to_dict
-from ..text.vocabulary import Vocabulary
+from ..text.tokenizer import Vocabulary
+from ..training.distillation import Match
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
 from ..training.recipe import WeightRecipe
-from ..training.teacher import Match
 from .trimming import trim
 
 

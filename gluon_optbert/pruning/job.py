@@ -11,10 +11,10 @@ from ..architecture.cost import CostModel
 from ..cutting.selection import read_selection, survivors
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.progress import Progress
+from ..training.distillation import Match
 from ..training.distributed import Workers
+from ..training.loop import Reporter
 from ..training.objective import Phase
-from ..training.reporter import Reporter
-from ..training.teacher import Match
 from .cut import Cut
 from .goal import Goal
 from .recipe import PruningRecipe

@@ -17,10 +17,10 @@ from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import build
 from ..network.running import latency_ms, random_feed
-from ..runs.markdown import markdown_table
-from ..runs.provenance import machine
+from ..runs.display import markdown_table
+from ..runs.files import refuse_existing, write_file
+from ..runs.machine import machine
 from ..runs.recipe import checked, option
-from ..runs.staging import refuse_existing, write_file
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,11 +14,10 @@ from ..architecture.parameters import Alphas
 from ..cutting.selection import Selection, read_selection
 from ..cutting.shrink import shrink
 from ..network.saved_model import SavedModel, read_model
-from ..runs.gate_records import GATES
-from ..runs.progress import CUT, RECOVERY, Measured, Progress
-from ..runs.provenance import ORIGIN
-from ..runs.staging import write_file
-from ..training.reporter import Reporter
+from ..runs.files import write_file
+from ..runs.machine import ORIGIN
+from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress
+from ..training.loop import Reporter
 from .embeddings import write_embeddings
 from .gate_training import GateSettings, train_alphas
 from .job import Job

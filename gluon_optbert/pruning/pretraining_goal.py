@@ -14,13 +14,20 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.progress import HeldOut
 from ..text.batches import Batch, check_memory, evaluation_batches, stream
 from ..text.shards import Shards
-from ..training.distillation import Distillation, StateMatching, check_pairs
+from ..training.distillation import (
+    OF_STATES,
+    Distillation,
+    Match,
+    StateMatching,
+    Teacher,
+    check_pairs,
+    check_teacher,
+)
 from ..training.distributed import Workers
 from ..training.held_out import Losses, difference, losses_of
 from ..training.mlm_nsp import Pretraining
 from ..training.objective import Phase
 from ..training.recipe import check_shards_fit, open_shards
-from ..training.teacher import OF_STATES, Match, Teacher, check_teacher
 from .embeddings import INSTANCES, embed
 from .goal import Goal, below_heads, fitting_teacher, trimmed_start, untrimmed
 from .recipe import PruneRecipe, read_start

@@ -10,11 +10,11 @@ from typing import Tuple
 import numpy as np
 
 from ..architecture.parameters import Alphas
-from ..cutting.alphas_file import packed_alphas, read_alphas
+from ..cutting.selection import packed_alphas, read_alphas
 from ..network.saved_model import SavedModel, read_model
+from ..runs.files import write_file
 from ..runs.recipe import differing, read_yaml
 from ..runs.run_directory import RECIPE
-from ..runs.staging import write_file
 from .methods import METHODS
 from .recipe import WEIGHTS, PruneRecipe, PruningRecipe
 

@@ -27,11 +27,11 @@ from mxnet import gluon
 
 from ..architecture.architecture import Axis
 from ..architecture.heads import PRETRAINING
-from ..cutting.regression import DenseRegression, ScaleRegression
+from ..cutting.repairs import DenseRegression, ScaleRegression
 from ..cutting.selection import Selection
 from ..cutting.shrink import kept_along
-from ..network.layerwise import build_open, context_of, embedded, flat, masks_of, reading, real_tokens
 from ..network.model import OptBERTModel, read_parameters
+from ..network.running import build_open, context_of, embedded, flat, masks_of, reading, real_tokens
 from ..network.saved_model import SavedModel
 from ..text.batches import Batch
 from ..training.distributed import Workers

@@ -15,9 +15,8 @@ from ..architecture.cost import ParameterCost, count_flops
 from ..architecture.parameters import Alphas
 from ..cutting.selection import Selection
 from ..network.saved_model import SavedModel, read_model
-from ..runs.gate_records import CLOSED, GATES, OPEN
-from ..runs.markdown import markdown_table
-from ..runs.progress import CUT, RECOVERY, Measured, TaskScores, measured_of
+from ..runs.display import markdown_table
+from ..runs.progress import CLOSED, CUT, GATES, OPEN, RECOVERY, Measured, TaskScores, measured_of
 from .recipe import PruningRecipe
 
 CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases

@@ -8,8 +8,8 @@ from typing import Dict, Iterable
 import mxnet as mx
 import numpy as np
 
-from ..cutting.rotation import rotate_heads
-from ..network.layerwise import build_open, embedded, flat, masks_of, reading, real_tokens
+from ..cutting.repairs import rotate_heads
+from ..network.running import build_open, embedded, flat, masks_of, reading, real_tokens
 from ..network.saved_model import SavedModel
 from ..text.batches import Batch
 from ..training.distributed import Workers

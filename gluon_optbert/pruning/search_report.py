@@ -8,8 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any, List, Optional
 
-from ..runs.markdown import markdown_table
-from ..runs.staging import write_file
+from ..runs.display import markdown_table
+from ..runs.files import write_file
 
 SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')
 RESULTS = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy', 'parameters', 'directory')

@@ -12,20 +12,17 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
-from ..cutting.trimming import cut_tokens
+from ..cutting.shrink import cut_tokens
 from ..network.saved_model import SavedModel, check_folded, read_model, write_model
 from ..runs.display import counting
-from ..runs.lock import locked
-from ..runs.manifest import sha256
+from ..runs.files import locked, refuse_existing, sha256
+from ..runs.machine import ORIGIN, commit, versions
 from ..runs.programs import named
-from ..runs.provenance import ORIGIN, commit, versions
 from ..runs.recipe import checked, option, to_dict
-from ..runs.staging import refuse_existing
 from ..tasks.texts import read_words
 from ..text.documents import list_files
-from ..text.trim_record import TRIM, TrimRecord, splits_to_dict
-from ..text.trimming import Splits, compare_splits, trimmed_vocabulary
-from ..text.vocabulary import Vocabulary, casing_of
+from ..text.tokenizer import Vocabulary, casing_of
+from ..text.trimming import TRIM, Splits, TrimRecord, compare_splits, splits_to_dict, trimmed_vocabulary
 
 _TAKEN_ALONG = ('metrics.jsonl', ORIGIN)  # from the directory of the whole network: how it was trained
 

@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 
 from ..architecture.parameters import LETTERS, Alphas
 from ..cutting.selection import Selection
-from ..runs.gate_records import CLOSED, OPEN
+from ..runs.progress import CLOSED, OPEN
 
 CHECKS = 5  # selections compared over the window
 _NEVER = 2**63  # steps; the inverse of a learning rate may be infinite

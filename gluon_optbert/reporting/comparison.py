@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
-from ..runs.markdown import markdown_table
-from ..runs.provenance import commits_of
-from ..runs.scores import score_text
-from ..runs.staging import write_file
+from ..runs.display import markdown_table
+from ..runs.files import write_file
+from ..runs.machine import commits_of
+from ..runs.progress import score_text
 from .figures import OKABE_ITO, STYLE, look, plain, save
 from .measured import weights_checksum
 from .pruned import Run, read_run, score_name

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ..runs.staging import write_file
+from ..runs.files import write_file
 from .figures import MARKERS, NARROW, OKABE_ITO, STYLE, look, plain, save
 from .pruned import (
     LETTERS,

@@ -13,7 +13,7 @@ matplotlib.use('Agg')
 
 from matplotlib.figure import Figure
 
-from ..runs.staging import write_file
+from ..runs.files import write_file
 
 # told apart by the colour-blind
 OKABE_ITO = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#999999')

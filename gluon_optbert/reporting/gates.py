@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ..runs.gate_records import CLOSED, GATES, OPEN
+from ..runs.progress import CLOSED, GATES, OPEN
 from .drawing import NAMES
 from .figures import MARKERS, NARROW, OKABE_ITO, look
 from .page import Html, joined, table, tag

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops
-from ..runs.manifest import sha256
-from ..runs.scores import difference_error, score_text
+from ..runs.files import sha256
+from ..runs.progress import difference_error, score_text
 from .pruned import Run, score_name, value_of
 from .sections import read_json
 

@@ -14,7 +14,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.named import LAYER_TABLES, bert_base, published
 from ..architecture.paper import load_table
 from ..architecture.parameters import ALPHA_H
-from ..runs.markdown import markdown_table
+from ..runs.display import markdown_table
 from ..runs.recipe import load_yaml
 from .figures import in_millions
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, List, Mapping
 
 from ..architecture.architecture import Architecture
-from ..runs.scores import NOTE, exceeds, score_text
+from ..runs.progress import NOTE, exceeds, score_text
 from .page import Section, details, joined, table, tag, values
 from .run_sections import widths_table
 from .side_by_side import LAST, rows_of

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import __version__
-from ..runs.processors import processors
-from ..runs.provenance import ORIGIN, origin_warnings
+from ..runs.machine import ORIGIN, origin_warnings, processors
 from ..runs.recipe import load_yaml
 from ..runs.run_directory import UNFINISHED, work_directory
 from .page import Chapter, Html, Section, details, joined, picture, table, tag, values

@@ -8,8 +8,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..runs.markdown import markdown_table
-from ..runs.scores import MARK, NOTE, score_text
+from ..runs.display import markdown_table
+from ..runs.progress import MARK, NOTE, score_text
 
 SIDES = {'here': 'this package', 'peer': 'Transformers'}
 LAST = {'scores': 'difference', 'seconds': 'ratio'}  # how the sides of a kind are compared

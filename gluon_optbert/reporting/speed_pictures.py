@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..runs.markdown import markdown_table
-from ..runs.staging import write_file
+from ..runs.display import markdown_table
+from ..runs.files import write_file
 from .figures import NARROW, STYLE, look, plain, save
 from .page import Section, figures, joined, table, tag
 from .pruned import Run

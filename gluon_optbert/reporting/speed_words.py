@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from ..runs.scores import score_text
+from ..runs.progress import score_text
 from .figures import in_millions
 from .pruned import Run
 from .speed import Line, Panel, Rung, Spread

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops, shares_of_rounds
-from ..runs.provenance import commits_of
+from ..runs.machine import commits_of
 from ..runs.recipe import load_yaml
 from .pruned import Run, value_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, List, Optional, Sequence
 
-from ..runs.scores import NOTE, exceeds, score_text
+from ..runs.progress import NOTE, exceeds, score_text
 from .figures import in_millions
 from .measured import LENGTH, Measured, Score
 from .page import Html, Noted, joined, table, tag

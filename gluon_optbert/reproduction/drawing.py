@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ..reporting.figures import STYLE, look, plain, save
 from ..reporting.page import Section, joined, picture, table, tag
 from ..reporting.sections import Reader
-from ..runs.staging import write_file
+from ..runs.files import write_file
 from .rendering import notes, render, table_head, table_lines
 from .results import Results, read_results
 

@@ -11,19 +11,18 @@ import mxnet as mx
 from mxnet import autograd
 
 from ..architecture.parameters import gate_name
-from ..finetuning.exercise import Exercise
-from ..finetuning.glue import GlueRecipe, prepare_glue
-from ..finetuning.objective import FineTuning, start_parameters
+from ..finetuning.objective import Exercise, FineTuning, start_parameters
 from ..finetuning.recipe import FineTuneRecipe
-from ..finetuning.squad import SquadRecipe, prepare_squad
+from ..finetuning.recipes import GlueRecipe, SquadRecipe, prepare_glue, prepare_squad
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build
 from ..network.running import feed_of
 from ..pruning.penalty import PENALTIES
 from ..pruning.pretraining_goal import PretrainingGoal
 from ..pruning.recipe import PruneRecipe
-from ..runs.markdown import markdown_table
+from ..runs.display import markdown_table
 from ..tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
+from ..training.distillation import Match
 from ..training.distributed import Workers
 from ..training.held_out import evaluate
 from ..training.loop import backward, collect_gradients
@@ -31,7 +30,6 @@ from ..training.mlm_nsp import Pretraining
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
 from ..training.recipe import PretrainRecipe, TrainingRecipe, open_shards
-from ..training.teacher import Match
 from .planning import Plan, gate_steps
 from .rows import Row
 

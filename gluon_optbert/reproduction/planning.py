@@ -10,13 +10,12 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Ty
 
 from ..architecture.cost import ParameterCost
 from ..architecture.paper import PaperTable, load_table
-from ..finetuning.glue import GlueRecipe, task_directory
 from ..finetuning.recipe import FineTuneRecipe
-from ..finetuning.squad import SquadRecipe, read_parts
+from ..finetuning.recipes import GlueRecipe, SquadRecipe, read_parts, task_directory
 from ..network.saved_model import SavedModel
 from ..pruning.recipe import WEIGHTS, PruneRecipe, read_start
+from ..runs.files import write_file
 from ..runs.recipe import RecipeError, checked, fill, overridden, read_yaml, to_dict
-from ..runs.staging import write_file
 from ..tasks.examples import read_examples
 from ..tasks.task import find_task
 from ..training.distributed import Workers

@@ -10,8 +10,8 @@ import csv
 import io
 from typing import Any, Dict, List, Mapping, Sequence
 
-from ..runs.markdown import markdown_table
-from ..runs.scores import NOTE, exceeds, score_text
+from ..runs.display import markdown_table
+from ..runs.progress import NOTE, exceeds, score_text
 from .results import NOT_REACHABLE, Results
 
 CSV_HEADER = (

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..architecture.paper import Cell, Column, PaperTable, load_table
 from ..finetuning.result import FineTuningResult
-from ..runs.scores import score_text
+from ..runs.progress import score_text
 from .planning import FORMAT
 from .rows import plain, row_names
 

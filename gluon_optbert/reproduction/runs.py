@@ -14,15 +14,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator, Optional, Tuple
 
-from ..finetuning.glue import GlueRecipe, finetune_glue
 from ..finetuning.recipe import FineTuneRecipe, copy_path, result_path
-from ..finetuning.squad import SquadRecipe, finetune_squad
+from ..finetuning.recipes import GlueRecipe, SquadRecipe, finetune_glue, finetune_squad
 from ..pruning.algorithm import prune
 from ..pruning.recipe import PruneRecipe
-from ..runs.lock import running
+from ..runs.files import running, write_file
 from ..runs.recipe import check_same, differing, save
 from ..runs.run_directory import RECIPE, RunDirectory, work_directory
-from ..runs.staging import write_file
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
 from ..training.recipe import PretrainRecipe

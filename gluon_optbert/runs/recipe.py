@@ -26,7 +26,7 @@ from typing import (
 
 import yaml
 
-from .staging import write_file
+from .files import write_file
 
 R = TypeVar('R')
 RECIPES = Path(__file__).resolve().parents[1] / 'recipes'  # of the package, in folders by what they are for

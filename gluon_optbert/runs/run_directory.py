@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Any, Callable, Generic, Iterable, List, Optional, Protocol, Sequence, TypeVar
+from typing import Any, Callable, Generic, Optional, Sequence, TypeVar
 
+from .files import Ranks, check_place, new_directory, refuse_existing, refuse_file
 from .recipe import check_same, save
-from .staging import check_place, new_directory, refuse_existing, refuse_file
 
 T = TypeVar('T')
 RECIPE = 'recipe.yaml'
 UNFINISHED = '.training'  # behind the name of a run's output, until it is finished
-
-
-class Ranks(Protocol):
-    """The workers of a job, as far as files are concerned."""
-
-    @property
-    def first(self) -> bool:
-        """Whether this is the one that writes."""
-
-    def barrier(self, name: str) -> None:
-        """Wait until every worker is here."""
-
-    def sum(self, values: Iterable[float], *, name: str) -> List[float]:
-        """Sums over the workers."""
 
 
 class State(enum.Enum):

@@ -14,25 +14,22 @@ from scipy.stats import spearmanr
 
 from ..architecture.heads import PRETRAINING
 from ..cutting.shrink import without_gates
-from ..finetuning.exercise import Exercise, check_fits
-from ..finetuning.glue import GlueRecipe, prepare_glue
-from ..finetuning.squad import SquadRecipe, prepare_squad
+from ..finetuning.objective import Exercise, check_fits
+from ..finetuning.recipes import GlueRecipe, SquadRecipe, prepare_glue, prepare_squad
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel
 from ..network.saved_model import SavedModel, read_model
 from ..pruning.embeddings import INSTANCES, embed
 from ..pruning.goal import Goal, below_heads, fitting_teacher, trimmed_start, untrimmed
 from ..pruning.trimming import record_of, trim_to_text
-from ..runs.progress import TaskScores
+from ..runs.progress import TaskScores, difference_error
 from ..runs.recipe import fill, to_dict
-from ..runs.scores import difference_error
 from ..tasks.examples import read_lines
 from ..tasks.features import Features, TaskBatch, batch_of, make_reader, steps_per_epoch
-from ..text.trim_record import TRIM
-from ..training.distillation import Weights, check_pairs
+from ..text.trimming import TRIM
+from ..training.distillation import OF_STATES, Match, Teacher, Weights, check_pairs, check_teacher
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
-from ..training.teacher import OF_STATES, Match, Teacher, check_teacher
 from .objective import EmbeddingProbe, SentenceMatching, TaskDistillation, TaskTraining, stream
 from .recipe import SENTENCES, TaskPruneRecipe
 

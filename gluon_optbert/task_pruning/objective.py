@@ -10,16 +10,18 @@ import mxnet as mx
 import numpy as np
 
 from ..architecture.heads import Head
-from ..finetuning.exercise import Exercise
-from ..finetuning.objective import FineTuning
-from ..network.attention import MASKED_SCORE, padding
+from ..finetuning.objective import Exercise, FineTuning
+from ..network.encoder import MASKED_SCORE, padding
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel
 from ..network.running import feed_of
 from ..runs.progress import Progress, TaskScores
 from ..tasks.features import Features, TaskBatch, training_batches
 from ..training.distillation import (
+    Match,
     ScoreDivergence,
+    Teacher,
+    TeacherStates,
     Weights,
     check_pairs,
     cosine_distance,
@@ -27,7 +29,6 @@ from ..training.distillation import (
 )
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
-from ..training.teacher import Match, Teacher, TeacherStates
 
 FIELDS = (*TOKEN_INPUTS, 'labels', 'weights')
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Callable, Dict, Iterator, Mapping, Sequence
 
 from ..text.documents import read_documents, sentences_of
+from ..text.tokenizer import Vocabulary
 from ..text.trimming import count_words
-from ..text.vocabulary import Vocabulary
 from .examples import read_lines
 from .squad import read_questions
 from .task import find_task, names

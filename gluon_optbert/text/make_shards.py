@@ -8,26 +8,389 @@ some chunks and one bucket."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
+import hashlib
+import heapq
 import json
 import logging
+import math
+import multiprocessing
+import multiprocessing.connection
 import os
+import resource
+import signal
+import sys
+import threading
 import time
-from collections import Counter
+import types
+from collections import Counter, deque
+from concurrent.futures.process import BrokenProcessPool
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
-from ..runs.lock import locked
-from ..runs.processors import processors
-from ..runs.recipe import checked, to_dict
-from ..runs.staging import new_directory, refuse_existing
-from . import shards, vocabulary
-from .buckets import Buckets
-from .chunk_workers import Instances, instances_of, peak_memory
-from .instances import SPECIALS
-from .shard_recipe import ShardRecipe
-from .survey import Survey, chunks, described_layouts, survey
+import numpy as np
+
+from ..runs.failures import RunFailed
+from ..runs.files import locked, new_directory, refuse_existing
+from ..runs.machine import processors
+from ..runs.recipe import checked, option, seed_problems, to_dict
+from . import documents, shards
+from . import tokenizer as vocabulary
+from .documents import Document
+from .instances import SPECIALS, InstanceSpec, Tokens, make_instances
+from .shards import SPLITS, ShardFile, write_shard
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardRecipe:
+    """How raw text becomes shards."""
+
+    input: Tuple[Path, ...] = option('files and directories of text, separated by commas', metavar='PATH')
+    vocab: Path = option('WordPiece vocabulary, one token per line', metavar='FILE')
+    output: Path = option('directory to write the shards to', metavar='DIR')
+    layout: str = option(
+        'layout of the text; auto detects it for each file', 'auto', choices=('auto', *documents.LAYOUTS)
+    )
+    cased: Optional[bool] = option('keep capitals and accents; by default if the vocabulary has them', None)
+    max_seq_length: int = option('largest number of tokens in an instance, with [CLS] and [SEP]', 128)
+    max_predictions: Optional[int] = option(
+        'largest number of masked tokens in an instance; by default 20 per 128 tokens', None
+    )
+    masked_share: float = option('share of the tokens that are masked and predicted', 0.15)
+    short_share: float = option('share of instances with a random shorter length', 0.1)
+    dupe_factor: int = option('passes over the text, each with new pairs and masks', 5)
+    whole_word_masking: bool = option('mask all pieces of a word together', False)
+    held_out: float = option('share of the documents that are held out for evaluation; 0 for none', 0.01)
+    instances_per_shard: int = option('largest number of instances in a shard', 16384)
+    chunk_characters: int = option(
+        'characters of text that a process works on at a time; fewer need less memory', 4_000_000
+    )
+    seed: int = option('random seed of pairs, masks, order and held-out documents', 0)
+    workers: Optional[int] = option('number of processes; by default one per processor', None)
+
+    def problems(self) -> List[str]:
+        """What contradicts itself or is out of range."""
+        longest = 2**16 - 1
+        checks = (
+            (
+                8 <= self.max_seq_length <= longest,
+                f'max_seq_length {self.max_seq_length}: must be from 8 to {longest}',
+            ),
+            (
+                self.max_predictions is None or 1 <= self.max_predictions <= self.max_seq_length,
+                f'max_predictions {self.max_predictions}: must be from 1 to max_seq_length '
+                f'{self.max_seq_length}',
+            ),
+            (0 < self.masked_share < 1, f'masked_share {self.masked_share}: must be between 0 and 1'),
+            (0 <= self.short_share <= 1, f'short_share {self.short_share}: must be from 0 to 1'),
+            (0 <= self.held_out <= 0.5, f'held_out {self.held_out}: must be from 0 to 0.5'),
+            (self.dupe_factor >= 1, f'dupe_factor {self.dupe_factor}: must be at least 1'),
+            (
+                self.instances_per_shard >= 1,
+                f'instances_per_shard {self.instances_per_shard}: must be at least 1',
+            ),
+            (self.chunk_characters >= 1, f'chunk_characters {self.chunk_characters}: must be at least 1'),
+            (self.workers is None or self.workers >= 1, f'workers {self.workers}: must be at least 1'),
+            (self.input != (), 'input: names no file'),
+        )
+        return [problem for holds, problem in checks if not holds] + seed_problems(self.seed)
+
+    @property
+    def predictions(self) -> int:
+        """The largest number of masked tokens in an instance."""
+        return (
+            self.max_predictions
+            if self.max_predictions is not None
+            else max(math.ceil(self.max_seq_length * 20 / 128), 1)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """What the first reading of the input says."""
+
+    files: Tuple[Path, ...]
+    layouts: Tuple[str, ...]  # of each file
+    documents: int
+    characters: int
+    held_out: frozenset  # numbers of documents
+
+
+def survey(recipe: ShardRecipe) -> Survey:
+    """Read everything once: find unreadable files early, count documents, choose those held out.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing or unreadable, or there are too few documents to make pairs and to hold some out.
+    """
+    recipe = checked(recipe)
+    vocab = recipe.vocab.resolve()
+    files = [path for path in documents.list_files(recipe.input) if path.resolve() != vocab]
+    wanted = [documents.detect_layout(path) if recipe.layout == 'auto' else recipe.layout for path in files]
+    count = characters = 0
+    for path, layout in zip(files, wanted):
+        for document in documents.read_documents(path, layout):
+            count += 1
+            characters += document.characters
+    least = 4 if recipe.held_out else 2
+    where, found = ', '.join(map(str, recipe.input)), described_layouts(Counter(wanted))
+    if not count:
+        raise ValueError(
+            f'{where}: no text in {found or "other files than the vocabulary"}; give files with text, or the '
+            'right --layout'
+        )
+    if count < least:
+        raise ValueError(
+            f'{where}: {count} document(s) in {found}, at least {least} are needed, since random segments '
+            f'come from another document{" and two are held out" if recipe.held_out else ""}; add text, give '
+            f'the right --layout{", or hold none out with --held-out 0" if recipe.held_out else ""}'
+        )
+    held_out = _held_out(recipe, count)
+    return Survey(tuple(files), tuple(wanted), count, characters, held_out)
+
+
+def described_layouts(layouts: Mapping[str, int]) -> str:
+    """How many files were read in which layout: ``3 files as book``."""
+    return ', '.join(f'{count} file{"s" * (count > 1)} as {name}' for name, count in sorted(layouts.items()))
+
+
+def _held_out(recipe: ShardRecipe, count: int) -> frozenset:
+    """The documents whose hashes are the smallest: the wanted share, two at least, two left to train on."""
+    if not recipe.held_out:
+        return frozenset()
+    wanted = min(max(round(count * recipe.held_out), 2), count - 2)
+    hashed = (
+        (hashlib.sha256(f'{recipe.seed}:{number}'.encode()).digest(), number) for number in range(count)
+    )
+    return frozenset(number for _, number in heapq.nsmallest(wanted, hashed))
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Consecutive documents of one split; the unit of work."""
+
+    split: str
+    number: int  # within its split
+    documents: Tuple[Document, ...]
+
+
+def chunks(recipe: ShardRecipe, surveyed: Survey) -> Iterator[Chunk]:
+    """Runs of documents of one split, each of at least two documents and about `chunk_characters`."""
+    open_: Dict[str, List[Document]] = {split: [] for split in shards.SPLITS}
+    # waits until the next has two documents too
+    ready: Dict[str, List[Document]] = {split: [] for split in shards.SPLITS}
+    sizes: Counter = Counter()
+    numbers: Counter = Counter()
+
+    def close(split: str, chunk: List[Document]) -> Chunk:
+        numbers[split] += 1
+        return Chunk(split, numbers[split] - 1, tuple(chunk))
+
+    count = 0
+    for path, layout in zip(surveyed.files, surveyed.layouts):
+        for document in documents.read_documents(path, layout):
+            split = 'heldout' if count in surveyed.held_out else 'train'
+            count += 1
+            open_[split].append(document)
+            sizes[split] += document.characters
+            if len(open_[split]) == 2 and ready[split]:
+                yield close(split, ready[split])
+                ready[split] = []
+            if sizes[split] >= recipe.chunk_characters and len(open_[split]) >= 2:
+                ready[split], open_[split], sizes[split] = open_[split], [], 0
+    if count != surveyed.documents:
+        raise ValueError(
+            f'the input had {surveyed.documents} documents and now has {count}: it changed while it was read'
+        )
+    for split in shards.SPLITS:
+        if ready[split] or open_[split]:
+            yield close(split, ready[split] + open_[split])
+
+
+_BUCKET_CHUNK = 2**31  # where the random numbers of buckets start, above those of chunks
+
+
+class Buckets:
+    """Files over which instances are scattered at random, and each of which is then shuffled in memory."""
+
+    def __init__(self, directory: Path, *, split: str, seed: int, expected: float, instances_per_shard: int):
+        self.count = max(math.ceil(expected / instances_per_shard), 1)
+        self.directory, self.split = directory, split
+        self.seeds = (seed, SPLITS.index(split))
+        self.instances_per_shard = instances_per_shard
+        directory.mkdir()
+
+    def scatter(self, records: np.ndarray, chunk: int) -> None:
+        """Append each record to a bucket that follows from the seed and the chunk."""
+        chosen = np.random.RandomState([*self.seeds, _BUCKET_CHUNK, chunk]).randint(
+            self.count, size=len(records)
+        )
+        for bucket in np.unique(chosen).tolist():
+            with open(self.directory / str(bucket), 'ab') as file:
+                file.write(records[chosen == bucket].tobytes())
+
+    def write_shards(self, output: Path, dtype: np.dtype, instances: int) -> List[ShardFile]:
+        """Shards of nearly equal size, of all buckets in their order; the buckets vanish."""
+        number = math.ceil(instances / self.instances_per_shard)
+        sizes = np.diff(np.arange(number + 1, dtype=np.int64) * instances // number)
+        files: List[ShardFile] = []
+        held = np.zeros(0, dtype)
+        for bucket in range(self.count):
+            path = self.directory / str(bucket)
+            if not path.exists():
+                continue
+            records = np.fromfile(path, dtype)
+            path.unlink()
+            order = np.random.RandomState([*self.seeds, _BUCKET_CHUNK + 1, bucket]).permutation(len(records))
+            held = np.concatenate([held, records[order]])
+            while len(files) < number and len(held) >= sizes[len(files)]:
+                size = sizes[len(files)]
+                files.append(write_shard(output / f'{self.split}-{len(files):05d}.npz', held[:size]))
+                held = held[size:]
+        assert not len(held) and len(files) == number
+        self.directory.rmdir()
+        return files
+
+
+@dataclasses.dataclass(frozen=True)
+class Instances:
+    """A chunk's instances and counts, and what its worker is."""
+
+    chunk: Tuple[str, int]
+    records: np.ndarray
+    documents: int
+    sentences: int
+    tokens: int
+    characters: int
+    worker: int  # process id
+    peak_memory_bytes: int
+
+
+class _Worker:
+    """Makes chunks into instances; one in every process."""
+
+    def __init__(self, recipe: ShardRecipe):
+        vocab = vocabulary.read_vocabulary(recipe.vocab)
+        self.recipe = recipe
+        self.tokenize = vocabulary.make_tokenizer(vocab, cased=recipe.cased)
+        self.continues = np.array([token.startswith(vocabulary.CONTINUATION) for token in vocab.idx_to_token])
+        self.spec = InstanceSpec(
+            max_seq_length=recipe.max_seq_length,
+            max_predictions=recipe.predictions,
+            masked_share=recipe.masked_share,
+            short_share=recipe.short_share,
+            whole_words=recipe.whole_word_masking,
+            cls_id=vocab['[CLS]'],
+            sep_id=vocab['[SEP]'],
+            mask_id=vocab['[MASK]'],
+            vocabulary_size=len(vocab),
+        )
+
+    def make(self, chunk: Chunk) -> Instances:
+        """All passes over a chunk; held-out text gets one."""
+        tokens = Tokens.of(
+            [
+                [self.tokenize(sentence) for sentence in documents.sentences_of(document)]
+                for document in chunk.documents
+            ]
+        )
+        passes = self.recipe.dupe_factor if chunk.split == 'train' else 1
+        seeds = (self.recipe.seed, shards.SPLITS.index(chunk.split), chunk.number)
+        records = [
+            make_instances(tokens, self.spec, np.random.RandomState([*seeds, copy]), self.continues)
+            for copy in range(passes)
+        ]
+        return Instances(
+            (chunk.split, chunk.number),
+            np.concatenate(records),
+            len(tokens),
+            len(tokens.sentences) - 1,
+            len(tokens.ids),
+            sum(document.characters for document in chunk.documents),
+            os.getpid(),
+            peak_memory(),
+        )
+
+
+_worker: Optional[_Worker] = None
+
+
+def _start_worker(recipe: ShardRecipe) -> None:
+    """Set up a worker process, which leaves interrupts to its parent and ends when that is gone."""
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    _worker = _Worker(recipe)
+
+
+def _make(chunk: Chunk) -> Instances:
+    return _worker.make(chunk)
+
+
+@contextlib.contextmanager
+def _no_script() -> Iterator[None]:
+    """Hide the script that runs from processes that are started.
+
+    They would run it again, up to the call that started them, unless it is written for that.
+    """
+    script = sys.modules['__main__']
+    sys.modules['__main__'] = types.ModuleType('__main__')
+    try:
+        yield
+    finally:
+        sys.modules['__main__'] = script
+
+
+def instances_of(recipe: ShardRecipe, chunks: Iterable[Chunk], workers: int) -> Iterator[Instances]:
+    """The instances of every chunk, in the order of the chunks, with few of them under way.
+
+    Raises
+    ------
+    RunFailed
+        If a worker process dies.
+    """
+    if workers == 1:
+        worker = _Worker(recipe)
+        yield from map(worker.make, chunks)
+        return
+    waiting: Deque[concurrent.futures.Future] = deque()
+    context = multiprocessing.get_context('spawn')
+    try:
+        with concurrent.futures.ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_start_worker, initargs=(recipe,)
+        ) as pool:
+            for chunk in chunks:
+                with _no_script():  # this may start a process
+                    waiting.append(pool.submit(_make, chunk))
+                if len(waiting) > workers + 1:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise RunFailed(
+            'a worker process died while it made instances (killed, or short of memory?); nothing was '
+            'written; run again, with fewer --workers if memory was short'
+        ) from error
+
+
+def peak_memory() -> int:
+    """The largest memory this process has held, in bytes."""
+    try:
+        status = Path('/proc/self/status').read_text()
+        return int(status.split('VmHWM:')[1].split()[0]) * 1024
+    except (OSError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from ..runs.programs import named
-from ..text import vocabulary
+from ..text import tokenizer as vocabulary
 
 FORMAT = 'gluon_optbert shards'
 VERSION = 1

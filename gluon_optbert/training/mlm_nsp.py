@@ -16,10 +16,9 @@ from ..text.batches import Batch, stream
 from ..text.shards import Shards
 from .distributed import Workers
 from .held_out import evaluate
-from .loop import descend
+from .loop import Reporter, descend
 from .objective import Objective, Phase
 from .optimization import Optimizer
-from .reporter import Reporter
 
 
 class Pretraining(Objective):

@@ -13,8 +13,8 @@ from gluonnlp.optimizer import BERTAdam
 from mxnet import gluon
 
 from ..runs.failures import RunFailed
-from .blocks import adam_step, forget_vanished, host_view, in_blocks, on_host
 from .distributed import Workers
+from .fused_adam import adam_step, forget_vanished, host_view, in_blocks, on_host
 
 OF_WEIGHTS = ('bertadam', 'adamw', 'lamb')
 OPTIMIZERS = (*OF_WEIGHTS, 'adam', 'sgd')

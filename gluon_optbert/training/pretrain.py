@@ -15,17 +15,17 @@ from ..architecture.named import resolve
 from ..architecture.parameters import PARTS, parameter_table
 from ..network.model import OptBERTModel, build, named_parameters, read_parameters
 from ..network.saved_model import SavedModel, check_folded, read_model, write_model
-from ..runs.lock import running
+from ..runs.files import running
+from ..runs.machine import ORIGIN, note_origin
 from ..runs.progress import Progress
-from ..runs.provenance import ORIGIN, note_origin
 from ..runs.recipe import checked, to_dict
 from ..runs.run_directory import RunDirectory, work_directory
 from ..text.batches import check_memory
 from ..text.shards import Shards
 from .distributed import Workers
+from .loop import Reporter
 from .mlm_nsp import fit
 from .recipe import PretrainRecipe, check_shards_fit, open_shards
-from .reporter import Reporter
 
 
 def _before(start: Optional[SavedModel]) -> Progress:

@@ -11,12 +11,11 @@ from mxnet import gluon
 from ..architecture.architecture import Architecture
 from ..architecture.parameters import parameter_table
 from ..network.model import OptBERTModel, named_parameters
-from ..network.precision import TRAINING_PRECISIONS, check_precision
-from ..network.settings import NetworkSettings
+from ..network.settings import TRAINING_PRECISIONS, NetworkSettings, check_precision
 from ..runs.programs import named
 from ..runs.recipe import option, seed_problems
 from ..text.shards import Shards
-from ..text.vocabulary import Vocabulary, vocabulary_hash
+from ..text.tokenizer import Vocabulary, vocabulary_hash
 from .distributed import COMPRESSIONS, Workers
 from .objective import Phase
 from .optimization import OF_WEIGHTS, LossScale, Optimizer, Schedule

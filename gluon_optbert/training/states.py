@@ -12,10 +12,9 @@ from typing import Dict, List, Mapping, Optional
 import mxnet as mx
 import numpy as np
 
-from ..runs.arrays import read_arrays, write_arrays
-from ..runs.manifest import check_manifest, write_manifest
+from ..runs.files import check_manifest, new_directory, write_manifest
+from ..runs.mxnet_arrays import read_arrays, write_arrays
 from ..runs.progress import Progress
-from ..runs.staging import new_directory
 from .distributed import Workers
 from .optimization import Optimizer
 

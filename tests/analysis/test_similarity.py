@@ -20,7 +20,7 @@ from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.tasks.features import sorted_batches
 from gluon_optbert.text import shards
-from gluon_optbert.text.vocabulary import vocabulary_hash, vocabulary_of
+from gluon_optbert.text.tokenizer import vocabulary_hash, vocabulary_of
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 4, 0), (1, 2, 3, 4), h=6)
 PIECES = vocabulary_of([*TOKENS, *(f'##{token}' for token in TOKENS if token.isalpha())])

@@ -8,7 +8,7 @@ import benchmark_training as tool
 import pytest
 from helpers.commands import call
 
-from gluon_optbert.runs.processors import bfloat16_is_native
+from gluon_optbert.runs.machine import bfloat16_is_native
 
 OWN = {'GluonNLP step', 'ungated step', 'alpha step', 'GluonNLP forward', 'ungated forward', 'gated forward'}
 LOW = {'bfloat16 step', 'bfloat16 alpha step'}

@@ -20,14 +20,14 @@ from helpers.tiny import ROOT, network, write_saved_model
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.finetuning import objective as finetuning
-from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue, prepare_glue
+from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue, prepare_glue
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import named_parameters
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.reporting.side_by_side import summarise, table
+from gluon_optbert.runs.machine import threads_here
 from gluon_optbert.runs.recipe import fill
-from gluon_optbert.runs.threads import threads_here
 from gluon_optbert.tasks.features import training_batches
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import Optimizer

@@ -16,7 +16,7 @@ from helpers.tiny import (
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.network.saved_model import SavedModel, write_model
-from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.runs.files import sha256
 from gluon_optbert.runs.progress import Progress
 
 

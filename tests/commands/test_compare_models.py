@@ -17,9 +17,9 @@ from gluon_optbert.analysis.sample import Sample
 from gluon_optbert.analysis.similarity import Similarity
 from gluon_optbert.network.saved_model import write_model
 from gluon_optbert.reporting.figures import LONGEST, STYLE
-from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.runs.files import sha256
 from gluon_optbert.tasks.features import Features
-from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.text.tokenizer import vocabulary_of
 
 UNDIVIDED = network((2, 4, 4, 16), (1, 2, 6, 0), (2, 4, 4, 5), h=6)
 

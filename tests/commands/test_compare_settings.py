@@ -8,7 +8,7 @@ from helpers.commands import call, module_at
 from helpers.finetuned import recipe_for, values_for, write_glue
 from helpers.tiny import contents
 
-from gluon_optbert.finetuning.glue import finetune_glue
+from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult
 
 tool = module_at('tools/compare_settings.py')

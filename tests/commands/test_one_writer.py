@@ -7,7 +7,7 @@ from helpers.tiny import contents, saved_model
 
 import gluon_optbert as opt
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.runs.lock import InUse, lock_file, locked
+from gluon_optbert.runs.files import InUse, lock_file, locked
 from gluon_optbert.training.pretrain import pretrain
 
 WRITERS = {

@@ -8,7 +8,7 @@ from helpers.pretrained import recipe_for
 from gluon_optbert.commands.pretrain import advice
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.text.frequencies import frequency_loss
+from gluon_optbert.text.batches import frequency_loss
 from gluon_optbert.training.recipe import PretrainRecipe
 
 

@@ -6,7 +6,7 @@ import pytest
 from helpers.commands import call
 from helpers.tiny import run
 
-from gluon_optbert.runs.processors import bfloat16_is_native
+from gluon_optbert.runs.machine import bfloat16_is_native
 
 SMALL = ['l2_h8_a2', '--batch-size', 2, '--length', 8, '--masked', 2, '--steps', 2]
 PARTS = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import check_parameters, network_shapes
-from gluon_optbert.cutting.trimming import cut_tokens
+from gluon_optbert.cutting.shrink import cut_tokens
 
 HEADS = (Head(), Head('regression'), Head('classification', ('no', 'yes')), Head('question_answering'))
 

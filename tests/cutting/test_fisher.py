@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.cutting.fisher import fisher_scores, rank_as, rearranged
+from gluon_optbert.cutting.baselines import fisher_scores, rank_as, rearranged
 
 
 def cost(gradients, kept):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gluon_optbert.cutting.regression import DenseRegression, ScaleRegression
+from gluon_optbert.cutting.repairs import DenseRegression, ScaleRegression
 
 GENERATOR = np.random.RandomState(3)
 INPUTS = GENERATOR.standard_normal((400, 5)) + 2

@@ -3,7 +3,7 @@
 import numpy as np
 from helpers.tiny import network, random_parameters
 
-from gluon_optbert.cutting.rotation import context_bases, rotate_heads, score_bases
+from gluon_optbert.cutting.repairs import context_bases, rotate_heads, score_bases
 
 GENERATOR = np.random.RandomState(5)
 

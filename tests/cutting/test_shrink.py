@@ -27,7 +27,7 @@ from gluon_optbert.deployment.export import export
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import SavedModel
-from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.text.tokenizer import vocabulary_of
 
 LETTERS = st.sets(st.sampled_from('hakvf'), min_size=1).map(lambda letters: ''.join(sorted(letters)))
 

@@ -17,7 +17,7 @@ from gluon_optbert.deployment.description import FORMAT, VERSION, check_threshol
 from gluon_optbert.deployment.directory import load_deployment, read_deployment
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.predictor import Instance
-from gluon_optbert.runs.manifest import write_manifest
+from gluon_optbert.runs.files import write_manifest
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
 FILES = ['model-symbol.json', 'model-0000.params', 'architecture.json', 'vocab.txt', 'manifest.json']
@@ -207,7 +207,7 @@ def test_the_command_says_it_in_one_line(copied):
 
 
 def test_casing_follows_from_the_vocabulary():
-    from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, is_cased, vocabulary_of
+    from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, is_cased, vocabulary_of
 
     assert not is_cased(vocabulary_of([*SPECIAL_TOKENS, '[unused0]', '[SPECIAL]', 'a', '##b']))
     assert is_cased(vocabulary_of([*SPECIAL_TOKENS, 'a', 'A']))

@@ -24,7 +24,7 @@ from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.runs.failures import NotInstalled
-from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.runs.files import sha256
 
 ARCHITECTURE = network((2, 3, 5, 7), (1, 4, 2, 0), max_length=24)
 HEADS = {
@@ -210,7 +210,7 @@ def test_an_engine_has_the_threads_that_are_asked_for(exports, engine):
         'import os, sys, gluon_optbert as opt',
         f'directory = {str(exports / "gluon" / "encoder")!r}',
         f'predictor = opt.Predictor(directory, engine={engine!r}, threads=3)',
-        'from gluon_optbert.runs.threads import threads_here',
+        'from gluon_optbert.runs.machine import threads_here',
         'print(predictor.threads, threads_here() if "mxnet" in sys.modules else "-")',
         'print(os.environ.get("OMP_NUM_THREADS"))',
     ]

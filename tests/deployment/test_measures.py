@@ -18,7 +18,7 @@ from gluon_optbert.deployment.measures import (
     score,
 )
 from gluon_optbert.deployment.predictions import Label, Value
-from gluon_optbert.tasks.answers import Answer
+from gluon_optbert.tasks.squad import Answer
 
 CLASSES, VALUES = Head('classification', ('no', 'yes')), Head('regression')
 ANSWERS = Head('question_answering')

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import gluon_optbert
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.cutting.alphas_file import packed_alphas
+from gluon_optbert.cutting.selection import packed_alphas
 from gluon_optbert.deployment.card_parts import bar, millions, plain, widths_picture
 from gluon_optbert.deployment.card_usage import Usage, used
 from gluon_optbert.deployment.description import read_description

@@ -21,7 +21,7 @@ from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.instances import Instance
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.deployment.text_features import Encoder
-from gluon_optbert.finetuning.glue import GlueRecipe
+from gluon_optbert.finetuning.recipes import GlueRecipe
 from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import TOKEN_INPUTS

@@ -10,10 +10,10 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.story import PruningRound, Story, Trimming, story_of
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning.trimming import trim
-from gluon_optbert.runs.manifest import sha256
+from gluon_optbert.runs.files import sha256
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.text.trim_record import TRIM
-from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.text.tokenizer import vocabulary_of
+from gluon_optbert.text.trimming import TRIM
 
 LEFT = vocabulary_of(vocabulary().idx_to_token[:-3])
 SCORES = {'dev/accuracy': 78.5, 'dev/f1': 80.0}

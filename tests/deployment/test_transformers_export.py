@@ -20,7 +20,7 @@ from gluon_optbert.deployment.export import NotEqual, UntrainedHeads
 from gluon_optbert.deployment.hub_files import bert_config, is_plain, tokenizer_json
 from gluon_optbert.deployment.transformers_export import export_transformers
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, make_tokenizer, vocabulary_of
+from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, make_tokenizer, vocabulary_of
 
 SENTENCES = ['a b. c', 'Fine FILM', 'naïve Éclair', 'tab\tand\nline', 'x' * 150, 'y' * 201, '中文 a', '']
 

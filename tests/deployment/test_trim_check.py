@@ -12,7 +12,7 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.export import NotEqual
 from gluon_optbert.deployment.trim_check import TOLERANCE, check_trimmed
 from gluon_optbert.network.saved_model import read_model, write_model
-from gluon_optbert.text.trim_record import TRIM
+from gluon_optbert.text.trimming import TRIM
 
 
 def trimmed_in(place, *, count=1, **more):

@@ -5,7 +5,7 @@ import warnings
 import pytest
 from helpers.finetuned import recipe_for, write_glue
 
-from gluon_optbert.finetuning.glue import finetune_glue
+from gluon_optbert.finetuning.recipes import finetune_glue
 
 
 @pytest.fixture(scope='session')

@@ -17,8 +17,8 @@ from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.deployment.export import export
 from gluon_optbert.finetuning import objective
-from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue, prepare_glue
 from gluon_optbert.finetuning.objective import predict, start_parameters
+from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue, prepare_glue
 from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.network.losses import TaskLoss
 from gluon_optbert.network.model import build

@@ -12,7 +12,7 @@ from helpers.jobs import horovodrun, needs_horovod
 from helpers.tiny import ROOT, contents
 
 from gluon_optbert.finetuning import finetune
-from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue
+from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult, RateRuns, SeedRun, best_rate, summary
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.recipe import fill

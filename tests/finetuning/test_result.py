@@ -9,9 +9,9 @@ from helpers.finetuned import recipe_for
 from helpers.tiny import ROOT
 
 from gluon_optbert.finetuning import objective
-from gluon_optbert.finetuning.glue import finetune_glue
+from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult, summary
-from gluon_optbert.runs import provenance
+from gluon_optbert.runs import machine as provenance
 
 
 def test_result_says_where_it_comes_from(finished):

@@ -8,9 +8,9 @@ from helpers.finetuned import LEFT, Interrupted, recipe_for, stop_at, values_for
 from helpers.pruned import records
 from helpers.tiny import contents, run
 
-from gluon_optbert.finetuning.glue import finetune_glue
+from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult
-from gluon_optbert.runs import provenance
+from gluon_optbert.runs import machine as provenance
 
 
 def test_result_has_the_commits_of_a_run_that_was_resumed(model_directory, glue, tmp_path, monkeypatch):
@@ -62,7 +62,7 @@ def test_run_that_ends_between_two_files_goes_on(end, finished, model_directory,
     """A process of its own, so that nothing is tidied up on the way."""
     program = (
         'import json, os, sys\nfrom gluon_optbert.finetuning import finetune\n'
-        'from gluon_optbert.finetuning.glue import GlueRecipe, finetune_glue\n'
+        'from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue\n'
         'from gluon_optbert.network import saved_model\nfrom gluon_optbert.runs import run_directory\n'
         'from gluon_optbert.runs.recipe import fill\n'
         f'{end}\n'

@@ -18,7 +18,7 @@ from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.objective import start_parameters
-from gluon_optbert.finetuning.squad import SquadRecipe, finetune_squad, prepare_squad
+from gluon_optbert.finetuning.recipes import SquadRecipe, finetune_squad, prepare_squad
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.tasks.metrics import normalised, squad_v1, squad_v2

@@ -5,9 +5,9 @@ from pathlib import Path
 import gluonnlp
 import pytest
 
-from gluon_optbert.finetuning import exercise as exercise_module
-from gluon_optbert.finetuning.exercise import data_directory
-from gluon_optbert.finetuning.glue import task_directory
+from gluon_optbert.finetuning import objective as exercise_module
+from gluon_optbert.finetuning.objective import data_directory
+from gluon_optbert.finetuning.recipes import task_directory
 from gluon_optbert.tasks.task import find_task
 from gluon_optbert.training.distributed import Workers
 

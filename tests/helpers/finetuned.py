@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 
 from gluon_optbert.finetuning import objective
-from gluon_optbert.finetuning.glue import GlueRecipe
-from gluon_optbert.finetuning.squad import SquadRecipe
+from gluon_optbert.finetuning.recipes import GlueRecipe, SquadRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.tasks.squad import Question
 from helpers.questions import write_squad

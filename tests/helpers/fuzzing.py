@@ -31,9 +31,9 @@ from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.saved_model import FORMAT, VERSION, read_model
 from gluon_optbert.pruning.recipe import PruneRecipe
-from gluon_optbert.runs.arrays import read_arrays, write_arrays
 from gluon_optbert.runs.command_line import parse
-from gluon_optbert.runs.manifest import write_manifest
+from gluon_optbert.runs.files import write_manifest
+from gluon_optbert.runs.mxnet_arrays import read_arrays, write_arrays
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill, read_yaml
 from gluon_optbert.text import shards as format_

@@ -17,11 +17,11 @@ import hypothesis
 from hypothesis import HealthCheck, settings
 
 from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.display import markdown_row, markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.markdown import markdown_row, markdown_table
-from gluon_optbert.runs.provenance import origin_here
+from gluon_optbert.runs.files import write_file
+from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import option, to_dict
-from gluon_optbert.runs.staging import write_file
 from helpers.fuzzing import PROPERTIES, try_out
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.deployment.predictions import Label, Value
-from gluon_optbert.tasks.answers import Answer
+from gluon_optbert.tasks.squad import Answer
 
 HEADS = {
     'sentences': Head('classification', ('0', '1'), 'SST-2', ('negative', 'positive'), ('sentence', 'label')),

@@ -18,7 +18,7 @@ from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.network.saved_model import SavedModel, write_model
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text import shards as shards_module
-from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_hash, vocabulary_of, write_vocabulary
+from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, vocabulary_hash, vocabulary_of, write_vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS = [*SPECIAL_TOKENS, *'abcdefghijklmnopqrstuvwxyz.']

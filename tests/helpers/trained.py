@@ -8,11 +8,10 @@ from gluon_optbert.network.model import build, named_parameters
 from gluon_optbert.pruning.gate_training import GateTraining
 from gluon_optbert.pruning.penalty import L1Penalty
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.loop import descend
+from gluon_optbert.training.loop import Reporter, descend
 from gluon_optbert.training.mlm_nsp import Pretraining
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule
-from gluon_optbert.training.reporter import Reporter
 from helpers.pruned import records
 from helpers.tiny import network, saved_model
 

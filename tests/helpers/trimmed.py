@@ -2,7 +2,7 @@
 
 from gluon_optbert.network.saved_model import SavedModel, write_model
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
+from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, vocabulary_of
 from helpers.tiny import network, random_parameters
 
 LETTERS = 'abcdefghijklmnopqrstuvwxyz.'

@@ -19,7 +19,7 @@ from gluon_optbert.deployment.transformers_export import export_transformers
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.saved_model import read_model, write_model
-from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.text.tokenizer import vocabulary_of
 
 HEADS = [
     Head('classification', ('0', '1'), 'SST-2', ('negative', 'positive'), ('sentence', 'label')),

@@ -8,9 +8,16 @@ from helpers.checkpoints import write_hugging_face
 from helpers.tiny import network, vocabulary
 
 from gluon_optbert.architecture.named import bert_base, resolve
-from gluon_optbert.importing import known as module
-from gluon_optbert.importing.convert import ImportRecipe, describe, import_checkpoint
-from gluon_optbert.importing.known import KNOWN, KnownBERT, known, name_of
+from gluon_optbert.importing import convert as module
+from gluon_optbert.importing.convert import (
+    KNOWN,
+    ImportRecipe,
+    KnownBERT,
+    describe,
+    import_checkpoint,
+    known,
+    name_of,
+)
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.recipe import RecipeError, fill
 

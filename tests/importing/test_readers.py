@@ -34,8 +34,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from safetensors.numpy import save_file
 
-from gluon_optbert.importing.foreign import MOST_TEXT_BYTES, array_of, read_json, read_sharded
-from gluon_optbert.importing.safetensors_reader import read_safetensors
+from gluon_optbert.importing.foreign import (
+    MOST_TEXT_BYTES,
+    array_of,
+    read_json,
+    read_safetensors,
+    read_sharded,
+)
 from gluon_optbert.importing.sources import read_params
 from gluon_optbert.importing.tensorflow_reader import masked_checksum, read_index, read_tensorflow
 from gluon_optbert.importing.torch_reader import STORAGES, read_torch

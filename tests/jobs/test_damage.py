@@ -15,8 +15,8 @@ from helpers.pruned import results
 from helpers.tiny import ROOT, contents, run, saved_model, write_shards
 
 from gluon_optbert.deployment.export import export
-from gluon_optbert.finetuning.glue import finetune_glue
-from gluon_optbert.runs.manifest import check_manifest
+from gluon_optbert.finetuning.recipes import finetune_glue
+from gluon_optbert.runs.files import check_manifest
 from gluon_optbert.training.optimization import Optimizer, TrainingDiverged
 from gluon_optbert.training.pretrain import pretrain
 from gluon_optbert.training.states import STATE_FORMAT, STATE_VERSION

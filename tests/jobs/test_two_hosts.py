@@ -19,7 +19,7 @@ from helpers.pretrained import recipe_for, records, values_for
 from helpers.stricken import STRICKEN, living
 from helpers.tiny import ROOT, environment
 
-from gluon_optbert.training.liveness import PATIENCE
+from gluon_optbert.training.distributed import PATIENCE
 from gluon_optbert.training.pretrain import pretrain
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from helpers.networks import UNEVEN, random_batches
 from helpers.tiny import network, random_parameters
 
-from gluon_optbert.network.layerwise import layer_norm_scales, real_tokens
+from gluon_optbert.network.running import layer_norm_scales, real_tokens
 from gluon_optbert.network.saved_model import SavedModel
 
 

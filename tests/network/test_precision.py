@@ -11,8 +11,8 @@ from mxnet import autograd
 
 from gluon_optbert.network.losses import PretrainingLoss
 from gluon_optbert.network.model import build, named_parameters
-from gluon_optbert.network.precision import KEPT_SHAPES, check_precision, prepare_bfloat16
-from gluon_optbert.runs.processors import bfloat16_is_native
+from gluon_optbert.network.settings import KEPT_SHAPES, check_precision, prepare_bfloat16
+from gluon_optbert.runs.machine import bfloat16_is_native
 
 NARROW = 2.0**-8  # half a unit in the last of bfloat16's eight bits is 2^-9; a product rounds either operand
 NETWORKS = {
@@ -73,7 +73,7 @@ def test_bfloat16_losses_and_gradients_are_near_those_of_float32(architecture, g
 
 
 def test_a_processor_without_avx512_is_told_so(monkeypatch):
-    for module in ('network.precision', 'runs.processors'):
+    for module in ('network.settings', 'runs.machine'):
         monkeypatch.setattr(f'gluon_optbert.{module}.cpu_flags', lambda: 'flags : fpu sse2 avx2\n')
     with pytest.raises(ValueError, match='AVX-512'):
         prepare_bfloat16()
@@ -85,7 +85,7 @@ def test_a_processor_without_avx512_is_told_so(monkeypatch):
 
 @pytest.mark.parametrize('own, kept', [(None, '64'), ('-1', '-1')])
 def test_bfloat16_bounds_the_shapes_that_mxnet_keeps_unless_told_otherwise(monkeypatch, own, kept):
-    monkeypatch.setattr('gluon_optbert.network.precision.cpu_flags', lambda: 'flags : avx512bw\n')
+    monkeypatch.setattr('gluon_optbert.network.settings.cpu_flags', lambda: 'flags : avx512bw\n')
     monkeypatch.setenv(KEPT_SHAPES, str(own))
     if own is None:
         monkeypatch.delenv(KEPT_SHAPES)

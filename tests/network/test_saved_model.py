@@ -33,10 +33,15 @@ from hypothesis import strategies as st
 from gluon_optbert.architecture.parameters import TIED, gate_name
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import FORMAT, VERSION, SavedModel, read_model, write_model
-from gluon_optbert.runs.arrays import read_arrays, write_arrays
-from gluon_optbert.runs.manifest import check_manifest, write_manifest
+from gluon_optbert.runs.files import (
+    check_manifest,
+    new_directory,
+    refuse_existing,
+    write_file,
+    write_manifest,
+)
+from gluon_optbert.runs.mxnet_arrays import read_arrays, write_arrays
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.runs.staging import new_directory, refuse_existing, write_file
 
 FILES = ('architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt')
 
@@ -353,8 +358,8 @@ def test_file_holds_the_old_bytes_or_the_new_ones(tmp_path, monkeypatch):
 
 KILLED = """
 import os, pathlib, signal
-from gluon_optbert.runs import staging
-from gluon_optbert.runs.staging import new_directory, write_file
+from gluon_optbert.runs import files as staging
+from gluon_optbert.runs.files import new_directory, write_file
 output = pathlib.Path({output!r})
 {body}
 """

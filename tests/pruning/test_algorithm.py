@@ -23,7 +23,7 @@ from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.pruning.report import Round, summary
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.batches import stream
-from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.text.tokenizer import vocabulary_of
 from gluon_optbert.training import mlm_nsp
 
 ROUND = {'alphas.npz', 'scores.npz', 'gates.json', 'selection.json', 'shrunk', 'model'}

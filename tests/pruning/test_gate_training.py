@@ -14,11 +14,11 @@ from gluon_optbert.network.gates import HardConcreteGate
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.pruning.gate_training import train_gates
 from gluon_optbert.pruning.penalty import PENALTIES, L0Penalty
-from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.text.tokenizer import vocabulary_of
 from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.loop import Reporter
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import TrainingDiverged
-from gluon_optbert.training.reporter import Reporter
 
 PHASE = Phase('gates', steps=3, batch_size=8, seed=1, log_every=0)
 SETTINGS = {'learning_rate': 0.05, 'gamma': 0.01}

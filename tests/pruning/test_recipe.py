@@ -25,7 +25,7 @@ from gluon_optbert.pruning.recipe import PruneRecipe, unreachable
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
-from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.text.tokenizer import vocabulary_of
 
 
 def test_steps_follow_from_the_pre_training_where_not_given(model_directory, tmp_path):

@@ -10,7 +10,7 @@ from helpers.tiny import network, random_alphas, random_parameters, random_selec
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.cutting.selection import Selection, keep_all
 from gluon_optbert.cutting.shrink import cut, fold
-from gluon_optbert.network.layerwise import squared_errors
+from gluon_optbert.network.running import squared_errors
 from gluon_optbert.network.saved_model import SavedModel
 from gluon_optbert.pruning.reconstruct import reconstruct, tokens_wanted
 from gluon_optbert.pruning.rotate import rotated

@@ -17,7 +17,7 @@ from gluon_optbert.pruning.one_round import STAGES
 from gluon_optbert.pruning.search import SearchRecipe, search
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
-from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.text.tokenizer import vocabulary_of
 from gluon_optbert.training.optimization import TrainingDiverged
 
 

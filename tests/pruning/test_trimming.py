@@ -16,9 +16,9 @@ from gluon_optbert.cutting.shrink import shrink
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.trimming import trim
-from gluon_optbert.runs.manifest import sha256
-from gluon_optbert.text.trim_record import FORMAT, TRIM, VERSION, read_trim_record
-from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.runs.files import sha256
+from gluon_optbert.text.tokenizer import vocabulary_of
+from gluon_optbert.text.trimming import FORMAT, TRIM, VERSION, read_trim_record
 
 LEFT = vocabulary_of([token for token in TOKENS if token not in ('[unused0]', 'dog', '##gone', 'abc')])
 EVEN = network()

@@ -16,7 +16,7 @@ from gluon_optbert.pruning.report import gates_section, noise
 from gluon_optbert.pruning.watch import Settling, Watch, agreement_of, overlap_of
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
-from gluon_optbert.training.stopping import Terminated
+from gluon_optbert.training.distributed import Terminated
 
 SETTLING = Settling(window=10, overlap=1.0, earliest=1)
 

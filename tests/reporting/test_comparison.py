@@ -31,7 +31,7 @@ from gluon_optbert.reporting.comparison import (
     write,
 )
 from gluon_optbert.reporting.figures import STYLE
-from gluon_optbert.runs.manifest import sha256, write_manifest
+from gluon_optbert.runs.files import sha256, write_manifest
 
 SCORE = 'SST-2 accuracy, %'
 

@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from gluon_optbert.runs.arrays import check_arrays, read_arrays, write_arrays
+from gluon_optbert.runs.mxnet_arrays import check_arrays, read_arrays, write_arrays
 
 ARRAYS = {
     'weight': np.arange(12, dtype=np.float32).reshape(3, 4),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gluon_optbert.runs.fetching import fetching, reason
+from gluon_optbert.runs.files import fetching, reason
 
 
 def test_words_of_the_library_are_left_out(capsys):

@@ -3,7 +3,8 @@
 import mxnet as mx
 import pytest
 
-from gluon_optbert.runs import gpus, provenance
+from gluon_optbert.runs import machine as gpus
+from gluon_optbert.runs import machine as provenance
 
 NAMES = [b'Tesla V100', b'Tesla T4']
 

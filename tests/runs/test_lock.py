@@ -10,13 +10,13 @@ import sys
 import pytest
 from helpers.tiny import environment
 
-from gluon_optbert.runs import lock
+from gluon_optbert.runs import files as lock
 from gluon_optbert.runs.failures import Interrupted
-from gluon_optbert.runs.lock import InUse, lock_file, locked, running
+from gluon_optbert.runs.files import InUse, lock_file, locked, running
 
 HOLDER = """
 import os, sys, time
-from gluon_optbert.runs.lock import locked
+from gluon_optbert.runs.files import locked
 with locked(sys.argv[1]):
     if sys.argv[2] == 'alone' or not os.fork():
         print(os.getpid(), flush=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.runs.markdown import markdown_row, markdown_table
+from gluon_optbert.runs.display import markdown_row, markdown_table
 
 
 def test_a_table_is_its_header_a_rule_and_its_rows():

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gluon_optbert.runs import processors
+from gluon_optbert.runs import machine as processors
 
 V1 = '32 31 0:29 {root} {point} rw,relatime shared:4 - cgroup cgroup rw,cpu,cpuacct\n'
 V2 = '41 31 0:38 {root} {point} rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n'

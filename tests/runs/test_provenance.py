@@ -5,8 +5,8 @@ import json
 import pytest
 from helpers.tiny import run
 
-from gluon_optbert.runs import provenance
-from gluon_optbert.runs.provenance import ORIGIN, note_origin
+from gluon_optbert.runs import machine as provenance
+from gluon_optbert.runs.machine import ORIGIN, note_origin
 
 
 def entries(directory):
@@ -22,7 +22,7 @@ def test_run_notes_what_computes_it_once(tmp_path):
 
 
 def test_versions_are_those_of_the_libraries_that_are_there():
-    program = 'import sys; sys.modules["mxnet"] = None; from gluon_optbert.runs import provenance as p; '
+    program = 'import sys; sys.modules["mxnet"] = None; from gluon_optbert.runs import machine as p; '
     done = run('-c', program + 'print(sorted(p.versions()), p.machine()["cores"] > 0)')
     assert done.stdout == "['gluon_optbert', 'numpy', 'python'] True\n", done.stderr
 

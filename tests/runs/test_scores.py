@@ -2,7 +2,7 @@
 
 import pytest
 
-from gluon_optbert.runs.scores import exceeds, score_text
+from gluon_optbert.runs.progress import exceeds, score_text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gluon_optbert.runs.staging import refuse_existing, write_file
+from gluon_optbert.runs.files import refuse_existing, write_file
 
 
 def test_file_is_replaced_as_a_whole(tmp_path):

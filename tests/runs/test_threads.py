@@ -8,8 +8,9 @@ import sys
 import pytest
 from helpers.tiny import ROOT, environment
 
-from gluon_optbert.runs import processors, threads
-from gluon_optbert.runs.processors import physical_cores
+from gluon_optbert.runs import machine as processors
+from gluon_optbert.runs import machine as threads
+from gluon_optbert.runs.machine import physical_cores
 
 NAMES = set(threads.SETTINGS)
 UNSET = ['env', *(word for name in (*threads.SETTINGS, 'OMP_WAIT_POLICY') for word in ('-u', name))]
@@ -138,7 +139,7 @@ def test_children_inherit_nothing_that_the_package_has_set():
         'def shown(): return subprocess.run(["env"], capture_output=True, text=True).stdout\n'
         'before = shown(); import mxnet; mxnet.nd.ones(3).asnumpy(); after = shown()\n'
         f'assert not any(name in text for name in {threads.SETTINGS} for text in (before, after))\n'
-        'from gluon_optbert.runs.threads import threads_here; print(threads_here())\n'
+        'from gluon_optbert.runs.machine import threads_here; print(threads_here())\n'
     )
     assert said_by(program) == f'{threads.share_of_cores()}\n'
 
@@ -146,7 +147,7 @@ def test_children_inherit_nothing_that_the_package_has_set():
 def test_worker_of_a_child_takes_its_own_share():
     """As the quickstart starts Horovod: the child has another number of workers than its parent."""
     child = (
-        'import gluon_optbert, mxnet; from gluon_optbert.runs.threads import threads_here; '
+        'import gluon_optbert, mxnet; from gluon_optbert.runs.machine import threads_here; '
         'print(threads_here())'
     )
     program = (
@@ -159,7 +160,7 @@ def test_worker_of_a_child_takes_its_own_share():
 
 def test_threads_are_what_openmp_says_and_not_what_was_asked_for():
     program = (
-        'import mxnet, os, gluon_optbert; from gluon_optbert.runs.threads import threads_here\n'
+        'import mxnet, os, gluon_optbert; from gluon_optbert.runs.machine import threads_here\n'
         'os.environ["OMP_NUM_THREADS"] = "7"; print(threads_here())'
     )
     assert said_by(program, OMP_NUM_THREADS=3) == '3\n'

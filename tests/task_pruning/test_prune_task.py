@@ -18,8 +18,7 @@ from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.deployment.model_card import CardFacts, model_card
 from gluon_optbert.deployment.story import Trimming, story_of
 from gluon_optbert.deployment.verification import VerifyRecipe, stages, verify
-from gluon_optbert.finetuning.glue import finetune_glue
-from gluon_optbert.finetuning.squad import finetune_squad
+from gluon_optbert.finetuning.recipes import finetune_glue, finetune_squad
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import run as run_block
@@ -30,8 +29,8 @@ from gluon_optbert.task_pruning import objective as task_objective
 from gluon_optbert.task_pruning.goal import SentenceGoal, TaskGoal, read_sentences
 from gluon_optbert.task_pruning.prune_task import prune_task
 from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
-from gluon_optbert.text.trim_record import read_trim_record
-from gluon_optbert.text.vocabulary import vocabulary_of
+from gluon_optbert.text.tokenizer import vocabulary_of
+from gluon_optbert.text.trimming import read_trim_record
 from gluon_optbert.training.distributed import Workers
 
 

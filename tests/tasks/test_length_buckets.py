@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.tasks.length_buckets import PASS_COST, bucket_width, length_buckets
-from gluon_optbert.text.vocabulary import make_tokenizer, read_vocabulary
+from gluon_optbert.tasks.features import PASS_COST, bucket_width, length_buckets
+from gluon_optbert.text.tokenizer import make_tokenizer, read_vocabulary
 
 DATA = Path(__file__).parents[3] / 'shared' / 'data'
 LENGTHS = st.lists(st.integers(2, 128), max_size=80)

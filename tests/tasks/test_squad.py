@@ -11,16 +11,19 @@ from helpers.tiny import TOKENS, vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.tasks.answers import (
+from gluon_optbert.tasks.squad import (
     Answer,
+    Question,
+    Reading,
     answer_files,
     best_answers,
     chosen_answer,
     decide,
+    make_windows,
+    read_questions,
     with_probabilities,
 )
-from gluon_optbert.tasks.squad import Question, Reading, make_windows, read_questions
-from gluon_optbert.text.vocabulary import make_aligner
+from gluon_optbert.text.tokenizer import make_aligner
 
 SQUAD = Path(__file__).parents[3] / 'shared' / 'data' / 'squad'
 CLS, SEP = TOKENS.index('[CLS]'), TOKENS.index('[SEP]')

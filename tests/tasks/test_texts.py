@@ -8,7 +8,7 @@ from helpers.questions import write_squad
 
 from gluon_optbert.tasks.squad import Question
 from gluon_optbert.tasks.texts import read_texts, read_words
-from gluon_optbert.text.vocabulary import SPECIAL_TOKENS, vocabulary_of
+from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, vocabulary_of
 
 VOCABULARY = vocabulary_of([*SPECIAL_TOKENS, *'abcdefgh'])
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gluon_optbert.text.batches import Batch, evaluation_batches, stream
 from gluon_optbert.text.shards import MANIFEST, Shards, record_dtype, write_shard
-from gluon_optbert.text.vocabulary import vocabulary_hash, vocabulary_of, write_vocabulary
+from gluon_optbert.text.tokenizer import vocabulary_hash, vocabulary_of, write_vocabulary
 
 VOCAB = vocabulary_of(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(str, range(995))])
 LENGTH, PREDICTIONS = 16, 3

@@ -10,7 +10,7 @@ from tokenizers import BertWordPieceTokenizer, normalizers, pre_tokenizers
 
 from gluon_optbert.analysis.sample import sample_of_texts
 from gluon_optbert.tasks.features import make_reader
-from gluon_optbert.text.vocabulary import (
+from gluon_optbert.text.tokenizer import (
     SPECIAL_TOKENS,
     casing_of,
     is_cased,

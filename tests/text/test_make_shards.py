@@ -17,12 +17,13 @@ from helpers.commands import module_at
 from helpers.tiny import run
 
 from gluon_optbert.runs.failures import RunFailed
+from gluon_optbert.runs.files import new_directory
 from gluon_optbert.runs.recipe import RecipeError, fill
-from gluon_optbert.runs.staging import new_directory
-from gluon_optbert.text import chunk_workers, shards
+from gluon_optbert.text import make_shards as chunk_workers
+from gluon_optbert.text import shards
 from gluon_optbert.text.make_shards import ShardRecipe, make_shards
 from gluon_optbert.text.shards import Shards
-from gluon_optbert.text.vocabulary import read_vocabulary, vocabulary_of, write_vocabulary
+from gluon_optbert.text.tokenizer import read_vocabulary, vocabulary_of, write_vocabulary
 
 ROOT = Path(__file__).parents[2]
 WORDS = [f'{a}{b}{c}' for a in 'bdfgklmn' for b in 'aeiou' for c in 'rstx']

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
 from gluon_optbert.tasks.features import make_reader
-from gluon_optbert.text.vocabulary import (
+from gluon_optbert.text.tokenizer import (
     SPECIAL_TOKENS,
     make_aligner,
     make_tokenizer,
     read_vocabulary,
     train_wordpiece,
     vocabulary_of,
+    word_splitter,
 )
-from gluon_optbert.text.words import word_splitter
 
 DATA = Path(__file__).parents[3] / 'shared' / 'data'
 SENTENCES = 10_000

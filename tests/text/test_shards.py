@@ -14,7 +14,7 @@ import pytest
 
 from gluon_optbert.text import shards as format_
 from gluon_optbert.text.shards import Shards, record_dtype, write_shard
-from gluon_optbert.text.vocabulary import vocabulary_hash, vocabulary_of, write_vocabulary
+from gluon_optbert.text.tokenizer import vocabulary_hash, vocabulary_of, write_vocabulary
 
 VOCAB = vocabulary_of(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(str, range(95))])
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.text.trimming import compare_splits, count_words, trimmed_vocabulary
-from gluon_optbert.text.vocabulary import (
+from gluon_optbert.text.tokenizer import (
     SPECIAL_TOKENS,
     casing_of,
     make_tokenizer,
     piece_splitter,
     vocabulary_of,
 )
+from gluon_optbert.text.trimming import compare_splits, count_words, trimmed_vocabulary
 
 SPELLINGS = st.text('abc', min_size=1, max_size=4)
 TOKENS = st.tuples(st.sampled_from(['', '##']), SPELLINGS).map(''.join)

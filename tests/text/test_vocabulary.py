@@ -14,7 +14,7 @@ from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.text.vocabulary import (
+from gluon_optbert.text.tokenizer import (
     SPECIAL_TOKENS,
     make_aligner,
     make_tokenizer,
@@ -178,7 +178,7 @@ def test_a_learnt_vocabulary_has_the_special_tokens_first_and_spells_everything(
 
 def test_a_vocabulary_is_learnt_the_same_in_every_process():
     program = (
-        'import pydoc_data.topics as t; from gluon_optbert.text.vocabulary import *; '
+        'import pydoc_data.topics as t; from gluon_optbert.text.tokenizer import *; '
         'print(vocabulary_hash(train_wordpiece(t.topics.values(), 900)))'
     )
     root = str(Path(__file__).parents[2])

@@ -6,7 +6,8 @@ import pytest
 from mxnet import autograd, gluon
 from mxnet.ndarray.contrib import multi_adamw_update
 
-from gluon_optbert.training import blocks, optimization
+from gluon_optbert.training import fused_adam as blocks
+from gluon_optbert.training import optimization
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import Optimizer
 

@@ -15,18 +15,22 @@ from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.batches import evaluation_batches
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distillation import (
+    OF_STATES,
     Distillation,
+    Match,
     ScoreDivergence,
     StateMatching,
+    Teacher,
+    TeacherStates,
     Weights,
     check_pairs,
+    check_teacher,
     cosine_distance,
     similarity_difference,
 )
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.mlm_nsp import Pretraining
 from gluon_optbert.training.objective import Phase
-from gluon_optbert.training.teacher import OF_STATES, Match, Teacher, TeacherStates, check_teacher
 
 PHASE = Phase('recovery', 2, 8)
 

@@ -15,8 +15,8 @@ from helpers.pretrained import recipe_for, values_for
 from helpers.stricken import STRICKEN, living
 from helpers.tiny import ROOT, environment
 
-from gluon_optbert.training import liveness
-from gluon_optbert.training.liveness import PATIENCE, PATIENCE_SECONDS, SCOPE, Watch, patience
+from gluon_optbert.training import distributed as liveness
+from gluon_optbert.training.distributed import PATIENCE, PATIENCE_SECONDS, SCOPE, Watch, patience
 from gluon_optbert.training.pretrain import pretrain
 
 HOROVODRUN = Path(sys.executable).with_name('horovodrun')
@@ -226,7 +226,7 @@ def test_worker_whose_words_are_swallowed_ends():
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         program = (
-            'import time\nfrom gluon_optbert.training.liveness import Watch\n'
+            'import time\nfrom gluon_optbert.training.distributed import Watch\n'
             f'Watch(1, 2, "127.0.0.1:{server.server_port}").start()\ntime.sleep(40)'
         )
         done = subprocess.run(

@@ -24,10 +24,9 @@ from gluon_optbert.text.shards import Shards
 from gluon_optbert.training import held_out, mlm_nsp
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import evaluate
-from gluon_optbert.training.loop import Terminated, backward
+from gluon_optbert.training.loop import Reporter, Terminated, backward
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule, TrainingDiverged
-from gluon_optbert.training.reporter import Reporter
 from gluon_optbert.training.states import States
 
 

@@ -8,13 +8,12 @@ import pytest
 from helpers.jobs import needs_horovod
 from helpers.tiny import environment
 
-from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.stopping import Stop, start_herald
+from gluon_optbert.training.distributed import Stop, Workers, start_herald
 
 INTERRUPTED = """
 import os, signal
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.stopping import Stop
+from gluon_optbert.training.distributed import Stop
 with Stop(Workers()) as stop:
     os.kill(os.getpid(), signal.SIGINT)
     print('asked' if stop.agreed() else 'deaf', flush=True)
@@ -36,7 +35,7 @@ WORKER = """
 import os, sys, time
 os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR'] = 'localhost'
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.stopping import Stop
+from gluon_optbert.training.distributed import Stop
 with Stop(Workers()) as stop:
     print('ready', flush=True)
     while not stop.agreed():

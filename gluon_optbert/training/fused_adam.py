@@ -18,7 +18,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.base import _LIB, check_call
 
-from ..runs.threads import threads_here
+from ..runs.machine import threads_here
 
 BLOCK = 2**15  # numbers; six such arrays fit into a second-level cache of 1 MB
 VANISHED = np.float32(1e-35)  # below it a moment changes no weight: epsilon and the learning rate see to it

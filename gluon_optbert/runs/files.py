@@ -1,0 +1,456 @@
+"""The manifest that vouches for every file of a directory by its size and SHA-256."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Protocol, Set
+
+from .. import __version__
+from .failures import Interrupted
+
+_LONGEST_REASON = 160  # characters of a reason
+
+
+@contextlib.contextmanager
+def fetching(what: object) -> Iterator[None]:
+    """While a library fetches something: say what, and leave out the library's words on every attempt."""
+    print(f'fetching {what}', file=sys.stderr, flush=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def reason(error: BaseException) -> str:
+    """Why something could not be fetched, in a short line: of a connection that failed, the host alone."""
+    host = re.search(r"HTTPS?ConnectionPool\(host='([^']+)'", str(error))
+    if host:
+        return f'no connection to {host.group(1)}'
+    return f'{type(error).__name__}: {str(error).strip()}'.split('\n')[0][:_LONGEST_REASON]
+
+
+def refuse_existing(output: Path, *, remedy: str = 'give another --output') -> None:
+    """Raise FileExistsError if there is anything at `output`, FileNotFoundError if it can have no place."""
+    if os.path.lexists(output):
+        raise FileExistsError(f'{output}: exists, and nothing is overwritten; {remedy}')
+    check_place(output, remedy=remedy)
+
+
+def table_beside(output: Path) -> Path:
+    """The Markdown file of a table that goes beside a JSON file; neither may be there yet.
+
+    Raises
+    ------
+    ValueError
+        If the JSON file has that name itself.
+    FileExistsError, FileNotFoundError
+        As `refuse_existing`, of both.
+    """
+    table = output.with_suffix('.md')
+    if table == output:
+        raise ValueError(
+            f'{output}: the table beside the JSON file has this name; give output another suffix'
+        )
+    refuse_existing(output)
+    refuse_existing(table)
+    return table
+
+
+def refuse_file(output: Path) -> None:
+    """Raise NotADirectoryError if there is a file at `output`, which is to be a directory."""
+    if output.exists() and not output.is_dir():
+        raise NotADirectoryError(f'{output} is a file; give another --output')
+
+
+def check_place(output: Path, *, remedy: str = 'give another --output') -> None:
+    """Raise FileNotFoundError if `output` can have no place, because a file is where it needs a directory."""
+    for parent in Path(output).absolute().parents:
+        if parent.exists():
+            if not parent.is_dir():
+                raise FileNotFoundError(f'{output}: {parent} is a file; {remedy}')
+            return
+
+
+@contextlib.contextmanager
+def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A directory to write into, which becomes `output` at the end and vanishes if there is an error.
+
+    A killed run leaves a hidden directory beside `output`; the next run for the same output removes it. One
+    that a living run writes to is locked, and stays.
+
+    Parameters
+    ----------
+    output : Path
+    replace : bool
+        Whether a directory that is there gives way.
+
+    Raises
+    ------
+    FileExistsError
+        If there is something at `output`, before or after, that may not be replaced.
+    """
+    output = Path(output)
+    if not replace:
+        refuse_existing(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f'.{output.name}.partial-'
+    for stale in output.parent.glob(f'{_escaped(prefix)}*'):
+        lock = _lock(stale)
+        if lock is not None:
+            shutil.rmtree(stale, ignore_errors=True)
+            os.close(lock)
+    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
+    lock = _lock(partial)
+    try:
+        yield partial
+        os.chmod(partial, 0o777 & ~_umask())
+        for folder, _, names in os.walk(partial):
+            for name in (*names, '.'):
+                _flush(Path(folder, name))
+        if replace and output.exists():
+            shutil.rmtree(output)
+        refuse_existing(output)
+        os.rename(partial, output)
+        _flush(output.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write `content` so that `path` holds the old bytes or the new ones, never a part.
+
+    A device or a pipe, such as ``/dev/null``, is written to and stays what it is.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    staged = path.with_name(f'.{path.name}.partial')
+    try:
+        with open(staged, 'wb') as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(staged, path)
+    except BaseException:
+        if staged.exists():
+            staged.unlink()
+        raise
+
+
+def _escaped(name: str) -> str:
+    return ''.join(f'[{character}]' if character in '*?[' else character for character in name)
+
+
+def _lock(directory: Path):
+    """A locked descriptor of a directory, or None if another process has the lock or the file system has
+    none.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _flush(path: Path) -> None:
+    """Have the disk hold what was written."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+LOG = logging.getLogger(__name__)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # from file systems without locks
+_LONGEST = 1000  # bytes that are read of a lock file
+_held: Set[int] = set()  # descriptors of the locks of this process
+
+
+def _release_in_child() -> None:
+    """Give up what a forked child inherits: it must not hold a lock longer than its parent."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
+
+
+class InUse(FileExistsError):
+    """Another process is writing the output."""
+
+
+def lock_file(output: Path) -> Path:
+    """The file that is locked while an output is written: hidden, beside the output."""
+    output = Path(output).resolve()
+    if not output.name:
+        raise ValueError(f'{output} is the root of the file system; give another --output')
+    return output.with_name(f'.{output.name}.writing')
+
+
+class Ranks(Protocol):
+    """The workers of a job, as far as files are concerned."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes."""
+
+    def barrier(self, name: str) -> None:
+        """Wait until every worker is here."""
+
+    def sum(self, values: Iterable[float], *, name: str) -> List[float]:
+        """Sums over the workers."""
+
+
+@contextlib.contextmanager
+def locked(output: Path, ranks: Optional[Ranks] = None) -> Iterator[None]:
+    """While an output is written: no other process may write it.
+
+    The lock is on a file beside the output, for the output may not exist yet. The file names the holder, and
+    is removed at the end. The file of a killed process stays, but its lock does not.
+
+    Parameters
+    ----------
+    output : Path
+    ranks : Ranks, optional
+        The workers of a job; the first one takes the lock for all.
+
+    Raises
+    ------
+    InUse
+        If another process holds the lock, on every rank. The message of the first one names the process.
+    FileNotFoundError
+        If the output can have no place.
+    ValueError
+        If it is the root of the file system.
+    """
+    missing, descriptor, problem = _missing_parents(output), None, None
+    if ranks is None or ranks.first:
+        try:
+            check_place(output)
+            descriptor = _acquire(output)
+        except OSError as error:
+            problem = error
+    try:
+        if ranks is not None and ranks.sum([problem is not None], name='lock')[0] and not problem:
+            raise InUse(f'{output}: rank 0 could not lock it')
+        if problem:
+            raise problem
+        yield
+    finally:
+        if descriptor is not None:
+            _release(descriptor, lock_file(output))
+            for parent in missing:
+                with contextlib.suppress(OSError):
+                    parent.rmdir()  # unless something was written there
+
+
+@contextlib.contextmanager
+def running(output: Path, ranks: Ranks) -> Iterator[None]:
+    """While a run that can be resumed writes its output: `locked`, and an interruption says how to go on.
+
+    Raises
+    ------
+    InUse, FileNotFoundError
+        As `locked`.
+    Interrupted
+        If there was a KeyboardInterrupt.
+    """
+    with locked(output, ranks):
+        try:
+            yield
+        except Interrupted:
+            raise
+        except KeyboardInterrupt as error:
+            raise Interrupted('interrupted; go on with --resume') from error
+
+
+def _missing_parents(output: Path) -> List[Path]:
+    """The directories above an output that are not there, the lowest first."""
+    return [parent for parent in lock_file(output).parents if not parent.exists()]
+
+
+def _acquire(output: Path) -> Optional[int]:
+    """The descriptor of the lock of an output; None, with a warning, where there can be no lock."""
+    path = lock_file(output)
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            continue  # another process has just removed the empty directory
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EROFS) and output.exists():
+                return _without(output, error)  # a finished run may lie where nothing can be written
+            raise
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in _NO_LOCKS:
+                _remove(path)
+                return _without(output, error)
+            raise InUse(
+                f'{output}: {_holder(path)} is writing it; wait until it has ended, or give another --output'
+            ) from error
+        if _is_at(descriptor, path):
+            _sign(descriptor)
+            _held.add(descriptor)
+            return descriptor
+        os.close(descriptor)  # its holder removed the file before we locked it
+
+
+def _without(output: Path, error: OSError) -> None:
+    LOG.warning('%s: cannot be locked (%s); let no other process write it', output, error.strerror)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _sign(descriptor: int) -> None:
+    """Write who holds the lock."""
+    line = json.dumps({'host': socket.gethostname(), 'process': os.getpid()}) + '\n'
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, line.encode())
+    os.fsync(descriptor)
+
+
+def _holder(path: Path) -> str:
+    """Who holds the lock, for people."""
+    try:
+        with open(path, 'rb') as file:
+            holder = json.loads(file.read(_LONGEST))
+        return f'process {int(holder["process"])} on host {holder["host"]!s:.80}'
+    except (OSError, ValueError, KeyError, TypeError):
+        return 'another process'  # which has locked the file and not signed it yet
+
+
+def _release(descriptor: int, path: Path) -> None:
+    """Remove the file while it is locked, and then give up the lock."""
+    _remove(path)
+    _held.discard(descriptor)
+    os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+
+
+_LONGEST_NAME = 255  # bytes that file systems take
+_NOT_VOUCHED_FOR = ('manifest.json', 'README.md')
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, 'rb') as file:
+        for block in iter(lambda: file.read(1 << 22), b''):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_manifest(directory: Path, *, form: str, version: int, **more: Any) -> None:
+    """Vouch for every file of a directory in its ``manifest.json``, but for its page for people, which may be
+    edited.
+    """
+    files = {
+        file.name: {'bytes': file.stat().st_size, 'sha256': sha256(file)}
+        for file in sorted(directory.iterdir())
+        if file.is_file() and file.name not in _NOT_VOUCHED_FOR
+    }
+    manifest = {'format': form, 'version': version, 'gluon_optbert': __version__, **more, 'files': files}
+    (directory / 'manifest.json').write_text(json.dumps(manifest, indent=1) + '\n', encoding='utf-8')
+
+
+def _inside(directory: Path) -> str:
+    """Where in a directory there are manifests; of a run, where its last network is."""
+    found = [path.parent for place in ('*', '*/*') for path in directory.glob(f'{place}/manifest.json')]
+    if not found:
+        return ''
+    last = max(found, key=lambda path: (path.name == 'model', path))
+    return f'; there are {len(found)} inside, such as {last}'
+
+
+def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any]:
+    """The manifest of a directory, all of whose files are as it says.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory or its manifest is not there.
+    ValueError
+        If it is of another kind or version, or a file is missing, cut short or changed; all of them are
+        named.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise FileNotFoundError(f'{directory}: no such directory')
+    path = directory / 'manifest.json'
+    if not path.is_file():
+        raise FileNotFoundError(
+            f'{directory}: no manifest.json, so this is not a finished {form} directory{_inside(directory)}'
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding='utf-8'))
+        kind = manifest['format'], manifest['version']
+        files = dict(manifest['files']) if kind == (form, version) else {}
+        stated = {str(name): (int(entry['bytes']), str(entry['sha256'])) for name, entry in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f'{path}: not a manifest ({type(error).__name__}: {error!s:.200})') from error
+    if kind != (form, version):
+        raise ValueError(
+            f'{path}: this is {kind[0]!r:.80} version {kind[1]!r:.80}, wanted {form!r} version {version}'
+        )
+    problems = []
+    for name, (size, digest) in stated.items():
+        file = directory / name
+        if (
+            Path(name).name != name
+            or len(name.encode('utf-8', 'replace')) > _LONGEST_NAME
+            or not name.isprintable()
+        ):
+            problems.append(f'{name[:80]!r} is not a plain file name')
+        elif not file.is_file():
+            problems.append(f'{name} is missing')
+        elif file.stat().st_size != size:
+            problems.append(f'{name} has {file.stat().st_size} bytes, wanted {size}')
+        elif sha256(file) != digest:
+            problems.append(f'{name} has changed since it was written')
+    if problems:
+        raise ValueError(f'{directory}: {"; ".join(problems)}; copy it again or make it anew')
+    return manifest

@@ -1,0 +1,399 @@
+"""Where a measured number comes from: the commit, the versions and the machine of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import importlib
+import importlib.abc
+import json
+import logging
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Optional
+
+import psutil
+
+from .. import __version__
+from .files import write_file
+
+PROC, SYSTEM = Path('/proc/self'), Path('/sys/devices/system/cpu')
+
+
+def _control_groups(proc: Path) -> Iterator[Path]:
+    """The control groups that may limit the processors of this process, up to their mount points."""
+    mounts = {}
+    for line in (proc / 'mountinfo').read_text(encoding='utf-8').splitlines():
+        before, after = (part.split() for part in line.split(' - ', 1))
+        kind, options = after[0], after[-1].split(',')
+        if kind == 'cgroup2' or (kind == 'cgroup' and 'cpu' in options):
+            mounts[kind] = before[3], Path(before[4])
+    for line in (proc / 'cgroup').read_text(encoding='utf-8').splitlines():
+        _, controllers, path = line.split(':', 2)
+        kind = 'cgroup' if controllers else 'cgroup2'
+        if kind in mounts and (not controllers or 'cpu' in controllers.split(',')):
+            root, point = mounts[kind]
+            below = os.path.relpath(path, root)
+            group = point if below.startswith('..') else point / below
+            yield from (group, *(parent for parent in group.parents if point in (parent, *parent.parents)))
+
+
+def _quota_of(group: Path) -> float:
+    """The quota of one control group, in processors; inf if it has none."""
+    if (group / 'cpu.max').is_file():  # version 2
+        quota, period = (group / 'cpu.max').read_text(encoding='ascii').split()
+    elif (group / 'cpu.cfs_quota_us').is_file():  # version 1
+        quota = (group / 'cpu.cfs_quota_us').read_text(encoding='ascii').strip()
+        period = (group / 'cpu.cfs_period_us').read_text(encoding='ascii')
+    else:
+        return float('inf')
+    return float('inf') if quota in ('max', '-1') else int(quota) / int(period)
+
+
+def cpu_quota(proc: Path = PROC) -> float:
+    """The smallest quota of the control groups of this process, in processors; inf without one.
+
+    Versions 1 and 2 of control groups are read. Files that cannot be read limit nothing.
+    """
+    try:
+        return min(map(_quota_of, _control_groups(proc)), default=float('inf'))
+    except (OSError, ValueError, IndexError):
+        return float('inf')
+
+
+def _limited(count: int) -> int:
+    """A number of processors, within the quota and at least 1."""
+    return max(1, int(min(count, cpu_quota())))
+
+
+def processors() -> int:
+    """Logical processors that this process may use."""
+    return _limited(len(os.sched_getaffinity(0)))
+
+
+def physical_cores(system: Path = SYSTEM) -> int:
+    """Physical cores that this process may use."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        topology = [system / f'cpu{number}' / 'topology' / 'thread_siblings_list' for number in allowed]
+        return _limited(len({path.read_text(encoding='ascii') for path in topology}))
+    except OSError:
+        return _limited(min(len(allowed), psutil.cpu_count(logical=False) or len(allowed)))
+
+
+def cpu_flags() -> str:
+    """What Linux says of the processor and its instructions; empty elsewhere."""
+    cpuinfo = Path('/proc/cpuinfo')
+    return cpuinfo.read_text(encoding='utf-8', errors='replace') if cpuinfo.is_file() else ''
+
+
+def bfloat16_is_native() -> bool:
+    """Whether this processor multiplies bfloat16 natively (avx512_bf16 or amx_bf16), not in emulation."""
+    flags = cpu_flags()
+    return 'avx512_bf16' in flags or 'amx_bf16' in flags
+
+
+def gpu_names() -> List[str]:
+    """A name for each GPU, in MXNet's order; none where MXNet is the one for CPUs, or not installed."""
+    try:
+        import mxnet as mx
+    except ImportError:
+        return []
+    if not mx.runtime.Features().is_enabled('CUDA'):
+        return []
+    driver, count, names = ctypes.CDLL('libcuda.so.1'), ctypes.c_int(), []
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    for number in range(count.value):
+        device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+        driver.cuDeviceGet(ctypes.byref(device), number)
+        failed = driver.cuDeviceGetName(name, len(name), device)
+        names.append('unknown' if failed else name.value.decode(errors='replace'))
+    return names
+
+
+READERS = ('mxnet', 'numpy')  # the libraries that read the settings
+SETTINGS = ('OMP_NUM_THREADS', 'GOMP_SPINCOUNT', 'MXNET_USE_OPERATOR_TUNING')  # all that are made here
+SPINS, NO_SPINS = '1000', '0'
+LOAD = Path('/proc/loadavg')
+log = logging.getLogger(__name__)
+
+
+def workers_of_host() -> int:
+    """Workers of this job on this host: as Horovod or Open MPI say, else 1."""
+    text = os.environ.get('HOROVOD_LOCAL_SIZE') or os.environ.get('OMPI_COMM_WORLD_LOCAL_SIZE', '1')
+    return max(1, int(text)) if text.isdigit() else 1
+
+
+def share_of_cores() -> int:
+    """The threads of each worker: the physical cores over the workers of this host."""
+    return max(1, physical_cores() // workers_of_host())
+
+
+def other_programs(load: Path = LOAD, *, samples: int = 5, pause: float = 0.002) -> int:
+    """How many threads of other programs compute now: the median of some samples in 10 ms.
+
+    Parameters
+    ----------
+    load : Path
+        A file as ``/proc/loadavg``; without it, 0.
+    samples : int
+    pause : float
+        Seconds between two.
+    """
+    running = []
+    for _ in range(samples):
+        try:
+            running.append(int(load.read_text(encoding='ascii').split()[3].split('/')[0]))
+        except (OSError, ValueError, IndexError):
+            return 0
+        time.sleep(pause)
+    return max(0, int(statistics.median(running)) - workers_of_host())
+
+
+def settings(reader: str = 'mxnet') -> Dict[str, str]:
+    """What is set while a library is loaded: the following, without what the user has set.
+
+    NumPy reads the first one only.
+
+    ``OMP_NUM_THREADS`` is `share_of_cores`; MXNet's own default is half the logical processors.
+
+    ``GOMP_SPINCOUNT`` is 1,000: at the end of a kernel a thread spins some 50 microseconds for the next one,
+    and then sleeps. To sleep earlier makes networks slower on an idle machine, to spin longer does not make
+    them faster. Beside other programs the threads of a pass share a core, and each spins while the other one
+    could compute. So it is 0 where the programs that compute now and the threads of this job are more than
+    the processors. ``tools/benchmark_waiting.py`` measures this. How threads wait changes no number.
+
+    ``MXNET_USE_OPERATOR_TUNING=0`` shares products and differences of tensors, element by element, among the
+    threads. While it is loaded MXNet times whether that pays, and on a machine that is busy in that moment
+    they stay with one for the whole process.
+    """
+    threads = os.environ.get('OMP_NUM_THREADS', str(share_of_cores()))
+    wanted = {'OMP_NUM_THREADS': threads}
+    if reader == 'mxnet':
+        wanted['MXNET_USE_OPERATOR_TUNING'] = '0'
+        if 'OMP_WAIT_POLICY' not in os.environ:
+            own = workers_of_host() * (int(threads) if threads.isdigit() else share_of_cores())
+            crowded = other_programs() + own > (os.cpu_count() or 1)
+            wanted['GOMP_SPINCOUNT'] = NO_SPINS if crowded else SPINS
+    return {name: value for name, value in wanted.items() if name not in os.environ}
+
+
+@dataclasses.dataclass(frozen=True)
+class ThreadChoice:
+    """The threads of a network that predicts, and why there are so many.
+
+    Parameters
+    ----------
+    threads : int
+    cores : int
+        Physical cores that this process may use: its affinity and the quota of its control groups count.
+    others : int
+        Threads of other programs that computed when the choice was made.
+    spinning : bool
+        Whether a thread may spin while it waits: not where threads would outnumber the processors.
+    """
+
+    threads: int
+    cores: int
+    others: int
+    spinning: bool
+
+    def __str__(self) -> str:
+        def counted(number: int, what: str) -> str:
+            return f'{number} {what}{"" if number == 1 else "s"}'
+
+        busy = f', and other programs compute with {counted(self.others, "thread")}' if self.others else ''
+        return f'{counted(self.threads, "thread")} ({counted(self.cores, "core")} to use{busy})'
+
+
+def threads_to_predict(threads: Optional[int] = None) -> ThreadChoice:
+    """The threads of a network that predicts: as many as asked for, or as OMP_NUM_THREADS says; else one for
+    each core that this process may use and no other program uses now, and at least one.
+
+    Raises
+    ------
+    ValueError
+        If a number below 1 is asked for.
+    """
+    if threads is not None and threads < 1:
+        raise ValueError(f'threads must be at least 1, found {threads}')
+    cores, others, processors = share_of_cores(), other_programs(), os.cpu_count() or 1
+    stated = os.environ.get('OMP_NUM_THREADS', '')
+    if threads is None:
+        free = max(1, min(cores, processors - others))
+        threads = int(stated) if stated.isdigit() and int(stated) else free
+    return ThreadChoice(threads, cores, others, threads > 1 and threads + others <= processors)
+
+
+@contextlib.contextmanager
+def in_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """While some variables are set; none of them may be set before."""
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name, None)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds `READERS` as the other finders do, and puts the settings around the loading of one."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[Any]:
+        if fullname not in READERS:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                with in_environment(settings(fullname)):
+                    load(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def set_at_load() -> None:
+    """See to it that MXNet has the settings when it is loaded; nothing is loaded here.
+
+    It is too late if MXNet is loaded already: a warning says so if it has another number of threads.
+    """
+    if 'mxnet' in sys.modules and 'OMP_NUM_THREADS' not in os.environ and threads_here() != share_of_cores():
+        log.warning(
+            'MXNet was imported before gluon_optbert, so it has %d threads instead of %d; import '
+            'gluon_optbert first, or set OMP_NUM_THREADS',
+            threads_here(),
+            share_of_cores(),
+        )
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def threads_here() -> int:
+    """The threads of MXNet in this process, as OpenMP says; those that it will have, if it is not loaded."""
+    if 'mxnet' in sys.modules:
+        with contextlib.suppress(OSError, AttributeError):
+            return int(ctypes.CDLL('libgomp.so.1', mode=os.RTLD_NOLOAD).omp_get_max_threads())
+    text = os.environ.get('OMP_NUM_THREADS', '')
+    return int(text) if text.isdigit() and int(text) else share_of_cores()
+
+
+def more_threads_than_cores(machine: Mapping[str, Any]) -> Optional[str]:
+    """A sentence if the workers of a host had more threads than it has cores.
+
+    Parameters
+    ----------
+    machine : mapping
+        As `provenance.machine` gives it; what lacks a number gives None.
+    """
+    try:
+        threads, workers, cores = (int(machine[name]) for name in ('threads', 'workers_of_host', 'cores'))
+    except (KeyError, TypeError, ValueError):
+        return None
+    if threads * workers <= cores:
+        return None
+    return (
+        f'{workers} workers of a host had {threads} threads each, but {cores} cores: they waited for each '
+        'other; leave OMP_NUM_THREADS unset, or set it to the cores over the workers'
+    )
+
+
+ORIGIN = 'origin.json'
+LIBRARIES = ('mxnet', 'gluonnlp', 'numpy')
+
+
+def commit() -> Optional[str]:
+    """The commit of the working tree that the package runs from, ending in ``+`` if it has changes; None if
+    there is none.
+    """
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ['git', *words],
+            cwd=str(Path(__file__).resolve().parent),
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ).stdout.strip()
+
+    try:
+        if git('ls-files', Path(__file__).name) == '':
+            return None  # installed below somebody else's repository
+        return git('rev-parse', 'HEAD') + (
+            '+' if git('status', '--porcelain', '--untracked-files=no') else ''
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def versions() -> Dict[str, str]:
+    """Of what a result depends on; a library that is not installed is left out."""
+    libraries = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(ImportError):
+            libraries[name] = str(importlib.import_module(name).__version__)
+    return {'gluon_optbert': __version__, **libraries, 'python': platform.python_version()}
+
+
+def machine() -> Dict[str, Any]:
+    """The processor and its cores that may be used, threads, workers of the host, GPUs if any, the system."""
+    try:
+        lines = Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace').splitlines()
+    except OSError:
+        lines = []
+    models = [line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')]
+    gpus = gpu_names()
+    return {
+        'cpu': models[0] if models else platform.processor(),
+        'cores': physical_cores(),
+        'threads': str(threads_here()),
+        'workers_of_host': workers_of_host(),
+        **({'gpus': gpus} if gpus else {}),
+        'system': platform.platform(),
+    }
+
+
+def origin_here() -> Dict[str, Any]:
+    """What goes with a number that is measured here: ``commit``, ``versions``, ``machine``."""
+    return {'commit': commit(), 'versions': versions(), 'machine': machine()}
+
+
+def _entries(directory: Path) -> List[Any]:
+    """The entries of a directory's `ORIGIN`; none if it is missing or no list."""
+    try:
+        entries = json.loads((Path(directory) / ORIGIN).read_text(encoding='utf-8'))
+    except (OSError, ValueError, RecursionError):
+        return []
+    return entries if isinstance(entries, list) else []
+
+
+def commits_of(directory: Path) -> List[str]:
+    """The commits that computed the run of a directory, as its `ORIGIN` says: each once, the first first."""
+    commits = [entry.get('commit') for entry in _entries(directory) if isinstance(entry, dict)]
+    return list(dict.fromkeys(commit for commit in commits if isinstance(commit, str)))
+
+
+def origin_warnings(directory: Path) -> List[str]:
+    """What made the run of a directory slow, as its `ORIGIN` says: each sentence once."""
+    machines = [entry.get('machine') for entry in _entries(directory) if isinstance(entry, dict)]
+    sentences = [more_threads_than_cores(machine) for machine in machines if isinstance(machine, dict)]
+    return list(dict.fromkeys(filter(None, sentences)))
+
+
+def note_origin(directory: Path, *, workers: int) -> None:
+    """Write into a run's directory what computes it: an entry of `ORIGIN` when it begins, and one more
+    whenever it goes on with another commit, version, machine, or number of workers."""
+    entries = _entries(directory)  # none in a new run, and in one that an earlier version began
+    now = {**origin_here(), 'workers': workers}
+    if now not in entries[-1:]:
+        write_file(Path(directory) / ORIGIN, (json.dumps([*entries, now], indent=1) + '\n').encode())
