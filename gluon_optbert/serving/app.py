@@ -1,29 +1,26 @@
-"""The service: its routes, its limits, and what it says of errors."""
-
-from __future__ import annotations
+"""The service: its routes, its limits, and the errors that it answers with."""
 
 import asyncio
 import contextlib
-import logging
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from .. import __version__
-from ..architecture.heads import Head
 from ..deployment.instances import Instance
 from ..deployment.predictions import record
 from .batching import Batcher, Closed, QueueFull
-from .description import described
+from .bodies import Embeddings, Error, Predictions, body_of, instances_of, refusal_of, texts_of
 from .page import page_of
-from .requests import BadRequest, read_instances
 from .settings import ServiceSettings
 
-LOG = logging.getLogger(__name__)
 HEADERS = {
     'X-Content-Type-Options': 'nosniff',
     'Content-Security-Policy': "default-src 'none'; frame-ancestors 'none'",
@@ -31,45 +28,45 @@ HEADERS = {
     'Cache-Control': 'no-store',
 }
 _RETRY_AFTER = {'Retry-After': '1'}  # seconds
+_ERRORS = {
+    400: 'The body is not JSON in UTF-8.',
+    404: 'The network computes something else.',
+    408: 'The body did not arrive in time.',
+    413: 'The body or a text is too large, or there are too many texts.',
+    415: 'The body is not application/json.',
+    422: 'The texts are not those that the network reads.',
+    500: 'The service failed.',
+    503: 'Too many texts wait. Retry-After says when to try again.',
+    504: 'The answer took too long.',
+}
 
 
-def refused(status: int, message: str, headers: Optional[Mapping[str, str]] = None) -> JSONResponse:
+def refused(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """An error in one sentence, as JSON."""
     return JSONResponse({'error': message}, status, headers={**HEADERS, **(headers or {})})
 
 
-def wanted_texts(head: Head) -> str:
-    """What the texts of an instance are: ``question``, ``one``, ``two``, or ``either`` one or two."""
-    if head.kind == 'question_answering':
-        return 'question'
-    return {2: 'one', 3: 'two'}.get(len(head.columns), 'either')
-
-
 class Service:
-    """What the routes answer.
+    """A network behind routes: its facts, and the thread that computes.
 
     Parameters
     ----------
     predictor : Predictor
         Its `head`, `engine` and `threads`, and its `predict` or its `encode`, which one thread alone calls.
     name : str
-        What the service calls the network.
-    card : str
-        The model card, in Markdown.
+        The name of the network for clients.
     settings : ServiceSettings
     """
 
-    def __init__(self, predictor: Any, *, name: str, card: str, settings: ServiceSettings):
-        self._predictor, self._name, self._card, self._settings = predictor, name, card, settings
-        self.head: Head = predictor.head
-        self.embeds = not self.head.outputs
-        self.texts = 'either' if self.embeds else wanted_texts(self.head)
-        self._page = page_of(self.facts(), card)
-        self.batcher: Optional[Batcher] = None
+    def __init__(self, predictor: Any, *, name: str, settings: ServiceSettings):
+        self._predictor, self._name, self._settings = predictor, name, settings
+        self.embeds = not predictor.head.outputs
+        self.batcher: Batcher | None = None
 
-    def facts(self) -> Dict[str, Any]:
-        """What a client may want to know of the network and of the limits, as JSON values."""
-        head, settings, engine = self.head, self._settings, self._predictor.engine
+    def facts(self) -> dict[str, Any]:
+        """The network and the limits, as JSON values."""
+        head, settings, engine = self._predictor.head, self._settings, self._predictor.engine
+        limits = ('max_texts', 'max_characters', 'max_body', 'timeout')
         return {
             'model': self._name,
             'engine': {
@@ -80,14 +77,22 @@ class Service:
             },
             'computes': 'embeddings' if self.embeds else head.kind,
             'task': head.task,
-            'texts': self.texts,
+            'texts': texts_of(head),
             'labels': [{'label': label, 'name': head.name_of(label)} for label in head.labels],
-            'limits': {
-                name: getattr(settings, name)
-                for name in ('max_texts', 'max_characters', 'max_body', 'timeout')
-            },
+            'limits': {name: getattr(settings, name) for name in limits},
             'version': __version__,
         }
+
+    def health(self) -> Response:
+        """Whether texts are taken, the facts, and how many texts wait and were computed."""
+        alive = self.batcher.alive
+        values = {
+            'status': 'ok' if alive else 'stopping',
+            **self.facts(),
+            'waiting': self.batcher.waiting,
+            'computed': {'texts': self.batcher.texts, 'batches': self.batcher.batches},
+        }
+        return JSONResponse(values, 200 if alive else 503)
 
     def start(self) -> None:
         """Start the thread that computes."""
@@ -99,74 +104,29 @@ class Service:
             queue=settings.queue,
         )
 
-    def _predict(self, instances: List[Instance]) -> List[Any]:
+    def _predict(self, instances: list[Instance]) -> list[Any]:
         predictions = self._predictor.predict(instances, batch_size=self._settings.batch_size)
         return [record(instance, prediction) for instance, prediction in zip(instances, predictions)]
 
-    def _encode(self, instances: List[Instance]) -> List[Any]:
+    def _encode(self, instances: list[Instance]) -> list[Any]:
         settings = self._settings
         return self._predictor.encode(
             instances, pooling=settings.pooling, normalise=settings.normalise, batch_size=settings.batch_size
         ).tolist()
 
-    async def predict(self, request: Request) -> Response:
-        """Predictions of the texts, pairs or questions in the body, in their order."""
-        if self.embeds:
-            raise BadRequest(404, 'this network predicts nothing, it gives embeddings: POST /embed')
-        return JSONResponse({'predictions': await self._results(request)})
-
-    async def embed(self, request: Request) -> Response:
-        """Embeddings of the texts or pairs in the body, in their order."""
-        if not self.embeds:
-            raise BadRequest(404, 'this network gives no embeddings, it predicts: POST /predict')
-        settings = self._settings
-        embeddings = await self._results(request)
-        return JSONResponse(
-            {'embeddings': embeddings, 'pooling': settings.pooling, 'normalised': settings.normalise}
-        )
-
-    async def _results(self, request: Request) -> List[Any]:
-        """What the network computes of a request; BadRequest if nothing."""
-        assert self.batcher is not None
-        settings = self._settings
-        kind = request.headers.get('content-type', '').partition(';')[0].strip().lower()
-        if kind != 'application/json':
-            raise BadRequest(
-                415, f'the body must be application/json, found {ascii(kind[:60]) if kind else "no type"}'
-            )
-        try:
-            body = await asyncio.wait_for(read_body(request, settings.max_body), settings.timeout)
-        except asyncio.TimeoutError:
-            raise BadRequest(408, f'the request did not arrive within {settings.timeout:g} seconds') from None
-        instances = read_instances(body, self.head, settings)
+    async def results(self, instances: list[Instance]) -> list[Any]:
+        """The results of a request's instances, in their order; HTTPException if there are none."""
         try:
             future = self.batcher.submit(instances)
         except QueueFull as error:
-            raise BadRequest(503, f'{error}; try again later', _RETRY_AFTER) from None
+            raise HTTPException(503, f'{error}; try again later', _RETRY_AFTER) from None
         except Closed as error:
-            raise BadRequest(503, f'{error}', _RETRY_AFTER) from None
+            raise HTTPException(503, f'{error}', _RETRY_AFTER) from None
+        timeout = self._settings.timeout
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), settings.timeout)
+            return await asyncio.wait_for(asyncio.wrap_future(future), timeout)
         except asyncio.TimeoutError:
-            raise BadRequest(504, f'there was no answer within {settings.timeout:g} seconds') from None
-
-    async def health(self) -> Response:
-        """Whether texts are taken, what the network computes, and the limits."""
-        assert self.batcher is not None
-        alive = self.batcher.alive
-        values = {
-            'status': 'ok' if alive else 'stopping',
-            **self.facts(),
-            'waiting': self.batcher.waiting,
-            'computed': {'texts': self.batcher.texts, 'batches': self.batcher.batches},
-        }
-        return JSONResponse(values, 200 if alive else 503)
-
-    async def page(self) -> Response:
-        """A page to try texts in, with the model card."""
-        return HTMLResponse(
-            self._page.html, headers={'Content-Security-Policy': self._page.content_security_policy}
-        )
+            raise HTTPException(504, f'there was no answer within {timeout:g} seconds') from None
 
 
 async def read_body(request: Request, most: int) -> bytes:
@@ -174,10 +134,10 @@ async def read_body(request: Request, most: int) -> bytes:
 
     Raises
     ------
-    BadRequest
+    HTTPException
         413 if it has more than `most` bytes, which are not all read then; 400 if the client has gone.
     """
-    too_large = BadRequest(413, f'the body has more than {most} bytes', {'Connection': 'close'})
+    too_large = HTTPException(413, f'the body has more than {most} bytes', {'Connection': 'close'})
     stated = request.headers.get('content-length', '')
     if stated.isdigit() and (len(stated) > 18 or int(stated) > most):
         raise too_large
@@ -189,8 +149,36 @@ async def read_body(request: Request, most: int) -> bytes:
                 raise too_large
             parts.append(part)
     except ClientDisconnect:
-        raise BadRequest(400, 'the client has gone') from None
+        raise HTTPException(400, 'the client has gone') from None
     return b''.join(parts)
+
+
+def bounded_route(settings: ServiceSettings) -> type[APIRoute]:
+    """The class of routes whose body has a type, a largest size and a time to arrive in."""
+
+    class BoundedRoute(APIRoute):
+        def get_route_handler(self) -> Callable:
+            handle = super().get_route_handler()
+
+            async def bounded(request: Request) -> Response:
+                kind = request.headers.get('content-type', '').partition(';')[0].strip().lower()
+                if kind != 'application/json':
+                    found = ascii(kind[:60]) if kind else 'no type'
+                    raise HTTPException(415, f'the body must be application/json, found {found}')
+                try:
+                    body = await asyncio.wait_for(read_body(request, settings.max_body), settings.timeout)
+                except asyncio.TimeoutError:
+                    message = f'the request did not arrive within {settings.timeout:g} seconds'
+                    raise HTTPException(408, message) from None
+
+                async def receive() -> dict[str, Any]:
+                    return {'type': 'http.request', 'body': body, 'more_body': False}
+
+                return await handle(Request(request.scope, receive))
+
+            return bounded
+
+    return BoundedRoute
 
 
 class _SafeHeaders:
@@ -204,27 +192,26 @@ class _SafeHeaders:
             if message['type'] == 'http.response.start':
                 known = {name.lower() for name, _ in message['headers']}
                 more = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                message = {
-                    **message,
-                    'headers': [*message['headers'], *(pair for pair in more if pair[0] not in known)],
-                }
+                headers = [*message['headers'], *(pair for pair in more if pair[0] not in known)]
+                message = {**message, 'headers': headers}
             await send(message)
 
         await self._app(scope, receive, send_with_headers if scope['type'] == 'http' else send)
 
 
-async def _say_refusal(request: Request, error: Exception) -> Response:
-    assert isinstance(error, BadRequest)
-    return refused(error.status, str(error), error.headers)
+async def _say_refusal(request: Request, error: RequestValidationError) -> Response:
+    return refused(*refusal_of(error.errors()))
 
 
-async def _say_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+async def _say_http(request: Request, error: HTTPException) -> Response:
     path = request.scope['path'][:100]  # request.url needs a sound Host
-    message = {404: f'there is no {path}', 405: f'{path} has no method {request.method[:20]}'}.get(
-        error.status_code, str(error.detail)
-    )
-    return refused(error.status_code, message, error.headers)
+    words = {
+        'Not Found': f'there is no {path}',
+        'Method Not Allowed': f'{path} has no such method',
+        'There was an error parsing the body': 'the body is not JSON that can be read: nested too deeply, or '
+        'with a number of too many digits',
+    }
+    return refused(error.status_code, words.get(error.detail, error.detail), error.headers)
 
 
 async def _say_failure(request: Request, error: Exception) -> Response:
@@ -232,7 +219,7 @@ async def _say_failure(request: Request, error: Exception) -> Response:
 
 
 def make_app(
-    predictor: Any, *, name: str = 'model', card: str = '', settings: Optional[ServiceSettings] = None
+    predictor: Any, *, name: str = 'model', card: str = '', settings: ServiceSettings | None = None
 ) -> FastAPI:
     """The service of a predictor, as an ASGI application.
 
@@ -240,7 +227,7 @@ def make_app(
     ----------
     predictor : Predictor
     name : str
-        What the service calls the network.
+        The name of the network for clients.
     card : str
         The model card in Markdown; the page shows it.
     settings : ServiceSettings, optional
@@ -253,16 +240,40 @@ def make_app(
     settings = settings or ServiceSettings()
     if settings.problems():
         raise ValueError('; '.join(settings.problems()))
-    service = Service(predictor, name=name, card=card, settings=settings)
+    service = Service(predictor, name=name, settings=settings)
+    page = page_of(service.facts(), card)
+    Body = body_of(predictor.head, settings)
+
+    async def predict(body: Body) -> Predictions:
+        """Predictions of the texts, pairs or questions, in their order."""
+        return JSONResponse({'predictions': await service.results(instances_of(body))})
+
+    async def embed(body: Body) -> Embeddings:
+        """Embeddings of the texts or pairs, in their order."""
+        embeddings = await service.results(instances_of(body))
+        kind = {'pooling': settings.pooling, 'normalised': settings.normalise}
+        return JSONResponse({'embeddings': embeddings, **kind})
+
+    async def no_predictions() -> None:
+        raise HTTPException(404, 'this network predicts nothing, it gives embeddings: POST /embed')
+
+    async def no_embeddings() -> None:
+        raise HTTPException(404, 'this network gives no embeddings, it predicts: POST /predict')
+
+    async def health() -> Response:
+        """Whether texts are taken, what the network computes, and the limits."""
+        return service.health()
+
+    async def show_page() -> Response:
+        return HTMLResponse(page.html, headers={'Content-Security-Policy': page.content_security_policy})
 
     @contextlib.asynccontextmanager
     async def running(app: FastAPI):
         service.start()
         yield
-        batcher, end = service.batcher, time.monotonic() + settings.timeout
-        assert batcher is not None
+        end = time.monotonic() + settings.timeout
         loop = asyncio.get_running_loop()
-        while not await loop.run_in_executor(None, batcher.close, 0.1):
+        while not await loop.run_in_executor(None, service.batcher.close, 0.1):
             if time.monotonic() > end or app.state.forced():
                 break
 
@@ -274,22 +285,22 @@ def make_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=running,
-        exception_handlers={BadRequest: _say_refusal, HTTPException: _say_http, Exception: _say_failure},
+        exception_handlers={
+            RequestValidationError: _say_refusal,
+            HTTPException: _say_http,
+            Exception: _say_failure,
+        },
     )
     app.state.forced = lambda: False  # whether to end without waiting
     app.add_middleware(_SafeHeaders)
-    for path, method, route in (
-        ('/predict', 'POST', service.predict),
-        ('/embed', 'POST', service.embed),
-        ('/health', 'GET', service.health),
-        ('/', 'GET', service.page),
-    ):
-        app.add_api_route(
-            path,
-            route,
-            methods=[method],
-            response_model=None,
-            include_in_schema=path not in ('/', '/predict' if service.embeds else '/embed'),
-            openapi_extra=described(path, service.texts, settings),
-        )
+    app.add_api_route('/health', health, response_model=None)
+    app.add_api_route('/', show_page, include_in_schema=False)
+    hidden = ('/predict', no_predictions) if service.embeds else ('/embed', no_embeddings)
+    app.add_api_route(*hidden, methods=['POST'], include_in_schema=False)
+    app.router.route_class = bounded_route(settings)
+    app.add_api_route(
+        *(('/embed', embed) if service.embeds else ('/predict', predict)),
+        methods=['POST'],
+        responses={status: {'model': Error, 'description': words} for status, words in _ERRORS.items()},
+    )
     return app
