@@ -454,3 +454,51 @@ def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any
     if problems:
         raise ValueError(f'{directory}: {"; ".join(problems)}; copy it again or make it anew')
     return manifest
+
+
+MOST_JSON_BYTES = 1 << 26  # of a file: ten times the largest vocabulary in use
+DEEPEST_JSON = 64  # objects and lists within each other
+
+
+def parse_json(text: str | bytes, *, source: object) -> Any:
+    """The value that JSON of any origin holds.
+
+    Raises
+    ------
+    ValueError
+        Naming the source, if it is not JSON, or is nested deeper than `DEEPEST_JSON`.
+    """
+    try:
+        value = json.loads(text.decode('utf-8-sig') if isinstance(text, bytes) else text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{source}: not JSON ({error!s:.200})') from error
+    level = [value]
+    for _ in range(DEEPEST_JSON):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    if any(isinstance(inner, (dict, list)) for inner in level):
+        raise ValueError(f'{source}: nested deeper than {DEEPEST_JSON}')
+    return value
+
+
+def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> Dict[str, Any]:
+    """The object in a JSON file of any origin.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file; if it is too large, is not JSON, or holds anything but an object.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such file')
+    if path.stat().st_size > most_bytes:
+        raise ValueError(f'{path}: {path.stat().st_size} bytes, wanted at most {most_bytes}')
+    values = parse_json(path.read_bytes(), source=path)
+    if not isinstance(values, dict):
+        raise ValueError(f'{path}: wanted a JSON object, found {type(values).__name__}')
+    return values
