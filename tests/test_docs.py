@@ -139,7 +139,7 @@ def test_flags_in_sentences_are_flags_of_some_command():
         assert named <= known, page.name
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def anchors(page):
     """What the headings of a page can be linked by, as GitHub makes it."""
     names = []

@@ -292,9 +292,10 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, 
         'epsilon': EPSILON,
         'heldout': list(exercise.heldout),
     }
-    with tempfile.TemporaryDirectory() as place, open(
-        Path(place, 'errors'), 'w+', encoding='utf-8', errors='replace'
-    ) as errors:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        open(Path(place, 'errors'), 'w+', encoding='utf-8', errors='replace') as errors,
+    ):
         inputs, scores = Path(place, 'job.npz'), Path(place, 'scores.npz')
         np.savez(inputs, **job(recipe, seed, exercise))
         words = [recipe.peer, PEER, recipe.checkpoint, inputs, scores, json.dumps(settings)]

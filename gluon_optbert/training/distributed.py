@@ -257,7 +257,7 @@ class Stop:
             signal.signal(number, handler)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def start_herald() -> Optional[subprocess.Popen]:
     """Start a child that passes SIGTERM on to this worker, where horovodrun needs one to reach it.
 
@@ -298,7 +298,7 @@ class Disagreement(RunFailed):
     """The workers would go on with different things, which would train different networks as one."""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _watch(rank: int, size: int) -> Optional[Watch]:
     """The watch over a job that horovodrun started with Gloo; mpirun has its own."""
     host, port = (os.environ.get(f'HOROVOD_GLOO_RENDEZVOUS_{name}') for name in ('ADDR', 'PORT'))

@@ -110,7 +110,7 @@ def forget_vanished(moment: np.ndarray) -> None:
         moment[small] = 0
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _threads(number: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(number, thread_name_prefix='blocks')
 

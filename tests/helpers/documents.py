@@ -55,7 +55,7 @@ def commands(*pages):
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def flags_of(program):
     """The flags of a script or of `-m` and a module, with what their help says of each."""
     helped = call(*HANDED_ON.get(program, program).split(), '--help')

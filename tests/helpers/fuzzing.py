@@ -263,9 +263,12 @@ def recipe_file_of_any_text(cls, text):
 def any_command_line(cls, data):
     flags = st.sampled_from(['--' + field.name.replace('_', '-') for field in dataclasses.fields(cls)])
     words_ = data.draw(st.lists(flags | words | st.builds('{}={}'.format, flags, words), max_size=8))
-    with EMPTY.copy() as directory, contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(
-        io.StringIO()
-    ), guarded(directory):
+    with (
+        EMPTY.copy() as directory,
+        contextlib.redirect_stderr(io.StringIO()),
+        contextlib.redirect_stdout(io.StringIO()),
+        guarded(directory),
+    ):
         try:
             parse(
                 cls, [word for word in words_ if not word.startswith('/')], description='Any.', example='any'

@@ -58,8 +58,9 @@ class Ranks:
 
 
 def test_root_of_the_file_system_is_no_output():
-    with pytest.raises(ValueError, match='^/ is the root of the file system; give another --output'), locked(
-        '/'
+    with (
+        pytest.raises(ValueError, match='^/ is the root of the file system; give another --output'),
+        locked('/'),
     ):
         pass
 

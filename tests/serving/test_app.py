@@ -110,9 +110,10 @@ def test_requests_at_the_same_time_share_forward_passes():
 def test_a_full_queue_is_said_with_the_time_to_try_again():
     predictor = FakePredictor()
     predictor.let_go.clear()
-    with client_of(predictor, queue=2, max_texts=2) as client, concurrent.futures.ThreadPoolExecutor(
-        3
-    ) as clients:
+    with (
+        client_of(predictor, queue=2, max_texts=2) as client,
+        concurrent.futures.ThreadPoolExecutor(3) as clients,
+    ):
         first = clients.submit(client.post, '/predict', json={'text': 'first'})
         assert predictor.began.wait(SOON)
         waiting = clients.submit(client.post, '/predict', json={'instances': ['a', 'b']})
