@@ -34,7 +34,7 @@ COMMANDS = [
     ('optbert-table', 'table'),
     ('optbert-report', 'report'),
 ]
-PLAIN = ['numpy>=1.21', 'psutil>=5.8', 'PyYAML>=5.4', 'tokenizers>=0.13.3', 'tqdm>=4.60']
+PLAIN = ['numpy>=1.21', 'psutil>=5.8', 'pydantic>=2.6', 'PyYAML>=5.4', 'tokenizers>=0.13.3', 'tqdm>=4.60']
 # what comes with MXNet
 TRAINING = [
     'numpy',

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib
 import inspect
@@ -123,16 +122,19 @@ def run_of(run: Callable[..., Any], cls: Type[R]) -> Callable[..., Any]:
         with remedied():
             return run(recipe_of(cls, recipe, given), **options)
 
-    fields = dataclasses.fields(cls)
     known = {one.name for one in own}
     called.__signature__ = inspect.Signature(
         [
             inspect.Parameter('recipe', inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
             *own,
             *(
-                inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field))
-                for field in fields
-                if field.name not in known
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if field.is_required() else field.default,
+                )
+                for name, field in cls.model_fields.items()
+                if name not in known
             ),
         ]
     )
@@ -140,18 +142,16 @@ def run_of(run: Callable[..., Any], cls: Type[R]) -> Callable[..., Any]:
     return called
 
 
-def _default(field: dataclasses.Field) -> Any:
-    return inspect.Parameter.empty if field.metadata['required'] else field.default
-
-
 def _told(cls: Type[R]) -> List[str]:
     """The fields of a recipe for the documentation of its run."""
+    from .runs.recipe import choices_of
+
     lines = [f'Fields of {cls.__name__}, as keywords or in a recipe:', '']
-    for field in dataclasses.fields(cls):
-        shown = 'required' if field.metadata['required'] else repr(field.default)
-        choices = field.metadata['choices']
+    for name, field in cls.model_fields.items():
+        shown = 'required' if field.is_required() else repr(field.default)
+        choices = choices_of(field)
         listed = f'; one of {", ".join(map(str, choices))}' if choices else ''
-        lines.append(f'    {field.name}: {field.metadata["help"]}{listed} [{shown}]')
+        lines.append(f'    {name}: {field.description}{listed} [{shown}]')
     return lines
 
 

@@ -50,23 +50,23 @@ ROOMS = {
 }
 ROOMS['commands'] = list(ROOMS)  # above all others
 LIBRARIES = {
-    'runs': {'numpy', 'mxnet', 'gluonnlp', 'psutil', 'yaml', 'tqdm'},
+    'runs': {'numpy', 'mxnet', 'gluonnlp', 'psutil', 'pydantic', 'pydantic_core', 'yaml', 'tqdm'},
     'architecture': set(),
-    'text': {'numpy', 'blingfire', 'sacremoses', 'tokenizers'},
+    'text': {'numpy', 'pydantic', 'blingfire', 'sacremoses', 'tokenizers'},
     'cutting': {'numpy'},
     'network': {'numpy', 'mxnet', 'gluonnlp', 'yaml'},
     'tasks': {'numpy', 'scipy', 'sklearn'},
     'reporting': {'matplotlib', 'numpy', 'yaml'},
-    'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'psutil'},
-    'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'safetensors'},
-    'deployment': {'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'safetensors'},
+    'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'psutil', 'pydantic'},
+    'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'pydantic', 'safetensors'},
+    'deployment': {'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'pydantic', 'safetensors'},
     'analysis': {'numpy', 'mxnet', 'scipy', 'sklearn'},
     'serving': {'fastapi', 'h11', 'starlette', 'uvicorn', 'markdown_it', 'pydantic'},
-    'pruning': {'numpy', 'mxnet', 'scipy', 'optuna', 'matplotlib'},
-    'finetuning': {'numpy', 'mxnet', 'gluonnlp'},
-    'task_pruning': {'numpy', 'mxnet', 'scipy'},
-    'reproduction': {'numpy', 'mxnet', 'matplotlib'},
-    'commands': {'matplotlib', 'numpy'},
+    'pruning': {'numpy', 'mxnet', 'scipy', 'optuna', 'matplotlib', 'pydantic'},
+    'finetuning': {'numpy', 'mxnet', 'gluonnlp', 'pydantic'},
+    'task_pruning': {'numpy', 'mxnet', 'pydantic', 'scipy'},
+    'reproduction': {'numpy', 'mxnet', 'matplotlib', 'pydantic'},
+    'commands': {'matplotlib', 'numpy', 'pydantic'},
 }
 OF_THE_SERVICE = LIBRARIES['serving'] - {'pydantic'}
 # Of whoever predicts; they may be missing where the tests run.

@@ -15,7 +15,7 @@ import tempfile
 import time
 import tracemalloc
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import refuse_existing, write_file
 from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 from gluon_optbert.text.batches import Batch
 from gluon_optbert.text.make_shards import peak_memory
 from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, Vocabulary, vocabulary_of
@@ -44,20 +44,19 @@ from gluon_optbert.training.distributed import Workers
 LENGTH = 128  # tokens of a sequence
 
 
-@dataclasses.dataclass(frozen=True)
-class CutRecipe:
+class CutRecipe(Recipe):
     """What is timed."""
 
     architecture: str = option('its name, or a file, or JSON', 'bert_base')
     target: float = option('share of the parameters that is left', 0.6)
     repeats: int = option('rounds that are timed; the median counts', 3)
     repairs: bool = option('also time rotating the heads and fitting the layers, on one worker', False)
-    place: Optional[Path] = option(
+    place: Path | None = option(
         'directory to write the models in; by default where temporary files are', None
     )
-    output: Optional[Path] = option('JSON file to write', None)
+    output: Path | None = option('JSON file to write', None)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         problems = [] if self.repeats > 0 else [f'repeats must be at least 1, found {self.repeats}']
         return problems + (

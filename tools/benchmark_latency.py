@@ -22,14 +22,13 @@ import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while
 
 # isort: split
 import contextlib
-import dataclasses
 import json
 import os
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, ContextManager, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 from latency_tables import beside_table, draw, fastest, fastest_table, orders_table, table
@@ -45,51 +44,50 @@ from gluon_optbert.deployment.measures import check_labels
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.files import refuse_existing, table_beside, write_file
 from gluon_optbert.runs.machine import origin_here, threads_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 
 _ORDERS_REPEATS = 3  # of the passes over all batches of --texts
 
 
-@dataclasses.dataclass(frozen=True)
-class LatencyBenchmarkRecipe:
+class LatencyBenchmarkRecipe(Recipe):
     """What is timed."""
 
-    deployments: Tuple[Path, ...] = option(
+    deployments: tuple[Path, ...] = option(
         'deployment directories, or names or files of architectures, one or more'
     )
-    engines: Tuple[str, ...] = option(
+    engines: tuple[str, ...] = option(
         'what computes the directories: mxnet; onnxruntime and openvino, which read their ONNX files; '
         'openvino-bfloat16, which computes the rest in bfloat16; predictor, with the engine that it chooses',
         ('mxnet',),
         choices=ENGINES,
     )
-    against: Tuple[str, ...] = option('peers to time the first of them in', (), choices=tuple(PEERS))
+    against: tuple[str, ...] = option('peers to time the first of them in', (), choices=tuple(PEERS))
     peers: Path = option(
         "directory of the peers' environments, made by tools/peers/install.py", Path('peers')
     )
-    batches: Tuple[int, ...] = option('numbers of sequences', (1, 8))
-    lengths: Tuple[int, ...] = option('tokens of a sequence', (128,))
-    calibrate: Optional[Path] = option(
+    batches: tuple[int, ...] = option('numbers of sequences', (1, 8))
+    lengths: tuple[int, ...] = option('tokens of a sequence', (128,))
+    calibrate: Path | None = option(
         "text for the peers' quantisation, in any format of predict.py; random tokens without", None
     )
-    texts: Optional[Path] = option(
+    texts: Path | None = option(
         'text, in any format of predict.py: times batches of its sentences as well, padded to the longest of '
         'all, to the longest of each batch, and sorted by length',
         None,
     )
-    labelled: Optional[Path] = option(
+    labelled: Path | None = option(
         'labelled text, as of export_model.py, for exports of a fine-tuned network: tells the score of each',
         None,
     )
     texts_batch: int = option('sentences in a batch of --texts', 32)
     texts_limit: int = option('sentences of --texts to use', 512)
     busy: bool = option('times every shape a second time beside a program that keeps a core busy', False)
-    threads: Optional[int] = option('threads of each; by default the physical cores', None)
+    threads: int | None = option('threads of each; by default the physical cores', None)
     repeats: int = option('timed passes of each at each shape', 30)
-    output: Optional[Path] = option('JSON file to write, the table as Markdown beside it', None)
-    plot: Optional[Path] = option('picture to draw, a bar for each network, e.g. latency.png', None)
+    output: Path | None = option('JSON file to write, the table as Markdown beside it', None)
+    plot: Path | None = option('picture to draw, a bar for each network, e.g. latency.png', None)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         counts = (self.repeats, self.threads or 1, self.texts_batch, self.texts_limit)
         values = (*self.batches, *self.lengths, *counts)

@@ -6,7 +6,6 @@ meanwhile."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -15,27 +14,26 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.files import refuse_existing, write_file
 from gluon_optbert.runs.machine import origin_here, physical_cores
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 
 ROOT = Path(__file__).resolve().parents[1]
 WANTED = {'2x1': 0.90}  # of one worker with two threads
 CONFIGURATION = re.compile(r'([1-9]\d?)x([1-9]\d?)')
 
 
-@dataclasses.dataclass(frozen=True)
-class ScalingRecipe:
+class ScalingRecipe(Recipe):
     """What is timed."""
 
     shards: Path = option('directory of shards')
     architecture: str = option("its name: l6_h384_a12 has MiniLM's widths, bert_base BERT's", 'l6_h384_a12')
-    configurations: Tuple[str, ...] = option(
+    configurations: tuple[str, ...] = option(
         'workers x threads of each; the first is what the others are compared with', ('1x2', '2x1', '4x1')
     )
     batch_size: int = option('sequences a step, over all workers', 256)
@@ -43,9 +41,9 @@ class ScalingRecipe:
     interval: int = option('steps of an interval', 1)
     intervals: int = option('timed intervals of a run, after one that is not', 3)
     repeats: int = option('runs of each configuration, taken in turn', 3)
-    output: Optional[Path] = option('JSON file to write', None)
+    output: Path | None = option('JSON file to write', None)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         problems = [
             f'{name} must be at least 1, found {getattr(self, name)}'

@@ -20,12 +20,11 @@ from __future__ import annotations
 import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
 
 # isort: split
-import dataclasses
 import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -41,7 +40,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import refuse_existing, write_file
 from gluon_optbert.runs.machine import bfloat16_is_native, origin_here, threads_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 
 STEPS = {
     'gluonnlp': 'GluonNLP step',
@@ -75,12 +74,11 @@ AT_LEAST = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class BenchmarkRecipe:
+class BenchmarkRecipe(Recipe):
     """What is timed."""
 
     architecture: str = option('a uniform one, which GluonNLP can build too', 'bert_base')
-    beside: Tuple[str, ...] = option(
+    beside: tuple[str, ...] = option(
         "names or files of further architectures of any widths, whose steps are timed as well, GluonNLP's "
         'excepted',
         (),
@@ -90,16 +88,16 @@ class BenchmarkRecipe:
     masked: int = option('masked tokens of a sequence', 20)
     repeats: int = option('timed steps of each kind', 7)
     dropout: float = option('as in training', 0.1)
-    steps: Tuple[str, ...] = option(
+    steps: tuple[str, ...] = option(
         'what is timed in this process, where the processor can', tuple(STEPS), choices=tuple(STEPS)
     )
-    against: Tuple[str, ...] = option('whole programs to time as well', (), choices=tuple(PEERS))
+    against: tuple[str, ...] = option('whole programs to time as well', (), choices=tuple(PEERS))
     peers: Path = option(
         "directory of the peers' environments, made by tools/peers/install.py", Path('peers')
     )
-    output: Optional[Path] = option('JSON file to write', None)
+    output: Path | None = option('JSON file to write', None)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         counts = {name: getattr(self, name) for name in ('batch_size', 'length', 'masked', 'repeats')}
         problems = [

@@ -12,7 +12,6 @@ import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while
 
 # isort: split
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -20,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping
 
 import numpy as np
 from timed_networks import random_export
@@ -31,27 +30,26 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import refuse_existing, write_file
 from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 
 WAY = re.compile(r'([1-9]\d?)x(\d+)')
 Times = Dict[str, Dict[str, List[float]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class WaitingRecipe:
+class WaitingRecipe(Recipe):
     """What is timed."""
 
     network: str = option('deployment directory, or the name of an architecture')
-    ways: Tuple[str, ...] = option(
+    ways: tuple[str, ...] = option(
         'threads x spins; the first is what the others are compared with', ('2x1000', '2x0', '2x5000', '1x0')
     )
     batch: int = option('sequences of a pass', 1)
     length: int = option('tokens of a sequence', 64)
     passes: int = option('timed passes of each way in a turn', 50)
     turns: int = option('turns, each alone and beside the busy program', 4)
-    output: Optional[Path] = option('JSON file to write', None)
+    output: Path | None = option('JSON file to write', None)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         return (
             [

@@ -21,7 +21,6 @@ from __future__ import annotations
 import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
 
 # isort: split
-import dataclasses
 import itertools
 import json
 import os
@@ -96,7 +95,6 @@ _AS_THERE = (
 _LATER = ('output', 'peer', 'seeds', 'resume', 'log_every')
 
 
-@dataclasses.dataclass(frozen=True)
 class CompareRecipe(with_options_of(GlueRecipe, _AS_THERE)):
     """Fine-tuning on one task of GLUE, twice."""
 
@@ -116,7 +114,7 @@ class CompareRecipe(with_options_of(GlueRecipe, _AS_THERE)):
         settings.update(output=self.output, select='last', checkpoint_every=0)
         return GlueRecipe(**settings)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         return self.own().problems()
 

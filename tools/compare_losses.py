@@ -6,11 +6,10 @@ more."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.heads import PRETRAINING
@@ -23,7 +22,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import refuse_existing, sha256, write_file
 from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.text.tokenizer import vocabulary_hash
 from gluon_optbert.training.distributed import Workers
@@ -32,18 +31,17 @@ from gluon_optbert.training.held_out import Losses, difference, losses_of
 EXAMPLE = 'python tools/compare_losses.py models/base runs/pruned/round-4/model --shards shards'
 
 
-@dataclasses.dataclass(frozen=True)
-class LossesRecipe:
+class LossesRecipe(Recipe):
     """What is measured, and on what."""
 
-    models: Tuple[Path, ...] = option('model directories; the others are compared with the first')
+    models: tuple[Path, ...] = option('model directories; the others are compared with the first')
     shards: Path = option('directory of shards, whose held-out instances are read')
-    limit: Optional[int] = option('largest number of instances; by default all', None)
+    limit: int | None = option('largest number of instances; by default all', None)
     batch_size: int = option('instances at a time', 32)
     precision: str = option("of the encoder's matrix products", 'float32', choices=TRAINING_PRECISIONS)
-    output: Optional[Path] = option('JSON file to write', None)
+    output: Path | None = option('JSON file to write', None)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         counts = {'limit': self.limit, 'batch_size': self.batch_size}
         return [

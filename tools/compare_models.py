@@ -36,7 +36,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.files import new_directory, refuse_existing, sha256
 from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.progress import NOTE, score_text
-from gluon_optbert.runs.recipe import option, save, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, save, to_dict
 
 EXAMPLE = (
     'python tools/compare_models.py models/small runs/pruned/round-4/model --data shards --output comparison'
@@ -46,11 +46,10 @@ RANDOM = ', random weights'  # what follows the name of a network
 LEAST_POSITIONS = 3  # [CLS] and the two [SEP] of a pair
 
 
-@dataclasses.dataclass(frozen=True)
-class CompareRecipe:
+class CompareRecipe(Recipe):
     """What is compared, and on what."""
 
-    models: Tuple[Path, ...] = option(
+    models: tuple[Path, ...] = option(
         'two model directories; give one twice to compare its layers with each other. If one has a part of '
         "the other's vocabulary, both read the text in the tokens of this part"
     )
@@ -67,12 +66,12 @@ class CompareRecipe:
     batch_size: int = option('sequences in a batch', 16)
     probes: bool = option('whether to train probes', True)
     words: int = option('largest number of words of a probing task', 4000)
-    task: Optional[str] = option(
+    task: str | None = option(
         'task whose labels are probed: SST-2, MNLI … or a JSON file as for finetune/run_glue.py', None
     )
     seed: int = option('random seed of lines, words, control labels and random weights', 0)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         problems = (
             []

@@ -8,31 +8,28 @@ has it."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
-from typing import List, Optional, Tuple
 
 from gluon_optbert.reporting.comparison import controls_of, named, networks_of, with_scores, write
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.files import new_directory, refuse_existing
-from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.recipe import Recipe, option
 
 
-@dataclasses.dataclass(frozen=True)
-class CompareRecipe:
+class CompareRecipe(Recipe):
     """What is compared, and where to."""
 
-    ways: Tuple[str, ...] = option('NAME=RUN,RUN: a way of pruning, and its runs', (), metavar='NAME=RUN,RUN')
-    controls: Tuple[str, ...] = option(
+    ways: tuple[str, ...] = option('NAME=RUN,RUN: a way of pruning, and its runs', (), metavar='NAME=RUN,RUN')
+    controls: tuple[str, ...] = option(
         'NAME=MODEL of networks that were not pruned, with commas between them; a name may come again',
         (),
         metavar='NAME=MODEL',
     )
-    scores: Tuple[Path, ...] = option('results of fine-tuning: directories or result files', ())
-    output: Optional[Path] = option('directory to write')
+    scores: tuple[Path, ...] = option('results of fine-tuning: directories or result files', ())
+    output: Path | None = option('directory to write')
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is missing."""
         return [] if self.ways or self.controls else ['give at least one way of pruning, or --controls']
 

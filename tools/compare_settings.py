@@ -20,7 +20,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -50,25 +50,23 @@ EXAMPLE = (
 # What a setting cannot change: where it goes, and what it is scored on.
 OWN = ('output', 'results', 'resume', 'seeds', 'task', 'data', 'evaluation_limit')
 LATER = ('resume', 'seeds', 'settings', 'beside')  # what may differ when a comparison is gone on with
-_AS_THERE = [field.name for field in dataclasses.fields(GlueRecipe) if field.name != 'results']
+_AS_THERE = [name for name in GlueRecipe.model_fields if name != 'results']
 
 
-@dataclasses.dataclass(frozen=True)
 class SettingsRecipe(with_options_of(GlueRecipe, _AS_THERE)):
     """Fine-tuning on one task of GLUE with several settings."""
 
-    ALTERNATIVES: ClassVar[Tuple[Tuple[str, str, str], ...]] = GlueRecipe.ALTERNATIVES
+    ALTERNATIVES = GlueRecipe.ALTERNATIVES
 
     settings: Path = option('YAML file of named settings, each with what differs from the recipe')
-    beside: Optional[Path] = option(
+    beside: Path | None = option(
         "file of tools/compare_finetuning.py on the same task; Transformers' scores are a row of the table",
         None,
     )
 
     def run(self, name: str, setting: Mapping[str, Any], seed: int) -> GlueRecipe:
         """The run with a setting and a seed."""
-        shared = {field.name for field in dataclasses.fields(GlueRecipe)}
-        values = {key: value for key, value in to_dict(self).items() if key in shared}
+        values = {key: value for key, value in to_dict(self).items() if key in GlueRecipe.model_fields}
         values = overridden(GlueRecipe, values, setting)
         values.update(
             output=str(self.output / 'runs' / name / f'seed-{seed}'),
@@ -269,7 +267,7 @@ def compare(recipe: SettingsRecipe, workers: Workers) -> str:
         check_finished(recipe, settings)
         directory.lay_out(workers)
         if workers.first and directory.state is State.BEGUN:  # with further seeds, perhaps
-            save(dataclasses.replace(recipe, resume=False), recipe.output / RECIPE)
+            save(recipe.replace(resume=False), recipe.output / RECIPE)
         for seed in recipe.seeds:
             for name, setting in settings.items():
                 run = recipe.run(name, setting, seed)

@@ -8,7 +8,6 @@ PyTorch stays out of this environment: it is run by the interpreter of another o
 import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
 
 # isort: split
-import dataclasses
 import itertools
 import json
 import os
@@ -29,7 +28,7 @@ from gluon_optbert.network.settings import NetworkSettings
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.recipe import Recipe, option
 from gluon_optbert.text.tokenizer import make_tokenizer
 
 EXAMPLE = (
@@ -47,8 +46,7 @@ NETWORKS = {
 Arrays = Dict[str, np.ndarray]
 
 
-@dataclasses.dataclass(frozen=True)
-class CompareRecipe:
+class CompareRecipe(Recipe):
     """What to compare, on which sentences."""
 
     source: Path = option('Hugging Face directory')
@@ -56,10 +54,10 @@ class CompareRecipe:
     sentences: Path = option('text to compare on, one sentence a line')
     count: int = option('sentences to take, the first ones that are not blank', 32)
     length: int = option('tokens that a longer sentence is cut to', 128)
-    cased: Optional[bool] = option('keep capitals and accents; as the vocabulary is, if not given', None)
+    cased: bool | None = option('keep capitals and accents; as the vocabulary is, if not given', None)
     tolerance: float = option('largest difference allowed', 1e-4)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         return [
             f'{name} must be at least {least}, found {getattr(self, name)}'

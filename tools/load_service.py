@@ -8,7 +8,6 @@ Run nothing else meanwhile: the clients and the service share the processors.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import http.client
 import ipaddress
 import itertools
@@ -30,7 +29,7 @@ from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.files import table_beside, write_file
 from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 
 SERVE = Path(__file__).resolve().parent / 'serve.py'
 WARM_UP = 5  # requests before those that are counted
@@ -49,24 +48,23 @@ FACTS = ('model', 'engine', 'computes', 'texts', 'limits', 'computed')  # what t
 Item = Dict[str, str]
 
 
-@dataclasses.dataclass(frozen=True)
-class LoadRecipe:
+class LoadRecipe(Recipe):
     """What is asked, and how often."""
 
     service: str = option('address of a service, as http://127.0.0.1:8000, or a deployment directory')
-    concurrency: Tuple[int, ...] = option('numbers of clients, one after the other', (1, 2, 4, 8, 16))
+    concurrency: tuple[int, ...] = option('numbers of clients, one after the other', (1, 2, 4, 8, 16))
     requests: int = option('requests at each number of clients', 400)
     seconds: float = option('seconds at each number of clients at most', 30.0)
     texts: int = option('texts of a request', 1)
-    input: Optional[Path] = option('file with a text on each line, instead of five sentences', None)
-    batch_size: Optional[int] = option('--batch-size of the service that is started', None)
-    wait: Optional[float] = option('--wait of the service that is started, in milliseconds', None)
-    engine: Optional[str] = option('--engine of the service that is started', None)
-    precision: Optional[str] = option('--precision of the service that is started', None)
-    threads: Optional[int] = option('--threads of the service that is started', None)
-    output: Optional[Path] = option('JSON file to write, with a Markdown table beside it', None)
+    input: Path | None = option('file with a text on each line, instead of five sentences', None)
+    batch_size: int | None = option('--batch-size of the service that is started', None)
+    wait: float | None = option('--wait of the service that is started, in milliseconds', None)
+    engine: str | None = option('--engine of the service that is started', None)
+    precision: str | None = option('--precision of the service that is started', None)
+    threads: int | None = option('--threads of the service that is started', None)
+    output: Path | None = option('JSON file to write, with a Markdown table beside it', None)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         problems = [
             f'{name} must be at least 1, found {getattr(self, name)}'

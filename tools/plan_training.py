@@ -7,7 +7,6 @@ each is named."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
@@ -21,7 +20,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import write_file
 from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.recipe import Recipe, option
 from gluon_optbert.text.documents import list_files, read_documents
 from gluon_optbert.text.shards import Shards, record_dtype
 
@@ -61,8 +60,7 @@ class Stage(NamedTuple):
     steps: int
 
 
-@dataclasses.dataclass(frozen=True)
-class PlanRecipe:
+class PlanRecipe(Recipe):
     """What is planned, or measured."""
 
     architecture: str = option('its name, a file or JSON', 'bert_base')
@@ -71,19 +69,19 @@ class PlanRecipe:
     long_share: float = option('share of the steps with sequences of 512 tokens', 0.1)
     batch_size: int = option('sequences a step, over all GPUs', 256)
     dupe_factor: int = option('passes of make_shards.py over the text', 5)
-    gpus: Tuple[int, ...] = option('numbers of GPUs to compare', (8, 16, 32, 64))
+    gpus: tuple[int, ...] = option('numbers of GPUs to compare', (8, 16, 32, 64))
     gpus_per_host: int = option('of them in one machine', 8)
     memory: float = option('GiB of a GPU', 32.0)
     exchange: float = option(
         'gigabytes a second at which gradients are exchanged, per GPU; an assumption', 10.0
     )
     price: float = option('of a GPU for an hour, in dollars; an eighth of 31.22 for eight V100', 3.9)
-    measure: Tuple[Path, ...] = option(
+    measure: tuple[Path, ...] = option(
         'directories of shards to count instead, with the text that they were made from', ()
     )
     measured: Path = option('where the counts are', MEASURED)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         problems = [
             f'{name} must be above 0, found {getattr(self, name)}'
@@ -110,7 +108,7 @@ class PlanRecipe:
         ]
         return problems
 
-    def stages(self) -> Tuple[Stage, ...]:
+    def stages(self) -> tuple[Stage, ...]:
         """Short sequences first, then long ones; a stage without steps is left out."""
         long_steps = round(self.steps * self.long_share)
         stages = Stage(128, 20, self.steps - long_steps), Stage(512, 80, long_steps)

@@ -11,10 +11,8 @@ With --together, directories that this tool wrote become one picture, with a plo
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
-from typing import List, Optional, Tuple
 
 from gluon_optbert.reporting.figures import labels_of
 from gluon_optbert.reporting.pruned import read_run
@@ -23,33 +21,32 @@ from gluon_optbert.reporting.speed_pictures import read_tasks, summary, write, w
 from gluon_optbert.reporting.task_runs import check_comparable, groups_of, points_of, read_recipe, starts_of
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.files import new_directory, refuse_existing
-from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.recipe import Recipe, option
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskPlotRecipe:
+class TaskPlotRecipe(Recipe):
     """What is plotted, and where to."""
 
-    runs: Tuple[Path, ...] = option('directories of runs of run_prune.py for one task', ())
-    times: Tuple[Path, ...] = option(
+    runs: tuple[Path, ...] = option('directories of runs of run_prune.py for one task', ())
+    times: tuple[Path, ...] = option(
         'JSON files of benchmark_latency.py. Each has to have the network before pruning', ()
     )
-    output: Optional[Path] = option('directory to write', None)
+    output: Path | None = option('directory to write', None)
     engine: str = option('engine whose times are drawn, as in benchmark_latency.py', 'mxnet')
     networks: bool = option(
         'only prints the networks to time, a line for each: what benchmark_latency.py takes', False
     )
-    together: Tuple[Path, ...] = option(
+    together: tuple[Path, ...] = option(
         'instead of runs: directories that this tool wrote, one for each task, to draw beside each other', ()
     )
-    shape: Optional[str] = option(
+    shape: str | None = option(
         'only with --together: the sequences and the length whose times are drawn; without it 8x128', None
     )
-    precision: Optional[str] = option(
+    precision: str | None = option(
         'only with --together: the precision that is drawn; without it float32', None, choices=PRECISIONS
     )
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is missing."""
         if self.together:
             used = [name for name in ('runs', 'times', 'networks') if getattr(self, name)]

@@ -9,14 +9,13 @@ from __future__ import annotations
 import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
 
 # isort: split
-import dataclasses
 import json
 import os
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 # read at the import; else many operators are one row
 os.environ.setdefault('MXNET_EXEC_BULK_EXEC_INFERENCE', '0')
@@ -30,24 +29,23 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import refuse_existing, write_file
 from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 
 PRODUCTS = ('FullyConnected', 'dot', 'batch_dot', '_sg_mkldnn_fully_connected')
 WARM = 2  # passes before the profiler is on
 CEILING_SHAPE = (1024, 768, 3072)  # rows, inputs, outputs
 
 
-@dataclasses.dataclass(frozen=True)
-class ProfileRecipe:
+class ProfileRecipe(Recipe):
     """What is profiled."""
 
     deployment: Path = option('deployment directory')
     batch: int = option('sequences', 1)
     length: int = option('tokens of a sequence', 128)
     repeats: int = option('passes', 10)
-    output: Optional[Path] = option('JSON file to write', None)
+    output: Path | None = option('JSON file to write', None)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         return [
             f'{name} must be at least 1, found {getattr(self, name)}'

@@ -9,12 +9,11 @@ from __future__ import annotations
 import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
 
 # isort: split
-import dataclasses
 import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -52,18 +51,17 @@ _AS_THERE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class ProfileRecipe(with_options_of(GlueRecipe, _AS_THERE)):
     """What is profiled."""
 
     steps: int = option('steps to time', 100)
-    output: Optional[Path] = option('JSON file to write', None)
+    output: Path | None = option('JSON file to write', None)
 
     def own(self) -> GlueRecipe:
         """The recipe whose steps are timed."""
         return GlueRecipe(**{name: getattr(self, name) for name in _AS_THERE}, output=Path('unwritten'))
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         least = [] if self.steps > 0 else [f'steps must be at least 1, found {self.steps}']
         return least + self.own().problems()

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -43,7 +43,7 @@ from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.files import refuse_existing, write_file
 from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 from gluon_optbert.text.batches import Batch
 from gluon_optbert.text.shards import Shards
 from gluon_optbert.training.distributed import Workers
@@ -67,8 +67,7 @@ UNTIMED = 2  # the first steps, which allocate
 LARGE = 64 * 2**20  # numbers of the array that is copied
 
 
-@dataclasses.dataclass(frozen=True)
-class ProfileRecipe:
+class ProfileRecipe(Recipe):
     """What is profiled."""
 
     architecture: str = option('its name, or a file, or JSON', 'bert_base')
@@ -79,12 +78,12 @@ class ProfileRecipe:
     precision: str = option("of the encoder's matrix products", 'float32', choices=TRAINING_PRECISIONS[:2])
     gates: bool = option('profile the step that trains the gates, with the weights frozen', False)
     steps: int = option('steps to take the median of', 7)
-    shards: Optional[Path] = option(
+    shards: Path | None = option(
         'take the batches from here, with their lengths, to time their way in as well', None
     )
-    output: Optional[Path] = option('JSON file to write', None)
+    output: Path | None = option('JSON file to write', None)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         counts = {name: getattr(self, name) for name in ('batch_size', 'length', 'masked', 'steps')}
         return [f'{name} must be at least 1, found {count}' for name, count in counts.items() if count < 1]

@@ -6,7 +6,6 @@ step is the command that a user would give, and is shown."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import subprocess
@@ -30,7 +29,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.files import refuse_existing
-from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.recipe import Recipe, option
 from gluon_optbert.text.tokenizer import train_wordpiece, write_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,8 +39,7 @@ MACHINE = 'an AMD EPYC'
 MEASURED = {'whole': 977.0, 'short': 66.0, 'pass': 14.2}  # seconds and, of a pass, ms of processor time there
 
 
-@dataclasses.dataclass(frozen=True)
-class QuickstartRecipe:
+class QuickstartRecipe(Recipe):
     """How the quickstart is run."""
 
     output: Path = option('directory to make', Path('quickstart'))

@@ -10,7 +10,6 @@ uninterrupted run, but for times."""
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 import random
 import shutil
@@ -18,7 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from killed_commands import COMMANDS, Attempt, prepare
 from left_files import contents, finished, losses, moment, names_below
@@ -28,24 +27,23 @@ from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.files import refuse_existing, write_file
 from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 
 PATIENCE_SECONDS = 60  # within which a job has to end once one of its processes is killed
 
 
-@dataclasses.dataclass(frozen=True)
-class SurviveRecipe:
+class SurviveRecipe(Recipe):
     """What is killed, and how often."""
 
-    commands: Tuple[str, ...] = option(
+    commands: tuple[str, ...] = option(
         'which commands to kill; those before them are run in peace', tuple(COMMANDS), choices=tuple(COMMANDS)
     )
     kills: int = option('kills of each command', 20)
     workers: int = option('worker processes: of the shards, and of Horovod where a command knows it', 1)
     seed: int = option('of moments and victims', 0)
-    output: Optional[Path] = option('JSON file for the record of every kill', None)
+    output: Path | None = option('JSON file for the record of every kill', None)
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         return [
             f'{name} must be at least 1, found {getattr(self, name)}'

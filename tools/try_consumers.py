@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import List, Mapping, Sequence, Tuple
 
 import numpy as np
 from consumer_trials import HEADS, IN_C, IN_PYTHON, SERVICE, WIDTHS, Cell, Trial, compiled, networks
@@ -34,7 +34,7 @@ from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import table_beside, write_file
 from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 
 PRECISIONS = ('float32', 'int8', 'bfloat16')
 SENTENCES, CALIBRATION = 8, 64
@@ -106,8 +106,7 @@ CONSUMERS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class ConsumersRecipe:
+class ConsumersRecipe(Recipe):
     """What is tried."""
 
     model: Path = option('model directory of an encoder')
@@ -115,7 +114,7 @@ class ConsumersRecipe:
     peers: Path = option(
         "directory of the peers' environments, made by tools/peers/install.py", Path('peers')
     )
-    output: Optional[Path] = option('JSON file to write, the table as Markdown beside it', None)
+    output: Path | None = option('JSON file to write, the table as Markdown beside it', None)
 
 
 def cells_of(widths: str, head: str) -> List[Cell]:

@@ -1,8 +1,9 @@
 """Export a model directory, for plain MXNet and on request as ONNX, or for another library: see --format."""
 
-import dataclasses
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Optional
+from typing import Any, Dict, FrozenSet, List
+
+from pydantic import PositiveInt
 
 from .. import export, read_model
 from ..deployment.description import KINDS, PRECISIONS, SYMBOL
@@ -17,7 +18,7 @@ from ..network.saved_model import SavedModel
 from ..runs.command_line import parse
 from ..runs.machine import bfloat16_is_native
 from ..runs.programs import named
-from ..runs.recipe import option
+from ..runs.recipe import Recipe, option
 from ..tasks.task import known_head
 from .starting import command, line, what_to_export
 
@@ -30,8 +31,7 @@ FORMATS: Dict[str, FrozenSet[str]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class ExportRecipe:
+class ExportRecipe(Recipe):
     """What to export, and where to."""
 
     model: Path = option('model directory to export')
@@ -45,7 +45,7 @@ class ExportRecipe:
         'mxnet',
         choices=FORMATS,
     )
-    head: Optional[str] = option(
+    head: str | None = option(
         'what the export computes. encoder: encoded tokens and pooled output; pretraining: NSP and MLM '
         'scores as well; task: the scores of the task. By default task for a fine-tuned model, else encoder. '
         f'(--heads of {named("optbert-import")} is something else: the number of attention heads)',
@@ -53,19 +53,19 @@ class ExportRecipe:
         choices=KINDS,
     )
     precision: str = option("precision of the encoder's matrix products", 'float32', choices=PRECISIONS)
-    calibrate: Optional[Path] = option(
+    calibrate: Path | None = option(
         'file of text for int8, similar to what the network will read, in any format of '
         f'{named("optbert-predict")}; the ranges of the values are measured on it',
         None,
     )
-    calibration_lines: int = option('number of lines of the --calibrate file to use', 256)
+    calibration_lines: PositiveInt = option('number of lines of the --calibrate file to use', 256)
     calibration: str = option(
         'how the ranges are chosen from the --calibrate file. naive: smallest and largest value; '
         'entropy: least KL divergence',
         'naive',
         choices=METHODS,
     )
-    labelled: Optional[Path] = option(
+    labelled: Path | None = option(
         'labelled text, to compare the scores of the export and of float32: a file of the task with its '
         "header, as GLUE's dev.tsv; SQuAD's JSON; or on each line text, tab, label",
         None,
@@ -79,14 +79,14 @@ class ExportRecipe:
         'transformers',
         choices=NAMES,
     )
-    license: Optional[str] = option(
+    license: str | None = option(
         'licence of the weights as model hubs name it, such as apache-2.0, for the model card', None
     )
-    alphas: Optional[Path] = option(
+    alphas: Path | None = option(
         'alphas.npz with gates to fold into the parameters first; units whose gate is zero are cut', None
     )
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is contradictory."""
         problems = []
         if (self.precision == 'int8') != (self.calibrate is not None):
@@ -95,24 +95,21 @@ class ExportRecipe:
             problems += [
                 f'--{name.replace("_", "-")} goes with --calibrate FILE'
                 for name in ('calibration', 'calibration_lines')
-                if getattr(self, name) != getattr(type(self), name)
+                if not self.is_default(name)
             ]
-        if self.inputs != type(self).inputs and not self.onnx:
+        if not self.is_default('inputs') and not self.onnx:
             problems.append('--inputs goes with --onnx')
         if self.license is not None and not LICENSE.fullmatch(self.license):
             problems.append(f'license must be a short name such as apache-2.0, found {self.license!r:.100}')
-        if self.calibration_lines < 1:
-            problems.append(f'calibration_lines must be at least 1, found {self.calibration_lines}')
         if self.onnx and self.precision == 'bfloat16':
             problems.append('--onnx goes with --precision float32 or int8')
         if self.format not in ('mxnet', 'transformers') and self.precision == 'bfloat16':
             problems.append(f'--format {self.format} goes with --precision float32 or int8')
         every = frozenset.union(*FORMATS.values())
-        for field in dataclasses.fields(self):
-            absent = every - FORMATS.get(self.format, every)
-            if field.name in absent and getattr(self, field.name) != field.default:
-                able = ' or '.join(name for name, fields in FORMATS.items() if field.name in fields)
-                problems.append(f'--{field.name} goes with --format {able}')
+        for field in sorted(every - FORMATS[self.format]):
+            if not self.is_default(field):
+                able = ' or '.join(name for name, fields in FORMATS.items() if field in fields)
+                problems.append(f'--{field} goes with --format {able}')
         return problems
 
 

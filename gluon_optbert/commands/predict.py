@@ -7,7 +7,6 @@ and context. One that ends with .json has questions in SQuAD's format. A file of
 header is read by its columns. With --embed, the export of an encoder gives embeddings."""
 
 import contextlib
-import dataclasses
 import io
 import itertools
 import json
@@ -15,9 +14,10 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Iterator, List, Optional
+from typing import Iterator
 
 import numpy as np
+from pydantic import PositiveInt
 
 from .. import Predictor
 from ..deployment.description import SYMBOL
@@ -29,46 +29,45 @@ from ..deployment.predictor import POOLINGS
 from ..runs.command_line import parse
 from ..runs.display import counting
 from ..runs.files import refuse_existing, write_file
-from ..runs.recipe import option
+from ..runs.recipe import Recipe, option
 from .starting import command, line, what_to_export
 
 
-@dataclasses.dataclass(frozen=True)
-class PredictRecipe:
+class PredictRecipe(Recipe):
     """What to predict, and with what."""
 
     deployment: Path = option('deployment directory of an export')
-    input: Optional[Path] = option('file of text; by default standard input', None)
-    format: Optional[str] = option(
+    input: Path | None = option('file of text; by default standard input', None)
+    format: str | None = option(
         'format of the input: lines of text, JSON lines, or SQuAD; by default from the ending of the file, '
         'and lines for standard input',
         None,
         choices=FORMATS,
     )
-    engine: Optional[str] = option(
+    engine: str | None = option(
         'library that runs the network: onnxruntime and openvino read model.onnx. By default onnxruntime '
         'if it is installed and there is that file, else mxnet, else openvino',
         None,
         choices=ENGINES,
     )
-    precision: Optional[str] = option(
+    precision: str | None = option(
         'bfloat16, for openvino on a processor that has it; "int8 dynamic", for the second ONNX file of an '
         'export in int8; by default that of the export',
         None,
         choices=PRECISIONS,
     )
-    threads: Optional[int] = option(
+    threads: PositiveInt | None = option(
         'number of threads; by default one for each core that this process may use and no other program uses '
         'now',
         None,
     )
-    batch_size: int = option('sequences in a batch', 32)
-    ahead: int = option(
+    batch_size: PositiveInt = option('sequences in a batch', 32)
+    ahead: PositiveInt = option(
         'number of batches to read ahead and sort by length, which saves padding; with 1 the first answer '
         'comes soonest',
         16,
     )
-    embed: Optional[Path] = option(
+    embed: Path | None = option(
         'NumPy file to write the embeddings to, one row for each text, instead of predicting; needs the '
         'export of an encoder',
         None,
@@ -80,19 +79,11 @@ class PredictRecipe:
     normalise: bool = option(
         'whether embeddings are scaled to length 1, so that their dot products are cosines', True
     )
-    null_threshold: Optional[float] = option(
+    null_threshold: float | None = option(
         'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '
         'more than this; by default as in fine-tuning',
         None,
     )
-
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        return [
-            f'{name} must be at least 1, found {getattr(self, name)}'
-            for name in ('batch_size', 'ahead', 'threads')
-            if getattr(self, name) is not None and getattr(self, name) < 1
-        ]
 
 
 def instances_of(recipe: PredictRecipe, predictor: Predictor) -> Iterator[Instance]:
@@ -114,7 +105,7 @@ def readable_twice(recipe: PredictRecipe) -> Iterator[PredictRecipe]:
             shutil.copyfileobj(pipe, copy)
         copy.flush()
         try:
-            yield dataclasses.replace(recipe, input=Path(copy.name))
+            yield recipe.replace(input=copy.name)
         except ValueError as error:  # it names the copy, which is no file of the user
             raise ValueError(str(error).replace(copy.name, str(recipe.input))) from error
 

@@ -4,7 +4,6 @@ else about runs, models, results and tables. The page opens from disk and loads 
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
@@ -27,18 +26,17 @@ from ..reproduction.drawing import TABLE
 from ..runs.command_line import parse
 from ..runs.files import refuse_existing, write_file
 from ..runs.machine import machine
-from ..runs.recipe import option
+from ..runs.recipe import Recipe, option
 from .starting import command, line
 
 REPEATS = 30  # timed passes of each network, four times as many on a busy machine
 CALM = 1.25  # how many times as long as the fastest pass half of the passes take at most on a free machine
 
 
-@dataclasses.dataclass(frozen=True)
-class ReportRecipe:
+class ReportRecipe(Recipe):
     """What is reported, and where to."""
 
-    runs: Tuple[Path, ...] = option(
+    runs: tuple[Path, ...] = option(
         'result files, or directories of pruning runs, fine-tuning runs, models, searches, comparisons and '
         'tables'
     )

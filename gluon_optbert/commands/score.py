@@ -3,36 +3,33 @@
 Predictions are what tools/predict.py prints; or a submission of GLUE, with the columns index and prediction;
 or SQuAD's predictions.json, texts by question id."""
 
-import dataclasses
 from pathlib import Path
-from typing import List, Optional
 
 from ..runs.command_line import parse
-from ..runs.recipe import option
+from ..runs.recipe import Recipe, option
 from ..tasks.metrics import majority_score
 from ..tasks.scoring import score_squad, score_task, squad_version
 from ..tasks.task import find_task
 from .starting import command, line
 
 
-@dataclasses.dataclass(frozen=True)
-class ScoreRecipe:
+class ScoreRecipe(Recipe):
     """What to score, and against what."""
 
     predictions: Path = option('predictions: JSON lines, a submission (.tsv), or texts by question id')
     task: str = option('SQuAD1.1, SQuAD2.0, a task of GLUE, or a JSON file that describes a task')
     data: Path = option('labelled file: dev.tsv of the task, or dev-v2.0.json of SQuAD')
-    null_odds: Optional[Path] = option(
+    null_odds: Path | None = option(
         'null_odds.json of a run on SQuAD 2.0, to find the best thresholds; its answers.json must then be '
         'the --predictions',
         None,
     )
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is contradictory, or unclear."""
-        if self.task is not None and self.task.lower() == 'squad':
+        if self.task.lower() == 'squad':
             return ['--task SQuAD needs its version: SQuAD1.1 or SQuAD2.0']
-        if self.null_odds is not None and self.task is not None and squad_version(self.task) != '2.0':
+        if self.null_odds is not None and squad_version(self.task) != '2.0':
             return ['--null-odds goes with --task SQuAD2.0']
         return []
 

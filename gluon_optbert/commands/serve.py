@@ -3,10 +3,11 @@
 The service listens on this machine alone unless --host says otherwise. It checks what it is sent, but it asks
 for no password and does not encrypt: put a reverse proxy before it on any other network."""
 
-import dataclasses
 import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt
 
 from .. import Predictor
 from ..deployment.engines import ENGINES
@@ -19,41 +20,31 @@ from .starting import command, line, what_to_export
 CARD, _LARGEST_CARD = 'README.md', 1 << 20  # bytes
 
 
-@dataclasses.dataclass(frozen=True)
 class ServeRecipe(ServiceSettings):
     """What to serve, where, and within which limits."""
 
     deployment: Path = option('deployment directory of an export')
     host: str = option('address to listen on; 0.0.0.0 is every address of this machine', '127.0.0.1')
-    port: int = option('port to listen on; 0 is any free one, which is printed', 8000)
-    engine: Optional[str] = option(
+    port: Annotated[int, Field(ge=0, lt=2**16)] = option(
+        'port to listen on; 0 is any free one, which is printed', 8000
+    )
+    engine: str | None = option(
         'library that computes; by default onnxruntime where it is installed and the export has model.onnx, '
         'else mxnet, else openvino',
         None,
         choices=ENGINES,
     )
-    threads: Optional[int] = option(
+    threads: PositiveInt | None = option(
         'threads of a forward pass; by default one for each core that no other program uses', None
     )
-    precision: Optional[str] = option(
-        'bfloat16, for openvino on a processor that has it; by default that of the export',
-        None,
-        choices=('float32', 'bfloat16'),
+    precision: Literal['float32', 'bfloat16'] | None = option(
+        'bfloat16, for openvino on a processor that has it; by default that of the export', None
     )
-    null_threshold: Optional[float] = option(
+    null_threshold: float | None = option(
         'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '
         'more than this; by default as in fine-tuning',
         None,
     )
-
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        problems = super().problems()
-        if not 0 <= self.port <= 65535:
-            problems.append(f'port must be from 0 to 65535, found {self.port}')
-        if self.threads is not None and self.threads < 1:
-            problems.append(f'threads must be at least 1, found {self.threads}')
-        return problems
 
 
 def card_of(directory: Path) -> str:

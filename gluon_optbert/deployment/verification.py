@@ -10,9 +10,10 @@ import itertools
 import math
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
+from pydantic import PositiveInt
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
@@ -28,7 +29,7 @@ from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting, markdown_table
 from ..runs.programs import named
 from ..runs.progress import CUT
-from ..runs.recipe import checked, option, read_yaml
+from ..runs.recipe import Recipe, option, read_yaml
 from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
 from ..text.tokenizer import vocabulary_hash
@@ -43,40 +44,30 @@ ROUNDING = 2  # a gated network rounds more than the cut one, since it sums over
 MOST_ROUNDING = 1e-3  # what is above this is never taken for rounding
 
 
-@dataclasses.dataclass(frozen=True)
-class VerifyRecipe:
+class VerifyRecipe(Recipe):
     """A check of a pruning run, or of a network with a trimmed vocabulary."""
 
     run: Path = option(
         f'run directory that {named("optbert-prune")} made, or model directory that '
         f'{named("optbert-trim-vocabulary")} made'
     )
-    shards: Optional[Path] = option('shards with the held-out batches; by default those of the run', None)
-    batches: int = option('number of held-out batches to compare on', 2)
-    batch_size: int = option('instances in each of these batches', 8)
-    model: Optional[Path] = option(
+    shards: Path | None = option('shards with the held-out batches; by default those of the run', None)
+    batches: PositiveInt = option('number of held-out batches to compare on', 2)
+    batch_size: PositiveInt = option('instances in each of these batches', 8)
+    model: Path | None = option(
         'model directory with the whole vocabulary of a trimmed one; by default where it was then', None
     )
-    text: Tuple[Path, ...] = option(
+    text: tuple[Path, ...] = option(
         'text to compare a trimmed vocabulary on; by default that which it was trimmed to', (), metavar='PATH'
     )
-    output: Optional[Path] = option(
-        'JSON file to write, with the differences and errors of every round', None
-    )
+    output: Path | None = option('JSON file to write, with the differences and errors of every round', None)
 
-    def problems(self) -> List[str]:
-        """What is out of range, or goes with another directory."""
-        problems = [
-            f'{name} must be at least 1, found {getattr(self, name)}'
-            for name in ('batches', 'batch_size')
-            if getattr(self, name) < 1
-        ]
-        if self.run is not None:
-            trimmed = is_trimmed(self.run)
-            flags = ('shards', 'output') if trimmed else ('model', 'text')
-            kind = 'a run directory' if trimmed else 'a model with a trimmed vocabulary'
-            problems += [f'--{name} goes with {kind}' for name in flags if getattr(self, name)]
-        return problems
+    def problems(self) -> list[str]:
+        """What goes with another directory."""
+        trimmed = is_trimmed(self.run)
+        flags = ('shards', 'output') if trimmed else ('model', 'text')
+        kind = 'a run directory' if trimmed else 'a model with a trimmed vocabulary'
+        return [f'--{name} goes with {kind}' for name in flags if getattr(self, name)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -395,7 +386,6 @@ def verify(recipe: VerifyRecipe) -> List[Dict[str, Any]]:
     FileNotFoundError, ValueError
         If the run directory is incomplete or was changed.
     """
-    recipe = checked(recipe)
     if is_trimmed(recipe.run):
         return [check_trimmed_of(recipe).differences]
     rounds = _rounds(recipe)

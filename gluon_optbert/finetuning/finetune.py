@@ -24,7 +24,7 @@ from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.files import check_place, refuse_existing, running, sha256, write_file
 from ..runs.machine import ORIGIN, commits_of, note_origin
 from ..runs.progress import Progress
-from ..runs.recipe import checked, to_dict
+from ..runs.recipe import to_dict
 from ..runs.run_directory import RunDirectory, State
 from ..tasks.features import steps_per_epoch
 from ..training.distributed import Workers
@@ -221,7 +221,6 @@ def finetune(
     TrainingDiverged, Interrupted
         From `descend`.
     """
-    recipe = checked(recipe)
     recipe.check_workers(workers)
     with running(recipe.output, workers):
         return _finetune(recipe, prepare, workers)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from pathlib import Path
-from typing import ClassVar, List, Optional, Tuple, TypeVar
+from typing import Literal, Optional, TypeVar
 
-from ..runs.recipe import checked, option
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from ..runs.recipe import Seed, ShareOrZero, option
 from ..tasks.features import BATCHINGS
 from ..training.recipe import WeightRecipe
 
@@ -15,94 +15,72 @@ RESULT = 'result.json'  # in the output
 R = TypeVar('R', bound='FineTuneRecipe')
 
 
-@dataclasses.dataclass(frozen=True)
 class FineTuneRecipe(WeightRecipe):
     """What fine-tuning on any task has in common (Devlin et al., 2018, appendix A.3)."""
 
-    ALTERNATIVES: ClassVar[Tuple[Tuple[str, str, str], ...]] = (
-        ('learning_rates', 'learning_rate', 'the learning rate is one of several, or stated'),
-    )
+    ALTERNATIVES = (('learning_rates', 'learning_rate', 'the learning rate is one of several, or stated'),)
 
     model: Path = option('model directory to start from, pruned or not')
-    data: Optional[Path] = option(
+    data: Path | None = option(
         'directory of the data in the official layout; by default GluonNLP downloads the data', None
     )
-    results: Optional[Path] = option(
+    results: Path | None = option(
         'directory for a copy of the result file, named after the output; by default no copy', None
     )
-    seeds: Tuple[int, ...] = option(
+    seeds: tuple[Seed, ...] = option(
         'random seeds of the head, data order and dropout; one run for each', (1,)
     )
-    epochs: int = option('passes over the training set', 3)
-    batch_size: int = option('instances in a batch, over all workers', 32)
+    epochs: PositiveInt = option('passes over the training set', 3)
+    batch_size: PositiveInt = option('instances in a batch, over all workers', 32)
     batching: str = option(
         'what the instances of a training batch have in common: lengths, so that there is little padding, or '
         'nothing, as they come at random',
         'lengths',
         choices=BATCHINGS,
     )
-    evaluation_tokens: int = option('tokens in an evaluation batch, padding included', 8192)
-    learning_rate: float = option('peak learning rate', 3e-5)
-    learning_rates: Tuple[float, ...] = option(
+    evaluation_tokens: PositiveInt = option('tokens in an evaluation batch, padding included', 8192)
+    learning_rate: PositiveFloat = option('peak learning rate', 3e-5)
+    learning_rates: tuple[PositiveFloat, ...] = option(
         'peak learning rates to choose from: each is run with every seed, and the one with the best mean on '
         'the (first) held-out set is kept',
         (),
     )
-    warmup: float = option('share of the steps in which the learning rate rises to its peak', 0.1)
-    select: str = option(
-        'which epoch is kept: the last, or the best on the (first) held-out set',
-        'last',
-        choices=('last', 'best'),
+    warmup: ShareOrZero = option('share of the steps in which the learning rate rises to its peak', 0.1)
+    select: Literal['last', 'best'] = option(
+        'which epoch is kept: the last, or the best on the (first) held-out set', 'last'
     )
-    limit: Optional[int] = option(
+    limit: PositiveInt | None = option(
         'number of training instances to use, from the start of the file; by default all', None
     )
-    evaluation_limit: Optional[int] = option(
+    evaluation_limit: PositiveInt | None = option(
         'number of instances of every held-out set and test set to use; by default all', None
     )
-    checkpoint_every: int = option('steps between checkpoints; 0 for none', 1000)
-    keep: int = option('number of newest checkpoints to keep, besides the best one', 1)
+    checkpoint_every: NonNegativeInt = option('steps between checkpoints; 0 for none', 1000)
+    keep: PositiveInt = option('number of newest checkpoints to keep, besides the best one', 1)
 
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        problems = super().problems()
-        for name in ('epochs', 'limit', 'evaluation_limit', 'evaluation_tokens'):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                problems.append(f'{name} must be at least 1, found {value}')
-        rates = self.learning_rates
-        if not all(0 < rate < math.inf for rate in rates) or len(set(rates)) < len(rates):
-            problems.append(
-                f'learning_rates must be different numbers above 0, found {",".join(map(str, rates))}'
-            )
-        if (
-            not self.seeds
-            or len(set(self.seeds)) < len(self.seeds)
-            or min(self.seeds) < 0
-            or max(self.seeds) >= 2**32
-        ):
-            problems.append(
-                f'seeds must be different numbers from 0 to 2^32 - 1, found '
-                f'{",".join(map(str, self.seeds)) or "none"}'
-            )
+    def problems(self) -> list[str]:
+        """What is contradictory about fields whose values are right in themselves."""
+        problems = [] if self.seeds else ['seeds must be one or more']
+        for name in ('seeds', 'learning_rates'):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                problems.append(f'{name} must be different numbers, found {",".join(map(str, values))}')
         return problems
 
-    def with_rates(self: R) -> Tuple[R, ...]:
+    def with_rates(self: R) -> tuple[R, ...]:
         """The recipe with each of the learning rates that are tried."""
         return tuple(
-            dataclasses.replace(self, learning_rate=rate)
-            for rate in self.learning_rates or (self.learning_rate,)
+            self.replace(learning_rate=rate) for rate in self.learning_rates or (self.learning_rate,)
         )
 
 
 def result_path(recipe: FineTuneRecipe) -> Path:
     """The result file of a run."""
-    return checked(recipe).output / RESULT
+    return recipe.output / RESULT
 
 
 def copy_path(recipe: FineTuneRecipe) -> Optional[Path]:
     """The copy of the result file that was asked for, named after the output; None if none was."""
-    recipe = checked(recipe)
     return None if recipe.results is None else recipe.results / f'{recipe.output.name}.json'
 
 

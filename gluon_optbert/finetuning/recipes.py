@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Annotated, Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple
 
 import gluonnlp
 import numpy as np
 from gluonnlp.data import SQuAD
+from pydantic import Field, PositiveFloat
 
 from ..architecture.heads import Head
 from ..network.saved_model import HEAD, SavedModel
 from ..runs.machine import ORIGIN
-from ..runs.recipe import checked, option
+from ..runs.recipe import option
 from ..tasks.examples import Examples, majority_scores, read_examples, read_sets, submission
 from ..tasks.features import Features, make_reader
 from ..tasks.metrics import exact_at_best_f1, score, squad_v1, squad_v2
@@ -46,20 +46,15 @@ _OF_A_MODEL = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class GlueRecipe(FineTuneRecipe):
     """Fine-tuning on one task of GLUE."""
 
     task: str = option(
         'MNLI, MRPC, SST-2, RTE, CoLA, QNLI, QQP, STS-B, WNLI, or a JSON file that describes another'
     )
-    max_length: int = option('largest number of tokens of an instance; longer ones are cut', 128)
-
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        return super().problems() + (
-            [f'max_length must be at least 5, found {self.max_length}'] if self.max_length < 5 else []
-        )
+    max_length: Annotated[int, Field(ge=5)] = option(
+        'largest number of tokens of an instance; longer ones are cut', 128
+    )
 
     def head(self) -> Head:
         """The head of the task; ValueError or FileNotFoundError as `find_task`."""
@@ -130,7 +125,6 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         If files are missing or not as they should be, the network has too few positions, or a submission
         has the name of a file of a model directory.
     """
-    recipe = checked(recipe)
     task = find_task(recipe.task)
     _check_submissions(task)
     check_fits(recipe.max_length, saved, pairs=len(task.fields) > 1)
@@ -174,18 +168,15 @@ def finetune_glue(recipe: GlueRecipe, *, workers: Optional[Workers] = None) -> F
     workers : Workers, optional
         The workers of this job; by default those that the environment names.
     """
-    recipe, crew = checked(recipe), workers or Workers()
+    crew = workers or Workers()
     return finetune(recipe, lambda saved: prepare_glue(recipe, saved, workers=crew), workers=crew)
 
 
-@dataclasses.dataclass(frozen=True)
 class SquadRecipe(FineTuneRecipe):
     """Fine-tuning on SQuAD."""
 
-    version: str = option(
-        'version of SQuAD; in 2.0 a question may have no answer', '1.1', choices=('1.1', '2.0')
-    )
-    learning_rate: float = option('peak learning rate', 5e-5)
+    version: Literal['1.1', '2.0'] = option('version of SQuAD; in 2.0 a question may have no answer', '1.1')
+    learning_rate: PositiveFloat = option('peak learning rate', 5e-5)
     max_length: int = option('tokens of a window, question included', Reading.max_length)
     stride: int = option('tokens between the starts of successive windows', Reading.stride)
     max_question: int = option(
@@ -198,8 +189,8 @@ class SquadRecipe(FineTuneRecipe):
         0.0,
     )
 
-    def problems(self) -> List[str]:
-        """What is out of range."""
+    def problems(self) -> list[str]:
+        """What is contradictory, and what no reading can have."""
         return super().problems() + self.reading().problems()
 
     def head(self) -> Head:
@@ -267,7 +258,6 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         If files are missing or not as they should be, no answer to train on stands where it says, or the
         network has too few positions.
     """
-    recipe = checked(recipe)
     check_fits(recipe.max_length, saved, pairs=True)
     parts = read_parts(recipe.data, recipe.version, workers)
     asked = parts['dev'][: recipe.evaluation_limit]
@@ -344,5 +334,5 @@ def finetune_squad(recipe: SquadRecipe, *, workers: Optional[Workers] = None) ->
     workers : Workers, optional
         The workers of this job; by default those that the environment names.
     """
-    recipe, crew = checked(recipe), workers or Workers()
+    crew = workers or Workers()
     return finetune(recipe, lambda saved: prepare_squad(recipe, saved, workers=crew), workers=crew)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
@@ -22,7 +23,7 @@ from ..network.saved_model import SavedModel, write_model
 from ..runs.files import locked, refuse_existing
 from ..runs.programs import named
 from ..runs.progress import Progress
-from ..runs.recipe import checked, option, seed_problems, to_dict
+from ..runs.recipe import Recipe, Seed, option, to_dict
 from .sources import Source, read_source
 
 
@@ -111,8 +112,7 @@ def known(source: str, architecture: Architecture) -> Optional[Tuple[str, KnownB
 INITIAL_STD = 0.02  # of random weights, BERT's
 
 
-@dataclasses.dataclass(frozen=True)
-class ImportRecipe:
+class ImportRecipe(Recipe):
     """What to import, and where to."""
 
     source: str = option(
@@ -120,30 +120,21 @@ class ImportRecipe:
         "GluonNLP .params file, or a name in GluonNLP's model zoo"
     )
     output: Path = option('model directory to write')
-    vocabulary: Optional[Path] = option(
+    vocabulary: Path | None = option(
         'vocab.txt or GluonNLP .vocab; by default the one beside the weights', None
     )
-    heads: Optional[int] = option(
+    heads: PositiveInt | None = option(
         'number of attention heads of a layer, for a .params file whose name does not say it (--head of '
         f'{named("optbert-export")} is something else: the output on top of the network)',
         None,
     )
-    seed: int = option('random seed for pre-training heads that the checkpoint lacks', 1)
-    trained_steps: Optional[int] = option(
+    seed: Seed = option('random seed for pre-training heads that the checkpoint lacks', 1)
+    trained_steps: NonNegativeInt | None = option(
         'steps of pre-training that the checkpoint has behind it, which pruning takes its own steps from; 0 '
         'if they are not known. By default the published number for the BERTs of Devlin et al. (2018), which '
         'are known by name and widths',
         None,
     )
-
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        problems = (
-            [] if self.heads is None or self.heads > 0 else [f'heads must be at least 1, found {self.heads}']
-        )
-        if self.trained_steps is not None and self.trained_steps < 0:
-            problems.append(f'trained_steps must not be negative, found {self.trained_steps}')
-        return problems + seed_problems(self.seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,7 +286,6 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
     RunFailed
         If GluonNLP's model zoo cannot be reached.
     """
-    recipe = checked(recipe)
     with locked(recipe.output):
         refuse_existing(recipe.output)
         source = read_source(recipe.source, vocabulary=recipe.vocabulary, heads=recipe.heads)

@@ -30,7 +30,6 @@ from ..cutting.selection import read_selection
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.files import running, write_file
 from ..runs.machine import note_origin
-from ..runs.recipe import checked
 from ..runs.run_directory import RunDirectory, State
 from ..training.distributed import Workers
 from ..training.loop import Reporter
@@ -119,7 +118,7 @@ def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Rou
     TrainingDiverged, Interrupted
         From `fit`.
     """
-    return prune_for(PretrainingGoal, checked(recipe), workers or Workers())
+    return prune_for(PretrainingGoal, recipe, workers or Workers())
 
 
 def prune_for(goal_type: Type[Goal], recipe: PruningRecipe, workers: Workers) -> List[Round]:

@@ -4,12 +4,12 @@ their times.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Annotated, Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
+from pydantic import Field, PositiveInt
 from scipy.optimize import nnls
 
 from ..architecture.architecture import Architecture, LayerDims
@@ -20,36 +20,23 @@ from ..network.running import latency_ms, random_feed
 from ..runs.display import markdown_table
 from ..runs.files import refuse_existing, write_file
 from ..runs.machine import machine
-from ..runs.recipe import checked, option
+from ..runs.recipe import Recipe, option
 
 
-@dataclasses.dataclass(frozen=True)
-class LatencyRecipe:
+class LatencyRecipe(Recipe):
     """What is measured."""
 
     output: Path = option('JSON file to write')
-    batch: int = option('sequences', 1)
-    length: int = option('tokens of a sequence', 128)
-    networks: int = option('networks of random widths to measure', 60)
-    repeats: int = option('timed passes of each, the networks taken in turn', 10)
-    largest_h: int = option('widths are drawn up to those of a BERT with this hidden size', 768)
+    batch: PositiveInt = option('sequences', 1)
+    length: PositiveInt = option('tokens of a sequence', 128)
+    networks: Annotated[int, Field(ge=2 * len(LATENCY_FEATURES))] = option(
+        'networks of random widths to measure', 60
+    )
+    repeats: PositiveInt = option('timed passes of each, the networks taken in turn', 10)
+    largest_h: Annotated[int, Field(ge=16)] = option(
+        'widths are drawn up to those of a BERT with this hidden size', 768
+    )
     seed: int = option('of the widths', 1)
-
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        problems = [
-            f'{name} must be at least 1, found {getattr(self, name)}'
-            for name in ('batch', 'length', 'repeats')
-            if getattr(self, name) < 1
-        ]
-        if self.networks < 2 * len(LATENCY_FEATURES):
-            problems.append(
-                f'networks must be at least {2 * len(LATENCY_FEATURES)}, twice the coefficients, found '
-                f'{self.networks}'
-            )
-        if self.largest_h < 16:
-            problems.append(f'largest_h must be at least 16, found {self.largest_h}')
-        return problems
 
 
 def random_architecture(generator: np.random.RandomState, largest_h: int, length: int) -> Architecture:
@@ -210,7 +197,6 @@ def fit_latency(recipe: LatencyRecipe, *, times: Optional[np.ndarray] = None) ->
     FileExistsError
         If there is something at the output.
     """
-    recipe = checked(recipe)
     refuse_existing(recipe.output)
     generator = np.random.RandomState(recipe.seed)
     architectures = [

@@ -134,7 +134,7 @@ def _story(
     story = explain(selection, scores, prices, cost, number)
     if recipe.multiple_of > 1:
         cut = job.cut(current, number)
-        cut = dataclasses.replace(cut, recipe=dataclasses.replace(recipe, multiple_of=1))
+        cut = dataclasses.replace(cut, recipe=recipe.replace(multiple_of=1))
         plain = METHODS[recipe.method].select(cut, scores)
         story['multiple_of'] = {
             'units': recipe.multiple_of,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import List, Literal, Optional, Tuple, Union
+from typing import Annotated, Literal, Optional
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import OBJECTIVES, CostModel, cost_model, shares_of_rounds
@@ -13,7 +15,7 @@ from ..architecture.parameters import H_GATES, LETTERS, PARTS
 from ..cutting.baselines import DROPS, layers_to_keep
 from ..network.saved_model import SavedModel, check_folded, read_model
 from ..runs.programs import named
-from ..runs.recipe import option
+from ..runs.recipe import Share, option
 from ..training.distillation import Weights
 from ..training.optimization import OF_WEIGHTS
 from ..training.recipe import TrainingRecipe, WeightRecipe
@@ -25,7 +27,6 @@ WEIGHTS = ('label_weight', 'teacher_score_weight', 'teacher_state_weight', 'embe
 WEIGHTS += ('cosine_weight',)
 
 
-@dataclasses.dataclass(frozen=True)
 class PruningRecipe(WeightRecipe):
     """What every pruning run has in common, whatever the network is pruned for.
 
@@ -34,15 +35,14 @@ class PruningRecipe(WeightRecipe):
     """
 
     optimizer: str = option('optimizer of the weights', 'adamw', choices=OF_WEIGHTS)
-
     model: Path = option('model directory to prune')
-    target: float = option(
+    target: Share = option(
         "one number: share of the model's cost that is left after the last round. No effect together with "
         '--targets',
         0.6,
     )
-    rounds: int = option('number of rounds (T in the paper); each trains gates, cuts and recovers', 4)
-    targets: Tuple[float, ...] = option(
+    rounds: PositiveInt = option('number of rounds (T in the paper); each trains gates, cuts and recovers', 4)
+    targets: tuple[Share, ...] = option(
         "list of numbers: share of the model's cost that is left after each round, such as 0.9,0.8,0.7. "
         'Replaces --target and --rounds',
         (),
@@ -60,7 +60,7 @@ class PruningRecipe(WeightRecipe):
         'alpha',
         choices=METHODS,
     )
-    ranking: Optional[Path] = option(
+    ranking: Path | None = option(
         'run that has pruned the same network and ranked its units in the same way: the first round takes '
         'the ranking of that first round instead of making one',
         None,
@@ -71,35 +71,35 @@ class PruningRecipe(WeightRecipe):
         'last',
         choices=DROPS,
     )
-    multiple_of: int = option(
+    multiple_of: PositiveInt = option(
         'cut the widths h, k, v and f down to multiples of this; the number of heads a is never rounded', 1
     )
     drop_blocks: bool = option('allow f = 0, which removes the whole intermediate block of a layer', False)
     objective: str = option('how the cost of a network is measured', 'parameters', choices=OBJECTIVES)
-    length: int = option('tokens in a sequence, for --objective flops', 128)
-    latency_model: Optional[Path] = option(
-        'file written by tools/fit_latency.py, for --objective latency', None
-    )
+    length: PositiveInt = option('tokens in a sequence, for --objective flops', 128)
+    latency_model: Path | None = option('file written by tools/fit_latency.py, for --objective latency', None)
     penalty: str = option('penalty that pushes the gates alpha towards zero', 'l1', choices=PENALTIES)
-    gamma: float = option('coefficient of the penalty', 1e-2)
+    gamma: NonNegativeFloat = option('coefficient of the penalty', 1e-2)
     unweighted: bool = option(
         'give every unit the same weight in the penalty (beta = 1), whatever the unit costs', False
     )
-    alpha_steps: Optional[Union[int, Literal['auto']]] = option(
+    alpha_steps: PositiveInt | Literal['auto'] | None = option(
         'steps of gate training in a round; auto trains until the selection has settled, see --alpha-window. '
         'By default 1/1000 of the pre-training steps',
         None,
     )
-    alpha_limit: int = option('with --alpha-steps auto: the most steps of gate training in a round', 1000)
-    alpha_window: int = option(
+    alpha_limit: PositiveInt = option(
+        'with --alpha-steps auto: the most steps of gate training in a round', 1000
+    )
+    alpha_window: PositiveInt = option(
         'with --alpha-steps auto: steps over which the selection must have stayed the same', 50
     )
-    alpha_overlap: float = option(
+    alpha_overlap: Annotated[float, Field(gt=0, le=1)] = option(
         'with --alpha-steps auto: the smallest share of the units that stay that two selections in the '
         'window have in common',
         0.99,
     )
-    alpha_learning_rate: float = option('learning rate of the gates', 1e-2)
+    alpha_learning_rate: PositiveFloat = option('learning rate of the gates', 1e-2)
     split_half: bool = option(
         'train the gates of a round twice more, on either half of its batches, to report how far both rank '
         'the units alike; this doubles the time of gate training',
@@ -117,7 +117,7 @@ class PruningRecipe(WeightRecipe):
         'them together. No effect with --penalty l0',
         'none',
     )
-    alpha_optimizer: str = option('optimizer of the gates', 'adam', choices=('adam', 'sgd'))
+    alpha_optimizer: Literal['adam', 'sgd'] = option('optimizer of the gates', 'adam')
     rotate_heads: bool = option(
         'before the gate training of a round, change the basis of every head so that its units are ordered '
         'by strength; the network computes the same as before',
@@ -127,28 +127,30 @@ class PruningRecipe(WeightRecipe):
         'after every cut, fit each layer to the output of the uncut layer, by least squares on training text',
         False,
     )
-    teacher: Optional[str] = option(
+    teacher: str | None = option(
         'network that recovery learns from, in addition to the labels: parent (the network before pruning) '
         'or a model directory',
         None,
     )
-    label_weight: float = option('weight of the MLM and NSP losses, with --teacher', 1.0)
-    teacher_score_weight: float = option("weight of the divergence from the teacher's scores", 1.0)
-    teacher_state_weight: float = option(
+    label_weight: NonNegativeFloat = option('weight of the MLM and NSP losses, with --teacher', 1.0)
+    teacher_score_weight: NonNegativeFloat = option("weight of the divergence from the teacher's scores", 1.0)
+    teacher_state_weight: NonNegativeFloat = option(
         "weight of the squared difference from the teacher's hidden states", 1.0
     )
-    temperature: float = option("both networks' scores are divided by this before they are compared", 2.0)
+    temperature: PositiveFloat = option(
+        "both networks' scores are divided by this before they are compared", 2.0
+    )
     gate_teacher: bool = option(
         'train the gates against the hidden states of the network before pruning alone; in pre-training this '
         'needs no heads',
         False,
     )
-    embedding_weight: float = option(
+    embedding_weight: NonNegativeFloat = option(
         'with --teacher: weight of the squared difference between the similarities of sentences, whose '
         'embeddings are the means of their tokens',
         0.0,
     )
-    cosine_weight: float = option(
+    cosine_weight: NonNegativeFloat = option(
         "with --teacher: weight of the cosine distance between a sentence's embeddings in both networks", 0.0
     )
     keep_embeddings: bool = option(
@@ -160,16 +162,9 @@ class PruningRecipe(WeightRecipe):
         True,
     )
 
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        return super().problems() + self._out_of_range() + self._contradictions()
-
-    def _out_of_range(self) -> List[str]:
-        """Values that no other field could make right."""
-        problems = []
-        for name, share in [('target', self.target)] + [('targets', share) for share in self.targets]:
-            if not 0 < share < 1:
-                problems.append(f'{name} must lie between 0 and 1, found {share}')
+    def problems(self) -> list[str]:
+        """What is contradictory about fields whose values are right in themselves."""
+        problems, method = super().problems(), METHODS[self.method]
         if any(later >= earlier for earlier, later in zip(self.targets, self.targets[1:])):
             problems.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
         if not self.prune or set(self.prune) - set(LETTERS) or len(set(self.prune)) < len(self.prune):
@@ -178,34 +173,15 @@ class PruningRecipe(WeightRecipe):
             problems.append(
                 f'relative_gates must be letters of {LETTERS}, or none, found {self.relative_gates!r}'
             )
-        counts = ('multiple_of', 'rounds', 'length', 'alpha_limit', 'alpha_window')
-        for name in (*counts, *([] if self.alpha_steps == 'auto' else ['alpha_steps'])):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                problems.append(f'{name} must be at least 1, found {value}')
-        if not 0 < self.alpha_overlap <= 1:
-            problems.append(f'alpha_overlap must lie between 0 and 1, found {self.alpha_overlap}')
-        for name in ('gamma', *WEIGHTS):
-            if getattr(self, name) < 0:
-                problems.append(f'{name} must not be negative, found {getattr(self, name)}')
-        for name in ('alpha_learning_rate', 'temperature'):
-            if getattr(self, name) <= 0:
-                problems.append(f'{name} must be above 0, found {getattr(self, name)}')
-        return problems
-
-    def _contradictions(self) -> List[str]:
-        """Values that do not go together."""
-        problems, method = [], METHODS.get(self.method)
-        ranks_units = method is None or method.ranks_units
-        if self.multiple_of > 1 and not ranks_units:
+        if self.multiple_of > 1 and not method.ranks_units:
             problems.append(f'multiple_of does not go with the method {self.method}')
         if self.multiple_of > 1 and set(self.prune) == {'a'}:
             problems.append('multiple_of rounds h, k, v and f only; leave it out with prune a')
-        if self.drop_blocks and ('f' not in self.prune or not ranks_units):
+        if self.drop_blocks and ('f' not in self.prune or not method.ranks_units):
             problems.append(
                 f'drop_blocks goes with a method that ranks filters, found {self.method} on {self.prune!r}'
             )
-        if method is not None and method.only and self.prune != method.only:
+        if method.only and self.prune != method.only:
             problems.append(f'the method {self.method} goes with --prune {method.only}, found {self.prune!r}')
         if self.method == 'layers' and set(self.prune) != set(LETTERS):
             problems.append(
@@ -222,7 +198,7 @@ class PruningRecipe(WeightRecipe):
             problems += [
                 f'{name} goes with --teacher'
                 for name in (*self.read_weights, 'temperature')
-                if getattr(self, name) != getattr(type(self), name)  # its default
+                if not self.is_default(name)
             ]
         elif not any(getattr(self, name) for name in self.read_weights):
             problems.append('all weights of recovery are 0, so nothing would be learnt')
@@ -232,10 +208,8 @@ class PruningRecipe(WeightRecipe):
             )
         return problems
 
-    def _never_settles(self) -> List[str]:
+    def _never_settles(self) -> list[str]:
         """What keeps gate training from stopping early though it may: a line, or none."""
-        if min(self.alpha_learning_rate, self.alpha_window, self.alpha_limit) <= 0:
-            return []  # which is said elsewhere
         settling = self.settling()
         if settling is None or settling.first <= self.alpha_limit:
             return []
@@ -246,12 +220,12 @@ class PruningRecipe(WeightRecipe):
         ]
 
     @property
-    def taught(self) -> Optional[str]:
+    def taught(self) -> str | None:
         """The teacher; None without one."""
         return self.teacher
 
     @property
-    def read_weights(self) -> Tuple[str, ...]:
+    def read_weights(self) -> tuple[str, ...]:
         """Those of `WEIGHTS` that training after a cut reads."""
         return WEIGHTS
 
@@ -284,14 +258,13 @@ class PruningRecipe(WeightRecipe):
     @property
     def trains_gates(self) -> bool:
         """Whether the method ranks units by trained gates."""
-        method = METHODS.get(self.method)
-        return method is not None and method.trains_gates
+        return METHODS[self.method].trains_gates
 
     @property
     def ranks_by_data(self) -> bool:
         """Whether the method reads batches to rank units."""
-        method = METHODS.get(self.method)
-        return method is not None and (method.trains_gates or method.measured)
+        method = METHODS[self.method]
+        return method.trains_gates or method.measured
 
     @property
     def ranked_relatively(self) -> str:
@@ -299,7 +272,7 @@ class PruningRecipe(WeightRecipe):
         gates = self.trains_gates and self.penalty != 'l0' and self.relative_gates != 'none'
         return self.relative_gates if gates else ''
 
-    def shares(self) -> List[float]:
+    def shares(self) -> list[float]:
         """The share of the cost that is left after each round."""
         if self.targets:
             return list(self.targets)
@@ -309,18 +282,17 @@ class PruningRecipe(WeightRecipe):
         """What the budget counts."""
         return cost_model(self.objective, length=self.length, latency_model=self.latency_model)
 
-    def settling(self) -> Optional[Settling]:
+    def settling(self) -> Settling | None:
         """When gate training may stop early; None if its steps are fixed."""
         if self.alpha_steps != 'auto':
             return None
         return Settling.of(self.alpha_window, self.alpha_overlap, self.alpha_learning_rate)
 
 
-@dataclasses.dataclass(frozen=True)
 class PruneRecipe(PruningRecipe, TrainingRecipe):
     """A pruning run for pre-training."""
 
-    recovery_steps: Optional[int] = option(
+    recovery_steps: PositiveInt | None = option(
         'steps of recovery in a round; by default 1/20 of the pre-training steps', None
     )
     trim: bool = option(
@@ -329,19 +301,13 @@ class PruneRecipe(PruningRecipe, TrainingRecipe):
         False,
     )
 
-    def _out_of_range(self) -> List[str]:
-        problems = super()._out_of_range()
-        if self.recovery_steps is not None and self.recovery_steps < 1:
-            problems.append(f'recovery_steps must be at least 1, found {self.recovery_steps}')
-        return problems
-
     @property
     def need_heads(self) -> bool:
         """Whether the run trains with the heads of pre-training, or ranks units by them."""
         ranked = self.ranks_by_data and not (self.trains_gates and self.gate_teacher)
         return ranked or self.teacher is None or self.teaching().need_heads
 
-    def round_steps(self, base: SavedModel) -> Tuple[int, int]:
+    def round_steps(self, base: SavedModel) -> tuple[int, int]:
         """Steps of a round's gate training, or the most of them, and of recovery; the paper's shares of
         pre-training unless given.
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any, Dict
 
@@ -42,12 +41,12 @@ def rung(recipe: PruneRecipe, number: int, *, ladder: Path, workers: Workers) ->
     """
     base, shares, model = read_model(recipe.model), recipe.shares(), recipe.model
     if number > 1:
-        asked = dataclasses.replace(recipe, targets=tuple(shares[:number]))
+        asked = recipe.replace(targets=tuple(shares[:number]))
         start = PretrainingGoal.read(recipe)[0] if recipe.trim else base
         problem = unreachable(asked, start.architecture, base.architecture)
         if problem:
             raise ValueError(problem)
-        own = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(PruneRecipe)}
+        own = {name: getattr(recipe, name) for name in PruneRecipe.model_fields}
         above = {'output': ladder, 'resume': ladder.exists(), 'targets': tuple(shares[: number - 1])}
         workers.barrier('ladder')  # all have looked before one writes
         prune(PruneRecipe(**{**own, **above}), workers=workers)

@@ -15,11 +15,13 @@ import fcntl
 import logging
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+
+from pydantic import PositiveFloat, PositiveInt
 
 from ..network.saved_model import read_model
 from ..runs.programs import named
-from ..runs.recipe import checked, option, read_yaml
+from ..runs.recipe import option, read_yaml
 from ..runs.run_directory import RECIPE, RunDirectory, State
 from ..training.distributed import Workers
 from ..training.optimization import TrainingDiverged
@@ -34,37 +36,36 @@ LOG = logging.getLogger(__name__)
 STEPS = 5  # the steps of gate training are searched up to this factor from those of the recipe
 
 
-@dataclasses.dataclass(frozen=True)
 class SearchRecipe(PruneRecipe):
     """A search; the recipe's own gamma, alpha_learning_rate and alpha_steps are its first trial."""
 
-    trials: int = option('number of trials, over all processes together', 20)
-    storage: Optional[str] = option(
+    trials: PositiveInt = option('number of trials, over all processes together', 20)
+    storage: str | None = option(
         'Optuna storage, such as a database URL, that several processes share; by default an SQLite '
         'file in the output',
         None,
     )
     study: str = option('name of the study in the storage', 'prune')
-    gamma_range: Tuple[float, ...] = option(
+    gamma_range: tuple[PositiveFloat, ...] = option(
         'smallest and largest gamma, drawn on a logarithmic scale', (1e-4, 1.0)
     )
-    alpha_learning_rate_range: Tuple[float, ...] = option(
+    alpha_learning_rate_range: tuple[PositiveFloat, ...] = option(
         'smallest and largest learning rate of the gates, drawn on a logarithmic scale', (1e-3, 1e-1)
     )
-    alpha_steps_range: Tuple[int, ...] = option(
+    alpha_steps_range: tuple[PositiveInt, ...] = option(
         'smallest and largest number of gate training steps in a round, drawn on a linear scale; by default '
         "a fifth of the recipe's own steps and five times as many, which follow from the pre-training steps "
         'of the model unless the recipe has them',
         (),
     )
-    rung: Optional[int] = option(
+    rung: PositiveInt | None = option(
         'search on one rung of a ladder: the round with this number, from 1. The rounds before it are run '
         'once; every trial is that round alone',
         None,
     )
 
-    def problems(self) -> List[str]:
-        """What is out of range."""
+    def problems(self) -> list[str]:
+        """What is contradictory about fields whose values are right in themselves."""
         problems = super().problems()
         if not self.trains_gates:
             problems.append(f'only methods with trained gates have something to search, found {self.method}')
@@ -72,25 +73,23 @@ class SearchRecipe(PruneRecipe):
             problems.append('alpha_steps is searched; give a number, or leave it out, instead of auto')
         if self.ranking is not None:
             problems.append('ranking leaves nothing to search, because no gates are trained')
-        if self.trials < 1:
-            problems.append(f'trials must be at least 1, found {self.trials}')
-        if self.rung is not None and not 1 <= self.rung <= len(self.shares()):
+        if self.rung is not None and self.rung > len(self.shares()):
             problems.append(
-                f'rung must be the number of a round, from 1 to {len(self.shares())}, found {self.rung}'
+                f'rung must be the number of one of {len(self.shares())} rounds, found {self.rung}'
             )
         problems += self._untaught()
         for name in SEARCHED:
             span = getattr(self, f'{name}_range')
             if name == 'alpha_steps' and not span:
                 continue
-            if len(span) != 2 or not 0 < span[0] <= span[1]:
+            if len(span) != 2 or span[0] > span[1]:
                 problems.append(
-                    f'{name}_range must be two numbers above 0 that do not decrease, found '
+                    f'{name}_range must be two numbers that do not decrease, found '
                     f'{", ".join(map(str, span))}'
                 )
         return problems
 
-    def _untaught(self) -> List[str]:
+    def _untaught(self) -> list[str]:
         """Why the teacher cannot teach the network that a rung begins with, cut by the rounds before it."""
         if (self.rung or 1) == 1 or self.teacher in (None, 'parent'):
             return []
@@ -107,7 +106,7 @@ class SearchRecipe(PruneRecipe):
             )
         return problems
 
-    def ranges(self, steps: int) -> Dict[str, Tuple[float, ...]]:
+    def ranges(self, steps: int) -> dict[str, tuple[float, ...]]:
         """The smallest and the largest value to try of each setting.
 
         Parameters
@@ -118,11 +117,9 @@ class SearchRecipe(PruneRecipe):
         ranges = {name: tuple(getattr(self, f'{name}_range')) for name in SEARCHED}
         return {**ranges, 'alpha_steps': ranges['alpha_steps'] or (max(1, steps // STEPS), STEPS * steps)}
 
-    def trial(self, number: int, values: Dict[str, Any]) -> PruneRecipe:
+    def trial(self, number: int, values: dict[str, Any]) -> PruneRecipe:
         """The pruning run of a trial."""
-        own = {
-            name: getattr(self, name) for name in (field.name for field in dataclasses.fields(PruneRecipe))
-        }
+        own = {name: getattr(self, name) for name in PruneRecipe.model_fields}
         directory = self.output / trial_name(number)
         if (directory / RECIPE).is_file():  # it has its network; the search may have been moved since
             values = {**values, 'model': Path(read_yaml(directory / RECIPE)['model'])}
@@ -334,7 +331,7 @@ def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Option
     Terminated
         From `prune`. A trial that diverges has failed, and the search goes on.
     """
-    recipe, workers = checked(recipe), workers or Workers()
+    workers = workers or Workers()
     directory = RunDirectory(recipe, may_change=('resume', 'trials'))
     if directory.state is State.NEW:
         start = read_start(recipe.model, heads=False)

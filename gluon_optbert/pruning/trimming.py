@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, Mapping, Sequence
 
 import numpy as np
+from pydantic import PositiveInt
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
@@ -18,7 +19,7 @@ from ..runs.display import counting
 from ..runs.files import locked, refuse_existing, sha256
 from ..runs.machine import ORIGIN, commit, versions
 from ..runs.programs import named
-from ..runs.recipe import checked, option, to_dict
+from ..runs.recipe import Recipe, option, to_dict
 from ..tasks.texts import read_words
 from ..text.documents import list_files
 from ..text.tokenizer import Vocabulary, casing_of
@@ -27,24 +28,21 @@ from ..text.trimming import TRIM, Splits, TrimRecord, compare_splits, splits_to_
 _TAKEN_ALONG = ('metrics.jsonl', ORIGIN)  # from the directory of the whole network: how it was trained
 
 
-@dataclasses.dataclass(frozen=True)
-class TrimRecipe:
+class TrimRecipe(Recipe):
     """Which network loses which tokens."""
 
     model: Path = option('model directory whose vocabulary is trimmed')
-    text: Tuple[Path, ...] = option(
+    text: tuple[Path, ...] = option(
         'files and directories of text, separated by commas, similar to what the network will read: raw text '
         f"in any layout of {named('optbert-make-shards')}, .tsv files such as GLUE's, SQuAD's .json, .jsonl",
         metavar='PATH',
     )
     output: Path = option('model directory to write')
-    count: int = option('uses in the text that a token needs to stay', 1)
+    count: PositiveInt = option('uses in the text that a token needs to stay', 1)
 
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        return ([] if self.count >= 1 else [f'count must be at least 1, found {self.count}']) + (
-            ['text: names no file'] if self.text == () else []
-        )
+    def problems(self) -> list[str]:
+        """What is contradictory about fields whose values are right in themselves."""
+        return [] if self.text else ['text names no file']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +131,6 @@ def trim_vocabulary(recipe: TrimRecipe) -> Trimmed:
     ValueError, FileNotFoundError, FileExistsError
         Bad input; nothing is written.
     """
-    recipe = checked(recipe)
     with locked(recipe.output):
         refuse_existing(recipe.output)
         saved = read_model(recipe.model)

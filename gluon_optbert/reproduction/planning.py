@@ -15,7 +15,7 @@ from ..finetuning.recipes import GlueRecipe, SquadRecipe, read_parts, task_direc
 from ..network.saved_model import SavedModel
 from ..pruning.recipe import WEIGHTS, PruneRecipe, read_start
 from ..runs.files import write_file
-from ..runs.recipe import RecipeError, checked, fill, overridden, read_yaml, to_dict
+from ..runs.recipe import RecipeError, fill, overridden, read_yaml, to_dict
 from ..tasks.examples import read_examples
 from ..tasks.task import find_task
 from ..training.distributed import Workers
@@ -120,8 +120,11 @@ class Plan:
                 f'{self.recipe.base} does not say how many steps it was pre-trained for, and {row.name} is '
                 'trained from scratch for as many; give --scratch-steps, or leave the row out with --rows'
             )
-        shared = {field.name for field in dataclasses.fields(TrainingRecipe)}
-        defaults = {name: value for name, value in to_dict(self.pruning).items() if name in shared}
+        defaults = {
+            name: value
+            for name, value in to_dict(self.pruning).items()
+            if name in TrainingRecipe.model_fields
+        }
         if 'optimizer' not in _settings(PruneRecipe, _given(self.recipe.pruning)):
             del defaults['optimizer']  # the default of pre-training is another one than that of recovery
         values = {
@@ -283,8 +286,8 @@ def _beyond_the_paper(recipe: TableRecipe, stated: Mapping[str, Any]) -> List[st
     """What is wrong with the settings of --pruning if they change what the paper's rows are: a line, or
     none.
     """
-    off = {field.name: field.default for field in dataclasses.fields(PruneRecipe)}
-    found = [name for name in BEYOND_THE_PAPER if stated.get(name, off[name]) != off[name]]
+    off = {name: PruneRecipe.model_fields[name].default for name in BEYOND_THE_PAPER}
+    found = [name for name in off if stated.get(name, off[name]) != off[name]]
     if not found:
         return []
     beside = [f'{name} has {", ".join(maker.settings)}' for name, maker in MAKERS.items() if maker.settings]
@@ -320,13 +323,13 @@ def _pruning(recipe: TableRecipe, base: SavedModel, maker: Optional[Maker] = Non
     gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(base))
     settling = common.settling()
     if settling is not None and settling.first <= gates:  # a scaled limit may leave no time to settle
-        return dataclasses.replace(common, alpha_limit=gates, recovery_steps=recovery)
-    return dataclasses.replace(common, alpha_steps=gates, recovery_steps=recovery)
+        return common.replace(alpha_limit=gates, recovery_steps=recovery)
+    return common.replace(alpha_steps=gates, recovery_steps=recovery)
 
 
 def _of_teachers() -> Dict[str, Any]:
     """The defaults of what the file may say for the rows with a teacher, and the others do not read."""
-    return {name: getattr(PruneRecipe, name) for name in (*WEIGHTS, 'temperature')}
+    return {name: PruneRecipe.model_fields[name].default for name in (*WEIGHTS, 'temperature')}
 
 
 def _unsaid(defaults: Mapping[str, Any], stated: Mapping[str, Any]) -> Dict[str, Any]:
@@ -354,7 +357,7 @@ def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
     ValueError, FileNotFoundError
         If something is missing or does not fit.
     """
-    recipe, workers = checked(recipe), workers or Workers()
+    workers = workers or Workers()
     base = read_start(Path(str(recipe.base)))
     table = load_table(recipe.table)
     asked = [plain(task) for task in recipe.tasks]

@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any, Callable, List, Literal, Mapping, Optional, Tuple, Union
+from typing import Annotated, Any, Callable, List, Literal, Mapping, Optional, Tuple, Union
+
+from pydantic import Field, PositiveInt
 
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
@@ -18,7 +20,7 @@ from ..architecture.parameters import LETTERS
 from ..pruning.methods import METHODS
 from ..pruning.recipe import PruneRecipe, unreachable
 from ..runs.programs import named
-from ..runs.recipe import option
+from ..runs.recipe import Recipe, option
 
 TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
 BASE = 'base'  # the row that every table has beside its own
@@ -44,64 +46,57 @@ def task_names(table: PaperTable) -> List[str]:
     return list(dict.fromkeys(column.task for column in table.columns if column.task))
 
 
-@dataclasses.dataclass(frozen=True)
-class TableRecipe:
+class TableRecipe(Recipe):
     """A results table of the paper."""
 
     table: int = option('number of the table in the paper', choices=TABLES)
     output: Path = option('directory to write')
-    base: Optional[Path] = option('model directory that takes the place of BERT-base', None)
-    shards: Optional[Path] = option(f'directory of shards that {named("optbert-make-shards")} made', None)
-    rows: Tuple[str, ...] = option('rows to run, such as optbert-h,bert-l; by default all', ())
-    tasks: Tuple[str, ...] = option('tasks to run, such as mrpc,squad-v1.1; by default all of the table', ())
-    seeds: Tuple[int, ...] = option(
+    base: Path | None = option('model directory that takes the place of BERT-base', None)
+    shards: Path | None = option(f'directory of shards that {named("optbert-make-shards")} made', None)
+    rows: tuple[str, ...] = option('rows to run, such as optbert-h,bert-l; by default all', ())
+    tasks: tuple[str, ...] = option('tasks to run, such as mrpc,squad-v1.1; by default all of the table', ())
+    seeds: tuple[int, ...] = option(
         'random seeds of fine-tuning; mean and standard deviation are over them', (1, 2, 3)
     )
-    epochs: Optional[int] = option('passes over a training set; by default as --glue and --squad say', None)
-    learning_rates: Tuple[float, ...] = option(
+    epochs: int | None = option('passes over a training set; by default as --glue and --squad say', None)
+    learning_rates: tuple[float, ...] = option(
         'peak learning rates that each cell of the table chooses from; by default as --glue and --squad say',
         (),
     )
-    data_glue: Optional[Path] = option(
+    data_glue: Path | None = option(
         'directory of GLUE in the official layout; by default GluonNLP downloads it', None
     )
-    data_squad: Optional[Path] = option(
+    data_squad: Path | None = option(
         'directory of SQuAD in the official layout; by default GluonNLP downloads it', None
     )
-    scale: float = option(
+    scale: Annotated[float, Field(gt=0, le=1)] = option(
         'factor, at most 1, on the steps of gate training, of recovery and from scratch, and on the number '
         'of training instances of every task, rounded up; epochs are not scaled',
         1.0,
     )
-    alpha_steps: Optional[Union[int, Literal['auto']]] = option(
+    alpha_steps: PositiveInt | Literal['auto'] | None = option(
         f'steps of gate training in a round, before --scale; auto as in {named("optbert-prune")}', None
     )
-    recovery_steps: Optional[int] = option('steps of recovery in a round, before --scale', None)
-    scratch_steps: Optional[int] = option(
+    recovery_steps: int | None = option('steps of recovery in a round, before --scale', None)
+    scratch_steps: PositiveInt | None = option(
         'steps of pre-training of the rows that are trained from scratch, before --scale; by default as many '
         'as the base was pre-trained for',
         None,
     )
-    pruning: Optional[Path] = option(
+    pruning: Path | None = option(
         f'YAML file with further settings of {named("optbert-prune")}; method, widths, target, repairs and '
         'teacher are those of the row',
         None,
     )
-    pretraining: Optional[Path] = option(
+    pretraining: Path | None = option(
         f'YAML file with settings of {named("optbert-pretrain")} for the rows that are trained from scratch; '
         'architecture and steps are those of the row. What it lacks is as in --pruning',
         None,
     )
-    glue: Optional[Path] = option(
-        f'YAML file with further settings of {named("optbert-finetune-glue")}', None
-    )
-    squad: Optional[Path] = option(
-        f'YAML file with further settings of {named("optbert-finetune-squad")}', None
-    )
-    squad1: Optional[Path] = option(
-        'YAML file with settings for SQuAD 1.1 that override those of --squad', None
-    )
-    squad2: Optional[Path] = option(
+    glue: Path | None = option(f'YAML file with further settings of {named("optbert-finetune-glue")}', None)
+    squad: Path | None = option(f'YAML file with further settings of {named("optbert-finetune-squad")}', None)
+    squad1: Path | None = option('YAML file with settings for SQuAD 1.1 that override those of --squad', None)
+    squad2: Path | None = option(
         'YAML file with settings for SQuAD 2.0 that override those of --squad; by default 2 epochs and '
         'batches of 48',
         None,
@@ -114,31 +109,26 @@ class TableRecipe:
         'continue an unfinished table; --rows and --tasks may differ from call to call', False
     )
 
-    def problems(self) -> List[str]:
-        """What is missing, unknown or out of range."""
+    def problems(self) -> list[str]:
+        """What is missing, unknown or contradictory."""
         problems = [
             f'--{name} is missing'
             for name in ('base', 'shards')
             if getattr(self, name) is None and not self.render
         ]
-        if not 0 < self.scale <= 1:
-            problems.append(f'scale must be above 0 and at most 1, found {self.scale}')
-        if self.scratch_steps is not None and self.scratch_steps < 1:
-            problems.append(f'scratch_steps must be at least 1, found {self.scratch_steps}')
         if self.render and self.dry_run:
             problems.append('render and dry_run exclude each other')
-        if self.table in TABLES:
-            table = load_table(self.table)
-            for what, asked, known in (
-                ('row', self.rows, [BASE, *known_rows(table)]),
-                ('task', self.tasks, task_names(table)),
-            ):
-                names = [plain(name) for name in known]
-                problems += [
-                    f'Table {self.table} has no {what} {name!r}; there are {", ".join(names)}'
-                    for name in asked
-                    if plain(name) not in names
-                ]
+        table = load_table(self.table)
+        for what, asked, known in (
+            ('row', self.rows, [BASE, *known_rows(table)]),
+            ('task', self.tasks, task_names(table)),
+        ):
+            names = [plain(name) for name in known]
+            problems += [
+                f'Table {self.table} has no {what} {name!r}; there are {", ".join(names)}'
+                for name in asked
+                if plain(name) not in names
+            ]
         return problems
 
 
@@ -324,7 +314,7 @@ def _row(name: str, published: Published, base: Architecture) -> Row:
     whole, wanted = cost.cost(base), cost.cost(size) if isinstance(size, Architecture) else size
     if maker.kind == 'pruned':
         share = (wanted + 0.5) / whole  # half a parameter, for the division's rounding
-        trial = PruneRecipe(method=maker.method, prune=maker.prune, target=share)
+        trial = PruneRecipe.model_construct(method=maker.method, prune=maker.prune, target=share)
         return Row(name, slug, maker, share, unreachable=unreachable(trial, base))
     return Row(name, slug, maker, wanted / whole, size if isinstance(size, Architecture) else None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import errno
 import functools
@@ -12,20 +11,22 @@ import signal
 import sys
 import textwrap
 import time
-import typing
-from typing import Callable, List, Optional, Sequence, Type
+from collections.abc import Callable, Sequence
 
 from .failures import Interrupted, RunFailed
 from .recipe import (
     R,
+    Recipe,
     RecipeError,
-    _unwrapped,
     check_alternatives,
+    choices_of,
     fill,
     find_recipe,
     flag,
     overridden,
     read_yaml,
+    takes,
+    takes_several,
 )
 
 
@@ -33,7 +34,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=32, width=110)
 
-    def _split_lines(self, text: str, width: int) -> List[str]:
+    def _split_lines(self, text: str, width: int) -> list[str]:
         """Lines that do not end within a name such as sentence-transformers, so that names can be copied."""
         return textwrap.wrap(' '.join(text.split()), width, break_on_hyphens=False)
 
@@ -60,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser_of(
-    cls: Type[R], *, description: str, example: str, positional: Optional[str] = None
+    cls: type[Recipe], *, description: str, example: str, positional: str | None = None
 ) -> argparse.ArgumentParser:
     """The command line of a recipe; help and defaults come from its fields.
 
@@ -76,45 +77,38 @@ def parser_of(
             metavar='RECIPE',
             help='recipe: a YAML file, or the name of a packaged recipe; flags override its fields',
         )
-    hints = typing.get_type_hints(cls)
-    for f in dataclasses.fields(cls):
-        if f.name == positional:
-            several = typing.get_origin(_unwrapped(hints[f.name])) is tuple
-            parser.add_argument(
-                f.name,
-                nargs='*' if several else '?',
-                default=argparse.SUPPRESS,
-                metavar=f.name.upper(),
-                help=f.metadata['help'].replace('%', '%%'),
-            )
+    for name, field in cls.model_fields.items():
+        text = field.description.replace('%', '%%')
+        if name == positional:
+            words = '*' if takes_several(field) else '?'
+            parser.add_argument(name, nargs=words, default=argparse.SUPPRESS, metavar=name.upper(), help=text)
             continue
-        text = f.metadata['help'].replace('%', '%%')
-        if f.metadata['choices']:
-            text += f' (one of {", ".join(map(str, f.metadata["choices"]))})'
-        if f.metadata['required']:
+        choices = choices_of(field)
+        if choices:
+            text += f' (one of {", ".join(map(str, choices))})'
+        if field.is_required():
             text += ' [required]'
-        elif f.default not in (None, ()):
-            shown = ','.join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
+        elif field.default not in (None, ()):
+            shown = ','.join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
             text += f' [default: {shown}]'
-        is_flag = _unwrapped(hints[f.name]) is bool
         parser.add_argument(
-            flag(f.name),
-            dest=f.name,
+            flag(name),
+            dest=name,
             default=argparse.SUPPRESS,
             help=text,
-            metavar=f.metadata['metavar'] or f.name.upper(),
-            **({'nargs': '?', 'const': True} if is_flag else {}),
+            metavar=field.json_schema_extra['metavar'] or name.upper(),
+            **({'nargs': '?', 'const': True} if takes(field, bool) else {}),
         )
     return parser
 
 
 def parse(
-    cls: Type[R],
-    argv: Optional[Sequence[str]] = None,
+    cls: type[R],
+    argv: Sequence[str] | None = None,
     *,
     description: str,
     example: str,
-    positional: Optional[str] = None,
+    positional: str | None = None,
 ) -> R:
     """The recipe that a command line describes: its YAML file or packaged recipe first, then its flags.
 
@@ -133,13 +127,13 @@ def parse(
     return fill(cls, values, source=source, flags=flags, positional=positional)
 
 
-def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callable[..., int]:
+def command(main: Callable[[Sequence[str] | None], int | None]) -> Callable[..., int]:
     """Turn `main(argv)` into a command: bad input is one line and exit status 2, a failed run one line and
     status 1.
     """
 
     @functools.wraps(main)
-    def run(argv: Optional[Sequence[str]] = None) -> int:
+    def run(argv: Sequence[str] | None = None) -> int:
         try:
             status = main(argv) or 0
             sys.stdout.flush()

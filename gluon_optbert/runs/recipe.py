@@ -1,37 +1,31 @@
-"""A run as a dataclass: filled from YAML, then from flags, checked whole, saved with what it made."""
+"""A run as a pydantic model: filled from YAML, then from flags, checked whole, saved with what it made."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import numbers
 import re
 import reprlib
+import types
 import typing
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import (
-    Any,
-    Collection,
-    Dict,
-    List,
-    Literal,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    Type,
-    TypeVar,
-    Union,
-)
+from typing import Annotated, Any, ClassVar, TypeVar, Union
 
+import pydantic
 import yaml
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from .files import write_file
 
-R = TypeVar('R')
 RECIPES = Path(__file__).resolve().parents[1] / 'recipes'  # of the package, in folders by what they are for
 _LARGEST = 2**63 - 1  # of a whole number, as NumPy's
 _LEADING_ZERO = re.compile(r'[-+]?0[0-9_]+$')  # octal in YAML 1.1, decimal in YAML 1.2
+
+# types of fields, beside pydantic's PositiveInt and its fellows
+Share = Annotated[float, pydantic.Field(gt=0, lt=1)]
+ShareOrZero = Annotated[float, pydantic.Field(ge=0, lt=1)]
+Seed = Annotated[int, pydantic.Field(ge=0, lt=2**32)]  # as NumPy's generators take it
 
 
 class RecipeError(ValueError):
@@ -42,15 +36,8 @@ class RecipeError(ValueError):
         self.problems = list(problems)
 
 
-REQUIRED = object()
-
-
 def option(
-    help: str,
-    default: Any = REQUIRED,
-    *,
-    choices: Optional[Collection[Any]] = None,
-    metavar: Optional[str] = None,
+    help: str, default: Any = ..., *, choices: Collection[Any] | None = None, metavar: str | None = None
 ) -> Any:
     """One field of a recipe.
 
@@ -61,18 +48,116 @@ def option(
     default : optional
         Without it the field has to be given.
     choices : collection, optional
-        The values allowed; those of a mapping are its keys at the time of asking.
+        The values allowed; those of a registry are its keys at the time of asking.
     metavar : str, optional
         The placeholder in ``--help``.
     """
-    required = default is REQUIRED  # the field itself has a default, so that recipes can extend each other
-    return dataclasses.field(
-        default=None if required else default,
-        metadata={'help': help, 'choices': choices, 'metavar': metavar, 'required': required},
+    more = {'choices': choices, 'metavar': metavar}
+    return pydantic.Field(default, description=help, json_schema_extra=more)
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation is made of: int and str of ``tuple[int, ...] | str | None``."""
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        yield from _leaves(typing.get_args(annotation)[0])
+    elif origin in (Union, types.UnionType, tuple):
+        for argument in typing.get_args(annotation):
+            yield from _leaves(argument)
+    elif annotation not in (None, type(None), ...):
+        yield annotation
+
+
+def takes(field: FieldInfo, kind: Any) -> bool:
+    """Whether a field takes values of a type, or several of them."""
+    return kind in _leaves(field.annotation)
+
+
+def takes_several(field: FieldInfo) -> bool:
+    """Whether a field takes a list of values."""
+    annotations = (field.annotation, *typing.get_args(field.annotation))
+    return any(typing.get_origin(annotation) is tuple for annotation in annotations)
+
+
+def choices_of(field: FieldInfo) -> list[Any]:
+    """The values that a field is restricted to, by a registry or by its type; none if it is not."""
+    named = field.json_schema_extra['choices']
+    if named is not None:
+        return list(named)
+    leaves = list(_leaves(field.annotation))
+    words = [word for leaf in leaves if typing.get_origin(leaf) is typing.Literal for word in leaf.__args__]
+    return words if all(typing.get_origin(leaf) is typing.Literal for leaf in leaves) else []
+
+
+class Recipe(pydantic.BaseModel):
+    """What a run is asked for; its fields are made by `option`.
+
+    Strings become paths and numbers, and what has commas between becomes a tuple. Numbers are never rounded,
+    and words are never taken for truth values.
+    """
+
+    model_config = pydantic.ConfigDict(
+        frozen=True, extra='forbid', allow_inf_nan=False, coerce_numbers_to_str=True
     )
+    # pairs of fields of which one makes the other useless, with the reason
+    ALTERNATIVES: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+
+    def problems(self) -> list[str]:
+        """What is contradictory about fields whose values are right in themselves."""
+        return []
+
+    def replace(self: R, **values: Any) -> R:
+        """The recipe with other values of some fields, checked again."""
+        return type(self)(**{**dict(self), **values})
+
+    def is_default(self, name: str) -> bool:
+        """Whether a field has its default."""
+        return getattr(self, name) == type(self).model_fields[name].default
+
+    @pydantic.field_validator('*', mode='before')
+    @classmethod
+    def _as_written(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """Read what YAML and the command line write in another way than pydantic does."""
+        field = cls.model_fields[info.field_name]
+        if takes_several(field):
+            if isinstance(value, str):
+                value = [part.strip() for part in value.split(',') if part.strip()]
+            elif value is not None and not isinstance(value, (list, tuple)):
+                value = [value]
+        is_number = takes(field, int) or takes(field, float)
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if takes(field, bool):
+                if item is not None and str(item).lower() not in ('true', 'yes', 'false', 'no'):
+                    raise ValueError('must be true or false')
+            elif isinstance(item, bool):
+                raise ValueError('must not be a truth value')
+            elif is_number and isinstance(item, str) and _LEADING_ZERO.match(item.strip()):
+                raise ValueError('must not begin with 0: is it octal or decimal?')
+        return value
+
+    @pydantic.field_validator('*')
+    @classmethod
+    def _is_allowed(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        choices = choices_of(cls.model_fields[info.field_name])
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, int) and abs(item) > _LARGEST:
+                raise ValueError('must be a whole number below 2^63')
+            if choices and item is not None and item not in choices:
+                raise ValueError(f'must be one of {", ".join(map(str, choices))}')
+        return value
+
+    @pydantic.model_validator(mode='after')
+    def _is_consistent(self: R) -> R:
+        problems = self.problems()
+        if problems:
+            raise PydanticCustomError('contradiction', 'Contradictions: {listed}', {'listed': problems})
+        return self
 
 
-def with_options_of(cls: type, names: Collection[str]) -> type:
+R = TypeVar('R', bound=Recipe)
+
+
+def with_options_of(cls: type[Recipe], names: Collection[str]) -> type[Recipe]:
     """A recipe to derive from, which has some options of another one: their types, defaults and help.
 
     Parameters
@@ -82,74 +167,8 @@ def with_options_of(cls: type, names: Collection[str]) -> type:
     names : collection of str
         In the order in which the new recipe has them.
     """
-    fields, hints = {field.name: field for field in dataclasses.fields(cls)}, typing.get_type_hints(cls)
-    options = [
-        (name, hints[name], dataclasses.field(default=fields[name].default, metadata=fields[name].metadata))
-        for name in names
-    ]
-    return dataclasses.make_dataclass(f'OptionsOf{cls.__name__}', options, frozen=True)
-
-
-def _unwrapped(annotation: Any) -> Any:
-    """`int` of `Optional[int]`; what may not be None as it is."""
-    arguments = typing.get_args(annotation) if typing.get_origin(annotation) is Union else ()
-    if type(None) not in arguments:
-        return annotation
-    return Union[tuple(a for a in arguments if a is not type(None))]
-
-
-def _alternatives(annotation: Any) -> Tuple[Any, Tuple[str, ...]]:
-    """`int` and ``('auto',)`` of `Union[int, Literal['auto']]`."""
-    literals = [a for a in typing.get_args(annotation) if typing.get_origin(a) is Literal]
-    (other,) = (a for a in typing.get_args(annotation) if a not in literals)
-    return other, tuple(word for literal in literals for word in typing.get_args(literal))
-
-
-def _convert(value: Any, annotation: Any) -> Any:
-    """`value`, from YAML or from the command line, as the type that `annotation` names.
-
-    Raises
-    ------
-    ValueError
-        If it is not one; numbers are never rounded and words never taken for truth values.
-    """
-    optional = _unwrapped(annotation) is not annotation
-    annotation = _unwrapped(annotation)
-    if value is None:
-        if optional:
-            return None
-        raise ValueError('null')
-    if typing.get_origin(annotation) is Union:  # of a type and the words that may stand for it
-        other, words = _alternatives(annotation)
-        return value if isinstance(value, str) and value in words else _convert(value, other)
-    if typing.get_origin(annotation) is tuple:
-        item = typing.get_args(annotation)[0]
-        if isinstance(value, str):
-            value = [part.strip() for part in value.split(',') if part.strip()]
-        if not isinstance(value, (list, tuple)):
-            value = [value]
-        return tuple(_convert(part, item) for part in value)
-    if annotation is bool:
-        words = {'true': True, 'yes': True, 'false': False, 'no': False}
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.lower() in words:
-            return words[value.lower()]
-        raise ValueError('a truth value')
-    if isinstance(value, (bool, list, dict)):
-        raise ValueError(type(value).__name__)
-    if annotation in (int, float) and isinstance(value, str) and _LEADING_ZERO.match(value.strip()):
-        raise ValueError('octal or decimal')
-    if annotation is int and isinstance(value, numbers.Real):
-        if int(value) != value:
-            raise ValueError('a fraction')
-        return int(value)
-    if annotation is float:
-        number = float(value)
-        if number != number or number in (float('inf'), float('-inf')):
-            raise ValueError('not finite')
-        return number
-    return annotation(value)
+    options = {name: (cls.model_fields[name].annotation, cls.model_fields[name]) for name in names}
+    return pydantic.create_model(f'OptionsOf{cls.__name__}', __base__=Recipe, **options)
 
 
 def _shown(value: Any) -> str:
@@ -159,33 +178,20 @@ def _shown(value: Any) -> str:
     return short.repr(value)
 
 
-_KIND = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'a word', Path: 'a path'}
-
-
-def _kind(annotation: Any) -> str:
-    inner = _unwrapped(annotation)
-    if typing.get_origin(inner) is Union:
-        other, words = _alternatives(inner)
-        return f'{_kind(other)} or {" or ".join(words)}'
-    if typing.get_origin(inner) is tuple:
-        return 'a list, each ' + _kind(typing.get_args(inner)[0])
-    return _KIND.get(inner, getattr(inner, '__name__', str(inner)))
-
-
 def fill(
-    cls: Type[R],
-    values: Dict[str, Any],
+    cls: type[R],
+    values: Mapping[str, Any],
     *,
     source: str = 'recipe',
     flags: Collection[str] = (),
-    positional: Optional[str] = None,
+    positional: str | None = None,
 ) -> R:
     """The recipe of type `cls` that `values` describe; every problem is reported at once.
 
     Parameters
     ----------
     cls : type
-        A dataclass of fields made by `option`.
+        A `Recipe`.
     values : dict
         By the names of the fields.
     source : str
@@ -195,73 +201,58 @@ def fill(
     positional : str, optional
         The field that a command takes as a word without a flag, as its help names it.
 
-    A class may have a method ``problems(self) -> list of str`` that says what is contradictory about its
-    fields.
-
     Raises
     ------
     RecipeError
-        Unknown or missing fields, values of the wrong type or out of their choices, contradictions.
+        Unknown or missing fields, values of the wrong type or out of their range, contradictions.
     """
-    hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}
-    problems, filled = [], {}
-    for name, value in values.items():
+    try:
+        return cls.model_validate(dict(values))
+    except pydantic.ValidationError as error:
+        errors = error.errors(include_url=False)
+    problems: dict[Any, str] = {}  # by field and value, for each type of a union has a complaint of its own
+    for one in errors:
+        name = one['loc'][0] if one['loc'] else ''
         shown = flag(name) if name in flags else f'{source}: {name}'
-        if name not in fields:
-            near = difflib.get_close_matches(str(name), fields, n=1)
-            problems.append(
-                f'{source}: unknown field {_shown(name)}' + (f', did you mean {near[0]!r}?' if near else '')
-            )
-            continue
-        try:
-            filled[name] = _convert(value, hints[name])
-        except (ValueError, TypeError, OverflowError):
-            problems.append(f'{shown} must be {_kind(hints[name])}, found {_shown(value)}')
-            continue
-        choices = fields[name].metadata.get('choices')
-        chosen = filled[name] if isinstance(filled[name], tuple) else (filled[name],)
-        if any(isinstance(item, int) and abs(item) > _LARGEST for item in chosen):
-            problems.append(f'{shown} must be a whole number below 2^63, found {_shown(value)}')
-            del filled[name]
-            continue
-        for item in chosen:
-            if choices and item is not None and item not in choices:
-                problems.append(
-                    f'{shown} must be one of {", ".join(map(str, choices))}, found {_shown(item)}'
-                )
-    for name, f in fields.items():
-        if f.metadata['required'] and name not in values:
-            shown = name.upper() if name == positional else flag(name)
-            problems.append(f'{source}: {shown} is missing: {f.metadata["help"]}')
-    # with the defaults of fields that were wrong, to find what is wrong with the others
-    recipe = cls(**filled)
-    problems += recipe.problems() if hasattr(recipe, 'problems') else []
-    if problems:
-        raise RecipeError(problems)
-    return recipe
+        reason = (
+            one['msg'].removeprefix('Value error, ').replace('Input should', 'must').replace('Input ', '')
+        )
+        key = (name, id(one['input']))
+        if one['type'] == 'contradiction':
+            problems.update(enumerate(one['ctx']['listed']))
+        elif one['type'] == 'extra_forbidden':
+            near = difflib.get_close_matches(name, cls.model_fields, n=1)
+            remedy = f', did you mean {near[0]!r}?' if near else ''
+            problems[key] = f'{source}: unknown field {_shown(name)}{remedy}'
+        elif one['type'] == 'missing':
+            asked = name.upper() if name == positional else flag(name)
+            problems[name] = f'{source}: {asked} is missing: {cls.model_fields[name].description}'
+        elif key in problems and reason not in problems[key]:
+            problems[key] = problems[key].replace(', found', f', or {reason}, found')
+        else:
+            problems[key] = f'{shown} {reason}, found {_shown(one["input"])}'
+    raise RecipeError(list(problems.values()))
 
 
-def check_alternatives(cls: Type[R], values: Mapping[str, Any]) -> None:
-    """Raise RecipeError if one of the values makes another one useless.
+def check_alternatives(cls: type[Recipe], values: Mapping[str, Any]) -> None:
+    """Raise RecipeError if a value makes another one useless, as ``ALTERNATIVES`` of the class says.
 
-    The class lists such fields in ``ALTERNATIVES``, as pairs with the reason. Only values from one place are
-    compared: those of a recipe file, or the flags that override it.
+    Only values from one place are compared: those of a recipe file, or the flags that override it.
     """
     problems = [
         f'{flag(one)} and {flag(other)} exclude each other: {reason}'
-        for one, other, reason in getattr(cls, 'ALTERNATIVES', ())
-        if _stated(values, one) and _stated(values, other)
+        for one, other, reason in cls.ALTERNATIVES
+        if _is_stated(values, one) and _is_stated(values, other)
     ]
     if problems:
         raise RecipeError(problems)
 
 
-def _stated(values: Mapping[str, Any], name: str) -> bool:
+def _is_stated(values: Mapping[str, Any], name: str) -> bool:
     return values.get(name) not in (None, (), [])
 
 
-def overridden(cls: Type[R], values: Mapping[str, Any], by: Mapping[str, Any]) -> Dict[str, Any]:
+def overridden(cls: type[Recipe], values: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a recipe with those of flags or keywords in their place.
 
     If flags state one of two fields in ``ALTERNATIVES``, the other one of the recipe gets its default, where
@@ -272,40 +263,14 @@ def overridden(cls: Type[R], values: Mapping[str, Any], by: Mapping[str, Any]) -
     RecipeError
         As `check_alternatives`, of the flags.
     """
-    unset = {field.name for field in dataclasses.fields(cls) if field.default in (None, ())}
     check_alternatives(cls, by)
     dropped = {
         other
-        for pair in getattr(cls, 'ALTERNATIVES', ())
+        for pair in cls.ALTERNATIVES
         for one, other in (pair[:2], pair[1::-1])
-        if _stated(by, one) and other in unset and other not in by
+        if _is_stated(by, one) and cls.model_fields[other].default in (None, ()) and other not in by
     }
     return {**{name: value for name, value in values.items() if name not in dropped}, **by}
-
-
-def checked(recipe: R, *, source: str = 'recipe') -> R:
-    """The same recipe with every value in its field's type, however it was made; every problem is reported at
-    once.
-
-    A dataclass takes any value. Every public function that takes a recipe therefore passes it through here
-    first: strings become paths, lists become tuples, and what the command line refuses is refused as well.
-
-    Raises
-    ------
-    RecipeError
-        As `fill`.
-    """
-    values = {
-        f.name: getattr(recipe, f.name)
-        for f in dataclasses.fields(recipe)
-        if not (f.metadata['required'] and getattr(recipe, f.name) is None)
-    }
-    return fill(type(recipe), values, source=source)
-
-
-def seed_problems(seed: int) -> List[str]:
-    """What is wrong with a random seed: one line, or none. NumPy's generators take 32 bits."""
-    return [] if 0 <= seed < 2**32 else [f'seed must be from 0 to 2^32 - 1, found {seed}']
 
 
 def flag(name: str) -> str:
@@ -313,26 +278,17 @@ def flag(name: str) -> str:
     return '--' + name.replace('_', '-')
 
 
-def to_dict(recipe: Any) -> Dict[str, Any]:
+def to_dict(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain YAML and JSON values, the inverse of `fill`."""
-    return {f.name: _plain(getattr(recipe, f.name)) for f in dataclasses.fields(recipe)}
+    return recipe.model_dump(mode='json')
 
 
-def _plain(value: Any) -> Any:
-    """A field's value in YAML and JSON."""
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
-
-
-def packaged_recipes() -> Dict[str, Path]:
+def packaged_recipes() -> dict[str, Path]:
     """The recipes that come with the package, by name."""
     return {path.stem: path for path in sorted(RECIPES.glob('*/*.yaml'))}
 
 
-def find_recipe(name: Union[str, Path]) -> Path:
+def find_recipe(name: str | Path) -> Path:
     """The recipe file at a path; where there is none, the packaged recipe of that name, as ``small_prune``.
 
     Raises
@@ -358,7 +314,7 @@ def find_recipe(name: Union[str, Path]) -> Path:
     return known[stem]
 
 
-def read_yaml(path: Path) -> Dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """The fields in a recipe file.
 
     Raises
@@ -380,11 +336,6 @@ def read_yaml(path: Path) -> Dict[str, Any]:
         raise RecipeError([f'{path}: is empty; write {{}} if every field shall have its default'])
     if not isinstance(values, dict):
         raise RecipeError([f'{path}: a recipe is a mapping of field: value, found {type(values).__name__}'])
-    unnamed = [key for key in values if not isinstance(key, str)]
-    if unnamed:
-        raise RecipeError(
-            [f'{path}: the key {_shown(key)} is no word, so it names no field' for key in unnamed]
-        )
     return values
 
 
@@ -393,7 +344,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor):
         node = super().compose_mapping_node(anchor)
-        lines: Dict[Tuple[str, str], int] = {}
+        lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
             known = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
             if known in lines:
@@ -435,28 +386,25 @@ def _where_and_what(error: yaml.MarkedYAMLError) -> str:
     return reason if error.problem_mark is None else f'line {error.problem_mark.line + 1}: {reason}'
 
 
-def save(recipe: Any, path: Path) -> None:
+def save(recipe: Recipe, path: Path) -> None:
     """Write a resolved recipe as YAML, for `check_same` and for people."""
     write_file(path, yaml.safe_dump(to_dict(recipe), sort_keys=False).encode('utf-8'))
 
 
-def differing(recipe: Any, path: Path, *, but: Sequence[str]) -> List[str]:
-    """The fields, sorted, in which a recipe differs from one in a file, as `save` wrote it.
-
-    Fields named in `but` are not compared. A field that the file lacks, because an older version wrote it,
-    has its default there.
+def differing(recipe: Recipe, path: Path, *, but: Sequence[str]) -> list[str]:
+    """The fields, sorted, in which a recipe differs from one that `save` wrote; those in `but` are not
+    compared.
     """
-    begun = {field.name: _plain(field.default) for field in dataclasses.fields(recipe)}
-    begun.update(read_yaml(path))
-    return sorted(name for name, value in to_dict(recipe).items() if name not in but and begun[name] != value)
+    begun = read_yaml(path)
+    values = to_dict(recipe)
+    return sorted(name for name in values if name not in but and begun.get(name) != values[name])
 
 
-def check_same(recipe: Any, path: Path, *, but: Sequence[str] = ('resume',)) -> None:
+def check_same(recipe: Recipe, path: Path, *, but: Sequence[str] = ('resume',)) -> None:
     """Raise ValueError unless a run that is resumed has the settings that it was begun with, as `save` wrote
     them.
 
-    Fields named in `but` may differ, and so may ``output``: a run may have been moved. A field that the file
-    lacks, because an older version wrote it, has its default there.
+    Fields named in `but` may differ, and so may ``output``: a run may have been moved.
     """
     changed = differing(recipe, path, but=(*but, 'output'))
     if changed:

@@ -238,8 +238,6 @@ def make_app(
         If the settings are out of range.
     """
     settings = settings or ServiceSettings()
-    if settings.problems():
-        raise ValueError('; '.join(settings.problems()))
     service = Service(predictor, name=name, settings=settings)
     page = page_of(service.facts(), card)
     Body = body_of(predictor.head, settings)

@@ -65,7 +65,6 @@ def finetuning_recipe(recipe: TaskPruneRecipe, saved: SavedModel) -> Union[GlueR
         )
     squad = _SQUAD.match(str(task))
     kind = SquadRecipe if squad else GlueRecipe
-    names = {field.name for field in dataclasses.fields(kind)}
     values: Dict[str, Any] = {
         name: saved.recipe[name] for name in _READING if saved.recipe.get(name) is not None
     }
@@ -73,7 +72,7 @@ def finetuning_recipe(recipe: TaskPruneRecipe, saved: SavedModel) -> Union[GlueR
     for name in ('model', 'output', 'data', 'limit', 'evaluation_limit', 'max_length', 'batch_size'):
         if getattr(recipe, name) is not None:
             values[name] = getattr(recipe, name)
-    return fill(kind, {name: value for name, value in values.items() if name in names})
+    return fill(kind, {name: value for name, value in values.items() if name in kind.model_fields})
 
 
 class TaskGoal(Goal):

@@ -6,7 +6,6 @@ from typing import List, Optional
 
 from ..pruning.algorithm import prune_for
 from ..pruning.report import Round
-from ..runs.recipe import checked
 from ..training.distributed import Workers
 from .goal import goal_of
 from .recipe import TaskPruneRecipe
@@ -33,5 +32,4 @@ def prune_task(recipe: TaskPruneRecipe, *, workers: Optional[Workers] = None) ->
     TrainingDiverged, Interrupted
         From `descend`.
     """
-    recipe = checked(recipe)
     return prune_for(goal_of(recipe), recipe, workers or Workers())

@@ -2,51 +2,53 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any, List, Literal, Optional, Tuple, Union
+from typing import Any, Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from ..architecture.cost import OBJECTIVES
 from ..pruning.methods import METHODS
 from ..pruning.recipe import PruningRecipe
 from ..pruning.watch import Settling
-from ..runs.recipe import option, seed_problems
+from ..runs.recipe import Seed, Share, ShareOrZero, option
 from ..training.objective import Phase
 
 SENTENCES = 'sentences'
 BATCHES = 64  # that units are ranked on, where no gates are trained
 
 
-@dataclasses.dataclass(frozen=True)
 class TaskPruneRecipe(PruningRecipe):
     """Pruning a network that was fine-tuned."""
 
-    task: Optional[str] = option(
+    task: str | None = option(
         'task of the model, by name or as a JSON file that describes it; SQuAD-1.1, SQuAD-2.0; or sentences, '
         'for a sentence encoder without labels. By default what the model was fine-tuned for',
         None,
     )
-    data: Optional[Path] = option(
+    data: Path | None = option(
         'directory of the data in the official layout; by default GluonNLP downloads the data. For sentences '
         'a text file, or a directory of such, with a sentence in each line',
         None,
     )
-    steps: Optional[int] = option(
+    steps: NonNegativeInt | None = option(
         'steps of training after every cut; 0 for none. By default one pass over the training set', None
     )
-    target: float = option(
+    target: Share = option(
         "one number: share of the model's cost that is left after the last round. No effect together with "
         '--targets',
         0.5,
     )
-    rounds: int = option('number of rounds; each ranks units, cuts and trains', 1)
+    rounds: PositiveInt = option('number of rounds; each ranks units, cuts and trains', 1)
     objective: str = option('how the cost of a network is measured', 'flops', choices=OBJECTIVES)
-    alpha_steps: Optional[Union[int, Literal['auto']]] = option(
+    alpha_steps: PositiveInt | Literal['auto'] | None = option(
         'steps of gate training in a round; auto trains until the selection has settled, see --alpha-window. '
         f'By default auto for trained gates, and {BATCHES} batches for methods that measure gradients',
         None,
     )
-    alpha_limit: int = option('with --alpha-steps auto: the most steps of gate training in a round', 400)
+    alpha_limit: PositiveInt = option(
+        'with --alpha-steps auto: the most steps of gate training in a round', 400
+    )
     split_half: bool = option(
         'train the gates of a round twice more, on either half of its batches, to report how far both rank '
         'the units alike; this doubles the time of gate training',
@@ -58,18 +60,18 @@ class TaskPruneRecipe(PruningRecipe):
         'them together. No effect with --penalty l0',
         'ha',
     )
-    teacher: Optional[str] = option(
+    teacher: str | None = option(
         'network that gates and weights learn from, in addition to the labels: parent (the network before '
         'pruning), a model directory that was fine-tuned on the same task, or none',
         'parent',
     )
-    label_weight: float = option("weight of the loss of the task's labels, with a teacher", 1.0)
-    embedding_weight: float = option(
+    label_weight: NonNegativeFloat = option("weight of the loss of the task's labels, with a teacher", 1.0)
+    embedding_weight: NonNegativeFloat = option(
         'for sentences: weight of the squared difference between the similarities of sentences, whose '
         'embeddings are the means of their tokens',
         1.0,
     )
-    cosine_weight: float = option(
+    cosine_weight: NonNegativeFloat = option(
         "for sentences: weight of the cosine distance between a sentence's embeddings in both networks", 0.0
     )
     keep_best: bool = option(
@@ -78,42 +80,33 @@ class TaskPruneRecipe(PruningRecipe):
         'this makes the score on that set optimistic',
         False,
     )
-    trim: Tuple[Path, ...] = option(
+    trim: tuple[Path, ...] = option(
         'before the first round, cut the vocabulary down to the tokens that these files and directories of '
         'text need; with --objective parameters the target counts from the whole network',
         (),
     )
-    trim_count: int = option('uses in that text that a token needs to stay', 1)
+    trim_count: PositiveInt = option('uses in that text that a token needs to stay', 1)
     timing: bool = option('whether to time the networks of all rounds at the end', True)
-    seed: int = option('random seed of data order and dropout', 1)
-    batch_size: int = option('instances in a batch, over all workers', 32)
-    learning_rate: float = option('peak learning rate', 5e-5)
-    warmup: float = option('share of the steps in which the learning rate rises to its peak', 0.1)
-    max_length: Optional[int] = option(
+    seed: Seed = option('random seed of data order and dropout', 1)
+    batch_size: PositiveInt = option('instances in a batch, over all workers', 32)
+    learning_rate: PositiveFloat = option('peak learning rate', 5e-5)
+    warmup: ShareOrZero = option('share of the steps in which the learning rate rises to its peak', 0.1)
+    max_length: PositiveInt | None = option(
         'largest number of tokens of an instance or a window; by default that of the fine-tuning', None
     )
-    limit: Optional[int] = option(
+    limit: PositiveInt | None = option(
         'number of training instances to use, from the start of the file; by default all', None
     )
-    evaluate_every: int = option('steps between evaluations on held-out data; 0 for only one, at the end', 0)
-    evaluation_limit: Optional[int] = option(
+    evaluate_every: NonNegativeInt = option(
+        'steps between evaluations on held-out data; 0 for only one, at the end', 0
+    )
+    evaluation_limit: PositiveInt | None = option(
         'number of instances of every held-out set to use; by default all', None
     )
 
-    def problems(self) -> List[str]:
-        """What is out of range."""
+    def problems(self) -> list[str]:
+        """What is contradictory about fields whose values are right in themselves."""
         problems = super().problems()
-        for name in ('limit', 'evaluation_limit', 'max_length'):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                problems.append(f'{name} must be at least 1, found {value}')
-        for name in ('steps', 'evaluate_every'):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                problems.append(f'{name} must not be negative, found {value}')
-        problems += seed_problems(self.seed)
-        if self.trim_count < 1:
-            problems.append(f'trim_count must be at least 1, found {self.trim_count}')
         if self.gate_teacher and self.taught is None:
             problems.append('gate_teacher needs a teacher')
         if self.task == SENTENCES and self.data is None:
@@ -123,24 +116,23 @@ class TaskPruneRecipe(PruningRecipe):
         return problems + self._without_effect()
 
     @property
-    def read_weights(self) -> Tuple[str, ...]:
+    def read_weights(self) -> tuple[str, ...]:
         """Those of the weights that training after a cut reads."""
         of_labels = ('label_weight', 'teacher_score_weight', 'teacher_state_weight')
         of_sentences = ('teacher_state_weight', 'embedding_weight', 'cosine_weight')
         return of_sentences if self.task == SENTENCES else of_labels
 
-    def _without_effect(self) -> List[str]:
+    def _without_effect(self) -> list[str]:
         """Settings that nothing would read for this task."""
         if self.task != SENTENCES:
             idle, what = ('embedding_weight', 'cosine_weight'), 'is about the task sentences'
         else:
             idle = ('label_weight', 'teacher_score_weight', 'gate_teacher')
             what = 'is about labels and scores, which the task sentences has not'
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        return [f'{name} {what}' for name in idle if getattr(self, name) != defaults[name]]
+        return [f'{name} {what}' for name in idle if not self.is_default(name)]
 
     @property
-    def taught(self) -> Optional[str]:
+    def taught(self) -> str | None:
         return None if self.teacher == 'none' else self.teacher
 
     @property
@@ -160,7 +152,7 @@ class TaskPruneRecipe(PruningRecipe):
         settings = {'seed': self.seed, 'evaluate_every': self.evaluate_every, 'evaluation_limit': 0}
         return super().phase(name, steps, **{**settings, **more})
 
-    def settling(self) -> Optional[Settling]:
+    def settling(self) -> Settling | None:
         """When gate training may stop early; None if its steps are fixed."""
         if not self.trains_gates or self.alpha_steps not in (None, 'auto'):
             return None

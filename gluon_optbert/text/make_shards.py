@@ -29,14 +29,15 @@ from collections import Counter, deque
 from concurrent.futures.process import BrokenProcessPool
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Annotated, Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
 from ..runs.failures import RunFailed
 from ..runs.files import locked, new_directory, refuse_existing
 from ..runs.machine import processors
-from ..runs.recipe import checked, option, seed_problems, to_dict
+from ..runs.recipe import Recipe, Seed, Share, option, to_dict
 from . import documents, shards
 from . import tokenizer as vocabulary
 from .documents import Document
@@ -44,59 +45,45 @@ from .instances import SPECIALS, InstanceSpec, Tokens, make_instances
 from .shards import SPLITS, ShardFile, write_shard
 
 
-@dataclasses.dataclass(frozen=True)
-class ShardRecipe:
+class ShardRecipe(Recipe):
     """How raw text becomes shards."""
 
-    input: Tuple[Path, ...] = option('files and directories of text, separated by commas', metavar='PATH')
+    input: tuple[Path, ...] = option('files and directories of text, separated by commas', metavar='PATH')
     vocab: Path = option('WordPiece vocabulary, one token per line', metavar='FILE')
     output: Path = option('directory to write the shards to', metavar='DIR')
     layout: str = option(
         'layout of the text; auto detects it for each file', 'auto', choices=('auto', *documents.LAYOUTS)
     )
-    cased: Optional[bool] = option('keep capitals and accents; by default if the vocabulary has them', None)
-    max_seq_length: int = option('largest number of tokens in an instance, with [CLS] and [SEP]', 128)
-    max_predictions: Optional[int] = option(
+    cased: bool | None = option('keep capitals and accents; by default if the vocabulary has them', None)
+    max_seq_length: Annotated[int, Field(ge=8, lt=2**16)] = option(
+        'largest number of tokens in an instance, with [CLS] and [SEP]', 128
+    )
+    max_predictions: PositiveInt | None = option(
         'largest number of masked tokens in an instance; by default 20 per 128 tokens', None
     )
-    masked_share: float = option('share of the tokens that are masked and predicted', 0.15)
-    short_share: float = option('share of instances with a random shorter length', 0.1)
-    dupe_factor: int = option('passes over the text, each with new pairs and masks', 5)
+    masked_share: Share = option('share of the tokens that are masked and predicted', 0.15)
+    short_share: Annotated[float, Field(ge=0, le=1)] = option(
+        'share of instances with a random shorter length', 0.1
+    )
+    dupe_factor: PositiveInt = option('passes over the text, each with new pairs and masks', 5)
     whole_word_masking: bool = option('mask all pieces of a word together', False)
-    held_out: float = option('share of the documents that are held out for evaluation; 0 for none', 0.01)
-    instances_per_shard: int = option('largest number of instances in a shard', 16384)
-    chunk_characters: int = option(
+    held_out: Annotated[float, Field(ge=0, le=0.5)] = option(
+        'share of the documents that are held out for evaluation; 0 for none', 0.01
+    )
+    instances_per_shard: PositiveInt = option('largest number of instances in a shard', 16384)
+    chunk_characters: PositiveInt = option(
         'characters of text that a process works on at a time; fewer need less memory', 4_000_000
     )
-    seed: int = option('random seed of pairs, masks, order and held-out documents', 0)
-    workers: Optional[int] = option('number of processes; by default one per processor', None)
+    seed: Seed = option('random seed of pairs, masks, order and held-out documents', 0)
+    workers: PositiveInt | None = option('number of processes; by default one per processor', None)
 
-    def problems(self) -> List[str]:
-        """What contradicts itself or is out of range."""
-        longest = 2**16 - 1
+    def problems(self) -> list[str]:
+        """What is contradictory about fields whose values are right in themselves."""
         checks = (
-            (
-                8 <= self.max_seq_length <= longest,
-                f'max_seq_length {self.max_seq_length}: must be from 8 to {longest}',
-            ),
-            (
-                self.max_predictions is None or 1 <= self.max_predictions <= self.max_seq_length,
-                f'max_predictions {self.max_predictions}: must be from 1 to max_seq_length '
-                f'{self.max_seq_length}',
-            ),
-            (0 < self.masked_share < 1, f'masked_share {self.masked_share}: must be between 0 and 1'),
-            (0 <= self.short_share <= 1, f'short_share {self.short_share}: must be from 0 to 1'),
-            (0 <= self.held_out <= 0.5, f'held_out {self.held_out}: must be from 0 to 0.5'),
-            (self.dupe_factor >= 1, f'dupe_factor {self.dupe_factor}: must be at least 1'),
-            (
-                self.instances_per_shard >= 1,
-                f'instances_per_shard {self.instances_per_shard}: must be at least 1',
-            ),
-            (self.chunk_characters >= 1, f'chunk_characters {self.chunk_characters}: must be at least 1'),
-            (self.workers is None or self.workers >= 1, f'workers {self.workers}: must be at least 1'),
-            (self.input != (), 'input: names no file'),
+            (self.predictions > self.max_seq_length, 'max_predictions exceeds max_seq_length'),
+            (not self.input, 'input names no file'),
         )
-        return [problem for holds, problem in checks if not holds] + seed_problems(self.seed)
+        return [problem for holds, problem in checks if holds]
 
     @property
     def predictions(self) -> int:
@@ -127,7 +114,6 @@ def survey(recipe: ShardRecipe) -> Survey:
     FileNotFoundError, ValueError
         If a file is missing or unreadable, or there are too few documents to make pairs and to hold some out.
     """
-    recipe = checked(recipe)
     vocab = recipe.vocab.resolve()
     files = [path for path in documents.list_files(recipe.input) if path.resolve() != vocab]
     wanted = [documents.detect_layout(path) if recipe.layout == 'auto' else recipe.layout for path in files]
@@ -431,7 +417,6 @@ def make_shards(
     RunFailed
         If a worker process dies.
     """
-    recipe = checked(recipe)
     with locked(recipe.output):
         return _make_shards(recipe, progress)
 
@@ -462,7 +447,7 @@ def _make_shards(recipe: ShardRecipe, progress: Optional[Callable[[int, int], No
     refuse_existing(recipe.output)
     vocab = vocabulary.read_vocabulary(recipe.vocab)
     _check_shard_size(recipe, len(vocab))
-    recipe = dataclasses.replace(recipe, cased=vocabulary.is_cased(vocab, recipe.cased, source=recipe.vocab))
+    recipe = recipe.replace(cased=vocabulary.is_cased(vocab, recipe.cased, source=recipe.vocab))
     workers = recipe.workers or processors()
     surveyed = survey(recipe)
     layouts = Counter(surveyed.layouts)

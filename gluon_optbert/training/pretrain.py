@@ -18,7 +18,7 @@ from ..network.saved_model import SavedModel, check_folded, read_model, write_mo
 from ..runs.files import running
 from ..runs.machine import ORIGIN, note_origin
 from ..runs.progress import Progress
-from ..runs.recipe import checked, to_dict
+from ..runs.recipe import to_dict
 from ..runs.run_directory import RunDirectory, work_directory
 from ..text.batches import check_memory
 from ..text.shards import Shards
@@ -158,7 +158,7 @@ def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Pr
     TrainingDiverged, Interrupted
         From `fit`.
     """
-    recipe, workers = checked(recipe), workers or Workers()
+    workers = workers or Workers()
     recipe.check_workers(workers)
     with running(recipe.output, workers):
         return _pretrain(recipe, workers)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Literal, Mapping, Optional
 
 from mxnet import gluon
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from ..architecture.architecture import Architecture
 from ..architecture.parameters import parameter_table
 from ..network.model import OptBERTModel, named_parameters
 from ..network.settings import TRAINING_PRECISIONS, NetworkSettings, check_precision
 from ..runs.programs import named
-from ..runs.recipe import option, seed_problems
+from ..runs.recipe import Recipe, Seed, ShareOrZero, option
 from ..text.shards import Shards
 from ..text.tokenizer import Vocabulary, vocabulary_hash
 from .distributed import COMPRESSIONS, Workers
@@ -21,18 +21,17 @@ from .objective import Phase
 from .optimization import OF_WEIGHTS, LossScale, Optimizer, Schedule
 
 
-@dataclasses.dataclass(frozen=True)
-class WeightRecipe:
+class WeightRecipe(Recipe):
     """What every run that trains weights has in common."""
 
     output: Path = option('where the result is written')
-    batch_size: int = option('instances in a batch, over all workers', 256)
-    accumulate: int = option(
+    batch_size: PositiveInt = option('instances in a batch, over all workers', 256)
+    accumulate: PositiveInt = option(
         "forward and backward passes for a worker's share of a batch; more need less memory", 1
     )
     optimizer: str = option('optimizer of the weights', 'bertadam', choices=OF_WEIGHTS)
-    learning_rate: float = option('peak learning rate', 1e-4)
-    warmup: float = option('share of the steps in which the learning rate rises to its peak', 0.01)
+    learning_rate: PositiveFloat = option('peak learning rate', 1e-4)
+    warmup: ShareOrZero = option('share of the steps in which the learning rate rises to its peak', 0.01)
     precision: str = option(
         "precision of the encoder's matrix products; everything else stays float32. bfloat16 needs a "
         'processor with AVX-512; float16 is for GPUs and uses dynamic loss scaling',
@@ -44,32 +43,13 @@ class WeightRecipe:
         'none',
         choices=COMPRESSIONS,
     )
-    weight_decay: float = option('weight decay of all weights except biases and LayerNorms', 0.01)
-    clip_norm: float = option('largest 2-norm of the gradient; a larger gradient is scaled down', 1.0)
-    dropout: float = option('dropout of embeddings, attention probabilities and block outputs', 0.1)
-    log_every: int = option('steps between logged metrics; 0 for the last only', 50)
-    checkpoint_every: int = option('steps between checkpoints; 0 for none', 500)
-    keep: int = option('number of newest checkpoints to keep, besides the best one', 2)
+    weight_decay: NonNegativeFloat = option('weight decay of all weights except biases and LayerNorms', 0.01)
+    clip_norm: PositiveFloat = option('largest 2-norm of the gradient; a larger gradient is scaled down', 1.0)
+    dropout: ShareOrZero = option('dropout of embeddings, attention probabilities and block outputs', 0.1)
+    log_every: NonNegativeInt = option('steps between logged metrics; 0 for the last only', 50)
+    checkpoint_every: NonNegativeInt = option('steps between checkpoints; 0 for none', 500)
+    keep: PositiveInt = option('number of newest checkpoints to keep, besides the best one', 2)
     resume: bool = option('continue an unfinished run from its newest checkpoint', False)
-
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        problems = []
-        for name in ('batch_size', 'accumulate', 'keep'):
-            if getattr(self, name) < 1:
-                problems.append(f'{name} must be at least 1, found {getattr(self, name)}')
-        for name in ('log_every', 'checkpoint_every'):
-            if getattr(self, name) < 0:
-                problems.append(f'{name} must not be negative, found {getattr(self, name)}')
-        for name in ('warmup', 'dropout'):
-            if not 0 <= getattr(self, name) < 1:
-                problems.append(f'{name} must be at least 0 and below 1, found {getattr(self, name)}')
-        for name in ('learning_rate', 'clip_norm'):
-            if getattr(self, name) <= 0:
-                problems.append(f'{name} must be above 0, found {getattr(self, name)}')
-        if self.weight_decay < 0:
-            problems.append(f'weight_decay must not be negative, found {self.weight_decay}')
-        return problems
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""
@@ -89,10 +69,7 @@ class WeightRecipe:
         )
 
     def weight_optimizer(
-        self,
-        model: OptBERTModel,
-        workers: Workers,
-        parameters: Optional[Mapping[str, gluon.Parameter]] = None,
+        self, model: OptBERTModel, workers: Workers, parameters: Mapping[str, gluon.Parameter] | None = None
     ) -> Optimizer:
         """The optimizer of all weights, or of the given ones."""
         table = parameter_table(model.architecture, model.head)
@@ -111,7 +88,7 @@ class WeightRecipe:
         """How the network is built that is trained."""
         return NetworkSettings(dropout=self.dropout, precision=self.precision, **more)
 
-    def loss_scale(self) -> Optional[LossScale]:
+    def loss_scale(self) -> LossScale | None:
         """What float16 wants the loss multiplied by."""
         return LossScale() if self.precision == 'float16' else None
 
@@ -132,25 +109,15 @@ class WeightRecipe:
             )
 
 
-@dataclasses.dataclass(frozen=True)
 class TrainingRecipe(WeightRecipe):
     """What every run that trains weights by equation (1) has in common."""
 
     shards: Path = option(f'directory of shards, made by {named("optbert-make-shards")}')
-    seed: int = option('random seed of initial weights, data order and dropout', 1)
-    evaluate_every: int = option(
+    seed: Seed = option('random seed of initial weights, data order and dropout', 1)
+    evaluate_every: NonNegativeInt = option(
         'steps between evaluations on held-out data; 0 for only one, at the end', 1000
     )
-    evaluation_limit: int = option('largest number of held-out instances to evaluate on', 2048)
-
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        problems = super().problems()
-        if self.evaluation_limit < 1:
-            problems.append(f'evaluation_limit must be at least 1, found {self.evaluation_limit}')
-        if self.evaluate_every < 0:
-            problems.append(f'evaluate_every must not be negative, found {self.evaluate_every}')
-        return problems + seed_problems(self.seed)
+    evaluation_limit: PositiveInt = option('largest number of held-out instances to evaluate on', 2048)
 
     def phase(self, name: str, steps: int, **more: Any) -> Phase:
         """A phase of the run with the recipe's settings."""
@@ -166,38 +133,28 @@ class TrainingRecipe(WeightRecipe):
         )
 
 
-@dataclasses.dataclass(frozen=True)
 class PretrainRecipe(TrainingRecipe):
     """A pre-training run."""
 
-    ALTERNATIVES: ClassVar[Tuple[Tuple[str, str, str], ...]] = (
-        ('model', 'architecture', 'a model directory has an architecture of its own'),
-    )
+    ALTERNATIVES = (('model', 'architecture', 'a model directory has an architecture of its own'),)
 
     architecture: str = option('architecture: a name (l4_h256_a4, bert_base), a file or JSON', 'bert_base')
-    model: Optional[Path] = option('model directory to start from instead of random weights', None)
-    steps: int = option('steps of training', 1000000)
-    initial_std: float = option(
+    model: Path | None = option('model directory to start from instead of random weights', None)
+    steps: PositiveInt = option('steps of training', 1000000)
+    initial_std: PositiveFloat = option(
         'standard deviation of the random initial weights; small networks need a larger one, about '
         '0.6 divided by the square root of h',
         0.02,
     )
-    train: str = option(
-        'what to train: all weights, or only the heads that an imported checkpoint lacked',
-        'all',
-        choices=('all', 'heads'),
+    train: Literal['all', 'heads'] = option(
+        'what to train: all weights, or only the heads that an imported checkpoint lacked', 'all'
     )
 
-    def problems(self) -> List[str]:
-        """What is out of range."""
-        problems = super().problems()
-        if self.steps < 1:
-            problems.append(f'steps must be at least 1, found {self.steps}')
-        if self.initial_std <= 0:
-            problems.append(f'initial_std must be above 0, found {self.initial_std}')
+    def problems(self) -> list[str]:
+        """What is contradictory about fields whose values are right in themselves."""
         if self.train == 'heads' and self.model is None:
-            problems.append(f'train heads goes with model, a directory that {named("optbert-import")} made')
-        return problems
+            return [f'train heads goes with model, a directory that {named("optbert-import")} made']
+        return []
 
 
 def open_shards(directory: Path, vocabulary: Optional[Vocabulary] = None) -> Dict[str, Shards]:

@@ -2,7 +2,6 @@
 exist.
 """
 
-import dataclasses
 import json
 import shlex
 
@@ -51,7 +50,7 @@ def test_commands_are_ones_that_the_scripts_take(gpus):
 
 @pytest.mark.parametrize('share, length, rate', [(0.0, 128, 1e-4), (1.0, 512, 1e-4)])
 def test_a_stage_without_steps_has_no_row_and_no_commands(share, length, rate):
-    recipe = dataclasses.replace(RECIPE, long_share=share)
+    recipe = RECIPE.replace(long_share=share)
     assert [(stage.length, stage.steps) for stage in recipe.stages()] == [(length, 1_000_000)]
     shards, pretraining, pruning = (shlex.split(line) for line in tool.commands(recipe, BERT_BASE, 8))
     made = parse(ShardRecipe, shards[2:], description='', example='')
@@ -66,7 +65,7 @@ def test_a_stage_without_steps_has_no_row_and_no_commands(share, length, rate):
 
 @pytest.mark.parametrize('gib, length', [(1.0, 128), (2.5, 512)])
 def test_what_does_not_fit_has_no_commands(gib, length):
-    plan = tool.plan(dataclasses.replace(RECIPE, memory=gib))
+    plan = tool.plan(RECIPE.replace(memory=gib))
     assert f'A sequence of {length} tokens does not fit the {gib:g} GiB' in plan
     assert '```' not in plan
 
@@ -93,7 +92,7 @@ def test_published_speed_is_that_of_the_published_number_of_gpus():
 
 def test_exchange_moves_every_gradient_twice_but_for_ones_own_share():
     # a weight each second
-    _, seconds = tool.step_seconds(dataclasses.replace(RECIPE, exchange=4e-9), network(), SHORT, 8)
+    _, seconds = tool.step_seconds(RECIPE.replace(exchange=4e-9), network(), SHORT, 8)
     assert seconds == pytest.approx(2 * 7 / 8 * sum(tool.count_parameters(network()).values()))
 
 
@@ -103,7 +102,7 @@ def test_shards_that_were_counted_have_the_size_that_is_planned():
         row = record_dtype(result['max_seq_length'], result['max_predictions'], result['vocabulary']).itemsize
         assert result['instances'] * row < result['bytes'] < 1.01 * result['instances'] * row
     counted = tool.read_measured(tool.MEASURED)
-    recipe = dataclasses.replace(RECIPE, words=counted['words'], dupe_factor=counted['dupe_factor'])
+    recipe = RECIPE.replace(words=counted['words'], dupe_factor=counted['dupe_factor'])
     instances, _ = tool.corpus(
         recipe, tool.Stage(counted['max_seq_length'], counted['max_predictions'], 1), counted
     )
@@ -114,9 +113,12 @@ def test_weights_take_sixteen_bytes_and_passes_are_as_few_as_fit():
     fixed, kept = tool.memory(BERT_BASE, LONG, 32)
     assert fixed == 16 * 110_106_428
     assert tool.memory(BERT_BASE, LONG, 64) == (fixed, 2 * kept)
-    assert [
-        tool.passes(dataclasses.replace(RECIPE, memory=gib), BERT_BASE, LONG, 8) for gib in (80, 32, 16, 2)
-    ] == [1, 2, 4, None]
+    assert [tool.passes(RECIPE.replace(memory=gib), BERT_BASE, LONG, 8) for gib in (80, 32, 16, 2)] == [
+        1,
+        2,
+        4,
+        None,
+    ]
 
 
 def test_counting_shards_counts_words_tokens_and_bytes(tmp_path):

@@ -45,7 +45,7 @@ def test_it_says_what_went_and_how_the_text_splits(place):
 @pytest.mark.parametrize(
     'words, said',
     [
-        (['--count', 0], 'count must be at least 1'),
+        (['--count', 0], '--count must be '),
         (['--text', 'nowhere'], 'nowhere: no such file or directory of text'),
         (['--model', 'nowhere'], 'nowhere: no such directory'),
         (['--texts', 'x'], 'unknown flag --texts, did you mean --text?'),

@@ -295,7 +295,7 @@ def test_command_writes_embeddings(tmp_path):
 @pytest.mark.skipif(not MINILM.is_dir(), reason='no MiniLM checkpoint beside the project')
 def test_close_sentences_have_close_embeddings(tmp_path):
     """The checkpoint was trained for sentence similarity, with the mean of the tokens."""
-    import_checkpoint(ImportRecipe(str(MINILM), tmp_path / 'model'))
+    import_checkpoint(ImportRecipe(source=str(MINILM), output=tmp_path / 'model'))
     export(read_model(tmp_path / 'model'), tmp_path / 'deploy')
     pairs = [
         ('A man is eating food.', 'A man eats a meal.'),

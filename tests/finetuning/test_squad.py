@@ -18,7 +18,7 @@ from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.objective import start_parameters
-from gluon_optbert.finetuning.recipes import SquadRecipe, finetune_squad, prepare_squad
+from gluon_optbert.finetuning.recipes import finetune_squad, prepare_squad
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.recipe import RecipeError
 from gluon_optbert.tasks.metrics import normalised, squad_v1, squad_v2
@@ -94,14 +94,6 @@ def test_squad_leaves_predictions_that_have_its_scores(version, model_directory,
             key: '' if odds[key] > threshold else text for key, text in files['answers.json'].items()
         }
         assert sum(not answer.text for answer in predicted.values()) == 6
-
-
-def test_recipe_made_by_hand_is_checked_before_anything_is_written(model_directory, tmp_path):
-    recipe = SquadRecipe(output=str(tmp_path / 'run'), model=str(model_directory), version='3', epochs=0)
-    with pytest.raises(RecipeError) as error:
-        finetune_squad(recipe)
-    assert len(error.value.problems) == 2 and 'version must be one of 1.1, 2.0' in str(error.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_run_that_is_stopped_at_its_last_step_goes_on_to_its_predictions(

@@ -7,7 +7,6 @@ pickle. `test_fuzzing` runs some dozens of cases of each, `tools/fuzz.py` thousa
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import json
@@ -240,7 +239,7 @@ yaml_texts = (
 
 @given(cls=st.sampled_from(RECIPES), data=st.data())
 def recipe_of_any_values(cls, data):
-    names = st.sampled_from([field.name for field in dataclasses.fields(cls)]) | words
+    names = st.sampled_from(list(cls.model_fields)) | words
     values = data.draw(st.dictionaries(names, json_values | st.dates(), max_size=8))
     with guarded(Path('/nowhere')):
         fill(cls, values)
@@ -261,7 +260,7 @@ def recipe_file_of_any_text(cls, text):
 
 @given(cls=st.sampled_from(RECIPES), data=st.data())
 def any_command_line(cls, data):
-    flags = st.sampled_from(['--' + field.name.replace('_', '-') for field in dataclasses.fields(cls)])
+    flags = st.sampled_from(['--' + name.replace('_', '-') for name in cls.model_fields])
     words_ = data.draw(st.lists(flags | words | st.builds('{}={}'.format, flags, words), max_size=8))
     with (
         EMPTY.copy() as directory,

@@ -6,12 +6,11 @@ small and shown."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import hypothesis
 from hypothesis import HealthCheck, settings
@@ -21,17 +20,16 @@ from gluon_optbert.runs.display import markdown_row, markdown_table
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.files import write_file
 from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import option, to_dict
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
 from helpers.fuzzing import PROPERTIES, try_out
 
 
-@dataclasses.dataclass(frozen=True)
-class FuzzRecipe:
+class FuzzRecipe(Recipe):
     """How many cases, and of what."""
 
     cases: int = option('cases of each property', 1000)
     seed: int = option('of the cases', 0)
-    output: Optional[Path] = option('JSON file for the counts', None)
+    output: Path | None = option('JSON file for the counts', None)
 
     def problems(self) -> List[str]:
         """What is out of range."""

@@ -16,7 +16,7 @@ from gluon_optbert.training.mlm_nsp import Pretraining
 def recipe_of(model_directory, shards_directory, output, **changes):
     values = {'targets': (0.8,), 'alpha_steps': 1, 'recovery_steps': 6, 'batch_size': 4, 'evaluate_every': 2}
     recipe = PruneRecipe(model=model_directory, shards=shards_directory, output=output)
-    return dataclasses.replace(recipe, **{**values, **changes})
+    return recipe.replace(**{**values, **changes})
 
 
 def losses_in_order(monkeypatch, *losses):
@@ -90,7 +90,7 @@ def test_every_round_says_how_long_its_network_was_trained(shards_directory, tmp
     start = dataclasses.replace(saved_model(), progress=Progress(step=30, earlier_steps=100))
     write_model(tmp_path / 'start', start)
     recipe = recipe_of(tmp_path / 'start', shards_directory, tmp_path / 'run', targets=(0.9, 0.8))
-    prune(dataclasses.replace(recipe, rotate_heads=True))
+    prune(recipe.replace(rotate_heads=True))
     steps = [
         read_model(tmp_path / 'run' / f'round-{number}' / 'model').progress.trained_steps
         for number in range(3)

@@ -1,6 +1,5 @@
 """Pruning runs whose recovery learns from a teacher."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -94,7 +93,7 @@ def test_teacher_with_untrained_heads_teaches_its_states(shards_directory, model
     with pytest.raises(ValueError, match='lacks trained heads .* --teacher-score-weight 0'):
         prune(recipe)
     assert not recipe.output.exists()
-    prune(dataclasses.replace(recipe, teacher_score_weight=0.0))
+    prune(recipe.replace(teacher_score_weight=0.0))
     for record in recoveries(recipe.output):
         assert record['states'] > 0 and 'scores' not in record
 
@@ -114,10 +113,7 @@ def test_teacher_that_cannot_teach_is_refused_and_nothing_is_written(
 
 @pytest.mark.parametrize(
     'values, problem',
-    [
-        ({'temperature': 0.0}, 'temperature must be above 0'),
-        ({'label_weight': -1.0}, 'label_weight must not be negative'),
-    ],
+    [({'temperature': 0.0}, 'temperature must be '), ({'label_weight': -1.0}, 'label_weight must be ')],
 )
 def test_weights_out_of_range_are_refused(shards_directory, model_directory, tmp_path, values, problem):
     with pytest.raises(ValueError, match=problem):

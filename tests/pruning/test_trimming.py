@@ -135,8 +135,8 @@ def test_fewer_uses_than_the_count_are_not_enough(place):
     'more, said',
     [
         ({'text': ('nowhere',)}, 'nowhere: no such file or directory of text'),
-        ({'text': ()}, 'text: names no file'),
-        ({'count': 0}, 'count must be at least 1, found 0'),
+        ({'text': ()}, 'text names no file'),
+        ({'count': 0}, 'count must be .*, found 0'),
         ({'model': 'nowhere'}, 'nowhere: no such directory'),
     ],
 )

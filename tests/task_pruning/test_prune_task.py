@@ -395,7 +395,7 @@ def test_a_budget_of_parameters_counts_the_trimmed_vocabulary(place, models, tmp
     assert verify(VerifyRecipe(run=tmp_path / 'run'))
     before = contents(tmp_path / 'run')
     shutil.rmtree(tmp_path / 'larger')
-    assert prune_task(dataclasses.replace(recipe, resume=True))[1].parameters == rows[1].parameters
+    assert prune_task(recipe.replace(resume=True))[1].parameters == rows[1].parameters
     assert contents(tmp_path / 'run') == before
 
 
@@ -500,12 +500,11 @@ def test_a_teacher_with_other_labels_is_refused(place, models, tmp_path):
 def words_of(place, models, task, output, **more):
     """The command line of `recipe_for`."""
     recipe = {**EXACT, **more}
-    values = dataclasses.asdict(recipe_for(place, models, task, output, **recipe))
-    defaults = {field.name: field.default for field in dataclasses.fields(TaskPruneRecipe)}
+    values = dict(recipe_for(place, models, task, output, **recipe))
     return [
         word
         for name, value in values.items()
-        if value != defaults[name] or name in ('model', 'output')
+        if value != TaskPruneRecipe.model_fields[name].default
         for word in (f'--{name.replace("_", "-")}', value)
     ]
 

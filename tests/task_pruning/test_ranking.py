@@ -1,6 +1,5 @@
 """A run that takes the ranking of another: the same network as if it had ranked the units itself."""
 
-import dataclasses
 import json
 import shutil
 
@@ -149,6 +148,6 @@ def test_a_ranking_for_one_target_serves_no_other(place):
 
 
 def test_what_may_differ_are_settings_that_exist():
-    fields = {field.name for kind in (PruneRecipe, TaskPruneRecipe) for field in dataclasses.fields(kind)}
+    fields = {*PruneRecipe.model_fields, *TaskPruneRecipe.model_fields}
     assert {*ranking._AFTER, *ranking._OF_TARGET} <= fields
-    assert set(ranking._AFTER_PRETRAINING) <= {field.name for field in dataclasses.fields(PruneRecipe)}
+    assert set(ranking._AFTER_PRETRAINING) <= set(PruneRecipe.model_fields)

@@ -307,7 +307,8 @@ def test_every_problem_of_a_recipe_is_said_at_once(root):
 def test_no_problem_is_made_of_a_value_that_follows_from_a_wrong_one(root, length):
     with pytest.raises(RecipeError) as raised:
         recipe_of(root, max_seq_length=length)
-    assert raised.value.problems == [f'max_seq_length {length}: must be from 8 to 65535']
+    (problem,) = raised.value.problems
+    assert 'max_seq_length' in problem and str(length) in problem
 
 
 class _Dying:
@@ -416,12 +417,12 @@ def main():
     'change, said',
     [
         (['--vocab', 'none.txt'], 'none.txt: no such vocabulary'),
-        (['--held-out', '7'], 'held_out 7.0: must be from 0 to 0.5'),
+        (['--held-out', '7'], '--held-out must be '),
         (['--input', 'nowhere'], 'nowhere: no such file'),
         (['--output', 'text'], 'text: exists'),
         (['--wrkers', '1'], 'wrkers'),
         (['--cased'], 'vocab.txt: none of its 221 tokens has a capital'),
-        (['--workers', 'many'], 'workers must be a whole number'),
+        (['--workers', 'many'], '--workers must be '),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(root, main, monkeypatch, capsys, change, said):

@@ -131,5 +131,5 @@ def _words(vocab, text):
 
 
 def test_a_count_below_one_is_refused():
-    with pytest.raises(ValueError, match='count must be at least 1, found 0'):
+    with pytest.raises(ValueError, match='count must be .*, found 0'):
         trimmed_vocabulary(of('a'), {'a': 1}, count=0)
