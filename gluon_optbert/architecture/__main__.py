@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Optional, Sequence
+from collections.abc import Sequence
 
 from ..runs.command_line import command
 from .description import describe, readable
@@ -13,7 +13,7 @@ from .named import FORMS, resolve
 
 
 @command
-def main(argv: Optional[Sequence[str]] = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print an architecture: its widths, parameters, FLOPs and beta."""
     parser = argparse.ArgumentParser(
         prog='python -m gluon_optbert.architecture',

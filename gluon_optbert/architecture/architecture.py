@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any
 
-Axis = Tuple[str, ...]  # the widths whose product is the length of one side of a tensor, outermost first
+Axis = tuple[str, ...]  # the widths whose product is the length of one side of a tensor, outermost first
 FORMAT = 1
 LAYER_NORM_EPS = 1e-12  # BERT's, and that of a file that names none
 
@@ -60,9 +61,9 @@ class Architecture:
     """
 
     h: int
-    layers: Tuple[LayerDims, ...]
+    layers: tuple[LayerDims, ...]
     vocab_size: int
-    e: Optional[int] = None
+    e: int | None = None
     max_length: int = 512
     token_types: int = 2
     layer_norm_eps: float = LAYER_NORM_EPS
@@ -92,7 +93,7 @@ class Architecture:
         """The width of the embedding tables: e where the embedding is factorised, else h."""
         return self.h if self.e is None else self.e
 
-    def widths(self) -> Dict[str, int]:
+    def widths(self) -> dict[str, int]:
         """The prunable widths by key: ``h``, then ``a0 k0 v0 f0`` for the first layer, and so on."""
         widths = {'h': self.h}
         for i, layer in enumerate(self.layers):
@@ -132,7 +133,7 @@ class Architecture:
                 size *= getattr(self.layers[int(name[1:])], name[0])
         return size
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; the inverse of `from_dict`. BERT's own epsilon is left away."""
         own = self.layer_norm_eps == LAYER_NORM_EPS
         return {
@@ -205,13 +206,13 @@ class Architecture:
         return cls.from_json(path.read_text(encoding='utf-8', errors='replace'), source=str(path))
 
 
-def epsilon_problems(value: Any) -> List[str]:
+def epsilon_problems(value: Any) -> list[str]:
     """What is wrong with a LayerNorm epsilon; nothing if it is a number from 0 to below 1."""
     right = type(value) in (int, float) and 0 <= value < 1
     return [] if right else [f'layer_norm_eps must be a number from 0 to below 1, found {value!r:.80}']
 
 
-def _below(name: str, value: Any, least: int) -> List[str]:
+def _below(name: str, value: Any, least: int) -> list[str]:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return (
         []

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping, Optional
 
 from .architecture import Architecture
 from .parameters import parameter_table
 
 
-def count_parameters(architecture: Architecture) -> Dict[str, int]:
+def count_parameters(architecture: Architecture) -> dict[str, int]:
     """Parameters by part: ``embeddings``, ``attention``, ``feed_forward``, ``pooler`` and ``heads`` (MLM and
     NSP).
 
@@ -29,7 +29,7 @@ def count_parameters(architecture: Architecture) -> Dict[str, int]:
     return counts
 
 
-def count_flops(architecture: Architecture, length: int) -> Dict[str, int]:
+def count_flops(architecture: Architecture, length: int) -> dict[str, int]:
     """Floating-point operations of one forward pass over one sequence, two for each multiply-add.
 
     Matrix products only: they are what is left at any real width; softmax, GELU, LayerNorm and look-ups are
@@ -62,7 +62,7 @@ class CostModel:
         """
         return self.cost(architecture)
 
-    def prices(self, architecture: Architecture) -> Dict[str, float]:
+    def prices(self, architecture: Architecture) -> dict[str, float]:
         """What one unit of each width is worth in this architecture.
 
         Returns
@@ -162,7 +162,7 @@ class LatencyCost(CostModel):
 LATENCY_FEATURES = ('network', 'layers', 'blocks', 'h', 'a', 'a k', 'a v', 'f', 'h a k', 'h a v', 'h f')
 
 
-def latency_features(architecture: Architecture) -> Dict[str, float]:
+def latency_features(architecture: Architecture) -> dict[str, float]:
     """What the time of a forward pass is linear in, at a fixed shape: sums over the layers of widths and
     their products.
 
@@ -189,21 +189,21 @@ def latency_features(architecture: Architecture) -> Dict[str, float]:
     return features
 
 
-def _latency(length: int, latency_model: Optional[Path]) -> CostModel:
+def _latency(length: int, latency_model: Path | None) -> CostModel:
     if latency_model is None:
         raise _no_objective('latency')
     return LatencyCost.read(latency_model)
 
 
 # An objective's cost model, made from the recipe's `length` and `latency_model`.
-OBJECTIVES: Dict[str, Callable[[int, Optional[Path]], CostModel]] = {
+OBJECTIVES: dict[str, Callable[[int, Path | None], CostModel]] = {
     'parameters': lambda length, latency_model: ParameterCost(),
     'flops': lambda length, latency_model: FlopsCost(length),
     'latency': _latency,
 }
 
 
-def shares_of_rounds(target: float, rounds: int) -> List[float]:
+def shares_of_rounds(target: float, rounds: int) -> list[float]:
     """The share of the cost that is left after each round, in equal steps to the last one, `target`."""
     return [1 - (1 - target) * number / rounds for number in range(1, rounds)] + [target]
 
@@ -214,14 +214,14 @@ def _no_objective(name: str) -> ValueError:
     )
 
 
-def cost_model(objective: str, *, length: int = 128, latency_model: Optional[Path] = None) -> CostModel:
+def cost_model(objective: str, *, length: int = 128, latency_model: Path | None = None) -> CostModel:
     """The cost model of an objective's name, one of `OBJECTIVES`."""
     if objective not in OBJECTIVES:
         raise _no_objective(objective)
     return OBJECTIVES[objective](length, latency_model)
 
 
-def beta(architecture: Architecture, cost: CostModel) -> Dict[str, float]:
+def beta(architecture: Architecture, cost: CostModel) -> dict[str, float]:
     """The weights of equation (2): the prices over the price of the dearest head, or of the dearest unit if
     heads cost nothing.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .architecture import Architecture
 from .cost import ParameterCost, beta, count_flops, count_parameters
@@ -15,7 +16,7 @@ PUBLISHED_BETA = {'a': '1.0', 'h': '0.73', 'k': '0.093', 'v': '0.093', 'f': '0.0
 COUNTING_RULE = 'embeddings (word, position, token type, LayerNorm) and encoder, without pooler and heads'
 
 
-def describe(name: str, architecture: Architecture, length: int) -> Dict[str, Any]:
+def describe(name: str, architecture: Architecture, length: int) -> dict[str, Any]:
     """All that the command prints, as JSON values.
 
     Raises
@@ -44,7 +45,7 @@ def describe(name: str, architecture: Architecture, length: int) -> Dict[str, An
     }
 
 
-def _layer_lines(architecture: Architecture) -> List[str]:
+def _layer_lines(architecture: Architecture) -> list[str]:
     """The widths as a table; layers that are equal and follow each other share a line."""
     lines, first = [f'{"layer":>7} {"a":>5} {"k":>5} {"v":>5} {"f":>6}'], 0
     layers = architecture.layers
@@ -56,7 +57,7 @@ def _layer_lines(architecture: Architecture) -> List[str]:
     return lines
 
 
-def _beta_lines(values: Dict[str, float]) -> List[str]:
+def _beta_lines(values: dict[str, float]) -> list[str]:
     """Our weights of equation (2), over the layers, beside the published ones."""
     lines = [f'{"width":>7} {"here":>19}   published for BERT-base']
     for letter, printed in PUBLISHED_BETA.items():
@@ -66,12 +67,12 @@ def _beta_lines(values: Dict[str, float]) -> List[str]:
     return lines
 
 
-def _amounts(rows: Sequence[Tuple[str, int, str]]) -> List[str]:
+def _amounts(rows: Sequence[tuple[str, int, str]]) -> list[str]:
     """A line for each name, number and note."""
     return [f'  {what:<14} {amount:>18,}  {note}'.rstrip() for what, amount, note in rows]
 
 
-def _parameter_lines(parameters: Mapping[str, int]) -> List[str]:
+def _parameter_lines(parameters: Mapping[str, int]) -> list[str]:
     """The parameters by part, and what the published rule counts."""
     counted = parameters['published_rule']
     rows = [
@@ -86,7 +87,7 @@ def _parameter_lines(parameters: Mapping[str, int]) -> List[str]:
     return ['parameters', *_amounts(rows)]
 
 
-def _flops_lines(flops: Mapping[str, int]) -> List[str]:
+def _flops_lines(flops: Mapping[str, int]) -> list[str]:
     """The FLOPs by part."""
     rows = [('embeddings', flops['embeddings'], 'the projection from e to h')] if flops['embeddings'] else []
     rows += [
@@ -101,7 +102,7 @@ def _flops_lines(flops: Mapping[str, int]) -> List[str]:
     ]
 
 
-def readable(story: Dict[str, Any], architecture: Architecture) -> str:
+def readable(story: dict[str, Any], architecture: Architecture) -> str:
     """What `describe` returns, for people."""
     embedding = 'e = h' if architecture.e is None else f'e = {architecture.e}'
     lines = [

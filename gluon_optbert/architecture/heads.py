@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 KINDS = ('pretraining', 'classification', 'regression', 'question_answering')
 
@@ -38,10 +39,10 @@ class Head:
     """
 
     kind: str = 'pretraining'
-    labels: Tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     task: str = ''
-    names: Tuple[str, ...] = dataclasses.field(default=(), compare=False)
-    columns: Tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    names: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    columns: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -94,7 +95,7 @@ class Head:
         own, wanted = (''.join(filter(str.isalnum, head.task.lower())) for head in (self, other))
         return own in ('', wanted) and dataclasses.replace(self, task=other.task) == other
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The head as JSON values, without names and columns that are empty."""
         more = {'names': list(self.names), 'columns': list(self.columns)}
         return {
@@ -129,7 +130,7 @@ class Head:
             raise ValueError(f'{source}: {error}') from error
 
 
-def _listed(words: Tuple[str, ...]) -> str:
+def _listed(words: tuple[str, ...]) -> str:
     """Words of a file, in one line of a message."""
     return f'{", ".join(map(repr, words)) or "none":.200}'
 

@@ -7,9 +7,8 @@ numbers, and the first is the one that a tensor gets on its way out."""
 from __future__ import annotations
 
 import re
-from typing import Dict, FrozenSet, Optional, Tuple
 
-NameMap = Dict[str, Optional[str]]
+NameMap = dict[str, str | None]
 # of the network's names, where there is a head
 PREFIX = {'Hugging Face': 'bert.', 'TensorFlow': 'bert/', 'GluonNLP': 'bert.'}
 
@@ -151,13 +150,13 @@ GLUONNLP: NameMap = {
 }
 
 MAPS = {'Hugging Face': HUGGING_FACE, 'TensorFlow': TENSORFLOW, 'GluonNLP': GLUONNLP}
-QUESTION_ANSWERING: FrozenSet[str] = frozenset(
+QUESTION_ANSWERING: frozenset[str] = frozenset(
     {'qa_outputs.weight', 'cls/squad/output_weights', 'span_classifier.weight'}
 )
 _NUMBERED = re.compile(r'(encoder[./](?:layer[._]|transformer_cells\.))(0|[1-9][0-9]{0,3})([./].+)')
 
 
-def look_up(form: str, name: str) -> Tuple[bool, Optional[str]]:
+def look_up(form: str, name: str) -> tuple[bool, str | None]:
     """Whether a name is known in checkpoints of a form (a key of `MAPS`), and what it is called here, None if
     it is dropped.
     """
@@ -178,12 +177,12 @@ def is_transposed(form: str, name: str) -> bool:
     return form == 'TensorFlow' and name.endswith(_TRANSPOSED)
 
 
-def names_in(form: str, layers: int) -> Dict[str, str]:
+def names_in(form: str, layers: int) -> dict[str, str]:
     """What checkpoints of a form (a key of `MAPS`) call the parameters here, for so many layers.
 
     Names are those of the bare network, without the beginning that they have beside a head.
     """
-    names: Dict[str, str] = {}
+    names: dict[str, str] = {}
     for there, here in MAPS[form].items():
         if here is not None:
             for i in range(layers) if '{i}' in here else (0,):

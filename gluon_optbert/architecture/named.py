@@ -10,8 +10,8 @@ import dataclasses
 import difflib
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
-from typing import Collection, Dict, List, Optional, Tuple, Union
 
 from .architecture import Architecture, LayerDims
 from .cost import CostModel, ParameterCost
@@ -25,10 +25,10 @@ def uniform(
     h: int,
     a: int,
     vocab_size: int,
-    k: Optional[int] = None,
-    v: Optional[int] = None,
-    f: Optional[int] = None,
-    e: Optional[int] = None,
+    k: int | None = None,
+    v: int | None = None,
+    f: int | None = None,
+    e: int | None = None,
     max_length: int = 512,
 ) -> Architecture:
     """A BERT with equal layers; k and v are h/a and f is 4h unless given (optBERT, Table 2).
@@ -53,7 +53,7 @@ def bert_base(layers: int = 12) -> Architecture:
     return uniform(layers=layers, h=768, a=12, vocab_size=30522)
 
 
-def resolve(name: Union[str, Path], *, vocab_size: Optional[int] = None) -> Architecture:
+def resolve(name: str | Path, *, vocab_size: int | None = None) -> Architecture:
     """The architecture that a name, a file, a model directory or inline JSON stands for.
 
     Names are ``bert_base``, ``bert_9``, ``optbert_99m`` to ``optbert_33m``, ``uniform_66m``, ``albert_e128``,
@@ -105,7 +105,7 @@ FORMS = (
 EXAMPLES = ('bert_base', 'bert_9', 'uniform_66m', 'albert_e128', 'l4_h256_a4', 'undivided_every_2') + OPTBERTS
 
 
-def from_name(name: str) -> Optional[Architecture]:
+def from_name(name: str) -> Architecture | None:
     """The architecture of that name, with BERT's vocabulary; None if no name looks like it.
 
     Raises
@@ -114,7 +114,7 @@ def from_name(name: str) -> Optional[Architecture]:
         If it is a name of one of these forms, but no network can be made of its numbers.
     """
 
-    def numbers(pattern: str) -> Optional[List[int]]:
+    def numbers(pattern: str) -> list[int] | None:
         match = re.fullmatch(pattern, name, flags=re.ASCII)
         return [int(group) for group in match.groups()] if match else None
 
@@ -146,7 +146,7 @@ def from_name(name: str) -> Optional[Architecture]:
     return _uniform_from_name(name)
 
 
-def _uniform_from_name(name: str) -> Optional[Architecture]:
+def _uniform_from_name(name: str) -> Architecture | None:
     """The network of a name like ``l4_h256_a4_k32_f512``; None if it is not of that form."""
     match = re.fullmatch(r'l(\d{1,4})_h(\d{1,6})_a(\d{1,6})((?:_[kvfe]\d{1,6})*)', name, flags=re.ASCII)
     if not match:
@@ -190,13 +190,13 @@ def published(parameters_m: int) -> Architecture:
     return Architecture(h=row['h'], layers=layers, vocab_size=VOCAB_SIZE)
 
 
-def uncertainties(name: str) -> List[str]:
+def uncertainties(name: str) -> list[str]:
     """What had to be inferred about a published architecture, a sentence or two per gap in its table."""
     sizes = {f'optbert_{size}m': number for size, number in LAYER_TABLES.items()}
     name = re.sub(r'_undivided_(?:every|keep)_.*', '', name.strip())
     if name not in sizes:
         return []
-    groups: Dict[Tuple[str, str], List[Tuple[int, str]]] = {}
+    groups: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for one in load_table(sizes[name]).inferred:
         if one.column != 'layer':
             groups.setdefault((one.printed, one.reason), []).append((one.row, one.column))
@@ -281,7 +281,7 @@ def scale_uniformly(
     )
 
 
-def every(n: int, layers: int) -> List[int]:
+def every(n: int, layers: int) -> list[int]:
     """Every n-th layer, counted from 0: n - 1, 2n - 1, and so on, so that n = 2 keeps the last of twelve.
 
     Raises
@@ -329,7 +329,7 @@ def undivided(base: Architecture, keep: Collection[int], *, stacked: int = 0) ->
         problems.append(f'stacked must not be negative, found {stacked}')
     if problems:
         raise ValueError('; '.join(problems))
-    layers: List[LayerDims] = []
+    layers: list[LayerDims] = []
     for i, layer in enumerate(base.layers):
         attention = dataclasses.replace(layer, f=0)
         layers += [attention] * stacked + [layer] if i in keep else [attention]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Union
 
 Cell = Union[str, int, float, None]
 FORMAT = 1
@@ -35,8 +36,8 @@ class Column:
 
     name: str
     label: str
-    task: Optional[str] = None
-    metric: Optional[str] = None
+    task: str | None = None
+    metric: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,17 +88,17 @@ class PaperTable:
     source: str
     caption: str
     settings: Mapping[str, int]
-    columns: Tuple[Column, ...]
-    rows: Tuple[Tuple[Cell, ...], ...]
-    architectures: Tuple[Optional[str], ...]
-    inferred: Tuple[Inference, ...]
-    notes: Tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    architectures: tuple[str | None, ...]
+    inferred: tuple[Inference, ...]
+    notes: tuple[str, ...]
 
-    def records(self) -> List[Dict[str, Cell]]:
+    def records(self) -> list[dict[str, Cell]]:
         """The rows as dicts by column name."""
         return [dict(zip((column.name for column in self.columns), row)) for row in self.rows]
 
-    def column(self, name: str) -> Tuple[Cell, ...]:
+    def column(self, name: str) -> tuple[Cell, ...]:
         """One column, from the first row to the last.
 
         Raises
@@ -112,7 +113,7 @@ class PaperTable:
             )
         return tuple(row[names.index(name)] for row in self.rows)
 
-    def inference(self, row: int, column: str) -> Optional[Inference]:
+    def inference(self, row: int, column: str) -> Inference | None:
         """How a cell was inferred; None if it was read."""
         return next((one for one in self.inferred if (one.row, one.column) == (row, column)), None)
 
@@ -171,7 +172,7 @@ def read_table(path: Path) -> PaperTable:
     )
 
 
-def _fields(value: Any, kinds: Mapping[str, Any], what: str) -> List[str]:
+def _fields(value: Any, kinds: Mapping[str, Any], what: str) -> list[str]:
     """What keeps a JSON value from being an object of exactly these fields and types."""
     if not isinstance(value, dict):
         return [f'{what} is not an object']
@@ -184,7 +185,7 @@ def _fields(value: Any, kinds: Mapping[str, Any], what: str) -> List[str]:
     ]
 
 
-def _misfits(values: Any) -> List[str]:
+def _misfits(values: Any) -> list[str]:
     """What is wrong with the content of a table's file."""
     problems = _fields(
         values,
@@ -220,7 +221,7 @@ def _misfits(values: Any) -> List[str]:
     return [*_cell_problems(values), *_inference_problems(values)]
 
 
-def _cell_problems(values: Any) -> List[str]:
+def _cell_problems(values: Any) -> list[str]:
     """What is wrong with columns, rows and the lists beside them."""
     problems, width = [], len(values['columns'])
     if len({column['name'] for column in values['columns']}) < width:
@@ -243,7 +244,7 @@ def _cell_problems(values: Any) -> List[str]:
     return problems
 
 
-def _inference_problems(values: Any) -> List[str]:
+def _inference_problems(values: Any) -> list[str]:
     """What is wrong with the cells that inferences speak of."""
     names = [column['name'] for column in values['columns']]
     cells = [(row, column) for one in values['inferred'] for row in one['rows'] for column in one['columns']]

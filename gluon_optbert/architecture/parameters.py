@@ -92,7 +92,8 @@ stars then, and no others:
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Collection, Dict, Mapping, Optional, Tuple
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from .architecture import Architecture, Axis
 from .heads import PRETRAINING, Head
@@ -142,11 +143,11 @@ class ParameterSpec:
     """
 
     name: str
-    axes: Tuple[Axis, ...]
-    shape: Tuple[int, ...]
-    gates: Tuple[Axis, ...]
+    axes: tuple[Axis, ...]
+    shape: tuple[int, ...]
+    gates: tuple[Axis, ...]
     part: str
-    layer: Optional[int] = None
+    layer: int | None = None
     initial: str = 'zeros'
     decayed: bool = False
     low_precision: bool = False
@@ -159,7 +160,7 @@ class _Builder:
     def __init__(self, architecture: Architecture, head: Head, h_gate: str):
         self._architecture, self._outputs = architecture, head.outputs
         self.in_stream = h_gate == 'stream'
-        self.table: Dict[str, ParameterSpec] = {}
+        self.table: dict[str, ParameterSpec] = {}
 
     def _length(self, axis: Axis) -> int:
         return self._outputs if axis == ('outputs',) else self._architecture.size(axis)
@@ -167,9 +168,9 @@ class _Builder:
     def add(
         self,
         name: str,
-        axes: Tuple[Axis, ...],
+        axes: tuple[Axis, ...],
         part: str,
-        gates: Optional[Tuple[Axis, ...]] = None,
+        gates: tuple[Axis, ...] | None = None,
         **marks: Any,
     ) -> None:
         """One parameter; no side of it is gated unless told."""
@@ -216,7 +217,7 @@ class _Builder:
 
 def parameter_table(
     architecture: Architecture, head: Head = PRETRAINING, *, h_gate: str = 'stream'
-) -> Dict[str, ParameterSpec]:
+) -> dict[str, ParameterSpec]:
     """Every parameter of an encoder with its head, in the order in which they are saved.
 
     Where alpha_h stands, one of `H_GATES`, decides the ``gates`` of a parameter and nothing else.
@@ -253,7 +254,7 @@ def parameter_table(
 
 def parameters_left(
     architecture: Architecture, layers: Collection[int], head: Head = PRETRAINING
-) -> Dict[str, ParameterSpec]:
+) -> dict[str, ParameterSpec]:
     """The parameters that stay when only some layers do: as they were, by the names that they get.
 
     Parameters
@@ -273,7 +274,7 @@ def parameters_left(
     return dict(zip(parameter_table(smaller, head), staying))
 
 
-def network_shapes(architecture: Architecture, head: Head = PRETRAINING) -> Dict[str, Tuple[int, ...]]:
+def network_shapes(architecture: Architecture, head: Head = PRETRAINING) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of an encoder with its head; names as in `parameter_table`."""
     return {name: spec.shape for name, spec in parameter_table(architecture, head).items()}
 
@@ -328,6 +329,6 @@ def check_alphas(alphas: Alphas, architecture: Architecture) -> None:
         raise ValueError('gates do not fit the architecture: ' + '; '.join(wrong))
 
 
-def _shape(value: Any) -> Tuple[int, ...]:
+def _shape(value: Any) -> tuple[int, ...]:
     """The shape of an array; () of what is none."""
     return tuple(getattr(value, 'shape', ()))

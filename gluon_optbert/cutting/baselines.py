@@ -13,7 +13,7 @@ stream."""
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from .selection import Selection, keep_all
 DROPS = ('last', 'first', 'alternate')
 
 
-def random_scores(architecture: Architecture, seed: int) -> Dict[str, np.ndarray]:
+def random_scores(architecture: Architecture, seed: int) -> dict[str, np.ndarray]:
     """Scores that rank all units by chance."""
     generator = np.random.RandomState(seed)
     return {key: generator.uniform(0.5, 1.5, size=width) for key, width in architecture.widths().items()}
@@ -35,7 +35,7 @@ def random_scores(architecture: Architecture, seed: int) -> Dict[str, np.ndarray
 
 def magnitude_scores(
     parameters: Parameters, architecture: Architecture, head: Head = PRETRAINING
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The root mean square of all weights that would leave with a unit, so that widths of different kinds
     compare.
 
@@ -84,7 +84,7 @@ def select_uniform(
     return Selection(kept, cost.cost(smaller), float(target))
 
 
-def layers_to_keep(layers: int, count: int, drop: str) -> List[int]:
+def layers_to_keep(layers: int, count: int, drop: str) -> list[int]:
     """Which of the layers stay when `count` of them do.
 
     ``last`` drops the last ones, ``first`` the first ones; ``alternate`` spreads those that stay evenly and
@@ -143,7 +143,7 @@ def select_blocks(architecture: Architecture, cost: CostModel, target: float) ->
     )
 
 
-def fisher_scores(gradients: Mapping[str, np.ndarray], prices: Mapping[str, float]) -> Dict[str, np.ndarray]:
+def fisher_scores(gradients: Mapping[str, np.ndarray], prices: Mapping[str, float]) -> dict[str, np.ndarray]:
     """The diagonal of the Fisher information over the price of a unit: what a gate counts for what its unit
     saves, as a share of the largest of all. Units whose price is zero save nothing, and have the largest.
 

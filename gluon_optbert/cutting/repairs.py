@@ -6,7 +6,7 @@ et al., 2023, arXiv 2308.03449); Kwon et al. (2022, arXiv 2204.09656), section 3
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Tuple
+from collections.abc import Callable
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def _factor(moments: np.ndarray) -> np.ndarray:
     return np.linalg.cholesky(moments + jitter * np.eye(len(moments)))
 
 
-def score_bases(queries: np.ndarray, keys: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+def score_bases(queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The changes of basis for the queries and the keys of one head.
 
     With E[qqᵀ] = L_q L_qᵀ, E[kkᵀ] = L_k L_kᵀ and L_qᵀ L_k = U S Vᵀ they are A_q = L_q⁻ᵀ U S^½ and
@@ -45,7 +45,7 @@ def score_bases(queries: np.ndarray, keys: np.ndarray) -> Tuple[np.ndarray, np.n
     return (np.linalg.solve(query_factor.T, left) * root, np.linalg.solve(key_factor.T, right.T) * root)
 
 
-def context_bases(contexts: np.ndarray, output: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+def context_bases(contexts: np.ndarray, output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The new basis of the values of one head, and the new columns of P.
 
     With E[ccᵀ] = LLᵀ and P L = U S Wᵀ the values become WᵀL⁻¹v, and P becomes U S.
@@ -71,8 +71,8 @@ def context_bases(contexts: np.ndarray, output: np.ndarray) -> Tuple[np.ndarray,
 
 
 def rotate_heads(
-    parameters: Parameters, architecture: Architecture, moments: Dict[str, np.ndarray]
-) -> Dict[str, np.ndarray]:
+    parameters: Parameters, architecture: Architecture, moments: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """The parameters of the same function in which the units of every head are ordered by strength.
 
     Parameters
@@ -143,7 +143,7 @@ class DenseRegression:
 
     def solve(
         self, weight: np.ndarray, bias: np.ndarray, *, ridge: float = RIDGE, total: Total = np.asarray
-    ) -> Tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The weight and the bias with the least squared error.
 
         With X and Y centred and n inputs: W' = (XᵀX + λI)⁻¹ (XᵀY + λWᵀ), transposed, b' = ȳ - W'x̄, and
@@ -199,7 +199,7 @@ class ScaleRegression:
 
     def solve(
         self, gamma: np.ndarray, beta: np.ndarray, *, ridge: float = RIDGE, total: Total = np.asarray
-    ) -> Tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Gamma and beta of the least squared error; arguments as in `DenseRegression.solve`, both of shape
         (units,).
         """

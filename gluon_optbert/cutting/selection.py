@@ -6,8 +6,8 @@ import dataclasses
 import io
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def packed_alphas(alphas: Alphas, *, h_gate: str) -> bytes:
     return packed.getvalue()
 
 
-def read_alphas(path: Path) -> Tuple[Dict[str, np.ndarray], str]:
+def read_alphas(path: Path) -> tuple[dict[str, np.ndarray], str]:
     """The gate vectors of an ``alphas.npz`` by width key, and where alpha_h stands.
 
     Raises
@@ -69,7 +69,7 @@ class Selection:
     kept: Mapping[str, np.ndarray]
     cost: float
     target: float
-    layers: Optional[Tuple[int, ...]] = None
+    layers: tuple[int, ...] | None = None
 
     def architecture(self, of: Architecture) -> Architecture:
         """The architecture that is left of the one selected from."""
@@ -78,7 +78,7 @@ class Selection:
             return smaller
         return dataclasses.replace(smaller, layers=tuple(smaller.layers[i] for i in self.layers))
 
-    def to_dict(self) -> Dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON values; the inverse of `from_dict`."""
         return {
             'cost': self.cost,
@@ -106,7 +106,7 @@ def read_selection(path: Path) -> Selection:
         raise ValueError(f'{path}: not a selection ({error})') from error
 
 
-def survivors(selections: Sequence[Selection], architecture: Architecture) -> Tuple[np.ndarray, List[int]]:
+def survivors(selections: Sequence[Selection], architecture: Architecture) -> tuple[np.ndarray, list[int]]:
     """Which hidden units and which layers of a network are left after one selection upon the other.
 
     Parameters
@@ -223,7 +223,7 @@ class _Removal:
         architecture: Architecture,
         cost: CostModel,
         pruned: Sequence[str],
-        groups: Sequence[Tuple[int, np.ndarray]],
+        groups: Sequence[tuple[int, np.ndarray]],
     ):
         self._architecture, self._cost, self._pruned = architecture, cost, pruned
         none = np.zeros(0, dtype=np.int64)
@@ -247,7 +247,7 @@ class _Removal:
             low, high = (low, middle) if self.cost_after(middle) <= target else (middle + 1, high)
         return low
 
-    def kept_after(self, groups: int) -> Dict[str, np.ndarray]:
+    def kept_after(self, groups: int) -> dict[str, np.ndarray]:
         """The units that stay when so many groups are gone, by width key, increasing."""
         kept = {key: np.arange(width) for key, width in self._architecture.widths().items()}
         units, owners = (values[: self._ends[groups]] for values in (self._units, self._owners))
@@ -258,7 +258,7 @@ class _Removal:
 
 def _removal_order(
     scores: Alphas, keys: Sequence[str], least: Mapping[str, int], multiple_of: int
-) -> List[Tuple[int, np.ndarray]]:
+) -> list[tuple[int, np.ndarray]]:
     """Groups of units (number of the width, indices) in the order in which they go; the least number of each
     never goes.
     """
@@ -281,7 +281,7 @@ def _removal_order(
     return [groups[i] for i in np.argsort(np.asarray(ranks), kind='stable')]
 
 
-def truncate(alphas: Alphas, selection: Selection) -> Dict[str, np.ndarray]:
+def truncate(alphas: Alphas, selection: Selection) -> dict[str, np.ndarray]:
     """Alpha with every unit that is not selected at exactly zero."""
     truncated = {}
     for key, alpha in alphas.items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Dict, Optional, Tuple, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def fold(
     *,
     head: Head = PRETRAINING,
     h_gate: str = 'stream',
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The ungated parameters that compute what the gated network computes.
 
     Parameters
@@ -86,7 +87,7 @@ def kept_along(axis: Axis, architecture: Architecture, selection: Selection) -> 
 
 def cut(
     parameters: Parameters, architecture: Architecture, selection: Selection, *, head: Head = PRETRAINING
-) -> Tuple[Dict[str, np.ndarray], Architecture]:
+) -> tuple[dict[str, np.ndarray], Architecture]:
     """Take the rows and columns of unselected units out of every tensor.
 
     Returns
@@ -108,7 +109,7 @@ def cut(
 
 def reordered(
     parameters: Parameters, architecture: Architecture, order: np.ndarray, *, head: Head = PRETRAINING
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The same function with its hidden units in another order.
 
     Parameters
@@ -153,7 +154,7 @@ def _check_selection(architecture: Architecture, selection: Selection) -> None:
 
 def _cut(
     value_of: Callable[[str], np.ndarray], architecture: Architecture, selection: Selection, head: Head
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """What is left of every parameter; they are asked for one at a time, so that no second set of them is in
     memory.
     """
@@ -184,7 +185,7 @@ def shrink(
     *,
     head: Head = PRETRAINING,
     h_gate: str = 'stream',
-) -> Tuple[Dict[str, np.ndarray], Architecture]:
+) -> tuple[dict[str, np.ndarray], Architecture]:
     """Fold alpha into the parameters and cut the units that are not selected.
 
     The smaller network computes what the gated network computes when the alpha of every unselected unit is
@@ -209,7 +210,7 @@ def shrink(
 M = TypeVar('M')  # a model: a dataclass with architecture, parameters, alphas and head
 
 
-def without_gates(saved: M, alphas: Optional[Alphas] = None, *, h_gate: str = 'stream') -> M:
+def without_gates(saved: M, alphas: Alphas | None = None, *, h_gate: str = 'stream') -> M:
     """Fold gates into the weights and cut the units at zero; a model without gates as it is.
 
     Parameters
@@ -254,7 +255,7 @@ TOKENS = ('vocab_size',)  # the side of a tensor that runs through the tokens
 
 def cut_tokens(
     parameters: Parameters, architecture: Architecture, kept: np.ndarray, head: Head = PRETRAINING
-) -> Tuple[Dict[str, np.ndarray], Architecture]:
+) -> tuple[dict[str, np.ndarray], Architecture]:
     """Keep some tokens in every tensor that has a side of tokens: the embedding, and the biases of MLM.
 
     Parameters

@@ -6,8 +6,9 @@ code that lies there, too, is for Transformers; it is never read here."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, List, Mapping, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ OWN = 'gluon_optbert'  # what an export of this package records in its configura
 UNREAD = ('BertForTokenClassification', 'BertForMultipleChoice')
 
 
-def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architecture, Tuple[str, ...]]:
+def architecture_of(config: Mapping[str, Any], source: Path) -> tuple[Architecture, tuple[str, ...]]:
     """The architecture that a configuration describes, and notes on it for people.
 
     Raises
@@ -93,13 +94,13 @@ def architecture_of(config: Mapping[str, Any], source: Path) -> Tuple[Architectu
     return architecture, tuple(notes)
 
 
-def _outside(name: str, value: Any, least: int, most: int) -> List[str]:
+def _outside(name: str, value: Any, least: int, most: int) -> list[str]:
     """What is wrong with a width."""
     right = type(value) is int and least <= value <= most
     return [] if right else [f'{name} must be a whole number from {least} to {most}, found {value!r:.80}']
 
 
-def _wrong_layers(config: Mapping[str, Any]) -> List[str]:
+def _wrong_layers(config: Mapping[str, Any]) -> list[str]:
     """What is wrong with the widths of the layers and of the embedding; at most `MOST_SAID` of it."""
     layers, e = config.get('layer_widths'), config.get('embedding_size')
     problems = [] if e is None else _outside('embedding_size', e, 1, WIDTHS['hidden_size'])
@@ -149,7 +150,7 @@ def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, An
     return stated
 
 
-def recorded(config: Mapping[str, Any], source: Path) -> Tuple[Head, Tuple[str, ...]]:
+def recorded(config: Mapping[str, Any], source: Path) -> tuple[Head, tuple[str, ...]]:
     """What an export of this package recorded in a configuration: its head, and its parts that are random.
 
     Raises

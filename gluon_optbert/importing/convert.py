@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, List, Optional
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
@@ -48,7 +49,7 @@ class KnownBERT:
 
 _DEVLIN = 'Devlin et al., 2018, A.2'
 _BASE, _LARGE = dict(layers=12, h=768, a=12), dict(layers=24, h=1024, a=16)
-_WIDTHS: Dict[str, Tuple[Dict[str, int], int]] = {
+_WIDTHS: dict[str, tuple[dict[str, int], int]] = {
     'base-uncased': (_BASE, 30522),
     'base-cased': (_BASE, 28996),
     'large-uncased': (_LARGE, 30522),
@@ -57,7 +58,7 @@ _WIDTHS: Dict[str, Tuple[Dict[str, int], int]] = {
 # The names under which the checkpoints of Devlin et al. are distributed: by Hugging Face, by Google, and in
 # GluonNLP's model zoo, which converted Google's. Other BERTs of the same widths, such as multilingual ones or
 # those with whole-word masking, are not listed: their steps are not published there.
-_NAMES: Dict[str, str] = {
+_NAMES: dict[str, str] = {
     'bert-base-uncased': 'base-uncased',
     'bert-base-cased': 'base-cased',
     'bert-large-uncased': 'large-uncased',
@@ -71,7 +72,7 @@ _NAMES: Dict[str, str] = {
     'bert_24_1024_16_book_corpus_wiki_en_uncased': 'large-uncased',
     'bert_24_1024_16_book_corpus_wiki_en_cased': 'large-cased',
 }
-KNOWN: Dict[str, KnownBERT] = {
+KNOWN: dict[str, KnownBERT] = {
     name: KnownBERT(uniform(vocab_size=_WIDTHS[kind][1], **_WIDTHS[kind][0]), 1_000_000, _DEVLIN)
     for name, kind in _NAMES.items()
 }
@@ -93,7 +94,7 @@ def name_of(source: str) -> str:
     return path.name
 
 
-def known(source: str, architecture: Architecture) -> Optional[Tuple[str, KnownBERT]]:
+def known(source: str, architecture: Architecture) -> tuple[str, KnownBERT] | None:
     """The public BERT that a checkpoint is by its name and all of its widths, with that name; None if it is
     none that is known.
 
@@ -155,11 +156,11 @@ class Imported:
 
     model: SavedModel
     form: str
-    dropped: Tuple[str, ...]
-    notes: Tuple[str, ...]
+    dropped: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
-def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str]]:
+def _renamed(source: Source) -> tuple[dict[str, np.ndarray], list[str], list[str]]:
     """Rename the arrays of a checkpoint and check them.
 
     Returns
@@ -172,7 +173,7 @@ def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str
         What does not fit.
     """
     wanted, whole = network_shapes(source.architecture, source.head), network_shapes(source.architecture)
-    renamed: Dict[str, np.ndarray] = {}
+    renamed: dict[str, np.ndarray] = {}
     dropped, problems = list(source.skipped), []
     for name, array in source.arrays.items():
         known, here = look_up(source.form, name)
@@ -202,7 +203,7 @@ def _renamed(source: Source) -> Tuple[Dict[str, np.ndarray], List[str], List[str
     return renamed, dropped, problems
 
 
-def _random(specs: Iterable[ParameterSpec], seed: int) -> Dict[str, np.ndarray]:
+def _random(specs: Iterable[ParameterSpec], seed: int) -> dict[str, np.ndarray]:
     """Initial weights: normal matrices, LayerNorms that do nothing, biases of zero."""
     generator = np.random.RandomState(seed)
     draw = {
@@ -213,7 +214,7 @@ def _random(specs: Iterable[ParameterSpec], seed: int) -> Dict[str, np.ndarray]:
     return {spec.name: draw[spec.initial](spec.shape) for spec in specs}
 
 
-def complete(arrays: Parameters, source: Source, seed: int) -> Tuple[Parameters, List[str], List[str]]:
+def complete(arrays: Parameters, source: Source, seed: int) -> tuple[Parameters, list[str], list[str]]:
     """Add random weights for the parts of the pre-training heads of which a checkpoint has nothing.
 
     Returns
@@ -237,7 +238,7 @@ def complete(arrays: Parameters, source: Source, seed: int) -> Tuple[Parameters,
 
 
 def convert(
-    source: Source, *, seed: int = 1, recipe: Optional[Mapping[str, Any]] = None, steps: int = 0
+    source: Source, *, seed: int = 1, recipe: Mapping[str, Any] | None = None, steps: int = 0
 ) -> Imported:
     """A checkpoint as a model of this package.
 
@@ -295,7 +296,7 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
     return dataclasses.replace(imported, notes=(*imported.notes, *note))
 
 
-def _steps(recipe: ImportRecipe, source: Source) -> Tuple[int, Tuple[str, ...]]:
+def _steps(recipe: ImportRecipe, source: Source) -> tuple[int, tuple[str, ...]]:
     """The steps of pre-training that a checkpoint has behind it, 0 if not known, and a note on them."""
     if recipe.trained_steps is not None:
         return recipe.trained_steps, ()
@@ -320,7 +321,7 @@ def _widths(architecture: Architecture) -> str:
     return ' '.join(words)
 
 
-def describe(imported: Imported, recipe: ImportRecipe) -> List[str]:
+def describe(imported: Imported, recipe: ImportRecipe) -> list[str]:
     """What was read, dropped, made up and written, and what to know of it, for people."""
     model, head = imported.model, imported.model.head
     lines = [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, Tuple
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -34,7 +35,7 @@ def element_bytes(kind: str) -> int:
     return np.dtype(ELEMENTS[kind]).itemsize
 
 
-def size_of(shape: Tuple[int, ...]) -> int:
+def size_of(shape: tuple[int, ...]) -> int:
     """How many elements a shape has, exactly."""
     size = 1
     for side in shape:
@@ -42,7 +43,7 @@ def size_of(shape: Tuple[int, ...]) -> int:
     return size
 
 
-def array_of(data: bytes, kind: str, shape: Tuple[int, ...]) -> np.ndarray:
+def array_of(data: bytes, kind: str, shape: tuple[int, ...]) -> np.ndarray:
     """The array in little-endian bytes; bfloat16 becomes float32, which holds the same numbers.
 
     Raises
@@ -95,7 +96,7 @@ def read_small(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def read_json(path: Path) -> Dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; as `read_small`, and ValueError if it holds anything else."""
     data = read_small(path)
     try:
@@ -107,7 +108,7 @@ def read_json(path: Path) -> Dict[str, Any]:
     return values
 
 
-def read_sharded(index: Path, read: Callable[[Path], Dict[str, np.ndarray]]) -> Dict[str, np.ndarray]:
+def read_sharded(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """The tensors of the files that an index names, and of no others.
 
     Parameters
@@ -130,7 +131,7 @@ def read_sharded(index: Path, read: Callable[[Path], Dict[str, np.ndarray]]) -> 
         or not all(isinstance(file, str) and Path(file).name == file for file in places.values())
     ):
         raise ValueError(f'{index}: weight_map must give a file beside it for every tensor')
-    arrays: Dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for file in sorted(set(places.values())):
         part = read(index.parent / file)
         wanted = {name for name, place in places.items() if place == file}
@@ -143,7 +144,7 @@ def read_sharded(index: Path, read: Callable[[Path], Dict[str, np.ndarray]]) -> 
     return arrays
 
 
-def read_safetensors(path: Path) -> Dict[str, np.ndarray]:
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """The tensors of one file by name.
 
     Raises

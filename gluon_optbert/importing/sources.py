@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ _NAMES = {  # of its settings: in tokenizer_config.json, in tokenizer.json
 }
 
 
-def vocabulary_beside(directory: Path, given: Optional[Path] = None) -> Vocabulary:
+def vocabulary_beside(directory: Path, given: Path | None = None) -> Vocabulary:
     """The vocabulary `given`, or else the one in the directory of the weights.
 
     Raises
@@ -113,7 +114,7 @@ def _vocabulary(tokens: Sequence[str], path: Path) -> Vocabulary:
     return vocabulary_of(tokens, source=str(path))
 
 
-def tokenizer_notes(directory: Path, vocab: Vocabulary) -> Tuple[str, ...]:
+def tokenizer_notes(directory: Path, vocab: Vocabulary) -> tuple[str, ...]:
     """Where Transformers' tokenizer beside the weights reads text otherwise than it is read here: a sentence
     each.
 
@@ -121,7 +122,7 @@ def tokenizer_notes(directory: Path, vocab: Vocabulary) -> Tuple[str, ...]:
     Chinese characters are words of their own.
     """
     cased, _ = casing_of(vocab)
-    read: Dict[str, Any] = {'tokenize_chinese_chars': True}
+    read: dict[str, Any] = {'tokenize_chinese_chars': True}
     if cased is not None:
         read.update(do_lower_case=not cased, strip_accents=not cased)
     notes = []
@@ -137,7 +138,7 @@ def tokenizer_notes(directory: Path, vocab: Vocabulary) -> Tuple[str, ...]:
     return tuple(notes)
 
 
-def _tokenizer_settings(directory: Path) -> Dict[str, Mapping[str, Any]]:
+def _tokenizer_settings(directory: Path) -> dict[str, Mapping[str, Any]]:
     """The settings of the tokenizer that lies beside the weights, by file; one file is enough."""
     if (directory / SETTINGS).is_file():
         return {SETTINGS: read_json(directory / SETTINGS)}
@@ -179,12 +180,12 @@ class Source:
     vocabulary: Vocabulary
     head: Head
     arrays: Mapping[str, np.ndarray]
-    skipped: Tuple[str, ...] = ()
-    notes: Tuple[str, ...] = ()
-    untrained: Tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
 
 
-def read_source(source: str, *, vocabulary: Optional[Path] = None, heads: Optional[int] = None) -> Source:
+def read_source(source: str, *, vocabulary: Path | None = None, heads: int | None = None) -> Source:
     """The checkpoint at a path, or of a name in GluonNLP's model zoo.
 
     Parameters
@@ -235,7 +236,7 @@ def read_source(source: str, *, vocabulary: Optional[Path] = None, heads: Option
     )
 
 
-def read_hugging_face(directory: Path, vocabulary: Optional[Path] = None) -> Source:
+def read_hugging_face(directory: Path, vocabulary: Path | None = None) -> Source:
     """A Hugging Face directory: ``config.json``, ``vocab.txt`` and safetensors or PyTorch's ``.bin``, in one
     file or several.
     """
@@ -261,7 +262,7 @@ def read_hugging_face(directory: Path, vocabulary: Optional[Path] = None) -> Sou
     return Source('Hugging Face', architecture, words, head, arrays, notes=notes, untrained=untrained)
 
 
-def read_google(prefix: Path, vocabulary: Optional[Path] = None) -> Source:
+def read_google(prefix: Path, vocabulary: Path | None = None) -> Source:
     """A TensorFlow checkpoint of Google's BERT, ``bert_config.json`` and ``vocab.txt`` beside it."""
     config = read_json(prefix.parent / 'bert_config.json')
     architecture, notes = architecture_of(config, prefix.parent / 'bert_config.json')
@@ -279,7 +280,7 @@ def read_google(prefix: Path, vocabulary: Optional[Path] = None) -> Source:
     )
 
 
-def read_params(path: Path) -> Dict[str, np.ndarray]:
+def read_params(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an MXNet parameter file; bfloat16 becomes float32.
 
     Raises
@@ -300,7 +301,7 @@ def read_params(path: Path) -> Dict[str, np.ndarray]:
     }
 
 
-def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional[int] = None) -> Source:
+def read_gluonnlp(path: Path, vocabulary: Path | None = None, heads: int | None = None) -> Source:
     """A GluonNLP parameter file with a ``.vocab`` or ``vocab.txt``; the widths are those of its arrays."""
     named = re.match(r'bert_[0-9]+_[0-9]+_([0-9]{1,4})(?![0-9])', path.name)
     stated = int(named.group(1)) if named else None
@@ -329,7 +330,7 @@ def read_gluonnlp(path: Path, vocabulary: Optional[Path] = None, heads: Optional
 
 def _measured(arrays: Mapping[str, np.ndarray], heads: int, path: Path) -> Architecture:
     """The architecture whose widths the arrays of a GluonNLP file have."""
-    shapes: Dict[str, Tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, array in arrays.items():
         shapes.setdefault(look_up('GluonNLP', name)[1] or '', array.shape)
     cell = 'encoder.transformer_cells.'
@@ -343,7 +344,7 @@ def _measured(arrays: Mapping[str, np.ndarray], heads: int, path: Path) -> Archi
     if missing:
         raise ValueError(f'{path}: not a BERT of GluonNLP 0.8 to 0.10: no matrix {", ".join(missing)}')
     (vocab_size, h), (token_types, _), (max_length, _), (f, _) = (shapes[name] for name in wanted)
-    layers: List[int] = sorted(
+    layers: list[int] = sorted(
         {int(name[len(cell) :].split('.')[0]) for name in shapes if name.startswith(cell)}
     )
     if layers != list(range(len(layers))) or h % heads:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Tuple, Union
 
 import google_crc32c
 import numpy as np
@@ -32,7 +32,7 @@ _ELEMENTS = {
     19: 'F16',
 }
 _MALFORMED = (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error)
-Fields = Dict[int, List[Union[int, bytes]]]
+Fields = dict[int, list[int | bytes]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Entry:
     """Where a tensor is: the number of its data file and bytes there; what it is; its masked checksum."""
 
     kind: str
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     shard: int
     offset: int
     size: int
@@ -53,7 +53,7 @@ def masked_checksum(data: bytes) -> int:
     return (((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _varint(data: bytes, place: int) -> Tuple[int, int]:
+def _varint(data: bytes, place: int) -> tuple[int, int]:
     """A number of seven bits a byte, lowest first, and the place behind it."""
     number = shift = 0
     while True:
@@ -87,7 +87,7 @@ def _message(data: bytes) -> Fields:
     return fields
 
 
-def _block(table: bytes, handle: bytes) -> Iterator[Tuple[bytes, bytes]]:
+def _block(table: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of the block of a table that a handle (its offset and size) points to."""
     offset, place = _varint(handle, 0)
     size, _ = _varint(handle, place)
@@ -123,7 +123,7 @@ def _entry(fields: Fields) -> Entry:
     return Entry(kind, tuple(sides), shard, offset, size, struct.unpack('<I', fields[6][0])[0])
 
 
-def read_index(prefix: Path) -> Tuple[Dict[str, Entry], int]:
+def read_index(prefix: Path) -> tuple[dict[str, Entry], int]:
     """The tensors of a checkpoint by name, and the number of its data files.
 
     Raises
@@ -138,7 +138,7 @@ def read_index(prefix: Path) -> Tuple[Dict[str, Entry], int]:
         if len(footer) < _FOOTER or struct.unpack('<Q', footer[-8:])[0] != _MAGIC:
             raise ValueError('it does not end as one')
         place = _varint(footer, _varint(footer, 0)[1])[1]  # behind the handle of a block of properties
-        values: Dict[str, bytes] = {}
+        values: dict[str, bytes] = {}
         read = 0
         for _, handle in _block(table, footer[place:]):
             read += _varint(handle, _varint(handle, 0)[1])[0]
@@ -162,7 +162,7 @@ def read_index(prefix: Path) -> Tuple[Dict[str, Entry], int]:
         raise ValueError(f'{path}: not read as the index of a TensorFlow checkpoint ({reason})') from error
 
 
-def read_tensorflow(prefix: Path, skip: Callable[[str], bool] = lambda name: False) -> Dict[str, np.ndarray]:
+def read_tensorflow(prefix: Path, skip: Callable[[str], bool] = lambda name: False) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint by name; those whose names are to be skipped are not read.
 
     Parameters

@@ -14,8 +14,9 @@ import pickletools
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, List, Tuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -76,8 +77,8 @@ class _Tensor:
 
     storage: _Storage
     offset: int
-    shape: Tuple[int, ...]
-    strides: Tuple[int, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
 _MARK = object()
@@ -109,7 +110,7 @@ class _Machine:
     def recall(self, place: int) -> None:
         self.push(self._memo[place])
 
-    def since_mark(self) -> List[Any]:
+    def since_mark(self) -> list[Any]:
         """The values above the last mark, which go."""
         values = []
         while self._stack[-1] is not _MARK:
@@ -122,7 +123,7 @@ class _Machine:
             raise ValueError('the pickle takes more than it has')
         self._stack[-count:] = [tuple(self._stack[-count:])]
 
-    def set_items(self, values: List[Any]) -> None:
+    def set_items(self, values: list[Any]) -> None:
         target = self._stack[-1]
         if (
             type(target) is not dict
@@ -132,7 +133,7 @@ class _Machine:
             raise ValueError('the pickle fills something that is no dictionary with words for keys')
         target.update(zip(values[::2], values[1::2]))
 
-    def append(self, values: List[Any]) -> None:
+    def append(self, values: list[Any]) -> None:
         if type(self._stack[-1]) is not list:
             raise ValueError('the pickle appends to something that is no list')
         self._stack[-1].extend(values)
@@ -183,7 +184,7 @@ def _constant(value: Any) -> Callable[[_Machine, Any], None]:
     return lambda machine, _: machine.push(value() if callable(value) else value)
 
 
-_STEPS: Dict[str, Callable[[_Machine, Any], None]] = {
+_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     'PROTO': lambda machine, _: None,
     'FRAME': lambda machine, _: None,
     'BUILD': _Machine.build,
@@ -232,7 +233,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Te
     return _Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
-def _dictionary(*arguments: Any) -> Dict[str, Any]:
+def _dictionary(*arguments: Any) -> dict[str, Any]:
     if arguments:
         raise ValueError('the pickle makes an OrderedDict from something')
     return {}
@@ -242,14 +243,14 @@ def _parameter(tensor: Any, *_: Any) -> Any:
     return tensor
 
 
-_CALLS: Dict[str, Callable[..., Any]] = {
+_CALLS: dict[str, Callable[..., Any]] = {
     'collections.OrderedDict': _dictionary,
     'torch._utils._rebuild_tensor_v2': _tensor,
     'torch._utils._rebuild_parameter': _parameter,
 }
 
 
-def read_torch(path: Path) -> Dict[str, np.ndarray]:
+def read_torch(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a state dictionary by name.
 
     Raises
@@ -267,7 +268,7 @@ def read_torch(path: Path) -> Dict[str, np.ndarray]:
         ) from error
 
 
-def _from_zip(file: BinaryIO) -> Dict[str, np.ndarray]:
+def _from_zip(file: BinaryIO) -> dict[str, np.ndarray]:
     """The tensors of the newer form: ``NAME/data.pkl``, and ``NAME/data/KEY`` for every storage."""
     with zipfile.ZipFile(file) as archive:
         members = {member.filename: member for member in archive.infolist()}
@@ -291,7 +292,7 @@ def _from_zip(file: BinaryIO) -> Dict[str, np.ndarray]:
         return _arrays(tensors, lambda storage: archive.read(f'{root}data/{storage.key}'))
 
 
-def _from_stream(file: BinaryIO) -> Dict[str, np.ndarray]:
+def _from_stream(file: BinaryIO) -> dict[str, np.ndarray]:
     """The tensors of the older form: magic number, protocol, system, tensors and keys as pickles, then the
     storages.
     """
@@ -316,7 +317,7 @@ def _from_stream(file: BinaryIO) -> Dict[str, np.ndarray]:
     return _arrays(tensors, lambda storage: data[storage.key])
 
 
-def _tensors(state: Any) -> Dict[str, _Tensor]:
+def _tensors(state: Any) -> dict[str, _Tensor]:
     """The state dictionary that a pickle described; ValueError if it is anything else."""
     if type(state) is not dict or not state or not all(type(name) is str for name in state):
         raise ValueError('wanted a dictionary of tensors by name')
@@ -328,9 +329,9 @@ def _tensors(state: Any) -> Dict[str, _Tensor]:
     return state
 
 
-def _arrays(tensors: Dict[str, _Tensor], read: Callable[[_Storage], bytes]) -> Dict[str, np.ndarray]:
+def _arrays(tensors: dict[str, _Tensor], read: Callable[[_Storage], bytes]) -> dict[str, np.ndarray]:
     """The arrays of tensors; a storage that several share is read once."""
-    storages: Dict[_Storage, np.ndarray] = {}
+    storages: dict[_Storage, np.ndarray] = {}
     arrays = {}
     for name, tensor in tensors.items():
         if tensor.storage not in storages:

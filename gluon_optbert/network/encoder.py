@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, Optional, Tuple
+from collections.abc import Iterable
 
 import mxnet as mx
 from gluonnlp.model.bert import BERTEncoder, DotProductSelfAttentionCell
@@ -27,7 +27,7 @@ def padding(F, steps: Tensor, valid_length: Tensor) -> Tensor:
     return F.broadcast_greater_equal(F.reshape(steps, shape=(1, -1)), F.reshape(valid_length, shape=(-1, 1)))
 
 
-def attention_masks(F, steps: Tensor, valid_length: Tensor, heads: Iterable[int]) -> Dict[int, Tensor]:
+def attention_masks(F, steps: Tensor, valid_length: Tensor, heads: Iterable[int]) -> dict[int, Tensor]:
     """What is added to the scores of attention, shape (batch * a, length, length), by number of heads a.
 
     The mask has no gradient: neither the comparison nor the positions pass one on.
@@ -193,12 +193,12 @@ class OptFeedForward(HybridBlock):
         return self.layer_norm(outputs + stream, in_stream)
 
 
-def _values(F, gate: Optional[Gate], units: int) -> Optional[Tensor]:
+def _values(F, gate: Gate | None, units: int) -> Tensor | None:
     """The values of a gate, shape (units,); None without a gate."""
     return None if gate is None else gate(F.ones(shape=(units,)))
 
 
-def _head_gates(F, alpha: Dict[str, Tensor]) -> Tuple[Tensor, Tensor]:
+def _head_gates(F, alpha: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """What the queries and the head outputs are multiplied by, shapes (a * k,) and (a * v,).
 
     Every gate is squared: alpha_a and alpha_k stand in Q and in K, alpha_a and alpha_v in V and in P.
@@ -248,7 +248,7 @@ class OptBERTEncoderCell(HybridBlock):
         self._h, self._settings = h, settings
         self._dropout = settings.dropout
         self._precision = settings.precision
-        self.gates: Dict[str, Gate] = {}
+        self.gates: dict[str, Gate] = {}
         with self.name_scope():
             self.attention_cell = OptSelfAttentionCell(dims, h, settings)
             self.proj = Product(h, dims.a * dims.v, precision=settings.precision, prefix='proj_')
@@ -333,7 +333,7 @@ class OptBERTEncoder(BERTEncoder):
         """Whether the outputs are a list of states rather than the last one."""
         return self._settings.output_all_encodings or self._settings.output_stream
 
-    def gates(self) -> Dict[str, Gate]:
+    def gates(self) -> dict[str, Gate]:
         """The gates by width key; empty without gates."""
         if self.gate_h is None:
             return {}
@@ -342,7 +342,7 @@ class OptBERTEncoder(BERTEncoder):
             gates.update({f'{letter}{i}': gate for letter, gate in cell.gates.items()})
         return gates
 
-    def stream_gate(self, F) -> Optional[Tensor]:
+    def stream_gate(self, F) -> Tensor | None:
         """The values of alpha_h, shape (h,), or None; a pass takes them once and hands them on."""
         return _values(F, self.gate_h, self.architecture.h)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Dict, Mapping, Optional, Union
+from collections.abc import Mapping
+from typing import Union
 
 import mxnet as mx
 import numpy as np
@@ -102,7 +103,7 @@ def column_of_ones(F, data: Tensor) -> Tensor:
     return F.BlockGrad(F.ones_like(F.slice_axis(data, axis=-1, begin=0, end=1)))
 
 
-def gated_by(F, data: Tensor, vector: Tensor, column: Optional[Tensor], units: int) -> Tensor:
+def gated_by(F, data: Tensor, vector: Tensor, column: Tensor | None, units: int) -> Tensor:
     """Every token times a vector, shape (length, batch, units).
 
     With `column` the gradient is fast; without it the forward pass writes less to memory.
@@ -184,9 +185,9 @@ class Gates:
     """
 
     def __init__(self, parameters: Mapping[str, Parameter]):
-        self.parameters: Dict[str, Parameter] = dict(parameters)
+        self.parameters: dict[str, Parameter] = dict(parameters)
 
-    def values(self) -> Dict[str, np.ndarray]:
+    def values(self) -> dict[str, np.ndarray]:
         """Alpha as float32 arrays."""
         return {key: parameter.data().asnumpy() for key, parameter in self.parameters.items()}
 
@@ -204,6 +205,6 @@ class Gates:
         for key, parameter in self.parameters.items():
             parameter.set_data(mx.nd.array(alphas[key], dtype='float32'))
 
-    def trained(self) -> Dict[str, Parameter]:
+    def trained(self) -> dict[str, Parameter]:
         """The gates that get gradients, by width key."""
         return {key: parameter for key, parameter in self.parameters.items() if parameter.grad_req != 'null'}

@@ -4,7 +4,8 @@ Figure 1)."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -41,7 +42,7 @@ def first_tokens(F, encoded: Tensor) -> Tensor:
     return F.reshape(F.slice_axis(encoded, axis=0, begin=0, end=1), shape=(-3, 0))
 
 
-def _gated_units(F, pooled: Tensor, alpha_h: Optional[Tensor]) -> Tensor:
+def _gated_units(F, pooled: Tensor, alpha_h: Tensor | None) -> Tensor:
     """The pooled output with its gates, shape (batch, h); without gates as it is."""
     return pooled if alpha_h is None else F.broadcast_mul(pooled, F.reshape(alpha_h, shape=(1, -1)))
 
@@ -195,7 +196,7 @@ class OptBERTModel(BERTModel):
         return scores(norm(gelu(transform(masked)), gate))
 
 
-def named_parameters(model: OptBERTModel) -> Dict[str, mx.gluon.Parameter]:
+def named_parameters(model: OptBERTModel) -> dict[str, mx.gluon.Parameter]:
     """The parameters of a network by their structural names, without gates and tied names."""
     return {
         name: parameter
@@ -204,19 +205,19 @@ def named_parameters(model: OptBERTModel) -> Dict[str, mx.gluon.Parameter]:
     }
 
 
-def read_parameters(model: OptBERTModel) -> Dict[str, np.ndarray]:
+def read_parameters(model: OptBERTModel) -> dict[str, np.ndarray]:
     """The weights of a network as arrays, without gates, by the names of `network_shapes`."""
     return {name: parameter.data().asnumpy() for name, parameter in named_parameters(model).items()}
 
 
 def build(
     architecture: Architecture,
-    parameters: Optional[Parameters] = None,
+    parameters: Parameters | None = None,
     settings: NetworkSettings = NetworkSettings(),
     *,
     seed: int = 0,
     initial_std: float = 0.02,
-    ctx: Optional[mx.Context] = None,
+    ctx: mx.Context | None = None,
     **changes: Any,
 ) -> OptBERTModel:
     """A hybridized network with the parameters of the caller, or with random ones.

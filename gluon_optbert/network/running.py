@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -20,7 +21,7 @@ from .model import OptBERTModel, build
 from .saved_model import SavedModel
 
 
-def random_feed(architecture: Any, *, batch: int, length: int, seed: int = 0) -> Dict[str, np.ndarray]:
+def random_feed(architecture: Any, *, batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Random inputs of a shape, with padding in every second row."""
     generator = np.random.RandomState(seed)
     valid = np.full(batch, length)
@@ -34,8 +35,8 @@ def random_feed(architecture: Any, *, batch: int, length: int, seed: int = 0) ->
 
 
 def feed_of(
-    batch: Any, names: Iterable[str], *, rows: slice = slice(None), ctx: Optional[mx.Context] = None
-) -> Dict[str, mx.nd.NDArray]:
+    batch: Any, names: Iterable[str], *, rows: slice = slice(None), ctx: mx.Context | None = None
+) -> dict[str, mx.nd.NDArray]:
     """Some rows of a batch as float32 arrays on a device, by name.
 
     Parameters
@@ -53,7 +54,7 @@ def feed_of(
     return {name: mx.nd.array(arrays[name][rows], ctx=ctx, dtype='float32') for name in names}
 
 
-def run(block: Any, batch: Any, names: Iterable[str]) -> List[np.ndarray]:
+def run(block: Any, batch: Any, names: Iterable[str]) -> list[np.ndarray]:
     """The outputs of a block for a batch; `batch` and `names` as in `feed_of`, in the block's order."""
     outputs = block(*feed_of(batch, names).values())
     return [output.asnumpy() for output in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
@@ -64,7 +65,7 @@ PRETRAINING_FIELDS = (*INPUTS, 'masked_ids', 'masked_weights', 'next_sentence_la
 
 
 def pretraining_losses(
-    model: Any, loss: Any, batch: Any, *, rows: slice = slice(None), ctx: Optional[mx.Context] = None
+    model: Any, loss: Any, batch: Any, *, rows: slice = slice(None), ctx: mx.Context | None = None
 ) -> Sequence[mx.nd.NDArray]:
     """What a loss of pre-training makes of a network's outputs for some rows of a batch.
 
@@ -88,7 +89,7 @@ def latency_ms(
     names: Sequence[str],
     *,
     repeats: int = 15,
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """The median time of a forward pass of each block, in milliseconds; `pass_times` says how it is taken."""
     times = pass_times(blocks, feeds, names, repeats=repeats)
     return {key: float(np.median(values)) for key, values in times.items()}
@@ -100,7 +101,7 @@ def pass_times(
     names: Sequence[str],
     *,
     repeats: int = 15,
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The milliseconds of every timed forward pass of each block.
 
     The blocks are timed in turn. A pass that does not count comes before each timed one and fills the caches,
@@ -113,7 +114,7 @@ def pass_times(
         The inputs' names in their order.
     """
     inputs = {key: list(feed_of(feed, names).values()) for key, feed in feeds.items()}
-    times: Dict[str, List[float]] = {key: [] for key in blocks}
+    times: dict[str, list[float]] = {key: [] for key in blocks}
 
     def one_pass(key: str) -> None:
         outputs = blocks[key](*inputs[key])
@@ -129,10 +130,10 @@ def pass_times(
     return {key: 1e3 * np.array(values) for key, values in times.items()}
 
 
-Read = Dict[str, mx.nd.NDArray]
+Read = dict[str, mx.nd.NDArray]
 
 
-def build_open(saved: SavedModel, ctx: Optional[mx.Context] = None) -> OptBERTModel:
+def build_open(saved: SavedModel, ctx: mx.Context | None = None) -> OptBERTModel:
     """A network without dropout whose blocks run for themselves, so that `reading` can read them; on the CPU
     unless told.
     """
@@ -176,7 +177,7 @@ def context_of(model: OptBERTModel) -> mx.Context:
     return model.encoder.position_weight.list_ctx()[0]
 
 
-def masks_of(batch: Batch, model: OptBERTModel) -> Dict[int, mx.nd.NDArray]:
+def masks_of(batch: Batch, model: OptBERTModel) -> dict[int, mx.nd.NDArray]:
     """What the layers of a network add to the scores of attention, by number of heads."""
     ctx = context_of(model)
     steps = mx.nd.arange(batch.input_ids.shape[1], ctx=ctx)
@@ -216,7 +217,7 @@ def squared_errors(
     smaller: SavedModel,
     kept: np.ndarray,
     batches: Iterable[Batch],
-    ctx: Optional[mx.Context] = None,
+    ctx: mx.Context | None = None,
 ) -> np.ndarray:
     """How far the last layer of a smaller network is from that of a whole one, over all tokens.
 
@@ -244,8 +245,8 @@ def squared_errors(
 
 
 def layer_norm_scales(
-    whole: SavedModel, kept: np.ndarray, batches: Iterable[Batch], ctx: Optional[mx.Context] = None
-) -> Dict[str, float]:
+    whole: SavedModel, kept: np.ndarray, batches: Iterable[Batch], ctx: mx.Context | None = None
+) -> dict[str, float]:
     """How many times as large the LayerNorms of the stream make the hidden units that stay, once the others
     are cut.
 

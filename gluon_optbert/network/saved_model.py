@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any
 
 import numpy as np
 import yaml
@@ -56,7 +57,7 @@ class SavedModel:
     vocabulary: Vocabulary
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     progress: Progress = Progress()
-    alphas: Optional[Alphas] = None
+    alphas: Alphas | None = None
     head: Head = PRETRAINING
 
 
@@ -67,7 +68,7 @@ def check_folded(model: SavedModel, name: object) -> None:
 
 
 def write_model(
-    directory: Path, model: SavedModel, *, replace: bool = False, extra: Optional[Mapping[str, bytes]] = None
+    directory: Path, model: SavedModel, *, replace: bool = False, extra: Mapping[str, bytes] | None = None
 ) -> None:
     """Write a model directory, whole or not at all.
 
@@ -144,7 +145,7 @@ def read_model(directory: Path) -> SavedModel:
     return SavedModel(architecture, parameters, vocabulary, recipe, progress, alphas or None, head)
 
 
-def _read_parameters(path: Path, architecture: Architecture) -> Tuple[Parameters, Alphas]:
+def _read_parameters(path: Path, architecture: Architecture) -> tuple[Parameters, Alphas]:
     """The parameters of a file, and the gates in it, which are not checked yet."""
     arrays = read_arrays(path)
     arrays.pop(TIED, None)
@@ -157,7 +158,7 @@ def _read_head(path: Path) -> Head:
     return Head.from_dict(json.loads(path.read_text(encoding='utf-8')), source=path.name)
 
 
-def _read_story(directory: Path) -> Tuple[Dict[str, Any], Progress]:
+def _read_story(directory: Path) -> tuple[dict[str, Any], Progress]:
     """The recipe of the run that wrote a model, and how far it came; ValueError if they are neither."""
     progress = json.loads((directory / 'progress.json').read_text(encoding='utf-8'))
     recipe = load_yaml((directory / 'recipe.yaml').read_bytes(), source='recipe.yaml') or {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Optional, Tuple, Type, Union
 
 import mxnet as mx
 from mxnet.gluon import nn
@@ -123,7 +122,7 @@ class NetworkSettings:
     """
 
     dropout: float = 0.0
-    gated: Union[bool, Type[Gate]] = False
+    gated: bool | type[Gate] = False
     h_gate: str = 'stream'
     trainable: bool = True
     precision: str = 'float32'
@@ -136,11 +135,11 @@ class NetworkSettings:
     output_stream: bool = False
 
     @property
-    def gate(self) -> Optional[Type[Gate]]:
+    def gate(self) -> type[Gate] | None:
         """The type of the gates; None without gates."""
         return Gate if self.gated is True else self.gated or None
 
-    def places(self, alpha_h: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+    def places(self, alpha_h: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """The values of alpha_h, shape (h,), for the LayerNorms of the stream, and for what the blocks read
         and write; None where it does not stand.
         """
