@@ -21,7 +21,7 @@ ROOMS = {
     'reporting': ['runs', 'architecture'],
     'training': ['runs', 'architecture', 'text', 'network'],
     'importing': ['runs', 'architecture', 'text', 'network'],
-    'deployment': ['runs', 'architecture', 'text', 'network', 'cutting', 'tasks'],
+    'deployment': ['runs', 'architecture', 'text', 'network', 'cutting', 'tasks', 'importing'],
     'analysis': ['architecture', 'text', 'network', 'cutting', 'tasks'],
     'serving': ['runs', 'architecture', 'deployment'],
     'pruning': ['runs', 'architecture', 'text', 'network', 'cutting', 'training', 'tasks'],

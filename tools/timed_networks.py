@@ -18,7 +18,6 @@ import mxnet as mx
 import numpy as np
 from workers import SCRIPTS, Worker, peer_python, uniform_config
 
-from gluon_optbert.architecture.name_maps import names_in
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.deployment.description import PARAMETERS, PRECISIONS, SYMBOL, Deployment
@@ -31,6 +30,7 @@ from gluon_optbert.deployment.onnx_files import relative_difference
 from gluon_optbert.deployment.onnx_names import ONNX
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.deployment.text_features import Encoder
+from gluon_optbert.importing.name_maps import names_in
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.running import random_feed

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ..runs.files import parse_json, read_json
 
 Axis = tuple[str, ...]  # the widths whose product is the length of one side of a tensor, outermost first
 FORMAT = 1
@@ -70,20 +73,17 @@ class Architecture:
 
     def __post_init__(self):
         object.__setattr__(self, 'layers', tuple(self.layers))
-        problems = []
-        named = [
-            ('h', self.h),
-            ('vocab_size', self.vocab_size),
-            ('max_length', self.max_length),
-            ('token_types', self.token_types),
-        ] + ([] if self.e is None else [('e', self.e)])
-        for name, value in named:
-            problems += _below(name, value, 1)
+        least = {name: (getattr(self, name), 1) for name in ('h', 'vocab_size', 'max_length', 'token_types')}
+        if self.e is not None:
+            least['e'] = self.e, 1
         for i, layer in enumerate(self.layers):
             for letter in 'akvf':
-                problems += _below(
-                    f'{letter} of layer {i}', getattr(layer, letter), 0 if letter == 'f' else 1
-                )
+                least[f'{letter} of layer {i}'] = getattr(layer, letter), 0 if letter == 'f' else 1
+        problems = [
+            f'{name} must be a whole number of at least {bound}, found {value!r:.80}'
+            for name, (value, bound) in least.items()
+            if not isinstance(value, int) or isinstance(value, bool) or value < bound
+        ]
         problems += epsilon_problems(self.layer_norm_eps)
         if problems:
             raise ValueError('architecture: ' + '; '.join(problems))
@@ -102,16 +102,15 @@ class Architecture:
 
     def with_widths(self, widths: Mapping[str, int]) -> Architecture:
         """This architecture with the given widths (keys as in `widths`) instead of its own."""
-        unknown = sorted(set(widths) - set(self.widths()))
+        own = self.widths()
+        unknown = sorted(set(widths) - set(own))
         if unknown:
             raise ValueError(f'architecture: no width named {", ".join(unknown)}')
+        own.update({key: int(width) for key, width in widths.items()})
         layers = tuple(
-            LayerDims(
-                **{letter: int(widths.get(f'{letter}{i}', getattr(layer, letter))) for letter in 'akvf'}
-            )
-            for i, layer in enumerate(self.layers)
+            LayerDims(**{letter: own[f'{letter}{i}'] for letter in 'akvf'}) for i in range(len(self.layers))
         )
-        return dataclasses.replace(self, h=int(widths.get('h', self.h)), layers=layers)
+        return dataclasses.replace(self, h=own['h'], layers=layers)
 
     def size(self, axis: Axis) -> int:
         """The length of one side of a tensor, e.g. of ``('a0', 'k0')``, the rows of the first layer's
@@ -125,13 +124,9 @@ class Architecture:
             'nsp': 2,
             'h': self.h,
         }
-        size = 1
-        for name in axis:
-            if name in fixed:
-                size *= fixed[name]
-            else:
-                size *= getattr(self.layers[int(name[1:])], name[0])
-        return size
+        return math.prod(
+            fixed[name] if name in fixed else getattr(self.layers[int(name[1:])], name[0]) for name in axis
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; the inverse of `from_dict`. BERT's own epsilon is left away."""
@@ -166,56 +161,37 @@ class Architecture:
         """
         if not isinstance(values, dict):
             raise ValueError(f'{source}: an architecture is a JSON object, found {type(values).__name__}')
-        wanted = {'format', 'h', 'e', 'vocab_size', 'max_length', 'token_types', 'layers'}
+        optional = {'layer_norm_eps'}
+        wanted = {'format', *(field.name for field in dataclasses.fields(cls))} - optional
         problems = [f'missing {name}' for name in sorted(wanted - set(values))]
-        problems += [f'unknown {name!r:.80}' for name in sorted(set(values) - wanted - {'layer_norm_eps'})]
+        problems += [f'unknown {name!r:.80}' for name in sorted(set(values) - wanted - optional)]
         if not problems and values['format'] != FORMAT:
             problems.append(f'format {values["format"]!r:.80}, this version reads {FORMAT}')
         rows = values.get('layers')
-        if not isinstance(rows, list):
-            problems.append('layers must be a list')
-        elif not all(isinstance(row, dict) and set(row) == set('akvf') for row in rows):
-            problems.append('every layer must have a, k, v and f, and nothing else')
+        if not isinstance(rows, list) or not all(
+            isinstance(row, dict) and set(row) == set('akvf') for row in rows
+        ):
+            problems.append('layers must be a list, each with a, k, v and f, and nothing else')
         if problems:
             raise ValueError(f'{source}: ' + '; '.join(problems))
+        fields = {name: value for name, value in values.items() if name != 'format'}
         try:
-            return cls(
-                h=values['h'],
-                e=values['e'],
-                vocab_size=values['vocab_size'],
-                max_length=values['max_length'],
-                token_types=values['token_types'],
-                layer_norm_eps=values.get('layer_norm_eps', LAYER_NORM_EPS),
-                layers=tuple(LayerDims(**row) for row in rows),
-            )
+            return cls(**{**fields, 'layers': [LayerDims(**row) for row in rows]})
         except ValueError as error:
             raise ValueError(f'{source}: {error}') from error
 
     @classmethod
     def from_json(cls, text: str, *, source: str = 'architecture') -> Architecture:
         """The inverse of `to_json`; raises ValueError like `from_dict`."""
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f'{source}: not JSON ({error})') from error
-        return cls.from_dict(values, source=source)
+        return cls.from_dict(parse_json(text, source=source), source=source)
 
     @classmethod
     def read(cls, path: Path) -> Architecture:
-        """The architecture of a JSON file; ValueError as `from_dict`, OSError if it cannot be read."""
-        return cls.from_json(path.read_text(encoding='utf-8', errors='replace'), source=str(path))
+        """The architecture of a JSON file; raises ValueError like `from_dict`, or FileNotFoundError."""
+        return cls.from_dict(read_json(path), source=str(path))
 
 
 def epsilon_problems(value: Any) -> list[str]:
-    """What is wrong with a LayerNorm epsilon; nothing if it is a number from 0 to below 1."""
+    """The reason why a value is no LayerNorm epsilon; nothing if it is a number from 0 to below 1."""
     right = type(value) in (int, float) and 0 <= value < 1
     return [] if right else [f'layer_norm_eps must be a number from 0 to below 1, found {value!r:.80}']
-
-
-def _below(name: str, value: Any, least: int) -> list[str]:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return (
-        []
-        if whole and value >= least
-        else [f'{name} must be a whole number of at least {least}, found {value!r:.80}']
-    )

@@ -8,11 +8,11 @@ embeddings and the encoder alone make 0.72)."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ..runs.files import read_json
 from .architecture import Architecture
 from .parameters import parameter_table
 
@@ -73,13 +73,9 @@ class CostModel:
         """
         prices = {}
         for key, width in architecture.widths().items():
-            if key.startswith('f') and width == 0:
-                prices[key] = 0.0
-                continue
             low = max(1, width - 1)
-            prices[key] = self.whole(architecture.with_widths({key: low + 1})) - self.whole(
-                architecture.with_widths({key: low})
-            )
+            more, fewer = (architecture.with_widths({key: size}) for size in (low + 1, low))
+            prices[key] = self.whole(more) - self.whole(fewer) if width else 0.0
         return prices
 
 
@@ -138,17 +134,18 @@ class LatencyCost(CostModel):
         FileNotFoundError, ValueError
             If there is no such file, or it is another.
         """
-        path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f'{path}: no such latency model; make one with tools/fit_latency.py')
         try:
-            values = json.loads(path.read_text(encoding='utf-8'))
+            values = read_json(path)
             model = cls(
                 {str(name): float(value) for name, value in values['coefficients'].items()},
                 int(values['batch']),
                 int(values['length']),
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f'{path}: no such latency model; make one with tools/fit_latency.py'
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f'{path}: not a latency model ({type(error).__name__}: {error})') from error
         if set(model.coefficients) != set(LATENCY_FEATURES) or not all(
             0 <= value < math.inf for value in model.coefficients.values()
@@ -170,37 +167,13 @@ def latency_features(architecture: Architecture) -> dict[str, float]:
     the matrix products, single widths for what is done element by element (LayerNorm, softmax, GELU,
     transposes)."""
     features = dict.fromkeys(LATENCY_FEATURES, 0.0)
-    features['network'] = 1.0
+    features['network'], h = 1.0, architecture.h
     for layer in architecture.layers:
-        keys, values = layer.a * layer.k, layer.a * layer.v
-        for name, value in (
-            ('layers', 1),
-            ('blocks', layer.f > 0),
-            ('h', architecture.h),
-            ('a', layer.a),
-            ('a k', keys),
-            ('a v', values),
-            ('f', layer.f),
-            ('h a k', architecture.h * keys),
-            ('h a v', architecture.h * values),
-            ('h f', architecture.h * layer.f),
-        ):
+        a, f, keys, values = layer.a, layer.f, layer.a * layer.k, layer.a * layer.v
+        of_layer = (1, f > 0, h, a, keys, values, f, h * keys, h * values, h * f)
+        for name, value in zip(LATENCY_FEATURES[1:], of_layer):
             features[name] += float(value)
     return features
-
-
-def _latency(length: int, latency_model: Path | None) -> CostModel:
-    if latency_model is None:
-        raise _no_objective('latency')
-    return LatencyCost.read(latency_model)
-
-
-# An objective's cost model, made from the recipe's `length` and `latency_model`.
-OBJECTIVES: dict[str, Callable[[int, Path | None], CostModel]] = {
-    'parameters': lambda length, latency_model: ParameterCost(),
-    'flops': lambda length, latency_model: FlopsCost(length),
-    'latency': _latency,
-}
 
 
 def shares_of_rounds(target: float, rounds: int) -> list[float]:
@@ -208,16 +181,21 @@ def shares_of_rounds(target: float, rounds: int) -> list[float]:
     return [1 - (1 - target) * number / rounds for number in range(1, rounds)] + [target]
 
 
-def _no_objective(name: str) -> ValueError:
-    return ValueError(
-        f'objective must be one of {", ".join(OBJECTIVES)}, and latency needs a latency model; found {name!r}'
-    )
+# An objective's cost model, made from the recipe's `length` and `latency_model`.
+OBJECTIVES: dict[str, Callable[[int, Path | None], CostModel]] = {
+    'parameters': lambda length, latency_model: ParameterCost(),
+    'flops': lambda length, latency_model: FlopsCost(length),
+    'latency': lambda length, latency_model: LatencyCost.read(latency_model),
+}
 
 
 def cost_model(objective: str, *, length: int = 128, latency_model: Path | None = None) -> CostModel:
     """The cost model of an objective's name, one of `OBJECTIVES`."""
-    if objective not in OBJECTIVES:
-        raise _no_objective(objective)
+    if objective not in OBJECTIVES or (objective == 'latency' and latency_model is None):
+        raise ValueError(
+            f'objective must be one of {", ".join(OBJECTIVES)}, and latency needs a latency model; found '
+            f'{objective!r}'
+        )
     return OBJECTIVES[objective](length, latency_model)
 
 

@@ -45,23 +45,25 @@ class Head:
     columns: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     def __post_init__(self):
+        def listed(words: tuple[str, ...]) -> str:
+            return f'{", ".join(map(repr, words)) or "none":.200}'
+
         if self.kind not in KINDS:
             raise ValueError(f'head: kind must be one of {", ".join(KINDS)}, found {self.kind!r}')
-        if (len(self.labels) > 1) != (self.kind == 'classification') or len(set(self.labels)) < len(
-            self.labels
-        ):
+        distinct = len(set(self.labels)) == len(self.labels)
+        if (len(self.labels) > 1) != (self.kind == 'classification') or not distinct:
             raise ValueError(
-                f'head: a classification has two different labels or more and no other head has any, found '
-                f'{self.kind} with {_listed(self.labels)}'
+                'head: a classification has two different labels or more and no other head has any, found '
+                f'{self.kind} with {listed(self.labels)}'
             )
-        if self.names and (len(self.names) != len(self.labels) or len(set(self.names)) < len(self.names)):
+        if self.names and not len(set(self.names)) == len(self.names) == len(self.labels):
             raise ValueError(
                 f'head: {len(self.labels)} labels have as many different names, or none, found '
-                f'{_listed(self.names)}'
+                f'{listed(self.names)}'
             )
         if self.columns and len(self.columns) not in (2, 3):
             raise ValueError(
-                f'head: columns are one or two of text and one of labels, found {_listed(self.columns)}'
+                f'head: columns are one or two of text and one of labels, found {listed(self.columns)}'
             )
 
     def name_of(self, label: str) -> str:
@@ -109,16 +111,10 @@ class Head:
     def from_dict(cls, values: Any, *, source: str = 'head') -> Head:
         """The inverse of `to_dict`; raises ValueError if the values are something else."""
         kinds = {'kind': str, 'labels': list, 'task': str, 'names': list, 'columns': list}
-        if (
-            not isinstance(values, Mapping)
-            or not {'kind', 'labels', 'task'} <= set(values) <= set(kinds)
-            or not all(isinstance(value, kinds[name]) for name, value in values.items())
-            or not all(
-                isinstance(word, str)
-                for value in values.values()
-                if isinstance(value, list)
-                for word in value
-            )
+        fits = isinstance(values, Mapping) and {'kind', 'labels', 'task'} <= set(values) <= set(kinds)
+        if not fits or not all(
+            isinstance(value, kinds[name]) and all(isinstance(word, str) for word in value)
+            for name, value in values.items()
         ):
             raise ValueError(
                 f'{source}: wanted kind, labels and task, perhaps names and columns, found {values!r:.200}'
@@ -128,11 +124,6 @@ class Head:
             return cls(**{**values, **lists})
         except ValueError as error:
             raise ValueError(f'{source}: {error}') from error
-
-
-def _listed(words: tuple[str, ...]) -> str:
-    """Words of a file, in one line of a message."""
-    return f'{", ".join(map(repr, words)) or "none":.200}'
 
 
 PRETRAINING = Head()

@@ -1,8 +1,6 @@
-"""Architectures by name: BERT-l, the published optBERTs, BERT-all uniform, ALBERT-e and "Undivided
-Attention".
+"""Architectures by name: BERT-l, optBERTs, BERT-all uniform, ALBERT-e and "Undivided Attention".
 
-`architecture.resolve` looks names up here, and ``python -m gluon_optbert.architecture NAME`` prints what is
-found."""
+``python -m gluon_optbert.architecture NAME`` prints what `resolve` finds."""
 
 from __future__ import annotations
 
@@ -17,6 +15,21 @@ from .architecture import Architecture, LayerDims
 from .cost import CostModel, ParameterCost
 from .paper import load_table
 from .parameters import LETTERS
+
+VOCAB_SIZE = 30522  # of BERT uncased
+NEAREST_STEPS = 10000  # `scale_uniformly` tries factors of 1/10,000, 2/10,000 …
+BUDGET_STEPS = 2**40  # and for a budget much finer ones
+# the tables that give an optBERT-all layer by layer, by millions of parameters
+LAYER_TABLES = {99: 12, 88: 7}
+OPTBERTS = tuple(f'optbert_{row["parameters_m"]}m' for row in load_table(10).records()[1:])
+FORMS = (
+    f'bert_base; bert_L (L layers); {", ".join(OPTBERTS)}; uniform_66m (BERT-base with all widths scaled to '
+    '66 million parameters); albert_eE (BERT-base, embedding width E); lL_hH_aA (uniform, optionally with '
+    '_kK _vV _fF _eE, as in l4_h256_a4_f512); and undivided_every_N or undivided_keep_0_5_11 (f = 0 in the '
+    'other layers, optionally with _stacked_M), of BERT-base or after any other name, as in '
+    'l4_h256_a4_undivided_every_2; a width has up to 6 digits, a number of layers up to 4'
+)
+EXAMPLES = ('bert_base', 'bert_9', 'uniform_66m', 'albert_e128', 'l4_h256_a4', 'undivided_every_2') + OPTBERTS
 
 
 def uniform(
@@ -50,7 +63,7 @@ def uniform(
 
 def bert_base(layers: int = 12) -> Architecture:
     """BERT-base uncased (Devlin et al., 2018), or BERT-l with fewer layers."""
-    return uniform(layers=layers, h=768, a=12, vocab_size=30522)
+    return uniform(layers=layers, h=768, a=12, vocab_size=VOCAB_SIZE)
 
 
 def resolve(name: str | Path, *, vocab_size: int | None = None) -> Architecture:
@@ -58,7 +71,7 @@ def resolve(name: str | Path, *, vocab_size: int | None = None) -> Architecture:
 
     Names are ``bert_base``, ``bert_9``, ``optbert_99m`` to ``optbert_33m``, ``uniform_66m``, ``albert_e128``,
     ``l4_h256_a4`` (also with ``_k _v _f _e``), ``undivided_every_2``, ``undivided_keep_0_5_11`` and their
-    like; module `named` makes them.
+    like (see `FORMS`).
 
     Parameters
     ----------
@@ -72,37 +85,23 @@ def resolve(name: str | Path, *, vocab_size: int | None = None) -> Architecture:
     ValueError
         If it is none of them; the message says which names there are.
     """
-
     text = str(name).strip()
     if text.startswith('{'):
         return Architecture.from_json(text, source='inline architecture')
     architecture = from_name(text)
     if architecture is not None:
-        return (
-            architecture if vocab_size is None else dataclasses.replace(architecture, vocab_size=vocab_size)
-        )
-    path = os.path.join(text, 'architecture.json') if os.path.isdir(text) else text
-    if not os.path.isfile(path):
-        raise ValueError(
-            unknown_name(text) if path == text else f'{text} is a directory without an architecture.json'
-        )
-    return Architecture.read(Path(path))
-
-
-VOCAB_SIZE = 30522  # of BERT uncased
-NEAREST_STEPS = 10000  # `scale_uniformly` tries factors of 1/10,000, 2/10,000 …
-BUDGET_STEPS = 2**40  # and for a budget much finer ones
-# the tables that give an optBERT-all layer by layer, by millions of parameters
-LAYER_TABLES = {99: 12, 88: 7}
-OPTBERTS = tuple(f'optbert_{row["parameters_m"]}m' for row in load_table(10).records()[1:])
-FORMS = (
-    f'bert_base; bert_L (L layers); {", ".join(OPTBERTS)}; uniform_66m (BERT-base with all widths scaled to '
-    '66 million parameters); albert_eE (BERT-base, embedding width E); lL_hH_aA (uniform, optionally with '
-    '_kK _vV _fF _eE, as in l4_h256_a4_f512); and undivided_every_N or undivided_keep_0_5_11 (f = 0 in the '
-    'other layers, optionally with _stacked_M), of BERT-base or after any other name, as in '
-    'l4_h256_a4_undivided_every_2; a width has up to 6 digits, a number of layers up to 4'
-)
-EXAMPLES = ('bert_base', 'bert_9', 'uniform_66m', 'albert_e128', 'l4_h256_a4', 'undivided_every_2') + OPTBERTS
+        size = architecture.vocab_size if vocab_size is None else vocab_size
+        return dataclasses.replace(architecture, vocab_size=size)
+    if os.path.isfile(text):
+        return Architecture.read(Path(text))
+    if not os.path.isdir(text):
+        near = difflib.get_close_matches(text.lower(), EXAMPLES, n=1)
+        hint = f' (did you mean {near[0]}?)' if near else ''
+        raise ValueError(f'{text!r} is neither a file nor an architecture{hint}; names are {FORMS}')
+    path = Path(text, 'architecture.json')
+    if not path.is_file():
+        raise ValueError(f'{text} is a directory without an architecture.json')
+    return Architecture.read(path)
 
 
 def from_name(name: str) -> Architecture | None:
@@ -114,56 +113,38 @@ def from_name(name: str) -> Architecture | None:
         If it is a name of one of these forms, but no network can be made of its numbers.
     """
 
-    def numbers(pattern: str) -> list[int] | None:
-        match = re.fullmatch(pattern, name, flags=re.ASCII)
-        return [int(group) for group in match.groups()] if match else None
+    def match(pattern: str) -> re.Match | None:
+        return re.fullmatch(pattern, name, flags=re.ASCII)
 
-    undivided_name = re.fullmatch(
-        r'(?:(.+)_)?undivided_(every|keep)_(\d{1,4}(?:_\d{1,4})*)(?:_stacked_(\d{1,3}))?',
-        name,
-        flags=re.ASCII,
-    )
-    if undivided_name:
-        base_name, how, which, stacked = undivided_name.groups()
+    number = r'(\d{1,6})'
+    found = match(r'(?:(.+)_)?undivided_(every|keep)_(\d{1,4}(?:_\d{1,4})*)(?:_stacked_(\d{1,3}))?')
+    if found:
+        base_name, how, which, stacked = found.groups()
         base = from_name(base_name or 'bert_base')
-        chosen = [int(number) for number in which.split('_')]
+        chosen = [int(layer) for layer in which.split('_')]
         if base is None or (how == 'every' and len(chosen) > 1):
             return None
         keep = every(chosen[0], len(base.layers)) if how == 'every' else chosen
         return undivided(base, keep, stacked=int(stacked or 0))
     if name == 'bert_base':
         return bert_base()
-    layers, embedding = numbers(r'bert_(\d{1,4})'), numbers(r'albert_e(\d{1,6})')
-    if layers:
-        return bert_base(layers[0])
-    if embedding:
-        return dataclasses.replace(bert_base(), e=embedding[0])
     if name in OPTBERTS:
         return published(int(name[len('optbert_') : -1]))
-    size = re.fullmatch(r'uniform_(\d{1,4}(?:\.\d{1,6})?)m', name, flags=re.ASCII)
-    if size:
-        return scale_uniformly(bert_base(), float(size.group(1)) * 1e6)
-    return _uniform_from_name(name)
-
-
-def _uniform_from_name(name: str) -> Architecture | None:
-    """The network of a name like ``l4_h256_a4_k32_f512``; None if it is not of that form."""
-    match = re.fullmatch(r'l(\d{1,4})_h(\d{1,6})_a(\d{1,6})((?:_[kvfe]\d{1,6})*)', name, flags=re.ASCII)
-    if not match:
+    if found := match(r'bert_(\d{1,4})'):
+        return bert_base(int(found[1]))
+    if found := match(f'albert_e{number}'):
+        return dataclasses.replace(bert_base(), e=int(found[1]))
+    if found := match(r'uniform_(\d{1,4}(?:\.\d{1,6})?)m'):
+        return scale_uniformly(bert_base(), float(found[1]) * 1e6)
+    found = match(rf'l(\d{{1,4}})_h{number}_a{number}((?:_[kvfe]{number})*)')
+    if not found:
         return None
-    widths = [(part[0], int(part[1:])) for part in match.group(4).split('_') if part]
-    options = dict(widths)
-    if len(options) < len(widths):
+    widths = re.findall(r'([kvfe])(\d+)', found[4])
+    if len(dict(widths)) < len(widths):
         raise ValueError(f'{name!r} gives a width twice')
-    layers, h, a = (int(group) for group in match.groups()[:3])
+    layers, h, a = (int(found[group]) for group in (1, 2, 3))
+    options = {letter: int(width) for letter, width in widths}
     return uniform(layers=layers, h=h, a=a, vocab_size=VOCAB_SIZE, **options)
-
-
-def unknown_name(text: str) -> str:
-    """What to say of a word that is neither a file nor a name."""
-    near = difflib.get_close_matches(text.lower(), EXAMPLES, n=1)
-    hint = f' (did you mean {near[0]}?)' if near else ''
-    return f'{text!r} is neither a file nor an architecture{hint}; names are {FORMS}'
 
 
 def published(parameters_m: int) -> Architecture:
@@ -313,16 +294,12 @@ def undivided(base: Architecture, keep: Collection[int], *, stacked: int = 0) ->
     ValueError
         If a layer to keep is not there, is given twice, or has no intermediate block.
     """
-    problems = [
-        f'there is no layer {i} among {len(base.layers)}, counted from 0'
-        for i in sorted(set(keep))
-        if not 0 <= i < len(base.layers)
-    ]
-    problems += [
-        f'layer {i} has no intermediate block to keep'
-        for i in sorted(set(keep))
-        if 0 <= i < len(base.layers) and not base.layers[i].f
-    ]
+    problems = []
+    for i in sorted(set(keep)):
+        if not 0 <= i < len(base.layers):
+            problems.append(f'there is no layer {i} among {len(base.layers)}, counted from 0')
+        elif not base.layers[i].f:
+            problems.append(f'layer {i} has no intermediate block to keep')
     if len(set(keep)) < len(keep):
         problems.append('a layer to keep is given twice')
     if stacked < 0:

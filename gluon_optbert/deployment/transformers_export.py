@@ -10,9 +10,9 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from ..architecture.heads import PRETRAINING, Head
-from ..architecture.name_maps import PREFIX, names_in
 from ..architecture.parameters import parameter_table
 from ..cutting.shrink import without_gates
+from ..importing.name_maps import PREFIX, names_in
 from ..network.saved_model import SavedModel
 from ..runs.files import locked, new_directory
 from ..tasks.task import known_head

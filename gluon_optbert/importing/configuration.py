@@ -14,9 +14,9 @@ import numpy as np
 
 from ..architecture.architecture import LAYER_NORM_EPS, Architecture, LayerDims, epsilon_problems
 from ..architecture.heads import PRETRAINING, Head
-from ..architecture.name_maps import QUESTION_ANSWERING, look_up
 from ..architecture.named import uniform
 from ..architecture.parameters import PARTS
+from .name_maps import QUESTION_ANSWERING, look_up
 
 # The fields of a configuration that are widths, and more than anything in use has.
 WIDTHS = {

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
@@ -17,7 +17,6 @@ from pydantic import NonNegativeInt, PositiveInt
 from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING
-from ..architecture.name_maps import is_transposed, look_up
 from ..architecture.named import uniform
 from ..architecture.parameters import PARTS, Parameters, ParameterSpec, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
@@ -25,6 +24,7 @@ from ..runs.files import locked, refuse_existing
 from ..runs.programs import named
 from ..runs.progress import Progress
 from ..runs.recipe import Recipe, Seed, option, to_dict
+from .name_maps import is_transposed, look_up
 from .sources import Source, read_source
 
 

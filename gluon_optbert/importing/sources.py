@@ -15,7 +15,6 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
-from ..architecture.name_maps import look_up
 from ..architecture.named import uniform
 from ..runs.failures import RunFailed
 from ..runs.files import fetching, reason
@@ -23,6 +22,7 @@ from ..runs.mxnet_arrays import BFLOAT16, read_arrays
 from ..text.tokenizer import Vocabulary, casing_of, read_vocabulary, vocabulary_of
 from .configuration import architecture_of, head_of, recorded
 from .foreign import array_of, existing, read_json, read_safetensors, read_sharded, read_small
+from .name_maps import look_up
 from .tensorflow_reader import read_index, read_tensorflow
 from .torch_reader import read_torch
 

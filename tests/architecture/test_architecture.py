@@ -81,7 +81,7 @@ def test_every_bad_width_is_named_at_once():
         ({'a\nb' * 99: 3}, r"unknown 'a\\nba.{1,80}$"),
         ({'format': 'x' * 99}, "format 'x{79}, this"),
         ({'layers': 4}, 'layers'),
-        ({'layers': [{'a': 1, 'k': 1, 'v': 1}]}, 'every layer'),
+        ({'layers': [{'a': 1, 'k': 1, 'v': 1}]}, 'layers must be a list'),
         ({'layers': [{'a': 1, 'k': 1, 'v': 1, 'f': '8'}]}, 'f of layer 0'),
     ],
 )

@@ -9,10 +9,9 @@ import pytest
 from helpers.examples import examples
 from hypothesis import given, strategies
 
-from gluon_optbert.architecture.__main__ import main
+from gluon_optbert.architecture.__main__ import PUBLISHED_BETA, main
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost, beta
-from gluon_optbert.architecture.description import PUBLISHED_BETA
 from gluon_optbert.architecture.named import (
     EXAMPLES,
     OPTBERTS,
@@ -244,7 +243,7 @@ def test_undivided_leaves_attention_as_it_is_and_stacks_cells_before_the_kept():
 def test_undivided_reports_every_problem():
     base = Architecture(h=8, vocab_size=9, layers=(LayerDims(1, 2, 3, 0),))
     with pytest.raises(
-        ValueError, match='no layer 1 among 1.*layer 0 has no intermediate block.*given twice.*-1'
+        ValueError, match='layer 0 has no intermediate block.*no layer 1 among 1.*given twice.*-1'
     ):
         undivided(base, [0, 1, 1], stacked=-1)
     with pytest.raises(ValueError, match='no 3-th one'):

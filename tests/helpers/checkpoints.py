@@ -12,7 +12,7 @@ import numpy as np
 from gluonnlp.vocab import BERTVocab
 from safetensors.numpy import save_file
 
-from gluon_optbert.architecture.name_maps import MAPS, PREFIX, is_transposed
+from gluon_optbert.importing.name_maps import MAPS, PREFIX, is_transposed
 from gluon_optbert.importing.tensorflow_reader import masked_checksum
 from helpers.tiny import TOKENS, network, random_parameters
 

@@ -36,11 +36,11 @@ from helpers.tiny import (
 )
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.architecture.name_maps import GLUONNLP, HUGGING_FACE, MAPS, TENSORFLOW, look_up, names_in
 from gluon_optbert.architecture.parameters import PARTS, network_shapes, parameter_table
 from gluon_optbert.deployment.export import export
 from gluon_optbert.importing import sources
 from gluon_optbert.importing.convert import ImportRecipe, convert, describe, import_checkpoint
+from gluon_optbert.importing.name_maps import GLUONNLP, HUGGING_FACE, MAPS, TENSORFLOW, look_up, names_in
 from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model
