@@ -58,7 +58,7 @@ from gluon_optbert.tasks.features import (
     training_batches,
 )
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.loop import Reporter, Terminated, descend
+from gluon_optbert.training.loop import Reporter, Terminated, train
 from gluon_optbert.training.objective import Phase
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning comparison', 1
@@ -176,7 +176,7 @@ def run_here(
     )
     with tempfile.TemporaryDirectory() as place:
         try:
-            progress = descend(
+            progress = train(
                 objective,
                 own.weight_optimizer(model, workers),
                 own.schedule(phase.steps),

@@ -12,8 +12,9 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from ..runs.recipe import to_dict
 from ..runs.run_directory import RunDirectory, State
 from ..tasks.features import steps_per_epoch
 from ..training.distributed import Workers
-from ..training.loop import Reporter, descend
+from ..training.loop import Reporter, train
 from ..training.states import States
 from .objective import Exercise, FineTuning, start_parameters
 from .recipe import RESULT, FineTuneRecipe, copy_path
@@ -37,7 +38,7 @@ from .result import FineTuningResult, RateRuns, SeedRun, best_rate
 
 def _train(
     seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTuneRecipe, work: Path, workers: Workers
-) -> Tuple[FineTuning, SeedRun]:
+) -> tuple[FineTuning, SeedRun]:
     """Fine-tune with one seed: the objective, with the network of the kept epoch, and its record."""
     began = time.perf_counter()
     model = build(
@@ -62,7 +63,7 @@ def _train(
         notes={'seed': seed},
         place=f'{rate}seed {seed} {number}',
     )
-    progress = descend(
+    progress = train(
         objective,
         optimizer,
         recipe.schedule(phase.steps),
@@ -105,7 +106,7 @@ def _run_seed(
     workers.barrier('seed')
 
 
-def _right(exercise: Exercise, scores: Mapping[str, np.ndarray]) -> Optional[Dict[str, str]]:
+def _right(exercise: Exercise, scores: Mapping[str, np.ndarray]) -> dict[str, str] | None:
     """Which instances were answered right, as `SeedRun` has them, from the scores of every held-out set."""
     right = {name: exercise.right(name, own) for name, own in scores.items()}
     marks = {name: ''.join('01'[int(one)] for one in own) for name, own in right.items() if own is not None}
@@ -122,7 +123,7 @@ def _place(work: Path, recipe: FineTuneRecipe) -> Path:
     return work / f'rate-{recipe.learning_rate!r}' if recipe.learning_rates else work
 
 
-def _origin(work: Path) -> Dict[str, Any]:
+def _origin(work: Path) -> dict[str, Any]:
     """What computed a run last, as its `ORIGIN` says; with ``commits``, the first first, if there were
     several.
     """
@@ -219,7 +220,7 @@ def finetune(
     ValueError, FileNotFoundError, FileExistsError
         Bad input, before the first step; or another process is writing the output.
     TrainingDiverged, Interrupted
-        From `descend`.
+        From `train`.
     """
     recipe.check_workers(workers)
     with running(recipe.output, workers):

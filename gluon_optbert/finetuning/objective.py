@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, Generator, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -57,13 +58,13 @@ class Exercise:
     train: Features
     heldout: Mapping[str, Features]
     metric: str
-    score: Callable[[str, np.ndarray], Dict[str, float]]
+    score: Callable[[str, np.ndarray], dict[str, float]]
     test: Mapping[str, Features]
     files: Callable[[Mapping[str, np.ndarray]], Mapping[str, bytes]]
     samples: Mapping[str, int]
     majority: Mapping[str, float]
 
-    def right(self, name: str, scores: np.ndarray) -> Optional[np.ndarray]:
+    def right(self, name: str, scores: np.ndarray) -> np.ndarray | None:
         """Which instances of a held-out set its scores answer right, shape (instances,); None where it is no
         accuracy that decides.
         """
@@ -73,7 +74,7 @@ class Exercise:
 
 
 def data_directory(
-    chosen: Optional[Path], home: str, files: Sequence[str], load: Callable[[str, str], Any], workers: Workers
+    chosen: Path | None, home: str, files: Sequence[str], load: Callable[[str, str], Any], workers: Workers
 ) -> Path:
     """Where the files of a data set are: in the user's directory, or in GluonNLP's own.
 
@@ -217,7 +218,7 @@ class FineTuning(Objective):
         self.returns_to_best = recipe.select == 'best'
         self._loss = TaskLoss(exercise.head)
         self._loss.hybridize(static_alloc=True)
-        self.heldout_scores: Dict[str, np.ndarray] = {}  # of the last evaluation
+        self.heldout_scores: dict[str, np.ndarray] = {}  # of the last evaluation
 
     def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
         return training_batches(
@@ -230,16 +231,16 @@ class FineTuning(Objective):
             batching=self._recipe.batching,
         )
 
-    def loss_sums(self, batch: TaskBatch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+    def loss_sums(self, batch: TaskBatch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         names = (*TOKEN_INPUTS, 'labels', 'weights')
         *inputs, labels, weights = feed_of(batch, names, rows=rows, ctx=self.workers.context()).values()
         lengths = () if self.model.head.pooled else inputs[2:]
         return (self._loss(self.model(*inputs), labels, weights, *lengths),)
 
-    def totals(self, batch: TaskBatch) -> Tuple[int]:
+    def totals(self, batch: TaskBatch) -> tuple[int]:
         return (batch.instance_total,)
 
-    def scores(self, sets: Mapping[str, Features]) -> Dict[str, np.ndarray]:
+    def scores(self, sets: Mapping[str, Features]) -> dict[str, np.ndarray]:
         """The network's scores of some sets, by name."""
         return {
             name: predict(
@@ -252,7 +253,7 @@ class FineTuning(Objective):
             for name, features in sets.items()
         }
 
-    def evaluate(self, phase: Phase) -> Dict[str, float]:
+    def evaluate(self, phase: Phase) -> dict[str, float]:
         self.heldout_scores = self.scores(self._exercise.heldout)
         return {
             f'{name}/{metric}': value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Optional, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -79,7 +79,7 @@ def result_path(recipe: FineTuneRecipe) -> Path:
     return recipe.output / RESULT
 
 
-def copy_path(recipe: FineTuneRecipe) -> Optional[Path]:
+def copy_path(recipe: FineTuneRecipe) -> Path | None:
     """The copy of the result file that was asked for, named after the output; None if none was."""
     return None if recipe.results is None else recipe.results / f'{recipe.output.name}.json'
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple
+from typing import Annotated, Any, Literal
 
 import gluonnlp
 import numpy as np
@@ -61,7 +62,7 @@ class GlueRecipe(FineTuneRecipe):
         return find_task(self.task).head
 
 
-def task_directory(task: Task, data: Optional[Path], workers: Workers) -> Path:
+def task_directory(task: Task, data: Path | None, workers: Workers) -> Path:
     """Where the files of a task are; `data_directory` says how, and what it raises."""
     if data is None and not task.gluonnlp:
         raise FileNotFoundError(
@@ -102,7 +103,7 @@ def _warn_of_one_label(task: Task, train: Examples, path: Path) -> None:
 
 def _measured_on(
     recipe: GlueRecipe, task: Task, data: Path
-) -> Tuple[Dict[str, Examples], Dict[str, Examples]]:
+) -> tuple[dict[str, Examples], dict[str, Examples]]:
     """The held-out and test sets of the directory; FileNotFoundError without a held-out set."""
     heldout, test = (
         {
@@ -138,11 +139,11 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     def ready(examples: Examples) -> Features:
         return read(examples.texts, examples.labels)
 
-    def measure(name: str, scores: np.ndarray) -> Dict[str, float]:
+    def measure(name: str, scores: np.ndarray) -> dict[str, float]:
         predictions = scores[:, 0] if task.head.kind == 'regression' else scores.argmax(axis=1)
         return score(task.metrics, predictions, heldout[name].labels)
 
-    def files(scores: Mapping[str, np.ndarray]) -> Dict[str, bytes]:
+    def files(scores: Mapping[str, np.ndarray]) -> dict[str, bytes]:
         return {name: submission(task, examples.indices, scores[name]) for name, examples in test.items()}
 
     return Exercise(
@@ -159,7 +160,7 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
     )
 
 
-def finetune_glue(recipe: GlueRecipe, *, workers: Optional[Workers] = None) -> FineTuningResult:
+def finetune_glue(recipe: GlueRecipe, *, workers: Workers | None = None) -> FineTuningResult:
     """Fine-tune on a task of GLUE; `finetune` describes the result and the errors.
 
     Parameters
@@ -209,7 +210,7 @@ class SquadRecipe(FineTuneRecipe):
         )
 
 
-def read_parts(data: Optional[Path], version: str, workers: Workers) -> Dict[str, List[Question]]:
+def read_parts(data: Path | None, version: str, workers: Workers) -> dict[str, list[Question]]:
     """The questions of both parts, from a directory or as GluonNLP fetches them."""
     files = {part: f'{part}-v{version}.json' for part in ('train', 'dev')}
     directory = data_directory(
@@ -232,8 +233,8 @@ def read_parts(data: Optional[Path], version: str, workers: Workers) -> Dict[str
 
 
 def _windows(
-    questions: Mapping[str, List[Question]], vocabulary: Vocabulary, reading: Reading
-) -> Dict[str, Windows]:
+    questions: Mapping[str, list[Question]], vocabulary: Vocabulary, reading: Reading
+) -> dict[str, Windows]:
     """The questions of both parts as the network reads them."""
     align = make_aligner(vocabulary)
     return {
@@ -270,12 +271,12 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
         )
     texts = {question.id: [text for text, _ in question.answers] for question in asked}
 
-    def answers(scores: np.ndarray) -> Dict[str, Mapping[str, Any]]:
+    def answers(scores: np.ndarray) -> dict[str, Mapping[str, Any]]:
         best, nulls = best_answers(asked, windows['dev'], scores, recipe.reading())
         odds = nulls if recipe.version == '2.0' else None
         return answer_files(asked, best, odds, threshold=recipe.null_threshold)
 
-    def files(scores: Mapping[str, np.ndarray]) -> Dict[str, bytes]:
+    def files(scores: Mapping[str, np.ndarray]) -> dict[str, bytes]:
         return {
             name: (json.dumps(content) + '\n').encode() for name, content in answers(scores['dev']).items()
         }
@@ -297,7 +298,7 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
     )
 
 
-def unanswered(texts: Mapping[str, Sequence[str]], version: str) -> Dict[str, float]:
+def unanswered(texts: Mapping[str, Sequence[str]], version: str) -> dict[str, float]:
     """The exact match and F1 of answering no question at all, in percent; in 2.0 with any threshold."""
     if version == '1.1':
         return squad_v1(texts, dict.fromkeys(texts, ''))
@@ -306,7 +307,7 @@ def unanswered(texts: Mapping[str, Sequence[str]], version: str) -> Dict[str, fl
     return {'exact': exact, 'f1': f1, 'best_exact': exact, 'best_f1': f1, 'exact_at_best_f1': exact}
 
 
-def measure(texts: Mapping[str, Sequence[str]], files: Mapping[str, Mapping[str, Any]]) -> Dict[str, float]:
+def measure(texts: Mapping[str, Sequence[str]], files: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """The official scores of what `answer_files` gave.
 
     In version 2.0 they are those of ``predictions.json``; the best thresholds are those for ``answers.json``,
@@ -325,7 +326,7 @@ def measure(texts: Mapping[str, Sequence[str]], files: Mapping[str, Mapping[str,
     }
 
 
-def finetune_squad(recipe: SquadRecipe, *, workers: Optional[Workers] = None) -> FineTuningResult:
+def finetune_squad(recipe: SquadRecipe, *, workers: Workers | None = None) -> FineTuningResult:
     """Fine-tune on SQuAD; `finetune` describes the result and the errors.
 
     Parameters

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -39,12 +40,12 @@ class SeedRun:
     """
 
     seed: int
-    epochs: Tuple[Epoch, ...]
+    epochs: tuple[Epoch, ...]
     kept_epoch: int
     scores: Mapping[str, float]
     seconds: float
-    resumed_at: Optional[int] = None
-    right: Optional[Mapping[str, str]] = None
+    resumed_at: int | None = None
+    right: Mapping[str, str] | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SeedRun:
@@ -59,7 +60,7 @@ class SeedRun:
             right=None if values.get('right') is None else dict(values['right']),
         )
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
             'seed': self.seed,
@@ -72,7 +73,7 @@ class SeedRun:
         }
 
 
-def means(runs: Sequence[SeedRun]) -> Dict[str, float]:
+def means(runs: Sequence[SeedRun]) -> dict[str, float]:
     """The mean of every score over the runs, in percent."""
     return {name: float(np.mean([run.scores[name] for run in runs])) for name in runs[0].scores}
 
@@ -82,14 +83,14 @@ class RateRuns:
     """The runs with one of several learning rates, one for each seed."""
 
     learning_rate: float
-    runs: Tuple[SeedRun, ...]
+    runs: tuple[SeedRun, ...]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RateRuns:
         """The inverse of `to_dict`."""
         return cls(float(values['learning_rate']), tuple(SeedRun.from_dict(run) for run in values['runs']))
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
             'learning_rate': self.learning_rate,
@@ -147,29 +148,29 @@ class FineTuningResult:
     parameters: int
     architecture: Mapping[str, Any]
     samples: Mapping[str, int]
-    runs: Tuple[SeedRun, ...]
+    runs: tuple[SeedRun, ...]
     recipe: Mapping[str, Any]
     origin: Mapping[str, Any]
-    majority: Optional[Mapping[str, float]] = None
-    tried: Tuple[RateRuns, ...] = ()
+    majority: Mapping[str, float] | None = None
+    tried: tuple[RateRuns, ...] = ()
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def seeds(self) -> Tuple[int, ...]:
+    def seeds(self) -> tuple[int, ...]:
         """Those of the runs."""
         return tuple(run.seed for run in self.runs)
 
-    def scores(self, name: str) -> Tuple[float, ...]:
+    def scores(self, name: str) -> tuple[float, ...]:
         """A score by seed, in percent."""
         return tuple(run.scores[name] for run in self.runs)
 
     @property
-    def mean(self) -> Dict[str, float]:
+    def mean(self) -> dict[str, float]:
         """Of every score over the seeds, in percent."""
         return means(self.runs)
 
     @property
-    def std(self) -> Dict[str, Optional[float]]:
+    def std(self) -> dict[str, float | None]:
         """The deviation of the sample of every score over the seeds; None for one seed."""
         several = len(self.runs) > 1
         return {
@@ -226,7 +227,7 @@ class FineTuningResult:
             raise ValueError(f'{path}: not JSON ({error})') from error
         return cls.from_dict(values, source=str(path))
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values, in the order of the file."""
         return {
             'format': FORMAT,
@@ -249,7 +250,7 @@ class FineTuningResult:
             **self.more,
         }
 
-    def _rates(self) -> Dict[str, Any]:
+    def _rates(self) -> dict[str, Any]:
         """The JSON values about the choice of the learning rate, if there was one."""
         if not self.tried:
             return {}

@@ -19,7 +19,7 @@ from ..network.settings import check_precision
 from ..text.shards import Shards
 from ..training.distillation import OF_STATES, Match, StateMatching, Teacher
 from ..training.distributed import Workers
-from ..training.loop import Reporter, descend
+from ..training.loop import Reporter, train
 from ..training.mlm_nsp import Pretraining
 from ..training.objective import Objective, Phase
 from ..training.optimization import LossScale, Optimizer, Schedule
@@ -154,7 +154,7 @@ def train_alphas(
         compression=settings.compression,
     )
     weights = _equal(saved.architecture) if settings.unweighted else beta(saved.architecture, cost)
-    descend(
+    train(
         GateTraining(objective_of(model), kind(settings.gamma, weights), watch),
         alpha_optimizer,
         Schedule(settings.learning_rate, phase.steps, decay=False),
@@ -258,7 +258,7 @@ def train_gates(
     ValueError, FileNotFoundError
         If the network or the shards do not suit, or a name is none of those above.
     TrainingDiverged, Terminated
-        From `descend`.
+        From `train`.
     """
     _penalty_of(penalty, prune)
     _check_place(h_gate)

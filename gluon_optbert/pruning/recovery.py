@@ -10,7 +10,7 @@ from ..architecture.parameters import Parameters
 from ..network.model import read_parameters
 from ..network.saved_model import SavedModel
 from ..runs.progress import Measured, Progress
-from ..training.loop import descend
+from ..training.loop import train
 from ..training.states import States
 from .job import Job
 
@@ -87,7 +87,7 @@ def recover(
     optimizer = recipe.weight_optimizer(model, job.workers, trained)
     compared = recipe.keep_best and trained is not None  # by what the objective measures, not by `measured`
     before = objective.evaluate(phase) if compared else None
-    progress = descend(
+    progress = train(
         objective, optimizer, recipe.schedule(phase.steps), phase, reporter=job.reporter, states=states
     )
     if recipe.keep_best:

@@ -30,6 +30,6 @@ def prune_task(recipe: TaskPruneRecipe, *, workers: Optional[Workers] = None) ->
     ValueError, FileNotFoundError, FileExistsError
         Bad input, before the first step; or another process is writing the output.
     TrainingDiverged, Interrupted
-        From `descend`.
+        From `train`.
     """
     return prune_for(goal_of(recipe), recipe, workers or Workers())

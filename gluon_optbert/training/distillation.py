@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -60,7 +61,7 @@ class Teacher:
         self._model = build(saved.architecture, saved.parameters, settings, ctx=workers.context())
         self._ctx = workers.context()
 
-    def outputs(self, batch: Batch, rows: slice) -> Tuple[List[mx.nd.NDArray], mx.nd.NDArray]:
+    def outputs(self, batch: Batch, rows: slice) -> tuple[list[mx.nd.NDArray], mx.nd.NDArray]:
         """The states after every layer, shape (batch, length, h), and the scores: at the masked places, shape
         (batch, masked, vocab_size), or those of a task. Without heads the latter mean nothing.
         """
@@ -83,7 +84,7 @@ class Match:
     """
 
     units: np.ndarray
-    layers: Tuple[int, ...]
+    layers: tuple[int, ...]
 
     @classmethod
     def whole(cls, architecture: Architecture) -> Match:
@@ -153,7 +154,7 @@ class TeacherStates:
         means = totals / (batch.token_total * len(match.units))
         self._variances = [float(square - mean**2) for mean, square in means]
 
-    def _sums(self, states: List[mx.nd.NDArray], real: np.ndarray) -> np.ndarray:
+    def _sums(self, states: list[mx.nd.NDArray], real: np.ndarray) -> np.ndarray:
         """The sum and the sum of squares of each layer's states of real instances, shape (layers, 2)."""
         sums = np.zeros((len(states), 2))
         for i, state in enumerate(states):
@@ -162,7 +163,7 @@ class TeacherStates:
         return sums
 
     def difference(
-        self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray], weights: mx.nd.NDArray
+        self, student: list[mx.nd.NDArray], teacher: list[mx.nd.NDArray], weights: mx.nd.NDArray
     ) -> mx.nd.NDArray:
         """The squared difference over the variance, summed over tokens and layers; shape (1,).
 
@@ -389,7 +390,7 @@ class Taught(Pretraining):
         model: OptBERTModel,
         workers: Workers,
         shards: Shards,
-        heldout: Optional[Shards],
+        heldout: Shards | None,
         *,
         teacher: Teacher,
         match: Match,
@@ -401,15 +402,15 @@ class Taught(Pretraining):
         of_embeddings = {'embeddings': weights.embeddings, 'cosine_distance': weights.cosines}
         self._of_embeddings = {name: weight for name, weight in of_embeddings.items() if weight > 0}
         self._units = mx.nd.array(match.units, dtype='int32', ctx=workers.context())
-        self._states: Optional[TeacherStates] = None
+        self._states: TeacherStates | None = None
         if weights.states > 0:
             batches = self.batches(phase, phase.first_batch)
             self._states = TeacherStates(teacher, match, next(batches), workers, phase.accumulate)
             batches.close()
 
     def _embeddings(
-        self, student: List[mx.nd.NDArray], teacher: List[mx.nd.NDArray], feed: Mapping[str, mx.nd.NDArray]
-    ) -> Tuple[mx.nd.NDArray, ...]:
+        self, student: list[mx.nd.NDArray], teacher: list[mx.nd.NDArray], feed: Mapping[str, mx.nd.NDArray]
+    ) -> tuple[mx.nd.NDArray, ...]:
         """The parts about embeddings that have a weight."""
         last, weights = (student[-1], teacher[-1]), feed['instance_weights']
         parts = {
@@ -436,12 +437,12 @@ class Distillation(Taught):
         learnt.update(self._of_embeddings)
         self.losses = ('mlm', 'nsp', *learnt)
         self.weights = (weights.labels, weights.labels, *learnt.values())
-        self._divergence: Optional[ScoreDivergence] = None
+        self._divergence: ScoreDivergence | None = None
         if weights.scores > 0:
             self._divergence = ScoreDivergence(weights.temperature)
             self._divergence.hybridize(static_alloc=True)
 
-    def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+    def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         feed = feed_of(batch, PRETRAINING_FIELDS, rows=rows, ctx=self.workers.context())
         states, scores = self._teacher.outputs(batch, rows)
         outputs = self.model(*(feed[name] for name in INPUTS))
@@ -453,7 +454,7 @@ class Distillation(Taught):
             parts += (self._states.difference(outputs[0], states, feed['instance_weights']),)
         return parts + self._embeddings(outputs[0], states, feed)
 
-    def totals(self, batch: Batch) -> Tuple[float, ...]:
+    def totals(self, batch: Batch) -> tuple[float, ...]:
         of = {'mlm': batch.masked_total, 'scores': batch.masked_total, 'states': batch.token_total}
         return tuple(of.get(name, batch.instance_total) for name in self.losses)
 
@@ -475,7 +476,7 @@ class StateMatching(Taught):
         """The states alone, unweighted, as gates are trained on them."""
         return cls(*args, None, weights=Weights(labels=0.0, scores=0.0), **more)
 
-    def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+    def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         fields = (*TOKEN_INPUTS, 'instance_weights')
         feed = feed_of(batch, fields, rows=rows, ctx=self.workers.context())
         states, _ = self._teacher.outputs(batch, rows)
@@ -485,10 +486,10 @@ class StateMatching(Taught):
             return parts
         return (self._states.difference(student, states, feed['instance_weights']), *parts)
 
-    def totals(self, batch: Batch) -> Tuple[float, ...]:
+    def totals(self, batch: Batch) -> tuple[float, ...]:
         return tuple(batch.token_total if name == 'states' else batch.instance_total for name in self.losses)
 
-    def evaluate(self, phase: Phase) -> Optional[Dict[str, float]]:
+    def evaluate(self, phase: Phase) -> dict[str, float] | None:
         if self._heldout is None:
             return None
         workers, count = self.workers, len(self.losses)
@@ -520,5 +521,5 @@ class StateMatching(Taught):
     def loss_of(self, measured: Mapping[str, float]) -> float:
         return measured['state_difference']
 
-    def best_of(self, progress: Progress) -> Optional[float]:
+    def best_of(self, progress: Progress) -> float | None:
         return progress.best_state_difference

@@ -18,7 +18,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NoReturn, Optional, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import mxnet as mx
 import numpy as np
@@ -84,9 +85,9 @@ class Watch:
         self._address, self._patience = address, patience()
         self._host = os.environ.get('HOROVOD_HOSTNAME') or socket.gethostname()
         self._beats = 0
-        self._unreached: Optional[float] = None  # since when horovodrun has not answered
+        self._unreached: float | None = None  # since when horovodrun has not answered
         self._operation, self._since, self._until, self._gap = '', time.monotonic(), time.monotonic(), 0.0
-        self._peers: Dict[int, Peer] = {}
+        self._peers: dict[int, Peer] = {}
 
     def __str__(self) -> str:
         return f'rank {self.rank} (host {self._host}, process {os.getpid()})'
@@ -109,7 +110,7 @@ class Watch:
         finally:
             self._operation, self._until = '', time.monotonic()
 
-    def explain(self) -> Optional[str]:
+    def explain(self) -> str | None:
         """Who of the others is lost, after an operation has failed; None if none is. It takes up to 6 s."""
         began = time.monotonic()
         seconds = SILENCE_SECONDS * (1 if self.rank == 0 else 1.5)  # rank 0 hears all, and speaks first
@@ -143,13 +144,13 @@ class Watch:
             if lost:
                 self.end(lost)
 
-    def _alone(self, seconds: float) -> Optional[str]:
+    def _alone(self, seconds: float) -> str | None:
         """That horovodrun has not answered for more than so many seconds; None if it has."""
         if self._unreached is None or time.monotonic() - self._unreached <= seconds:
             return None
         return f'{self} cannot reach horovodrun at {self._address}: it has ended, or the network has failed'
 
-    def _late(self) -> Optional[str]:
+    def _late(self) -> str | None:
         """Who has not come for too long to the operation that this rank waits in; None if nobody.
 
         It says nothing while horovodrun does not answer, for then the lines of the others are old.
@@ -163,7 +164,7 @@ class Watch:
         troubles = self._troubles(now - self._patience / 2, operation)
         return troubles and f'{self} has waited for {waited:.0f} s in the operation {operation}: {troubles}'
 
-    def _troubles(self, since: float, operation: Optional[str] = None) -> Optional[str]:
+    def _troubles(self, since: float, operation: str | None = None) -> str | None:
         """Which others have ended, have not spoken since then, or are not in the operation; None if none."""
         troubles = []
         for _, peer in sorted(self._peers.items()):
@@ -258,7 +259,7 @@ class Stop:
 
 
 @functools.cache
-def start_herald() -> Optional[subprocess.Popen]:
+def start_herald() -> subprocess.Popen | None:
     """Start a child that passes SIGTERM on to this worker, where horovodrun needs one to reach it.
 
     horovodrun 0.28.1 starts a worker as a shell command, ends it by SIGTERM to the children of the shell, and
@@ -299,7 +300,7 @@ class Disagreement(RunFailed):
 
 
 @functools.cache
-def _watch(rank: int, size: int) -> Optional[Watch]:
+def _watch(rank: int, size: int) -> Watch | None:
     """The watch over a job that horovodrun started with Gloo; mpirun has its own."""
     host, port = (os.environ.get(f'HOROVOD_GLOO_RENDEZVOUS_{name}') for name in ('ADDR', 'PORT'))
     if not (host and port):
@@ -380,7 +381,7 @@ class Workers:
                 for array, mean in zip(arrays, sent):
                     array[:] = mean.astype(array.dtype)
 
-    def sum(self, values: Iterable[float], *, name: str) -> List[float]:
+    def sum(self, values: Iterable[float], *, name: str) -> list[float]:
         """Sums over the workers, in float64."""
         values = np.asarray(list(values), dtype=np.float64)
         if self.size > 1:

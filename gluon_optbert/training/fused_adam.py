@@ -11,8 +11,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -22,7 +22,7 @@ from ..runs.machine import threads_here
 
 BLOCK = 2**15  # numbers; six such arrays fit into a second-level cache of 1 MB
 VANISHED = np.float32(1e-35)  # below it a moment changes no weight: epsilon and the learning rate see to it
-Slices = Tuple[np.ndarray, ...]
+Slices = tuple[np.ndarray, ...]
 
 
 def on_host(arrays: Sequence[mx.nd.NDArray]) -> bool:
@@ -115,7 +115,7 @@ def _threads(number: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(number, thread_name_prefix='blocks')
 
 
-def in_blocks(work: Sequence[Tuple[Callable[..., None], Slices]]) -> None:
+def in_blocks(work: Sequence[tuple[Callable[..., None], Slices]]) -> None:
     """Apply functions to arrays, each in blocks of the same rows, on as many threads as MXNet has.
 
     Parameters
@@ -130,7 +130,7 @@ def in_blocks(work: Sequence[Tuple[Callable[..., None], Slices]]) -> None:
         for start in range(0, arrays[0].size, BLOCK)
     ]
 
-    def apply(share: List[Tuple[Callable[..., None], Slices]]) -> None:
+    def apply(share: list[tuple[Callable[..., None], Slices]]) -> None:
         with np.errstate(all='ignore'):  # as MXNet; what is not finite shows in the next norm
             for function, blocks in share:
                 function(*blocks)

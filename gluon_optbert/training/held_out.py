@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import List, Optional, Sequence, Tuple
+from collections.abc import Sequence
 
 import numpy as np
 from mxnet import autograd
@@ -37,7 +37,7 @@ class Losses:
 
 
 def losses_of(
-    model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: Optional[int] = None
+    model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: int | None = None
 ) -> Losses:
     """Held-out losses and accuracies.
 
@@ -54,8 +54,8 @@ def losses_of(
     loss = PretrainingLoss(accuracy=True)
     loss.hybridize(static_alloc=True)
     totals = np.zeros(6)
-    losses: List[np.ndarray] = []
-    tokens: List[np.ndarray] = []
+    losses: list[np.ndarray] = []
+    tokens: list[np.ndarray] = []
     for batch in evaluation_batches(
         shards, batch_size=batch_size, rank=workers.rank, workers=workers.size, limit=limit
     ):
@@ -84,13 +84,13 @@ def losses_of(
 
 
 def evaluate(
-    model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: Optional[int] = None
+    model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: int | None = None
 ) -> HeldOut:
     """What `losses_of` measures over all instances; its parameters."""
     return losses_of(model, shards, workers, batch_size=batch_size, limit=limit).measured
 
 
-def difference(one: Losses, other: Losses, workers: Workers) -> Tuple[float, Optional[float]]:
+def difference(one: Losses, other: Losses, workers: Workers) -> tuple[float, float | None]:
     """By how much the MLM loss of another network is larger, and the standard error of that, over all
     workers' shares together; of a single instance the error is None.
 
@@ -111,12 +111,12 @@ def difference(one: Losses, other: Losses, workers: Workers) -> Tuple[float, Opt
     return total / masked, _ratio_error(total / masked, masked, one.measured.instances, moments)
 
 
-def _moments(losses: np.ndarray, tokens: np.ndarray) -> Tuple[float, float, float]:
+def _moments(losses: np.ndarray, tokens: np.ndarray) -> tuple[float, float, float]:
     """Sums over the instances: loss squared, loss times tokens, tokens squared."""
     return float(losses @ losses), float(losses @ tokens), float(tokens @ tokens)
 
 
-def _ratio_error(loss: float, masked: float, instances: float, moments: Sequence[float]) -> Optional[float]:
+def _ratio_error(loss: float, masked: float, instances: float, moments: Sequence[float]) -> float | None:
     """The standard error of a mean loss per token, of instances that were drawn independently.
 
     The mean is a ratio of two sums, of losses and of tokens, and so this is the standard error of a ratio

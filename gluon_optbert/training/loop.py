@@ -8,8 +8,9 @@ import json
 import math
 import operator
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -39,10 +40,10 @@ class Reporter:
     workers : Workers
     """
 
-    def __init__(self, path: Optional[Path], workers: Workers):
+    def __init__(self, path: Path | None, workers: Workers):
         self._path, self._workers = None if path is None else Path(path), workers
-        self._phase: Optional[Phase] = None
-        self._display: Optional[Display] = None
+        self._phase: Phase | None = None
+        self._display: Display | None = None
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Drop the records of a phase beyond a step: they will be written again."""
@@ -152,8 +153,8 @@ def backward(
         for parameter in parameters.values():
             parameter.zero_grad()
     share = len(batch.input_ids) // phase.accumulate
-    part_sums: List[Any] = []
-    held: List[mx.nd.NDArray] = []
+    part_sums: list[Any] = []
+    held: list[mx.nd.NDArray] = []
     for i in range(phase.accumulate):
         with autograd.record():
             parts = objective.loss_sums(batch, slice(i * share, (i + 1) * share))
@@ -222,7 +223,7 @@ class _Meter:
         self._sums += losses
         self._steps, self._tokens = self._steps + 1, self._tokens + tokens
 
-    def read(self, names: Sequence[str]) -> Dict[str, float]:
+    def read(self, names: Sequence[str]) -> dict[str, float]:
         """The means over all workers since the last reading."""
         means = [value / self._steps for value in self._workers.sum(self._sums, name='losses')]
         seconds = time.perf_counter() - self._began
@@ -242,7 +243,7 @@ class _Meter:
         yield
         self._began += time.perf_counter() - paused
 
-    def gather(self) -> List[float]:
+    def gather(self) -> list[float]:
         """What a checkpoint has to keep; from here on rank 0 has the sums of all workers, as if resumed."""
         self._sums = np.array(self._workers.sum(self._sums, name='losses')) * self._workers.first
         return [*self._sums, self._steps]
@@ -255,7 +256,7 @@ def _step(
     batch: Any,
     phase: Phase,
     step: int,
-) -> Tuple[np.ndarray, float]:
+) -> tuple[np.ndarray, float]:
     """One step from number `step`: this worker's share of the parts of the loss, and the gradient's norm."""
     scale = optimizer.scale.value if optimizer.scale else 1.0
     losses = backward(objective, optimizer.parameters, batch, phase, step, scale)
@@ -267,14 +268,14 @@ def _step(
     return losses, norm
 
 
-def descend(
+def train(
     objective: Objective,
     optimizer: Optimizer,
     schedule: Callable[[int], float],
     phase: Phase,
     *,
     reporter: Reporter,
-    states: Optional[Path],
+    states: Path | None,
 ) -> Progress:
     """Train what the optimizer holds for the steps of a phase, or until the objective is finished, going on
     from the newest checkpoint if there is one.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Callable, Dict, Generator, Mapping, Optional, Tuple
 
 import mxnet as mx
 
@@ -16,7 +16,7 @@ from ..text.batches import Batch, stream
 from ..text.shards import Shards
 from .distributed import Workers
 from .held_out import evaluate
-from .loop import Reporter, descend
+from .loop import Reporter, train
 from .objective import Objective, Phase
 from .optimization import Optimizer
 
@@ -36,9 +36,7 @@ class Pretraining(Objective):
 
     losses = ('mlm', 'nsp')
 
-    def __init__(
-        self, model: OptBERTModel, workers: Workers, shards: Shards, heldout: Optional[Shards] = None
-    ):
+    def __init__(self, model: OptBERTModel, workers: Workers, shards: Shards, heldout: Shards | None = None):
         super().__init__(model, workers)
         self._shards, self._heldout = shards, heldout
         self._loss = PretrainingLoss()
@@ -54,13 +52,13 @@ class Pretraining(Objective):
             workers=self.workers.size,
         )
 
-    def loss_sums(self, batch: Batch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+    def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         return pretraining_losses(self.model, self._loss, batch, rows=rows, ctx=self.workers.context())
 
-    def totals(self, batch: Batch) -> Tuple[int, int]:
+    def totals(self, batch: Batch) -> tuple[int, int]:
         return batch.masked_total, batch.instance_total
 
-    def evaluate(self, phase: Phase) -> Optional[Dict[str, float]]:
+    def evaluate(self, phase: Phase) -> dict[str, float] | None:
         if self._heldout is None:
             return None
         return evaluate(
@@ -76,7 +74,7 @@ class Pretraining(Objective):
     def loss_of(self, measured: Mapping[str, float]) -> float:
         return measured['mlm_loss']
 
-    def best_of(self, progress: Progress) -> Optional[float]:
+    def best_of(self, progress: Progress) -> float | None:
         return progress.best_mlm_loss
 
 
@@ -87,15 +85,15 @@ def fit(
     phase: Phase,
     *,
     shards: Shards,
-    heldout: Optional[Shards],
+    heldout: Shards | None,
     workers: Workers,
     reporter: Reporter,
     states: Path,
 ) -> Progress:
-    """Pre-train what the optimizer holds; `descend` says how, and what it returns: the step, and the last
+    """Pre-train what the optimizer holds; `train` says how, and what it returns: the step, and the last
     evaluation if there was one.
     """
-    return descend(
+    return train(
         Pretraining(model, workers, shards, heldout),
         optimizer,
         schedule,

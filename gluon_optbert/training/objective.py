@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Generator, Mapping, Optional, Sequence, Tuple
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -15,7 +16,7 @@ from .distributed import Workers
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """What one call of `descend` is to do.
+    """What one call of `train` is to do.
 
     Parameters
     ----------
@@ -80,8 +81,8 @@ class Objective:
         Whether the best step will be gone back to; then it has a checkpoint, whatever the phase says.
     """
 
-    losses: Tuple[str, ...] = ()
-    weights: Tuple[float, ...] = ()
+    losses: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
     returns_to_best = False
 
     def __init__(self, model: OptBERTModel, workers: Workers):
@@ -93,7 +94,7 @@ class Objective:
         """
         raise NotImplementedError
 
-    def loss_sums(self, batch: Any, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+    def loss_sums(self, batch: Any, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         """The parts of the loss, summed over some rows of a share."""
         raise NotImplementedError
 
@@ -101,7 +102,7 @@ class Objective:
         """What each of those sums is divided by to give the mean over the global batch."""
         raise NotImplementedError
 
-    def evaluate(self, phase: Phase) -> Optional[Dict[str, float]]:
+    def evaluate(self, phase: Phase) -> dict[str, float] | None:
         """What is measured on held-out data; None if there is none."""
         raise NotImplementedError
 
@@ -113,7 +114,7 @@ class Objective:
         """The one of what `evaluate` gives that decides which step is best; smaller is better."""
         raise NotImplementedError
 
-    def best_of(self, progress: Progress) -> Optional[float]:
+    def best_of(self, progress: Progress) -> float | None:
         """The smallest `loss_of` that was remembered; None if there was none."""
         raise NotImplementedError
 
@@ -123,7 +124,7 @@ class Objective:
     def after_update(self, learning_rate: float) -> None:
         """Change the parameters that the optimizer has just updated."""
 
-    def metrics(self) -> Dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """What a metrics record says beside the losses."""
         return {}
 
@@ -131,7 +132,7 @@ class Objective:
         """Whether the phase may end after the step that was just done; the same on every worker."""
         return False
 
-    def memory(self) -> Dict[str, np.ndarray]:
+    def memory(self) -> dict[str, np.ndarray]:
         """What a checkpoint keeps beside parameters and optimizer, by name; all workers ask together."""
         return {}
 

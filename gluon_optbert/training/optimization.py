@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -64,7 +65,7 @@ class LossScale:
         elif self._sound == self._patience:
             self.value, self._sound = self.value * 2, 0
 
-    def state(self) -> List[float]:
+    def state(self) -> list[float]:
         """What `restore` takes."""
         return [self.value, self._sound]
 
@@ -135,11 +136,11 @@ class AdamW(BlockAdam):
         step = self._index_update_count[index]
         return math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
 
-    def _get_lrs(self, indices: Sequence[int]) -> List[float]:
+    def _get_lrs(self, indices: Sequence[int]) -> list[float]:
         rates = super()._get_lrs(indices)
         return [rate * self._correction(index) for rate, index in zip(rates, indices)]
 
-    def _get_wds(self, indices: Sequence[int]) -> List[float]:
+    def _get_wds(self, indices: Sequence[int]) -> list[float]:
         decays = super()._get_wds(indices)
         return [decay / self._correction(index) for decay, index in zip(decays, indices)]
 
@@ -176,9 +177,9 @@ class Optimizer:
         *,
         weight_decay: float = 0.0,
         decayed: Collection[str] = (),
-        clip_norm: Optional[float] = None,
+        clip_norm: float | None = None,
         workers: Workers,
-        scale: Optional[LossScale] = None,
+        scale: LossScale | None = None,
         compression: str = 'none',
     ):
         self.parameters = dict(parameters)
@@ -191,7 +192,7 @@ class Optimizer:
         self._clip_norm, self._workers, self.scale = clip_norm, workers, scale
         self._compression = compression
 
-    def gradients(self) -> List[mx.nd.NDArray]:
+    def gradients(self) -> list[mx.nd.NDArray]:
         """The gradients, in the order of the parameters."""
         return [parameter.grad() for parameter in self.parameters.values()]
 
@@ -247,7 +248,7 @@ class Optimizer:
                 'before; begin again with a smaller learning rate, which --resume does not take'
             )
 
-    def state(self) -> Dict[str, mx.nd.NDArray]:
+    def state(self) -> dict[str, mx.nd.NDArray]:
         """The optimizer's arrays by parameter name and number."""
         states = self._trainer._updaters[0].states
         arrays = {}
@@ -257,7 +258,7 @@ class Optimizer:
             arrays.update({f'{name}/{j}': slot for j, slot in enumerate(slots)})
         return arrays
 
-    def counters(self) -> List[float]:
+    def counters(self) -> list[float]:
         """What `restore` needs beside the arrays where steps may be skipped: steps taken, and the state of
         the loss's scale.
         """

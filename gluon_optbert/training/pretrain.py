@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Dict, Mapping, Optional, Tuple
 
 from mxnet import gluon
 
@@ -28,12 +28,12 @@ from .mlm_nsp import fit
 from .recipe import PretrainRecipe, check_shards_fit, open_shards
 
 
-def _before(start: Optional[SavedModel]) -> Progress:
+def _before(start: SavedModel | None) -> Progress:
     """What the network that a run starts from says of its training."""
     return start.progress if start else Progress()
 
 
-def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
+def _start(recipe: PretrainRecipe) -> SavedModel | None:
     """The model that a run starts from, if it does not start from random weights."""
     if recipe.model is None:
         return None
@@ -52,8 +52,8 @@ def _start(recipe: PretrainRecipe) -> Optional[SavedModel]:
 
 
 def _trained(
-    model: OptBERTModel, recipe: PretrainRecipe, start: Optional[SavedModel]
-) -> Dict[str, gluon.Parameter]:
+    model: OptBERTModel, recipe: PretrainRecipe, start: SavedModel | None
+) -> dict[str, gluon.Parameter]:
     """The parameters that a run trains; all others are frozen, among them the embedding that the MLM head is
     tied to.
     """
@@ -68,7 +68,7 @@ def _trained(
     return trained
 
 
-def _progress(measured: Progress, recipe: PretrainRecipe, start: Optional[SavedModel]) -> Progress:
+def _progress(measured: Progress, recipe: PretrainRecipe, start: SavedModel | None) -> Progress:
     """What the finished model says of its training: ``step`` of this phase, and ``earlier_steps`` of the
     phases before, as in BERT's pre-training with 128 and then with 512 tokens. Steps of the heads alone are
     not steps of pre-training."""
@@ -85,7 +85,7 @@ def _progress(measured: Progress, recipe: PretrainRecipe, start: Optional[SavedM
 
 
 def _architecture(
-    recipe: PretrainRecipe, start: Optional[SavedModel], shards: Mapping[str, Shards], *, tokens: int
+    recipe: PretrainRecipe, start: SavedModel | None, shards: Mapping[str, Shards], *, tokens: int
 ) -> Architecture:
     """The network that a run trains; ValueError unless it takes the instances of the shards and the tokens of
     their vocabulary.
@@ -101,12 +101,12 @@ def _architecture(
 
 def _train(
     recipe: PretrainRecipe,
-    start: Optional[SavedModel],
+    start: SavedModel | None,
     architecture: Architecture,
     shards: Mapping[str, Shards],
     work: Path,
     workers: Workers,
-) -> Tuple[OptBERTModel, Progress]:
+) -> tuple[OptBERTModel, Progress]:
     """The trained network, and what `fit` says of it."""
     model = build(
         architecture,
@@ -137,7 +137,7 @@ def _read_progress(output: Path) -> Progress:
     return read_model(output).progress
 
 
-def pretrain(recipe: PretrainRecipe, *, workers: Optional[Workers] = None) -> Progress:
+def pretrain(recipe: PretrainRecipe, *, workers: Workers | None = None) -> Progress:
     """Pre-train a network and write its model directory.
 
     Parameters

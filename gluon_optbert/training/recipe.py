@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Dict, Literal, Mapping, Optional
+from typing import Any, Literal
 
 from mxnet import gluon
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -157,7 +158,7 @@ class PretrainRecipe(TrainingRecipe):
         return []
 
 
-def open_shards(directory: Path, vocabulary: Optional[Vocabulary] = None) -> Dict[str, Shards]:
+def open_shards(directory: Path, vocabulary: Vocabulary | None = None) -> dict[str, Shards]:
     """Both splits of a directory of shards, ``train`` and ``heldout``; ValueError if they were made with
     another vocabulary than the one given.
     """

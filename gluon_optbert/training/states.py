@@ -6,8 +6,8 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional
 
 import mxnet as mx
 import numpy as np
@@ -34,9 +34,9 @@ class States:
 
     def __init__(self, directory: Path, keep: int):
         self.directory, self._keep = Path(directory), keep
-        self.memory: Dict[str, np.ndarray] = {}
+        self.memory: dict[str, np.ndarray] = {}
 
-    def steps(self) -> List[int]:
+    def steps(self) -> list[int]:
         """The steps that have a checkpoint, increasing."""
         matches = [re.fullmatch(r'step-(\d+)', path.name) for path in self.directory.glob('step-*')]
         return sorted(int(match.group(1)) for match in matches if match)
@@ -49,7 +49,7 @@ class States:
         step: int,
         optimizer: Optimizer,
         progress: Progress,
-        memory: Optional[Mapping[str, np.ndarray]] = None,
+        memory: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Write the checkpoint of a step; then drop old ones and those beyond it, not the best or this."""
         with new_directory(self._path(step), replace=True) as staged:
@@ -91,7 +91,7 @@ class States:
             parameter.set_data(mx.nd.array(arrays[name], dtype=parameter.dtype))
         return Progress.from_dict(values, source=str(path))
 
-    def load_newest(self, optimizer: Optimizer) -> Optional[Progress]:
+    def load_newest(self, optimizer: Optimizer) -> Progress | None:
         """Restore the newest checkpoint that is sound; older ones stand in for a damaged one, and it is said.
 
         Returns

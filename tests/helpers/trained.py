@@ -8,7 +8,7 @@ from gluon_optbert.network.model import build, named_parameters
 from gluon_optbert.pruning.gate_training import GateTraining
 from gluon_optbert.pruning.penalty import L1Penalty
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.loop import Reporter, descend
+from gluon_optbert.training.loop import Reporter
 from gluon_optbert.training.mlm_nsp import Pretraining
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule
@@ -57,7 +57,7 @@ class Run:
         objective = Pretraining(self.model, self.workers, train, data)
         if self.penalty:
             objective = GateTraining(objective, self.penalty)
-        return descend(
+        return train(
             objective,
             self.optimizer,
             schedule or Schedule(0.01, phase.steps, 2),
