@@ -41,6 +41,7 @@ TRAINING = [
     'gluonnlp',
     'blingfire',
     'google-crc32c',
+    'Jinja2',
     'sacremoses',
     'tokenizers',
     'matplotlib',
@@ -77,6 +78,7 @@ setup(
         'gluon_optbert': [
             'architecture/paper/*.json',
             'deployment/hub_code/*.py',
+            'deployment/templates/*.jinja',
             'recipes/*/*.yaml',
             'serving/*.html',
             'tasks/descriptions/*.json',

@@ -21,7 +21,7 @@ RUNS = {
     'pretrain': ('training.pretrain', 'training.recipe', 'PretrainRecipe'),
     'trim_vocabulary': ('pruning.trimming', 'pruning.trimming', 'TrimRecipe'),
     'prune': ('pruning.algorithm', 'pruning.recipe', 'PruneRecipe'),
-    'verify': ('deployment.verification', 'deployment.verification', 'VerifyRecipe'),
+    'verify': ('deployment.verify', 'deployment.verify', 'VerifyRecipe'),
     'finetune_glue': ('finetuning.recipes', 'finetuning.recipes', 'GlueRecipe'),
     'prune_task': ('task_pruning.prune_task', 'task_pruning.recipe', 'TaskPruneRecipe'),
     'finetune_squad': ('finetuning.recipes', 'finetuning.recipes', 'SquadRecipe'),
@@ -46,9 +46,9 @@ _VERSION = '{}.{}'.format(*sys.version_info)
 # The module and the function that write each format of `export`, and what the function is told.
 FORMATS: Dict[str, Tuple[str, str, Mapping[str, Any]]] = {
     'mxnet': ('deployment.export', 'export', {}),
-    'transformers': ('deployment.transformers_export', 'export_transformers', {}),
-    'onnx': ('deployment.onnx_directory', 'export_onnx', {}),
-    'sentence-transformers': ('deployment.onnx_directory', 'export_onnx', {'sentences': True}),
+    'transformers': ('deployment.library_exports', 'export_transformers', {}),
+    'onnx': ('deployment.library_exports', 'export_onnx', {}),
+    'sentence-transformers': ('deployment.library_exports', 'export_onnx', {'sentences': True}),
 }
 _STACK = (
     'pip install gluon_optbert[cpu] installs it, or pip install gluon_optbert[cu112] for GPUs with CUDA 11; '
@@ -227,16 +227,16 @@ def export(
     with remedied():
         from .cutting.selection import read_alphas
         from .cutting.shrink import without_gates
-        from .deployment.story import Story, before_gates, story_of
+        from .deployment.lineage import Lineage, before_gates, lineage_of
         from .network.saved_model import read_model
 
         home, writer, told = FORMATS[format]
         write = getattr(_module(home), writer)
     saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
     if isinstance(model, (str, Path)):
-        options.setdefault('story', story_of(saved, Path(model)))
+        options.setdefault('lineage', lineage_of(saved, Path(model)))
     if alphas:
-        options['story'] = before_gates(options.get('story') or Story())
+        options['lineage'] = before_gates(options.get('lineage') or Lineage())
     gates, h_gate = read_alphas(Path(alphas)) if alphas else (None, 'stream')
     saved = without_gates(saved, gates, h_gate=h_gate)
     return write(saved, Path(output), **told, **options)

@@ -38,9 +38,9 @@ from workers import PAUSE, Worker, busy_program
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
 from gluon_optbert.deployment.description import Deployment
-from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.deployment.instances import Instance, read_instances
 from gluon_optbert.deployment.measures import check_labels
+from gluon_optbert.deployment.mxnet_network import read_deployment
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.files import refuse_existing, table_beside, write_file
 from gluon_optbert.runs.machine import origin_here, threads_here

@@ -25,7 +25,7 @@ import numpy as np
 from timed_networks import random_export
 from workers import PAUSE, SCRIPTS, Worker, busy_program
 
-from gluon_optbert.deployment.directory import read_deployment
+from gluon_optbert.deployment.mxnet_network import read_deployment
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import refuse_existing, write_file

@@ -22,13 +22,11 @@ from gluon_optbert.architecture.parameters import network_shapes
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.cutting.shrink import cut
 from gluon_optbert.deployment.description import PARAMETERS, SYMBOL
-from gluon_optbert.deployment.directory import import_symbol
-from gluon_optbert.deployment.export import export, kind_of, network_of
+from gluon_optbert.deployment.export import export, kind_of, network_of, relative_difference
 from gluon_optbert.deployment.instances import Instance
-from gluon_optbert.deployment.onnx_directory import export_onnx
-from gluon_optbert.deployment.onnx_files import relative_difference
+from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
+from gluon_optbert.deployment.mxnet_network import import_symbol
 from gluon_optbert.deployment.predictor import Predictor
-from gluon_optbert.deployment.transformers_export import export_transformers
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.running import run
 from gluon_optbert.network.saved_model import SavedModel

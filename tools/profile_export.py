@@ -23,7 +23,7 @@ import mxnet as mx
 import numpy as np
 
 from gluon_optbert.architecture.cost import count_flops
-from gluon_optbert.deployment.directory import load_deployment
+from gluon_optbert.deployment.mxnet_network import load_deployment
 from gluon_optbert.network.running import feed_of, random_feed
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table

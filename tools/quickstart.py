@@ -19,8 +19,7 @@ import numpy as np
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
-from gluon_optbert.deployment.directory import load_deployment
-from gluon_optbert.deployment.timing import time_exports
+from gluon_optbert.deployment.mxnet_network import load_deployment, time_exports
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.running import latency_ms, random_feed
 from gluon_optbert.network.saved_model import read_model

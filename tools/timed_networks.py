@@ -20,16 +20,13 @@ from workers import SCRIPTS, Worker, peer_python, uniform_config
 
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import parameter_table
-from gluon_optbert.deployment.description import PARAMETERS, PRECISIONS, SYMBOL, Deployment
-from gluon_optbert.deployment.directory import read_deployment
-from gluon_optbert.deployment.engine import Engine
-from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.description import ONNX, PARAMETERS, PRECISIONS, SYMBOL, Deployment
+from gluon_optbert.deployment.engines import Engine
+from gluon_optbert.deployment.export import export, relative_difference
 from gluon_optbert.deployment.instances import Instance, read_instances
 from gluon_optbert.deployment.measures import score
-from gluon_optbert.deployment.onnx_files import relative_difference
-from gluon_optbert.deployment.onnx_names import ONNX
-from gluon_optbert.deployment.predictor import Predictor
-from gluon_optbert.deployment.text_features import Encoder
+from gluon_optbert.deployment.mxnet_network import read_deployment
+from gluon_optbert.deployment.predictor import Encoder, Predictor
 from gluon_optbert.importing.name_maps import names_in
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build, read_parameters

@@ -6,14 +6,13 @@ from typing import Any, Dict, FrozenSet, List
 from pydantic import PositiveInt
 
 from .. import export, read_model
-from ..deployment.description import KINDS, PRECISIONS, SYMBOL
-from ..deployment.export import ONNX_DIFFERENCES, UntrainedHeads, kind_of, untrained_parts
+from ..deployment.description import KINDS, NAMES, ONNX, SYMBOL
+from ..deployment.export import ONNX_DIFFERENCES, PRECISIONS, UntrainedHeads, kind_of, untrained_parts
 from ..deployment.instances import Instance, read_instances
+from ..deployment.lineage import lineage_of
 from ..deployment.measures import described
 from ..deployment.model_card import LICENSE
-from ..deployment.onnx_names import NAMES, ONNX
-from ..deployment.quantize import METHODS
-from ..deployment.story import story_of
+from ..deployment.onnx_int8 import METHODS
 from ..network.saved_model import SavedModel
 from ..runs.command_line import parse
 from ..runs.machine import bfloat16_is_native
@@ -52,7 +51,12 @@ class ExportRecipe(Recipe):
         None,
         choices=KINDS,
     )
-    precision: str = option("precision of the encoder's matrix products", 'float32', choices=PRECISIONS)
+    precision: str = option(
+        'precision of the matrix products of the encoder. int8 is written as ONNX: with --format mxnet, '
+        'model.onnx and model_dynamic.onnx are in int8, beside a network for MXNet in float32',
+        'float32',
+        choices=PRECISIONS,
+    )
     calibrate: Path | None = option(
         'file of text for int8, similar to what the network will read, in any format of '
         f'{named("optbert-predict")}; the ranges of the values are measured on it',
@@ -71,7 +75,7 @@ class ExportRecipe(Recipe):
         None,
     )
     onnx: bool = option(
-        'also write model.onnx, in float32 or int8, and in int8 model_dynamic.onnx as well', False
+        'also write model.onnx, in float32; --precision int8 writes its ONNX files anyway', False
     )
     inputs: str = option(
         'names of inputs and outputs in model.onnx. transformers: input_ids, attention_mask, token_type_ids '
@@ -97,8 +101,8 @@ class ExportRecipe(Recipe):
                 for name in ('calibration', 'calibration_lines')
                 if not self.is_default(name)
             ]
-        if not self.is_default('inputs') and not self.onnx:
-            problems.append('--inputs goes with --onnx')
+        if not self.is_default('inputs') and not (self.onnx or self.precision == 'int8'):
+            problems.append('--inputs goes with --onnx or --precision int8')
         if self.license is not None and not LICENSE.fullmatch(self.license):
             problems.append(f'license must be a short name such as apache-2.0, found {self.license!r:.100}')
         if self.onnx and self.precision == 'bfloat16':
@@ -158,7 +162,7 @@ def read(recipe: ExportRecipe) -> SavedModel:
 def write(saved: SavedModel, recipe: ExportRecipe, texts: List[Instance], labelled: List[Instance]) -> Dict:
     """Write the export, and what was measured of it."""
     fields = FORMATS[recipe.format]
-    options: Dict[str, Any] = {'story': story_of(saved, recipe.model), 'license': recipe.license or ''}
+    options: Dict[str, Any] = {'lineage': lineage_of(saved, recipe.model), 'license': recipe.license or ''}
     if 'precision' in fields:
         options.update(precision=recipe.precision, calibration=texts, method=recipe.calibration)
     if 'onnx' in fields:

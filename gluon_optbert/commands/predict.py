@@ -20,12 +20,10 @@ import numpy as np
 from pydantic import PositiveInt
 
 from .. import Predictor
-from ..deployment.description import SYMBOL
+from ..deployment.description import ONNX, SYMBOL
 from ..deployment.engines import ENGINES, PRECISIONS
 from ..deployment.instances import FORMATS, Instance, stream_instances
-from ..deployment.onnx_names import ONNX
-from ..deployment.predictions import record
-from ..deployment.predictor import POOLINGS
+from ..deployment.predictor import POOLINGS, record
 from ..runs.command_line import parse
 from ..runs.display import counting
 from ..runs.files import refuse_existing, write_file

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..architecture.architecture import Architecture
 from ..deployment.description import SYMBOL
-from ..deployment.timing import time_exports
+from ..deployment.mxnet_network import time_exports
 from ..finetuning.result import FORMAT as RESULT_FORMAT
 from ..reporting.figures import STYLE, labels_of
 from ..reporting.measured import LENGTH, Measured, networks_of_runs, with_model, with_result, with_times

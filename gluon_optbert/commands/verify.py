@@ -9,7 +9,7 @@ from .. import VerifyRecipe, verify
 from ..deployment.export import TOLERANCE
 from ..deployment.trim_check import TOLERANCE as TRIM_TOLERANCE
 from ..deployment.trim_check import is_trimmed
-from ..deployment.verification import (
+from ..deployment.verify import (
     check_trimmed_of,
     described_rounding,
     described_scales,

@@ -1,16 +1,16 @@
-"""What an export is, without MXNet: its manifest, architecture, vocabulary, head and files.
+"""An export as its manifest describes it, read without MXNet.
 
     architecture.json  vocab.txt  manifest.json  model-symbol.json  model-0000.params  (model.onnx)
 
-The manifest says what is computed, from which inputs, in which precision, and has the checksum of every file.
-Module `directory` checks and reads what is for MXNet; module `engines` what is for others."""
+The manifest says what is computed, from which inputs, in which precision, and has the size and SHA-256 of
+every file. MXNet reads the symbol and the parameters (`mxnet_network`), others an ONNX file (`engines`)."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
@@ -23,23 +23,82 @@ from ..text.tokenizer import Vocabulary, is_cased, read_vocabulary, vocabulary_h
 
 FORMAT, VERSION = 'gluon_optbert deployment', 2
 KINDS = ('encoder', 'pretraining', 'task')
-PRECISIONS = ('float32', 'int8', 'bfloat16')
+PRECISIONS = ('float32', 'bfloat16')  # of the network for MXNet
 SHORTEST = 5  # tokens of a pair of texts, with [CLS] and two [SEP]
 NETWORK_FILES = SYMBOL, PARAMETERS = 'model-symbol.json', 'model-0000.params'  # that MXNet reads
+ONNX, DYNAMIC, QUANTISED = 'model.onnx', 'model_dynamic.onnx', 'model_quantized.onnx'
+MASKED_LM = 'masked_lm'  # of an ONNX file: a network of pre-training that gives the scores of tokens alone
+NAMES = ('transformers', 'gluon')  # whose names the inputs and outputs of an ONNX file have
+TRANSFORMERS_INPUTS = ('input_ids', 'attention_mask', 'token_type_ids')
+TRANSFORMERS_OUTPUTS = {
+    'encoded': 'last_hidden_state',
+    'pooled': 'pooler_output',
+    'next_sentence_scores': 'seq_relationship_logits',
+    'masked_scores': 'prediction_logits',  # of every token, not of the masked ones alone
+    'scores': 'logits',
+}
 # In bytes.
 _LARGEST = {'manifest.json': 1 << 20, 'architecture.json': 1 << 20, 'vocab.txt': 1 << 26, SYMBOL: 1 << 26}
 
 
-def inputs_of(kind: str) -> List[str]:
+def inputs_of(kind: str) -> list[str]:
     """The inputs of an export of this kind, in their order."""
     return list(INPUTS if kind == 'pretraining' else TOKEN_INPUTS)
 
 
-def outputs_of(kind: str, head: Head) -> Dict[str, Tuple]:
+def outputs_of(kind: str, head: Head) -> dict[str, tuple]:
     """The outputs of an export by name, in their order, with their shapes."""
     if kind == 'task':
         return {'scores': ('batch', head.outputs) if head.pooled else ('batch', 'length', head.outputs)}
     return {name: OUTPUTS[name] for name in list(OUTPUTS)[: 4 if kind == 'pretraining' else 2]}
+
+
+def onnx_inputs(kind: str, names: str = 'transformers') -> dict[str, tuple]:
+    """The shapes of an ONNX file's inputs by name; all are int64.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`, or `MASKED_LM`.
+    names : str
+        One of `NAMES`. ``transformers``: an attention mask says which tokens are padding, wherever it is.
+        ``gluon``: ``valid_length`` counts the tokens before the padding.
+    """
+    if names == 'transformers':
+        return dict.fromkeys(TRANSFORMERS_INPUTS, ('batch', 'length'))
+    return {name: INPUTS[name] for name in inputs_of(kind)}
+
+
+def onnx_outputs(kind: str, head: Head, names: str = 'transformers') -> dict[str, tuple]:
+    """The shapes of an ONNX file's outputs by name; all are float32.
+
+    With the names of Transformers, the encoded tokens are not set to zero at padding, and the scores of a
+    question's answer are two outputs.
+    """
+    if kind == MASKED_LM:
+        return {'logits': ('batch', 'length', 'vocab_size')}
+    shapes = outputs_of(kind, head)
+    if names == 'gluon':
+        return shapes
+    if kind == 'task' and not head.pooled:
+        return dict.fromkeys(('start_logits', 'end_logits'), ('batch', 'length'))
+    shapes = {TRANSFORMERS_OUTPUTS[name]: shape for name, shape in shapes.items()}
+    if kind == 'pretraining':
+        shapes['prediction_logits'] = ('batch', 'length', 'vocab_size')
+    return shapes
+
+
+def onnx_entry(kind: str, head: Head, precision: str, names: str) -> dict[str, Any]:
+    """What a manifest says of an ONNX file: ``inputs`` and ``outputs`` with their shapes and types in the
+    order of the file, ``precision`` (``float32``, ``int8`` or ``int8 dynamic``), and ``names``.
+    """
+    inputs, outputs = onnx_inputs(kind, names), onnx_outputs(kind, head, names)
+    return {
+        'inputs': {name: {'shape': shape, 'dtype': 'int64'} for name, shape in inputs.items()},
+        'outputs': {name: {'shape': shape, 'dtype': 'float32'} for name, shape in outputs.items()},
+        'precision': precision,
+        'names': names,
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +113,18 @@ class Deployment:
     kind : str
         What is computed, one of `KINDS`.
     precision : str
-        One of `PRECISIONS`.
-    calibration : dict of output name to (float, float), optional
-        The ranges of an int8 network's tensors.
+        Of the network for MXNet, one of `PRECISIONS`.
     reading : Reading, optional
         How questions are read and answers chosen, for a head that answers questions and no other.
     text_length : int, optional
         Tokens that a text or a pair of texts is cut to, as in fine-tuning, for a head that classifies or
         gives values and no other. The positions of the network if it is not known.
-    measured : dict
+    measured : mapping
         What the export measured when it was written.
     untrained : tuple of str
         The parts of it that are random, for the imported checkpoint had none: ``pooler``, or nothing.
-    onnx : dict
-        ``inputs``, ``outputs``, ``precision`` and ``names`` of every ONNX file.
+    onnx : mapping of file name to mapping
+        `onnx_entry` of every ONNX file.
     """
 
     architecture: Architecture
@@ -75,20 +132,19 @@ class Deployment:
     head: Head
     kind: str
     precision: str = 'float32'
-    calibration: Optional[Mapping[str, Tuple[float, float]]] = None
-    reading: Optional[Reading] = None
-    text_length: Optional[int] = None
+    reading: Reading | None = None
+    text_length: int | None = None
     measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    untrained: Tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
     onnx: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def inputs(self) -> List[str]:
+    def inputs(self) -> list[str]:
         """The names of the inputs, in the order of the network."""
         return inputs_of(self.kind)
 
     @property
-    def outputs(self) -> Dict[str, Tuple]:
+    def outputs(self) -> dict[str, tuple]:
         """The shapes of the outputs by name, in the order of the network."""
         return outputs_of(self.kind, self.head)
 
@@ -109,7 +165,6 @@ def vouch(staged: Path, deployment: Deployment) -> None:
         inputs={name: {'shape': INPUTS[name], 'dtype': 'float32'} for name in deployment.inputs},
         outputs={name: {'shape': shape} for name, shape in deployment.outputs.items()},
         vocabulary_sha256=vocabulary_hash(deployment.vocabulary),
-        calibration=deployment.calibration,
         reading=None if deployment.reading is None else dataclasses.asdict(deployment.reading),
         text_length=deployment.text_length,
         measured=deployment.measured,
@@ -124,7 +179,7 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
     ----------
     directory : Path
     needs : sequence of str
-        Files that must be there beside the architecture and the vocabulary.
+        Files that the manifest must vouch for beside the architecture and the vocabulary.
 
     Raises
     ------
@@ -132,7 +187,14 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
         If it is incomplete, was changed, is too large, or contradicts itself.
     """
     directory = Path(directory)
-    manifest = _read_manifest(directory, needs)
+    for name, most in _LARGEST.items():
+        path = directory / name
+        if path.is_file() and path.stat().st_size > most:
+            raise ValueError(f'{path}: {path.stat().st_size} bytes, and no such file has more than {most}')
+    manifest = check_manifest(directory, form=FORMAT, version=VERSION)
+    missing = [name for name in ('architecture.json', 'vocab.txt', *needs) if name not in manifest['files']]
+    if missing:
+        raise ValueError(f'{directory}: the deployment directory lacks {", ".join(missing)}')
     architecture = Architecture.read(directory / 'architecture.json')
     vocabulary = read_vocabulary(directory / 'vocab.txt')
     if len(vocabulary) != architecture.vocab_size:
@@ -143,75 +205,47 @@ def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deploymen
     return _described(manifest, architecture, vocabulary, source=str(directory / 'manifest.json'))
 
 
-def _read_manifest(directory: Path, needs: Sequence[str]) -> Dict[str, Any]:
-    """The manifest of a directory whose files are all there and not too large."""
-    for name, most in _LARGEST.items():
-        path = directory / name
-        if path.is_file() and path.stat().st_size > most:
-            raise ValueError(f'{path}: {path.stat().st_size} bytes, and no such file has more than {most}')
-    manifest = check_manifest(directory, form=FORMAT, version=VERSION)
-    missing = [name for name in ('architecture.json', 'vocab.txt', *needs) if name not in manifest['files']]
-    if missing:
-        raise ValueError(f'{directory}: the deployment directory lacks {", ".join(missing)}')
-    return manifest
-
-
 def _described(
     manifest: Mapping[str, Any], architecture: Architecture, vocabulary: Vocabulary, *, source: str
 ) -> Deployment:
     """The export that a manifest describes; ValueError if it contradicts itself."""
+
+    def need(condition: bool, field: str, wanted: str) -> None:
+        if not condition:
+            raise ValueError(f'{source}: {field} is {manifest.get(field)!r:.200}, wanted {wanted}')
+
     kind, precision = manifest.get('computes'), manifest.get('precision')
-    if kind not in KINDS or precision not in PRECISIONS:
-        raise ValueError(
-            f'{source}: computes {kind!r:.99} in {precision!r:.99}, wanted one of {", ".join(KINDS)} in one '
-            f'of {", ".join(PRECISIONS)}'
-        )
+    untrained, onnx = manifest.get('untrained') or [], manifest.get('onnx') or {}
+    need(kind in KINDS, 'computes', f'one of {", ".join(KINDS)}')
+    need(precision in PRECISIONS, 'precision', f'one of {", ".join(PRECISIONS)}')
+    need(
+        isinstance(untrained, list) and set(map(str, untrained)) <= set(PARTS),
+        'untrained',
+        f'parts of {", ".join(PARTS)}',
+    )
+    need(
+        isinstance(onnx, dict)
+        and all(
+            name in manifest['files'] and isinstance(entry, dict) and entry.get('names') in NAMES
+            for name, entry in onnx.items()
+        ),
+        'onnx',
+        f'an object for each of some files that are there, with the names of {" or ".join(NAMES)}',
+    )
     head = known_head(Head.from_dict(manifest.get('head'), source=source))
-    if (kind == 'task') != bool(head.outputs):
-        raise ValueError(f'{source}: a head for {head.kind} does not go with an export of {kind}')
-    reading = None
+    need((kind == 'task') == bool(head.outputs), 'computes', f'what goes with a head for {head.kind}')
+    reading, positions = None, architecture.max_length
     if head.kind == 'question_answering':
         reading = Reading.from_dict(manifest.get('reading'), source=f'{source}: reading')
-        if reading.max_length > architecture.max_length:
-            raise ValueError(
-                f'{source}: windows of {reading.max_length} tokens, and the network has '
-                f'{architecture.max_length} positions'
-            )
-    is_int8 = precision == 'int8'
-    calibration = check_thresholds(manifest.get('calibration'), source=source) if is_int8 else None
-    untrained = manifest.get('untrained') or []
-    if not isinstance(untrained, list) or not set(map(str, untrained)) <= set(PARTS):
-        raise ValueError(f'{source}: untrained is {untrained!r:.80}, wanted parts of {", ".join(PARTS)}')
+        need(reading.max_length <= positions, 'reading', f'windows for {positions} positions')
+    length = check_text_length(manifest.get('text_length'), head, positions, source=f'{source}: text_length')
+    measured = manifest.get('measured') or {}
     return Deployment(
-        architecture,
-        vocabulary,
-        head,
-        kind,
-        precision,
-        calibration,
-        reading,
-        check_text_length(
-            manifest.get('text_length'), head, architecture.max_length, source=f'{source}: text_length'
-        ),
-        measured=manifest.get('measured') or {},
-        untrained=tuple(untrained),
-        onnx=_onnx_files(manifest, source),
+        architecture, vocabulary, head, kind, precision, reading, length, measured, tuple(untrained), onnx
     )
 
 
-def _onnx_files(manifest: Mapping[str, Any], source: str) -> Dict[str, Any]:
-    """What a manifest says of its ONNX files, by file name; ValueError if it is something else."""
-    files = manifest.get('onnx') or {}
-    if not isinstance(files, dict) or not all(
-        name in manifest['files'] and isinstance(entry, dict) for name, entry in files.items()
-    ):
-        raise ValueError(
-            f'{source}: onnx is {files!r:.200}, wanted an object for each of some files that are there'
-        )
-    return files
-
-
-def check_text_length(length: Any, head: Head, positions: int, *, source: str) -> Optional[int]:
+def check_text_length(length: Any, head: Head, positions: int, *, source: str) -> int | None:
     """The `text_length` of a deployment, from JSON or YAML; None for other heads, and if it is not known.
 
     Raises
@@ -227,18 +261,3 @@ def check_text_length(length: Any, head: Head, positions: int, *, source: str) -
             'network has positions for'
         )
     return length
-
-
-def check_thresholds(values: Any, *, source: str) -> Dict[str, Tuple[float, float]]:
-    """Thresholds from JSON; ValueError if they are something else."""
-    try:
-        ranges = {str(name): (float(low), float(high)) for name, (low, high) in values.items()}
-        wrong = [
-            name for name, ends in ranges.items() if not all(map(math.isfinite, ends)) or ends[0] > ends[1]
-        ]
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f'{source}: not calibration thresholds ({error})') from error
-    if wrong or not ranges:
-        named = ', '.join(map(repr, wrong)) or 'anything'
-        raise ValueError(f'{source}: no ranges of finite numbers for {named:.200}')
-    return ranges

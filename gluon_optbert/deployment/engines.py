@@ -1,23 +1,208 @@
-"""Which engine runs an export, and in which precision.
+"""The engines: libraries that run the network of an export, and which of them does.
 
-ONNX Runtime and OpenVINO read ``model.onnx``, MXNet its own files."""
+ONNX Runtime and OpenVINO read ``model.onnx``, MXNet its own files. An engine's library is imported when the
+engine is made, and not before. An export is trusted like a program: its manifest vouches for the files, and
+the engine parses them."""
 
 from __future__ import annotations
 
+import abc
 import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Optional
+
+import numpy as np
 
 from ..runs.failures import NotInstalled
-from ..runs.machine import bfloat16_is_native, threads_to_predict
-from .description import Deployment
-from .engine import Engine
-from .onnx_check import check_onnx
-from .onnx_engines import OnnxRuntime, OpenVino
-from .onnx_names import NAMES, ONNX, onnx_inputs, onnx_outputs
+from ..runs.machine import ThreadChoice, bfloat16_is_native, threads_here, threads_to_predict
+from .description import ONNX, TRANSFORMERS_OUTPUTS, Deployment, onnx_inputs
 
 ENGINES = ('onnxruntime', 'openvino', 'mxnet')
 PRECISIONS = ('float32', 'int8', 'int8 dynamic', 'bfloat16')  # of an export, or of one of its ONNX files
+_EXTRAS = {'onnxruntime': 'serve', 'openvino': 'openvino', 'mxnet': 'cpu'}  # of pip, by engine
+_THREADS = 'OMP_NUM_THREADS'
+
+
+def onnx_feed(feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The inputs of an ONNX file, by its names, from those of a network with padding at the end."""
+    length = np.shape(feed['input_ids'])[1]
+    every = {
+        **feed,
+        'token_type_ids': feed['token_types'],
+        'attention_mask': np.arange(length) < np.asarray(feed['valid_length'])[:, np.newaxis],
+    }
+    return {name: np.asarray(every[name], dtype=np.int64) for name in names}
+
+
+def network_outputs(
+    outputs: Mapping[str, np.ndarray], feed: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The outputs of an ONNX file by the names of `description.outputs_of`, whatever names the file has.
+
+    Parameters
+    ----------
+    outputs : mapping of name to np.ndarray
+    feed : mapping of input name to np.ndarray
+        What the network would read. Masked positions are needed for the scores of pre-training only.
+    """
+    named = dict(outputs)
+    if 'start_logits' in named:
+        named['scores'] = np.stack([named.pop('start_logits'), named.pop('end_logits')], axis=-1)
+    if 'prediction_logits' in named:
+        places = np.asarray(feed['masked_positions'], dtype=np.int64)[:, :, np.newaxis]
+        named['masked_scores'] = np.take_along_axis(named.pop('prediction_logits'), places, axis=1)
+    ours = {theirs: ours for ours, theirs in TRANSFORMERS_OUTPUTS.items()}
+    return {ours.get(name, name): value for name, value in named.items()}
+
+
+class Engine(abc.ABC):
+    """A network that is ready to run.
+
+    Attributes
+    ----------
+    name : str
+        One of `ENGINES`.
+    version : str
+        Of the library.
+    precision : str
+        What it computes in.
+    choice : ThreadChoice
+        How many threads it has, and why.
+    """
+
+    name: str
+    version: str
+    precision: str
+    choice: ThreadChoice
+
+    def __str__(self) -> str:
+        return f'{self.name} {self.version} in {self.precision}'
+
+    @abc.abstractmethod
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name, float32, of inputs by name; shapes are those of `network.inputs`."""
+
+
+class OnnxRuntime(Engine):
+    """ONNX Runtime on the CPU.
+
+    Parameters
+    ----------
+    path : Path
+        The ONNX file.
+    inputs : list of str
+        The names of its inputs.
+    choice : ThreadChoice
+    precision : str
+        Of the file, for people.
+    """
+
+    name = 'onnxruntime'
+
+    def __init__(self, path: Path, inputs: list[str], choice: ThreadChoice, precision: str):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = choice.threads, 1
+        options.add_session_config_entry('session.intra_op.allow_spinning', str(int(choice.spinning)))
+        options.log_severity_level = 3  # errors
+        self._session = onnxruntime.InferenceSession(
+            str(path), sess_options=options, providers=['CPUExecutionProvider']
+        )
+        self._inputs = inputs
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self.version, self.choice, self.precision = onnxruntime.__version__, choice, precision
+
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        values = self._session.run(self._outputs, onnx_feed(feed, self._inputs))
+        return network_outputs(dict(zip(self._outputs, values)), feed)
+
+
+class OpenVino(Engine):
+    """OpenVINO on the CPU.
+
+    Parameters
+    ----------
+    path : Path
+        The ONNX file.
+    inputs : list of str
+        The names of its inputs.
+    choice : ThreadChoice
+    precision : str
+        ``float32``, or ``bfloat16`` for the matrix products. A file in int8 keeps its own.
+    """
+
+    name = 'openvino'
+
+    def __init__(self, path: Path, inputs: list[str], choice: ThreadChoice, precision: str):
+        import openvino
+
+        hints = {
+            'INFERENCE_NUM_THREADS': choice.threads,
+            'PERFORMANCE_HINT': 'LATENCY',
+            'INFERENCE_PRECISION_HINT': 'bf16' if precision == 'bfloat16' else 'f32',
+            'ENABLE_CPU_PINNING': choice.spinning,  # no thread waits for a core that another program has
+        }
+        self._request = openvino.Core().compile_model(str(path), 'CPU', hints).create_infer_request()
+        self._inputs, self._lock = inputs, threading.Lock()  # a request computes one batch at a time
+        self.version = openvino.__version__.split('-')[0]
+        self.choice, self.precision = choice, precision
+
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with self._lock:
+            values = self._request.infer(onnx_feed(feed, self._inputs))
+            named = {output.any_name: np.array(value) for output, value in values.items()}
+        return network_outputs(named, feed)
+
+
+class MXNet(Engine):
+    """A block of MXNet.
+
+    Parameters
+    ----------
+    block : callable
+        From inputs, in their order, to one output or to several.
+    deployment : Deployment
+        It has the names of the inputs and outputs.
+    """
+
+    name = 'mxnet'
+
+    def __init__(self, block: Callable, deployment: Deployment):
+        import mxnet
+
+        self._block, self._inputs, self._outputs = block, deployment.inputs, list(deployment.outputs)
+        self.version, self.precision = mxnet.__version__, deployment.precision
+        self.choice = threads_to_predict(threads_here())  # which MXNet has, whatever the choice would be now
+
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        from ..network.running import run
+
+        return dict(zip(self._outputs, run(self._block, feed, self._inputs)))
+
+
+def _load_mxnet(directory: Path, deployment: Deployment, choice: ThreadChoice, *, stated: bool) -> MXNet:
+    """The network of a deployment directory in MXNet, which takes its threads while it is loaded."""
+    if stated and 'mxnet' in sys.modules and threads_here() != choice.threads:
+        raise ValueError(
+            f'threads={choice.threads}: MXNet is loaded already, with {threads_here()}; set {_THREADS} '
+            'before the program starts'
+        )
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = str(choice.threads)
+    try:
+        from .mxnet_network import load_network
+    finally:
+        if before is None:
+            del os.environ[_THREADS]
+        else:
+            os.environ[_THREADS] = before
+    block = load_network(directory, deployment)
+    block.hybridize(static_alloc=True)  # not static_shape: lengths vary
+    return MXNet(block, deployment)
 
 
 def is_installed(library: str) -> bool:
@@ -28,7 +213,7 @@ def is_installed(library: str) -> bool:
         return False
 
 
-def chosen_engine(directory: Path, engine: Optional[str] = None) -> str:
+def chosen_engine(directory: Path, engine: str | None = None) -> str:
     """The engine for a deployment directory: the wanted one, or ONNX Runtime where it is installed and there
     is an ONNX file, else MXNet, and OpenVINO if nothing else is installed.
 
@@ -43,60 +228,43 @@ def chosen_engine(directory: Path, engine: Optional[str] = None) -> str:
         raise ValueError(f'engine must be one of {", ".join(ENGINES)}, found {engine!r}')
     has_onnx = (directory / ONNX).is_file()
     if engine is None:
-        if has_onnx and is_installed('onnxruntime'):
-            return 'onnxruntime'
-        if is_installed('mxnet'):
-            return 'mxnet'
-        if has_onnx and is_installed('openvino'):
-            return 'openvino'
-        raise _nothing_reads(directory, has_onnx)
+        order = ('onnxruntime', 'mxnet', 'openvino') if has_onnx else ('mxnet',)
+        engine = next(filter(is_installed, order), order[0])
     if engine != 'mxnet' and not has_onnx:
         raise ValueError(f'{directory}: no {ONNX}, which {engine} reads; export the model again with --onnx')
     if not is_installed(engine):
-        extra = {'onnxruntime': 'serve', 'mxnet': 'cpu'}.get(engine, engine)
+        beside = '' if has_onnx else f' and {directory} has no {ONNX} for another engine (export with --onnx)'
         raise NotInstalled(
-            f'{engine} is not installed: pip install gluon_optbert[{extra}] installs it', name=engine
+            f'{engine} is not installed{beside}: pip install gluon_optbert[{_EXTRAS[engine]}] installs it',
+            name=engine,
         )
     return engine
 
 
-def _nothing_reads(directory: Path, has_onnx: bool) -> NotInstalled:
-    if has_onnx:
-        return NotInstalled(
-            'ONNX Runtime is not installed, nor is MXNet: pip install gluon_optbert[serve]',
-            name='onnxruntime',
-        )
-    return NotInstalled(
-        f'{directory}: no {ONNX}, and MXNet, which needs none, is not installed: export the model again with '
-        '--onnx, or pip install gluon_optbert[cpu]',
-        name='mxnet',
-    )
+def _onnx_files(deployment: Deployment) -> dict[str, str]:
+    """The names of the ONNX files by their precisions, the one for every use first."""
+    return {str(entry.get('precision')): name for name, entry in deployment.onnx.items()}
 
 
-def file_of(deployment: Deployment, precision: Optional[str]) -> str:
-    """The ONNX file in a precision, as the manifest lists them; the first one if there is none."""
-    files = (name for name, entry in deployment.onnx.items() if entry.get('precision') == precision)
-    return next(files, ONNX)
-
-
-def precision_of(deployment: Deployment, engine: str, precision: Optional[str]) -> str:
-    """What an engine computes in: as the export says, in the precision of another of its ONNX files, or an
-    export in float32 in bfloat16 with OpenVINO, if that is wanted.
+def precision_of(deployment: Deployment, engine: str, precision: str | None) -> str:
+    """What an engine computes in: MXNet as the export says, the others as ``model.onnx`` does, in the
+    precision of another ONNX file of the export, or with OpenVINO a float32 file in bfloat16, if that is
+    wanted.
 
     Raises
     ------
     ValueError
         If another precision is wanted than the engine has here.
     """
-    own = deployment.precision
+    known = [deployment.precision] if engine == 'mxnet' else list(_onnx_files(deployment))
+    if not known:
+        raise ValueError(f'the manifest describes no ONNX file, which {engine} reads; export with --onnx')
     if precision is None:
-        return own
-    if engine == 'openvino' and precision == 'bfloat16' and own == 'float32':
+        return known[0]
+    if engine == 'openvino' and precision == 'bfloat16' and 'float32' in known:
         if not bfloat16_is_native():
             raise ValueError('precision bfloat16: this processor has neither avx512_bf16 nor amx_bf16')
         return precision
-    files = {str(entry.get('precision')) for entry in deployment.onnx.values()}
-    known = {own} | files if engine != 'mxnet' else {own}
     if precision not in known:
         raise ValueError(
             f'precision {precision!r}: {engine} computes this export in {", ".join(sorted(known))}; OpenVINO '
@@ -110,8 +278,8 @@ def make_engine(
     deployment: Deployment,
     engine: str,
     *,
-    threads: Optional[int] = None,
-    precision: Optional[str] = None,
+    threads: int | None = None,
+    precision: str | None = None,
 ) -> Engine:
     """The network of a deployment directory, loaded by an engine.
 
@@ -128,27 +296,18 @@ def make_engine(
     Raises
     ------
     ValueError
-        If the ONNX file is no network of this export, or the precision is not to be had.
+        If the precision is not to be had or the engine cannot read the file; if MXNet is loaded already with
+        another number of threads than is stated, or as `mxnet_network.load_network`.
     """
     choice, precision = threads_to_predict(threads), precision_of(deployment, engine, precision)
     if engine == 'mxnet':
-        from .mxnet_engine import load_mxnet
-
-        return load_mxnet(directory, deployment, choice, stated=threads is not None)
-    path = directory / file_of(deployment, precision)
-    names = _names_in(deployment, path.name)
-    inputs = list(onnx_inputs(deployment.kind, names))
-    check_onnx(path, inputs=inputs, outputs=list(onnx_outputs(deployment.kind, deployment.head, names)))
-    if engine == 'openvino':
-        return OpenVino(path, inputs, choice, precision)
-    return OnnxRuntime(path, inputs, choice, precision)
-
-
-def _names_in(deployment: Deployment, file: str) -> str:
-    """Which names the inputs and outputs of an ONNX file have, one of `NAMES`; exports of earlier versions do
-    not say it, and have the network's.
-    """
-    names = deployment.onnx[file].get('names') if file in deployment.onnx else 'gluon'
-    if names not in NAMES:
-        raise ValueError(f'{file}: names are {names!r:.80}, wanted one of {", ".join(NAMES)}')
-    return names
+        return _load_mxnet(directory, deployment, choice, stated=threads is not None)
+    files = _onnx_files(deployment)
+    file = files.get(precision) or files['float32']  # in bfloat16
+    inputs = list(onnx_inputs(deployment.kind, deployment.onnx[file]['names']))
+    loaded = {'onnxruntime': OnnxRuntime, 'openvino': OpenVino}[engine]
+    try:
+        return loaded(directory / file, inputs, choice, precision)
+    except Exception as error:  # of the engine's own kinds
+        reason = ' '.join(str(error).split())
+        raise ValueError(f'{directory / file}: {engine} cannot read it ({reason:.300})') from error

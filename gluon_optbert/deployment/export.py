@@ -1,15 +1,16 @@
-"""Export: a directory with a network that plain MXNet loads, without this package.
+"""Export: a directory with a network that plain MXNet loads, without this package, and with ONNX files.
 
-Module `directory` says what is in the directory. Before an export is complete, plain MXNet loads it and its
-outputs are compared with the network's."""
+Module `description` says what is in the directory. Before an export is complete, plain MXNet and ONNX's
+reference implementation compute it, and their outputs are compared with the network's."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Collection, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
-import mxnet as mx
+import numpy as np
 
 from ..architecture.parameters import PARTS
 from ..cutting.shrink import without_gates
@@ -19,22 +20,31 @@ from ..network.saved_model import SavedModel
 from ..network.settings import prepare_bfloat16
 from ..runs.failures import RunFailed
 from ..runs.files import locked, new_directory
-from ..runs.mxnet_arrays import BFLOAT16
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
-from .description import KINDS, PRECISIONS, Deployment, check_text_length, vouch
-from .directory import import_symbol, symbol_of, table_of, write_deployment
-from .inference import inference_parameters, inference_symbol, widened
-from .instances import Instance
+from .description import (
+    DYNAMIC,
+    KINDS,
+    NAMES,
+    ONNX,
+    QUANTISED,
+    Deployment,
+    check_text_length,
+    inputs_of,
+    onnx_inputs,
+    outputs_of,
+    vouch,
+)
+from .engines import ENGINES, MXNet, is_installed, make_engine, network_outputs, onnx_feed
+from .lineage import Lineage
 from .measures import measured_on_texts
 from .model_card import check_license, write_card
-from .onnx_files import calibration_feeds, compare_onnx, onnx_ranges, output_difference, write_onnx_files
-from .onnx_names import DYNAMIC, NAMES, ONNX, QUANTISED, onnx_inputs
-from .predictor import Predictor
-from .quantize import METHODS, calibrate, int8_parameters
-from .story import Story
-from .text_features import Encoder
+from .mxnet_network import import_symbol, inference_parameters, write_deployment
+from .onnx_export import Reference, run_onnx
+from .onnx_int8 import METHODS, measured_ranges, write_onnx_files
+from .predictor import Encoder, Instance, Predictor
 
+PRECISIONS = ('float32', 'int8', 'bfloat16')
 ONNX_FILES = {'float32': {ONNX: 'float32'}, 'int8': {ONNX: 'int8', DYNAMIC: 'int8 dynamic'}}
 ONNX_DIFFERENCES = {
     ONNX: 'onnx_relative_difference',
@@ -42,6 +52,7 @@ ONNX_DIFFERENCES = {
     QUANTISED: 'onnx_quantized_relative_difference',
 }
 TOLERANCE = 1e-5  # of the largest activation: float32 has 6e-8, and sums run in another order
+HEAD_SCORES = ('next_sentence_scores', 'scores')
 
 
 class NotEqual(RunFailed):
@@ -58,7 +69,7 @@ def check_choice(name: str, value: str, known: Collection[str]) -> None:
         raise ValueError(f'{name} must be one of {", ".join(known)}, found {value!r}')
 
 
-def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:
+def kind_of(saved: SavedModel, computes: str | None = None) -> str:
     """The kind of an export: ``task`` for a model with a task, else `computes` or ``encoder``.
 
     Raises
@@ -76,126 +87,7 @@ def kind_of(saved: SavedModel, computes: Optional[str] = None) -> str:
     return computes or able[0]
 
 
-def export(
-    saved: SavedModel,
-    output: Path,
-    *,
-    head: Optional[str] = None,
-    precision: str = 'float32',
-    calibration: Sequence[Instance] = (),
-    method: str = 'naive',
-    labelled: Sequence[Instance] = (),
-    onnx: bool = False,
-    inputs: str = NAMES[0],
-    story: Optional[Story] = None,
-    license: str = '',
-) -> Dict[str, Any]:
-    """Write a deployment directory, once plain MXNet has loaded it and its outputs agree with the network's.
-
-    Parameters
-    ----------
-    saved : SavedModel
-        Its gates, if it has them, are folded into the export and their zeros cut.
-    output : Path
-    head : str, optional
-        The kind of the export: ``encoder`` for encoded tokens and pooled output, ``pretraining`` for the NSP
-        and MLM scores as well, ``task`` for the scores of the model's own head. See `kind_of`.
-    precision : str
-        ``float32``; ``int8`` or ``bfloat16`` for the encoder's matrix products.
-    calibration : sequence of Instance
-        Text that gives the ranges of an int8 network.
-    method : str
-        The calibration method, one of `quantize.METHODS`.
-    labelled : sequence of Instance
-        Test instances for the score of the export and of the float32 network.
-    onnx : bool
-        Whether to write ``model.onnx`` too, in float32 or int8, and in int8 ``model_dynamic.onnx``.
-    inputs : str
-        The names of the ONNX files' inputs and outputs, one of `onnx_names.NAMES`.
-    story : Story, optional
-        What is known of the network's training, for the model card; by default what `saved` says.
-    license : str
-        Of the weights, as hubs name it, for the model card.
-
-    Returns
-    -------
-    dict
-        ``relative_difference`` of every output to the float32 network's, over the latter's largest value;
-        with `labelled` also ``score`` and ``float32_score``; in reduced precision with texts also
-        ``agreement``, see `measures`.
-
-    Raises
-    ------
-    FileExistsError, ValueError
-        Bad input.
-    UntrainedHeads
-        If the scores of a head would be random.
-    NotEqual
-        If the outputs of a float32 export or an ONNX file differ, or those of another export are not finite.
-    """
-    for name, value, known in (
-        ('precision', precision, PRECISIONS),
-        ('method', method, METHODS),
-        ('inputs', inputs, NAMES),
-    ):
-        check_choice(name, value, known)
-    check_license(license)
-    if onnx and precision not in ONNX_FILES:
-        raise ValueError(f'onnx goes with the precision {" or ".join(ONNX_FILES)}, found {precision!r}')
-    saved = without_gates(saved)
-    kind = kind_of(saved, head)
-    if labelled and kind != 'task':
-        raise ValueError(f'labelled texts go with the head of a task, and this is an export of {kind}')
-    untrained = untrained_parts(saved, kind)
-    if precision == 'bfloat16':
-        prepare_bfloat16()
-    with locked(output), new_directory(output) as staged:
-        deployment, arrays = _prepared(saved, kind, precision, calibration, method)
-        write_deployment(staged, deployment, arrays)
-        network = network_of(saved, kind)
-        measured: Dict[str, Any] = {'relative_difference': _compare(staged, network, deployment)}
-        most = TOLERANCE if precision == 'float32' else 1e30
-        refuse(measured['relative_difference'], most, f'{output}: the export')
-        if onnx:
-            ranges = None
-            if precision == 'int8':
-                feeds = calibration_feeds(Encoder(deployment).features(calibration))
-                ranges = onnx_ranges(saved, kind, feeds, method)
-            files = ONNX_FILES[precision]
-            entries = write_onnx_files(staged, files, saved, kind, inputs, ranges)
-            deployment = dataclasses.replace(deployment, onnx=entries)
-            for name, entry in entries.items():
-                differences = compare_onnx(staged / name, list(entry['inputs']), network, saved, kind)
-                measured[ONNX_DIFFERENCES[name]] = differences
-                refuse(differences, most, f'{output}: {name}')
-        if calibration or labelled:
-            measured.update(
-                measured_on_texts(
-                    Predictor.of(network, deployment),
-                    Predictor.of(import_symbol(staged, deployment.inputs), deployment),
-                    calibration=calibration,
-                    labelled=labelled,
-                    reduced=precision != 'float32',
-                )
-            )
-        write_card(
-            staged,
-            saved,
-            kind,
-            format='mxnet',
-            precision=precision,
-            measured=measured,
-            untrained=untrained,
-            onnx_inputs=onnx_inputs(kind, inputs),
-            story=story,
-            license=license,
-            text_length=deployment.text_length,
-        )
-        vouch(staged, dataclasses.replace(deployment, measured=measured, untrained=untrained))
-    return measured
-
-
-def untrained_parts(saved: SavedModel, kind: str) -> Tuple[str, ...]:
+def untrained_parts(saved: SavedModel, kind: str) -> tuple[str, ...]:
     """The parts of `PARTS` that an export of this kind computes though they are random; an encoder's pooler
     may be.
 
@@ -235,32 +127,8 @@ def deployment_of(saved: SavedModel, kind: str, precision: str = 'float32') -> D
         text_length=check_text_length(
             saved.recipe.get('max_length'), saved.head, positions, source='max_length of the fine-tuning run'
         ),
+        untrained=untrained_parts(saved, kind),
     )
-
-
-def _prepared(
-    saved: SavedModel, kind: str, precision: str, calibration: Sequence[Instance], method: str
-) -> Tuple[Deployment, Dict[str, mx.nd.NDArray]]:
-    """The export's description, and its arrays in their types."""
-    deployment = deployment_of(saved, kind, precision)
-    plain = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
-    if precision == 'int8':
-        symbol = inference_symbol(saved.architecture, kind, saved.head, precision='int8')
-        feeds = calibration_feeds(Encoder(deployment).features(calibration))
-        ranges = calibrate(symbol, plain, table_of(deployment), feeds, method)
-        deployment = dataclasses.replace(deployment, calibration=ranges)
-        return deployment, int8_parameters(symbol_of(deployment), plain, deployment.calibration)
-    table = table_of(deployment)
-    arrays = {name: mx.nd.array(value) for name, value in widened(plain, table).items()}
-    if precision == 'bfloat16':
-        arrays.update(
-            {
-                name: mx.nd.amp_cast(array, dtype=BFLOAT16)
-                for name, array in arrays.items()
-                if table[name].low_precision
-            }
-        )
-    return deployment, arrays
 
 
 def network_of(saved: SavedModel, kind: str) -> OptBERTModel:
@@ -276,25 +144,204 @@ def network_of(saved: SavedModel, kind: str) -> OptBERTModel:
     )
 
 
-def _compare(directory: Path, network: OptBERTModel, deployment: Deployment) -> Dict[str, float]:
-    """The largest relative differences between a network and its export, over two shapes."""
+def relative_difference(outputs: np.ndarray, wanted: np.ndarray, *, least: float = 1e-30) -> float:
+    """The largest difference between two arrays over the largest magnitude of the second, which counts as
+    `least` if it is smaller; inf if one is not finite.
+    """
+    if outputs.shape != wanted.shape or not (np.isfinite(outputs).all() and np.isfinite(wanted).all()):
+        return float('inf')
+    return float(np.abs(outputs - wanted).max() / max(float(np.abs(wanted).max()), least))
+
+
+def output_difference(name: str, outputs: np.ndarray, wanted: np.ndarray) -> float:
+    """`relative_difference` of what a network gives by a name.
+
+    The scores of a head are sums that may come to nearly nothing, such as both of a sequence's NSP; the
+    rounding errors of their terms stay. So their largest magnitude counts as 1 if it is smaller: scores are
+    log-odds, or labels of a regression, of which 1e-5 is nothing.
+    """
+    return relative_difference(outputs, wanted, least=1.0 if name in HEAD_SCORES else 1e-30)
+
+
+def compare_mxnet(directory: Path, network: OptBERTModel, deployment: Deployment) -> dict[str, float]:
+    """The largest relative difference of every output between a network and its export as MXNet loads it,
+    over two shapes.
+    """
     loaded = import_symbol(directory, deployment.inputs)
     differences = dict.fromkeys(deployment.outputs, 0.0)
     longest = min(48, deployment.architecture.max_length)
     for batch, length in ((1, min(7, longest)), (3, longest)):
         feed = random_feed(deployment.architecture, batch=batch, length=length)
-        for name, output, wanted in zip(
-            differences, run(loaded, feed, deployment.inputs), run(network, feed, deployment.inputs)
-        ):
+        both = (run(block, feed, deployment.inputs) for block in (loaded, network))
+        for name, output, wanted in zip(differences, *both):
             differences[name] = max(differences[name], output_difference(name, output, wanted))
     return differences
 
 
-def refuse(differences: Mapping[str, float], most: float, what: str) -> None:
-    """Raise NotEqual if a difference is larger than `most`, or not finite."""
+def compare_onnx(
+    path: Path, names: Sequence[str], network: OptBERTModel, saved: SavedModel, kind: str
+) -> dict[str, float]:
+    """The largest relative difference of every output between a network and its ONNX file.
+
+    ONNX's reference implementation runs the file. Tokens of padding are left out.
+
+    Parameters
+    ----------
+    path : Path
+    names : sequence of str
+        Of the file's inputs.
+    network : OptBERTModel
+        Of which the file computes all outputs or some.
+    saved : SavedModel
+    kind : str
+        What `network` computes.
+    """
+    feed = random_feed(saved.architecture, batch=2, length=min(6, saved.architecture.max_length))
+    outputs = run_onnx(path, onnx_feed(feed, names))
+    if kind == 'pretraining' and 'logits' in outputs:
+        outputs['prediction_logits'] = outputs.pop('logits')
+    outputs = network_outputs(outputs, feed)
+    valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
+    differences = {}
+    shapes = outputs_of(kind, saved.head)
+    for (name, shape), wanted in zip(shapes.items(), run(network, feed, inputs_of(kind))):
+        if name in outputs:
+            tokens = valid if shape[1] == 'length' else slice(None)
+            differences[name] = output_difference(name, outputs[name][tokens], wanted[tokens])
+    return differences
+
+
+def refuse(differences: Mapping[str, float], precision: str, what: str) -> None:
+    """Raise NotEqual if a difference is not finite, or in float32 above the tolerance."""
+    most = TOLERANCE if precision == 'float32' else 1e30
     worst = max(differences, key=differences.get)
     if not differences[worst] <= most:
         raise NotEqual(
             f"{what}'s {worst} is off by {differences[worst]:.1e} of its largest value, more than "
             f'{most:.0e}; nothing was written'
         )
+
+
+def export(
+    saved: SavedModel,
+    output: Path,
+    *,
+    head: str | None = None,
+    precision: str = 'float32',
+    calibration: Sequence[Instance] = (),
+    method: str = 'naive',
+    labelled: Sequence[Instance] = (),
+    onnx: bool = False,
+    inputs: str = NAMES[0],
+    lineage: Lineage | None = None,
+    license: str = '',
+) -> dict[str, Any]:
+    """Write a deployment directory, once MXNet and ONNX have computed it and agree with the network.
+
+    Parameters
+    ----------
+    saved : SavedModel
+        Its gates, if it has them, are folded into the export and their zeros cut.
+    output : Path
+    head : str, optional
+        The kind of the export: ``encoder`` for encoded tokens and pooled output, ``pretraining`` for the NSP
+        and MLM scores as well, ``task`` for the scores of the model's own head. See `kind_of`.
+    precision : str
+        Of the encoder's matrix products: ``float32``; ``bfloat16``; or ``int8``, which is for the ONNX files
+        ``model.onnx`` and ``model_dynamic.onnx``, beside a network for MXNet in float32.
+    calibration : sequence of Instance
+        Text that gives the ranges of an int8 network.
+    method : str
+        The calibration method, one of `onnx_int8.METHODS`.
+    labelled : sequence of Instance
+        Test instances for the score of the export and of the float32 network.
+    onnx : bool
+        Whether to write ``model.onnx`` in float32, too.
+    inputs : str
+        The names of the ONNX files' inputs and outputs, one of `description.NAMES`.
+    lineage : Lineage, optional
+        What is known of the network's training, for the model card; by default what `saved` says.
+    license : str
+        Of the weights, as hubs name it, for the model card.
+
+    Returns
+    -------
+    dict
+        ``relative_difference`` of every output to the float32 network's, over the latter's largest value,
+        and those of `ONNX_DIFFERENCES`; with `labelled` also ``score`` and ``float32_score``; in reduced
+        precision with texts also ``agreement``, see `measures`.
+
+    Raises
+    ------
+    FileExistsError, ValueError
+        Bad input.
+    UntrainedHeads
+        If the scores of a head would be random.
+    NotEqual
+        If the outputs of the network for MXNet or of an ONNX file in float32 differ, or those of another are
+        not finite.
+    """
+    check_choice('precision', precision, PRECISIONS)
+    check_choice('method', method, METHODS)
+    check_choice('inputs', inputs, NAMES)
+    check_license(license)
+    if onnx and precision not in ONNX_FILES:
+        raise ValueError(f'onnx goes with the precision {" or ".join(ONNX_FILES)}, found {precision!r}')
+    saved = without_gates(saved)
+    kind = kind_of(saved, head)
+    if labelled and kind != 'task':
+        raise ValueError(f'labelled texts go with the head of a task, and this is an export of {kind}')
+    deployment = deployment_of(saved, kind, 'bfloat16' if precision == 'bfloat16' else 'float32')
+    if precision == 'bfloat16':
+        prepare_bfloat16()
+    ranges = None
+    if precision == 'int8':
+        ranges = measured_ranges(saved, kind, Encoder(deployment).features(calibration), method)
+    with locked(output), new_directory(output) as staged:
+        arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
+        write_deployment(staged, deployment, arrays)
+        network = network_of(saved, kind)
+        measured: dict[str, Any] = {'relative_difference': compare_mxnet(staged, network, deployment)}
+        refuse(measured['relative_difference'], deployment.precision, f'{output}: the export')
+        if onnx or precision == 'int8':
+            entries = write_onnx_files(staged, ONNX_FILES[precision], saved, kind, inputs, ranges)
+            deployment = dataclasses.replace(deployment, onnx=entries)
+            for name, entry in entries.items():
+                differences = compare_onnx(staged / name, list(entry['inputs']), network, saved, kind)
+                measured[ONNX_DIFFERENCES[name]] = differences
+                refuse(differences, precision, f'{output}: {name}')
+        if calibration or labelled:
+            measured.update(
+                measured_on_texts(
+                    Predictor.of(network, deployment),
+                    _exported(staged, deployment, precision),
+                    calibration=calibration,
+                    labelled=labelled,
+                    reduced=precision != 'float32',
+                )
+            )
+        deployment = dataclasses.replace(deployment, measured=measured)
+        write_card(
+            staged,
+            saved,
+            kind,
+            format='mxnet',
+            precision=precision,
+            measured=measured,
+            untrained=deployment.untrained,
+            onnx_inputs=onnx_inputs(kind, inputs),
+            lineage=lineage,
+            license=license,
+            text_length=deployment.text_length,
+        )
+        vouch(staged, deployment)
+    return measured
+
+
+def _exported(staged: Path, deployment: Deployment, precision: str) -> Predictor:
+    """What computes an export that is being written: MXNet, or in int8 what reads ONNX files and is here."""
+    if precision != 'int8':
+        return Predictor.by(MXNet(import_symbol(staged, deployment.inputs), deployment), deployment)
+    for name in filter(is_installed, ENGINES[:2]):
+        return Predictor.by(make_engine(staged, deployment, name), deployment)
+    return Predictor.by(Reference(staged / ONNX, precision), deployment)

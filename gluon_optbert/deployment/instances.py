@@ -8,8 +8,9 @@ import dataclasses
 import itertools
 import json
 import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import BinaryIO
 
 from ..architecture.heads import PRETRAINING, Head
 from ..tasks.examples import read_examples, read_header, task_of_head
@@ -43,26 +44,26 @@ class Instance:
     """
 
     first: str
-    second: Optional[str] = None
-    label: Optional[str] = None
-    answers: Tuple[str, ...] = ()
-    id: Optional[str] = None
+    second: str | None = None
+    label: str | None = None
+    answers: tuple[str, ...] = ()
+    id: str | None = None
     source: str = dataclasses.field(default='', compare=False)
 
 
 def check_texts(instance: Instance, head: Head) -> None:
     """Raise ValueError unless an instance has as many texts as the task of a head wants, if that is known."""
     place = f'{instance.source}: ' if instance.source else ''
-    task = head.task or head.kind.replace('_', ' ')
+    task, texts = head.task or head.kind.replace('_', ' '), len(head.columns) - 1
     if head.kind == 'question_answering':
         if instance.second is None:
             raise ValueError(f'{place}question without a context: {instance.first!r:.60}')
-    elif head.columns and len(head.columns) == 2 and instance.second is not None:
+    elif texts == 1 and instance.second is not None:
         raise ValueError(
             f'{place}two texts, and {task} is a task on one sentence: {instance.first!r:.60} and '
             f'{instance.second!r:.60}'
         )
-    elif head.columns and len(head.columns) == 3 and instance.second is None:
+    elif texts == 2 and instance.second is None:
         raise ValueError(f'{place}one text, and {task} is a task on pairs of texts: {instance.first!r:.60}')
 
 
@@ -76,15 +77,14 @@ def instance_of(line: str, *, labelled: bool = False, source: str = 'line') -> I
         If there are more or fewer columns.
     """
     columns = line.rstrip('\r\n').split('\t')
-    label = columns.pop() if labelled and len(columns) > 1 else None
-    if labelled and label is None or len(columns) > 2:
-        count = len(columns) + (label is not None)
+    texts, label = (columns[:-1], columns[-1]) if labelled else (columns, None)
+    if len(texts) not in (1, 2):
         raise ValueError(
-            f'{source}: {count} columns, wanted a sentence or two'
+            f'{source}: {len(columns)} columns, wanted a sentence or two'
             + (' and a label' if labelled else '')
             + ', with tabs between them'
         )
-    return Instance(columns[0], columns[1] if len(columns) == 2 else None, label, source=source)
+    return Instance(*texts, label=label, source=source)
 
 
 def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line') -> Instance:
@@ -115,28 +115,30 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
             + ', or '.join(' and '.join(map(repr, keys)) for keys in known)
         )
     label = values.get(head.columns[-1] if head.columns else 'label', values.get('label'))
-    _check_unicode((*texts, str(values.get('id'))), source)
-    return Instance(
-        *texts,
-        **({} if label is None else {'label': str(label)}),
-        id=None if values.get('id') is None else str(values['id']),
-        source=source,
+    return _checked_unicode(
+        Instance(
+            *texts,
+            label=None if label is None else str(label),
+            id=None if values.get('id') is None else str(values['id']),
+            source=source,
+        )
     )
 
 
-def _check_unicode(texts: Iterable[str], source: str) -> None:
-    """Raise ValueError if a text of JSON has half of a character, which no file in UTF-8 can hold."""
-    for text in texts:
+def _checked_unicode(instance: Instance) -> Instance:
+    """An instance from JSON; ValueError if a text has half of a character, which UTF-8 cannot hold."""
+    for text in (instance.first, instance.second or '', instance.id or ''):
         try:
             text.encode('utf-8')
         except UnicodeEncodeError as error:
             near = text[max(0, error.start - 20) : error.start + 20]
             raise ValueError(
-                f'{source}: half of a character, a lone surrogate, in {near!a}; write whole characters'
+                f'{instance.source}: half of a character, a lone surrogate, in {near!a}; write whole ones'
             ) from None
+    return instance
 
 
-def format_of(path: Optional[Path]) -> str:
+def format_of(path: Path | None) -> str:
     """The format that the ending of a file's name stands for, one of `FORMATS`; lines unless it is known."""
     return _ENDINGS.get('' if path is None else path.suffix.lower(), 'lines')
 
@@ -146,9 +148,9 @@ def read_instances(
     head: Head = PRETRAINING,
     *,
     labelled: bool = False,
-    most: Optional[int] = None,
-    format: Optional[str] = None,
-) -> List[Instance]:
+    most: int | None = None,
+    format: str | None = None,
+) -> list[Instance]:
     """The instances of a file, blank lines left out; at most so many.
 
     Parameters
@@ -183,7 +185,7 @@ def read_instances(
 
 
 def stream_instances(
-    path: Optional[Path], head: Head = PRETRAINING, *, format: Optional[str] = None
+    path: Path | None, head: Head = PRETRAINING, *, format: str | None = None
 ) -> Iterator[Instance]:
     """The instances to predict, of a file or of standard input; lines are read as they are needed.
 
@@ -202,8 +204,7 @@ def stream_instances(
         return
     source = 'standard input' if path is None else str(path)
     with open(0 if path is None else path, 'rb', closefd=path is not None) as file:
-        for number, line in _lines(file, source):
-            place = f'{source}: line {number}'
+        for place, line in _lines(file, source):
             if not line.strip():
                 raise ValueError(f'{place}: is blank, and every line is predicted; remove it')
             instance = _of_line(line, head, format, False, place)
@@ -211,30 +212,31 @@ def stream_instances(
             yield instance
 
 
-def _lines(file: BinaryIO, source: str) -> Iterator[Tuple[int, str]]:
-    """The lines of a file with their numbers, without ends; only a line feed ends one."""
+def _lines(file: BinaryIO, source: str) -> Iterator[tuple[str, str]]:
+    """The lines of a file, without ends, and their places; only a line feed ends one."""
     for number, content in enumerate(file, 1):
+        place = f'{source}: line {number}'
         try:
             line = content.decode('utf-8-sig' if number == 1 else 'utf-8')
         except UnicodeDecodeError as error:
-            raise ValueError(f'{source}: line {number} is not UTF-8; convert it') from error
-        yield number, line.rstrip('\r\n')
+            raise ValueError(f'{place} is not UTF-8; convert it') from error
+        yield place, line.rstrip('\r\n')
 
 
 def _of_file(path: Path, head: Head, format: str, labelled: bool) -> Iterator[Instance]:
     """The instances of a file in a format, blank lines left out."""
+    task = _task_of_file(path, head, labelled) if format == 'lines' else None
     if format == 'squad':
         yield from _of_squad(path)
-        return
-    if format == 'lines' and _task_of_file(path, head, labelled) is not None:
-        yield from _of_task(path, head, labelled)
-        return
-    with open(path, 'rb') as file:
-        lines = [(number, line) for number, line in _lines(file, str(path)) if line.strip()]
-    if labelled and format == 'lines':
-        lines = _without_header(lines, head, path)
-    for number, line in lines:
-        yield _of_line(line, head, format, labelled, f'{path}: line {number}')
+    elif task is not None:
+        yield from _of_task(path, task, labelled)
+    else:
+        with open(path, 'rb') as file:
+            lines = [(place, line) for place, line in _lines(file, str(path)) if line.strip()]
+        if labelled and format == 'lines' and lines and _is_header(lines[0][1], head):
+            LOG.warning('%s is taken for a header, for its last column is no label', lines.pop(0)[0])
+        for place, line in lines:
+            yield _of_line(line, head, format, labelled, place)
 
 
 def _of_line(line: str, head: Head, format: str, labelled: bool, source: str) -> Instance:
@@ -254,13 +256,13 @@ def _of_squad(path: Path) -> Iterator[Instance]:
     for question in read_questions(path):
         texts = tuple(text for text, _ in question.answers)
         source = f'{path}: question {question.id}'
-        _check_unicode((question.id, question.text, question.context), source)
-        yield Instance(
-            question.text, question.context, texts[0] if texts else '', texts, id=question.id, source=source
+        label = texts[0] if texts else ''
+        yield _checked_unicode(
+            Instance(question.text, question.context, label, texts, id=question.id, source=source)
         )
 
 
-def _task_of_file(path: Path, head: Head, labelled: bool) -> Optional[Task]:
+def _task_of_file(path: Path, head: Head, labelled: bool) -> Task | None:
     """The task of a head if a tab-separated file has the task's columns, in its header or without one."""
     if not head.columns:
         return None
@@ -275,11 +277,9 @@ def _task_of_file(path: Path, head: Head, labelled: bool) -> Optional[Task]:
     return None
 
 
-def _of_task(path: Path, head: Head, labelled: bool) -> Iterator[Instance]:
-    """The rows of a file of a head's task."""
-    task = _task_of_file(path, head, labelled)
-    assert task is not None
-    examples = read_examples(task, path, labelled=labelled)
+def _of_task(path: Path, task: Task, labelled: bool) -> Iterator[Instance]:
+    """The rows of a file of a task."""
+    head, examples = task.head, read_examples(task, path, labelled=labelled)
     for number, (texts, id) in enumerate(zip(examples.texts, examples.indices)):
         label = None
         if examples.labels is not None:
@@ -288,20 +288,12 @@ def _of_task(path: Path, head: Head, labelled: bool) -> Iterator[Instance]:
         yield Instance(*texts, label=label, id=id, source=f'{path}: row {number}')
 
 
-def _without_header(lines: List[Tuple[int, str]], head: Head, path: Path) -> List[Tuple[int, str]]:
-    """Labelled lines without a header: a first line whose label is none of the head's, nor a number."""
-    if not lines or head.kind not in ('classification', 'regression'):
-        return lines
-    label = lines[0][1].split('\t')[-1]
-    if label in head.labels or head.kind == 'regression' and _is_number(label):
-        return lines
-    LOG.warning('%s: line %d is taken for a header, for %r is no label', path, lines[0][0], label)
-    return lines[1:]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _is_header(line: str, head: Head) -> bool:
+    """Whether the label on a line is none of a head's, nor a number for a regression."""
+    label = line.split('\t')[-1]
+    if head.kind == 'regression':
+        try:
+            float(label)
+        except ValueError:
+            return True
+    return head.kind == 'classification' and label not in head.labels

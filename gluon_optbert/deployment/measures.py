@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +12,7 @@ from ..runs.display import counting
 from ..tasks.examples import finite_number
 from ..tasks.metrics import METRICS, exact_match
 from .instances import Instance
-from .predictions import Prediction
-from .predictor import Predictor
+from .predictor import Prediction, Predictor
 
 
 def measured_on_texts(
@@ -22,7 +22,7 @@ def measured_on_texts(
     calibration: Sequence[Instance],
     labelled: Sequence[Instance],
     reduced: bool,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Scores on labelled texts, and in reduced precision the agreement with float32.
 
     Parameters
@@ -44,30 +44,25 @@ def measured_on_texts(
     ValueError
         If a label is none of the head's, or no number for a regression; or a regression has a single one.
     """
-    measured: Dict[str, Any] = {}
-    check_labels(labelled, whole.head)
-    pairs: List[List[Prediction]] = []
+    head, both = whole.head, {'float32': whole, 'the export': export}
+    measured: dict[str, Any] = {}
+    check_labels(labelled, head)
+    answers = []
     if labelled:
-        pairs = [
-            predicted(whole, labelled, 'scoring float32'),
-            predicted(export, labelled, 'scoring the export'),
-        ]
-        measured['float32_score'], measured['score'] = (score(whole.head, labelled, one) for one in pairs)
+        answers = [predicted(one, labelled, f'scoring {name}') for name, one in both.items()]
+        measured['float32_score'], measured['score'] = (score(head, labelled, one) for one in answers)
     if not reduced or not (calibration or labelled):
         return measured
-    if not whole.head.outputs:
-        measured['agreement'] = agreement_of_embeddings(export.encode(calibration), whole.encode(calibration))
+    if not head.outputs:
+        measured['agreement'] = _agreement_of_embeddings(*(one.encode(calibration) for one in both.values()))
         return measured
     if calibration:
-        pairs = [
-            predicted(whole, calibration, 'float32 on the calibration text'),
-            predicted(export, calibration, 'the export on the calibration text'),
-        ]
-    measured['agreement'] = agreement(whole.head, pairs[1], pairs[0])
+        answers = [predicted(one, calibration, f'{name} on calibration text') for name, one in both.items()]
+    measured['agreement'] = agreement(head, *answers)
     return measured
 
 
-def predicted(predictor: Predictor, instances: Sequence[Instance], title: str) -> List[Prediction]:
+def predicted(predictor: Predictor, instances: Sequence[Instance], title: str) -> list[Prediction]:
     """The predictions of some instances, with their number shown meanwhile."""
     predictions = []
     with counting(title, len(instances), unit='text') as count:
@@ -99,28 +94,27 @@ def score(head: Head, labelled: Sequence[Instance], predictions: Sequence[Predic
 
     The labels are those that `check_labels` lets through.
     """
+    pairs = zip(labelled, predictions)
     if head.kind == 'regression':
-        values = [np.array([float(str(instance.label)) for instance in labelled])]
-        return METRICS['pearson'](np.array([prediction.value for prediction in predictions]), *values)
+        labels = np.array([float(str(instance.label)) for instance in labelled])
+        return METRICS['pearson'](np.array([prediction.value for prediction in predictions]), labels)
     if head.kind == 'question_answering':
-        return float(
-            np.mean(
-                [
-                    max(exact_match(answer.text, text) for text in instance.answers or [str(instance.label)])
-                    for instance, answer in zip(labelled, predictions)
-                ]
-            )
-        )
-    return float(np.mean([prediction.label == one.label for prediction, one in zip(predictions, labelled)]))
+        right = [
+            max(exact_match(answer.text, text) for text in instance.answers or [str(instance.label)])
+            for instance, answer in pairs
+        ]
+    else:
+        right = [prediction.label == instance.label for instance, prediction in pairs]
+    return float(np.mean(right))
 
 
-def agreement(head: Head, low: Sequence[Prediction], whole: Sequence[Prediction]) -> Dict[str, Any]:
+def agreement(head: Head, whole: Sequence[Prediction], low: Sequence[Prediction]) -> dict[str, Any]:
     """How far the predictions of an export in reduced precision agree with those of the float32 network.
 
     Parameters
     ----------
     head : Head
-    low, whole : sequence of Prediction
+    whole, low : sequence of Prediction
         Of the same texts.
 
     Returns
@@ -129,19 +123,18 @@ def agreement(head: Head, low: Sequence[Prediction], whole: Sequence[Prediction]
         ``texts``, their number. For a classification ``same_label``, for question answering ``same_answer``:
         the shares of the texts. For a regression ``mean_difference`` of the values.
     """
-    count, pairs = {'texts': len(low)}, list(zip(low, whole))
-    if head.kind == 'regression':
-        differences = [abs(one.value - other.value) for one, other in pairs]
-        return {**count, 'mean_difference': float(np.mean(differences))}
-    if head.kind == 'question_answering':
-        return {**count, 'same_answer': float(np.mean([one.text == other.text for one, other in pairs]))}
-    return {**count, 'same_label': float(np.mean([one.label == other.label for one, other in pairs]))}
+    name, attribute = {
+        'regression': ('mean_difference', 'value'),
+        'question_answering': ('same_answer', 'text'),
+        'classification': ('same_label', 'label'),
+    }[head.kind]
+    pairs = [(getattr(one, attribute), getattr(other, attribute)) for one, other in zip(whole, low)]
+    values = [abs(one - other) if name == 'mean_difference' else one == other for one, other in pairs]
+    return {'texts': len(low), name: float(np.mean(values))}
 
 
-def agreement_of_embeddings(low: np.ndarray, whole: np.ndarray) -> Dict[str, Any]:
-    """The cosines between embeddings of length 1, shape (texts, h), of two networks: ``mean_cosine`` and
-    ``smallest_cosine``, and the number of ``texts``.
-    """
+def _agreement_of_embeddings(whole: np.ndarray, low: np.ndarray) -> dict[str, Any]:
+    """The cosines between embeddings of length 1, shape (texts, h), of two networks."""
     cosines = (low * whole).sum(axis=1)
     return {
         'texts': len(cosines),
@@ -150,8 +143,8 @@ def agreement_of_embeddings(low: np.ndarray, whole: np.ndarray) -> Dict[str, Any
     }
 
 
-def described(measured: Dict[str, Any]) -> str:
-    """What `agreement` or `agreement_of_embeddings` measured, as the end of a sentence."""
+def described(measured: Mapping[str, Any]) -> str:
+    """What `agreement` or the cosines of embeddings say, as the end of a sentence."""
     if 'mean_cosine' in measured:
         return (
             f'embeddings have a cosine of {measured["mean_cosine"]:.4f} with those of float32 on average, '

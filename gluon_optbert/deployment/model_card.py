@@ -1,48 +1,39 @@
 """The model card of an export: ``README.md`` in Markdown, with the front matter that model hubs read.
 
-It says what the directory and the runs behind it know, and nothing else. Names and labels are a user's words,
-and are escaped."""
+It says what the directory and the runs behind it know, and nothing else. Its words are in the folder
+`templates`. Names and labels are a user's words, and are escaped."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
-from ..architecture.architecture import Architecture
-from ..architecture.cost import ParameterCost
-from ..architecture.heads import PRETRAINING, Head
+import jinja2
+
+from ..architecture.architecture import Architecture, LayerDims
+from ..architecture.cost import ParameterCost, count_flops
+from ..architecture.heads import Head
+from ..runs.display import markdown_table
 from ..runs.machine import commit, versions
+from ..runs.progress import NOTE, OPTIMISTIC, exceeds, score_text
 from ..tasks.task import known_head
 from ..text.tokenizer import is_cased
-from .card_parts import (
-    commit_words,
-    finetuning_table,
-    millions,
-    plain,
-    pruning_lines,
-    scores_in_percent,
-    size_table,
-    trimming_line,
-    widths_picture,
-)
-from .card_usage import Usage, pipeline_tag, used
-from .description import inputs_of
+from .description import DYNAMIC, QUANTISED, inputs_of
+from .hub import CLASSES, CODE
+from .lineage import Finetuning, Lineage, lineage_of
 from .measures import described
-from .onnx_names import DYNAMIC, QUANTISED
-from .story import Story, story_of
 
 CARD = 'README.md'
-# of hubs, by the format of an export
-LIBRARIES = {
-    'mxnet': 'mxnet',
-    'transformers': 'transformers',
-    'onnx': 'onnx',
-    'sentence-transformers': 'sentence-transformers',
-}
+FORMATS = ('mxnet', 'transformers', 'onnx', 'sentence-transformers')  # what hubs call the libraries, too
 LICENSE = re.compile(r'[\w.+-]{1,60}')
+_WEIGHTS = ('.params', '.safetensors', '.onnx')
+_BAR = 10  # characters of the longest bar
+_EIGHTHS = ' ▏▎▍▌▋▊▉█'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,23 +47,26 @@ class CardFacts:
     kind : str
         What is computed: ``encoder``, ``pretraining`` or ``task``.
     format : str
-        A key of `LIBRARIES`.
+        One of `FORMATS`.
     files : mapping of str to int
         The files of the directory with their bytes, the card and the manifest left out.
     precision : str
+        Of the export: ``float32``, ``bfloat16`` or ``int8``.
     measured : mapping
         What the export measured of itself.
     untrained : tuple of str
         The parts that are random.
     lower_case : bool
         Whether text is lower-cased.
-    story : Story
+    lineage : Lineage
     license : str
         Of the weights, as hubs name it; empty if it is not known.
     origin : mapping
         ``commit`` and ``versions`` of what wrote the export.
-    usage : Usage
-        How the directory is loaded.
+    onnx_inputs, mxnet_inputs : sequence of str
+        The names of the inputs of the ONNX files, and of the network for MXNet.
+    ids : sequence of int
+        Four tokens for the examples, [CLS] first and [SEP] last.
     text_length : int, optional
         Tokens that a text is cut to before the network reads it; its positions unless given.
     """
@@ -84,226 +78,239 @@ class CardFacts:
     files: Mapping[str, int]
     precision: str = 'float32'
     measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    untrained: Tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
     lower_case: bool = True
-    story: Story = Story()
+    lineage: Lineage = Lineage()
     license: str = ''
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    usage: Usage = Usage()
-    text_length: Optional[int] = None
+    onnx_inputs: Sequence[str] = ('input_ids', 'attention_mask', 'token_type_ids')
+    mxnet_inputs: Sequence[str] = ('input_ids', 'token_types', 'valid_length')
+    ids: Sequence[int] = (2, 5, 7, 3)
+    text_length: int | None = None
 
 
 def model_card(facts: CardFacts) -> str:
     """The content of ``README.md``."""
-    sections = [
-        ('Scores', _scores(facts)),
-        ('Size', size_table(facts.architecture, facts.story.pruning, facts.files)),
-        ('Widths', widths_picture(facts.architecture, facts.story.pruning)),
-        ('How to use it', used(facts.format, facts.kind, facts.head, facts.files, facts.usage)),
-        ('How it was made', _made(facts)),
-        ('Limits', _limits(facts)),
-    ]
-    body = [f'# {_title(facts)}', _opening(facts)]
-    for heading, content in sections:
-        if content:
-            body += [f'## {heading}', content]
-    return f'{_front_matter(facts)}\n' + '\n\n'.join(body) + '\n'
+    lineage, files, kind = facts.lineage, facts.files, facts.kind
+    pruning, trimming, tuned = lineage.pruning, lineage.trimming, lineage.finetuning
+    settings = pruning.recipe if pruning else {}
+    example = {
+        'input_ids': [list(facts.ids)],
+        'attention_mask': [[1, 1, 1, 1]],
+        'token_type_ids': [[0, 0, 0, 0]],
+        'token_types': [[0, 0, 0, 0]],
+        'valid_length': [4],
+        'masked_positions': [[1]],
+    }
+    when = 'before the last pruning' if pruning and pruning.again else 'before pruning'
+    before = pruning.before if pruning else None
+    score_table, marked = finetuning_table(tuned) if tuned and tuned.scores else ('', False)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / 'templates'),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        plain=plain,
+        millions=millions,
+        thousands='{:,}'.format,
+        json=json.dumps,
+        commit=_commit_words,
+        described=described,
+    )
+    text = environment.get_template('model_card.md.jinja').render(
+        {field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)},
+        front_matter=_front_matter(facts),
+        parameters=ParameterCost().cost(facts.architecture),
+        pruning=pruning,
+        trimming=trimming,
+        tuned=tuned,
+        held_out=lineage.held_out,
+        score_table=score_table,
+        note=NOTE if marked else '',
+        optimistic=OPTIMISTIC[0].upper() + OPTIMISTIC[1:],
+        scored='score' in facts.measured and facts.precision != 'float32',
+        measured={'agreement': None, **facts.measured},
+        before=before,
+        when=when,
+        size_table=size_table(facts.architecture, before, when, files),
+        picture=widths_picture(facts.architecture, before, when),
+        steps=_steps(lineage),
+        settings=[
+            f'{name} `{settings[name]}`'
+            for name in ('method', 'prune', 'penalty', 'objective')
+            if isinstance(settings.get(name), str) and re.fullmatch(r'[\w-]{1,40}', settings[name])
+        ],
+        origin={'versions': {}, 'commit': '', **facts.origin},
+        int8_files=[name for name in files if PurePosixPath(name).name in (QUANTISED, DYNAMIC)],
+        quantised=[name for name in files if name.endswith(QUANTISED)],
+        own_code=CODE.name in files,
+        hub_class=CLASSES[facts.head.kind if kind == 'task' else kind],
+        onnx_files=sorted(name for name in files if name.endswith('.onnx')),
+        onnx_feed={name: example[name] for name in facts.onnx_inputs},
+        mxnet_feed={name: example[name] for name in facts.mxnet_inputs},
+    )
+    return re.sub(r'\n{3,}', '\n\n', text).strip() + '\n'
+
+
+def _steps(lineage: Lineage) -> list[str]:
+    """What was done to a network after pre-training, in its order."""
+    pruned = ['pruned'] if lineage.pruning else []
+    tuned = ['fine-tuned'] if lineage.finetuning else []
+    trimmed = ['trimmed'] if lineage.trimming else []
+    if trimmed and lineage.trimming.last:
+        after, trimmed = trimmed, []
+    else:
+        after = []
+    if pruned and lineage.pruning.metric:  # for a task
+        return tuned + trimmed + pruned + after
+    if pruned and lineage.pruning.whole_vocabulary:
+        return trimmed + pruned + tuned + after
+    return pruned + trimmed + tuned + after
 
 
 # The front matter
 
 
-def _front_matter(facts: CardFacts) -> str:
-    """The block between two lines of dashes; its values are JSON, which YAML is a superset of."""
-    pruned = ['pruning', 'structured-pruning'] if facts.story.pruning else []
+def _front_matter(facts: CardFacts) -> dict[str, Any]:
+    """What hubs read; the values are written as JSON, which YAML is a superset of."""
+    pruned = ['pruning', 'structured-pruning'] if facts.lineage.pruning else []
     onnx = ['onnx'] if any(name.endswith('.onnx') for name in facts.files) else []
-    quantised = [facts.precision] if facts.precision != 'float32' else []
-    tags = ['bert', 'optbert', 'gluon_optbert', *pruned, *onnx, *quantised]
-    values: Dict[str, Any] = {
+    reduced = [facts.precision] if facts.precision != 'float32' else []
+    values: dict[str, Any] = {
         **({'license': facts.license} if facts.license else {}),
-        'library_name': LIBRARIES[facts.format],
-        'pipeline_tag': pipeline_tag(facts.format, facts.kind, facts.head),
-        'tags': list(dict.fromkeys(tags)),
+        'library_name': facts.format,
+        'pipeline_tag': _pipeline_tag(facts),
+        'tags': ['bert', 'optbert', 'gluon_optbert', *pruned, *onnx, *reduced],
     }
-    index = _model_index(facts)
-    if index:
-        values['model-index'] = index
-    lines = [f'{name}: {json.dumps(value)}' for name, value in values.items()]
-    return '\n'.join(['---', *lines, '---'])
-
-
-def _model_index(facts: CardFacts) -> List[Dict[str, Any]]:
-    """The scores as hubs read them; nothing if the export is another network than the one scored."""
-    tuned = facts.story.finetuning
-    trimmed = facts.story.trimming is not None and facts.story.trimming.last
-    if tuned is None or not facts.head.task or facts.precision != 'float32' or trimmed:
-        return []
+    tuned, trimming, task = facts.lineage.finetuning, facts.lineage.trimming, facts.head.task
+    if tuned is None or not task or facts.precision != 'float32' or (trimming and trimming.last):
+        return values  # without scores: this is another network than the one scored
+    first = next(iter(tuned.scores)).partition('/')[0]  # the other data sets are in the text
     metrics = [
         {'type': metric, 'name': metric, 'value': round(score, 4)}
-        for metric, score in _by_metric(tuned.scores)
+        for data, _, metric, score in ((*name.partition('/'), score) for name, score in _scores(tuned))
+        if data == first
     ]
-    task = {'type': pipeline_tag(facts.format, facts.kind, facts.head)}
-    dataset = {'type': facts.head.task.lower(), 'name': facts.head.task, 'split': 'validation'}
-    result = {'task': task, 'dataset': dataset, 'metrics': metrics}
-    return [{'name': f'optBERT {facts.head.task}', 'results': [result]}]
+    result = {
+        'task': {'type': values['pipeline_tag']},
+        'dataset': {'type': task.lower(), 'name': task, 'split': 'validation'},
+        'metrics': metrics,
+    }
+    return {**values, 'model-index': [{'name': f'optBERT {task}', 'results': [result]}]}
 
 
-def _by_metric(scores: Mapping[str, float]) -> List[Tuple[str, float]]:
-    """The scores on the first data set, by metric; the others are in the text."""
-    first = next(iter(scores)).partition('/')[0]
-    return [
-        (name.partition('/')[2], score)
-        for name, score in scores_in_percent(scores)
-        if name.partition('/')[0] == first
+def _pipeline_tag(facts: CardFacts) -> str:
+    """What hubs call what a network computes."""
+    if facts.kind == 'pretraining':
+        return 'fill-mask'
+    if facts.kind == 'task':
+        return 'question-answering' if facts.head.kind == 'question_answering' else 'text-classification'
+    return 'sentence-similarity' if facts.format == 'sentence-transformers' else 'feature-extraction'
+
+
+# Words, tables and bars
+
+
+def plain(text: Any) -> str:
+    """Somebody else's words, in one line of Markdown that shows them as they are."""
+    line = ' '.join(str(text).encode('utf-8', 'replace').decode('utf-8').split())
+    return re.sub(r'([\\`*_\[\]<>|~&])', r'\\\1', ''.join(filter(str.isprintable, line)))
+
+
+def millions(count: float) -> str:
+    """A number of parameters or operations, such as ``13.6 M``."""
+    for unit, size in (('G', 1e9), ('M', 1e6), ('k', 1e3)):
+        if count >= size:
+            return f'{count / size:.1f} {unit}'
+    return f'{count:.0f}'
+
+
+def _commit_words(commit: str) -> str:
+    """The commit of a run; ``+`` behind it says that the working tree had changes."""
+    return f', commit `{commit}`' if re.fullmatch(r'[0-9a-f]{7,40}\+?', commit) else ''
+
+
+def _scores(tuned: Finetuning) -> list[tuple[str, float]]:
+    """The scores without the thresholds that SQuAD's program reports beside them."""
+    return [(name, score) for name, score in tuned.scores.items() if not name.endswith('_thresh')]
+
+
+def finetuning_table(tuned: Finetuning) -> tuple[str, bool]:
+    """The scores of this network and of all seeds, beside the majority class's; and whether one of them is
+    marked as no better than that.
+    """
+    several, rows, marked = tuned.seeds > 1, [], False
+    for name, score in _scores(tuned):
+        majority, mean = tuned.majority.get(name), tuned.mean.get(name)
+        marked |= not exceeds(score, majority)
+        row = [plain(name), score_text(score, majority=majority, digits=2)]
+        if several:
+            row.append(None if mean is None else score_text(mean, tuned.std.get(name), digits=2))
+        if tuned.majority:
+            row.append(None if majority is None else score_text(majority, digits=2))
+        rows.append(row)
+    header = [
+        'data and metric',
+        'this network',
+        *([f'mean of {tuned.seeds} seeds'] if several else []),
+        *(['majority class'] if tuned.majority else []),
     ]
+    return markdown_table(header, rows, align='l' + 'r' * (len(header) - 1)), marked
 
 
-# The sections
+def size_table(here: Architecture, before: Architecture | None, when: str, files: Mapping[str, int]) -> str:
+    """Parameters, FLOPs and the sizes of files; beside those `before`, if these are known."""
+    length = min(128, here.max_length)
+    costs = {
+        'parameters of embeddings and encoder': lambda widths: ParameterCost().cost(widths),
+        f'FLOPs of {length} tokens': lambda widths: float(sum(count_flops(widths, length).values())),
+    }
+    rows = []
+    for name, cost in costs.items():
+        rows.append([name, millions(cost(here))])
+        if before is not None:
+            rows[-1] += [millions(cost(before)), f'{100 * cost(here) / cost(before):.0f} %']
+    header = ['', 'this network', *([when, 'share'] if before is not None else [])]
+    for name, size in sorted(files.items()):
+        if name.endswith(_WEIGHTS):
+            rows.append([f'`{name}`', f'{size / 1e6:.1f} MB', *[None] * (len(header) - 2)])
+    return markdown_table(header, rows, align='l' + 'r' * (len(header) - 1))
 
 
-def _title(facts: CardFacts) -> str:
-    size = millions(ParameterCost().cost(facts.architecture))
-    heads = 'with the MLM head' if _scores_tokens_alone(facts) else 'with the heads of pre-training'
-    words = {'encoder': 'encoder', 'pretraining': heads}
-    what = words.get(facts.kind) or f'for {plain(facts.head.task or facts.head.kind.replace("_", " "))}'
-    return f'{"Pruned " if facts.story.pruning else ""}BERT {what}, {size} parameters'
+def widths_picture(here: Architecture, before: Architecture | None = None, when: str = '') -> str:
+    """The widths as bars; the longest bar of a column is the largest width before pruning, or here."""
+    columns = {'heads': 'a', 'keys': 'k', 'values': 'v', 'filters': 'f'}
+    every = [*here.layers, *(before.layers if before else ())]
+    most = {letter: max((getattr(dims, letter) for dims in every), default=0) for letter in columns.values()}
+    digits = {letter: max(len(str(width)), 2) for letter, width in most.items()}
+
+    def cell(dims: LayerDims, letter: str) -> str:
+        width = getattr(dims, letter)
+        return f'{bar(width, most[letter])} {width:>{digits[letter]}}'
+
+    hidden = f'hidden size h {here.h}' + (f', {before.h} {when}' if before else '')
+    embedding = f'embedding of {here.vocab_size:,} tokens × {here.h if here.e is None else here.e}'
+    heads = (f'{name} {letter}'.ljust(_BAR + 1 + digits[letter]) for name, letter in columns.items())
+    lines = [f'{hidden}; {embedding}; {here.max_length} positions', '', 'layer  ' + '  '.join(heads)]
+    last = 0
+    for dims, equal in itertools.groupby(here.layers):
+        first, last = last + 1, last + len(list(equal))
+        where = str(first) if first == last else f'{first}-{last}'
+        lines.append(f'{where:>5}  ' + '  '.join(cell(dims, letter) for letter in columns.values()))
+    return '\n'.join(line.rstrip() for line in lines)
 
 
-def _scores_tokens_alone(facts: CardFacts) -> bool:
-    """Whether an export of pre-training gives the scores of tokens and nothing else: Optimum's."""
-    return facts.kind == 'pretraining' and facts.format == 'onnx'
+def bar(width: int, most: int) -> str:
+    """A bar of block characters, as long as its share of the largest width; a width above zero is seen."""
+    eighths = round(8 * _BAR * width / most) if most else 0
+    eighths = max(eighths, 1) if width else 0
+    full, rest = divmod(eighths, 8)
+    return ('█' * full + (_EIGHTHS[rest] if rest else '')).ljust(_BAR)
 
 
-def _opening(facts: CardFacts) -> str:
-    head = facts.head
-    gives = {
-        'encoder': 'It gives the encoded tokens of a text and the pooled output.',
-        'pretraining': 'It gives encoded tokens, and the scores of masked tokens and of the next sentence.',
-    }.get(facts.kind)
-    if _scores_tokens_alone(facts):
-        gives = 'It gives the scores of every token of a text over the vocabulary.'
-    if facts.format == 'sentence-transformers':
-        gives = 'It gives an embedding of a text: the mean of its encoded tokens, scaled to length 1.'
-    if gives is None and head.kind == 'classification':
-        names = [
-            plain(label) if head.name_of(label) == label else f'{plain(label)} ({plain(head.name_of(label))})'
-            for label in head.labels
-        ]
-        texts = {2: ' of a sentence', 3: ' of a pair of texts'}.get(len(head.columns), '')
-        gives = f'It gives the label{texts}: {", ".join(names[:40])}{", …" if len(names) > 40 else ""}.'
-    elif gives is None and head.kind == 'regression':
-        gives = 'It gives one number for its texts.'
-    elif gives is None:
-        gives = 'It finds the answer to a question in a text.'
-    pruned = facts.story.pruning
-    made = 'A BERT network.'
-    if pruned and not pruned.metric:
-        made = 'A BERT whose widths were pruned during pre-training, by optBERT.'
-    elif pruned:
-        made = f'A BERT whose widths were pruned for {_pruned_for(facts)}, by optBERT.'
-    return f'{made} {gives} It was exported by gluon_optbert, in {facts.precision}.'
-
-
-def _pruned_for(facts: CardFacts) -> str:
-    """What a network was pruned for that was not pruned for pre-training."""
-    if facts.head == PRETRAINING:
-        return 'the embeddings of sentences'
-    return plain(facts.head.task or 'its task')
-
-
-def _scores(facts: CardFacts) -> str:
-    """The scores of fine-tuning, and those that the export measured."""
-    parts = []
-    tuned = facts.story.finetuning
-    if tuned is not None and tuned.scores:
-        parts.append(finetuning_table(tuned))
-    held_out = facts.story.held_out
-    if held_out is not None:
-        parts.append(
-            f'On {held_out.instances:,} held-out instances, the loss of masked tokens is '
-            f'{held_out.mlm_loss:.3f} nats and their accuracy {100 * held_out.mlm_accuracy:.1f} %.'
-        )
-    if 'score' in facts.measured and facts.precision != 'float32':
-        parts.append(
-            f'This export in {facts.precision} scored {facts.measured["score"]:.4f} on labelled text, and '
-            f'the same network in float32 {facts.measured["float32_score"]:.4f}.'
-        )
-    return '\n\n'.join(parts)
-
-
-def _made(facts: CardFacts) -> str:
-    """What was done to the network, a line each."""
-    story, lines = facts.story, []
-    if story.checkpoint:
-        lines.append(f'Imported from a checkpoint called {plain(story.checkpoint)}.')
-    if story.pretrained_steps:
-        lines.append(f'Pre-trained for {story.pretrained_steps:,} steps, as far as its directory says.')
-    if story.trained_steps:
-        lines.append(f'Trained for {story.trained_steps:,} steps, those of recovery from pruning included.')
-    trimmed = [trimming_line(story.trimming)] if story.trimming else []
-    first = [] if not trimmed or story.trimming.last else trimmed
-    tuned, pruned = [], pruning_lines(story.pruning) if story.pruning else []
-    if story.finetuning is not None:
-        task = f' on {plain(facts.head.task)}' if facts.head.task else ''
-        tuned.append(f'Fine-tuned{task}{commit_words(story.finetuning.commit)}.')
-    if story.pruning and story.pruning.metric:
-        lines += [*tuned, *first, *pruned]
-    elif story.pruning and story.pruning.whole_vocabulary:
-        lines += [*first, *pruned, *tuned]
-    else:
-        lines += [*pruned, *first, *tuned]
-    if trimmed and story.trimming.last:
-        lines += [f'{trimmed[0]} Scores and losses are those before that.']
-    versions = facts.origin.get('versions') or {}
-    listed = ', '.join(f'{name} {version}' for name, version in versions.items())
-    with_versions = f' with {listed}' if listed else ''
-    lines.append(f'Exported{with_versions}{commit_words(facts.origin.get("commit") or "")}.')
-    return '\n'.join(f'- {line}' for line in lines)
-
-
-def _limits(facts: CardFacts) -> str:
-    """What a user should know before relying on the network, a line each."""
-    positions = facts.architecture.max_length
-    longer = 'cut, or read in windows' if facts.head.kind == 'question_answering' else 'cut'
-    if facts.format in ('transformers', 'onnx'):
-        longer = 'an error unless the tokenizer is called with `truncation=True`'
-    length = f'It reads at most {positions} tokens; longer text is {longer}.'
-    if facts.text_length:
-        length = f'Text is cut to {facts.text_length} tokens, as in fine-tuning; {positions} are possible.'
-    lines = [
-        length,
-        'Text is lower-cased, and accents are removed.' if facts.lower_case else 'Capitals are kept.',
-    ]
-    if facts.story.trimming:
-        lines.append(
-            'Its vocabulary is that of one kind of text. In other text, more words split into pieces.'
-        )
-    if 'pooler' in facts.untrained:
-        lines.append(
-            'The pooler is random, for the checkpoint had none: take the encoded tokens, not its output.'
-        )
-    if facts.kind == 'encoder':
-        lines.append('Cosines of its embeddings mean something only if the network was trained for that.')
-    if facts.precision != 'float32':
-        agreement = facts.measured.get('agreement')
-        measured = f': on {agreement["texts"]} texts, {described(agreement)}' if agreement else ''
-        lines.append(f'Results in {facts.precision} differ from those in float32{measured}.')
-    int8 = [f'`{name}`' for name in facts.files if PurePosixPath(name).name in (QUANTISED, DYNAMIC)]
-    if int8:
-        lines.append(f'Results of {", ".join(int8)}, in int8, differ from those in float32.')
-    if facts.license:
-        lines.append(f'The licence of the weights is {plain(facts.license)}, as their exporter said.')
-    else:
-        lines.append(
-            'The licence of the weights is not stated. That of the first checkpoint may hold for them.'
-        )
-    return '\n'.join(f'- {line}' for line in lines)
-
-
-def _example_ids(vocabulary: Any) -> Tuple[int, ...]:
-    """The ids of a text of two tokens: the last ones of the vocabulary, between [CLS] and [SEP]."""
-    last = len(vocabulary) - 1
-    return vocabulary[vocabulary.cls_token], last - 1, last, vocabulary[vocabulary.sep_token]
+# Writing
 
 
 def check_license(license: str) -> None:
@@ -313,18 +320,7 @@ def check_license(license: str) -> None:
 
 
 def write_card(
-    directory: Path,
-    saved: Any,
-    kind: str,
-    *,
-    format: str,
-    precision: str = 'float32',
-    measured: Optional[Mapping[str, Any]] = None,
-    untrained: Sequence[str] = (),
-    onnx_inputs: Sequence[str] = Usage.onnx_inputs,
-    story: Optional[Story] = None,
-    license: str = '',
-    text_length: Optional[int] = None,
+    directory: Path, saved: Any, kind: str, *, lineage: Lineage | None = None, **more: Any
 ) -> None:
     """Write the model card of a directory whose other files, but for a manifest, are there already.
 
@@ -335,47 +331,26 @@ def write_card(
         The model that was exported.
     kind : str
         What is computed: ``encoder``, ``pretraining`` or ``task``.
-    format : str
-        A key of `LIBRARIES`.
-    precision : str
-    measured : mapping, optional
-        What the export measured of itself.
-    untrained : sequence of str
-        The parts that are random.
-    onnx_inputs : sequence of str
-        The names of the inputs of the ONNX files.
-    story : Story, optional
+    lineage : Lineage, optional
         By default what the model itself knows.
-    license : str
-        Of the weights, as hubs name it.
-    text_length : int, optional
-        Tokens that a text is cut to before the network reads it; its positions unless given.
-
-    Raises
-    ------
-    ValueError
-        If the licence is no name.
+    **more
+        Fields of `CardFacts`: ``format``, and what differs from the defaults.
     """
-    check_license(license)
-    files = {
-        path.relative_to(directory).as_posix(): path.stat().st_size
-        for path in sorted(directory.rglob('*'))
-        if path.is_file()
-    }
+    vocabulary, last = saved.vocabulary, len(saved.vocabulary) - 1
     facts = CardFacts(
         saved.architecture,
         known_head(saved.head),
         kind,
-        format,
-        files,
-        precision=precision,
-        measured=measured or {},
-        untrained=tuple(untrained),
-        lower_case=not is_cased(saved.vocabulary),
-        story=story or story_of(saved),
-        license=license,
+        files={
+            path.relative_to(directory).as_posix(): path.stat().st_size
+            for path in sorted(directory.rglob('*'))
+            if path.is_file()
+        },
+        lower_case=not is_cased(vocabulary),
+        lineage=lineage or lineage_of(saved),
         origin={'commit': commit(), 'versions': versions()},
-        usage=Usage(tuple(onnx_inputs), tuple(inputs_of(kind)), _example_ids(saved.vocabulary)),
-        text_length=text_length,
+        mxnet_inputs=inputs_of(kind),
+        ids=(vocabulary[vocabulary.cls_token], last - 1, last, vocabulary[vocabulary.sep_token]),
+        **more,
     )
     (directory / CARD).write_text(model_card(facts), encoding='utf-8')

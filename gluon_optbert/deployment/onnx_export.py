@@ -10,8 +10,9 @@ the operators here, and needs equal widths of keys and values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,7 +22,9 @@ from .. import __version__
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
 from ..network.encoder import MASKED_SCORE
-from .onnx_names import MASKED_LM, onnx_inputs, onnx_outputs
+from ..runs.machine import threads_to_predict
+from .description import MASKED_LM, onnx_inputs, onnx_outputs
+from .engines import Engine, network_outputs, onnx_feed
 
 _QUANTISING_OPSET = 19  # the first whose QuantizeLinear ONNX itself can compute; it means the same as in 17
 OPSET, IR_VERSION = 17, 8  # 17 has LayerNormalization; readers since 2022 support both
@@ -36,8 +39,8 @@ class Graph:
     def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str):
         self._architecture, self.arrays = architecture, arrays
         self._gluon, self._valid = names == 'gluon', ''
-        self.nodes: List[Any] = []
-        self.initializers: Dict[str, Any] = {}
+        self.nodes: list[Any] = []
+        self.initializers: dict[str, Any] = {}
 
     def node(
         self, operator: str, *inputs: str, output: str = '', more: Sequence[str] = (), **attributes: Any
@@ -223,12 +226,12 @@ def onnx_model(
     ----------
     architecture : Architecture
     kind : str
-        One of `description.KINDS`, or `onnx_names.MASKED_LM`.
+        One of `description.KINDS`, or `description.MASKED_LM`.
     head : Head
     arrays : mapping of name to np.ndarray
         As `inference_parameters` gives them.
     names : str
-        Of the inputs and outputs, one of `onnx_names.NAMES`.
+        Of the inputs and outputs, one of `description.NAMES`.
     writer : callable
         Gives the `Graph` for the architecture, the arrays and the names; it decides how products are written.
     """
@@ -266,13 +269,32 @@ def write_onnx(path: Path, model: onnx.ModelProto) -> None:
     Path(path).write_bytes(model.SerializeToString())
 
 
-def run_onnx(path: Path, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """The outputs of a file by name, from ONNX's slow reference implementation."""
+def _evaluator(path: Path) -> Any:
+    """ONNX's slow reference implementation of a file."""
     from onnx.reference import ReferenceEvaluator  # it imports every operator, so only a caller pays for it
 
     model = onnx.load(str(path))
     if any(node.op_type == 'QuantizeLinear' for node in model.graph.node):
         model.opset_import[0].version = _QUANTISING_OPSET
-    evaluator = ReferenceEvaluator(model)
+    return ReferenceEvaluator(model)
+
+
+def run_onnx(path: Path, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of a file by name, from ONNX's reference implementation."""
+    evaluator = _evaluator(path)
     inputs = {name: np.asarray(feed[name], dtype=np.int64) for name in evaluator.input_names}
     return dict(zip(evaluator.output_names, evaluator.run(None, inputs)))
+
+
+class Reference(Engine):
+    """ONNX's reference implementation, for a few texts where no other engine is installed."""
+
+    name, version = 'onnx', onnx.__version__
+
+    def __init__(self, path: Path, precision: str):
+        self._evaluator, self.precision = _evaluator(path), precision
+        self.choice = threads_to_predict(None)
+
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        values = self._evaluator.run(None, onnx_feed(feed, self._evaluator.input_names))
+        return network_outputs(dict(zip(self._evaluator.output_names, values)), feed)

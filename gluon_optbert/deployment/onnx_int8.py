@@ -5,31 +5,206 @@ which the AVX-512 VNNI instructions of processors multiply with int8 weights. A 
 the inputs, measured on text; ONNX Runtime and OpenVINO turn its QuantizeLinear and DequantizeLinear into
 integer products. Queries and keys are int8 too, for then OpenVINO computes the attention's scores in eight
 bits, and no other reader is slower. A dynamic file measures the range of every input while it computes. All
-else stays float32, as in the int8 network for MXNet."""
+else stays float32: embeddings, softmax, LayerNorm, the attention's products, the pooler and the heads."""
 
 from __future__ import annotations
 
-from typing import Collection, Dict, Mapping, Optional, Tuple
+import dataclasses
+import functools
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import mxnet as mx
 import numpy as np
 from onnx import TensorProto
 
 from ..architecture.architecture import Architecture
-from .onnx_export import Graph
-from .onnx_ranges import Ranges
+from ..network.inputs import TOKEN_INPUTS
+from ..network.running import feed_of, run
+from ..network.saved_model import SavedModel
+from ..runs.display import counting
+from ..tasks.features import Features, sorted_batches
+from .description import onnx_entry
+from .mxnet_network import inference_parameters, inference_symbol, inference_table
+from .onnx_export import Graph, onnx_model, write_onnx
 
+METHODS = ('naive', 'entropy')
+_CALIBRATION_BATCH = 8  # instances
 _LEVELS = 255  # steps between the ends of a uint8 range
 _LARGEST = 127  # of int8 weights; -128 is not used, so that they are symmetric
+_FLOOR = 1e-5  # of the largest: a unit or a weight that is nearly zero does not decide about factors
+_SCORED = ('proj_query', 'proj_key')
+_BINS = 8001  # of a histogram, odd, as MXNet's entropy calibration wants it
+Batches = Iterator[list[tuple[str, np.ndarray]]]
 
 
-def quantised_weight(weight: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+# Ranges
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges:
+    """What an int8 file must know of the values of its network, measured on text.
+
+    Parameters
+    ----------
+    inputs : mapping of product name to (float, float)
+        Of every product in eight bits: the ends of its input's values, once they are multiplied by `factors`.
+    outputs : mapping of product name to float
+        Of queries and keys: the largest magnitude.
+    factors : mapping of product name to np.ndarray, shape (units,)
+        What the units of a product's input are multiplied by; its weight is divided by it. Only for products
+        that read the output of a LayerNorm.
+    """
+
+    inputs: Mapping[str, tuple[float, float]]
+    outputs: Mapping[str, float]
+    factors: Mapping[str, np.ndarray]
+
+
+def measured_ranges(saved: SavedModel, kind: str, features: Features, method: str = 'naive') -> Ranges:
+    """Measure the inputs of a network's products on text.
+
+    Some units behind a LayerNorm are far larger than the others, and one scale for all of them would round
+    the others away. Their sizes are therefore evened out, as in SmoothQuant (Xiao et al., 2022, equation 4,
+    with 1/2 for its alpha).
+
+    Parameters
+    ----------
+    saved : SavedModel
+        Without gates.
+    kind : str
+        What is computed: see `mxnet_network.inference_symbol`.
+    features : Features
+        Of the text.
+    method : str
+        One of `METHODS`. ``naive``: the smallest and largest value. ``entropy``: a range inside it, with the
+        least divergence of what eight bits make of the values' distribution.
+
+    Raises
+    ------
+    ValueError
+        If there is no text, no product to quantise, or a value is not finite.
+    """
+    symbol = inference_symbol(saved.architecture, kind, saved.head, precision='plain')
+    arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
+    sources, normed = _sources(symbol, inference_table(saved.architecture, kind, saved.head, 'plain'))
+    if not sources:
+        raise ValueError('int8: the network has no layer with a product to quantise')
+    feeds = [feed_of(batch, TOKEN_INPUTS) for batch in sorted_batches(features, _CALIBRATION_BATCH)]
+    if not feeds:
+        raise ValueError('calibration: no text; give a file with a line or more')
+    scored = {name: name + '_output' for name in sources if name.endswith(_SCORED)}
+    watched = list(dict.fromkeys([*sources.values(), *scored.values()]))
+    factors: dict[str, np.ndarray] = {}
+    steps = len(feeds) if method == 'naive' else 2 * len(feeds) + len(watched)
+    with counting('calibrating', steps) as count:
+
+        def batches() -> Batches:
+            for values in _watched(symbol, watched, arrays, feeds):
+                yield [(name, one * factors[name] if name in factors else one) for name, one in values]
+                count()
+
+        units = _unit_ranges(batches())
+        for source in normed:
+            weights = [arrays[name + '.weight'] for name, read in sources.items() if read == source]
+            factors[source] = _factors(units[source], weights)
+        ends = {}
+        for name, (low, high) in units.items():
+            factor = factors.get(name, np.float32(1))
+            ends[name] = float((low * factor).min()), float((high * factor).max())
+        if method == 'entropy':
+            largest = {name: max(-low, high, 1e-8) for name, (low, high) in ends.items()}
+            counts = {name: np.zeros(_BINS, dtype=np.int64) for name in largest}
+            for batch in batches():
+                for name, values in batch:
+                    counts[name] += np.histogram(values, _BINS, (-largest[name], largest[name]))[0]
+            for name, (low, high) in ends.items():
+                threshold = _least_divergence(counts[name], largest[name])
+                ends[name] = max(low, -threshold), min(high, threshold)
+                count()
+    return Ranges(
+        {name: ends[source] for name, source in sources.items()},
+        {name: max(-ends[output][0], ends[output][1]) for name, output in scored.items()},
+        {name: factors[source] for name, source in sources.items() if source in factors},
+    )
+
+
+def _sources(symbol: mx.sym.Symbol, table: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """The internal output that every product in eight bits reads, and which of them are of a LayerNorm."""
+    nodes = json.loads(symbol.tojson())['nodes']
+    sources, normed = {}, {}
+    for node in nodes:
+        if node['op'] == 'FullyConnected' and table[nodes[node['inputs'][1][0]]['name']].low_precision:
+            source = nodes[node['inputs'][0][0]]
+            sources[node['name']] = source['name'] + '_output'
+            if source['op'] == 'LayerNorm':
+                normed[source['name'] + '_output'] = True
+    return sources, list(normed)
+
+
+def _watched(
+    symbol: mx.sym.Symbol,
+    outputs: Sequence[str],
+    arrays: Mapping[str, np.ndarray],
+    feeds: Sequence[Mapping[str, Any]],
+) -> Batches:
+    """The values of internal outputs of a network, for every batch of text."""
+    internals = symbol.get_internals()
+    watched = mx.sym.Group([internals[name] for name in outputs])
+    inputs = [name for name in watched.list_inputs() if name in feeds[0]]
+    block = mx.gluon.SymbolBlock(watched, [mx.sym.var(name, dtype='float32') for name in inputs])
+    for name, parameter in block.collect_params().items():
+        parameter._load_init(mx.nd.array(arrays[name]), mx.cpu())
+    for feed in feeds:
+        yield list(zip(outputs, run(block, feed, inputs)))
+
+
+def _unit_ranges(batches: Batches) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The smallest and largest value of every unit over all batches; ValueError if one is not finite."""
+    ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for batch in batches:
+        for name, values in batch:
+            values = values.reshape(-1, values.shape[-1])
+            low, high = values.min(axis=0), values.max(axis=0)
+            if name in ranges:
+                low, high = np.minimum(ranges[name][0], low), np.maximum(ranges[name][1], high)
+            ranges[name] = low, high
+    wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
+    if wrong:
+        raise ValueError(f'calibration: {", ".join(wrong)} not finite; the model is broken')
+    return ranges
+
+
+def _factors(ends: tuple[np.ndarray, np.ndarray], weights: Sequence[np.ndarray]) -> np.ndarray:
+    """What evens out the sizes of units and of the weights, shape (units, of each weight), that read them."""
+    size = np.maximum(-ends[0], ends[1])
+    weight = np.abs(np.concatenate(weights)).max(axis=0)
+    size, weight = (np.maximum(one, max(_FLOOR * one.max(), 1e-30)) for one in (size, weight))
+    return np.sqrt(weight / size).astype(np.float32)
+
+
+def _least_divergence(counts: np.ndarray, largest: float) -> float:
+    """The end of the range around 0 that loses least of a histogram over [-largest, largest] in 8 bits."""
+    edges = np.linspace(-largest, largest, len(counts) + 1)
+    threshold, _ = mx.nd.contrib.calibrate_entropy(
+        mx.nd.array(counts), mx.nd.array(edges), num_quantized_bins=255
+    )
+    return float(threshold.asscalar())
+
+
+# Files
+
+
+def quantised_weight(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A weight of shape (inputs, outputs) as int8, and the scale of every output, shape (outputs,)."""
     scales = np.maximum(np.abs(weight).max(axis=0) / _LARGEST, np.finfo(np.float32).tiny)
     scales = scales.astype(np.float32)
     return np.clip(np.rint(weight / scales), -_LARGEST, _LARGEST).astype(np.int8), scales
 
 
-def scale_and_zero(low: float, high: float) -> Tuple[np.ndarray, np.ndarray]:
+def scale_and_zero(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
     """The scale of uint8 values over a range, which is made to hold 0, and the integer that means 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = max((high - low) / _LEVELS, 1e-12)
@@ -37,22 +212,17 @@ def scale_and_zero(low: float, high: float) -> Tuple[np.ndarray, np.ndarray]:
 
 
 class _Int8Graph(Graph):
-    """A graph in which some products have int8 weights."""
+    """A graph in which the products named in `low` have int8 weights; `int8_product` writes them."""
 
-    def __init__(
-        self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str, low: Collection[str]
-    ):
-        super().__init__(architecture, arrays, names)
-        self._low = frozenset(low)
+    low: Collection[str] = ()
 
     def product(self, data: str, name: str) -> str:
-        return self.int8_product(data, name) if name in self._low else super().product(data, name)
+        return self.int8_product(data, name) if name in self.low else super().product(data, name)
 
     def int8_product(self, data: str, name: str) -> str:
-        """A product whose name is in `low`."""
         raise NotImplementedError
 
-    def int8_weight(self, name: str, factors: Optional[np.ndarray] = None) -> Tuple[str, str, str]:
+    def int8_weight(self, name: str, factors: np.ndarray | None = None) -> tuple[str, str, str]:
         """The weight of a product, its scales and its zero points, which are 0; `factors` of its inputs are
         taken out of it.
         """
@@ -68,20 +238,14 @@ class _Int8Graph(Graph):
 
 
 class StaticGraph(_Int8Graph):
-    """Products whose inputs have fixed ranges.
-
-    Parameters
-    ----------
-    ranges : Ranges
-        From `onnx_ranges.measured_ranges`.
-    """
+    """Products whose inputs have fixed ranges, from `measured_ranges`."""
 
     def __init__(
         self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str, *, ranges: Ranges
     ):
-        super().__init__(architecture, arrays, names, ranges.inputs)
-        self._ranges = ranges
-        self._rounded: Dict[str, str] = {}
+        super().__init__(architecture, arrays, names)
+        self._ranges, self.low = ranges, ranges.inputs
+        self._rounded: dict[str, str] = {}
 
     def int8_product(self, data: str, name: str) -> str:
         factors = self._ranges.factors.get(name)
@@ -108,24 +272,14 @@ class StaticGraph(_Int8Graph):
 
 
 class DynamicGraph(_Int8Graph):
-    """Products whose inputs have the range of each batch.
-
-    Parameters
-    ----------
-    products : collection of str
-        The names of the products in eight bits.
-    """
+    """Products, those of `ranges`, whose inputs have the range of each batch."""
 
     def __init__(
-        self,
-        architecture: Architecture,
-        arrays: Mapping[str, np.ndarray],
-        names: str,
-        *,
-        products: Collection[str],
+        self, architecture: Architecture, arrays: Mapping[str, np.ndarray], names: str, *, ranges: Ranges
     ):
-        super().__init__(architecture, arrays, names, products)
-        self._rounded: Dict[str, Tuple[str, str, str]] = {}
+        super().__init__(architecture, arrays, names)
+        self.low = ranges.inputs
+        self._rounded: dict[str, tuple[str, str, str]] = {}
 
     def int8_product(self, data: str, name: str) -> str:
         if data not in self._rounded:
@@ -137,3 +291,40 @@ class DynamicGraph(_Int8Graph):
             'Cast', self.node('MatMulInteger', values, weight, zero, zeros), to=TensorProto.FLOAT
         )
         return self.node('Mul', sums, self.node('Mul', scale, scales))
+
+
+def onnx_in(precision: str, saved: SavedModel, kind: str, names: str, ranges: Ranges | None = None) -> Any:
+    """A network in ONNX: in ``float32``, or with ranges in ``int8`` or ``int8 dynamic``."""
+    graphs = {'int8': StaticGraph, 'int8 dynamic': DynamicGraph}
+    writer = functools.partial(graphs[precision], ranges=ranges) if precision in graphs else Graph
+    arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
+    return onnx_model(saved.architecture, kind, saved.head, arrays, names, writer)
+
+
+def write_onnx_files(
+    directory: Path,
+    files: Mapping[str, str],
+    saved: SavedModel,
+    kind: str,
+    names: str,
+    ranges: Ranges | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Write the ONNX files of a network; the manifest's entry of each by file name.
+
+    Parameters
+    ----------
+    directory : Path
+    files : mapping of file name to precision
+        Precisions are those of `onnx_in`.
+    saved : SavedModel
+        Without gates.
+    kind : str
+        One of `description.KINDS`, or `description.MASKED_LM`.
+    names : str
+        One of `description.NAMES`.
+    ranges : Ranges, optional
+        For int8.
+    """
+    for name, precision in files.items():
+        write_onnx(directory / name, onnx_in(precision, saved, kind, names, ranges))
+    return {name: onnx_entry(kind, saved.head, precision, names) for name, precision in files.items()}

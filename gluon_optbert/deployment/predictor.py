@@ -1,32 +1,121 @@
-"""Sentences, pairs, or questions with their contexts to labels with probabilities, values, answers or
-embeddings.
-"""
+"""From text to predictions or embeddings: labels with probabilities, values, answers, vectors."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Union
 
 import numpy as np
 
 from ..architecture.architecture import Architecture
+from ..architecture.heads import Head
 from ..network.inputs import TOKEN_INPUTS
-from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches
-from ..tasks.squad import best_answers, chosen_answer
-from .description import NETWORK_FILES, Deployment, read_description
-from .engine import Engine
-from .engines import chosen_engine, make_engine
-from .instances import Instance
-from .onnx_names import ONNX
-from .predictions import Label, Prediction, Value
-from .text_features import Encoder, questions_of
+from ..tasks.features import Features, TaskBatch, bucket_width, bucketed_batches, make_reader
+from ..tasks.squad import Answer, Question, Windows, best_answers, chosen_answer, make_windows
+from ..text.tokenizer import make_aligner
+from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, read_description
+from .engines import Engine, MXNet, chosen_engine, make_engine
+from .instances import Instance, check_texts
 
-Text = Union[str, Tuple[str, str], Instance]
+Text = Union[str, tuple[str, str], Instance]
 LOG = logging.getLogger(__name__)
 POOLINGS = ('mean', 'first')
+
+
+@dataclasses.dataclass(frozen=True)
+class Label:
+    """A label, its name for people, and the probabilities of all labels."""
+
+    label: str
+    probabilities: dict[str, float]
+    name: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """The value of a regression."""
+
+    value: float
+
+
+Prediction = Union[Label, Value, Answer]
+
+
+def record(instance: Instance, prediction: Prediction) -> dict[str, Any]:
+    """A prediction with the text that it is of, as JSON values.
+
+    A sentence is ``text``, the other one of a pair ``pair``. A question is ``question``; its context, which
+    may be long, is left out. ``id`` is what the file calls the instance, if it does.
+    """
+    if isinstance(prediction, Answer):
+        texts = {'question': instance.first}
+    else:
+        texts = {'text': instance.first, **({} if instance.second is None else {'pair': instance.second})}
+    values = dataclasses.asdict(prediction)
+    if isinstance(prediction, Label):
+        values = {name: values[name] for name in ('label', 'name', 'probabilities')}
+    return {**({} if instance.id is None else {'id': instance.id}), **texts, **values}
+
+
+class Encoder:
+    """Text to the features that a network reads.
+
+    Parameters
+    ----------
+    deployment : Deployment
+
+    Raises
+    ------
+    ValueError
+        If the network has fewer than five positions.
+    """
+
+    def __init__(self, deployment: Deployment):
+        length = deployment.architecture.max_length
+        if length < SHORTEST:
+            raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
+        vocabulary, self._reading = deployment.vocabulary, deployment.reading
+        self._head = deployment.head
+        self._read = make_reader(vocabulary, max_length=deployment.text_length or length)
+        self._align = make_aligner(vocabulary)
+        self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
+
+    def features(self, instances: Sequence[Instance]) -> Features:
+        """The features of sentences and pairs; of questions, those of all windows of their contexts.
+
+        Raises
+        ------
+        ValueError
+            If an instance has another number of texts than the task.
+        """
+        for instance in instances:
+            check_texts(instance, self._head)
+        if self._reading is not None:
+            return self.windows(questions_of(instances)).features
+        return self._read(
+            [
+                (instance.first,) if instance.second is None else (instance.first, instance.second)
+                for instance in instances
+            ]
+        )
+
+    def windows(self, questions: Sequence[Question]) -> Windows:
+        """The windows of questions."""
+        assert self._reading is not None
+        return make_windows(questions, self._align, self._reading, labelled=False, **self._ids)
+
+
+def questions_of(instances: Sequence[Instance]) -> list[Question]:
+    """Instances as questions; raises ValueError if one has no context."""
+    questions = []
+    for i, instance in enumerate(instances):
+        check_texts(instance, Head('question_answering'))
+        questions.append(Question(str(i), instance.first, str(instance.second), ()))
+    return questions
 
 
 def check_inputs(architecture: Architecture, feed: Mapping[str, np.ndarray]) -> None:
@@ -109,27 +198,27 @@ class Predictor:
 
     def __init__(
         self,
-        directory: Union[str, Path],
+        directory: str | Path,
         *,
-        engine: Optional[str] = None,
-        threads: Optional[int] = None,
-        precision: Optional[str] = None,
-        null_threshold: Optional[float] = None,
+        engine: str | None = None,
+        threads: int | None = None,
+        precision: str | None = None,
+        null_threshold: float | None = None,
     ):
         directory = Path(directory)
         if not (directory / 'manifest.json').is_file():
             read_description(directory)  # which says what is missing
         name = chosen_engine(directory, engine)
         deployment = read_description(directory, needs=NETWORK_FILES if name == 'mxnet' else (ONNX,))
+        reading = deployment.reading
         if null_threshold is not None:
-            if deployment.reading is None:
+            if reading is None:
                 raise ValueError(
                     f'{directory}: a null threshold is for question answering, and this is an export of '
                     f'{deployment.head.kind if deployment.head.outputs else deployment.kind}'
                 )
-            deployment = dataclasses.replace(
-                deployment, reading=dataclasses.replace(deployment.reading, null_threshold=null_threshold)
-            )
+            reading = dataclasses.replace(reading, null_threshold=null_threshold)
+            deployment = dataclasses.replace(deployment, reading=reading)
         loaded = make_engine(directory, deployment, name, threads=threads, precision=precision)
         self._start(loaded, deployment)
         LOG.info('%s: %s, %s', directory, loaded, loaded.choice)
@@ -137,11 +226,7 @@ class Predictor:
     @classmethod
     def of(cls, block: Callable, deployment: Deployment) -> Predictor:
         """The predictor of a network of MXNet in memory, with the inputs and outputs of an export."""
-        from .mxnet_engine import MXNet
-
-        return cls.by(
-            MXNet(block, deployment.inputs, list(deployment.outputs), deployment.precision), deployment
-        )
+        return cls.by(MXNet(block, deployment), deployment)
 
     @classmethod
     def by(cls, engine: Engine, deployment: Deployment) -> Predictor:
@@ -158,9 +243,9 @@ class Predictor:
     def outputs(
         self,
         input_ids: np.ndarray,
-        token_types: Optional[np.ndarray] = None,
-        valid_length: Optional[np.ndarray] = None,
-    ) -> Dict[str, np.ndarray]:
+        token_types: np.ndarray | None = None,
+        valid_length: np.ndarray | None = None,
+    ) -> dict[str, np.ndarray]:
         """What the network computes from token ids, by the names of the manifest.
 
         Parameters
@@ -271,7 +356,7 @@ class Predictor:
                 return
             yield from self._predict(some, batch_size)
 
-    def _predict(self, instances: Sequence[Instance], batch_size: int) -> List[Prediction]:
+    def _predict(self, instances: Sequence[Instance], batch_size: int) -> list[Prediction]:
         reading = self._reading
         if reading is not None:
             questions = questions_of(instances)
@@ -303,7 +388,7 @@ class Predictor:
     def _batches(self, features: Features, batch_size: int) -> Iterator[TaskBatch]:
         return bucketed_batches(features, batch_size, self._deployment.architecture.max_length)
 
-    def _batch_outputs(self, batch: TaskBatch) -> Dict[str, np.ndarray]:
+    def _batch_outputs(self, batch: TaskBatch) -> dict[str, np.ndarray]:
         return self.outputs(batch.input_ids, batch.token_types, batch.valid_length)
 
     def _label(self, scores: np.ndarray) -> Label:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from ..tasks.texts import read_texts, read_words
 from ..text.documents import list_files
 from ..text.tokenizer import Vocabulary, make_tokenizer
 from ..text.trimming import TRIM, Splits, compare_splits, read_trim_record
-from .export import NotEqual
-from .onnx_files import output_difference
+from .export import NotEqual, output_difference
 
 TOLERANCE = 1e-6  # of the largest value: the same sums of the same numbers, in blocks of other sizes for MLM
 _LONGEST = 128  # tokens of a sequence
@@ -42,9 +41,9 @@ class TrimCheck:
         How the words of other text than that of the trimming split; None unless there is some.
     """
 
-    differences: Dict[str, float]
+    differences: dict[str, float]
     sequences: int
-    splits: Optional[Splits]
+    splits: Splits | None
 
 
 def is_trimmed(directory: Path) -> bool:
@@ -55,7 +54,7 @@ def is_trimmed(directory: Path) -> bool:
 def check_trimmed(
     directory: Path,
     *,
-    model: Optional[Path] = None,
+    model: Path | None = None,
     text: Sequence[Path] = (),
     batches: int = 2,
     batch_size: int = 8,
@@ -102,7 +101,7 @@ def check_trimmed(
     return TrimCheck(worst, len(sequences), _splits(files, before, after) if text else None)
 
 
-def _files(text: Sequence[Path]) -> List[Path]:
+def _files(text: Sequence[Path]) -> list[Path]:
     try:
         return list_files(text)
     except FileNotFoundError as error:
@@ -115,7 +114,7 @@ def _splits(files: Sequence[Path], before: SavedModel, after: SavedModel) -> Spl
     return compare_splits(words, before.vocabulary, after.vocabulary)
 
 
-def _staying(files: Sequence[Path], before: Vocabulary, after: Vocabulary) -> Iterator[List[str]]:
+def _staying(files: Sequence[Path], before: Vocabulary, after: Vocabulary) -> Iterator[list[str]]:
     """The tokens of the texts that both vocabularies split alike."""
     split_before, split_after = make_tokenizer(before), make_tokenizer(after)
     for path in files:
@@ -126,8 +125,8 @@ def _staying(files: Sequence[Path], before: Vocabulary, after: Vocabulary) -> It
 
 
 def _differences(
-    before: SavedModel, after: SavedModel, sequences: Sequence[List[str]], batch_size: int
-) -> Dict[str, float]:
+    before: SavedModel, after: SavedModel, sequences: Sequence[list[str]], batch_size: int
+) -> dict[str, float]:
     """The largest relative difference of each output; MLM scores are those of the tokens that stayed."""
     head = before.head
     names, outputs = (TOKEN_INPUTS, ('scores',)) if head.outputs else (tuple(INPUTS), tuple(OUTPUTS))
@@ -148,7 +147,7 @@ def _differences(
     return worst
 
 
-def _feed(saved: SavedModel, sequences: Sequence[List[str]]) -> Dict[str, Any]:
+def _feed(saved: SavedModel, sequences: Sequence[list[str]]) -> dict[str, np.ndarray]:
     """The inputs of a network for some tokens, with [CLS] and [SEP]."""
     vocab, length = saved.vocabulary, min(_LONGEST, saved.architecture.max_length)
     rows = [

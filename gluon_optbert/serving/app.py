@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from .. import __version__
 from ..deployment.instances import Instance
-from ..deployment.predictions import record
+from ..deployment.predictor import record
 from .batching import Batcher, Closed, QueueFull
 from .bodies import Embeddings, Error, Predictions, body_of, instances_of, refusal_of, texts_of
 from .page import page_of

@@ -9,8 +9,8 @@ from helpers.commands import call, module_at
 from helpers.tiny import network, saved_model
 
 from gluon_optbert.architecture.architecture import Architecture
-from gluon_optbert.deployment.directory import read_deployment
 from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.mxnet_network import read_deployment
 
 UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0))
 SHORT = ['--lengths', '8', '--repeats', '2', '--threads', '1']

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from gluon_optbert.architecture.parameters import H_GATES, check_parameters, network_shapes
 from gluon_optbert.cutting.selection import Selection, truncate
 from gluon_optbert.cutting.shrink import cut, fold, reordered, shrink, without_gates
-from gluon_optbert.deployment.directory import import_symbol
 from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.mxnet_network import import_symbol
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import SavedModel

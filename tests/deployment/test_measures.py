@@ -9,15 +9,8 @@ import pytest
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.instances import Instance
-from gluon_optbert.deployment.measures import (
-    agreement,
-    agreement_of_embeddings,
-    check_labels,
-    described,
-    measured_on_texts,
-    score,
-)
-from gluon_optbert.deployment.predictions import Label, Value
+from gluon_optbert.deployment.measures import agreement, check_labels, described, measured_on_texts, score
+from gluon_optbert.deployment.predictor import Label, Value
 from gluon_optbert.tasks.squad import Answer
 
 CLASSES, VALUES = Head('classification', ('no', 'yes')), Head('regression')
@@ -82,9 +75,13 @@ def test_agreement_by_hand():
 
 
 def test_agreement_of_embeddings_is_their_cosine():
-    one, other = np.eye(2), np.array([[1.0, 0.0], [math.sqrt(0.5), math.sqrt(0.5)]])
+    def network(*rows):
+        return types.SimpleNamespace(head=Head(), encode=lambda _: np.array(rows))
+
+    whole, low = network([1.0, 0.0], [0.0, 1.0]), network([1.0, 0.0], [math.sqrt(0.5), math.sqrt(0.5)])
+    measured = measured_on_texts(whole, low, calibration=('a', 'b'), labelled=(), reduced=True)
     wanted = {'texts': 2, 'mean_cosine': (1 + math.sqrt(0.5)) / 2, 'smallest_cosine': math.sqrt(0.5)}
-    assert agreement_of_embeddings(one, other) == pytest.approx(wanted)
+    assert measured == {'agreement': pytest.approx(wanted)}
 
 
 @pytest.mark.parametrize(

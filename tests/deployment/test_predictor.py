@@ -16,11 +16,10 @@ from helpers.tiny import network, saved_model, vocabulary, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.deployment.description import Deployment, check_text_length, read_description
-from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.instances import Instance
-from gluon_optbert.deployment.predictor import Predictor
-from gluon_optbert.deployment.text_features import Encoder
+from gluon_optbert.deployment.mxnet_network import load_deployment
+from gluon_optbert.deployment.predictor import Encoder, Predictor
 from gluon_optbert.finetuning.recipes import GlueRecipe
 from gluon_optbert.importing.convert import ImportRecipe, import_checkpoint
 from gluon_optbert.network import running

@@ -14,7 +14,7 @@ from helpers.exported import UNEVEN, with_head
 from helpers.tiny import ROOT, network
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.deployment.transformers_export import export_transformers
+from gluon_optbert.deployment.library_exports import export_transformers
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import random_feed, run

@@ -14,8 +14,8 @@ from helpers.pruned import records
 from helpers.tiny import ROOT, contents, network, random_alphas, saved_model, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deployment.directory import load_deployment
 from gluon_optbert.deployment.export import export
+from gluon_optbert.deployment.mxnet_network import load_deployment
 from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.objective import predict, start_parameters
 from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue, prepare_glue

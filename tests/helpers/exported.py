@@ -3,7 +3,7 @@
 import mxnet as mx
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.deployment.transformers_export import export_transformers
+from gluon_optbert.deployment.library_exports import export_transformers
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
 from helpers.tiny import network, saved_model, vocabulary

@@ -6,7 +6,7 @@ import types
 import numpy as np
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head
-from gluon_optbert.deployment.predictions import Label, Value
+from gluon_optbert.deployment.predictor import Label, Value
 from gluon_optbert.tasks.squad import Answer
 
 HEADS = {

@@ -24,10 +24,9 @@ from workers import uniform_config
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.cutting.shrink import shrink
-from gluon_optbert.deployment.directory import import_symbol
 from gluon_optbert.deployment.export import export
-from gluon_optbert.deployment.inference import inference_symbol
-from gluon_optbert.deployment.verification import VerifyRecipe, verify
+from gluon_optbert.deployment.mxnet_network import import_symbol, inference_symbol
+from gluon_optbert.deployment.verify import VerifyRecipe, verify
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.inputs import INPUTS

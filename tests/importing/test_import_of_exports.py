@@ -15,7 +15,7 @@ from hypothesis import given
 from safetensors.numpy import load_file, save_file
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deployment.transformers_export import export_transformers
+from gluon_optbert.deployment.library_exports import export_transformers
 from gluon_optbert.importing.convert import convert
 from gluon_optbert.importing.sources import read_source
 from gluon_optbert.network.saved_model import read_model, write_model

@@ -12,10 +12,11 @@ from helpers.pruned import MODEL, alphas_of, recipe_for, records, results, selec
 from helpers.tiny import ROOT, network, outputs_of, random_inputs, relative_difference, write_saved_model
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
+from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.cutting.selection import select_units, truncate
 from gluon_optbert.cutting.shrink import shrink
-from gluon_optbert.deployment.card_parts import pruning_lines, size_table
-from gluon_optbert.deployment.story import story_of
+from gluon_optbert.deployment.lineage import lineage_of
+from gluon_optbert.deployment.model_card import CardFacts, model_card
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
@@ -322,6 +323,7 @@ def test_run_from_a_pruned_network_says_nothing_of_the_run_before(pruned_run, sh
     assert rows[0].recovered == rows[1].before
     page = (output / 'pruning.md').read_text()
     assert 'ound 0: ' not in page and 'ound 1' in page
-    story = story_of(read_model(output / 'round-1' / 'model'), output / 'round-1' / 'model')
-    assert story.pruning.again and 'Pruned again in 1 round' in pruning_lines(story.pruning)[0]
-    assert '| before the last pruning |' in size_table(rows[1].architecture, story.pruning, {})
+    lineage = lineage_of(read_model(output / 'round-1' / 'model'), output / 'round-1' / 'model')
+    card = model_card(CardFacts(rows[1].architecture, PRETRAINING, 'encoder', 'mxnet', {}, lineage=lineage))
+    assert lineage.pruning.again and 'Pruned again in 1 round' in card
+    assert '| before the last pruning |' in card

@@ -10,7 +10,7 @@ from helpers.pruned import recipe_for, results
 from helpers.tiny import contents, saved_model
 
 from gluon_optbert.architecture.parameters import PARTS
-from gluon_optbert.deployment.verification import (
+from gluon_optbert.deployment.verify import (
     LEFT_OUT,
     VerifyRecipe,
     described_scales,

@@ -9,7 +9,7 @@ from helpers.pruned import recipe_for, results
 from helpers.tiny import network, saved_model
 
 from gluon_optbert.architecture.parameters import PARTS
-from gluon_optbert.deployment.verification import VerifyRecipe, stages, verify
+from gluon_optbert.deployment.verify import VerifyRecipe, stages, verify
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.embeddings import compare

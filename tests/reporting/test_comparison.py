@@ -10,7 +10,7 @@ from helpers.tiny import run
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
 from gluon_optbert.architecture.cost import count_flops
-from gluon_optbert.deployment.verification import LEFT_OUT
+from gluon_optbert.deployment.verify import LEFT_OUT
 from gluon_optbert.reporting.comparison import (
     ACCURACY,
     AFTER_CUT,

@@ -15,9 +15,9 @@ from helpers.tiny import contents, network, random_parameters, run, saved_model
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost
 from gluon_optbert.architecture.heads import PRETRAINING, Head
+from gluon_optbert.deployment.lineage import Trimming, lineage_of
 from gluon_optbert.deployment.model_card import CardFacts, model_card
-from gluon_optbert.deployment.story import Trimming, story_of
-from gluon_optbert.deployment.verification import VerifyRecipe, stages, verify
+from gluon_optbert.deployment.verify import VerifyRecipe, stages, verify
 from gluon_optbert.finetuning.recipes import finetune_glue, finetune_squad
 from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build
@@ -138,12 +138,12 @@ def test_scores_are_those_of_the_task(runs):
 def test_a_model_knows_what_it_was_pruned_for(runs, task):
     directory = runs[0] / task / 'round-2' / 'model'
     saved, row = read_model(directory), runs[1][task][2]
-    story = story_of(saved, directory)
+    story = lineage_of(saved, directory)
     assert story.pruning.metric == row.recovered.metric and len(story.pruning.rounds) == 3
     assert story.pruning.rounds[2].score == row.recovered.value
     assert (story.finetuning is None) == (task == 'sentences')
     kind, head = ('encoder', PRETRAINING) if task == 'sentences' else ('task', saved.head)
-    card = model_card(CardFacts(saved.architecture, head, kind, 'mxnet', {}, story=story))
+    card = model_card(CardFacts(saved.architecture, head, kind, 'mxnet', {}, lineage=story))
     what = 'the embeddings of sentences' if task == 'sentences' else saved.head.task
     assert f'widths were pruned for {what}, by optBERT' in card
     assert f'{row.recovered.metric.replace("_", chr(92) + "_")} {row.recovered.value:.2f}' in card
@@ -390,7 +390,7 @@ def test_a_budget_of_parameters_counts_the_trimmed_vocabulary(place, models, tmp
     assert 0.8 * size - 50 < rows[1].parameters <= 0.8 * size
     assert read_trim_record(tmp_path / 'run' / 'round-0' / 'model').tokens == (42, 34)
     last = tmp_path / 'run' / f'round-{len(rows) - 1}' / 'model'
-    assert story_of(read_model(last), last).trimming == Trimming(42, 34, last=False)
+    assert lineage_of(read_model(last), last).trimming == Trimming(42, 34, last=False)
     assert '34 of 42 tokens stayed' in (tmp_path / 'run' / 'pruning.md').read_text()
     assert verify(VerifyRecipe(run=tmp_path / 'run'))
     before = contents(tmp_path / 'run')

@@ -9,7 +9,7 @@ from helpers.finetuned import recipe_for as finetuning_recipe
 from helpers.finetuned import sentences, write_glue
 from helpers.tiny import contents
 
-from gluon_optbert.deployment.verification import VerifyRecipe, verify
+from gluon_optbert.deployment.verify import VerifyRecipe, verify
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning import ranking

@@ -1,28 +1,42 @@
-"""The network of an export: a symbol, and the arrays that it reads.
+"""The network of an export for MXNet: a symbol, and the arrays that it reads.
 
 It computes what `OptBERTModel` computes, with fewer operators. It has no dropout and no gates, the weights of
 the queries contain the attention's scale, and the token ids are transposed instead of the embeddings.
-Parameters keep the names of `parameter_table`."""
+Parameters keep the names of `parameter_table`.
+
+An attacker can write checksums, too. Therefore the symbol of a directory must be identical to the one that
+this module makes for the architecture, and the parameters must have its names, shapes and types. Only then
+does MXNet read them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Mapping, Optional
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 
 from ..architecture.architecture import Architecture, LayerDims
-from ..architecture.heads import Head
+from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import Parameters, ParameterSpec, parameter_table
 from ..network.encoder import attention_masks, join_heads, split_heads, without_padding
 from ..network.model import first_tokens, gather_masked
-from ..runs.mxnet_arrays import BFLOAT16
-from .description import inputs_of
+from ..network.running import pass_times, random_feed
+from ..network.settings import prepare_bfloat16
+from ..runs.mxnet_arrays import BFLOAT16, check_arrays, write_arrays
+from ..text.tokenizer import write_vocabulary
+from .description import NETWORK_FILES, PARAMETERS, SYMBOL, Deployment, inputs_of, read_description
 
 F = mx.sym
+_ARGUMENT = 'arg:'  # how MXNet begins the name of a parameter in the file of an export
 _LINE = 16  # numbers of a cache line; over other widths oneDNN's product loses up to a fifth of its speed
 _SLOW_WIDTH = 1024  # numbers in 4,096 bytes
+
+
+# What it computes
 
 
 def computed(architecture: Architecture, precision: str) -> Architecture:
@@ -40,19 +54,16 @@ def computed(architecture: Architecture, precision: str) -> Architecture:
 
 def inference_table(
     architecture: Architecture, kind: str, head: Head, precision: str = 'float32'
-) -> Dict[str, ParameterSpec]:
+) -> dict[str, ParameterSpec]:
     """Every parameter that an export of this kind reads, with the widths of `computed`."""
     unused = ('mlm', 'nsp') if kind == 'encoder' else ()
-    return {
-        name: spec
-        for name, spec in parameter_table(computed(architecture, precision), head).items()
-        if spec.part not in unused
-    }
+    table = parameter_table(computed(architecture, precision), head)
+    return {name: spec for name, spec in table.items() if spec.part not in unused}
 
 
 def inference_parameters(
     parameters: Parameters, architecture: Architecture, kind: str, head: Head
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The arrays that an export reads; those of the queries contain the attention's scale, 1/sqrt(k)."""
     arrays = {}
     for name, spec in inference_table(architecture, kind, head).items():
@@ -63,21 +74,13 @@ def inference_parameters(
     return arrays
 
 
-def widened(arrays: Mapping[str, np.ndarray], table: Mapping[str, ParameterSpec]) -> Dict[str, np.ndarray]:
-    """The arrays in the larger shapes of a table, padded with zeros."""
-    return {
-        name: np.pad(value, [(0, wanted - side) for wanted, side in zip(table[name].shape, value.shape)])
-        for name, value in arrays.items()
-    }
-
-
 class _Network:
     """The parts of the symbol of one architecture; its tensors are time-major, (length, batch, units)."""
 
     def __init__(self, architecture: Architecture, precision: str):
         self._architecture = architecture
         self._bfloat16, self._float32 = precision == 'bfloat16', precision == 'float32'
-        self._variables: Dict[str, mx.sym.Symbol] = {}
+        self._variables: dict[str, mx.sym.Symbol] = {}
 
     def _var(self, name: str) -> mx.sym.Symbol:
         if name not in self._variables:
@@ -90,7 +93,7 @@ class _Network:
     def _high(self, data):
         return F.amp_cast(data, dtype='float32') if self._bfloat16 else data
 
-    def dense(self, data, name: str, units: int, width: Optional[int] = None):
+    def dense(self, data, name: str, units: int, width: int | None = None):
         """A matrix product over the last axis plus a bias.
 
         oneDNN's float32 product loses a third of its speed if rows are a multiple of 4,096 bytes long; `dot`
@@ -188,8 +191,8 @@ def inference_symbol(
         of pre-training as well, ``task`` the scores of `head`.
     head : Head
     precision : str
-        ``float32``; ``bfloat16`` for the encoder's matrix products, all else stays float32; ``int8`` for a
-        float32 network of operators that can be quantised.
+        ``float32``; ``bfloat16`` for the encoder's matrix products, all else stays float32; ``plain`` for
+        float32 with the network's own widths and one operator for every product, which int8 is measured on.
     """
     with mx.name.NameManager():  # counts operators from zero
         inputs = {name: F.var(name, dtype='float32') for name in inputs_of(kind)}
@@ -213,3 +216,148 @@ def inference_symbol(
                 network.decode(encoded, inputs['masked_positions']),
             ]
         return F.Group(outputs)
+
+
+# The files
+
+
+def stored_forms(deployment: Deployment) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and type of every array in the parameter file, in the file's order."""
+    table = _table_of(deployment)
+    low = deployment.precision == 'bfloat16'
+    return {
+        name: (table[name].shape, BFLOAT16 if low and table[name].low_precision else np.dtype(np.float32))
+        for name in _symbol_of(deployment).list_inputs()
+        if name in table
+    }
+
+
+def _symbol_of(deployment: Deployment) -> mx.sym.Symbol:
+    return inference_symbol(
+        deployment.architecture, deployment.kind, deployment.head, precision=deployment.precision
+    )
+
+
+def _symbol_text(deployment: Deployment) -> str:
+    """The symbol as JSON, casts to bfloat16 included (MXNet drops them unless told)."""
+    return _symbol_of(deployment).tojson(remove_amp_cast=False)
+
+
+def _table_of(deployment: Deployment) -> dict[str, ParameterSpec]:
+    return inference_table(deployment.architecture, deployment.kind, deployment.head, deployment.precision)
+
+
+def write_deployment(staged: Path, deployment: Deployment, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write all files but ONNX and the manifest into a staged directory.
+
+    Parameters
+    ----------
+    staged : Path
+    deployment : Deployment
+    arrays : mapping of name to np.ndarray
+        As `inference_parameters` gives them. They are padded with zeros to the widths of `computed`.
+    """
+    stored = {}
+    for name, (shape, kind) in stored_forms(deployment).items():
+        value = np.pad(arrays[name], [(0, side - own) for side, own in zip(shape, arrays[name].shape)])
+        array = mx.nd.array(value)
+        stored[_ARGUMENT + name] = array if kind == np.float32 else mx.nd.amp_cast(array, dtype=BFLOAT16)
+    (staged / SYMBOL).write_text(_symbol_text(deployment), encoding='utf-8')
+    write_arrays(staged / PARAMETERS, stored)
+    (staged / 'architecture.json').write_text(deployment.architecture.to_json(), encoding='utf-8')
+    write_vocabulary(deployment.vocabulary, staged / 'vocab.txt')
+
+
+def check_network(directory: Path, deployment: Deployment) -> None:
+    """Raise ValueError unless the symbol and the parameters of a directory are those of the export."""
+    path = directory / PARAMETERS
+    numbers = sum(math.prod(spec.shape) for spec in _table_of(deployment).values())
+    if 4 * numbers > 8 * path.stat().st_size:
+        raise ValueError(f'{path}: too small for the architecture')
+    if (directory / SYMBOL).read_bytes() != _symbol_text(deployment).encode():
+        raise ValueError(
+            f'{directory / SYMBOL}: not the network of architecture.json; export the model again'
+        )
+    try:
+        check_arrays(path, {_ARGUMENT + name: form for name, form in stored_forms(deployment).items()})
+    except ValueError as error:
+        raise ValueError(f'{error}; export the model again') from error
+
+
+def import_symbol(directory: Path, names: Sequence[str]) -> mx.gluon.SymbolBlock:
+    """The exported network, loaded by MXNet alone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'Cannot decide type')  # of the inputs; they are float32
+        return mx.gluon.SymbolBlock.imports(str(directory / SYMBOL), list(names), str(directory / PARAMETERS))
+
+
+def load_network(directory: Path, deployment: Deployment) -> mx.gluon.SymbolBlock:
+    """The network of a deployment directory, checked against its description, and hybridized.
+
+    Raises
+    ------
+    ValueError
+        If it is another network, or this processor has no bfloat16 where the network needs it.
+    """
+    check_network(directory, deployment)
+    if deployment.precision == 'bfloat16':
+        prepare_bfloat16()
+    block = import_symbol(directory, deployment.inputs)
+    block.hybridize(static_alloc=True, static_shape=True)
+    return block
+
+
+def load_deployment(directory: Path) -> tuple[mx.gluon.SymbolBlock, Deployment]:
+    """The network of a deployment directory, hybridized, and its description.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `read_description` and `load_network`.
+    """
+    directory = Path(directory)
+    deployment = read_description(directory, needs=NETWORK_FILES)
+    return load_network(directory, deployment), deployment
+
+
+def read_deployment(directory: Path) -> Deployment:
+    """The description of a deployment directory, whose symbol and parameters are checked against it.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If it is incomplete, was changed, is too large, or holds another network than it says.
+    """
+    directory = Path(directory)
+    deployment = read_description(directory, needs=NETWORK_FILES)
+    check_network(directory, deployment)
+    return deployment
+
+
+def time_exports(
+    architectures: Mapping, *, batch: int = 1, length: int = 128, repeats: int = 15
+) -> dict[object, np.ndarray]:
+    """The milliseconds of every timed forward pass of every network's float32 encoder, the networks taken in
+    turn; their weights are random, for time does not depend on them.
+
+    Parameters
+    ----------
+    architectures : mapping of key to Architecture
+    batch, length : int
+        Sequences, and tokens of each.
+    repeats : int
+        Timed passes of each network.
+    """
+    inputs, blocks, feeds = inputs_of('encoder'), {}, {}
+    for key, architecture in architectures.items():
+        table = inference_table(architecture, 'encoder', PRETRAINING)
+        with warnings.catch_warnings():
+            warnings.filterwarnings('ignore', 'Cannot decide type')  # of the inputs; they are float32
+            symbol = inference_symbol(architecture, 'encoder', PRETRAINING)
+            blocks[key] = mx.gluon.SymbolBlock(symbol, [mx.sym.var(name) for name in inputs])
+        for name, parameter in blocks[key].collect_params().items():
+            parameter.shape = table[name].shape
+            parameter.initialize(mx.init.Normal(0.02))
+        blocks[key].hybridize(static_alloc=True, static_shape=True)
+        feeds[key] = random_feed(architecture, batch=batch, length=length)
+    return pass_times(blocks, feeds, inputs, repeats=repeats)

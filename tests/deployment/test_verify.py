@@ -13,7 +13,7 @@ from helpers.tiny import network, saved_model, write_saved_model
 from gluon_optbert.architecture.parameters import LETTERS
 from gluon_optbert.cutting.selection import read_alphas
 from gluon_optbert.deployment.export import TOLERANCE, NotEqual
-from gluon_optbert.deployment.verification import VerifyRecipe, read_selection, table, verify
+from gluon_optbert.deployment.verify import VerifyRecipe, read_selection, table, verify
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.methods import METHODS

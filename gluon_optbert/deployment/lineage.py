@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
@@ -44,7 +45,7 @@ class Finetuning:
     scores: Mapping[str, float]
     seeds: int = 0
     mean: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    std: Mapping[str, Optional[float]] = dataclasses.field(default_factory=dict)
+    std: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
     majority: Mapping[str, float] = dataclasses.field(default_factory=dict)
     samples: Mapping[str, int] = dataclasses.field(default_factory=dict)
     commit: str = ''
@@ -59,8 +60,8 @@ class PruningRound:
 
     number: int
     parameters: int
-    mlm_loss: Optional[float] = None
-    score: Optional[float] = None
+    mlm_loss: float | None = None
+    score: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,13 +89,13 @@ class Pruning:
     """
 
     before: Architecture
-    rounds: Tuple[PruningRound, ...]
+    rounds: tuple[PruningRound, ...]
     recipe: Mapping[str, Any]
     commit: str = ''
     metric: str = ''
     whole_vocabulary: int = 0
     again: bool = False
-    pretrained_steps: Optional[int] = None
+    pretrained_steps: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Trimming:
 
 
 @dataclasses.dataclass(frozen=True)
-class Story:
+class Lineage:
     """What is known of a network's training.
 
     Parameters
@@ -133,26 +134,26 @@ class Story:
         Of the vocabulary, after pruning or before fine-tuning.
     """
 
-    finetuning: Optional[Finetuning] = None
-    pruning: Optional[Pruning] = None
+    finetuning: Finetuning | None = None
+    pruning: Pruning | None = None
     pretrained_steps: int = 0
     trained_steps: int = 0
-    held_out: Optional[HeldOut] = None
+    held_out: HeldOut | None = None
     checkpoint: str = ''
-    trimming: Optional[Trimming] = None
+    trimming: Trimming | None = None
 
 
-def before_gates(story: Story) -> Story:
-    """The story of a network whose gates are folded now, which changes it: nothing was measured of it."""
-    return dataclasses.replace(story, finetuning=None, held_out=None)
+def before_gates(lineage: Lineage) -> Lineage:
+    """The lineage of a network whose gates are folded now, which changes it: nothing was measured of it."""
+    return dataclasses.replace(lineage, finetuning=None, held_out=None)
 
 
-def story_of(saved: Any, directory: Optional[Path] = None) -> Story:
-    """The story of a model.
+def lineage_of(saved: Any, directory: Path | None = None) -> Lineage:
+    """The lineage of a model.
 
     What stands beside its directory is taken only if it belongs to the model: the result of fine-tuning if
     it names the directory's seed, a pruning run if one of its rounds has the architecture. From fine-tuning,
-    the story goes on with the network that it started from, if its parameters still have the checksum that
+    the lineage goes on with the network that it started from, if its parameters still have the checksum that
     the result states; from a trimmed vocabulary likewise with the network that had the whole one. What cannot
     be read is left out.
 
@@ -163,45 +164,35 @@ def story_of(saved: Any, directory: Optional[Path] = None) -> Story:
         The model directory, if the model was read from one.
     """
     progress: Progress = saved.progress
+    own = saved.architecture.vocab_size
     finetuning = _finetuning_of(saved.head, progress)
-    start, tokens = _untrimmed(directory, saved.architecture.vocab_size)
-    last = tokens > saved.architecture.vocab_size
+    start, tokens = _untrimmed(directory, own)
+    last = tokens > own
     if start is not None and finetuning is not None and progress.more.get('scores'):
         result = _result_of(start, progress)
-        finetuning = _finetuning(finetuning.scores, result)
-        start, tokens = _untrimmed(_start_of(result), tokens)
-    pruning = (
-        None
-        if start is None
-        else _pruning_of(start, dataclasses.replace(saved.architecture, vocab_size=tokens))
-    )
+        finetuning = _with_result(finetuning, result)
+        tuned_from = _unchanged(_mapping(result.get('recipe')).get('model'), result.get('model_sha256'))
+        start, tokens = _untrimmed(tuned_from, tokens)
+    pruning = None
+    if start is not None:
+        pruning = _pruning_of(start, dataclasses.replace(saved.architecture, vocab_size=tokens))
     tokens = max(tokens, pruning.whole_vocabulary if pruning else 0)
-    trimmed = tokens > saved.architecture.vocab_size
     steps = 0 if finetuning else progress.trained_steps
     before = None if pruning is None else pruning.pretrained_steps
     if not finetuning and before is not None:
         steps = before
     recovered = bool(pruning or progress.round) and before is None  # with no count of its own
-    return Story(
+    recipes = [saved.recipe, {} if start is None else _mapping(_read(start / 'recipe.yaml'))]
+    sources = [recipe['source'] for recipe in recipes if isinstance(recipe.get('source'), str)]
+    return Lineage(
         finetuning=finetuning,
         pruning=pruning,
         pretrained_steps=0 if recovered else steps,
         trained_steps=steps if recovered else 0,
         held_out=None if finetuning else progress.held_out,
-        checkpoint=_checkpoint(saved.recipe) or _checkpoint_of(start),
-        trimming=Trimming(tokens, saved.architecture.vocab_size, last) if trimmed else None,
+        checkpoint=Path(sources[0]).name if sources else '',
+        trimming=Trimming(tokens, own, last) if tokens > own else None,
     )
-
-
-def _finetuning_of(head: Head, progress: Progress) -> Optional[Finetuning]:
-    """What a network says of its own scores: those of fine-tuning, or of pruning for its task."""
-    scores = _numbers(progress.more.get('scores'))
-    if scores:
-        return Finetuning(scores)
-    measured = progress.task_scores
-    if measured is None or head == PRETRAINING:
-        return None
-    return Finetuning(measured.scores, samples={measured.metric.partition('/')[0]: measured.instances})
 
 
 def _read(path: Path) -> Any:
@@ -215,87 +206,79 @@ def _read(path: Path) -> Any:
         return None
 
 
-def _checkpoint(recipe: Mapping[str, Any]) -> str:
-    """The last part of the path or the name that a model was imported from."""
-    source = recipe.get('source')
-    return Path(source).name if isinstance(source, str) else ''
-
-
-def _checkpoint_of(directory: Optional[Path]) -> str:
-    return '' if directory is None else _checkpoint(_mapping(_read(directory / 'recipe.yaml')))
-
-
-def _mapping(values: Any) -> Dict[str, Any]:
+def _mapping(values: Any) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _numbers(values: Any) -> Dict[str, Any]:
+def _numbers(values: Any) -> dict[str, Any]:
     """Those entries of a mapping that are numbers."""
     return {str(name): value for name, value in _mapping(values).items() if type(value) in (int, float)}
 
 
-def _result_of(directory: Path, progress: Progress) -> Dict[str, Any]:
+def _finetuning_of(head: Head, progress: Progress) -> Finetuning | None:
+    """What a network says of its own scores: those of fine-tuning, or of pruning for its task."""
+    scores = _numbers(progress.more.get('scores'))
+    if scores:
+        return Finetuning(scores)
+    measured = progress.task_scores
+    if measured is None or head == PRETRAINING:
+        return None
+    return Finetuning(measured.scores, samples={measured.metric.partition('/')[0]: measured.instances})
+
+
+def _result_of(directory: Path, progress: Progress) -> dict[str, Any]:
     """The result of the fine-tuning run that wrote a model directory; empty if there is none."""
     result = _mapping(_read(directory.parent / 'result.json'))
     runs = result.get('runs') if result.get('format') == _FINETUNING else None
-    seed, scores = progress.more.get('seed'), progress.more.get('scores')
+    own = progress.more.get('seed'), progress.more.get('scores')
     for run in runs if isinstance(runs, list) else []:
-        if isinstance(run, dict) and (run.get('seed'), run.get('scores')) == (seed, scores):
+        if isinstance(run, dict) and (run.get('seed'), run.get('scores')) == own:
             return result
     return {}
 
 
-def _finetuning(scores: Mapping[str, float], result: Mapping[str, Any]) -> Finetuning:
+def _with_result(finetuning: Finetuning, result: Mapping[str, Any]) -> Finetuning:
+    """Scores with what the result of their run says of all seeds."""
     seeds = result.get('seeds')
-    return Finetuning(
-        scores,
-        len(seeds) if isinstance(seeds, list) else 0,
-        _numbers(result.get('mean')),
-        _numbers(result.get('std')),
-        _numbers(result.get('majority')),
-        _numbers(result.get('samples')),
-        str(result.get('commit') or ''),
-        bool(_mapping(result.get('learning_rates')).get('tried')),
+    return dataclasses.replace(
+        finetuning,
+        seeds=len(seeds) if isinstance(seeds, list) else 0,
+        **{name: _numbers(result.get(name)) for name in ('mean', 'std', 'majority', 'samples')},
+        commit=str(result.get('commit') or ''),
+        optimistic=bool(_mapping(result.get('learning_rates')).get('tried')),
     )
 
 
-def _start_of(result: Mapping[str, Any]) -> Optional[Path]:
-    """The model directory that a fine-tuning run started from, if it still holds that network."""
-    return _unchanged(_mapping(result.get('recipe')).get('model'), result.get('model_sha256'))
-
-
-def _unchanged(path: Any, checksum: Any) -> Optional[Path]:
+def _unchanged(path: Any, checksum: Any) -> Path | None:
     """A model directory that a file names, if its parameters still have the checksum that the file states."""
-    if not isinstance(path, str):
-        return None
     try:
-        same = sha256(Path(path) / 'model.params') == checksum
+        same = isinstance(path, str) and sha256(Path(path) / 'model.params') == checksum
     except (OSError, ValueError):
         return None
     return Path(path) if same else None
 
 
-def _untrimmed(directory: Optional[Path], tokens: int) -> Tuple[Optional[Path], int]:
+def _untrimmed(directory: Path | None, tokens: int) -> tuple[Path | None, int]:
     """The directory of the network with the whole vocabulary, if it is still there, and the number of its
     tokens; the directory itself, with `tokens`, if nothing was trimmed.
     """
     record = _mapping(_read(directory / TRIM)) if directory is not None else {}
     counts = record.get('tokens')
-    if not (
-        isinstance(counts, list) and [type(count) for count in counts] == [int, int] and counts[0] > tokens
-    ):
+    if not (isinstance(counts, list) and list(map(type, counts)) == [int, int] and counts[0] > tokens):
         return directory, tokens
     whole = _unchanged(_mapping(record.get('recipe')).get('model'), record.get('model_sha256'))
     return _untrimmed(whole, counts[0])  # it may have been trimmed before
 
 
-def _pruning_of(directory: Path, architecture: Architecture) -> Optional[Pruning]:
+def _pruning_of(directory: Path, architecture: Architecture) -> Pruning | None:
     """The pruning run that a model directory, ``RUN/round-N/model``, came out of."""
     place = directory.absolute().parent
     run = place.parent
     word, _, number = place.name.partition('-')
     rows = _read(run / 'rounds.json')
-    if word != 'round' or not number.isdigit() or not isinstance(rows, list) or int(number) >= len(rows):
+    if word != 'round' or not number.isdigit() or not isinstance(rows, list):
+        return None
+    if not 0 < int(number) < len(rows):
         return None
     rows = rows[: int(number) + 1]
     try:
@@ -314,20 +297,19 @@ def _pruning_of(directory: Path, architecture: Architecture) -> Optional[Pruning
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+    try:
+        start = Progress.from_dict(_read(run / 'round-0' / 'model' / 'progress.json'))
+    except (ValueError, AttributeError, TypeError):  # it is not there, or no progress
+        start = None
     entries = _read(run / ORIGIN)
     commit = _mapping(entries[-1]).get('commit') if isinstance(entries, list) and entries else None
-    recipe = _mapping(_read(run / 'recipe.yaml'))
-    start = _progress(run / 'round-0' / 'model' / 'progress.json')
-    whole, again = start.whole_vocabulary or 0 if start else 0, bool(start and start.round)
-    steps = None if start is None or again else start.trained_steps
-    found = Pruning(before, rounds, recipe, str(commit or ''), metric, whole, again, steps)
-    return found if len(rounds) > 1 else None
-
-
-def _progress(path: Path) -> Optional[Progress]:
-    """The progress in a file; None if there is none that can be read."""
-    values = _read(path)
-    try:
-        return Progress.from_dict(values) if isinstance(values, dict) else None
-    except ValueError:
-        return None
+    return Pruning(
+        before,
+        rounds,
+        _mapping(_read(run / 'recipe.yaml')),
+        str(commit or ''),
+        metric,
+        whole_vocabulary=start.whole_vocabulary or 0 if start else 0,
+        again=bool(start and start.round),
+        pretrained_steps=None if start is None or start.round else start.trained_steps,
+    )

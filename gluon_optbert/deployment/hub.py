@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
@@ -56,7 +57,7 @@ def is_plain(architecture: Architecture) -> bool:
     return dims.k == dims.v and dims.a * dims.k == architecture.h and dims.f > 0
 
 
-def bert_config(architecture: Architecture, head: Head, kind: str) -> Dict[str, Any]:
+def bert_config(architecture: Architecture, head: Head, kind: str) -> dict[str, Any]:
     """The fields of a ``config.json`` for ``BertConfig``.
 
     Where widths are uneven, the number of heads and the filter size are the largest of all layers, for
@@ -69,6 +70,15 @@ def bert_config(architecture: Architecture, head: Head, kind: str) -> Dict[str, 
     kind : str
         What is computed: ``encoder``, ``pretraining`` or ``task``.
     """
+    labels = {}
+    if kind == 'task' and head.kind != 'question_answering':
+        names = [head.name_of(label) for label in head.labels] or ['LABEL_0']
+        labels = {
+            'id2label': {str(i): name for i, name in enumerate(names)},
+            'label2id': {name: i for i, name in enumerate(names)},
+            'problem_type': 'regression' if head.kind == 'regression' else 'single_label_classification',
+            **({'finetuning_task': head.task} if head.task else {}),
+        }
     return {
         'model_type': 'bert',
         'architectures': ['Bert' + CLASSES[head.kind if kind == 'task' else kind]],
@@ -87,26 +97,13 @@ def bert_config(architecture: Architecture, head: Head, kind: str) -> Dict[str, 
         'initializer_range': 0.02,
         'tie_word_embeddings': True,
         'torch_dtype': 'float32',
-        **(_labels(head) if kind == 'task' else {}),
-    }
-
-
-def _labels(head: Head) -> Dict[str, Any]:
-    """The fields for the outputs of a task."""
-    if head.kind == 'question_answering':
-        return {}
-    names = [head.name_of(label) for label in head.labels] or ['LABEL_0']
-    return {
-        'id2label': {str(i): name for i, name in enumerate(names)},
-        'label2id': {name: i for i, name in enumerate(names)},
-        'problem_type': 'regression' if head.kind == 'regression' else 'single_label_classification',
-        **({'finetuning_task': head.task} if head.task else {}),
+        **labels,
     }
 
 
 def transformers_config(
     architecture: Architecture, head: Head, kind: str, *, untrained: Sequence[str] = ()
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """A ``config.json`` for Transformers: BERT's own for plain widths, else one that names our code.
 
     Under the key `OWN` it has what only this package reads: the head with its labels, and the parts that are
@@ -128,7 +125,7 @@ def transformers_config(
     return {**config, **({OWN: own} if own else {})}
 
 
-def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> Dict[str, Any]:
+def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> dict[str, Any]:
     """A ``tokenizer.json`` of the library `tokenizers`, whose ids are those of this package's tokenizer.
 
     Parameters
@@ -170,7 +167,7 @@ def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> Dict[str, Any]
     }
 
 
-def _normalizer(lower_case: bool) -> Dict[str, Any]:
+def _normalizer(lower_case: bool) -> dict[str, Any]:
     """BERT's normalizer.
 
     That of `tokenizers` treats two things otherwise than Python does when it takes capitals away: it makes no
@@ -193,9 +190,22 @@ def _normalizer(lower_case: bool) -> Dict[str, Any]:
     return {'type': 'Sequence', 'normalizers': [*changes, bert]}
 
 
-def tokenizer_files(tokens: Sequence[str], *, lower_case: bool, max_length: int) -> Dict[str, bytes]:
-    """The files of the tokenizer by name; `max_length` is the number of positions of the network."""
-    config = {
+def write_hub_files(
+    directory: Path, config: Mapping[str, Any], tokens: Sequence[str], *, lower_case: bool, max_length: int
+) -> None:
+    """Write ``config.json``, with the number of [PAD], and the tokenizer's files into a directory.
+
+    Parameters
+    ----------
+    directory : Path
+    config : mapping
+        As `bert_config` or `transformers_config` give it.
+    tokens, lower_case
+        As of `tokenizer_json`.
+    max_length : int
+        The number of positions of the network.
+    """
+    tokenizer_config = {
         'tokenizer_class': 'PreTrainedTokenizerFast',  # takes tokenizer.json as it is
         'model_max_length': max_length,
         'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask'],
@@ -203,28 +213,17 @@ def tokenizer_files(tokens: Sequence[str], *, lower_case: bool, max_length: int)
         'clean_up_tokenization_spaces': True,
         **SPECIAL,
     }
-    return {
-        'tokenizer.json': json_bytes(tokenizer_json(tokens, lower_case=lower_case)),
-        'tokenizer_config.json': json_bytes(config),
-        'special_tokens_map.json': json_bytes(SPECIAL),
-        'vocab.txt': ''.join(f'{token}\n' for token in tokens).encode('utf-8'),
-    }
-
-
-def write_hub_files(
-    directory: Path, config: Mapping[str, Any], tokens: Sequence[str], *, lower_case: bool, max_length: int
-) -> None:
-    """Write ``config.json``, with the number of [PAD], and the tokenizer's files into a directory; see
-    `tokenizer_files`.
-    """
     files = {
-        'config.json': json_bytes({**config, 'pad_token_id': tokens.index('[PAD]')}),
-        **tokenizer_files(tokens, lower_case=lower_case, max_length=max_length),
+        'config.json': {**config, 'pad_token_id': tokens.index('[PAD]')},
+        'tokenizer.json': tokenizer_json(tokens, lower_case=lower_case),
+        'tokenizer_config.json': tokenizer_config,
+        'special_tokens_map.json': SPECIAL,
     }
-    for name, content in files.items():
-        (Path(directory) / name).write_bytes(content)
+    for name, values in files.items():
+        write_json(Path(directory) / name, values)
+    (Path(directory) / 'vocab.txt').write_bytes(''.join(f'{token}\n' for token in tokens).encode('utf-8'))
 
 
-def json_bytes(values: Any) -> bytes:
-    """JSON as these files have it."""
-    return (json.dumps(values, ensure_ascii=False, indent=2) + '\n').encode('utf-8')
+def write_json(path: Path, values: Any) -> None:
+    """Write JSON as these files have it."""
+    path.write_bytes((json.dumps(values, ensure_ascii=False, indent=2) + '\n').encode('utf-8'))

@@ -7,7 +7,7 @@ import pytest
 from helpers.tiny import network, saved_model, vocabulary, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deployment.story import PruningRound, Story, Trimming, story_of
+from gluon_optbert.deployment.lineage import Lineage, PruningRound, Trimming, lineage_of
 from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
 from gluon_optbert.pruning.trimming import trim
 from gluon_optbert.runs.files import sha256
@@ -61,7 +61,7 @@ def tuned(tmp_path, pruned_run):
 
 def test_a_pruned_network_knows_its_rounds(pruned_run):
     run, rows = pruned_run
-    story = story_of(read_model(run / 'round-2' / 'model'), run / 'round-2' / 'model')
+    story = lineage_of(read_model(run / 'round-2' / 'model'), run / 'round-2' / 'model')
     assert story.finetuning is None and story.pruning.before == rows[0].architecture
     assert [one.number for one in story.pruning.rounds] == [0, 1, 2]
     assert [one.parameters for one in story.pruning.rounds] == [row.parameters for row in rows]
@@ -70,7 +70,7 @@ def test_a_pruned_network_knows_its_rounds(pruned_run):
     progress = read_model(run / 'round-0' / 'model').progress
     assert story.pretrained_steps == progress.trained_steps > 0 and story.trained_steps == 0
     assert story.pruning.recipe['rounds'] == 2 and story.held_out is not None
-    earlier = story_of(read_model(run / 'round-1' / 'model'), run / 'round-1' / 'model')
+    earlier = lineage_of(read_model(run / 'round-1' / 'model'), run / 'round-1' / 'model')
     assert len(earlier.pruning.rounds) == 2
 
 
@@ -94,20 +94,20 @@ def test_recovery_is_no_pre_training(tmp_path, pruned_run, start, pretrained, tr
     (run / 'round-0' / 'model').mkdir(parents=True)
     if start is not None:
         (run / 'round-0' / 'model' / 'progress.json').write_text(json.dumps(start))
-    story = story_of(saved, directory)
+    story = lineage_of(saved, directory)
     assert story.pruning is not None
     assert (story.pretrained_steps, story.trained_steps) == (pretrained, trained)
-    alone = story_of(saved)
+    alone = lineage_of(saved)
     assert (alone.pretrained_steps, alone.trained_steps) == (0, 1234)
 
 
 def test_the_network_before_pruning_has_no_rounds(pruned_run):
     directory = pruned_run[0] / 'round-0' / 'model'
-    assert story_of(read_model(directory), directory).pruning is None
+    assert lineage_of(read_model(directory), directory).pruning is None
 
 
 def test_a_fine_tuned_network_knows_its_seeds_and_the_pruning_before(tuned, pruned_run):
-    story = story_of(read_model(tuned), tuned)
+    story = lineage_of(read_model(tuned), tuned)
     assert story.finetuning.scores == SCORES and story.finetuning.seeds == 2
     assert story.finetuning.mean['dev/accuracy'] == 77 and 'dev/f1' not in story.finetuning.std
     assert story.finetuning.commit == 'abcdef0123' and story.pretrained_steps == 0
@@ -119,7 +119,7 @@ def test_a_fine_tuned_network_knows_its_seeds_and_the_pruning_before(tuned, prun
 )
 def test_a_start_that_is_another_network_now_tells_nothing(tuned, pruned_run, changes):
     write_result(tuned.parent, pruned_run[0] / 'round-2' / 'model', **changes)
-    story = story_of(read_model(tuned), tuned)
+    story = lineage_of(read_model(tuned), tuned)
     assert story.finetuning.seeds == 2 and story.pruning is None
 
 
@@ -129,7 +129,7 @@ def test_a_start_that_is_another_network_now_tells_nothing(tuned, pruned_run, ch
 )
 def test_a_result_of_another_network_is_left_out(tuned, pruned_run, changes):
     write_result(tuned.parent, pruned_run[0] / 'round-2' / 'model', **changes)
-    story = story_of(read_model(tuned), tuned)
+    story = lineage_of(read_model(tuned), tuned)
     assert story.finetuning.scores == SCORES and story.finetuning.seeds == 0 and story.pruning is None
 
 
@@ -140,16 +140,16 @@ def test_damaged_files_are_left_out(tmp_path, pruned_run, content):
     write_model(rounds / 'model', saved)
     for name in ('rounds.json', 'recipe.yaml', 'origin.json'):
         (tmp_path / 'run' / name).write_bytes(content.encode(errors='surrogateescape'))
-    assert story_of(saved, rounds / 'model').pruning is None
+    assert lineage_of(saved, rounds / 'model').pruning is None
     (tmp_path / 'run' / 'rounds.json').write_bytes((pruned_run[0] / 'rounds.json').read_bytes())
-    assert len(story_of(saved, rounds / 'model').pruning.rounds) == 2
+    assert len(lineage_of(saved, rounds / 'model').pruning.rounds) == 2
 
 
 def test_a_round_with_other_widths_is_another_network(tmp_path, pruned_run):
     directory = tmp_path / 'run' / 'round-1' / 'model'
     write_saved_model(directory, architecture=network((1, 2, 3, 4)))
     (tmp_path / 'run' / 'rounds.json').write_bytes((pruned_run[0] / 'rounds.json').read_bytes())
-    assert story_of(read_model(directory), directory).pruning is None
+    assert lineage_of(read_model(directory), directory).pruning is None
 
 
 def write_trimmed(directory, source, left=LEFT, **changes):
@@ -166,7 +166,7 @@ def write_trimmed(directory, source, left=LEFT, **changes):
 
 
 def test_a_network_that_was_trimmed_last_knows_its_seeds_and_rounds(tmp_path, tuned):
-    story = story_of(trim(read_model(tuned), LEFT), write_trimmed(tmp_path / 'trimmed', tuned))
+    story = lineage_of(trim(read_model(tuned), LEFT), write_trimmed(tmp_path / 'trimmed', tuned))
     assert story.finetuning.seeds == 2 and len(story.pruning.rounds) == 3
     assert story.trimming == Trimming(32, 29, last=True)
 
@@ -176,7 +176,7 @@ def test_a_network_that_was_trimmed_before_fine_tuning_knows_its_rounds(tmp_path
     (tmp_path / 'run').mkdir()
     write_model(tmp_path / 'run' / 'seed-2', tuned_model(read_model(start)))
     write_result(tmp_path / 'run', start)
-    story = story_of(read_model(tmp_path / 'run' / 'seed-2'), tmp_path / 'run' / 'seed-2')
+    story = lineage_of(read_model(tmp_path / 'run' / 'seed-2'), tmp_path / 'run' / 'seed-2')
     assert story.finetuning.seeds == 2 and len(story.pruning.rounds) == 3
     assert story.trimming == Trimming(32, 29, last=False)
 
@@ -185,7 +185,7 @@ def test_a_network_that_was_trimmed_twice_knows_the_first_vocabulary(tmp_path, p
     first = write_trimmed(tmp_path / 'first', pruned_run[0] / 'round-1' / 'model')
     fewer = vocabulary_of(LEFT.idx_to_token[:-5])
     second = write_trimmed(tmp_path / 'second', first, fewer)
-    story = story_of(read_model(second), second)
+    story = lineage_of(read_model(second), second)
     assert story.trimming == Trimming(32, 24, last=True) and len(story.pruning.rounds) == 2
 
 
@@ -202,7 +202,7 @@ def test_a_network_that_was_trimmed_twice_knows_the_first_vocabulary(tmp_path, p
 )
 def test_of_a_whole_network_that_is_not_there_nothing_more_is_known(tmp_path, pruned_run, changes, trimming):
     directory = write_trimmed(tmp_path / 'trimmed', pruned_run[0] / 'round-2' / 'model', **changes)
-    story = story_of(read_model(directory), directory)
+    story = lineage_of(read_model(directory), directory)
     assert story.pruning is None and story.trimming == trimming
 
 
@@ -213,11 +213,11 @@ def test_a_network_that_was_fine_tuned_from_an_import_knows_its_checkpoint(tmp_p
     tuned = tuned_model(read_model(start))
     write_model(tmp_path / 'run' / 'seed-2', tuned)
     write_result(tmp_path / 'run', start)
-    assert story_of(tuned, tmp_path / 'run' / 'seed-2').checkpoint == 'bert'
-    assert story_of(tuned).checkpoint == ''
+    assert lineage_of(tuned, tmp_path / 'run' / 'seed-2').checkpoint == 'bert'
+    assert lineage_of(tuned).checkpoint == ''
 
 
 def test_an_imported_network_knows_the_name_of_its_checkpoint_and_not_its_place():
     saved = dataclasses.replace(saved_model(), recipe={'source': '/home/ann/bert-base-uncased'})
-    assert story_of(saved).checkpoint == 'bert-base-uncased'
-    assert story_of(saved_model()) == Story(pretrained_steps=1000)
+    assert lineage_of(saved).checkpoint == 'bert-base-uncased'
+    assert lineage_of(saved_model()) == Lineage(pretrained_steps=1000)

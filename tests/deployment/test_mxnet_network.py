@@ -5,40 +5,39 @@ import json
 
 import numpy as np
 import pytest
-from helpers.exported import ARCHITECTURES, CASES, UNEVEN, of_arrays
-from helpers.tiny import network
+from helpers.exported import ARCHITECTURES, CASES, UNEVEN
+from helpers.tiny import network, vocabulary
 
 from gluon_optbert.architecture.heads import PRETRAINING
-from gluon_optbert.deployment import export as deploy
 from gluon_optbert.deployment.description import inputs_of, outputs_of
-from gluon_optbert.deployment.inference import (
+from gluon_optbert.deployment.export import TOLERANCE, export, relative_difference
+from gluon_optbert.deployment.mxnet_network import (
     inference_parameters,
     inference_symbol,
     inference_table,
-    widened,
+    load_deployment,
+    time_exports,
 )
-from gluon_optbert.deployment.onnx_files import relative_difference
 from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel
 
 
 @pytest.mark.parametrize('case', CASES)
 @pytest.mark.parametrize('widths', ARCHITECTURES)
-def test_inference_network_equals_the_trained_one(widths, case):
+def test_an_exported_network_equals_the_trained_one(tmp_path, widths, case):
     architecture, (kind, head) = ARCHITECTURES[widths], CASES[case]
     model = build(architecture, head=head, initial_std=0.3, trainable=False)
-    arrays = widened(
-        inference_parameters(read_parameters(model), architecture, kind, head),
-        inference_table(architecture, kind, head),
-    )
-    block = of_arrays(inference_symbol(architecture, kind, head), arrays, inputs_of(kind))
+    saved = SavedModel(architecture, read_parameters(model), vocabulary(), head=head)
+    export(saved, tmp_path / 'deploy', head=kind)
+    block, _ = load_deployment(tmp_path / 'deploy')
     for batch, length in ((3, 9), (1, 2)):
         feed = running.random_feed(architecture, batch=batch, length=length)
         outputs = running.run(block, feed, inputs_of(kind))
         wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
         assert len(outputs) == len(outputs_of(kind, head))
-        assert all(relative_difference(*pair) <= deploy.TOLERANCE for pair in zip(outputs, wanted))
+        assert all(relative_difference(*pair) <= TOLERANCE for pair in zip(outputs, wanted))
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -93,3 +92,11 @@ def test_low_precision_is_for_the_encoders_products_alone():
     # weights and biases of Q, K, V and P, and of D and G where there are some
     assert len(low) == 2 * (3 * 4 + 2 * 2)
     assert all(name.startswith('encoder.transformer_cells.') for name in low)
+
+
+def test_a_network_of_more_work_takes_longer():
+    small = network((2, 4, 4, 8), h=8, max_length=64)
+    large = network(*[(8, 64, 64, 2048)] * 4, h=256, max_length=64)
+    times = time_exports({'small': small, 'large': large}, length=64, repeats=5)
+    assert all(len(values) == 5 for values in times.values())
+    assert 0 < times['small'].min() < times['large'].min()

@@ -1,0 +1,271 @@
+"""Directories that other libraries load: Transformers, Optimum and sentence-transformers.
+
+Transformers gets the arrays of the network, bit for bit, and for uneven widths our code beside them; the
+others get ONNX files, and need no code of this package."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from .. import __version__
+from ..architecture.heads import PRETRAINING
+from ..architecture.parameters import parameter_table
+from ..cutting.shrink import without_gates
+from ..importing.name_maps import PREFIX, names_in
+from ..network.saved_model import SavedModel
+from ..runs.files import locked, new_directory
+from ..tasks.task import known_head
+from ..text.tokenizer import is_cased
+from .description import MASKED_LM, ONNX, QUANTISED, TRANSFORMERS_INPUTS
+from .export import (
+    ONNX_DIFFERENCES,
+    ONNX_FILES,
+    NotEqual,
+    check_choice,
+    compare_onnx,
+    deployment_of,
+    kind_of,
+    network_of,
+    refuse,
+    untrained_parts,
+)
+from .hub import CODE, bert_config, is_plain, transformers_config, write_hub_files, write_json
+from .instances import Instance
+from .lineage import Lineage
+from .model_card import check_license, write_card
+from .onnx_int8 import METHODS, measured_ranges, write_onnx_files
+from .predictor import Encoder
+
+WEIGHTS = 'model.safetensors'
+FOLDER = 'onnx'  # of the ONNX files of sentence-transformers
+POOLING, NORMALISING = '1_Pooling', '2_Normalize'
+_FORM = 'Hugging Face'
+_SCORES = {'decoder.3.bias': 'cls.predictions.bias'}  # the one of its names that Transformers saves
+_SPANS = {'task.weight': 'qa_outputs.weight', 'task.bias': 'qa_outputs.bias'}
+
+
+def _write_description(staged: Path, saved: SavedModel, config: Mapping[str, Any]) -> None:
+    """Write the configuration and the tokenizer of a network."""
+    write_hub_files(
+        staged,
+        config,
+        saved.vocabulary.idx_to_token,
+        lower_case=not is_cased(saved.vocabulary),
+        max_length=saved.architecture.max_length,
+    )
+
+
+# Transformers
+
+
+def names_there(saved: SavedModel, kind: str) -> dict[str, str]:
+    """What Transformers calls the parameters of an export, by their names here.
+
+    Parameters
+    ----------
+    saved : SavedModel
+    kind : str
+        What is computed: ``encoder``, ``pretraining`` or ``task``.
+    """
+    bare = kind == 'encoder'
+    names = {**names_in(_FORM, len(saved.architecture.layers)), **_SCORES}
+    if saved.head.kind == 'question_answering':
+        names.update(_SPANS)
+    # the heads stand on the model that Transformers calls `bert`, which an encoder is
+    return {
+        name: names[name] if bare or spec.part in ('mlm', 'nsp', 'task') else PREFIX[_FORM] + names[name]
+        for name, spec in parameter_table(saved.architecture, saved.head).items()
+        if not (bare and spec.part in ('mlm', 'nsp'))
+    }
+
+
+def export_transformers(
+    saved: SavedModel,
+    output: Path,
+    *,
+    head: str | None = None,
+    lineage: Lineage | None = None,
+    license: str = '',
+) -> dict[str, Any]:
+    """Write a directory that Transformers loads.
+
+    Parameters
+    ----------
+    saved : SavedModel
+        Its gates, if it has them, are folded into the export and their zeros cut.
+    output : Path
+    head : str, optional
+        What it computes; see `export.kind_of`.
+    lineage, license
+        For the model card, as of `export.export`.
+
+    Returns
+    -------
+    dict
+        Empty: the arrays are the network's own, bit for bit.
+
+    Raises
+    ------
+    FileExistsError, ValueError
+        Bad input.
+    UntrainedHeads
+        If the scores of a head would be random.
+    NotEqual
+        If the arrays that were written are not the network's.
+    """
+    check_license(license)
+    saved = without_gates(saved)
+    kind = kind_of(saved, head)
+    untrained = untrained_parts(saved, kind)
+    arrays = {
+        there: np.ascontiguousarray(saved.parameters[here], np.float32)
+        for here, there in names_there(saved, kind).items()
+    }
+    known = known_head(saved.head) if saved.head.outputs else PRETRAINING
+    with locked(output), new_directory(output) as staged:
+        _write_description(
+            staged, saved, transformers_config(saved.architecture, known, kind, untrained=untrained)
+        )
+        if not is_plain(saved.architecture):
+            shutil.copyfile(CODE, staged / CODE.name)
+        save_file(arrays, str(staged / WEIGHTS), metadata={'format': 'pt'})
+        written = load_file(str(staged / WEIGHTS))
+        if written.keys() != arrays.keys() or not all(
+            np.array_equal(written[name], array, equal_nan=True) for name, array in arrays.items()
+        ):
+            raise NotEqual(f'{output}: {WEIGHTS} has other arrays than the network; nothing was written')
+        write_card(
+            staged, saved, kind, format='transformers', untrained=untrained, lineage=lineage, license=license
+        )
+    return {}
+
+
+# Optimum and sentence-transformers
+
+
+def export_onnx(
+    saved: SavedModel,
+    output: Path,
+    *,
+    head: str | None = None,
+    precision: str = 'float32',
+    calibration: Sequence[Instance] = (),
+    method: str = 'naive',
+    sentences: bool = False,
+    lineage: Lineage | None = None,
+    license: str = '',
+) -> dict[str, Any]:
+    """Write a directory for Optimum, or for sentence-transformers.
+
+    Parameters
+    ----------
+    saved : SavedModel
+        Its gates, if it has them, are folded into the export and their zeros cut.
+    output : Path
+    head : str, optional
+        What it computes, see `export.kind_of`. ``pretraining`` gives the scores of every token over the
+        vocabulary.
+    precision : str
+        ``float32``; or ``int8``, for a static int8 file beside the one in float32.
+    calibration, method
+        Text for int8, and how its ranges are chosen; see `export.export`.
+    sentences : bool
+        Whether the directory is one of sentence-transformers, whose embeddings are those of
+        `Predictor.encode`: the mean of the tokens, of length 1.
+    lineage, license
+        For the model card, as of `export.export`.
+
+    Returns
+    -------
+    dict
+        The relative differences of the outputs of the ONNX files, as of `export.export`.
+
+    Raises
+    ------
+    FileExistsError, ValueError
+        Bad input.
+    UntrainedHeads
+        If the scores of a head would be random.
+    NotEqual
+        If the outputs of the float32 file differ from the network's.
+    """
+    check_choice('precision', precision, ONNX_FILES)
+    check_choice('method', method, METHODS)
+    check_license(license)
+    saved = without_gates(saved)
+    kind = kind_of(saved, head)
+    if sentences and kind != 'encoder':
+        raise ValueError(
+            f'sentence-transformers takes embeddings from an encoder, and this is a model of {kind}; export '
+            'the model that it was fine-tuned from, with --head encoder'
+        )
+    untrained = untrained_parts(saved, kind)
+    computes = MASKED_LM if kind == 'pretraining' else kind
+    config = bert_config(saved.architecture, known_head(saved.head), kind)
+    if kind == 'pretraining':
+        config['architectures'] = ['BertForMaskedLM']
+    ranges, files = None, {ONNX: 'float32'}
+    if precision == 'int8':
+        features = Encoder(deployment_of(saved, kind)).features(calibration)
+        ranges = measured_ranges(saved, computes, features, method)
+        files[QUANTISED] = 'int8'
+    measured = {}
+    with locked(output), new_directory(output) as staged:
+        _write_description(staged, saved, config)
+        place = staged
+        if sentences:
+            _describe_embeddings(staged, saved)
+            place = staged / FOLDER
+            place.mkdir()
+        write_onnx_files(place, files, saved, computes, 'transformers', ranges)
+        network = network_of(saved, kind)
+        for name, written in files.items():
+            differences = compare_onnx(place / name, TRANSFORMERS_INPUTS, network, saved, kind)
+            measured[ONNX_DIFFERENCES[name]] = differences
+            refuse(differences, written, f'{output}: {name}')
+        write_card(
+            staged,
+            saved,
+            kind,
+            format='sentence-transformers' if sentences else 'onnx',
+            untrained=untrained,
+            lineage=lineage,
+            license=license,
+        )
+    return measured
+
+
+def _describe_embeddings(staged: Path, saved: SavedModel) -> None:
+    """Write what describes embeddings to sentence-transformers: the steps from text, by its classes."""
+    architecture = saved.architecture
+    steps = (('', 'Transformer'), (POOLING, 'Pooling'), (NORMALISING, 'Normalize'))
+    files = {
+        'modules.json': [
+            {'idx': i, 'name': str(i), 'path': path, 'type': f'sentence_transformers.models.{name}'}
+            for i, (path, name) in enumerate(steps)
+        ],
+        'sentence_bert_config.json': {'max_seq_length': architecture.max_length, 'do_lower_case': False},
+        'config_sentence_transformers.json': {
+            '__version__': {'gluon_optbert': __version__},
+            'prompts': {},
+            'default_prompt_name': None,
+            'similarity_fn_name': 'cosine',
+        },
+        f'{POOLING}/config.json': {
+            'word_embedding_dimension': architecture.h,
+            'pooling_mode_cls_token': False,
+            'pooling_mode_mean_tokens': True,
+            'pooling_mode_max_tokens': False,
+            'pooling_mode_mean_sqrt_len_tokens': False,
+        },
+    }
+    for name in (POOLING, NORMALISING):
+        (staged / name).mkdir()
+    for name, values in files.items():
+        write_json(staged / name, values)

@@ -1,0 +1,406 @@
+"""The check of a pruning run: the gated network with truncated alpha, the shrunk one and its export agree.
+
+A network with a trimmed vocabulary is checked by `trim_check`."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import PositiveInt
+
+from ..architecture.cost import ParameterCost
+from ..architecture.heads import PRETRAINING, Head
+from ..architecture.parameters import Alphas, parameters_left
+from ..cutting.selection import Selection, keep_all, read_alphas, read_selection, truncate
+from ..cutting.shrink import fold, reordered, shrink
+from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
+from ..network.losses import PretrainingLoss
+from ..network.model import OptBERTModel, build
+from ..network.running import layer_norm_scales, pretraining_losses, run, squared_errors
+from ..network.saved_model import SavedModel, read_model
+from ..runs.display import counting, markdown_table
+from ..runs.programs import named
+from ..runs.progress import CUT
+from ..runs.recipe import Recipe, option, read_yaml
+from ..text.batches import Batch, evaluation_batches
+from ..text.shards import Shards
+from ..text.tokenizer import vocabulary_hash
+from .export import TOLERANCE, NotEqual, export, output_difference
+from .mxnet_network import import_symbol
+from .trim_check import TrimCheck, check_trimmed, is_trimmed
+
+SAMPLE = 'inputs.npz'  # in the directory of a run for a task: the inputs of some held-out instances
+LEFT_OUT = 'reconstructed, left out'  # a fit of the layers that recovery did not start from
+ROUNDING = 2  # a gated network rounds more than the cut one, since it sums over more units
+MOST_ROUNDING = 1e-3  # what is above this is never taken for rounding
+
+
+class VerifyRecipe(Recipe):
+    """A check of a pruning run, or of a network with a trimmed vocabulary."""
+
+    run: Path = option(
+        f'run directory that {named("optbert-prune")} made, or model directory that '
+        f'{named("optbert-trim-vocabulary")} made'
+    )
+    shards: Path | None = option('shards with the held-out batches; by default those of the run', None)
+    batches: PositiveInt = option('number of held-out batches to compare on', 2)
+    batch_size: PositiveInt = option('instances in each of these batches', 8)
+    model: Path | None = option(
+        'model directory with the whole vocabulary of a trimmed one; by default where it was then', None
+    )
+    text: tuple[Path, ...] = option(
+        'text to compare a trimmed vocabulary on; by default that which it was trimmed to', (), metavar='PATH'
+    )
+    output: Path | None = option('JSON file to write, with the differences and errors of every round', None)
+
+    def problems(self) -> list[str]:
+        """What goes with another directory."""
+        trimmed = is_trimmed(self.run)
+        flags = ('shards', 'output') if trimmed else ('model', 'text')
+        kind = 'a run directory' if trimmed else 'a model with a trimmed vocabulary'
+        return [f'--{name} goes with {kind}' for name in flags if getattr(self, name)]
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleBatch:
+    """Inputs without labels, shapes as in `Batch`."""
+
+    input_ids: np.ndarray
+    token_types: np.ndarray
+    valid_length: np.ndarray
+
+    @property
+    def instance_weights(self) -> np.ndarray:
+        """One for each instance."""
+        return np.ones(len(self.valid_length), np.float32)
+
+    @property
+    def masked_positions(self) -> np.ndarray:
+        """The first token of each instance."""
+        return np.zeros((len(self.valid_length), 1), np.float32)
+
+
+def _batches(recipe: VerifyRecipe, before: SavedModel) -> list[Any]:
+    """Held-out batches of the recipe's shards, or of those that the run was trained on; of a run for a task,
+    those that it has left.
+    """
+    size, limit, sample = recipe.batch_size, recipe.batches * recipe.batch_size, recipe.run / SAMPLE
+    if recipe.shards is not None or not sample.is_file():
+        directory = recipe.shards or Path(read_yaml(recipe.run / 'recipe.yaml')['shards'])
+        shards = Shards.open(directory, split='heldout', vocabulary_hash=vocabulary_hash(before.vocabulary))
+        return list(evaluation_batches(shards, batch_size=size, limit=limit))
+    try:
+        with np.load(io.BytesIO(sample.read_bytes()), allow_pickle=False) as arrays:
+            values = [arrays[name][:limit] for name in TOKEN_INPUTS]
+    except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
+        raise ValueError(f'{sample}: not readable as inputs ({error})') from error
+    starts = range(0, len(values[0]), size)
+    return [SampleBatch(*(value[start : start + size] for value in values)) for start in starts]
+
+
+# Differences between two networks
+
+
+def _network(saved: SavedModel, alphas: Alphas | None = None, h_gate: str = 'stream') -> OptBERTModel:
+    """A network, with gates if there are some."""
+    gates = {} if alphas is None else {'gated': True, 'h_gate': h_gate}
+    network = build(saved.architecture, saved.parameters, trainable=False, head=saved.head, **gates)
+    if alphas is not None:
+        network.gates.set({key: alphas[key] for key in network.gates.parameters})
+    return network
+
+
+def _difference(
+    one: Any, other: Any, batches: Sequence[Any], head: Head, kept_h: np.ndarray | None = None
+) -> float:
+    """The largest relative difference of any output between two networks.
+
+    Parameters
+    ----------
+    one, other : callable
+        Blocks; `other` has the units `kept_h` of the hidden units of `one`, or all of them.
+    head : Head
+        Of both.
+    """
+    worst = 0.0
+    inputs, outputs = (list(INPUTS), OUTPUTS) if head == PRETRAINING else (list(TOKEN_INPUTS), ('scores',))
+    for batch in batches:
+        feed = {name: getattr(batch, name) for name in inputs}
+        for name, wanted, output in zip(outputs, *(run(block, feed, inputs) for block in (one, other))):
+            if kept_h is not None and name in ('encoded', 'pooled'):
+                wanted = np.take(wanted, kept_h, axis=-1)
+            worst = max(worst, output_difference(name, output, wanted))
+    return worst
+
+
+def without_dropped(
+    saved: SavedModel, alphas: Alphas, selection: Selection
+) -> tuple[SavedModel, dict[str, np.ndarray]]:
+    """A model without the layers and intermediate blocks that a selection drops, and the gates of the rest;
+    all other widths stay whole, and the layers that stay are numbered anew.
+    """
+    emptied = {key: 0 for key, units in selection.kept.items() if key[0] == 'f' and not len(units)}
+    architecture = saved.architecture.with_widths(emptied)
+    kept = range(len(architecture.layers)) if selection.layers is None else selection.layers
+    staying = parameters_left(architecture, kept, saved.head)
+    architecture = dataclasses.replace(architecture, layers=tuple(architecture.layers[i] for i in kept))
+    parameters = {name: saved.parameters[spec.name] for name, spec in staying.items()}
+    left = dataclasses.replace(saved, architecture=architecture, parameters=parameters)
+    return left, {
+        key: alphas[key if key == 'h' else f'{key[0]}{kept[int(key[1:])]}']
+        for key, width in architecture.widths().items()
+        if width
+    }
+
+
+def gated_against_shrunk(
+    before: SavedModel, alphas: Alphas, selection: Selection, batches: Sequence[Any], shrunk: SavedModel
+) -> float:
+    """The largest relative difference between the gated network, with zeros for the alpha of units that go,
+    and the shrunk one.
+
+    Parameters
+    ----------
+    before : SavedModel
+        What was pruned.
+    batches : sequence of Batch
+        What both networks read.
+    shrunk : SavedModel
+        What came out.
+    """
+    wide, gates = without_dropped(before, truncate(alphas, selection), selection)
+    networks = _network(wide, gates), _network(shrunk)
+    return _difference(*networks, batches, before.head, selection.kept['h'])
+
+
+def rounding_of(saved: SavedModel, batches: Sequence[Any]) -> float:
+    """The largest relative difference of any output if the hidden units come in reverse order.
+
+    That leaves the function as it is, and the sums run in another order.
+    """
+    order = np.arange(saved.architecture.h)[::-1]
+    parameters = reordered(saved.parameters, saved.architecture, order, head=saved.head)
+    other = dataclasses.replace(saved, parameters=parameters)
+    return _difference(_network(saved), _network(other), batches, saved.head, order)
+
+
+def _export_difference(shrunk: SavedModel, batches: Sequence[Any]) -> float:
+    """The largest relative difference between a network and its export, whose heads may be random."""
+    head = shrunk.head
+    kind, names = ('pretraining', list(INPUTS)) if head == PRETRAINING else (None, list(TOKEN_INPUTS))
+    shrunk = dataclasses.replace(shrunk, progress=dataclasses.replace(shrunk.progress, untrained=None))
+    with tempfile.TemporaryDirectory() as place:
+        export(shrunk, Path(place) / 'export', head=kind)
+        exported = import_symbol(Path(place) / 'export', names)
+        return _difference(_network(shrunk), exported, batches, head)
+
+
+# Rounds
+
+
+def _rounds(recipe: VerifyRecipe) -> list[int]:
+    """The rounds whose cut is done."""
+    numbers = itertools.count(1)
+    return list(itertools.takewhile(lambda number: _place(recipe, number, 'shrunk').is_dir(), numbers))
+
+
+def _place(recipe: VerifyRecipe, number: int, name: str) -> Path:
+    return recipe.run / f'round-{number}' / name
+
+
+def _row(recipe: VerifyRecipe, number: int) -> dict[str, Any]:
+    """The largest differences of a round."""
+    previous, turned = read_model(_place(recipe, number - 1, 'model')), _place(recipe, number, 'rotated')
+    before = read_model(turned) if turned.is_dir() else previous
+    alphas, h_gate = read_alphas(_place(recipe, number, 'alphas.npz'))
+    selection = read_selection(_place(recipe, number, 'selection.json'))
+    batches, head = _batches(recipe, before), before.head
+    row: dict[str, Any] = {'round': number}
+    rounding: dict[str, float] = {}
+
+    def note(name: str, difference: float, saved: SavedModel) -> None:
+        row[name] = difference
+        if difference > TOLERANCE:
+            rounding[name] = rounding_of(saved, batches)
+
+    if turned.is_dir():
+        note('rotation', _difference(_network(previous), _network(before), batches, head), before)
+    if h_gate != 'stream':  # a gate at zero would leave its unit in the stream
+        parameters = fold(before.parameters, before.architecture, alphas, head=head, h_gate=h_gate)
+        folded = dataclasses.replace(before, parameters=parameters)
+        gated = _network(before, alphas, h_gate)
+        note('fold', _difference(gated, _network(folded), batches, head), folded)
+        before, alphas = folded, {key: np.ones_like(alpha) for key, alpha in alphas.items()}
+    whole = keep_all(before.architecture, ParameterCost()).kept
+    for letter in 'hakvf':
+        kept = {key: selection.kept[key] if key[0] == letter else units for key, units in whole.items()}
+        alone = Selection(kept, selection.cost, selection.target)
+        parameters, architecture = shrink(
+            before.parameters, before.architecture, alphas, alone, head=before.head
+        )
+        left = dataclasses.replace(before, architecture=architecture, parameters=parameters)
+        note(letter, gated_against_shrunk(before, alphas, alone, batches, left), left)
+    shrunk = read_model(_place(recipe, number, 'shrunk'))
+    note('all', gated_against_shrunk(before, alphas, selection, batches, shrunk), shrunk)
+    row['export'] = _export_difference(shrunk, batches)
+    return {**row, 'rounding': rounding} if rounding else row
+
+
+def _measured(row: Mapping[str, Any]) -> dict[str, float]:
+    """The differences of a row of `verify`."""
+    return {name: value for name, value in row.items() if name not in ('round', 'rounding')}
+
+
+def _is_equal(row: Mapping[str, Any]) -> bool:
+    """Whether no difference of a row is larger than rounding explains."""
+    limits = {
+        name: max(TOLERANCE, min(ROUNDING * value, MOST_ROUNDING))
+        for name, value in row.get('rounding', {}).items()
+    }
+    return all(value <= limits.get(name, TOLERANCE) for name, value in _measured(row).items())
+
+
+def verify(recipe: VerifyRecipe) -> list[dict[str, Any]]:
+    """Check every finished round of a run on held-out batches, or a trimmed vocabulary on text.
+
+    Returns
+    -------
+    list of dict
+        For a trimmed vocabulary one, with the largest relative difference of every output. Else one per round
+        with the largest relative differences: of ``h a k v f`` alone and ``all`` together between gated and
+        shrunk network, of ``export`` between the shrunk network and its export, and where heads were rotated
+        of ``rotation`` between the networks before it and after it. With the h gate ``table5``, of ``fold``
+        between the gated network and the one with its gates in its weights; the other comparisons then have
+        zeros and ones as gates, in the stream of that one. Where a difference is above `TOLERANCE`,
+        ``rounding`` has what `rounding_of` finds for the second network, by the name of the difference.
+
+    Raises
+    ------
+    NotEqual
+        If one is larger than `TOLERANCE` and than twice the rounding; the message has the whole table.
+    FileNotFoundError, ValueError
+        If the run directory is incomplete or was changed.
+    """
+    if is_trimmed(recipe.run):
+        return [check_trimmed_of(recipe).differences]
+    rounds = _rounds(recipe)
+    if not rounds:
+        if not recipe.run.is_dir():
+            raise FileNotFoundError(f'{recipe.run}: no such directory')
+        if (recipe.run / 'model.params').is_file():
+            raise ValueError(f'{recipe.run} is a model directory; give the run that it came out of')
+        raise FileNotFoundError(f'{recipe.run}: no finished round to verify; it has no round-1/shrunk')
+    rows = []
+    with counting('verifying', len(rounds), unit='round', seconds=0) as count:
+        for number in rounds:
+            rows.append(_row(recipe, number))
+            count()
+    if not all(map(_is_equal, rows)):
+        raise NotEqual(
+            f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest activation, and more than '
+            f'rounding\n{table(rows)}'
+        )
+    return rows
+
+
+def _mlm_loss(saved: SavedModel, batches: Sequence[Any]) -> dict[str, float]:
+    """The MLM loss of a network in nats per masked token, as a field of a row; none if nothing is masked, or
+    if its heads are random.
+    """
+    if not isinstance(batches[0], Batch) or saved.progress.untrained:
+        return {}
+    network, loss = _network(saved), PretrainingLoss()
+    mlm = sum(float(pretraining_losses(network, loss, batch)[0].asscalar()) for batch in batches)
+    return {'mlm_loss': mlm / sum(float(batch.masked_weights.sum()) for batch in batches)}
+
+
+def stages(recipe: VerifyRecipe) -> list[dict[str, Any]]:
+    """How far every stage of a run's rounds is from the network before the cut, on held-out batches.
+
+    Returns
+    -------
+    list of dict
+        ``round``, ``network`` (before, cut, reconstructed or `LEFT_OUT`, recovered), ``error``: the relative
+        error of the last layer's output on the hidden units that stayed; and of a run of pre-training
+        ``mlm_loss``, in nats per masked token. Where hidden units were cut, the row of the network before it
+        has ``layer_norm_scales``: `network.layerwise.layer_norm_scales`.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the run directory is incomplete or was changed.
+    """
+    rows = []
+    for number in _rounds(recipe):
+        directory = recipe.run / f'round-{number}'
+        before = read_model(_place(recipe, number - 1, 'model'))
+        kept, batches = read_selection(directory / 'selection.json').kept['h'], _batches(recipe, before)
+        row = {'round': number, 'network': 'before', 'error': 0.0, **_mlm_loss(before, batches)}
+        if 1 < len(kept) < before.architecture.h:  # a single unit has no deviation
+            row['layer_norm_scales'] = layer_norm_scales(before, kept, batches)
+        rows.append(row)
+        model = directory / 'model'
+        left_out = model.is_dir() and read_model(model).progress.started_from == CUT
+        fitted = LEFT_OUT if left_out else 'reconstructed'
+        for name, folder in (('cut', 'shrunk'), (fitted, 'reconstructed'), ('recovered', 'model')):
+            if (directory / folder).is_dir():
+                saved = read_model(directory / folder)
+                difference, size = squared_errors(before, saved, kept, batches)
+                error = {'error': math.sqrt(difference / size)}
+                rows.append({'round': number, 'network': name, **error, **_mlm_loss(saved, batches)})
+    return rows
+
+
+def check_trimmed_of(recipe: VerifyRecipe) -> TrimCheck:
+    """`trim_check.check_trimmed` with the settings of a recipe."""
+    return check_trimmed(
+        recipe.run, model=recipe.model, text=recipe.text, batches=recipe.batches, batch_size=recipe.batch_size
+    )
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows of `verify` as Markdown."""
+    names = list(_measured(rows[0]))
+    return markdown_table(
+        ['round', *(f'{name} alone' if len(name) == 1 else name for name in names)],
+        [[row['round'], *(f'{row[name]:.1e}' for name in names)] for row in rows],
+    )
+
+
+def described_rounding(rows: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each difference of `verify` that is above the tolerance and is rounding."""
+    return [
+        f'round {row["round"]}: the difference of {name}, {row[name]:.1e}, is rounding: with its hidden '
+        f'units in reverse order the network differs from itself by {rounding:.1e}'
+        for row in rows
+        for name, rounding in row.get('rounding', {}).items()
+    ]
+
+
+def stages_table(rows: list[dict[str, Any]]) -> str:
+    """The rows of `stages` as Markdown."""
+    names = {'error': 'error of the last layer', 'mlm_loss': 'MLM loss'}
+    shown = [name for name in names if all(name in row for row in rows)]
+    cells = [[row['round'], row['network'], *(f'{row[name]:.3f}' for name in shown)] for row in rows]
+    return markdown_table(['round', 'network', *(names[name] for name in shown)], cells)
+
+
+def described_scales(rows: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each round of `stages` that cut hidden units: which LayerNorm this changes most."""
+    sentences = []
+    for row in rows:
+        if 'layer_norm_scales' in row:
+            place, scale = max(row['layer_norm_scales'].items(), key=lambda pair: abs(math.log(pair[1])))
+            sentences.append(
+                f'round {row["round"]}: the cut of h changes the scale of LayerNorms by a factor of up to '
+                f'{scale:.2f} ({place})'
+            )
+    return sentences

@@ -1,0 +1,320 @@
+"""Directories for Transformers, Optimum and sentence-transformers: their files, arrays and refusals.
+
+PEER_OPTIMUM names the interpreter of an environment with Optimum, ONNX Runtime and sentence-transformers."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import call
+from helpers.exported import CASES, UNEVEN
+from helpers.tiny import ROOT, TOKENS, network, random_alphas, saved_model, vocabulary, write_saved_model
+from hypothesis import example, given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+from gluon_optbert.architecture.heads import Head
+from gluon_optbert.cutting.shrink import without_gates
+from gluon_optbert.deployment import library_exports
+from gluon_optbert.deployment.description import (
+    MASKED_LM,
+    ONNX,
+    QUANTISED,
+    TRANSFORMERS_INPUTS,
+    inputs_of,
+    onnx_outputs,
+    outputs_of,
+)
+from gluon_optbert.deployment.engines import network_outputs, onnx_feed
+from gluon_optbert.deployment.export import (
+    TOLERANCE,
+    NotEqual,
+    UntrainedHeads,
+    compare_onnx,
+    export,
+    network_of,
+    relative_difference,
+)
+from gluon_optbert.deployment.hub import bert_config, is_plain, tokenizer_json
+from gluon_optbert.deployment.instances import Instance
+from gluon_optbert.deployment.library_exports import export_onnx, export_transformers
+from gluon_optbert.deployment.onnx_export import run_onnx
+from gluon_optbert.deployment.predictor import Predictor
+from gluon_optbert.network.inputs import INPUTS
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.running import random_feed, run
+from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.runs.progress import Progress
+from gluon_optbert.text.tokenizer import SPECIAL_TOKENS, make_tokenizer, vocabulary_of
+
+WIDTHS = {'even': network(), 'uneven': UNEVEN}  # a layer of UNEVEN has f = 0
+CLASSES = {
+    'encoder': 'ORTModelForFeatureExtraction',
+    'pretraining': 'ORTModelForMaskedLM',
+    'classification': 'ORTModelForSequenceClassification',
+    'regression': 'ORTModelForSequenceClassification',
+    'question answering': 'ORTModelForQuestionAnswering',
+}
+TEXTS = ['a b c d e', 'x', 'hi j. k l m n o p q r s t u v w', 'Capitals and ünknown words']
+SENTENCES = ['a b. c', 'Fine FILM', 'naïve Éclair', 'tab\tand\nline', 'x' * 150, 'y' * 201, '中文 a', '']
+TOKENIZER = {'special_tokens_map.json', 'tokenizer.json', 'tokenizer_config.json', 'vocab.txt'}
+
+
+def saved_with(widths, case):
+    """A model and its network."""
+    architecture, (_, head) = WIDTHS[widths], CASES[case]
+    model = build(architecture, head=head, initial_std=0.3, trainable=False)
+    return SavedModel(architecture, read_parameters(model), vocabulary(), head=head), model
+
+
+def config_of(directory):
+    return json.loads((directory / 'config.json').read_text())
+
+
+@pytest.mark.parametrize('format', ['transformers', 'onnx', 'sentence-transformers'])
+def test_the_command_writes_a_directory_for_each_library(tmp_path, format):
+    model = write_saved_model(tmp_path / 'model')
+    (tmp_path / 'text').write_text('a b c\nd e f\n')
+    int8 = [] if format == 'transformers' else ['--precision', 'int8', '--calibrate', tmp_path / 'text']
+    done = call('tools/export_model.py', model, '--output', tmp_path / 'out', '--format', format, *int8)
+    assert done.returncode == 0, done.stderr
+    names = {path.relative_to(tmp_path / 'out').as_posix() for path in (tmp_path / 'out').rglob('*.*')}
+    more = {
+        'transformers': {'model.safetensors'},
+        'onnx': {ONNX, QUANTISED},
+        'sentence-transformers': {
+            'modules.json',
+            'sentence_bert_config.json',
+            'config_sentence_transformers.json',
+            '1_Pooling/config.json',
+            f'onnx/{ONNX}',
+            f'onnx/{QUANTISED}',
+        },
+    }
+    assert names == {'README.md', 'config.json', *TOKENIZER, *more[format]}
+    config = config_of(tmp_path / 'out')
+    assert config['model_type'] == 'bert' and config['architectures'] == ['BertModel']
+
+
+@pytest.mark.parametrize(
+    'format, words, says',
+    [
+        ('transformers', ['--onnx'], '--onnx goes with --format mxnet'),
+        ('transformers', ['--precision', 'bfloat16'], '--precision goes with --format mxnet'),
+        ('onnx', ['--precision', 'bfloat16'], 'float32 or int8'),
+        ('tar', [], 'transformers'),
+    ],
+)
+def test_flags_of_other_formats_are_refused(tmp_path, format, words, says):
+    model = write_saved_model(tmp_path / 'model')
+    done = call('tools/export_model.py', model, '--output', tmp_path / 'out', '--format', format, *words)
+    assert done.returncode == 2 and says in done.stderr and 'Traceback' not in done.stderr
+    assert not (tmp_path / 'out').exists()
+
+
+# The tokenizer and the configuration
+
+
+@pytest.mark.parametrize('cased', [False, True])
+def test_the_tokenizer_gives_the_ids_of_this_package(cased):
+    tokens = TOKENS + ['##' + letter for letter in 'abcdefghijklmnopqrstuvwxyz'] + ['中', 'F', 'É'] * cased
+    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(tokens, lower_case=not cased)))
+    tokenize = make_tokenizer(vocabulary_of(tokens), cased=cased)
+    for sentence in SENTENCES:
+        cls, *ids, sep = tokenizer.encode(sentence).ids
+        assert (tokens[cls], tokens[sep]) == ('[CLS]', '[SEP]')
+        assert ids == tokenize(sentence), sentence
+
+
+@given(text=st.text(alphabet="ΑΣςσοδaBé \n'.:-’\u0301\u00ad\ue000\U000f0000,中", max_size=12))
+@example("ΟΔΟΣ Σ ΑΣ. ΑΣ'Α")
+def test_capitals_are_taken_away_as_in_this_package(text):
+    letters = "ασςοδabe.:'-’,中"
+    tokens = [*SPECIAL_TOKENS, *letters, *('##' + letter for letter in letters)]
+    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(tokens, lower_case=True)))
+    assert tokenizer.encode(text).ids[1:-1] == make_tokenizer(vocabulary_of(tokens), cased=False)(text)
+
+
+def test_uneven_widths_are_not_plain():
+    assert is_plain(network())
+    layers = [((2, 4, 4, 16), (2, 4, 4, 8)), ((2, 3, 4, 16),), ((1, 4, 4, 16),), ((2, 4, 4, 0),)]
+    assert not any(is_plain(network(*dims)) for dims in layers) and not is_plain(network(e=8))
+
+
+def test_labels_of_a_task_have_their_names_in_the_configuration():
+    head = Head('classification', ('0', '1'), 'SST-2', ('negative', 'positive'))
+    config = bert_config(network(), head, 'task')
+    assert config['id2label'] == {'0': 'negative', '1': 'positive'}
+    assert config['label2id'] == {'negative': 0, 'positive': 1}
+
+
+# Transformers
+
+
+def test_uneven_widths_come_with_the_code_that_computes_them(tmp_path):
+    architecture = network((2, 3, 5, 7), (1, 4, 2, 0), e=5)
+    export_transformers(saved_model(architecture), tmp_path / 'out')
+    config = config_of(tmp_path / 'out')
+    assert config['layer_widths'] == [{'a': 2, 'k': 3, 'v': 5, 'f': 7}, {'a': 1, 'k': 4, 'v': 2, 'f': 0}]
+    assert config['embedding_size'] == 5 and config['architectures'] == ['OptBertModel']
+    code = (tmp_path / 'out' / 'modeling_optbert.py').read_text()
+    classes = set(re.findall(r'^class (\w+)', code, re.MULTILINE))
+    assert {name.partition('.')[2] for name in config['auto_map'].values()} <= classes
+    assert all(name.startswith('modeling_optbert.') for name in config['auto_map'].values())
+    compile(code, 'modeling_optbert.py', 'exec')
+
+
+def test_a_gated_model_is_folded_and_cut(tmp_path):
+    architecture = network()
+    alphas = random_alphas(architecture)
+    alphas['f1'][5:] = 0
+    saved = saved_model(architecture, alphas=alphas)
+    export_transformers(saved, tmp_path / 'out')
+    written, folded = load_file(tmp_path / 'out' / 'model.safetensors'), without_gates(saved)
+    assert not any('cls' in name for name in written)  # an encoder
+    np.testing.assert_array_equal(
+        written['encoder.layer.0.attention.self.query.weight'],
+        folded.parameters['encoder.transformer_cells.0.attention_cell.proj_query.weight'],
+    )
+    assert written['encoder.layer.1.intermediate.dense.weight'].shape == (5, architecture.h)
+
+
+@pytest.mark.parametrize('write', [export_transformers, export_onnx])
+def test_random_heads_are_refused_and_a_random_pooler_is_recorded(tmp_path, write):
+    saved = dataclasses.replace(saved_model(), progress=Progress(untrained=('pooler', 'mlm', 'nsp')))
+    with pytest.raises(UntrainedHeads):
+        write(saved, tmp_path / 'heads', head='pretraining')
+    assert not (tmp_path / 'heads').exists()
+    write(saved, tmp_path / 'out')
+    assert 'The pooler is random' in (tmp_path / 'out' / 'README.md').read_text()
+    if write is export_transformers:
+        assert config_of(tmp_path / 'out')['gluon_optbert']['untrained'] == ['pooler']
+
+
+def test_an_export_whose_arrays_are_not_the_networks_is_not_written(tmp_path, monkeypatch):
+    def load(path):
+        return {**load_file(path), 'pooler.dense.bias': np.ones(8)}
+
+    monkeypatch.setattr(library_exports, 'load_file', load)
+    with pytest.raises(NotEqual, match='other arrays'):
+        export_transformers(saved_model(), tmp_path / 'out')
+    assert not (tmp_path / 'out').exists()
+
+
+# Optimum and sentence-transformers
+
+
+@pytest.mark.parametrize('case', CLASSES)
+@pytest.mark.parametrize('widths', WIDTHS)
+def test_a_directory_is_a_bert_without_code(tmp_path, widths, case):
+    saved, _ = saved_with(widths, case)
+    kind, head = CASES[case]
+    measured = export_onnx(saved, tmp_path / 'out', head=kind)
+    assert max(measured['onnx_relative_difference'].values()) <= TOLERANCE
+    config = config_of(tmp_path / 'out')
+    assert config['model_type'] == 'bert' and 'auto_map' not in config
+    feed = onnx_feed(random_feed(saved.architecture, batch=1, length=4), TRANSFORMERS_INPUTS)
+    outputs = onnx_outputs(MASKED_LM if kind == 'pretraining' else kind, head)
+    assert list(run_onnx(tmp_path / 'out' / ONNX, feed)) == list(outputs)
+    if case in ('pretraining', 'classification', 'regression'):
+        assert list(outputs) == ['logits']  # as Optimum wants it
+
+
+def test_int8_is_a_second_file_on_request(tmp_path):
+    saved, _ = saved_with('uneven', 'encoder')
+    texts = [Instance(text) for text in TEXTS]
+    measured = export_onnx(saved, tmp_path / 'out', precision='int8', calibration=texts)
+    assert max(measured['onnx_relative_difference'].values()) <= TOLERANCE
+    whole = network_of(saved, 'encoder')
+    differences = compare_onnx(tmp_path / 'out' / QUANTISED, TRANSFORMERS_INPUTS, whole, saved, 'encoder')
+    assert differences == measured['onnx_quantized_relative_difference']
+    assert all(TOLERANCE < difference < 0.3 for difference in differences.values())
+
+
+def test_a_directory_of_sentence_transformers_says_how_embeddings_are_made(tmp_path):
+    export_onnx(saved_model(UNEVEN), tmp_path / 'out', sentences=True)
+    modules = json.loads((tmp_path / 'out' / 'modules.json').read_text())
+    assert [module['path'] for module in modules] == ['', '1_Pooling', '2_Normalize']
+    assert all((tmp_path / 'out' / module['path']).is_dir() for module in modules)
+    pooling = config_of(tmp_path / 'out' / '1_Pooling')
+    assert pooling['word_embedding_dimension'] == UNEVEN.h and pooling['pooling_mode_mean_tokens']
+
+
+def test_a_task_has_no_embeddings(tmp_path):
+    with pytest.raises(ValueError, match='embeddings'):
+        export_onnx(saved_with('even', 'classification')[0], tmp_path / 'out', sentences=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope='module')
+def peer():
+    """The interpreter of the peer."""
+    python = os.environ.get('PEER_OPTIMUM')
+    if not python or not Path(python).exists():
+        pytest.skip('PEER_OPTIMUM does not name a Python with optimum and sentence-transformers')
+    return python
+
+
+def ask(python, jobs):
+    """Let the peer do its jobs."""
+    alone = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
+    alone.update({'HF_HUB_OFFLINE': '1', 'TOKENIZERS_PARALLELISM': 'false'})
+    jobs = json.dumps([[str(part) for part in job] for job in jobs])
+    words = [python, ROOT / 'tests' / 'helpers' / 'with_optimum.py', jobs]
+    done = subprocess.run(list(map(str, words)), timeout=600, env=alone, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_optimum_gets_the_same_numbers(peer, tmp_path):
+    jobs, models = [], {}
+    for widths in WIDTHS:
+        for case, name in CLASSES.items():
+            place = tmp_path / f'{widths} {case}'
+            saved, models[place] = saved_with(widths, case)
+            export_onnx(saved, place / 'out', head=CASES[case][0])
+            feed = random_feed(saved.architecture, batch=4, length=11, seed=3)
+            np.savez(place / 'feed.npz', **onnx_feed(feed, TRANSFORMERS_INPUTS))
+            jobs.append((place / 'out', name, ONNX, place / 'feed.npz', place / 'result.npz'))
+    ask(peer, jobs)
+    for place, model in models.items():
+        widths, case = place.name.split(' ', 1)
+        kind, head = CASES[case]
+        feed = random_feed(WIDTHS[widths], batch=4, length=11, seed=3)
+        outputs = dict(np.load(place / 'result.npz'))
+        if kind == 'pretraining':
+            outputs['prediction_logits'] = outputs.pop('logits')
+        outputs = network_outputs(outputs, feed)
+        valid = np.arange(11) < feed['valid_length'][:, np.newaxis]
+        wanted = run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
+        compared = []
+        for (name, shape), value in zip(outputs_of(kind, head).items(), wanted):
+            if name in outputs:
+                tokens = valid if shape[1] == 'length' else slice(None)
+                assert relative_difference(outputs[name][tokens], value[tokens]) <= TOLERANCE, (place, name)
+                compared.append(name)
+        assert compared
+
+
+@pytest.mark.slow
+def test_sentence_transformers_gets_the_same_embeddings(peer, tmp_path):
+    (tmp_path / 'texts.json').write_text(json.dumps(TEXTS))
+    jobs = []
+    for widths, architecture in WIDTHS.items():
+        place = tmp_path / widths
+        place.mkdir()
+        export(saved_model(architecture), place / 'deploy')
+        export_onnx(saved_model(architecture), place / 'out', sentences=True)
+        result = place / 'result.npz'
+        jobs.append((place / 'out', 'SentenceTransformer', ONNX, tmp_path / 'texts.json', result))
+    ask(peer, jobs)
+    for widths in WIDTHS:
+        wanted = Predictor(tmp_path / widths / 'deploy', engine='mxnet').encode(TEXTS)
+        embeddings = np.load(tmp_path / widths / 'result.npz')['embeddings']
+        np.testing.assert_allclose(embeddings, wanted, atol=1e-5)  # of length 1

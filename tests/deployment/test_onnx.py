@@ -1,0 +1,268 @@
+"""ONNX files: what they compute in float32 and in eight bits, as ONNX's reference runs them."""
+
+import collections
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from helpers.exported import ARCHITECTURES, CASES
+from helpers.tiny import network, saved_model, vocabulary
+from onnx import numpy_helper
+
+from gluon_optbert.deployment.description import (
+    DYNAMIC,
+    NAMES,
+    inputs_of,
+    onnx_inputs,
+    onnx_outputs,
+    outputs_of,
+)
+from gluon_optbert.deployment.engines import network_outputs, onnx_feed
+from gluon_optbert.deployment.export import ONNX_FILES, TOLERANCE, relative_difference
+from gluon_optbert.deployment.onnx_export import Reference, run_onnx, write_onnx
+from gluon_optbert.deployment.onnx_int8 import (
+    measured_ranges,
+    onnx_in,
+    quantised_weight,
+    scale_and_zero,
+    write_onnx_files,
+)
+from gluon_optbert.network import running
+from gluon_optbert.network.inputs import INPUTS
+from gluon_optbert.network.model import build, read_parameters
+from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.tasks.features import Features, batch_of
+
+LENGTHS = (9, 4, 9, 6)  # of the calibration text
+ENGINES = """
+import sys
+import numpy as np, onnxruntime
+feed = {name: value.astype('int64') for name, value in np.load(sys.argv[1]).items()}
+for path in sys.argv[2:]:
+    session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
+    names = [value.name for value in session.get_outputs()]
+    np.savez(path + '.onnxruntime.npz', **dict(zip(names, session.run(None, feed))))
+    try:
+        import openvino
+    except ImportError:
+        continue
+    network = openvino.Core().compile_model(path, 'CPU', {'INFERENCE_PRECISION_HINT': 'f32'})
+    answer = {output.any_name: np.array(value) for output, value in network(feed).items()}
+    np.savez(path + '.openvino.npz', **answer)
+"""
+
+
+def saved_with(widths, case):
+    """A model, its network in memory, and the kind of its export."""
+    architecture, (kind, head) = ARCHITECTURES[widths], CASES[case]
+    model = build(architecture, head=head, initial_std=0.3, trainable=False)
+    return SavedModel(architecture, read_parameters(model), vocabulary(), head=head), model, kind
+
+
+def text_of(saved):
+    """Random text to measure ranges on, and the feed of a network with it."""
+    generator, most = np.random.RandomState(0), saved.architecture.vocab_size
+    features = Features.of([(generator.randint(0, most, length), length // 2) for length in LENGTHS])
+    batch = batch_of(features, np.arange(len(LENGTHS)))
+    return features, {**vars(batch), 'masked_positions': np.zeros((len(LENGTHS), 2))}
+
+
+def differences(outputs, model, case, feed):
+    """How far outputs of an ONNX file are from those of a network, padding left out."""
+    kind, head = CASES[case]
+    wanted = running.run(model, feed, inputs_of(kind) if head.outputs else list(INPUTS))
+    valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
+    outputs = network_outputs(outputs, feed)
+    for (name, shape), value in zip(outputs_of(kind, head).items(), wanted):
+        tokens = valid if shape[1] == 'length' else slice(None)
+        yield relative_difference(outputs[name][tokens], value[tokens])
+
+
+@pytest.mark.parametrize('names', NAMES)
+@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('widths', ARCHITECTURES)
+def test_onnx_equals_the_trained_network(tmp_path, widths, case, names):
+    saved, model, kind = saved_with(widths, case)
+    write_onnx_files(tmp_path, ONNX_FILES['float32'], saved, kind, names)
+    for batch, length in ((3, 9), (1, 2)):
+        feed = running.random_feed(saved.architecture, batch=batch, length=length)
+        outputs = run_onnx(tmp_path / 'model.onnx', onnx_feed(feed, onnx_inputs(kind, names)))
+        assert list(outputs) == list(onnx_outputs(kind, saved.head, names))
+        assert max(differences(outputs, model, case, feed)) <= TOLERANCE
+
+
+@pytest.mark.parametrize('names', NAMES)
+def test_a_file_is_valid_and_has_the_names_and_shapes_of_its_description(names):
+    for case, (kind, head) in CASES.items():
+        model = onnx_in('float32', saved_with('uneven', case)[0], kind, names)
+        onnx.checker.check_model(model, full_check=True)
+        assert [value.name for value in model.graph.input] == list(onnx_inputs(kind, names))
+        assert [value.name for value in model.graph.output] == list(onnx_outputs(kind, head, names))
+        for value, sides in zip(model.graph.input, onnx_inputs(kind, names).values()):
+            assert value.type.tensor_type.elem_type == onnx.TensorProto.INT64
+            assert [side.dim_param for side in value.type.tensor_type.shape.dim] == list(sides)
+        used = {name for node in model.graph.node for name in node.input}
+        assert {weight.name for weight in model.graph.initializer} <= used
+        assert all(weight.HasField('raw_data') for weight in model.graph.initializer)
+
+
+@pytest.mark.parametrize('widths', ARCHITECTURES)
+def test_padding_may_be_anywhere(tmp_path, widths):
+    """Tokens between, before or after padding are encoded as a network encodes them without padding, whose
+    positions are theirs."""
+    saved, _, kind = saved_with(widths, 'encoder')
+    architecture, length = saved.architecture, 7
+    write_onnx(tmp_path / 'model.onnx', onnx_in('float32', saved, kind, 'transformers'))
+    generator = np.random.RandomState(0)
+    ids = generator.randint(0, architecture.vocab_size, (3, length))
+    types = generator.randint(0, 2, (3, length))
+    mask = np.array([[0, 0, 1, 1, 1, 1, 1], [1, 1, 0, 1, 0, 0, 1], [1, 1, 1, 1, 0, 0, 0]])
+    feed = {'input_ids': ids, 'token_type_ids': types, 'attention_mask': mask}
+    encoded = run_onnx(tmp_path / 'model.onnx', feed)['last_hidden_state']
+    for row, kept in enumerate(map(np.flatnonzero, mask)):
+        positions = saved.parameters['encoder.position_weight'].copy()
+        positions[: len(kept)] = positions[kept]
+        moved = {**saved.parameters, 'encoder.position_weight': positions}
+        alone = {
+            'input_ids': ids[row : row + 1, kept],
+            'token_types': types[row : row + 1, kept],
+            'valid_length': np.array([len(kept)]),
+            'masked_positions': np.zeros((1, 1)),
+        }
+        wanted = running.run(build(architecture, moved, trainable=False), alone, list(INPUTS))[0]
+        assert relative_difference(encoded[row, kept], wanted[0]) <= TOLERANCE
+
+
+def test_same_network_gives_the_same_bytes():
+    saved, _, kind = saved_with('uneven', 'encoder')
+    one, other = (onnx_in('float32', saved, kind, 'gluon').SerializeToString() for _ in range(2))
+    assert one == other
+
+
+# In eight bits
+
+
+@pytest.mark.parametrize('method', ['naive', 'entropy'])
+@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('widths', ARCHITECTURES)
+def test_int8_files_are_near_the_network(tmp_path, widths, case, method):
+    saved, model, kind = saved_with(widths, case)
+    features, feed = text_of(saved)
+    ranges = measured_ranges(saved, kind, features, method)
+    write_onnx_files(tmp_path, ONNX_FILES['int8'], saved, kind, 'transformers', ranges)
+    for name in ONNX_FILES['int8']:
+        outputs = run_onnx(tmp_path / name, onnx_feed(feed, onnx_inputs(kind)))
+        most = 0.05 if method == 'naive' or name == DYNAMIC else 0.5  # entropy cuts the largest values off
+        assert 1e-5 < next(differences(outputs, model, case, feed)) < most, name
+
+
+def test_the_reference_is_an_engine(tmp_path):
+    saved, model, kind = saved_with('uneven', 'encoder')
+    features, feed = text_of(saved)
+    write_onnx_files(
+        tmp_path, ONNX_FILES['int8'], saved, kind, 'gluon', measured_ranges(saved, kind, features)
+    )
+    outputs = Reference(tmp_path / 'model.onnx', 'int8').outputs(feed)
+    assert 1e-5 < relative_difference(outputs['pooled'], running.run(model, feed, INPUTS)[1]) < 0.05
+
+
+def test_a_network_without_layers_has_nothing_in_eight_bits():
+    saved = saved_model(dataclasses.replace(network(), layers=()))
+    with pytest.raises(ValueError, match='no layer with a product to quantise'):
+        measured_ranges(saved, 'encoder', text_of(saved)[0])
+
+
+def test_ranges_need_text_and_finite_values():
+    saved = saved_model()
+    with pytest.raises(ValueError, match='no text'):
+        measured_ranges(saved, 'encoder', Features.of([]))
+    saved.parameters['encoder.layer_norm.beta'][0] = np.nan
+    with pytest.raises(ValueError, match='not finite'):
+        measured_ranges(saved, 'encoder', text_of(saved)[0])
+
+
+def test_every_product_of_the_encoder_is_in_eight_bits_and_no_other():
+    saved, _, kind = saved_with('uneven', 'classification')
+    ranges = measured_ranges(saved, kind, text_of(saved)[0])
+    layers, filters = len(saved.architecture.layers), sum(1 for dims in saved.architecture.layers if dims.f)
+    products = 4 * layers + 2 * filters
+    for precision in ONNX_FILES['int8'].values():
+        model = onnx_in(precision, saved, kind, 'transformers', ranges)
+        int8 = [w for w in model.graph.initializer if w.data_type == onnx.TensorProto.INT8 and w.dims]
+        weights = [weight.name for weight in int8 if weight.name.endswith('.int8')]
+        assert len(weights) == products and all('transformer_cells' in weight for weight in weights)
+        zeros = [numpy_helper.to_array(w) for w in int8 if w.name.endswith('weight.zero')]
+        assert len(zeros) == products and not any(zero.any() for zero in zeros)
+        kinds = collections.Counter(node.op_type for node in model.graph.node)
+        if precision == 'int8 dynamic':
+            assert kinds['MatMulInteger'] == products
+        else:  # Q, K and V share their input; Q and K are rounded, too
+            assert kinds['QuantizeLinear'] == 2 * layers + 2 * filters + 2 * layers
+
+
+def test_large_units_behind_a_layer_norm_do_not_cost_the_others_their_digits():
+    """As in trained BERTs, where a few units are ten times as large as the others."""
+    saved, _, kind = saved_with('even', 'encoder')
+    parameters = {name: value.copy() for name, value in saved.parameters.items()}
+    for name in parameters:
+        if name.endswith('layer_norm.gamma'):
+            parameters[name][3] *= 100
+        elif name.endswith(('ffn_1.weight', 'query.weight', 'key.weight', 'value.weight')):
+            parameters[name][:, 3] /= 100
+    saved = dataclasses.replace(saved, parameters=parameters)
+    ranges = measured_ranges(saved, kind, text_of(saved)[0])
+    name = 'encoder.transformer_cells.0.ffn.ffn_1'
+    factors, (low, high) = ranges.factors[name], ranges.inputs[name]
+    assert factors[3] < 0.2 * np.median(factors)
+    assert max(-low, high) < 10 * np.median(factors)  # 100 times that without factors
+
+
+def test_weights_are_rounded_by_output_unit():
+    weight = np.array([[1.0, 100.0, 0.0], [-0.5, 30.0, 0.0]], np.float32)
+    rounded, scales = quantised_weight(weight)
+    assert rounded.dtype == np.int8 and scales.shape == (3,)
+    np.testing.assert_allclose(rounded * scales, weight, atol=0.5 * scales.max())
+    np.testing.assert_array_equal(rounded[0], [127, 127, 0])
+
+
+@pytest.mark.parametrize('low, high', [(-1.0, 3.0), (0.5, 2.0), (-2.0, -1.0), (0.0, 0.0), (-1e-30, 1e-30)])
+def test_ranges_hold_zero_exactly(low, high):
+    scale, zero = scale_and_zero(low, high)
+    assert scale > 0 and 0 <= zero <= 255 and scale.dtype == np.float32 and zero.dtype == np.uint8
+    values = (np.array([0, 255]) - float(zero)) * scale
+    assert values[0] <= min(low, 0) + scale and values[1] >= max(high, 0) - scale
+
+
+@pytest.mark.slow
+def test_other_programs_compute_what_the_files_say(tmp_path):
+    """PEER_ONNXRUNTIME=its/bin/python names an environment with ONNX Runtime, and perhaps OpenVINO."""
+    python = os.environ.get('PEER_ONNXRUNTIME')
+    if not python or not Path(python).exists():
+        pytest.skip('PEER_ONNXRUNTIME does not name a Python with onnxruntime')
+    paths = []
+    for widths in ('even', 'uneven'):
+        saved, _, kind = saved_with(widths, 'encoder')
+        features, feed = text_of(saved)
+        (tmp_path / widths).mkdir()
+        files = {'whole.onnx': 'float32', **ONNX_FILES['int8']}
+        ranges = measured_ranges(saved, kind, features)
+        write_onnx_files(tmp_path / widths, files, saved, kind, 'transformers', ranges)
+        paths += [tmp_path / widths / name for name in files]
+    feed = onnx_feed(feed, onnx_inputs('encoder'))
+    np.savez(tmp_path / 'feed.npz', **feed)
+    alone = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
+    words = [python, '-c', ENGINES, tmp_path / 'feed.npz', *paths]
+    subprocess.run(list(map(str, words)), check=True, timeout=300, env=alone)
+    tokens = feed['attention_mask'].astype(bool)
+    for path in paths:
+        wanted = run_onnx(path, feed)['last_hidden_state'][tokens]
+        for result in path.parent.glob(f'{path.name}.*.npz'):
+            with np.load(result) as outputs:
+                output = outputs['last_hidden_state'][tokens]
+            # a value between two integers may be rounded either way, by a sum in another order
+            most = TOLERANCE if path.name == 'whole.onnx' else 0.05
+            assert relative_difference(output, wanted) < most, result
