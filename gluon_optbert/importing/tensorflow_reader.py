@@ -15,7 +15,8 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from .foreign import array_of, existing, read_small
+from ..runs.files import existing, read_small
+from .tensors import array_of
 
 _FOOTER, _MAGIC = 48, 0xDB4775248B80FB57
 # The numbers of TensorFlow's DataType.

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import pickletools
 import struct
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from .foreign import MOST_SIDES, MOST_TEXT_BYTES, array_of, element_bytes, existing, size_of
+from ..runs.files import MOST_JSON_BYTES, existing
+from .tensors import MOST_SIDES, array_of, element_bytes
 
 # The classes of storages that may be named, and the elements they hold.
 STORAGES = {
@@ -37,22 +38,7 @@ STORAGES = {
 }
 _MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the old form
 _OLD_PROTOCOL = 1001
-_MALFORMED = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    OverflowError,
-    EOFError,
-    RecursionError,
-    MemoryError,
-    RuntimeError,
-    struct.error,
-    zlib.error,
-    zipfile.BadZipFile,
-    zipfile.LargeZipFile,
-)
+_MARK = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,143 +67,117 @@ class _Tensor:
     strides: tuple[int, ...]
 
 
-_MARK = object()
+def _described(file: BinaryIO) -> Any:
+    """The value that the next pickle of a file describes; the file is left behind its end.
 
+    Raises
+    ------
+    ValueError
+        At any instruction that a dictionary of tensors does not need.
+    """
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
 
-class _Machine:
-    """Runs the instructions that dictionaries of tensors are made of; ValueError at any other."""
-
-    def __init__(self, file: BinaryIO):
-        self._file, self._stack, self._memo = file, [], {}
-
-    def run(self) -> Any:
-        """What the pickle describes; the file is left behind its end."""
-        for operation, argument, _ in pickletools.genops(self._file):
-            if operation.name == 'STOP':
-                return self._stack.pop()
-            step = _STEPS.get(operation.name)
-            if step is None:
-                raise ValueError(f'the pickle has an instruction {operation.name}, which tensors do not need')
-            step(self, argument)
-        raise ValueError('the pickle has no end')
-
-    def push(self, value: Any) -> None:
-        self._stack.append(value)
-
-    def memoize(self, place: Any) -> None:
-        self._memo[len(self._memo) if place is None else place] = self._stack[-1]
-
-    def recall(self, place: int) -> None:
-        self.push(self._memo[place])
-
-    def since_mark(self) -> list[Any]:
-        """The values above the last mark, which go."""
+    def since_mark() -> list[Any]:
+        """The values above the last mark; both leave the stack."""
         values = []
-        while self._stack[-1] is not _MARK:
-            values.append(self._stack.pop())
-        self._stack.pop()
+        while stack[-1] is not _MARK:
+            values.append(stack.pop())
+        stack.pop()
         return values[::-1]
 
-    def tuple_of(self, count: int) -> None:
-        if len(self._stack) < count or _MARK in self._stack[-count:]:
-            raise ValueError('the pickle takes more than it has')
-        self._stack[-count:] = [tuple(self._stack[-count:])]
+    for operation, argument, _ in pickletools.genops(file):
+        match operation.name:
+            case 'STOP':
+                return stack.pop()
+            case 'PROTO' | 'FRAME':
+                pass
+            case 'MARK':
+                stack.append(_MARK)
+            case 'NONE':
+                stack.append(None)
+            case 'NEWTRUE' | 'NEWFALSE' as name:
+                stack.append(name == 'NEWTRUE')
+            case 'BININT' | 'BININT1' | 'BININT2' | 'LONG1' | 'BINFLOAT' | 'BINUNICODE' | 'SHORT_BINUNICODE':
+                stack.append(argument)
+            case 'BINPUT' | 'LONG_BINPUT':
+                memo[argument] = stack[-1]
+            case 'MEMOIZE':
+                memo[len(memo)] = stack[-1]
+            case 'BINGET' | 'LONG_BINGET':
+                stack.append(memo[argument])
+            case 'EMPTY_TUPLE':
+                stack.append(())
+            case 'TUPLE1' | 'TUPLE2' | 'TUPLE3' as name:
+                values = stack[-int(name[-1]) :]
+                if len(values) < int(name[-1]) or _MARK in values:
+                    raise ValueError('the pickle takes more than it has')
+                stack[-len(values) :] = [tuple(values)]
+            case 'TUPLE':
+                stack.append(tuple(since_mark()))
+            case 'EMPTY_LIST':
+                stack.append([])
+            case 'APPEND' | 'APPENDS' as name:
+                values = [stack.pop()] if name == 'APPEND' else since_mark()
+                if type(stack[-1]) is not list:
+                    raise ValueError('the pickle appends to something that is no list')
+                stack[-1].extend(values)
+            case 'EMPTY_DICT':
+                stack.append({})
+            case 'SETITEM' | 'SETITEMS' as name:
+                values = [stack.pop(), stack.pop()][::-1] if name == 'SETITEM' else since_mark()
+                keys = values[::2]
+                if type(stack[-1]) is not dict or not all(type(key) in (str, int) for key in keys):
+                    raise ValueError('the pickle fills something that is no dictionary with words for keys')
+                stack[-1].update(zip(keys, values[1::2], strict=True))
+            case 'GLOBAL':
+                stack.append(_Name(argument.replace(' ', '.', 1)))
+            case 'STACK_GLOBAL':
+                word, module = stack.pop(), stack.pop()
+                stack.append(_Name(f'{module}.{word}' if type(module) is type(word) is str else '?'))
+            case 'REDUCE':
+                arguments, name = stack.pop(), stack.pop()
+                stack.append(_called(name, arguments))
+            case 'BINPERSID':
+                stack.append(_storage(stack.pop()))
+            case 'BUILD':  # the attributes of a state dictionary, versions of its modules, are not kept
+                if type(stack.pop()) is not dict or type(stack[-1]) is not dict:
+                    raise ValueError('the pickle sets the state of something that is no dictionary')
+            case name:
+                raise ValueError(f'the pickle has an instruction {name}, which tensors do not need')
+    raise ValueError('the pickle has no end')
 
-    def set_items(self, values: list[Any]) -> None:
-        target = self._stack[-1]
-        if (
-            type(target) is not dict
-            or len(values) % 2
-            or not all(type(key) in (str, int) for key in values[::2])
+
+def _called(name: Any, arguments: Any) -> Any:
+    """The value of a call. Nothing is called: three names are known here, and all others are refused."""
+    text = name.text if type(name) is _Name else 'a value'
+    match text, arguments:
+        case 'collections.OrderedDict', ():
+            return {}
+        case 'torch._utils._rebuild_parameter', (tensor, *_):
+            return tensor
+        case 'torch._utils._rebuild_tensor_v2', (storage, offset, shape, strides, *_):
+            return _tensor(storage, offset, shape, strides)
+    raise ValueError(f'the pickle would call {text:.200}; only tensors are read')
+
+
+def _storage(reference: Any) -> _Storage:
+    """The storage that a reference means: its class, its key, where it lived and its length."""
+    match reference:
+        case ('storage', _Name() as kind, str() as key, _, int() as count, *view) if count >= 0 and view in (
+            [],
+            [None],
         ):
-            raise ValueError('the pickle fills something that is no dictionary with words for keys')
-        target.update(zip(values[::2], values[1::2]))
-
-    def append(self, values: list[Any]) -> None:
-        if type(self._stack[-1]) is not list:
-            raise ValueError('the pickle appends to something that is no list')
-        self._stack[-1].extend(values)
-
-    def global_name(self, name: Any) -> None:
-        if name is None:  # the module and the name are on the stack
-            word, module = self._stack.pop(), self._stack.pop()
-            name = f'{module} {word}' if type(module) is type(word) is str else '? ?'
-        self.push(_Name(name.replace(' ', '.', 1)))
-
-    def reduce(self, _: None) -> None:
-        """A call. Nothing is called: a few names are known here and make descriptions; others are refused."""
-        arguments, name = self._stack.pop(), self._stack.pop()
-        make = _CALLS.get(name.text) if type(name) is _Name else None
-        if make is None:
-            raise ValueError(
-                f'the pickle would call {name.text if type(name) is _Name else "a value"}; only tensors are '
-                'read'
-            )
-        self.push(make(*arguments))
-
-    def persistent(self, _: None) -> None:
-        """A reference to a storage: its class, its key, where it lived and its length."""
-        kind, storage, key, _, count, *view = self._stack.pop()
-        if (
-            kind != 'storage'
-            or type(storage) is not _Name
-            or type(key) is not str
-            or type(count) is not int
-            or count < 0
-            or (view not in ([], [None]))
-        ):
-            raise ValueError('the pickle refers to something that is no storage')
-        if storage.text not in STORAGES:
-            raise ValueError(
-                f'the pickle has a storage of {storage.text}, wanted one of {", ".join(STORAGES)}'
-            )
-        self.push(_Storage(key, STORAGES[storage.text], count))
-
-    def build(self, _: None) -> None:
-        """The attributes of a state dictionary, versions of its modules, which are not kept."""
-        state = self._stack.pop()
-        if type(state) is not dict or type(self._stack[-1]) is not dict:
-            raise ValueError('the pickle sets the state of something that is no dictionary')
+            if kind.text not in STORAGES:
+                raise ValueError(
+                    f'the pickle has a storage of {kind.text:.200}, wanted one of {", ".join(STORAGES)}'
+                )
+            return _Storage(key, STORAGES[kind.text], count)
+    raise ValueError('the pickle refers to something that is no storage')
 
 
-def _constant(value: Any) -> Callable[[_Machine, Any], None]:
-    return lambda machine, _: machine.push(value() if callable(value) else value)
-
-
-_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
-    'PROTO': lambda machine, _: None,
-    'FRAME': lambda machine, _: None,
-    'BUILD': _Machine.build,
-    'MARK': _constant(_MARK),
-    'NONE': _constant(None),
-    'NEWTRUE': _constant(True),
-    'NEWFALSE': _constant(False),
-    'EMPTY_DICT': _constant(dict),
-    'EMPTY_LIST': _constant(list),
-    'EMPTY_TUPLE': _constant(tuple),
-    **dict.fromkeys(
-        ('BININT', 'BININT1', 'BININT2', 'LONG1', 'BINFLOAT', 'BINUNICODE', 'SHORT_BINUNICODE'), _Machine.push
-    ),
-    **dict.fromkeys(('BINPUT', 'LONG_BINPUT', 'MEMOIZE'), _Machine.memoize),
-    **dict.fromkeys(('BINGET', 'LONG_BINGET'), _Machine.recall),
-    'TUPLE1': lambda machine, _: machine.tuple_of(1),
-    'TUPLE2': lambda machine, _: machine.tuple_of(2),
-    'TUPLE3': lambda machine, _: machine.tuple_of(3),
-    'TUPLE': lambda machine, _: machine.push(tuple(machine.since_mark())),
-    'SETITEMS': lambda machine, _: machine.set_items(machine.since_mark()),
-    'SETITEM': lambda machine, _: machine.set_items(
-        [*reversed((machine._stack.pop(), machine._stack.pop()))]
-    ),
-    'APPENDS': lambda machine, _: machine.append(machine.since_mark()),
-    'APPEND': lambda machine, _: machine.append([machine._stack.pop()]),
-    'GLOBAL': _Machine.global_name,
-    'STACK_GLOBAL': _Machine.global_name,
-    'REDUCE': _Machine.reduce,
-    'BINPERSID': _Machine.persistent,
-}
-
-
-def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
+def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
+    """A view of a storage, which has all of its elements."""
     if (
         type(storage) is not _Storage
         or len(shape) != len(strides)
@@ -225,29 +185,13 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Te
         or not all(type(number) is int and number >= 0 for number in (offset, *shape, *strides))
     ):
         raise ValueError('the pickle describes a tensor that cannot be')
+    size = math.prod(shape)
     last = offset + sum((side - 1) * stride for side, stride in zip(shape, strides))
-    if size_of(shape) > storage.count or (size_of(shape) and last >= storage.count):
+    if size > storage.count or (size and last >= storage.count):
         raise ValueError(
             f'a tensor of shape {shape} and strides {strides} reaches beyond its {storage.count} elements'
         )
     return _Tensor(storage, offset, tuple(shape), tuple(strides))
-
-
-def _dictionary(*arguments: Any) -> dict[str, Any]:
-    if arguments:
-        raise ValueError('the pickle makes an OrderedDict from something')
-    return {}
-
-
-def _parameter(tensor: Any, *_: Any) -> Any:
-    return tensor
-
-
-_CALLS: dict[str, Callable[..., Any]] = {
-    'collections.OrderedDict': _dictionary,
-    'torch._utils._rebuild_tensor_v2': _tensor,
-    'torch._utils._rebuild_parameter': _parameter,
-}
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
@@ -262,10 +206,10 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     try:
         with open(path, 'rb') as file:
             return _from_zip(file) if zipfile.is_zipfile(file) else _from_stream(file)
-    except _MALFORMED as error:
-        raise ValueError(
-            f'{path}: not read as PyTorch tensors ({str(error) or type(error).__name__})'
-        ) from error
+    except OSError:
+        raise
+    except Exception as error:  # whatever the parsers of zip and pickle raise on bytes that are neither
+        raise ValueError(f'{path}: not read as PyTorch tensors ({error!s:.300})') from error
 
 
 def _from_zip(file: BinaryIO) -> dict[str, np.ndarray]:
@@ -281,14 +225,14 @@ def _from_zip(file: BinaryIO) -> dict[str, np.ndarray]:
                 'its members are compressed or reach beyond the file, which torch.save does not do'
             )
         pickles = [name for name in members if name.count('/') == 1 and name.endswith('/data.pkl')]
-        if len(pickles) != 1 or members[pickles[0]].file_size > MOST_TEXT_BYTES:
+        if len(pickles) != 1 or members[pickles[0]].file_size > MOST_JSON_BYTES:
             raise ValueError(
-                f'{len(pickles)} members named NAME/data.pkl, wanted one of at most {MOST_TEXT_BYTES} bytes'
+                f'{len(pickles)} members named NAME/data.pkl, wanted one of at most {MOST_JSON_BYTES} bytes'
             )
         root = pickles[0][: -len('data.pkl')]
         if root + 'byteorder' in members and archive.read(root + 'byteorder') != b'little':
             raise ValueError('its numbers are big-endian; save it anew on another machine')
-        tensors = _tensors(_Machine(io.BytesIO(archive.read(pickles[0]))).run())
+        tensors = _tensors(_described(io.BytesIO(archive.read(pickles[0]))))
         return _arrays(tensors, lambda storage: archive.read(f'{root}data/{storage.key}'))
 
 
@@ -299,17 +243,17 @@ def _from_stream(file: BinaryIO) -> dict[str, np.ndarray]:
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     try:
-        known = _Machine(file).run() == _MAGIC and _Machine(file).run() == _OLD_PROTOCOL
-    except _MALFORMED:
+        known = _described(file) == _MAGIC and _described(file) == _OLD_PROTOCOL
+    except Exception:
         known = False
     if not known:
         raise ValueError("neither a zip archive nor a file with PyTorch's magic number")
-    if not _Machine(file).run()['little_endian']:
+    if not _described(file)['little_endian']:
         raise ValueError('its numbers are big-endian; save it anew on another machine')
-    tensors = _tensors(_Machine(file).run())
+    tensors = _tensors(_described(file))
     storages = {tensor.storage.key: tensor.storage for tensor in tensors.values()}
     data = {}
-    for key in _Machine(file).run():
+    for key in _described(file):
         (count,) = struct.unpack('<q', file.read(8))
         if key not in storages or count != storages[key].count or count > size:
             raise ValueError('its storages are not those of its tensors')

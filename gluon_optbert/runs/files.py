@@ -457,6 +457,9 @@ def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any
 
 
 MOST_JSON_BYTES = 1 << 26  # of a file: ten times the largest vocabulary in use
+LFS_POINTER = (
+    b'version https://git-lfs.github.com/spec/'  # how a file begins that stands for another in Git LFS
+)
 DEEPEST_JSON = 64  # objects and lists within each other
 
 
@@ -485,6 +488,33 @@ def parse_json(text: str | bytes, *, source: object) -> Any:
     return value
 
 
+def existing(path: Path) -> Path:
+    """The path of a file with content of its own.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, or only the pointer that Git LFS leaves in its place.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such file')
+    with open(path, 'rb') as file:
+        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise ValueError(
+                f'{path}: a pointer of Git LFS instead of the content; run git lfs pull there, or download it'
+            )
+    return path
+
+
+def read_small(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> bytes:
+    """The content of a file of any origin that is read whole; ValueError if it is too large for its kind."""
+    path = existing(path)
+    if path.stat().st_size > most_bytes:
+        raise ValueError(f'{path}: {path.stat().st_size} bytes, wanted at most {most_bytes}')
+    return path.read_bytes()
+
+
 def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> Dict[str, Any]:
     """The object in a JSON file of any origin.
 
@@ -493,12 +523,7 @@ def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> Dict[str, Any
     FileNotFoundError, ValueError
         If there is no such file; if it is too large, is not JSON, or holds anything but an object.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
-    if path.stat().st_size > most_bytes:
-        raise ValueError(f'{path}: {path.stat().st_size} bytes, wanted at most {most_bytes}')
-    values = parse_json(path.read_bytes(), source=path)
+    values = parse_json(read_small(path, most_bytes=most_bytes), source=path)
     if not isinstance(values, dict):
         raise ValueError(f'{path}: wanted a JSON object, found {type(values).__name__}')
     return values

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import pickletools
 import struct
 import tracemalloc
 import zipfile
@@ -34,10 +33,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from safetensors.numpy import save_file
 
-from gluon_optbert.importing.foreign import (
-    MOST_TEXT_BYTES,
+from gluon_optbert.importing.tensors import (
     array_of,
-    read_json,
     read_safetensors,
     read_sharded,
 )
@@ -137,20 +134,6 @@ def test_bfloat16_is_the_upper_half_of_float32(values):
 def test_bytes_that_are_no_such_array_are_refused(arguments):
     with pytest.raises(ValueError):
         array_of(*arguments)
-
-
-def test_long_and_deep_json_is_refused(tmp_path):
-    (tmp_path / 'deep').write_text('[' * 100000)
-    with open(tmp_path / 'long', 'wb') as file:
-        file.truncate(MOST_TEXT_BYTES + 1)
-    for name in ('deep', 'long'):
-        with pytest.raises(ValueError, match=name):
-            read_json(tmp_path / name)
-
-
-def test_json_may_begin_with_a_byte_order_mark(tmp_path):
-    (tmp_path / 'config.json').write_bytes(b'\xef\xbb\xbf{"a": 1}')
-    assert read_json(tmp_path / 'config.json') == {'a': 1}
 
 
 # PyTorch
@@ -255,13 +238,6 @@ def test_pickles_of_more_than_tensors_are_refused(tmp_path, stream):
             read_torch(path)
     assert tracemalloc.get_traced_memory()[1] < 1 << 24
     tracemalloc.stop()
-
-
-def test_no_instruction_that_is_known_runs_anything():
-    from gluon_optbert.importing.torch_reader import _STEPS
-
-    known = {operation.name for operation in pickletools.opcodes}
-    assert set(_STEPS) <= known - {'INST', 'OBJ', 'NEWOBJ', 'NEWOBJ_EX', 'EXT1', 'EXT2', 'EXT4', 'PERSID'}
 
 
 VALUES = np.arange(4, dtype='f4')

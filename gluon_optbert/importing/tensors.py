@@ -1,18 +1,17 @@
-"""The tensors of a safetensors file."""
+"""Arrays of foreign files: their bytes, safetensors, and checkpoints in several files."""
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors
 
-MOST_TEXT_BYTES = 1 << 26  # of a JSON file, a vocabulary or an index: ten times the largest in use
+from ..runs.files import existing, read_json
+
 MOST_SIDES = 8  # of an array
-POINTER = b'version https://git-lfs.github.com/spec/'  # how a file begins that stands for another in Git LFS
 # Element types by their names in safetensors, little-endian; bfloat16 is the upper half of a float32.
 ELEMENTS = {
     'F64': '<f8',
@@ -35,14 +34,6 @@ def element_bytes(kind: str) -> int:
     return np.dtype(ELEMENTS[kind]).itemsize
 
 
-def size_of(shape: tuple[int, ...]) -> int:
-    """How many elements a shape has, exactly."""
-    size = 1
-    for side in shape:
-        size *= side
-    return size
-
-
 def array_of(data: bytes, kind: str, shape: tuple[int, ...]) -> np.ndarray:
     """The array in little-endian bytes; bfloat16 becomes float32, which holds the same numbers.
 
@@ -54,58 +45,13 @@ def array_of(data: bytes, kind: str, shape: tuple[int, ...]) -> np.ndarray:
     if (
         len(shape) > MOST_SIDES
         or not all(isinstance(side, int) and side >= 0 for side in shape)
-        or len(data) != size_of(shape) * element_bytes(kind)
+        or len(data) != math.prod(shape) * element_bytes(kind)
     ):
         raise ValueError(f'shape {shape} of {kind} in {len(data)} bytes')
     values = np.frombuffer(data, dtype=ELEMENTS[kind])
     if kind == 'BF16':
         values = (values.astype('<u4') << 16).view('<f4')
     return values.reshape(shape)
-
-
-def existing(path: Path) -> Path:
-    """The path of a file with content of its own.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, or only the pointer that Git LFS leaves in its place.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
-    with open(path, 'rb') as file:
-        if file.read(len(POINTER)) == POINTER:
-            raise ValueError(
-                f'{path}: a pointer of Git LFS instead of the content; run git lfs pull there, or download it'
-            )
-    return path
-
-
-def read_small(path: Path) -> bytes:
-    """The bytes of a text file or index.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As `existing`, and if it is larger than any that is in use.
-    """
-    path = existing(path)
-    if path.stat().st_size > MOST_TEXT_BYTES:
-        raise ValueError(f'{path}: {path.stat().st_size} bytes, which is more than any such file has')
-    return path.read_bytes()
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; as `read_small`, and ValueError if it holds anything else."""
-    data = read_small(path)
-    try:
-        values = json.loads(data.decode('utf-8-sig'))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{path}: not JSON ({str(error) or type(error).__name__})') from error
-    if not isinstance(values, dict):
-        raise ValueError(f'{path}: wanted a JSON object, found {type(values).__name__}')
-    return values
 
 
 def read_sharded(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

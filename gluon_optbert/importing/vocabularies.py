@@ -1,0 +1,114 @@
+"""Vocabularies of foreign checkpoints, and where their tokenizers read text otherwise than this package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..runs.files import read_json, read_small
+from ..text.tokenizer import Vocabulary, casing_of, read_vocabulary, vocabulary_of
+
+TOKENIZER = 'tokenizer.json'  # has the vocabulary where Transformers saved no vocab.txt
+SETTINGS = 'tokenizer_config.json'  # of Transformers' tokenizer
+# The settings that are compared, by their names in tokenizer_config.json and in tokenizer.json's normalizer.
+COMPARED = {
+    'do_lower_case': 'lowercase',
+    'strip_accents': 'strip_accents',
+    'tokenize_chinese_chars': 'handle_chinese_chars',
+}
+
+
+def vocabulary_beside(directory: Path, given: Path | None = None) -> Vocabulary:
+    """The vocabulary `given`, or else the one in the directory of the weights.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is none, or it cannot be read.
+    """
+    path = given or directory / 'vocab.txt'
+    if not given and not path.is_file() and (directory / TOKENIZER).is_file():
+        path = directory / TOKENIZER
+    if not path.is_file():
+        raise FileNotFoundError(
+            f'{path}: no such vocabulary; put the vocab.txt of the checkpoint there, or give --vocabulary'
+        )
+    if path.name == TOKENIZER:
+        tokens = _tokens_of_tokenizer(path)
+    elif path.suffix in ('.vocab', '.json'):
+        tokens = _tokens_of_gluonnlp(path)
+    else:
+        read_small(path)  # for its limit
+        return read_vocabulary(path)
+    if any(
+        character in '\n\r' or '\ud800' <= character <= '\udfff' for token in tokens for character in token
+    ):
+        raise ValueError(f'{path}: a token has a line break or half a surrogate pair, so it fits on no line')
+    return vocabulary_of(tokens, source=str(path))
+
+
+def _tokens_of_tokenizer(path: Path) -> list[str]:
+    """The WordPiece vocabulary in a ``tokenizer.json``, with the tokens that were added behind it.
+
+    Raises
+    ------
+    ValueError
+        If it has another kind of vocabulary, or two tokens have one number.
+    """
+    values = read_json(path)
+    model, added = values.get('model'), values.get('added_tokens', [])
+    if not isinstance(model, dict) or model.get('type') != 'WordPiece' or not isinstance(added, list):
+        raise ValueError(f'{path}: wanted a model of type WordPiece; put a vocab.txt beside it')
+    numbers = model.get('vocab')
+    pairs = list(numbers.items()) if isinstance(numbers, dict) else []
+    pairs += [(token.get('content'), token.get('id')) for token in added if isinstance(token, dict)]
+    fit = all(type(number) is int and isinstance(token, str) for token, number in pairs)
+    tokens = {number: token for token, number in pairs} if fit else {}
+    fit = fit and all(tokens[number] == token for token, number in pairs)
+    if not fit or sorted(tokens) != list(range(len(tokens))):
+        raise ValueError(f'{path}: its tokens must have the numbers from 0 on, each token one')
+    return [tokens[number] for number in range(len(tokens))]
+
+
+def _tokens_of_gluonnlp(path: Path) -> Sequence[str]:
+    """The tokens of a GluonNLP ``.vocab`` file, which is JSON; ValueError if its two lists disagree."""
+    values = read_json(path)
+    tokens, numbers = values.get('idx_to_token'), values.get('token_to_idx')
+    if (
+        not isinstance(tokens, list)
+        or not all(isinstance(token, str) for token in tokens)
+        or numbers != {token: number for number, token in enumerate(tokens)}
+    ):
+        raise ValueError(
+            f'{path}: wanted idx_to_token and token_to_idx that agree, as GluonNLP 0.7 and later write them'
+        )
+    return tokens
+
+
+def tokenizer_notes(directory: Path, vocab: Vocabulary) -> tuple[str, ...]:
+    """Where Transformers' tokenizer beside the weights reads text otherwise than it is read here: a sentence
+    each.
+
+    Here the vocabulary decides: with a cased one text keeps capitals and accents, otherwise it loses both;
+    Chinese characters are words of their own.
+    """
+    if (directory / SETTINGS).is_file():
+        file, settings = SETTINGS, read_json(directory / SETTINGS)
+    elif (directory / TOKENIZER).is_file():
+        file, settings = TOKENIZER, read_json(directory / TOKENIZER).get('normalizer')
+    else:
+        return ()
+    cased, _ = casing_of(vocab)
+    read = {'tokenize_chinese_chars': True}
+    if cased is not None:
+        read.update(do_lower_case=not cased, strip_accents=not cased)
+    notes = []
+    for name, wanted in read.items():
+        theirs = COMPARED[name] if file == TOKENIZER else name
+        value = settings.get(theirs) if isinstance(settings, dict) else None
+        if isinstance(value, bool) and value != wanted:
+            notes.append(
+                f'{file} has {theirs}: {str(value).lower()}, and here text is read as with '
+                f'{str(wanted).lower()}; words that this touches get other tokens than in training'
+            )
+    return tuple(notes)
