@@ -1,4 +1,4 @@
-"""What a checkpoint's configuration says: its architecture and its head.
+"""The architecture and the head that a checkpoint's configuration describes.
 
 A directory that `--format transformers` wrote for uneven widths has them in its configuration. The file of
 code that lies there, too, is for Transformers; it is never read here."""
@@ -52,12 +52,14 @@ def architecture_of(config: Mapping[str, Any], source: Path) -> tuple[Architectu
     Raises
     ------
     ValueError
-        With everything that is wrong with the configuration.
+        With everything that is wrong with the configuration; at most `MOST_SAID` problems.
     """
     uneven = config.get('model_type') == UNEVEN
-    wanted = {name: most for name, most in WIDTHS.items() if not (uneven and name in PER_LAYER)}
     problems = [
-        problem for name, most in wanted.items() for problem in _outside(name, config.get(name), 1, most)
+        problem
+        for name, most in WIDTHS.items()
+        if not (uneven and name in PER_LAYER)
+        for problem in _outside(name, config.get(name), 1, most)
     ]
     fixed = {**FIXED, 'model_type': (UNEVEN,)} if uneven else FIXED
     problems += [
@@ -75,13 +77,19 @@ def architecture_of(config: Mapping[str, Any], source: Path) -> tuple[Architectu
             f'{config["hidden_size"]}'
         )
     if problems:
-        raise ValueError(f'{source}: not a BERT that can be read: {"; ".join(problems)}')
-    architecture = dataclasses.replace(
-        _uneven(config) if uneven else _even(config),
-        max_length=config['max_position_embeddings'],
-        token_types=config['type_vocab_size'],
-        layer_norm_eps=eps,
-    )
+        raise ValueError(f'{source}: not a BERT that can be read: {"; ".join(problems[:MOST_SAID])}')
+    if uneven:
+        layers = tuple(LayerDims(**layer) for layer in config['layer_widths'])
+        h, e = config['hidden_size'], config.get('embedding_size')
+        architecture = Architecture(h, layers, config['vocab_size'], e)
+    else:
+        architecture = uniform(
+            layers=config['num_hidden_layers'],
+            h=config['hidden_size'],
+            a=config['num_attention_heads'],
+            f=config['intermediate_size'],
+            vocab_size=config['vocab_size'],
+        )
     notes = []
     if eps != LAYER_NORM_EPS:
         notes.append(
@@ -91,63 +99,35 @@ def architecture_of(config: Mapping[str, Any], source: Path) -> tuple[Architectu
         notes.append(
             'its configuration names code of its own (auto_map); that was not run, and it was read as a BERT'
         )
-    return architecture, tuple(notes)
+    return dataclasses.replace(
+        architecture,
+        max_length=config['max_position_embeddings'],
+        token_types=config['type_vocab_size'],
+        layer_norm_eps=eps,
+    ), tuple(notes)
 
 
 def _outside(name: str, value: Any, least: int, most: int) -> list[str]:
-    """What is wrong with a width."""
+    """The problem of a width that is no whole number in its range."""
     right = type(value) is int and least <= value <= most
     return [] if right else [f'{name} must be a whole number from {least} to {most}, found {value!r:.80}']
 
 
 def _wrong_layers(config: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the widths of the layers and of the embedding; at most `MOST_SAID` of it."""
-    layers, e = config.get('layer_widths'), config.get('embedding_size')
+    """The problems of the widths of the layers and of the embedding."""
+    layers, e, most = config.get('layer_widths'), config.get('embedding_size'), WIDTHS['num_hidden_layers']
     problems = [] if e is None else _outside('embedding_size', e, 1, WIDTHS['hidden_size'])
-    if not isinstance(layers, list) or len(layers) > WIDTHS['num_hidden_layers']:
-        most = WIDTHS['num_hidden_layers']
+    if not isinstance(layers, list) or len(layers) > most:
         return [*problems, f'layer_widths must be a list of at most {most} layers, found {layers!r:.80}']
     if config.get('num_hidden_layers', len(layers)) != len(layers):
-        problems.append(
-            f'num_hidden_layers {config["num_hidden_layers"]!r:.80} is not the length of layer_widths, '
-            f'{len(layers)}'
-        )
+        problems.append(f'num_hidden_layers is not the length of layer_widths, {len(layers)}')
     for i, layer in enumerate(layers):
         if not isinstance(layer, dict) or set(layer) != set(LETTERS):
             problems.append(f'layer_widths must give a, k, v and f for layer {i}, found {layer!r:.80}')
             continue
         for letter, most in LETTERS.items():
             problems += _outside(f'{letter} of layer {i}', layer[letter], 0 if letter == 'f' else 1, most)
-    return problems[:MOST_SAID]
-
-
-def _uneven(config: Mapping[str, Any]) -> Architecture:
-    """The widths of a checked configuration with `layer_widths`."""
-    layers = tuple(LayerDims(**layer) for layer in config['layer_widths'])
-    return Architecture(config['hidden_size'], layers, config['vocab_size'], config.get('embedding_size'))
-
-
-def _even(config: Mapping[str, Any]) -> Architecture:
-    """The widths of a checked configuration of BERT."""
-    return uniform(
-        layers=config['num_hidden_layers'],
-        h=config['hidden_size'],
-        a=config['num_attention_heads'],
-        f=config['intermediate_size'],
-        vocab_size=config['vocab_size'],
-    )
-
-
-def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], source: Path) -> Head:
-    """The head that the tensors of a checkpoint make up, its labels by the configuration, or else numbers.
-
-    The labels and columns that an export of this package recorded are taken if they are of the same head.
-    """
-    head = _head_of_tensors(form, arrays, config, source)
-    stated, _ = recorded(config, source)
-    if stated.kind != head.kind or tuple(map(stated.name_of, stated.labels)) != head.labels:
-        return head
-    return stated
+    return problems
 
 
 def recorded(config: Mapping[str, Any], source: Path) -> tuple[Head, tuple[str, ...]]:
@@ -165,6 +145,17 @@ def recorded(config: Mapping[str, Any], source: Path) -> tuple[Head, tuple[str, 
     if not isinstance(untrained, list) or not all(part in tuple(PARTS) for part in untrained):
         raise ValueError(f'{source}: {OWN} must have a head and a list of random parts, found {own!r:.200}')
     return Head.from_dict(own.get('head'), source=f'{source}: {OWN}'), tuple(untrained)
+
+
+def head_of(form: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], source: Path) -> Head:
+    """The head that the tensors of a checkpoint make up, its labels by the configuration, or else numbers.
+
+    The labels and columns that an export of this package recorded are taken if they are of the same head.
+    """
+    head = _head_of_tensors(form, arrays, config, source)
+    stated, _ = recorded(config, source)
+    same = stated.kind == head.kind and tuple(map(stated.name_of, stated.labels)) == head.labels
+    return stated if same else head
 
 
 def _head_of_tensors(

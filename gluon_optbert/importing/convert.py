@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING
 from ..architecture.named import uniform
-from ..architecture.parameters import PARTS, Parameters, ParameterSpec, network_shapes, parameter_table
+from ..architecture.parameters import PARTS, Parameters, network_shapes, parameter_table
 from ..network.saved_model import SavedModel, write_model
 from ..runs.files import locked, refuse_existing
 from ..runs.programs import named
@@ -27,55 +27,21 @@ from ..runs.recipe import Recipe, Seed, option, to_dict
 from .name_maps import is_transposed, look_up
 from .sources import Source, read_source
 
-
-@dataclasses.dataclass(frozen=True)
-class KnownBERT:
-    """A public BERT.
-
-    Parameters
-    ----------
-    architecture : Architecture
-        Its widths, with its vocabulary size.
-    steps : int
-        Of pre-training, in both phases.
-    source : str
-        Where that is published.
-    """
-
-    architecture: Architecture
-    steps: int
-    source: str
-
-
-_DEVLIN = 'Devlin et al., 2018, A.2'
-_BASE, _LARGE = dict(layers=12, h=768, a=12), dict(layers=24, h=1024, a=16)
-_WIDTHS: dict[str, tuple[dict[str, int], int]] = {
-    'base-uncased': (_BASE, 30522),
-    'base-cased': (_BASE, 28996),
-    'large-uncased': (_LARGE, 30522),
-    'large-cased': (_LARGE, 28996),
-}
-# The names under which the checkpoints of Devlin et al. are distributed: by Hugging Face, by Google, and in
+# The names under which the BERTs of Devlin et al. are distributed: by Hugging Face, by Google, and in
 # GluonNLP's model zoo, which converted Google's. Other BERTs of the same widths, such as multilingual ones or
 # those with whole-word masking, are not listed: their steps are not published there.
-_NAMES: dict[str, str] = {
-    'bert-base-uncased': 'base-uncased',
-    'bert-base-cased': 'base-cased',
-    'bert-large-uncased': 'large-uncased',
-    'bert-large-cased': 'large-cased',
-    'uncased_L-12_H-768_A-12': 'base-uncased',
-    'cased_L-12_H-768_A-12': 'base-cased',
-    'uncased_L-24_H-1024_A-16': 'large-uncased',
-    'cased_L-24_H-1024_A-16': 'large-cased',
-    'bert_12_768_12_book_corpus_wiki_en_uncased': 'base-uncased',
-    'bert_12_768_12_book_corpus_wiki_en_cased': 'base-cased',
-    'bert_24_1024_16_book_corpus_wiki_en_uncased': 'large-uncased',
-    'bert_24_1024_16_book_corpus_wiki_en_cased': 'large-cased',
+KNOWN: dict[str, Architecture] = {
+    name: uniform(layers=layers, h=h, a=a, vocab_size=vocab_size)
+    for size, layers, h, a in (('base', 12, 768, 12), ('large', 24, 1024, 16))
+    for case, vocab_size in (('uncased', 30522), ('cased', 28996))
+    for name in (
+        f'bert-{size}-{case}',
+        f'{case}_L-{layers}_H-{h}_A-{a}',
+        f'bert_{layers}_{h}_{a}_book_corpus_wiki_en_{case}',
+    )
 }
-KNOWN: dict[str, KnownBERT] = {
-    name: KnownBERT(uniform(vocab_size=_WIDTHS[kind][1], **_WIDTHS[kind][0]), 1_000_000, _DEVLIN)
-    for name, kind in _NAMES.items()
-}
+KNOWN_STEPS = 1_000_000  # of their pre-training, in both phases: Devlin et al., 2018, A.2
+INITIAL_STD = 0.02  # of random weights, BERT's
 
 
 def name_of(source: str) -> str:
@@ -94,8 +60,8 @@ def name_of(source: str) -> str:
     return path.name
 
 
-def known(source: str, architecture: Architecture) -> tuple[str, KnownBERT] | None:
-    """The public BERT that a checkpoint is by its name and all of its widths, with that name; None if it is
+def known(source: str, architecture: Architecture) -> str | None:
+    """The name of the public BERT that a checkpoint is by its own name and all of its widths; None if it is
     none that is known.
 
     Parameters
@@ -106,11 +72,7 @@ def known(source: str, architecture: Architecture) -> tuple[str, KnownBERT] | No
         Of the checkpoint.
     """
     name = name_of(source)
-    bert = KNOWN.get(name)
-    return (name, bert) if bert is not None and bert.architecture == architecture else None
-
-
-INITIAL_STD = 0.02  # of random weights, BERT's
+    return name if KNOWN.get(name) == architecture else None
 
 
 class ImportRecipe(Recipe):
@@ -203,36 +165,37 @@ def _renamed(source: Source) -> tuple[dict[str, np.ndarray], list[str], list[str
     return renamed, dropped, problems
 
 
-def _random(specs: Iterable[ParameterSpec], seed: int) -> dict[str, np.ndarray]:
-    """Initial weights: normal matrices, LayerNorms that do nothing, biases of zero."""
-    generator = np.random.RandomState(seed)
-    draw = {
-        'normal': lambda shape: generator.normal(0, INITIAL_STD, shape).astype(np.float32),
-        'ones': lambda shape: np.ones(shape, dtype=np.float32),
-        'zeros': lambda shape: np.zeros(shape, dtype=np.float32),
-    }
-    return {spec.name: draw[spec.initial](spec.shape) for spec in specs}
-
-
-def complete(arrays: Parameters, source: Source, seed: int) -> tuple[Parameters, list[str], list[str]]:
+def _completed(
+    arrays: Parameters, source: Source, seed: int
+) -> tuple[Parameters, tuple[str, ...], list[str]]:
     """Add random weights for the parts of the pre-training heads of which a checkpoint has nothing.
 
     Returns
     -------
     parameters : dict of name to np.ndarray
-    untrained : list of str
+        Normal matrices, LayerNorms that do nothing and biases of zero are new.
+    untrained : tuple of str
         Those parts.
     problems : list of str
         Every other parameter that is missing.
     """
     table = parameter_table(source.architecture, source.head)
-    missing = [spec for name, spec in table.items() if name not in arrays]
     present = {spec.part for name, spec in table.items() if name in arrays}
-    random = {part for part in PARTS if part not in present or part in source.untrained}
-    untrained = [part for part in PARTS if source.head == PRETRAINING and part in random]
-    drawn = [spec for spec in missing if spec.part in untrained]
+    untrained = tuple(
+        part
+        for part in PARTS
+        if source.head == PRETRAINING and (part not in present or part in source.untrained)
+    )
+    missing = [spec for name, spec in table.items() if name not in arrays]
     problems = [f'missing {spec.name} {spec.shape}' for spec in missing if spec.part not in untrained]
-    whole = {**arrays, **({} if problems else _random(drawn, seed))}
+    drawn: dict[str, np.ndarray] = {}
+    generator = np.random.RandomState(seed)
+    for spec in missing if not problems else ():
+        if spec.initial == 'normal':
+            drawn[spec.name] = generator.normal(0, INITIAL_STD, spec.shape).astype(np.float32)
+        else:
+            drawn[spec.name] = np.full(spec.shape, spec.initial == 'ones', dtype=np.float32)
+    whole = {**arrays, **drawn}
     # safetensors gives its tensors in another order each time; files are to be the same
     return {name: whole[name] for name in table if name in whole}, untrained, problems
 
@@ -258,7 +221,7 @@ def convert(
         Listing every name that is unknown or missing and every array whose shape, type or numbers do not fit.
     """
     arrays, dropped, problems = _renamed(source)
-    parameters, untrained, missing = complete(arrays, source, seed)
+    parameters, untrained, missing = _completed(arrays, source, seed)
     problems += missing
     tokens, rows = len(source.vocabulary), source.architecture.vocab_size
     if tokens != rows:
@@ -270,7 +233,7 @@ def convert(
         raise ValueError(
             f'the {source.form} checkpoint does not fit:' + ''.join(f'\n  {line}' for line in problems)
         )
-    progress = Progress(earlier_steps=steps or None, untrained=tuple(untrained) or None)
+    progress = Progress(earlier_steps=steps or None, untrained=untrained or None)
     model = SavedModel(
         source.architecture, parameters, source.vocabulary, recipe or {}, progress, head=source.head
     )
@@ -290,43 +253,31 @@ def import_checkpoint(recipe: ImportRecipe) -> Imported:
     with locked(recipe.output):
         refuse_existing(recipe.output)
         source = read_source(recipe.source, vocabulary=recipe.vocabulary, heads=recipe.heads)
-        steps, note = _steps(recipe, source)
-        imported = convert(source, seed=recipe.seed, recipe=to_dict(recipe), steps=steps)
+        steps = recipe.trained_steps
+        name = known(recipe.source, source.architecture) if source.head == PRETRAINING else None
+        if steps is None and name:
+            steps = KNOWN_STEPS
+            note = (
+                f'by its name and widths this is {name}, which was pre-trained for {steps:,} steps '
+                '(Devlin et al., 2018, A.2); --trained-steps gives another number'
+            )
+            source = dataclasses.replace(source, notes=(*source.notes, note))
+        imported = convert(source, seed=recipe.seed, recipe=to_dict(recipe), steps=steps or 0)
         write_model(recipe.output, imported.model)
-    return dataclasses.replace(imported, notes=(*imported.notes, *note))
-
-
-def _steps(recipe: ImportRecipe, source: Source) -> tuple[int, tuple[str, ...]]:
-    """The steps of pre-training that a checkpoint has behind it, 0 if not known, and a note on them."""
-    if recipe.trained_steps is not None:
-        return recipe.trained_steps, ()
-    bert = known(recipe.source, source.architecture) if source.head == PRETRAINING else None
-    if bert is None:
-        return 0, ()
-    name, published = bert
-    note = (
-        f'by its name and widths this is {name}, which was pre-trained for {published.steps:,} steps '
-        f'({published.source}); --trained-steps gives another number'
-    )
-    return published.steps, (note,)
-
-
-def _widths(architecture: Architecture) -> str:
-    """The widths on one line, as ranges where the layers differ."""
-    words = [f'h={architecture.h}'] + ([] if architecture.e is None else [f'e={architecture.e}'])
-    for letter in 'akvf' if architecture.layers else '':
-        widths = [getattr(layer, letter) for layer in architecture.layers]
-        least, most = min(widths), max(widths)
-        words.append(f'{letter}={least}' + (f'-{most}' if most > least else ''))
-    return ' '.join(words)
+    return imported
 
 
 def describe(imported: Imported, recipe: ImportRecipe) -> list[str]:
-    """What was read, dropped, made up and written, and what to know of it, for people."""
+    """Lines for people: what was read, dropped, made up and written, and what to know of it."""
     model, head = imported.model, imported.model.head
+    layers, widths = model.architecture.layers, [f'h={model.architecture.h}']
+    widths += [] if model.architecture.e is None else [f'e={model.architecture.e}']
+    for letter in 'akvf' if layers else '':
+        least, most = (bound(getattr(layer, letter) for layer in layers) for bound in (min, max))
+        widths.append(f'{letter}={least}' + (f'-{most}' if most > least else ''))
     lines = [
-        f'read a {imported.form} checkpoint: {len(model.architecture.layers)} layers, '
-        f'{_widths(model.architecture)}, {len(model.vocabulary)} tokens, '
+        f'read a {imported.form} checkpoint: {len(layers)} layers, {" ".join(widths)}, '
+        f'{len(model.vocabulary)} tokens, '
         f'{ParameterCost().cost(model.architecture) / 1e6:.1f} M parameters of embeddings and encoder'
     ]
     lines += [f'dropped: {", ".join(imported.dropped)}'] if imported.dropped else []

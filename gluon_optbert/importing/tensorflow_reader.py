@@ -32,7 +32,6 @@ _ELEMENTS = {
     14: 'BF16',
     19: 'F16',
 }
-_MALFORMED = (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error)
 Fields = dict[int, list[int | bytes]]
 
 
@@ -155,12 +154,11 @@ def read_index(prefix: Path) -> tuple[dict[str, Entry], int]:
         for name, value in values.items():
             try:
                 entries[name] = _entry(_message(value))
-            except _MALFORMED as error:
+            except (ValueError, LookupError, struct.error) as error:
                 raise ValueError(f'{name!r} {error}') from error
         return entries, int(header.get(1, [1])[0])
-    except _MALFORMED as error:
-        reason = str(error) or type(error).__name__
-        raise ValueError(f'{path}: not read as the index of a TensorFlow checkpoint ({reason})') from error
+    except Exception as error:  # whatever the parsers raise on bytes that are something else
+        raise ValueError(f'{path}: not read as the index of a TensorFlow checkpoint ({error})') from error
 
 
 def read_tensorflow(prefix: Path, skip: Callable[[str], bool] = lambda name: False) -> dict[str, np.ndarray]:
@@ -180,24 +178,24 @@ def read_tensorflow(prefix: Path, skip: Callable[[str], bool] = lambda name: Fal
     entries, shards = read_index(prefix)
     entries = {name: entry for name, entry in entries.items() if not skip(name)}
     files = {
-        entry.shard: Path(f'{prefix}.data-{entry.shard:05d}-of-{shards:05d}') for entry in entries.values()
+        entry.shard: existing(Path(f'{prefix}.data-{entry.shard:05d}-of-{shards:05d}'))
+        for entry in entries.values()
     }
-    for path in files.values():
-        if not path.is_file():
-            raise FileNotFoundError(f'{path}: no such file; the checkpoint is incomplete')
-        existing(path)
-    if sum(entry.size for entry in entries.values()) > sum(path.stat().st_size for path in files.values()):
+    sizes = {shard: path.stat().st_size for shard, path in files.items()}
+    if sum(entry.size for entry in entries.values()) > sum(sizes.values()) or any(
+        entry.offset + entry.size > sizes[entry.shard] for entry in entries.values()
+    ):
         raise ValueError(f'{prefix}: its data files are shorter than its tensors; copy it again')
-    return {name: _read(files[entry.shard], name, entry) for name, entry in entries.items()}
-
-
-def _read(path: Path, name: str, entry: Entry) -> np.ndarray:
-    with open(path, 'rb') as file:
-        file.seek(entry.offset)
-        data = file.read(entry.size)
-    try:
+    arrays = {}
+    for name, entry in entries.items():
+        path = files[entry.shard]
+        with open(path, 'rb') as file:
+            file.seek(entry.offset)
+            data = file.read(entry.size)
         if masked_checksum(data) != entry.checksum:
-            raise ValueError('its checksum is wrong; copy the checkpoint again')
-        return array_of(data, entry.kind, entry.shape)
-    except ValueError as error:
-        raise ValueError(f'{path}: {name!r}: {error}') from error
+            raise ValueError(f'{path}: {name!r}: its checksum is wrong; copy the checkpoint again')
+        try:
+            arrays[name] = array_of(data, entry.kind, entry.shape)
+        except ValueError as error:
+            raise ValueError(f'{path}: {name!r}: {error}') from error
+    return arrays

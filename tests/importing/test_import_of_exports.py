@@ -130,7 +130,7 @@ WRONG = {
     'no layers': ({'layer_widths': None}, 'layer_widths must be a list'),
     'layers of another kind': ({'layer_widths': {'0': LAYERS[0]}}, 'layer_widths must be a list'),
     'a layer of another kind': ({'layer_widths': [*LAYERS[:2], 3]}, 'a, k, v and f for layer 2, found 3'),
-    'a layer too few': ({'layer_widths': LAYERS[:2]}, 'num_hidden_layers 3 is not the length'),
+    'a layer too few': ({'layer_widths': LAYERS[:2]}, 'num_hidden_layers is not the length'),
     'a layer too few, twice': (
         {'layer_widths': LAYERS[:2], 'num_hidden_layers': 2},
         'unknown .bert.encoder.layer.2',

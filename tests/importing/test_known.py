@@ -8,16 +8,7 @@ from helpers.checkpoints import write_hugging_face
 from helpers.tiny import network, vocabulary
 
 from gluon_optbert.architecture.named import bert_base, resolve
-from gluon_optbert.importing import convert as module
-from gluon_optbert.importing.convert import (
-    KNOWN,
-    ImportRecipe,
-    KnownBERT,
-    describe,
-    import_checkpoint,
-    known,
-    name_of,
-)
+from gluon_optbert.importing.convert import KNOWN, ImportRecipe, describe, import_checkpoint, known, name_of
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.runs.recipe import RecipeError, fill
 
@@ -39,8 +30,7 @@ from gluon_optbert.runs.recipe import RecipeError, fill
 )
 def test_a_known_bert_is_known_under_every_name_of_it(source, name):
     assert name_of(source) == name
-    assert known(source, KNOWN[name].architecture) == (name, KNOWN[name])
-    assert KNOWN[name].steps == 1_000_000
+    assert known(source, KNOWN[name]) == name
 
 
 def test_widths_or_a_name_alone_are_not_enough():
@@ -68,7 +58,7 @@ def test_names_that_the_model_zoo_has_are_names_of_it():
 def checkpoint(tmp_path, monkeypatch):
     """One of the tests' networks, under a name that is known while the test lasts."""
     architecture = dataclasses.replace(network(), vocab_size=len(vocabulary()))
-    monkeypatch.setitem(module.KNOWN, 'tiny-bert', KnownBERT(architecture, 1234, 'a paper'))
+    monkeypatch.setitem(KNOWN, 'tiny-bert', architecture)
 
     def write(name):
         write_hugging_face(tmp_path / name)
@@ -84,8 +74,10 @@ def imported(source, output, **more):
 
 def test_an_import_records_the_published_steps_and_says_so(checkpoint, tmp_path):
     said, model = imported(checkpoint('tiny-bert'), tmp_path / 'model')
-    assert model.progress.trained_steps == model.progress.earlier_steps == 1234
-    assert any('this is tiny-bert, which was pre-trained for 1,234 steps (a paper)' in line for line in said)
+    assert model.progress.trained_steps == model.progress.earlier_steps == 1_000_000
+    assert any(
+        'this is tiny-bert, which was pre-trained for 1,000,000 steps (Devlin' in line for line in said
+    )
     said, model = imported(checkpoint('other'), tmp_path / 'unknown')
     assert model.progress.trained_steps == 0 and not any('pre-trained' in line for line in said)
     assert 'earlier_steps' not in json.loads((tmp_path / 'unknown' / 'progress.json').read_text())

@@ -33,13 +33,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from safetensors.numpy import save_file
 
-from gluon_optbert.importing.tensors import (
-    array_of,
-    read_safetensors,
-    read_sharded,
-)
 from gluon_optbert.importing.sources import read_params
 from gluon_optbert.importing.tensorflow_reader import masked_checksum, read_index, read_tensorflow
+from gluon_optbert.importing.tensors import array_of, read_safetensors, read_sharded
 from gluon_optbert.importing.torch_reader import STORAGES, read_torch
 
 MANY = {f'name.{i:02d}': np.arange(i, i + 6, dtype='f4').reshape(2, 3) for i in range(40)}
