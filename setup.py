@@ -80,6 +80,7 @@ setup(
             'deployment/hub_code/*.py',
             'deployment/templates/*.jinja',
             'recipes/*/*.yaml',
+            'reporting/templates/*',
             'serving/*.html',
             'tasks/descriptions/*.json',
         ]

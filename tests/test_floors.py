@@ -56,7 +56,7 @@ LIBRARIES = {
     'cutting': {'numpy'},
     'network': {'numpy', 'mxnet', 'gluonnlp', 'yaml'},
     'tasks': {'numpy', 'scipy', 'sklearn'},
-    'reporting': {'matplotlib', 'numpy', 'yaml'},
+    'reporting': {'jinja2', 'markupsafe', 'matplotlib', 'numpy', 'pydantic', 'yaml'},
     'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'psutil', 'pydantic'},
     'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'pydantic', 'safetensors'},
     'deployment': {'jinja2', 'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'pydantic', 'safetensors'},

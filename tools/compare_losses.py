@@ -17,7 +17,7 @@ from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.network.settings import TRAINING_PRECISIONS, check_precision
-from gluon_optbert.reporting.figures import labels_of
+from gluon_optbert.reporting.networks import labels_of
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.files import refuse_existing, sha256, write_file

@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import matplotlib
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -30,8 +31,9 @@ from gluon_optbert.cutting.shrink import without_gates
 from gluon_optbert.network.model import OptBERTModel
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.pruning.trimming import trim
-from gluon_optbert.reporting.figures import MARKERS, OKABE_ITO, STYLE, drawn, labels_of, plain
-from gluon_optbert.reporting.page import Chapter, Html, joined, page, picture, table, tag, values
+from gluon_optbert.reporting.figures import MARKERS, OKABE_ITO, STYLE, drawn, plain
+from gluon_optbert.reporting.networks import labels_of
+from gluon_optbert.reporting.page import Chapter, element, joined, note, page, picture, table, values
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.files import new_directory, refuse_existing, sha256
 from gluon_optbert.runs.machine import origin_here
@@ -280,7 +282,7 @@ def probe_rows(comparison: Comparison) -> List[Dict[str, Any]]:
     return rows
 
 
-def probe_table(comparison: Comparison, task: str) -> Html:
+def probe_table(comparison: Comparison, task: str) -> Markup:
     """Accuracies and selectivities of one task on held-out sequences, a column for each layer."""
     probes = {network: results[task] for network, results in comparison.probes.items()}
     deepest = max(len(result.behind('layer').accuracy) for result in probes.values())
@@ -294,12 +296,7 @@ def probe_table(comparison: Comparison, task: str) -> Html:
             selectivities = [f'{100 * value:.1f}' for value in result.selectivity]
             rows.append([network, place, 'selectivity', *before, *selectivities])
     heads = ['network', 'behind', 'percent', 'embedding', *(f'layer {i}' for i in range(1, deepest))]
-    return joined(
-        [
-            table(heads, [row + [None] * (len(heads) - len(row)) for row in rows]),
-            tag('p', f'{NOTE}.', class_='note'),
-        ]
-    )
+    return joined(*[table(heads, [row + [None] * (len(heads) - len(row)) for row in rows]), note(f'{NOTE}.')])
 
 
 def numbers(comparison: Comparison, recipe: CompareRecipe) -> Dict[str, Any]:
@@ -333,7 +330,7 @@ def numbers(comparison: Comparison, recipe: CompareRecipe) -> Dict[str, Any]:
     }
 
 
-def summary(comparison: Comparison, models: Sequence[SavedModel]) -> Html:
+def summary(comparison: Comparison, models: Sequence[SavedModel]) -> Markup:
     """The two networks, and the text."""
     rows = [
         [
@@ -353,9 +350,9 @@ def summary(comparison: Comparison, models: Sequence[SavedModel]) -> Html:
         else ''
     )
     return joined(
-        [
+        *[
             table(['network', 'parameters, M', 'h', 'layers', 'without intermediate block'], rows),
-            tag('p', f'{len(comparison.sample):,} sequences, {tokens:,} tokens.{few}'),
+            element('p', f'{len(comparison.sample):,} sequences, {tokens:,} tokens.{few}'),
         ]
     )
 
@@ -373,11 +370,11 @@ def chapters_of(
     )
     sections = [
         ('Networks', summary(comparison, models)),
-        ('Similarity', joined([tag('p', note, class_='note'), *(charts[f'cka_{kind}'] for kind in KINDS)])),
+        ('Similarity', joined(element('p', note, kind='note'), *(charts[f'cka_{kind}'] for kind in KINDS))),
     ]
     for name, task in comparison.tasks.items():
         if task is None:
-            sections.append((f'Probes: {name}', tag('p', 'The text has not enough of two labels.')))
+            sections.append((f'Probes: {name}', element('p', 'The text has not enough of two labels.')))
             continue
         facts = (
             f'{(~task.test).sum():,} places to learn from, {task.test.sum():,} in other sequences to measure '
@@ -387,8 +384,8 @@ def chapters_of(
             (
                 f'Probes: {name}',
                 joined(
-                    [
-                        tag('p', facts),
+                    *[
+                        element('p', facts),
                         charts['probe_' + name.replace(' ', '_')],
                         probe_table(comparison, name),
                     ]

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 from typing import Optional, Sequence
 
-from gluon_optbert.reporting.drawing import name_by_size, plot
-from gluon_optbert.reporting.figures import labels_of
-from gluon_optbert.reporting.pruned import read_run
+from gluon_optbert.reporting.figures import name_by_size, plot
+from gluon_optbert.reporting.networks import labels_of, read_run
 from gluon_optbert.runs.command_line import command
 
 EXAMPLE = 'python tools/plot_architecture.py runs/pruned runs/random --paper --output plots'

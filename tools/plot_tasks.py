@@ -14,8 +14,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gluon_optbert.reporting.figures import labels_of
-from gluon_optbert.reporting.pruned import read_run
+from gluon_optbert.reporting.networks import labels_of, read_run
 from gluon_optbert.reporting.speed import PRECISIONS, networks_to_time, read_times
 from gluon_optbert.reporting.speed_pictures import read_tasks, summary, write, write_together
 from gluon_optbert.reporting.task_runs import check_comparable, groups_of, points_of, read_recipe, starts_of

@@ -4,6 +4,7 @@ else about runs, models, results and tables. The page opens from disk and loads 
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
@@ -14,13 +15,20 @@ from ..architecture.architecture import Architecture
 from ..deployment.description import SYMBOL
 from ..deployment.mxnet_network import time_exports
 from ..finetuning.result import FORMAT as RESULT_FORMAT
-from ..reporting.figures import STYLE, labels_of
-from ..reporting.measured import LENGTH, Measured, networks_of_runs, with_model, with_result, with_times
-from ..reporting.page import Html, page
-from ..reporting.pruned import Run, read_run
-from ..reporting.run_sections import side_by_side
-from ..reporting.sections import RESULT, chapter, environment, read_json
-from ..reporting.speed_pictures import SPEED
+from ..reporting.figures import STYLE
+from ..reporting.networks import (
+    LENGTH,
+    Measured,
+    Run,
+    labels_of,
+    networks_of_runs,
+    read_json,
+    read_run,
+    with_model,
+    with_result,
+)
+from ..reporting.page import page
+from ..reporting.sections import RESULT, chapter, environment, side_by_side
 from ..reporting.verdict import Timing, verdict
 from ..reproduction.drawing import TABLE
 from ..runs.command_line import parse
@@ -83,16 +91,19 @@ def timed(networks: Sequence[Measured]) -> Tuple[List[Measured], Timing]:
             f' The machine was busy: half of the passes took {waiting:.1f} times as long as the fastest, or '
             f'more. Measure again on a free machine.'
         )
-    fastest = {place: float(values.min()) for place, values in times.items()}
-    return with_times(networks, fastest), Timing(how, busy=waiting > CALM)
+    fastest = {place: float(times_of.min()) for place, times_of in times.items()}
+    networks = [
+        dataclasses.replace(network, latency_ms=fastest[place]) for place, network in enumerate(networks)
+    ]
+    return networks, Timing(how, busy=waiting > CALM)
 
 
-def opening(recipe: ReportRecipe, labels: Sequence[str], runs: Sequence[Run]) -> Html:
+def opening(recipe: ReportRecipe, labels: Sequence[str], runs: Sequence[Run]) -> str:
     """The verdict on the networks of the page; nothing where there is none."""
     networks, timing = read_networks(recipe.runs, labels, runs), Timing()
     if recipe.time and verdict(networks) is not None:
         networks, timing = timed(networks)
-    return verdict(networks, timing=timing) or Html()
+    return verdict(networks, timing=timing) or ''
 
 
 @command
@@ -107,7 +118,7 @@ def main(argv=None):
     labels = labels_of(recipe.runs)
     with matplotlib.rc_context(STYLE):
         chapters = [
-            chapter(path, label, readers=[TABLE, SPEED], finetuning=RESULT_FORMAT)
+            chapter(path, label, readers=[TABLE], finetuning=RESULT_FORMAT)
             for path, label in zip(recipe.runs, labels)
         ]
         runs = [

@@ -18,8 +18,7 @@ from ..runs.files import write_file
 from ..runs.machine import commits_of
 from ..runs.progress import score_text
 from .figures import OKABE_ITO, STYLE, look, plain, save
-from .measured import weights_checksum
-from .pruned import Run, read_run, score_name
+from .networks import Run, read_run, score_name, weights_checksum
 from .sections import read_json
 from .speed import Spread
 from .task_runs import read_recipe, settings_of, shares_of

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,14 +36,14 @@ class Segment:
     phase: str
     round: Any
     start: int
-    records: Tuple[Mapping[str, Any], ...]
+    records: tuple[Mapping[str, Any], ...]
 
     @property
     def end(self) -> int:
         """The steps of the run up to here."""
         return self.start + self.records[-1]['step']
 
-    def series(self, name: str) -> Tuple[List[float], List[float]]:
+    def series(self, name: str) -> tuple[list[float], list[float]]:
         """Steps of the run and values, where there is one."""
         points = [
             (self.start + record['step'], record[name])
@@ -52,7 +53,7 @@ class Segment:
         return [step for step, _ in points], [value for _, value in points]
 
 
-def read_metrics(path: Path) -> List[Dict[str, Any]]:
+def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The records of a run; a last line that a killed run has left unfinished is passed over.
 
     Raises
@@ -81,9 +82,9 @@ def read_metrics(path: Path) -> List[Dict[str, Any]]:
     return records
 
 
-def segments_of(records: Sequence[Mapping[str, Any]]) -> List[Segment]:
+def segments_of(records: Sequence[Mapping[str, Any]]) -> list[Segment]:
     """The phases of a run one after the other."""
-    segments: List[Segment] = []
+    segments: list[Segment] = []
     for record in records:
         key = record['phase'], record.get('round')
         if segments and key == (segments[-1].phase, segments[-1].round):
@@ -113,13 +114,13 @@ def draw_curves(segments: Sequence[Segment]) -> Figure:
     return figure
 
 
-def _panels(names: Collection[str]) -> List[Tuple[str, Optional[str], str]]:
+def _panels(names: Collection[str]) -> list[tuple[str, str | None, str]]:
     """The panels of what was measured: those of `PANELS`, and one for each score (``dev/accuracy``)."""
     scores = [('', name, f'{plain(name)}\n(percent)') for name in sorted(names) if SCORE.fullmatch(name)]
     return [panel for panel in PANELS if set(names) & set(panel[:2])] + scores
 
 
-def _draw_panel(axes: Axes, segments: Sequence[Segment], training: str, held_out: Optional[str]) -> None:
+def _draw_panel(axes: Axes, segments: Sequence[Segment], training: str, held_out: str | None) -> None:
     """A measurement of training, and what it is called on held-out text, over all phases."""
     seen = set()
     for segment in segments:
@@ -162,7 +163,7 @@ def _mark_rounds(grid: Sequence[Axes], segments: Sequence[Segment]) -> None:
         )
 
 
-def speed(segments: Sequence[Segment]) -> List[List[Any]]:
+def speed(segments: Sequence[Segment]) -> list[list[Any]]:
     """Phase, round, steps, median tokens a second, median share of the time spent waiting for data; a row for
     each phase.
     """

@@ -1,19 +1,38 @@
-"""What all figures share: style, colours, names of what is drawn, and the way into a file."""
+"""Figures of pruning runs: widths across the layers, gates, and loss or score against size; their style."""
 
 from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Dict, List, Sequence
 
 import matplotlib
+import numpy as np
 
 matplotlib.use('Agg')
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from ..runs.files import write_file
+from ..runs.progress import CLOSED, OPEN
+from .networks import (
+    LETTERS,
+    GateRecord,
+    Letters,
+    Network,
+    Round,
+    Run,
+    by_quantity,
+    loss_table,
+    paper_networks,
+    read_gates,
+    score_table,
+    value_of,
+)
 
 # told apart by the colour-blind
 OKABE_ITO = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#999999')
@@ -31,42 +50,20 @@ STYLE = {
     'figure.constrained_layout.use': True,
 }
 FORMATS = {'png': {'dpi': 160, 'metadata': {'Software': None}}, 'svg': {'metadata': {'Date': None}}}
-_IN_A_RUN = re.compile(r'model|shrunk|round-\d+|seed-\d+')  # directories that every run has
 LONGEST = 60  # characters of a name in a figure
 NARROW = 5.0  # inches; a figure of a page, whose words can still be read on 400 pixels
 
-
-def in_millions(parameters: float) -> str:
-    """A number of parameters with three digits, e.g. ``88.1 M``."""
-    millions = parameters / 1e6
-    return f'{millions:.{0 if millions >= 100 else 1 if millions >= 10 else 2}f} M'
-
-
-def labels_of(paths: Sequence[Path]) -> List[str]:
-    """The last part of every path, and as many parts before it as tell the paths apart and name the run of a
-    network.
-
-    Raises
-    ------
-    ValueError
-        If two are the same directory.
-    """
-    parts = [path.resolve().parts[1:] or ('run',) for path in paths]
-    if len(set(parts)) < len(parts):
-        raise ValueError('a run is given twice')
-    depth = 1
-    while len({part[-depth:] for part in parts}) < len(parts):
-        depth += 1
-    return ['/'.join(part[-max(depth, _named(part)) :]) for part in parts]
+WIDTHS = {
+    'f': ('Filters of the feed-forward block', 'f (filters)'),
+    'a': ('Attention heads', 'a (heads)'),
+    'k': ('Width of keys and queries', 'k (units per head)'),
+    'v': ('Width of values', 'v (units per head)'),
+}
+NAMES = {'h': 'h (hidden units)', **{letter: label for letter, (_, label) in WIDTHS.items()}}
+KEPT, REMOVED = OKABE_ITO[0], OKABE_ITO[4]
 
 
-def _named(parts: Sequence[str]) -> int:
-    """How many of the last parts it takes to name something: ``run/round-4/model``, not ``model``."""
-    own = next((i for i, part in enumerate(reversed(parts)) if not _IN_A_RUN.fullmatch(part)), len(parts) - 1)
-    return own + 1
-
-
-def look(place: int) -> Dict[str, str]:
+def look(place: int) -> dict[str, str]:
     """Colour and marker of a line by its place, from 0; no two of the first 64 look alike."""
     colours = len(OKABE_ITO)
     marker = MARKERS[(place + place // colours) % len(MARKERS)]
@@ -95,9 +92,299 @@ def drawn(figure: Figure, name: str, kind: str) -> bytes:
     return content.getvalue()
 
 
-def save(figure: Figure, directory: Path, name: str) -> List[Path]:
+def save(figure: Figure, directory: Path, name: str) -> list[Path]:
     """Write a figure as PNG and SVG."""
     written = [directory / f'{name}.{kind}' for kind in FORMATS]
     for path in written:
         write_file(path, drawn(figure, name, path.suffix[1:]))
     return written
+
+
+# Widths, gates and sizes of pruning runs
+
+
+def draw_widths(letter: str, networks: Sequence[Network], title: str = '') -> Figure:
+    """One width across the layers, a line for each network; the first is the reference, dashed.
+
+    Lines and marks grow smaller from first to last, so that equal ones stay visible; a hollow mark is an
+    inferred width. A page has the title beside the figure."""
+    figure = Figure(figsize=(NARROW, 3.9))
+    axes = figure.add_subplot()
+    for i, network in enumerate(networks):
+        _draw_network(axes, letter, network, place=i, count=len(networks))
+    deepest = max(len(network.architecture.layers) for network in networks)
+    axes.set(title=title, xlabel='encoder layer, from the input to the output', ylabel=WIDTHS[letter][1])
+    axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.03)
+    axes.set_xlim(0.5, max(1, deepest) + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=13, min_n_ticks=1))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    handles, names = axes.get_legend_handles_labels()
+    if any(column == letter for network in networks for _, column in network.inferred):
+        handles.append(_hollow())
+        names.append('hollow: inferred')
+    figure.legend(handles, names, loc='outside lower center', ncol=2)
+    return figure
+
+
+def _draw_network(axes: Axes, letter: str, network: Network, *, place: int, count: int) -> None:
+    """The line of a network; the first of `count` networks is the reference."""
+    values = [getattr(layer, letter) for layer in network.architecture.layers]
+    numbers = np.arange(1, len(values) + 1)
+    if place == 0:
+        axes.plot(
+            numbers, values, color='#555555', label=network.label, zorder=20, linestyle='--', linewidth=1
+        )
+        return
+    colours = matplotlib.colormaps['viridis'](np.linspace(0.1, 0.8, max(2, count - 1)))
+    style = {
+        'color': colours[place - 1],
+        'marker': MARKERS[(place - 1) % len(MARKERS)],
+        'markersize': max(4, 12 - 3 * place),
+    }
+    axes.plot(numbers, values, label=network.label, zorder=2 + place, linewidth=max(1.2, 4 - place), **style)
+    doubtful = [j for j in range(len(values)) if (j, letter) in network.inferred]
+    axes.plot(
+        numbers[doubtful],
+        [values[j] for j in doubtful],
+        linestyle='none',
+        zorder=21,
+        markerfacecolor='white',
+        **style,
+    )
+
+
+def _hollow() -> Line2D:
+    """A hollow mark for a legend."""
+    return Line2D([], [], linestyle='none', marker='o', color='#555555', markerfacecolor='white')
+
+
+def draw_alphas(letters: Letters, edges: np.ndarray) -> Figure:
+    """Histograms of alpha in one round, the removed units on top of the others; `edges` as `alpha_bins` gives
+    them.
+
+    All letters have one axis and the same bins, because Algorithm 1 ranks their units together.
+    """
+    figure = Figure(figsize=(NARROW, 5.4))
+    grid = figure.subplots(3, 2, sharex=True).ravel()
+    for axes, letter in zip(grid, LETTERS):
+        _histogram(axes, letters, letter, edges)
+        axes.set_title(f'{NAMES[letter]}\n', fontsize=10)
+        axes.set_ylabel('units')
+        axes.set_xlabel(r'$\alpha$')
+    grid[len(LETTERS) - 2].tick_params(labelbottom=True)  # no histogram stands below it
+    grid[-1].set_axis_off()
+    grid[-1].legend(*grid[0].get_legend_handles_labels(), loc='center')
+    return figure
+
+
+def alpha_bins(gates: Sequence[Round]) -> np.ndarray:
+    """The edges of the bins that all rounds of a run share."""
+    parts = [part for _, letters in gates for pair in letters.values() for part in pair]
+    return np.histogram_bin_edges(np.concatenate(parts), bins=40)
+
+
+def _histogram(axes: Axes, letters: Letters, letter: str, edges: np.ndarray) -> None:
+    """The gates of a letter in a round, and the largest alpha that went in that round."""
+    last = max((removed.max() for _, removed in letters.values() if len(removed)), default=None)
+    stayed, removed = letters.get(letter, (np.zeros(0), np.zeros(0)))
+    axes.hist([stayed, removed], bins=edges, stacked=True, color=[KEPT, REMOVED], label=['kept', 'removed'])
+    if last is not None:
+        axes.axvline(last, color='#333333', linestyle=':', linewidth=1, label=r'largest $\alpha$ removed')
+    axes.text(
+        0.0,
+        1.01,
+        f'{len(removed):,} of {len(stayed) + len(removed):,} removed',
+        transform=axes.transAxes,
+        fontsize=8,
+        va='bottom',
+    )
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+
+
+def draw_losses(runs: Sequence[Run], title: str = '') -> Figure | None:
+    """Held-out MLM loss, or the score of a task, against size, a line for each run; None if no network was
+    evaluated.
+
+    The runs decide by one quantity, as those of a group of `by_quantity` do.
+    """
+    if not any(_points(run, name) for run in runs for name in ('recovered', 'after_cut')):
+        return None
+    figure = Figure(figsize=(NARROW, 4.4))
+    axes = figure.add_subplot()
+    for i, run in enumerate(runs):
+        _draw_run(axes, run, **look(i))
+    recovered = [row['recovered'] or {} for run in runs for row in run.rounds]
+    instances = {row['instances'] for row in recovered if 'instances' in row}
+    counted = f' ({instances.pop():,} instances)' if len(instances) == 1 else ''
+    of_task = runs[0].metric is not None
+    quantity = f'{plain(runs[0].quantity)}{counted}\n(percent)'
+    axes.set(
+        title=title,
+        xlabel='parameters of embeddings and encoder (millions)',
+        ylabel=quantity if of_task else f'MLM loss on held-out text{counted}\n(nats per masked token)',
+    )
+    handles, names = axes.get_legend_handles_labels()
+    handles.append(_hollow())
+    names.append(f'hollow: after the cut, before {"repairs and training" if of_task else "recovery"}')
+    axes.legend(handles, names, loc='upper center', bbox_to_anchor=(0.5, -0.17), ncol=1)
+    return figure
+
+
+def title_by_size(run: Run) -> str:
+    """What `draw_losses` shows of runs like this one."""
+    return f'{"Held-out MLM loss" if run.metric is None else plain(run.quantity)} against size'
+
+
+def _points(run: Run, name: str) -> list[tuple[float, float]]:
+    """Millions of parameters, and held-out loss or score, of the rounds that were measured then."""
+    measured = [(row['parameters'] / 1e6, value_of(row[name])) for row in run.rounds]
+    return [(size, value) for size, value in measured if value is not None]
+
+
+def _draw_run(axes: Axes, run: Run, *, color: str, marker: str) -> None:
+    """The networks of a run after recovery, and after the cut, hollow, each pair joined."""
+    for name, style in (
+        ('recovered', {'label': plain(run.label), 'zorder': 4}),
+        ('after_cut', {'linestyle': 'none', 'markerfacecolor': 'white', 'zorder': 3}),
+    ):
+        points = _points(run, name)
+        if points:
+            axes.plot(*zip(*points), color=color, marker=marker, markersize=6, **style)
+    for row in run.rounds:
+        pair = [value_of(row[name]) for name in ('after_cut', 'recovered')]
+        if None not in pair:
+            size = row['parameters'] / 1e6
+            axes.plot([size] * 2, pair, color=color, linestyle=':', linewidth=1, zorder=2)
+
+
+def plot(runs: Sequence[Run], output: Path, *, paper: bool) -> tuple[list[Path], list[str]]:
+    """Draw everything; the files that were written, and a line for each figure that could not be drawn."""
+    written, left_out = [], []
+    networks = [run.networks() for run in runs]  # all is read before the first file is written
+    gates = [read_gates(run) for run in runs]
+    with matplotlib.rc_context(STYLE):
+        if paper:
+            for number, letter in enumerate('fakv', start=3):
+                title = f'optBERT, Figure {number}, where published'
+                written += save(draw_widths(letter, paper_networks(), title), output, f'paper_{letter}')
+        for run, of_rounds, trained in zip(runs, networks, gates):
+            slug = run.label.replace('/', '-')
+            for letter in 'fakv':
+                written += save(draw_widths(letter, of_rounds, plain(run.label)), output, f'{slug}_{letter}')
+            for number, letters in trained:
+                name = f'{slug}_alphas_{number}'
+                written += save(draw_alphas(letters, alpha_bins(trained)), output, name)
+            if not trained:
+                why = 'its gates were not trained, or not kept'
+                left_out.append(f'no histogram of alpha for {run.path}: {why}')
+        for group in by_quantity(runs):
+            drawing, name = draw_losses(group, title_by_size(group[0])), name_by_size(group[0], runs)
+            if drawing is None:
+                left_out.append('no loss against size: no network of these runs was evaluated')
+                continue
+            written += save(drawing, output, name)
+            rows = loss_table(group) if group[0].metric is None else score_table(group)
+            write_file(output / f'{name}.md', rows.encode())
+    return written, left_out
+
+
+def name_by_size(run: Run, runs: Sequence[Run]) -> str:
+    """The name of the files that show runs like this one; with several tasks it says which."""
+    if run.metric is None:
+        return 'loss_by_size'
+    several = len({one.quantity for one in runs if one.metric is not None}) > 1
+    return f'score_by_size_{re.sub("[^A-Za-z0-9]+", "_", run.quantity)}' if several else 'score_by_size'
+
+
+# How gates went, round by round
+
+
+def draw_gates(records: Sequence[GateRecord]) -> Figure:
+    """Four measurements of the gates over the rounds, a line for each width.
+
+    A hollow mark is a correlation that is no better than chance allows.
+    """
+    panels: Sequence[tuple[str, Callable[[GateRecord, str], float | None]]] = (
+        (
+            f'share of the gates\nbelow {CLOSED}',
+            lambda one, letter: one.closed[letter] / max(1, one.units[letter]),
+        ),
+        (
+            f'share of the gates\nabove {OPEN}',
+            lambda one, letter: one.open[letter] / max(1, one.units[letter]),
+        ),
+        ('largest $\\alpha$\nthat went', lambda one, key: one.alpha_at_cut[key]),
+        ('split-half\ncorrelation', lambda one, key: one.split_half[key]),
+    )
+    figure = Figure(figsize=(NARROW, 8.2))
+    grid = figure.subplots(len(panels), 1, sharex=True)
+    for axes, (title, value) in zip(grid, panels):
+        for place, letter in enumerate(LETTERS):
+            _draw_width(axes, records, letter, value, place, hollow=axes is grid[-1])
+        axes.set_ylabel(title)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    for axes in grid[:2]:
+        axes.set_ylim(-0.03, 1.03)
+    grid[-1].axhline(0, color='#555555', linewidth=0.8)
+    numbers = [record.round for record in records]
+    grid[-1].set_xticks(numbers)
+    grid[-1].set_xlim(min(numbers) - 0.5, max(numbers) + 0.5)
+    grid[-1].set_xlabel('round')
+    handles, names = grid[0].get_legend_handles_labels()
+    if any(record.is_by_chance(letter) for record in records for letter in record.letters()):
+        handles.append(_hollow())
+        names.append('hollow: no better than chance')
+    figure.legend(handles, names, loc='outside lower center', ncol=2)
+    return figure
+
+
+def _draw_width(
+    axes: Axes,
+    records: Sequence[GateRecord],
+    letter: str,
+    value: Callable[[GateRecord, str], float | None],
+    place: int,
+    *,
+    hollow: bool,
+) -> None:
+    """The line of one width, moved a little sideways so that equal marks stay visible."""
+    known = [record for record in records if letter in record.units]
+    if not known:
+        return
+    style = {'color': OKABE_ITO[place], 'marker': MARKERS[place], 'markersize': 6}
+    shift = 0.05 * (place - (len(LETTERS) - 1) / 2)
+    points = [(record.round + shift, value(record, letter), record) for record in known]
+    points = [point for point in points if point[1] is not None]
+    numbers, heights = [point[0] for point in points], [point[1] for point in points]
+    axes.plot(numbers, heights, linewidth=1.2, label=NAMES[letter], **style)
+    doubtful = [(number, height) for number, height, one in points if hollow and one.is_by_chance(letter)]
+    if doubtful:
+        axes.plot(*zip(*doubtful), linestyle='none', markerfacecolor='white', **style)
+
+
+def draw_settling(records: Sequence[GateRecord]) -> Figure | None:
+    """The overlap of selections over the steps of gate training, a line for each round; None without any.
+
+    The last mark of a round whose selection had not settled is hollow.
+    """
+    followed = [record for record in records if record.overlaps]
+    if not followed:
+        return None
+    figure = Figure(figsize=(NARROW, 3.9))
+    axes = figure.add_subplot()
+    for place, record in enumerate(followed):
+        style = look(place)
+        axes.plot(*zip(*record.overlaps), markersize=4, linewidth=1.2, label=f'round {record.round}', **style)
+        if record.stopped != 'settled':
+            axes.plot(*record.overlaps[-1], markerfacecolor='white', markersize=7, **style)
+    axes.set(xlabel='steps of gate training', ylabel='smallest share of units in common\nover the window')
+    axes.set_ylim(top=1.005)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    handles, names = axes.get_legend_handles_labels()
+    if any(record.stopped != 'settled' for record in followed):
+        handles.append(_hollow())
+        names.append('hollow: not settled')
+    figure.legend(handles, names, loc='outside lower center', ncol=2)
+    return figure

@@ -1,27 +1,44 @@
-"""What a page says of runs, models, searches, results and tables: a chapter for each, section by section."""
+"""Chapters of a page on runs, models, results, searches and tables, section by section."""
 
 from __future__ import annotations
 
 import csv
 import importlib.metadata
 import io
-import json
 import platform
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from .. import __version__
+from ..architecture.architecture import Architecture
+from ..architecture.cost import ParameterCost, count_flops
 from ..runs.machine import ORIGIN, origin_warnings, processors
+from ..runs.progress import CLOSED, NOTE, OPEN, exceeds, score_text
 from ..runs.recipe import load_yaml
 from ..runs.run_directory import UNFINISHED, work_directory
-from .page import Chapter, Html, Section, details, joined, picture, table, tag, values
-from .pruned import read_run
-from .result_sections import of_finetuning, of_results
-from .run_sections import RESULT, of_begun_finetuning, of_metrics, of_model, of_rounds
-from .score_tables import TIMES
+from .curves import draw_curves, read_metrics, segments_of, speed
+from .figures import (
+    WIDTHS,
+    alpha_bins,
+    draw_alphas,
+    draw_gates,
+    draw_losses,
+    draw_settling,
+    draw_widths,
+    drawn,
+    title_by_size,
+)
+from .networks import GateRecord, Run, by_quantity, read_gates, read_json, read_records, read_run, value_of
+from .page import Chapter, Section, details, element, figures, joined, note, picture, table, values
 
-# Files that are shown otherwise, or not at all.
-KNOWN = (
+RESULT = 'result.json'  # of a fine-tuning run
+TIMES = 'times.json'  # of a run that pruned for a task
+# files that are shown otherwise, or not at all
+_KNOWN = (
     'rounds.json',
     'pruning.md',
     'architecture.json',
@@ -30,12 +47,40 @@ KNOWN = (
     'manifest.json',
     ORIGIN,
 )
-PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')
+_PACKAGES = ('gluon_optbert', 'mxnet', 'gluonnlp', 'horovod', 'numpy')
 _REPORTED = 'a run, a model, a search, a comparison or a table'  # directories, as messages call them
+_ROUNDS = (
+    'round',
+    'parameters, M',
+    'of the first',
+    'FLOPs at 128, G',
+    'MLM loss before',
+    'after the cut',
+    'reconstructed',
+    'recovered',
+    'MLM accuracy',
+    'NSP accuracy',
+    'latency, ms',
+)
+_OF_SOME_RUNS = ('reconstructed', 'latency, ms')
+_MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_accuracy')
+_SIZES = ('parameters, M', 'of the first', 'FLOPs at 128, G', 'of the first')
+_LOSSES = 'Losses are in nats per masked token of held-out text; sizes count embeddings and encoder.'
+_SCORES = (
+    'Scores are percent on held-out instances, each of one run. ± is the standard error: how far a score is '
+    'off by the choice of these instances. Sizes count embeddings and encoder.'
+)
+_SPLIT_HALF = (
+    'The split-half correlation is the rank correlation within a width of two trainings of the gates, each '
+    'on one half of the batches. Near 1, the data determine which units matter.'
+)
+# of a result of fine-tuning: what its first table has, and what is shown when somebody asks for it
+_SHOWN = ('format', 'version', 'unit', 'task', 'metric', 'mean', 'std', 'majority', 'runs', 'seeds')
+_FOLDED = {'recipe': 'Recipe', 'commit': 'Commit', 'versions': 'Versions', 'machine': 'Machine'}
 
 
 class Reader(NamedTuple):
-    """What another room reads of a directory.
+    """A kind of directory that another room reads.
 
     Parameters
     ----------
@@ -48,104 +93,12 @@ class Reader(NamedTuple):
     """
 
     file: str
-    read: Callable[[Path], List[Section]]
-    known: Tuple[str, ...]
-
-
-def read_json(path: Path) -> Any:
-    """The values of a JSON file; ValueError if it is none."""
-    try:
-        return json.loads(path.read_text(encoding='utf-8'))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{path}: not JSON ({error})') from error
-
-
-def of_latency(path: Path) -> List[Section]:
-    """Latency as the model predicts it and as it was measured."""
-    return [('Latency', values(read_json(path)))]
-
-
-def of_recipe(path: Path) -> List[Section]:
-    """The resolved recipe of a run."""
-    return [('Recipe', values(load_yaml(path.read_bytes(), source=str(path))))]
-
-
-def of_csv(path: Path) -> Html:
-    """A table on disk; a column of numbers stands at the right. ValueError if it is none."""
-    try:
-        rows = list(csv.reader(io.StringIO(path.read_text(encoding='utf-8', errors='replace'))))
-    except csv.Error as error:
-        raise ValueError(f'{path}: not readable as CSV ({error})') from error
-
-    def number(cell: str) -> Any:
-        for kind in (int, float):
-            try:
-                return kind(cell)
-            except ValueError:
-                pass
-        return cell or None
-
-    return table(rows[0], [[number(cell) for cell in row] for row in rows[1:]]) if rows else Html()
-
-
-def of_files(path: Path, known: Tuple[str, ...]) -> List[Section]:
-    """What else lies in a directory: tables, pictures, notes and values, each under its name."""
-    readers: Dict[str, Callable[[Path], Html]] = {
-        '.csv': of_csv,
-        '.md': lambda file: tag('pre', file.read_text(encoding='utf-8', errors='replace')),
-        '.json': lambda file: values(read_json(file)),
-        '.svg': lambda file: picture(file.read_bytes(), 'svg', file.stem),
-        '.png': lambda file: picture(file.read_bytes(), 'png', file.stem),
-    }
-    files = sorted(
-        file
-        for file in path.iterdir()
-        if file.is_file() and file.suffix in readers and file.name not in known
-    )
-    better = {'.png': '.svg', '.md': '.csv'}
-    return [
-        (file.name, readers[file.suffix](file))
-        for file in sorted(files, key=lambda file: list(readers).index(file.suffix))
-        if file.with_suffix(better.get(file.suffix, '.none')) not in files
-    ]
-
-
-def of_environment(path: Path) -> List[Section]:
-    """What a directory says of the programs that made it."""
-    if (path / ORIGIN).is_file():
-        warned = [tag('p', f'Warning: {sentence}.', class_='note') for sentence in origin_warnings(path)]
-        return [('Where it was made', joined([*warned, values(read_json(path / ORIGIN))]))]
-    for file in (path / 'manifest.json', path / 'round-0' / 'model' / 'manifest.json'):
-        if file.is_file():
-            manifest = read_json(file)
-            named = ('format', 'version', 'gluon_optbert') if isinstance(manifest, dict) else ()
-            return [('Environment', values({name: manifest[name] for name in named if name in manifest}))]
-    return []
-
-
-def environment() -> Html:
-    """The versions and the machine where the page is made."""
-    here: Dict[str, Any] = {}
-    for name in PACKAGES:
-        try:
-            here[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            here[name] = __version__ if name == 'gluon_optbert' else 'not installed'
-    here.update(
-        python=platform.python_version(),
-        machine=f'{platform.system()} {platform.machine()}',
-        processors=processors(),
-    )
-    return details('Where this page was made', values(here))
-
-
-def _is_result(data: Any, finetuning: Optional[str]) -> bool:
-    """Whether the values of a file are those of a result of fine-tuning."""
-    return finetuning is not None and isinstance(data, dict) and data.get('format') == finetuning
+    read: Callable[[Path], list[Section]]
+    known: tuple[str, ...]
 
 
 def chapter(
-    path: Path, label: str, *, readers: Sequence[Reader] = (), finetuning: Optional[str] = None
+    path: Path, label: str, *, readers: Sequence[Reader] = (), finetuning: str | None = None
 ) -> Chapter:
     """All that a directory or a file of results tells.
 
@@ -164,48 +117,415 @@ def chapter(
     FileNotFoundError, ValueError
         If there is nothing to report, or a file of it is damaged.
     """
-    if path.is_file() and path.suffix == '.json':
-        data = read_json(path)
-        tuned = _is_result(data, finetuning)
-        return Chapter(label, tuple(of_finetuning(data, path) if tuned else of_results(data)))
+    result = path / RESULT if path.is_dir() else path
+    if result.is_file() and result.suffix == '.json':
+        data = read_json(result)
+        if finetuning is not None and isinstance(data, dict) and data.get('format') == finetuning:
+            return Chapter(label, tuple(_of_finetuning(data, result)))
+        if result is path:
+            return Chapter(label, tuple(_of_results(data)))
     if not path.is_dir():
         unfinished = path.name and work_directory(path)
         if unfinished and unfinished.is_dir():
             raise FileNotFoundError(f'{path}: is not finished; to see how far it is, give {unfinished}')
-        what = 'a file, but not JSON' if path.exists() else 'not found'
-        raise FileNotFoundError(f'{path}: {what}; give {_REPORTED}, or a JSON file of results')
-    result = path / RESULT
-    if result.is_file() and _is_result(read_json(result), finetuning):
-        return Chapter(label, tuple(of_finetuning(read_json(result), result)))
+        found = 'a file, but not JSON' if path.exists() else 'not found'
+        raise FileNotFoundError(f'{path}: {found}; give {_REPORTED}, or a JSON file of results')
     sections = _of_directory(path, label, readers)
     if not sections:
         raise ValueError(f'{path}: nothing to report in it; give {_REPORTED}')
-    return Chapter(label, (*sections, *of_environment(path)))
+    return Chapter(label, (*sections, *_of_environment(path)))
 
 
-def _of_directory(path: Path, label: str, readers: Sequence[Reader]) -> List[Section]:
-    """What a directory tells: of a run, of a model, of other rooms, and of any other file."""
-    sections: List[Section] = []
+def _of_directory(path: Path, label: str, readers: Sequence[Reader]) -> list[Section]:
+    """Sections on a run, on a model, from other rooms, and on any other file."""
+    sections: list[Section] = []
+    known = _KNOWN
     if (path / 'rounds.json').is_file():
         sections += of_rounds(read_run(path, label))
+        known += (TIMES,)
     elif list(path.glob('round-*')):
-        sections.append(
-            ('Unfinished', tag('p', 'This pruning run is not finished: it has no rounds.json yet.'))
-        )
+        unfinished = element('p', 'This pruning run is not finished: it has no rounds.json yet.')
+        sections.append(('Unfinished', unfinished))
     if (path / 'architecture.json').is_file():
-        progress = path / 'progress.json'
-        sections += of_model(path, read_json(progress) if progress.is_file() else None)
+        sections += _of_model(path)
     if (path / 'latency.json').is_file():
-        sections += of_latency(path / 'latency.json')
+        sections.append(('Latency', values(read_json(path / 'latency.json'))))
     if (path / 'metrics.jsonl').is_file():
-        sections += of_metrics(path / 'metrics.jsonl', label)
+        sections += _of_metrics(path / 'metrics.jsonl', label)
     if path.suffix == UNFINISHED:
-        sections += of_begun_finetuning(path, label)
-    known = KNOWN + ((TIMES,) if (path / 'rounds.json').is_file() else ())
+        sections += _of_begun_finetuning(path, label)
     for reader in readers:
         read = reader.read(path) if (path / reader.file).is_file() else []
         if read:
             sections += read
             known += (reader.file, *reader.known)
-    sections += of_files(path, known)
-    return sections + (of_recipe(path / 'recipe.yaml') if (path / 'recipe.yaml').is_file() else [])
+    sections += _of_files(path, known)
+    recipe = path / 'recipe.yaml'
+    if recipe.is_file():
+        sections.append(('Recipe', values(load_yaml(recipe.read_bytes(), source=str(recipe)))))
+    return sections
+
+
+def _of_files(path: Path, known: tuple[str, ...]) -> list[Section]:
+    """The other files of a directory: tables, pictures, notes and values, each under its name."""
+    readers: dict[str, Callable[[Path], Markup]] = {
+        '.csv': _of_csv,
+        '.md': lambda file: element('pre', file.read_text(encoding='utf-8', errors='replace')),
+        '.json': lambda file: values(read_json(file)),
+        '.svg': lambda file: picture(file.read_bytes(), 'svg', file.stem),
+        '.png': lambda file: picture(file.read_bytes(), 'png', file.stem),
+    }
+    files = [file for file in path.iterdir() if file.suffix in readers and file.name not in known]
+    files = sorted(filter(Path.is_file, files))
+    better = {'.png': '.svg', '.md': '.csv'}
+    return [
+        (file.name, readers[file.suffix](file))
+        for file in sorted(files, key=lambda file: list(readers).index(file.suffix))
+        if file.with_suffix(better.get(file.suffix, '.none')) not in files
+    ]
+
+
+def _of_csv(path: Path) -> Markup:
+    """A table on disk; a column of numbers stands at the right. ValueError if it is none."""
+    try:
+        rows = list(csv.reader(io.StringIO(path.read_text(encoding='utf-8', errors='replace'))))
+    except csv.Error as error:
+        raise ValueError(f'{path}: not readable as CSV ({error})') from error
+
+    def number(cell: str) -> Any:
+        for kind in (int, float):
+            try:
+                return kind(cell)
+            except ValueError:
+                pass
+        return cell or None
+
+    return table(rows[0], [[number(cell) for cell in row] for row in rows[1:]]) if rows else Markup()
+
+
+def _of_environment(path: Path) -> list[Section]:
+    """The programs that made a directory, as far as it says."""
+    if (path / ORIGIN).is_file():
+        warned = [note(f'Warning: {sentence}.') for sentence in origin_warnings(path)]
+        return [('Where it was made', joined(*warned, values(read_json(path / ORIGIN))))]
+    for file in (path / 'manifest.json', path / 'round-0' / 'model' / 'manifest.json'):
+        if file.is_file():
+            manifest = read_json(file)
+            names = ('format', 'version', 'gluon_optbert') if isinstance(manifest, dict) else ()
+            return [('Environment', values({name: manifest[name] for name in names if name in manifest}))]
+    return []
+
+
+def environment() -> Markup:
+    """The versions and the machine where the page is made."""
+    here: dict[str, Any] = {}
+    for name in _PACKAGES:
+        try:
+            here[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            here[name] = __version__ if name == 'gluon_optbert' else 'not installed'
+    here['python'] = platform.python_version()
+    here['machine'] = f'{platform.system()} {platform.machine()}'
+    here['processors'] = processors()
+    return details('Where this page was made', values(here))
+
+
+def _chart(figure: Figure, caption: str) -> Markup:
+    return picture(drawn(figure, caption, 'svg'), 'svg', caption)
+
+
+# Pruning runs
+
+
+def of_rounds(run: Run) -> list[Section]:
+    """Sizes and losses of a pruning run, its widths, and its gates."""
+    losses = draw_losses([run])
+    drawing = '' if losses is None else _chart(losses, f'{title_by_size(run)}: {run.label}')
+    rows = _rounds_with_losses(run) if run.metric is None else _rounds_with_scores(run)
+    words = note(_LOSSES if run.metric is None else _SCORES)
+    sections = [('Size and accuracy', joined(rows, words, drawing))]
+    if (run.path / TIMES).is_file():
+        sections.append(('Time', _times_of_rounds(run.path / TIMES, run)))
+    networks = run.networks()
+    charts = [
+        _chart(draw_widths(letter, networks), f'{WIDTHS[letter][0]}, round by round: {run.label}')
+        for letter in 'fakv'
+    ]
+    sections.append(('Widths', joined(_widths(networks[-1].architecture), figures(*charts))))
+    drawings = _gates(run)
+    return sections + ([('Gates', joined(*drawings))] if drawings else [])
+
+
+def _gates(run: Run) -> list[Markup]:
+    """The gates of every round: their histograms, and what the rounds recorded of them."""
+    drawings, gates, records = [], read_gates(run), read_records(run)
+    if gates:
+        edges = alpha_bins(gates)
+        histograms = [
+            _chart(draw_alphas(letters, edges), f'Gates before the cut of round {number}: {run.label}')
+            for number, letters in gates
+        ]
+        drawings.append(figures(*histograms))
+    if records:
+        pictures = [_chart(draw_gates(records), f'Gates by width, round by round: {run.label}')]
+        settling = draw_settling(records)
+        if settling is not None:
+            pictures.append(_chart(settling, f'How far the selection stayed the same: {run.label}'))
+        drawings += [figures(*pictures), gates_table(records)]
+    return drawings
+
+
+def gates_table(records: Sequence[GateRecord]) -> Markup:
+    """The measurements of `draw_gates` as numbers."""
+    head = ['round', 'steps', 'width', 'gates', f'below {CLOSED}', f'above {OPEN}', 'largest α that went']
+    rows = []
+    for record in records:
+        for letter in record.letters():
+            fractions = (record.alpha_at_cut[letter], record.split_half[letter])
+            texts = (None if value is None else f'{value:.2f}' for value in fractions)
+            counts = (record.units[letter], record.closed[letter], record.open[letter])
+            rows.append([record.round, record.steps, letter, *counts, *texts])
+    return joined(table([*head, 'split-half correlation'], rows), note(_SPLIT_HALF))
+
+
+def _rounds_with_losses(run: Run) -> Markup:
+    """A row for each round; what only some runs have is a column only where there is something in it."""
+    rows = []
+    for row in run.rounds:
+        names = ('before', 'after_cut', 'after_reconstruction', 'recovered')
+        before, cut, fitted, recovered = (row.get(name) or {} for name in names)
+        rows.append(
+            [
+                row['round'],
+                row['parameters'] / 1e6,
+                f'{row["parameters"] / run.rounds[0]["parameters"]:.1%}',
+                row['flops'] / 1e9 if 'flops' in row else None,
+                *(measured.get('mlm_loss') for measured in (before, cut, fitted)),
+                *(recovered.get(name) for name in _MEASURED),
+                row.get('latency_ms'),
+            ]
+        )
+    known = [
+        column
+        for column, name in enumerate(_ROUNDS)
+        if name not in _OF_SOME_RUNS or any(row[column] is not None for row in rows)
+    ]
+    return table([_ROUNDS[i] for i in known], [[row[i] for i in known] for row in rows])
+
+
+def _rounds_with_scores(run: Run) -> Markup:
+    """The rounds of a run for a task: size, FLOPs, and the score at every stage that some round has."""
+    stages = {
+        f'{run.quantity} before': 'before',
+        'after the cut': 'after_cut',
+        'reconstructed': 'after_reconstruction',
+        'at the end': 'recovered',
+    }
+    named = {head: name for head, name in stages.items() if any(row.get(name) for row in run.rounds)}
+    rows = [
+        [
+            row['round'],
+            *_sizes(row, run),
+            *(_score(row.get(name)) for name in named.values()),
+            _lost(row, run),
+        ]
+        for row in run.rounds
+    ]
+    return table(['round', *_SIZES, *named, 'points from the first'], rows)
+
+
+def _times_of_rounds(path: Path, run: Run) -> Markup:
+    """The times of a run's networks, which the run measured at its end; ValueError if some are missing."""
+    times = read_json(path)
+    try:
+        shapes, threads = times['milliseconds'], times['threads']
+        rows = []
+        for place, row in enumerate(run.rounds):
+            cells = [row['round']]
+            for milliseconds in shapes.values():
+                cells += [float(milliseconds[place]), f'{milliseconds[0] / milliseconds[place]:.2f} ×']
+            rows.append(cells)
+    except (LookupError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ValueError(f'{path}: not the times of the rounds ({error!s:.200})') from error
+    head = [text for shape in shapes for text in (f'{shape.replace("x", " × ")} tokens, ms', 'times as fast')]
+    words = f'Medians of exports with these widths and random weights. Threads: {threads}.'
+    return joined(table(['round', *head], rows), note(words))
+
+
+def _sizes(row: Mapping[str, Any], run: Run) -> list[Any]:
+    """The cells of `_SIZES`."""
+    cells: list[Any] = []
+    for name, unit in (('parameters', 1e6), ('flops', 1e9)):
+        value, first = row.get(name), run.rounds[0].get(name)
+        cells += [value / unit, f'{value / first:.1%}'] if value and first else [None, None]
+    return cells
+
+
+def _score(measured: Any) -> str | None:
+    """A score with its standard error, where that is known."""
+    value = value_of(measured)
+    if value is None:
+        return None
+    error = measured.get('standard_error')
+    return f'{value:.2f}' + ('' if error is None else f' ± {error:.2f}')
+
+
+def _lost(row: Mapping[str, Any], run: Run) -> str | None:
+    """The points that a network has more than the first of its run."""
+    start, own = (value_of(one['recovered']) for one in (run.rounds[0], row))
+    return None if start is None or own is None or row is run.rounds[0] else f'{own - start:+.2f}'
+
+
+def side_by_side(runs: Sequence[Run]) -> Chapter | None:
+    """Pruning runs against each other, those of pre-training and those of every task; None for less than two
+    of each.
+    """
+    sections = [_ends(group) for group in by_quantity(runs) if len(group) > 1]
+    return Chapter('Side by side', tuple(sections)) if sections else None
+
+
+def _ends(runs: Sequence[Run]) -> Section:
+    """The ends of comparable runs; of those of a task every network, the one that they began with once."""
+    losses = draw_losses(runs)
+    drawing = '' if losses is None else _chart(losses, title_by_size(runs[0]))
+    rows: list[list[Any]] = []
+    if runs[0].metric is None:
+        for run in runs:
+            last, share = run.rounds[-1], run.rounds[-1]['parameters'] / run.rounds[0]['parameters']
+            measured = [(last['recovered'] or {}).get(name) for name in _MEASURED]
+            rows.append([run.label, last['round'], last['parameters'] / 1e6, f'{share:.1%}', *measured])
+        head = ['run', 'rounds', 'parameters, M', 'of the first', 'MLM loss', 'MLM accuracy', 'NSP accuracy']
+        return 'Where the runs ended', joined(table(head, rows), drawing)
+    starts: list[Any] = []
+    for run in runs:
+        start = (run.rounds[0]['architecture'], run.rounds[0]['recovered'])
+        for row in run.rounds[1 if start in starts else 0 :]:
+            cells = [row['round'], *_sizes(row, run), _score(row['recovered']), _lost(row, run)]
+            rows.append(['not pruned' if row is run.rounds[0] else run.label, *cells])
+        starts.append(start)
+    head = ['run', 'round', *_SIZES, runs[0].quantity, 'points from the first']
+    return f'Where the runs ended: {runs[0].quantity}', joined(table(head, rows), note(_SCORES), drawing)
+
+
+# Models and the steps of runs
+
+
+def _widths(architecture: Architecture) -> Markup:
+    """The widths of a network, layer by layer."""
+    facts = f'h = {architecture.h}' + (f', e = {architecture.e}' if architecture.e else '')
+    layers = [
+        [i, *(getattr(layer, letter) for letter in 'akvf')]
+        for i, layer in enumerate(architecture.layers, start=1)
+    ]
+    return joined(
+        element('p', f'{facts}, {len(architecture.layers)} layers, {architecture.vocab_size:,} tokens:'),
+        table(['layer', 'a (heads)', 'k (keys)', 'v (values)', 'f (filters)'], layers),
+    )
+
+
+def _of_model(path: Path) -> list[Section]:
+    """Size and widths of a model directory, and what was measured at its end."""
+    architecture = Architecture.read(path / 'architecture.json')
+    progress = read_json(path / 'progress.json') if (path / 'progress.json').is_file() else {}
+    facts = {
+        'parameters of embeddings and encoder': int(ParameterCost().cost(architecture)),
+        'FLOPs of 128 tokens': int(sum(count_flops(architecture, 128).values())),
+        **(progress if isinstance(progress, dict) else {'progress': progress}),
+    }
+    facts.pop('right', None)  # of fine-tuning, a mark for every instance
+    return [('Size and accuracy', values(facts)), ('Widths', _widths(architecture))]
+
+
+def _of_metrics(path: Path, label: str) -> list[Section]:
+    """Curves of the measurements of every step."""
+    segments = segments_of(read_metrics(path))
+    if not segments:
+        return []
+    header = ['phase', 'round', 'steps', 'tokens a second', 'waiting for data']
+    drawing = _chart(draw_curves(segments), f'Over the steps of the run: {label}')
+    return [('Curves', joined(drawing, table(header, speed(segments))))]
+
+
+def _of_begun_finetuning(path: Path, label: str) -> list[Section]:
+    """Curves of the seeds of a fine-tuning run that is not finished, those of every learning rate."""
+    sections = []
+    for pattern in ('seed-*', 'rate-*/seed-*'):
+        for place in sorted(path.glob(pattern)):
+            file = place / 'metrics.jsonl' if place.is_dir() else place
+            if file.suffix == '.jsonl' and file.is_file():
+                name = str(place.relative_to(path)).replace('.jsonl', '')
+                of_seed = _of_metrics(file, f'{label}, {name}')
+                sections += [(f'{title} of {name}', content) for title, content in of_seed]
+    if not sections:
+        return []
+    return [('Unfinished', element('p', f'This run is not finished: it has no {RESULT} yet.')), *sections]
+
+
+# Files of results
+
+
+def _of_finetuning(data: Mapping[str, Any], path: Path) -> list[Section]:
+    """The scores of a fine-tuning run beside the majority class's, those of every epoch, the data, the
+    network, and where the run was made; ValueError if the file lacks something.
+    """
+    try:
+        sections: list[Section] = [(str(data['task']), _scores(data))]
+        names = list(data['mean'])
+        rows = [
+            [run['seed'], epoch['epoch'], *(score_text(epoch['scores'][name], digits=2) for name in names)]
+            for run in data['runs']
+            for epoch in run.get('epochs', ())
+        ]
+        if rows:
+            sections.append(('Every epoch', table(['seed', 'epoch', *names], rows)))
+        if data.get('learning_rates'):
+            sections.append(('Learning rates', _rates(data['learning_rates'], data['metric'])))
+        if data.get('samples'):
+            sections.append(('Data', table(['part', 'instances'], map(list, data['samples'].items()))))
+        if data.get('architecture'):
+            sections.append(
+                ('Network', _widths(Architecture.from_dict(data['architecture'], source=str(path))))
+            )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f'{path}: not a result of fine-tuning ({type(error).__name__}: {error})') from error
+    known = (*_SHOWN, *_FOLDED, 'samples', 'architecture', 'learning_rates')
+    rest = {name: value for name, value in data.items() if name not in known}
+    folded = [details(title, values(data[name])) for name, title in _FOLDED.items() if name in data]
+    return [*sections, ('How it was made', joined(values(rest) if rest else '', *folded))]
+
+
+def _scores(data: Mapping[str, Any]) -> Markup:
+    """The scores by seed, with mean, deviation and the majority class."""
+    majority = data.get('majority') or {}
+    rows = []
+    for name, mean in data['mean'].items():
+        least, std = majority.get(name), data['std'][name]
+        texts = [score_text(run['scores'][name], majority=least, digits=2) for run in data['runs']]
+        constant = None if least is None else score_text(least, digits=2)
+        rows.append([name, score_text(mean, std, majority=least, digits=2), constant, *texts])
+    head = ['percent', 'mean ± deviation', 'majority class', *(f'seed {run["seed"]}' for run in data['runs'])]
+    poor = any(not exceeds(mean, majority.get(name)) for name, mean in data['mean'].items())
+    words = f'{data["metric"]} is the score that counts.' + (f' {NOTE}.' if poor else '')
+    return joined(table(head, rows), note(words))
+
+
+def _rates(data: Mapping[str, Any], metric: str) -> Markup:
+    """The score of every learning rate, and which was chosen."""
+    rows = []
+    for one in data['tried']:
+        scores = [one['mean'][metric], *(run['scores'][metric] for run in one['runs'])]
+        rows.append([f'{one["learning_rate"]:g}', *(score_text(score, digits=2) for score in scores)])
+    seeds = [f'seed {run["seed"]}' for run in data['tried'][0]['runs']]
+    words = f'{data["chosen"]:g} was chosen: {data["note"]}'
+    return joined(table(['learning rate', f'mean {metric}', *seeds], rows), note(words))
+
+
+def _of_results(data: Any) -> list[Section]:
+    """A file of results: its plain values first, then a section for each of the others."""
+    if not isinstance(data, dict):
+        return [('Results', values(data))]
+    nested = {name: value for name, value in data.items() if isinstance(value, (dict, list)) and value}
+    single = {name: value for name, value in data.items() if name not in nested}
+    return ([('Results', values(single))] if single or not nested else []) + [
+        (str(name), values(value)) for name, value in nested.items()
+    ]

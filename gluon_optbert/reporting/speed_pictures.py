@@ -15,10 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from ..runs.display import markdown_table
 from ..runs.files import write_file
 from .figures import NARROW, STYLE, look, plain, save
-from .page import Section, figures, joined, table, tag
-from .pruned import Run
-from .run_sections import chart
-from .sections import Reader, read_json
+from .networks import Run, read_json
 from .speed import FORMAT, Line, Panel, Times, panels_of
 from .speed_words import notes, sentences, table_of
 from .task_runs import Group, Point
@@ -234,27 +231,3 @@ def write_together(tasks: Sequence[Tuple[str, Panel]], directory: Path) -> List[
     """The picture of all tasks."""
     with matplotlib.rc_context(STYLE):
         return save(draw_tasks(tasks), directory, PICTURE)
-
-
-def of_speed(path: Path) -> List[Section]:
-    """What a directory of `write` says, for a page, and nothing of one that another tool wrote; ValueError
-    if something is missing.
-    """
-    data = read_json(path / POINTS)
-    if not isinstance(data, dict) or data.get('format') != FORMAT:  # somebody else's
-        return []
-    quantity, panels = _parsed(path, data)
-    try:
-        charts = [chart(draw_panel(panel, quantity), f'{quantity}: {panel.title}') for panel in panels]
-        said = tag('ul', *(tag('li', sentence) for sentence in data['sentences']))
-        rows = table(data['table']['head'], data['table']['rows'])
-        noted = [tag('p', note, class_='note') for note in data['notes']]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f'{path / POINTS}: not the points of a plot ({error!s:.200})') from error
-    return [
-        ('What speed costs', joined([said, *noted])),
-        ('Score and speed', joined([rows, figures(*charts)])),
-    ]
-
-
-SPEED = Reader(POINTS, of_speed, (TABLE, f'{PICTURE}.svg', f'{PICTURE}.png'))

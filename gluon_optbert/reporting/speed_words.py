@@ -7,8 +7,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from ..runs.progress import score_text
-from .figures import in_millions
-from .pruned import Run
+from .networks import Run, in_millions
 from .speed import Line, Panel, Rung, Spread
 from .task_runs import Group, Point
 

@@ -11,7 +11,7 @@ from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost, count_flops, shares_of_rounds
 from ..runs.machine import commits_of
 from ..runs.recipe import load_yaml
-from .pruned import Run, value_of
+from .networks import Run, value_of
 
 METHODS = {
     'alpha': 'trained gates',

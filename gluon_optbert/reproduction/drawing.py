@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..reporting.figures import STYLE, look, plain, save
-from ..reporting.page import Section, joined, picture, table, tag
+from ..reporting.page import Section, element, joined, note, picture, table
 from ..reporting.sections import Reader
 from ..runs.files import write_file
 from .rendering import notes, render, table_head, table_lines
@@ -69,14 +69,12 @@ def of_table(path: Path) -> List[Section]:
         (
             f'Table {results.table.number}',
             joined(
-                [
-                    tag('p', results.table.caption),
-                    table(table_head(results), cells),
-                    picture(drawing.read_bytes(), 'svg', f'Table {results.table.number}')
-                    if drawing.is_file()
-                    else '',
-                    *(tag('p', note, class_='note') for note in remarks),
-                ]
+                element('p', results.table.caption),
+                table(table_head(results), cells),
+                picture(drawing.read_bytes(), 'svg', f'Table {results.table.number}')
+                if drawing.is_file()
+                else '',
+                *map(note, remarks),
             ),
         )
     ]

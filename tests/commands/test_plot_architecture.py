@@ -16,7 +16,7 @@ def test_everything_is_written_as_png_and_svg(run, tmp_path, capsys):
     assert tool.main([str(run), '--paper', '--output', str(tmp_path / 'plots')]) == 0
     written = {path.name: path.read_bytes() for path in (tmp_path / 'plots').iterdir()}
     names = [f'{who}_{letter}' for who in ('paper', 'pruned') for letter in 'fakv'] + [
-        'pruned_alphas',
+        'pruned_alphas_1',
         'loss_by_size',
     ]
     assert set(written) == {f'{name}.{kind}' for name in names for kind in ('png', 'svg')} | {

@@ -8,15 +8,8 @@ from helpers.written_runs import BASE, SMALL, write_run
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
-from gluon_optbert.reporting.drawing import (
-    alpha_bins,
-    draw_alphas,
-    draw_losses,
-    draw_round_alphas,
-    draw_widths,
-)
-from gluon_optbert.reporting.figures import NARROW, labels_of, save
-from gluon_optbert.reporting.pruned import loss_table, paper_networks, read_gates, read_run
+from gluon_optbert.reporting.figures import alpha_bins, draw_alphas, draw_losses, draw_widths, save
+from gluon_optbert.reporting.networks import labels_of, loss_table, paper_networks, read_gates, read_run
 
 
 @pytest.fixture
@@ -43,14 +36,14 @@ def test_same_run_gives_the_same_bytes(run, tmp_path):
 
 @pytest.mark.parametrize('letter', 'fakv')
 def test_lines_are_the_widths_of_every_round(run, letter):
-    figure = draw_widths(letter, read_run(run, 'pruned').networks(), 'title')
+    figure = draw_widths(letter, read_run(run, 'pruned').networks())
     expected = [[getattr(layer, letter) for layer in network.layers] for network in (BASE, SMALL)]
     assert list(drawn(figure).values()) == expected
     assert figure.axes[0].get_ylim()[0] == 0
 
 
 def test_paper_lines_are_tables_12_and_7_and_inferred_widths_are_hollow():
-    figure = draw_widths('v', paper_networks(), 'title')
+    figure = draw_widths('v', paper_networks())
     assert drawn(figure) == {
         'BERT-base, 108M': [64] * 12,
         'optBERT-all, 99M': list(load_table(12).column('v')),
@@ -70,27 +63,12 @@ def test_gates_are_divided_as_the_selection_says(run):
     assert (number, counts) == (1, {'h': (3, 1), 'a': (3, 1), 'k': (3, 1), 'v': (3, 1), 'f': (12, 4)})
 
 
-def test_bars_count_every_unit_once(run):
-    figure = draw_alphas(read_gates(read_run(run, 'pruned')), 'pruned')
-    counts = [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes]
-    assert counts == [4, 4, 4, 4, 16]  # h is shared by the layers, the others are those of two layers
-
-
-def test_bars_of_a_round_on_a_page_count_every_unit_once(run):
+def test_bars_of_a_round_count_every_unit_once(run):
     gates = read_gates(read_run(run, 'pruned'))
     ((_, letters),) = gates
-    figure = draw_round_alphas(letters, alpha_bins(gates))
+    figure = draw_alphas(letters, alpha_bins(gates))
+    # h is shared by the layers, the others are those of two layers; the last place has the legend
     assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [4, 4, 4, 4, 16, 0]
-
-
-def test_narrow_figures_show_the_same_numbers(run):
-    pruned = read_run(run, 'pruned')
-    networks = pruned.networks()
-    for wide, narrow in (
-        (draw_losses([pruned]), draw_losses([pruned], narrow=True)),
-        (draw_widths('f', networks, 'title'), draw_widths('f', networks, '', narrow=True)),
-    ):
-        assert drawn(narrow) == drawn(wide) and narrow.get_figwidth() == NARROW < wide.get_figwidth()
 
 
 def test_losses_are_those_after_the_cut_and_after_recovery(run):

@@ -5,9 +5,9 @@ import json
 import pytest
 from helpers.written_runs import write_run
 
-from gluon_optbert.reporting.gates import draw_gates, draw_settling, gates_table, read_records
-from gluon_optbert.reporting.pruned import read_run
-from gluon_optbert.reporting.run_sections import of_rounds
+from gluon_optbert.reporting.figures import draw_gates, draw_settling
+from gluon_optbert.reporting.networks import read_records, read_run
+from gluon_optbert.reporting.sections import gates_table, of_rounds
 
 RECORD = {
     'round': 1,

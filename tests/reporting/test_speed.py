@@ -5,17 +5,15 @@ import json
 
 import pytest
 import yaml
-from helpers.pages import check_page
 from helpers.tiny import ROOT
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.pruning import methods
 from gluon_optbert.pruning.recipe import PruneRecipe
-from gluon_optbert.reporting.page import Chapter, page
-from gluon_optbert.reporting.pruned import read_run
+from gluon_optbert.reporting.networks import read_run
 from gluon_optbert.reporting.speed import Panel, Spread, networks_to_time, panels_of, read_times
-from gluon_optbert.reporting.speed_pictures import draw_panels, draw_tasks, of_speed, summary, write
+from gluon_optbert.reporting.speed_pictures import draw_panels, draw_tasks, summary, write
 from gluon_optbert.reporting.speed_words import RULE, best_rungs, sentence, sentences
 from gluon_optbert.reporting.task_runs import (
     METHODS,
@@ -384,21 +382,6 @@ def test_picture_has_a_panel_for_each_shape_and_precision(paths, tmp_path):
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert set(labels) == {'not pruned', *(group.label for group in groups)}
     assert 'in float32' in figure.axes[2].get_ylabel() and 'in float32' not in figure.axes[0].get_ylabel()
-
-
-def test_page_of_a_plot_has_sentences_table_and_pictures(paths, tmp_path):
-    starts, groups, runs = read(*paths)
-    times = read_times([write_times(tmp_path / 'times.json')])
-    write(summary(runs, starts, groups, times, 'mxnet'), tmp_path / 'plot')
-    content = check_page(page('title', [Chapter('plot', tuple(of_speed(tmp_path / 'plot')))]))
-    assert sum(name == 'img' for name in content.tags) == 4
-    assert any('trained gates are 4.0 times as fast for 3.0 points' in part for part in content.text)
-    assert RULE in content.text and '2.00 ± 0.00 ×' in content.text
-    (tmp_path / 'plot' / 'points.json').write_text('{"mine": [1]}')
-    assert of_speed(tmp_path / 'plot') == []
-    (tmp_path / 'plot' / 'points.json').write_text('{"format": "gluon_optbert speed of a task"}')
-    with pytest.raises(ValueError, match='not the points of a plot'):
-        of_speed(tmp_path / 'plot')
 
 
 def test_a_method_has_one_colour_in_the_plots_of_all_tasks(paths, tmp_path):

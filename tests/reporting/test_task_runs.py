@@ -8,12 +8,17 @@ from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
 from gluon_optbert.reporting.curves import draw_curves, segments_of
-from gluon_optbert.reporting.drawing import draw_losses, plot
-from gluon_optbert.reporting.measured import Measured, networks_of_runs, with_result
+from gluon_optbert.reporting.figures import draw_losses, plot
+from gluon_optbert.reporting.networks import (
+    Measured,
+    networks_of_runs,
+    read_run,
+    score_name,
+    score_table,
+    with_result,
+)
 from gluon_optbert.reporting.page import Chapter, page
-from gluon_optbert.reporting.pruned import read_run, score_name, score_table
-from gluon_optbert.reporting.run_sections import of_rounds, side_by_side
-from gluon_optbert.reporting.sections import chapter
+from gluon_optbert.reporting.sections import chapter, of_rounds, side_by_side
 from gluon_optbert.reporting.verdict import sentence, verdict
 
 TINY = Architecture(h=2, layers=(LayerDims(1, 1, 1, 3), LayerDims(1, 1, 1, 2)), vocab_size=10)
@@ -71,7 +76,7 @@ def test_page_has_the_times_that_the_run_measured(tmp_path):
     assert 'times.json' not in text and any(part.endswith('Threads: 2.') for part in text)
     for damaged in ('[', '{}', json.dumps({**times, 'milliseconds': {'1x128': [8.0]}})):
         (run.path / 'times.json').write_text(damaged)
-        with pytest.raises(ValueError, match='not the times of the rounds'):
+        with pytest.raises(ValueError, match='not JSON|not the times of the rounds'):
             of_rounds(run)
 
 

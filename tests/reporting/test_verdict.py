@@ -9,16 +9,15 @@ from helpers.pages import Reader
 from helpers.written_runs import BASE, SMALL, write_run, write_task_run
 
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
-from gluon_optbert.reporting.measured import (
+from gluon_optbert.reporting.networks import (
     LENGTH,
     Measured,
     Score,
     networks_of_runs,
+    read_run,
     with_model,
     with_result,
-    with_times,
 )
-from gluon_optbert.reporting.pruned import read_run
 from gluon_optbert.reporting.verdict import Timing, base_of, sentence, verdict
 
 
@@ -41,7 +40,7 @@ def networks(tmp_path):
     pair = networks_of_runs([read_run(write_run(tmp_path / 'pruned'), 'pruned')])
     for architecture, mean in ((BASE, 80.0), (SMALL, 76.0)):
         pair = with_result(pair, 'a file', result(architecture, mean))
-    return with_times(pair, {0: 10.0, 1: 4.0})
+    return [dataclasses.replace(one, latency_ms=time) for one, time in zip(pair, (10.0, 4.0))]
 
 
 def test_networks_are_what_went_in_and_what_came_out(networks):

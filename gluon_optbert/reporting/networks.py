@@ -1,0 +1,553 @@
+"""Runs, models and results as data: their networks, sizes, gates, and what was measured of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydantic
+
+from ..architecture.architecture import Architecture
+from ..architecture.cost import ParameterCost, count_flops
+from ..architecture.named import LAYER_TABLES, bert_base, published
+from ..architecture.paper import load_table
+from ..architecture.parameters import ALPHA_H
+from ..runs.display import markdown_table
+from ..runs.files import parse_json, sha256
+from ..runs.progress import GATES, difference_error, score_text
+from ..runs.recipe import load_yaml
+
+LETTERS = 'hakvf'
+LENGTH = 128  # tokens of the sequence whose FLOPs and time are compared
+WEIGHTS = 'model.params'  # of a model directory
+CLEAR = 2  # standard errors of a correlation: chance stays within so many in 95 of 100 cases
+_MEASUREMENTS = ('before', 'after_cut', 'after_reconstruction', 'recovered')  # of a round
+_FIELDS = {'round', 'parameters', 'architecture', 'after_cut', 'recovered'}  # of a round
+
+_IN_A_RUN = re.compile(r'model|shrunk|round-\d+|seed-\d+')  # directories that every run has
+
+Letters = Mapping[str, tuple[np.ndarray, np.ndarray]]  # by letter, the alphas that stayed and that went
+Round = tuple[int, Letters]  # its number, and its gates
+
+
+def read_json(path: Path) -> Any:
+    """The values of a JSON file; ValueError if it is none."""
+    return parse_json(path.read_bytes(), source=path)
+
+
+def in_millions(parameters: float) -> str:
+    """A number of parameters with three digits, e.g. ``88.1 M``."""
+    millions = parameters / 1e6
+    return f'{millions:.{0 if millions >= 100 else 1 if millions >= 10 else 2}f} M'
+
+
+def labels_of(paths: Sequence[Path]) -> list[str]:
+    """The last part of every path, and as many parts before it as tell the paths apart and name the run of a
+    network.
+
+    Raises
+    ------
+    ValueError
+        If two are the same directory.
+    """
+    parts = [path.resolve().parts[1:] or ('run',) for path in paths]
+    if len(set(parts)) < len(parts):
+        raise ValueError('a run is given twice')
+    depth = 1
+    while len({part[-depth:] for part in parts}) < len(parts):
+        depth += 1
+    return ['/'.join(part[-max(depth, _named(part)) :]) for part in parts]
+
+
+def _named(parts: Sequence[str]) -> int:
+    """How many of the last parts it takes to name something: ``run/round-4/model``, not ``model``."""
+    own = next((i for i, part in enumerate(reversed(parts)) if not _IN_A_RUN.fullmatch(part)), len(parts) - 1)
+    return own + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """One line of a plot of widths.
+
+    Parameters
+    ----------
+    label : str
+    architecture : Architecture
+    inferred : frozenset of (int, str)
+        Layers, counted from 0, and letters whose width is not certain.
+    """
+
+    label: str
+    architecture: Architecture
+    inferred: frozenset[tuple[int, str]] = frozenset()
+
+
+def paper_networks() -> list[Network]:
+    """BERT-base and the networks that optBERT gives layer by layer."""
+    networks = [Network('BERT-base, 108M', bert_base())]
+    for size, number in LAYER_TABLES.items():
+        inferred = frozenset((one.row, one.column) for one in load_table(number).inferred)
+        networks.append(Network(f'optBERT-all, {size}M', published(size), inferred))
+    return networks
+
+
+# Pruning runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished pruning run, as its ``rounds.json`` tells it.
+
+    Parameters
+    ----------
+    path : Path
+    label : str
+    rounds : tuple of mapping
+    task : str
+        What a fine-tuned network was pruned for; empty if the run does not say, and for pre-training.
+    """
+
+    path: Path
+    label: str
+    rounds: tuple[Mapping[str, Any], ...]
+    task: str = ''
+
+    @property
+    def metric(self) -> str | None:
+        """The score that decides, such as ``dev/accuracy``; None for pre-training, whose MLM loss decides."""
+        measured = [row[name] for row in self.rounds for name in ('recovered', 'after_cut') if row[name]]
+        return next((one['metric'] for one in measured if 'metric' in one), None)
+
+    @property
+    def quantity(self) -> str:
+        """The score that decides, for people: ``SST-2 accuracy``, or ``MLM loss``."""
+        return 'MLM loss' if self.metric is None else score_name(self.task, self.metric)
+
+    def networks(self) -> list[Network]:
+        """One per round, the network that went in first; the shares are of its parameters."""
+        sizes = [row['parameters'] for row in self.rounds]
+        networks = []
+        for row, size in zip(self.rounds, sizes):
+            architecture = Architecture.from_dict(row['architecture'], source=f'{self.path}/rounds.json')
+            networks.append(Network(f'{in_millions(size)} ({size / sizes[0]:.0%})', architecture))
+        return networks
+
+
+def score_name(task: str, metric: str) -> str:
+    """A score for people; the held-out set is named unless it is the development set."""
+    part, _, name = metric.partition('/')
+    words = 'F1' if name == 'f1' else name.replace('_', ' ')
+    return f'{task} {words}'.strip() + ('' if part == 'dev' else f' ({part})')
+
+
+def value_of(measured: Mapping[str, Any] | None) -> float | None:
+    """The value that decides of a measurement: a score in percent, or the MLM loss in nats; None if there is
+    none.
+    """
+    if not measured:
+        return None
+    return measured['scores'][measured['metric']] if 'metric' in measured else measured.get('mlm_loss')
+
+
+def by_quantity(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs whose measurements can be compared, together: those of a task, and those of pre-training."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.quantity, []).append(run)
+    return list(groups.values())
+
+
+def read_run(path: Path, label: str) -> Run:
+    """The run in a directory.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If it is not there, not finished, or its rounds are not what pruning writes.
+    """
+    source = path / 'rounds.json'
+    if not source.is_file():
+        raise FileNotFoundError(f'{source}: not there; a pruning run writes it when it is finished')
+    rows = read_json(source)
+    if not isinstance(rows, list) or not rows or not all(map(_is_round, rows)):
+        raise ValueError(f'{source}: wanted a list of rounds, each with {", ".join(sorted(_FIELDS))}')
+    # measured as all others are; the network may have been on more instances
+    if len(rows) > 1 and rows[1].get('before'):
+        rows[0] = {**rows[0], 'recovered': rows[1]['before']}
+    run = Run(path, label, tuple(rows))
+    return run if run.metric is None else dataclasses.replace(run, task=_task_of(path))
+
+
+def _is_round(row: Any) -> bool:
+    def is_measurement(measured: Any) -> bool:
+        if not measured or not isinstance(measured, dict) or 'metric' not in measured:
+            return not measured or isinstance(measured, dict)
+        scores, metric = measured.get('scores'), measured['metric']
+        of_scores = isinstance(metric, str) and isinstance(scores, dict)
+        return of_scores and type(scores.get(metric)) in (int, float)
+
+    return (
+        isinstance(row, dict)
+        and set(row) >= _FIELDS
+        and isinstance(row['parameters'], (int, float))
+        and row['parameters'] > 0
+        and all(is_measurement(row.get(name)) for name in _MEASUREMENTS)
+    )
+
+
+def _task_of(path: Path) -> str:
+    """The task that a run names: in the head of a network, or in its recipe."""
+    recipe = path / 'recipe.yaml'
+    sources = [read_json(file) for file in sorted(path.glob('round-*/model/head.json'))]
+    sources += [load_yaml(recipe.read_bytes(), source=str(recipe))] if recipe.is_file() else []
+    for values in sources:
+        task = values.get('task') if isinstance(values, dict) else None
+        if isinstance(task, str):
+            return Path(task).stem if task.endswith('.json') else task
+    return ''
+
+
+def score_table(runs: Sequence[Run]) -> str:
+    """The networks of runs of one task by size, with their scores in percent, as Markdown."""
+    rows = []
+    for run in runs:
+        for row in run.rounds:
+            values = [value_of(row.get(name)) for name in ('after_cut', 'recovered')]
+            share = row['parameters'] / run.rounds[0]['parameters']
+            texts = ['' if value is None else f'{value:.2f}' for value in values]
+            rows.append((run.label, in_millions(row['parameters']), f'{share:.1%}', *texts))
+    header = ['run', 'parameters', 'of the first', f'{runs[0].quantity} after the cut', 'at the end']
+    return markdown_table(header, rows) + '\n'
+
+
+def loss_table(runs: Sequence[Run]) -> str:
+    """The networks of every run by size, with their held-out losses, as Markdown."""
+    rows = []
+    for run in runs:
+        for row in run.rounds:
+            cut, recovered = row['after_cut'] or {}, row['recovered'] or {}
+            cells = [
+                f'{losses[name]:.3f}' if name in losses else ''
+                for losses, name in (
+                    (cut, 'mlm_loss'),
+                    (recovered, 'mlm_loss'),
+                    (recovered, 'mlm_accuracy'),
+                    (recovered, 'nsp_accuracy'),
+                )
+            ]
+            share = row['parameters'] / run.rounds[0]['parameters']
+            rows.append((run.label, in_millions(row['parameters']), f'{share:.1%}', *cells))
+    header = ['run', 'parameters', 'of the first', 'MLM loss after the cut', 'recovered']
+    return markdown_table([*header, 'MLM accuracy', 'NSP accuracy'], rows) + '\n'
+
+
+# Gates
+
+
+def read_gates(run: Run) -> list[Round]:
+    """The trained gates of every round.
+
+    Returns
+    -------
+    list of (int, dict)
+        The round, and by letter the alphas that stayed and those that were removed, over all layers; rounds
+        whose gates were not trained or not kept are left out.
+
+    Raises
+    ------
+    ValueError
+        If ``alphas.npz`` and ``selection.json`` cannot be read or do not belong together.
+    """
+    rounds = []
+    for row in run.rounds[1:]:
+        directory = run.path / f'round-{row["round"]}'
+        if not (directory / 'alphas.npz').is_file():  # a record without the arrays of its run
+            continue
+        try:
+            with np.load(directory / 'alphas.npz') as stored:
+                # alpha_h has a key for each place where it may stand
+                keys = {name: 'h' if name in ALPHA_H.values() else name for name in stored.files}
+                alphas = {key: np.asarray(stored[name]) for name, key in keys.items()}
+            kept = read_json(directory / 'selection.json')['kept']
+            stays = {key: np.isin(np.arange(len(values)), kept[key]) for key, values in alphas.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f'{directory}: alphas.npz and selection.json are not those of a cut ({error!r})'
+            ) from error
+        if all((values == 1).all() for values in alphas.values()):
+            continue
+        by_letter = {}
+        for letter in LETTERS:
+            keys_of = [key for key in alphas if key[0] == letter]
+            if keys_of:
+                values, mask = (np.concatenate([part[key] for key in keys_of]) for part in (alphas, stays))
+                by_letter[letter] = (values[mask], values[~mask])
+        rounds.append((row['round'], by_letter))
+    return rounds
+
+
+class GateRecord(pydantic.BaseModel):
+    """What a round says of its gates in ``gates.json``; the mappings are by the letter of a width.
+
+    `closed` and `open` count the gates below and above the bounds; `alpha_at_cut` is the largest that went;
+    `split_half` the rank correlation between the halves of the data, with its standard error without any
+    correlation; `overlaps` the smallest overlap of selections in the window before a step."""
+
+    round: int
+    steps: int
+    stopped: str
+    overlaps: list[tuple[int, float]]
+    units: dict[str, int]
+    closed: dict[str, int]
+    open: dict[str, int]
+    alpha_at_cut: dict[str, float | None]
+    split_half: dict[str, float | None]
+    split_half_error: dict[str, float | None]
+
+    @pydantic.model_validator(mode='after')
+    def _has_every_width(self) -> GateRecord:
+        mappings = (self.closed, self.open, self.alpha_at_cut, self.split_half, self.split_half_error)
+        if any(set(self.units) > set(mapping) for mapping in mappings):
+            raise ValueError(f'wanted every one of {", ".join(self.units)}')
+        return self
+
+    def letters(self) -> list[str]:
+        """The widths that have gates, in the order of all tables."""
+        return [letter for letter in LETTERS if letter in self.units]
+
+    def is_by_chance(self, letter: str) -> bool:
+        """Whether the halves of the data agree on a width no better than chance allows."""
+        correlation = self.split_half[letter]
+        return correlation is not None and correlation < CLEAR * (self.split_half_error[letter] or 0.0)
+
+
+def read_records(run: Run) -> list[GateRecord]:
+    """What every round of a run says of its gates; rounds without trained gates are left out.
+
+    Raises
+    ------
+    ValueError
+        If a file is no such record.
+    """
+    paths = [run.path / f'round-{row["round"]}' / GATES for row in run.rounds[1:]]
+    records = []
+    for path in filter(Path.is_file, paths):
+        try:
+            records.append(GateRecord.model_validate_json(path.read_bytes()))
+        except pydantic.ValidationError as error:
+            raise ValueError(f'{path}: not a record of gates ({error!s:.200})') from error
+    return records
+
+
+# Networks beside each other
+
+
+def weights_checksum(directory: Path) -> str | None:
+    """The SHA-256 of the weights of a model directory; of one whose weights were not kept, that of its
+    manifest; None if that was not kept either.
+    """
+    weights, manifest = directory / WEIGHTS, directory / 'manifest.json'
+    if weights.is_file():
+        return sha256(weights)
+    try:
+        return str(read_json(manifest)['files'][WEIGHTS]['sha256']) if manifest.is_file() else None
+    except (KeyError, TypeError) as error:
+        raise ValueError(f'{manifest}: not the manifest of a network ({error!s:.200})') from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A network's score on a task over the seeds of fine-tuning, and the majority class's, in percent.
+
+    A score that a pruning run measured has as `start` that of the network that went into this run. An
+    accuracy of fine-tuning may have `right`, a text for each seed: 1 for every held-out instance that was
+    answered right, 0 for every other.
+    """
+
+    mean: float
+    std: float | None = None
+    majority: float | None = None
+    start: float | None = None
+    right: tuple[str, ...] = ()
+
+    def difference_error(self, other: Score) -> float | None:
+        """The standard error of the difference of two accuracies, in percentage points, taken instance by
+        instance as means over the seeds; None if what either has right is not known, or of other instances.
+        """
+        same = len({len(marks) for marks in (*self.right, *other.right)}) == 1
+        if not self.right or not other.right or not same:
+            return None
+        marks = (np.array([[mark == '1' for mark in seed] for seed in one.right]) for one in (self, other))
+        return difference_error(*(seeds.mean(axis=0) for seeds in marks))
+
+    def text(self) -> str:
+        """For people."""
+        return score_text(self.mean, self.std, majority=self.majority)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A network with its sizes and measurements.
+
+    Parameters
+    ----------
+    label : str
+    architecture : Architecture
+    directory : Path, optional
+        A model directory, perhaps without its weights.
+    mlm_loss : float, optional
+        On held-out text, in nats per masked token.
+    scores : mapping of str to Score
+        By task and metric: ``SST-2 accuracy``.
+    latency_ms : float, optional
+    model_sha256 : str, optional
+        The checksum of the weights, where a result of fine-tuning has said it.
+    base : str, optional
+        The label of the network that went into its run; None of a network that no run has made.
+    """
+
+    label: str
+    architecture: Architecture
+    directory: Path | None = None
+    mlm_loss: float | None = None
+    scores: Mapping[str, Score] = dataclasses.field(default_factory=dict)
+    latency_ms: float | None = None
+    model_sha256: str | None = None
+    base: str | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Of embeddings and encoder."""
+        return int(ParameterCost().cost(self.architecture))
+
+    @property
+    def flops(self) -> int:
+        """Of a forward pass over `LENGTH` tokens."""
+        return int(sum(count_flops(self.architecture, LENGTH).values()))
+
+    @property
+    def file_bytes(self) -> int | None:
+        """The size of the file of weights; None where there is none."""
+        path = None if self.directory is None else self.directory / WEIGHTS
+        return path.stat().st_size if path is not None and path.is_file() else None
+
+    def sha256(self) -> str | None:
+        """The checksum of the weights; None where neither the directory nor a result says it."""
+        return (None if self.directory is None else weights_checksum(self.directory)) or self.model_sha256
+
+    def may_be(self, other: Measured) -> bool:
+        """Whether two networks that went into runs are one, as far as it is known."""
+        if self.architecture != other.architecture:
+            return False
+        if self.model_sha256 and other.model_sha256:
+            return self.model_sha256 == other.model_sha256
+        losses = {network.mlm_loss for network in (self, other)} - {None}
+        both = self.scores.keys() & other.scores.keys()
+        return len(losses) < 2 and all(self.scores[name] == other.scores[name] for name in both)
+
+
+def networks_of_runs(runs: Sequence[Run]) -> list[Measured]:
+    """What went into the runs, and what came out of each; what went into several runs is there once.
+
+    Networks that went in are the same if widths and checksums are equal; where one of the checksums is not
+    known, if nothing that was measured of both differs.
+
+    Of a single run for a task every round is a network of its own; of other runs the last round counts.
+    """
+    bases: list[Measured] = []
+    pruned: list[Measured] = []
+    for run in runs:
+        first, *later = (_measured(run, place) for place in range(len(run.rounds)))
+        label = f'base of {run.label}' if bases else 'base'
+        first = dataclasses.replace(first, label=label, model_sha256=first.sha256())
+        place = next((i for i, base in enumerate(bases) if base.may_be(first)), len(bases))
+        if place == len(bases):
+            bases.append(first)
+        else:
+            base = bases[place]
+            known = base if base.model_sha256 else first
+            bases[place] = dataclasses.replace(
+                base,
+                directory=known.directory,
+                model_sha256=known.model_sha256,
+                mlm_loss=first.mlm_loss if base.mlm_loss is None else base.mlm_loss,
+                scores={**first.scores, **base.scores},
+            )
+        whole = len(runs) == 1 and run.metric is not None and len(later) > 1
+        for number, network in list(enumerate(later, start=1))[0 if whole else -1 :]:
+            label = f'{run.label}, round {run.rounds[number]["round"]}' if whole else run.label
+            pruned.append(dataclasses.replace(network, label=label, base=bases[place].label))
+    return bases + pruned
+
+
+def _measured(run: Run, place: int) -> Measured:
+    """The network of a round, with what was measured at its end."""
+    row = run.rounds[place]
+    recovered = row['recovered'] or {}
+    scores = {}
+    if 'metric' in recovered:
+        start = value_of(run.rounds[0]['recovered'])
+        scores[run.quantity] = Score(recovered['scores'][recovered['metric']], start=start)
+    architecture = run.networks()[place].architecture
+    model = run.path / f'round-{row["round"]}' / 'model'
+    return Measured(run.label, architecture, model, recovered.get('mlm_loss'), scores)
+
+
+def with_model(networks: Sequence[Measured], model: Measured) -> list[Measured]:
+    """The networks and one more, unless it is one of them."""
+    known = any(network.architecture == model.architecture for network in networks)
+    return [*networks, *([] if known else [model])]
+
+
+def with_result(networks: Sequence[Measured], label: str, result: Mapping[str, Any]) -> list[Measured]:
+    """The networks with the scores of a result of fine-tuning, which may bring a network of its own.
+
+    The result belongs to the network of its architecture whose weights have the checksum that it states, or
+    else to the first of which this is not known.
+
+    Parameters
+    ----------
+    networks : sequence of Measured
+    label : str
+        Of a network that only this result knows.
+    result : mapping
+        The values of a result file. One without an architecture is passed over.
+
+    Raises
+    ------
+    ValueError
+        If its network has this score already.
+    """
+    if not isinstance(result.get('architecture'), dict) or not result['architecture']:
+        return list(networks)
+    architecture = Architecture.from_dict(result['architecture'], source=label)
+    metric, checksum = result['metric'], result.get('model_sha256')
+    held_out = str(metric).rpartition('/')[0]
+    marks = [(run.get('right') or {}).get(held_out) for run in result.get('runs', ())]
+    score = Score(
+        result['mean'][metric],
+        result['std'][metric],
+        (result.get('majority') or {}).get(metric),
+        right=tuple(marks) if all(isinstance(one, str) and one for one in marks) else (),
+    )
+    name = score_name(str(result['task']), str(metric))
+    if any(name in network.scores and network.scores[name].start is not None for network in networks):
+        name = f'{name}, fine-tuned'  # beside what pruning measured
+    known = {i: one.sha256() for i, one in enumerate(networks) if one.architecture == architecture}
+    same = [i for i, own in known.items() if own == checksum]
+    possible = [i for i, own in known.items() if own is None or checksum is None]
+    place = next(iter(same + possible), None)
+    if place is None:
+        return [*networks, Measured(label, architecture, scores={name: score}, model_sha256=checksum)]
+    old = networks[place]
+    if name in old.scores:
+        raise ValueError(f'{label}: a second result of {old.label} for {name}; give one of them')
+    new = dataclasses.replace(
+        old, scores={**old.scores, name: score}, model_sha256=old.model_sha256 or checksum
+    )
+    return [new if i == place else network for i, network in enumerate(networks)]
