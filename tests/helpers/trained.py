@@ -8,7 +8,7 @@ from gluon_optbert.network.model import build, named_parameters
 from gluon_optbert.pruning.gate_training import GateTraining
 from gluon_optbert.pruning.penalty import L1Penalty
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.loop import Reporter
+from gluon_optbert.training.loop import Reporter, train
 from gluon_optbert.training.mlm_nsp import Pretraining
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule
@@ -53,8 +53,8 @@ class Run:
         self.optimizer = Optimizer(self.trained, optimizer, decayed=decayed, workers=self.workers, **options)
 
     def fit(self, phase=PHASE, *, schedule=None, heldout=False):
-        train, data = self.shards['train'], self.shards['heldout'] if heldout else None
-        objective = Pretraining(self.model, self.workers, train, data)
+        data = self.shards['heldout'] if heldout else None
+        objective = Pretraining(self.model, self.workers, self.shards['train'], data)
         if self.penalty:
             objective = GateTraining(objective, self.penalty)
         return train(
