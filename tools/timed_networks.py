@@ -20,9 +20,9 @@ from workers import SCRIPTS, Worker, peer_python, uniform_config
 
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.architecture.parameters import parameter_table
-from gluon_optbert.deployment.description import ONNX, PARAMETERS, PRECISIONS, SYMBOL, Deployment
+from gluon_optbert.deployment.description import ONNX, PARAMETERS, SYMBOL, Deployment
 from gluon_optbert.deployment.engines import Engine
-from gluon_optbert.deployment.export import export, relative_difference
+from gluon_optbert.deployment.export import PRECISIONS, export, relative_difference
 from gluon_optbert.deployment.instances import Instance, read_instances
 from gluon_optbert.deployment.measures import score
 from gluon_optbert.deployment.mxnet_network import read_deployment
@@ -215,7 +215,7 @@ class Starter:
             words = [python, SCRIPTS / 'predictor.py', directory.absolute(), self._threads, tokens]
             paths = {'PYTHONPATH': str(SCRIPTS.parent.parent)}
             size = megabytes(directory / ONNX)
-            facts = {'precision': precision, 'size_mb': size, 'settings': paths}
+            facts = {'precision': deployment.onnx[ONNX]['precision'], 'size_mb': size, 'settings': paths}
             self._start(f'{name}, Predictor', deployment, words, engine=engine, **facts)
             return
         script = _SESSION if engine == 'onnxruntime' else _COMPILED
@@ -223,6 +223,7 @@ class Starter:
         for file in files:
             reader = engine if file.name == ONNX else f'{engine}, {file.stem}'
             words = [python, SCRIPTS / script, file.absolute(), self._threads, tokens]
+            precision = deployment.onnx[file.name]['precision'].split()[0]
             self._start(
                 f'{name}, {reader}',
                 deployment,

@@ -93,8 +93,14 @@ CONSUMERS = (
             'bfloat16': ('float32', 'model.onnx'),
         },
     ),
-    Consumer(IN_PYTHON, {name: (name, SYMBOL) for name in PRECISIONS}),
-    Consumer(IN_C, {name: (name, SYMBOL) for name in PRECISIONS}),
+    *(
+        Consumer(
+            name,
+            {precision: (precision, SYMBOL) for precision in ('float32', 'bfloat16')},
+            {'int8': 'int8 is written as ONNX; the network for MXNet stays in float32'},
+        )
+        for name in (IN_PYTHON, IN_C)
+    ),
     Consumer(
         SERVICE,
         {

@@ -108,11 +108,14 @@ def test_files_of_architectures_are_timed_in_both_precisions_and_told_by_their_w
     file = tmp_path / 'at:12' / 'architecture.json'
     file.parent.mkdir()
     file.write_text(UNEVEN.to_json())
-    words = [file, f'{file}:int8', '--batches', '1', *SHORT, '--output', tmp_path / 'times.json']
+    words = [file, f'{file}:bfloat16', '--batches', '1', *SHORT, '--output', tmp_path / 'times.json']
     result = call('tools/benchmark_latency.py', *words)
     assert result.returncode == 0, result.stderr
     rows = json.loads((tmp_path / 'times.json').read_text())['networks']
-    assert [(row['engine'], row['precision']) for row in rows] == [('mxnet', 'float32'), ('mxnet', 'int8')]
+    assert [(row['engine'], row['precision']) for row in rows] == [
+        ('mxnet', 'float32'),
+        ('mxnet', 'bfloat16'),
+    ]
     assert all(Architecture.from_dict(row['architecture']) == UNEVEN for row in rows)
 
 
