@@ -47,6 +47,7 @@ TRAINING = [
     'matplotlib',
     'onnx',
     'psutil',
+    'pydantic',
     'PyYAML',
     'safetensors',
     'scikit-learn',

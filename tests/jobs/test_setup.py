@@ -125,7 +125,7 @@ def test_whoever_predicts_is_held_to_no_version(declared):
         assert ',' not in least
         assert canonical(name) == 'openvino' or SpecifierSet(f'>={least}').contains(versions[canonical(name)])
     plain = {canonical(line.split('>=')[0]) for line in declared.install_requires}
-    assert plain == {'numpy', 'psutil', 'pyyaml', 'tokenizers', 'tqdm'}
+    assert plain == {'numpy', 'psutil', 'pydantic', 'pyyaml', 'tokenizers', 'tqdm'}
 
 
 def test_mxnet_comes_from_one_extra_only(declared):
