@@ -18,6 +18,12 @@ R = TypeVar('R', bound='FineTuneRecipe')
 class FineTuneRecipe(WeightRecipe):
     """What fine-tuning on any task has in common (Devlin et al., 2018, appendix A.3)."""
 
+    GROUPS = {
+        'data': ('data', 'limit', 'evaluation_limit', 'batch_size', 'batching', 'evaluation_tokens'),
+        'weights': ('seeds', 'epochs', 'learning_rates', 'select', *WeightRecipe.GROUPS['weights']),
+        'machine': WeightRecipe.GROUPS['machine'],
+    }
+
     ALTERNATIVES = (('learning_rates', 'learning_rate', 'the learning rate is one of several, or stated'),)
 
     model: Path = option('model directory to start from, pruned or not')

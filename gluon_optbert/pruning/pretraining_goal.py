@@ -44,7 +44,7 @@ class PretrainingGoal(Goal):
         check_shards_fit(self._shards, start.architecture, 'the network')
         check_memory(self._shards['train'], recipe.batch_size)
         self._heads = start.progress.untrained is None
-        if recipe.embedding_weight:
+        if recipe.teacher_weights['embeddings']:
             check_pairs(recipe.batch_size, recipe.accumulate, workers.size)
         self._teaching = start if recipe.teacher == 'parent' else None
         if recipe.teacher not in (None, 'parent'):

@@ -16,7 +16,7 @@ from ..runs.files import write_file
 from ..runs.recipe import differing, read_yaml
 from ..runs.run_directory import RECIPE
 from .methods import METHODS
-from .recipe import WEIGHTS, PruneRecipe, PruningRecipe
+from .recipe import PruneRecipe, PruningRecipe
 
 ALPHAS, SCORES, ROTATED = 'alphas.npz', 'scores.npz', 'rotated'  # of a round
 # Fields of a recipe in which a run may differ from the one whose ranking it takes: nothing that ranks units
@@ -26,7 +26,7 @@ _AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 
 _AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
 _AFTER += ('split_half', 'evaluate_every', 'evaluation_limit', 'log_every', 'checkpoint_every', 'keep')
 # In pre-training, recovery alone learns from the teacher of the recipe.
-_AFTER_PRETRAINING = ('teacher', *WEIGHTS, 'temperature')
+_AFTER_PRETRAINING = ('teacher', 'teacher_weights', 'temperature')
 # What a method reads that scores units for one target.
 _OF_TARGET = {'target', 'targets', 'rounds', 'multiple_of', 'drop_blocks'}
 

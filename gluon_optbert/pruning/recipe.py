@@ -23,9 +23,6 @@ from .methods import METHODS
 from .penalty import PENALTIES
 from .watch import Settling
 
-WEIGHTS = ('label_weight', 'teacher_score_weight', 'teacher_state_weight', 'embedding_weight')
-WEIGHTS += ('cosine_weight',)
-
 
 class PruningRecipe(WeightRecipe):
     """What every pruning run has in common, whatever the network is pruned for.
@@ -33,6 +30,23 @@ class PruningRecipe(WeightRecipe):
     Training after a cut begins with an optimizer that has no moments yet. BERTAdam does not correct their
     bias, so its first steps are up to three times too long; AdamW's are not.
     """
+
+    GROUPS = {
+        'what to prune': (
+            *('model', 'output', 'target', 'rounds', 'targets', 'prune', 'method', 'ranking', 'drop'),
+            *('multiple_of', 'drop_blocks', 'objective', 'length', 'latency_model'),
+        ),
+        'gates': (
+            *('penalty', 'gamma', 'unweighted', 'alpha_steps', 'alpha_limit', 'alpha_window'),
+            *('alpha_overlap', 'alpha_learning_rate', 'alpha_optimizer', 'h_gate', 'relative_gates'),
+            'split_half',
+        ),
+        'repairs': ('rotate_heads', 'reconstruct'),
+        'recovery': ('keep_best', *WeightRecipe.GROUPS['weights']),
+        'teacher': ('teacher', 'teacher_weights', 'temperature', 'gate_teacher'),
+        'data': ('batch_size', 'seed', 'evaluate_every', 'evaluation_limit', 'keep_embeddings'),
+        'machine': WeightRecipe.GROUPS['machine'],
+    }
 
     optimizer: str = option('optimizer of the weights', 'adamw', choices=OF_WEIGHTS)
     model: Path = option('model directory to prune')
@@ -103,7 +117,7 @@ class PruningRecipe(WeightRecipe):
     split_half: bool = option(
         'train the gates of a round twice more, on either half of its batches, to report how far both rank '
         'the units alike; this doubles the time of gate training',
-        True,
+        False,
     )
     h_gate: str = option(
         'where the gates of h stand while they are trained. stream: in the LayerNorms of the residual '
@@ -132,10 +146,13 @@ class PruningRecipe(WeightRecipe):
         'or a model directory',
         None,
     )
-    label_weight: NonNegativeFloat = option('weight of the MLM and NSP losses, with --teacher', 1.0)
-    teacher_score_weight: NonNegativeFloat = option("weight of the divergence from the teacher's scores", 1.0)
-    teacher_state_weight: NonNegativeFloat = option(
-        "weight of the squared difference from the teacher's hidden states", 1.0
+    teacher_weights: dict[str, NonNegativeFloat] = option(
+        'weights of the parts of the loss, with --teacher, such as labels=0,states=2; those not named keep '
+        "their defaults. labels: MLM and NSP; scores: the divergence from the teacher's scores; states: the "
+        "squared difference from the teacher's hidden states; embeddings: that between the similarities of "
+        'sentences, whose embeddings are the means of their tokens; cosines: the cosine distance between the '
+        'embeddings of a sentence in both networks',
+        {'labels': 1.0, 'scores': 1.0, 'states': 1.0, 'embeddings': 0.0, 'cosines': 0.0},
     )
     temperature: PositiveFloat = option(
         "both networks' scores are divided by this before they are compared", 2.0
@@ -144,14 +161,6 @@ class PruningRecipe(WeightRecipe):
         'train the gates against the hidden states of the network before pruning alone; in pre-training this '
         'needs no heads',
         False,
-    )
-    embedding_weight: NonNegativeFloat = option(
-        'with --teacher: weight of the squared difference between the similarities of sentences, whose '
-        'embeddings are the means of their tokens',
-        0.0,
-    )
-    cosine_weight: NonNegativeFloat = option(
-        "with --teacher: weight of the cosine distance between a sentence's embeddings in both networks", 0.0
     )
     keep_embeddings: bool = option(
         'report how far the embeddings of sentences stay those of the network before pruning', False
@@ -197,10 +206,10 @@ class PruningRecipe(WeightRecipe):
         if self.taught is None:
             problems += [
                 f'{name} goes with --teacher'
-                for name in (*self.read_weights, 'temperature')
+                for name in ('teacher_weights', 'temperature')
                 if not self.is_default(name)
             ]
-        elif not any(getattr(self, name) for name in self.read_weights):
+        elif not any(self.teacher_weights[name] for name in self.read_weights):
             problems.append('all weights of recovery are 0, so nothing would be learnt')
         if self.unweighted and not self.trains_gates:
             problems.append(
@@ -226,19 +235,12 @@ class PruningRecipe(WeightRecipe):
 
     @property
     def read_weights(self) -> tuple[str, ...]:
-        """Those of `WEIGHTS` that training after a cut reads."""
-        return WEIGHTS
+        """Those of ``teacher_weights`` that training after a cut reads."""
+        return tuple(self.teacher_weights)
 
     def teaching(self) -> Weights:
         """What recovery learns from its teacher."""
-        return Weights(
-            self.label_weight,
-            self.teacher_score_weight,
-            self.teacher_state_weight,
-            self.temperature,
-            self.embedding_weight,
-            self.cosine_weight,
-        )
+        return Weights(**self.teacher_weights, temperature=self.temperature)
 
     @property
     def recovers(self) -> bool:
@@ -291,6 +293,13 @@ class PruningRecipe(WeightRecipe):
 
 class PruneRecipe(PruningRecipe, TrainingRecipe):
     """A pruning run for pre-training."""
+
+    GROUPS = {
+        **PruningRecipe.GROUPS,
+        'what to prune': (*PruningRecipe.GROUPS['what to prune'], 'trim'),
+        'recovery': ('recovery_steps', *PruningRecipe.GROUPS['recovery']),
+        'data': ('shards', *PruningRecipe.GROUPS['data']),
+    }
 
     recovery_steps: PositiveInt | None = option(
         'steps of recovery in a round; by default 1/20 of the pre-training steps', None
@@ -348,7 +357,8 @@ def read_start(directory: Path, *, heads: bool = True) -> SavedModel:
         raise ValueError(
             f'{directory} was imported without {lacking}, and these weights are random; train them first, '
             f'with {named("optbert-pretrain")} --train heads or its recipe imported_heads. Or learn from its '
-            'states alone: --gate-teacher --teacher parent --label-weight 0 --teacher-score-weight 0'
+            'states alone, as the recipe encoder does: --gate-teacher --teacher parent --teacher-weights '
+            'labels=0,scores=0'
         )
     check_folded(start, directory)
     return start

@@ -97,7 +97,7 @@ class SearchRecipe(PruneRecipe):
         if self.teaching().same_width and 'h' in self.prune:
             problems.append(
                 f'rung {self.rung} begins with a narrower network than {self.teacher}, whose states it could '
-                'not learn; give teacher_state_weight and cosine_weight 0, or take the teacher parent'
+                'not learn; give teacher_weights states=0,cosines=0, or take the teacher parent'
             )
         if self.trim:
             problems.append(

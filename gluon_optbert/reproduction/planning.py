@@ -13,7 +13,7 @@ from ..architecture.paper import PaperTable, load_table
 from ..finetuning.recipe import FineTuneRecipe
 from ..finetuning.recipes import GlueRecipe, SquadRecipe, read_parts, task_directory
 from ..network.saved_model import SavedModel
-from ..pruning.recipe import WEIGHTS, PruneRecipe, read_start
+from ..pruning.recipe import PruneRecipe, read_start
 from ..runs.files import write_file
 from ..runs.recipe import RecipeError, fill, overridden, read_yaml, to_dict
 from ..tasks.examples import read_examples
@@ -329,7 +329,7 @@ def _pruning(recipe: TableRecipe, base: SavedModel, maker: Optional[Maker] = Non
 
 def _of_teachers() -> Dict[str, Any]:
     """The defaults of what the file may say for the rows with a teacher, and the others do not read."""
-    return {name: PruneRecipe.model_fields[name].default for name in (*WEIGHTS, 'temperature')}
+    return {name: PruneRecipe.model_fields[name].default for name in ('teacher_weights', 'temperature')}
 
 
 def _unsaid(defaults: Mapping[str, Any], stated: Mapping[str, Any]) -> Dict[str, Any]:

@@ -259,15 +259,7 @@ BESIDE: Mapping[str, Tuple[str, ...]] = {
     'BERT-all uniform': ('BERT-all uniform, magnitude',),
 }
 # fields of `PruneRecipe` that the paper does not have; a row has them by its maker, never by the user's file
-BEYOND_THE_PAPER = (
-    'rotate_heads',
-    'reconstruct',
-    'teacher',
-    'gate_teacher',
-    'relative_gates',
-    'embedding_weight',
-    'cosine_weight',
-)
+BEYOND_THE_PAPER = ('rotate_heads', 'reconstruct', 'teacher', 'gate_teacher', 'relative_gates')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .failures import Interrupted, RunFailed
 from .recipe import (
@@ -77,7 +77,11 @@ def parser_of(
             metavar='RECIPE',
             help='recipe: a YAML file, or the name of a packaged recipe; flags override its fields',
         )
-    for name, field in cls.model_fields.items():
+    groups = {}
+    for title, names in cls.GROUPS.items():
+        groups.update(dict.fromkeys(names, parser.add_argument_group(title)))
+    for name in (*(name for name in cls.model_fields if name not in groups), *groups):
+        field = cls.model_fields[name]
         text = field.description.replace('%', '%%')
         if name == positional:
             words = '*' if takes_several(field) else '?'
@@ -89,9 +93,13 @@ def parser_of(
         if field.is_required():
             text += ' [required]'
         elif field.default not in (None, ()):
-            shown = ','.join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+            shown = field.default
+            if isinstance(shown, Mapping):
+                shown = tuple(f'{key}={value}' for key, value in shown.items())
+            if isinstance(shown, tuple):
+                shown = ','.join(map(str, shown))
             text += f' [default: {shown}]'
-        parser.add_argument(
+        groups.get(name, parser).add_argument(
             flag(name),
             dest=name,
             default=argparse.SUPPRESS,

@@ -61,7 +61,7 @@ def _leaves(annotation: Any) -> Iterator[Any]:
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         yield from _leaves(typing.get_args(annotation)[0])
-    elif origin in (Union, types.UnionType, tuple):
+    elif origin in (Union, types.UnionType, tuple, dict):
         for argument in typing.get_args(annotation):
             yield from _leaves(argument)
     elif annotation not in (None, type(None), ...):
@@ -92,8 +92,8 @@ def choices_of(field: FieldInfo) -> list[Any]:
 class Recipe(pydantic.BaseModel):
     """What a run is asked for; its fields are made by `option`.
 
-    Strings become paths and numbers, and what has commas between becomes a tuple. Numbers are never rounded,
-    and words are never taken for truth values.
+    Strings become paths and numbers; what has commas between becomes a tuple, or a mapping where the field is
+    one. Numbers are never rounded, and words are never taken for truth values.
     """
 
     model_config = pydantic.ConfigDict(
@@ -101,6 +101,8 @@ class Recipe(pydantic.BaseModel):
     )
     # pairs of fields of which one makes the other useless, with the reason
     ALTERNATIVES: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+    # fields by what they are about, as ``--help`` lists them; those that are in none come first
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def problems(self) -> list[str]:
         """What is contradictory about fields whose values are right in themselves."""
@@ -119,13 +121,16 @@ class Recipe(pydantic.BaseModel):
     def _as_written(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         """Read what YAML and the command line write in another way than pydantic does."""
         field = cls.model_fields[info.field_name]
-        if takes_several(field):
+        if isinstance(field.default, Mapping):
+            value = _pairs(value)
+            value = {**field.default, **value} if isinstance(value, Mapping) else value
+        elif takes_several(field):
             if isinstance(value, str):
                 value = [part.strip() for part in value.split(',') if part.strip()]
             elif value is not None and not isinstance(value, (list, tuple)):
                 value = [value]
         is_number = takes(field, int) or takes(field, float)
-        for item in value if isinstance(value, (list, tuple)) else [value]:
+        for item in _items(value):
             if takes(field, bool):
                 if item is not None and str(item).lower() not in ('true', 'yes', 'false', 'no'):
                     raise ValueError('must be true or false')
@@ -138,8 +143,11 @@ class Recipe(pydantic.BaseModel):
     @pydantic.field_validator('*')
     @classmethod
     def _is_allowed(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        choices = choices_of(cls.model_fields[info.field_name])
-        for item in value if isinstance(value, tuple) else (value,):
+        field = cls.model_fields[info.field_name]
+        choices = choices_of(field)
+        if isinstance(value, Mapping) and len(value) > len(field.default):
+            raise ValueError(f'must name some of {", ".join(field.default)}')
+        for item in _items(value):
             if isinstance(item, int) and abs(item) > _LARGEST:
                 raise ValueError('must be a whole number below 2^63')
             if choices and item is not None and item not in choices:
@@ -155,6 +163,21 @@ class Recipe(pydantic.BaseModel):
 
 
 R = TypeVar('R', bound=Recipe)
+
+
+def _pairs(value: Any) -> Any:
+    """The mapping that ``a=1,b=2`` stands for; all else as it is."""
+    if not isinstance(value, str):
+        return value
+    parts = [part.partition('=') for part in value.split(',') if part.strip()]
+    return {name.strip(): number.strip() for name, _, number in parts}
+
+
+def _items(value: Any) -> Collection[Any]:
+    """The values that a field holds, one or several."""
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else [value]
 
 
 def with_options_of(cls: type[Recipe], names: Collection[str]) -> type[Recipe]:
@@ -256,7 +279,7 @@ def overridden(cls: type[Recipe], values: Mapping[str, Any], by: Mapping[str, An
     """The values of a recipe with those of flags or keywords in their place.
 
     If flags state one of two fields in ``ALTERNATIVES``, the other one of the recipe gets its default, where
-    that is none.
+    that is none. Of a mapping, flags replace what they name.
 
     Raises
     ------
@@ -270,7 +293,14 @@ def overridden(cls: type[Recipe], values: Mapping[str, Any], by: Mapping[str, An
         for one, other in (pair[:2], pair[1::-1])
         if _is_stated(by, one) and cls.model_fields[other].default in (None, ()) and other not in by
     }
-    return {**{name: value for name, value in values.items() if name not in dropped}, **by}
+    kept = {name: value for name, value in values.items() if name not in dropped}
+    merged = {
+        name: {**_pairs(kept[name]), **_pairs(by[name])}
+        for name in {*kept} & {*by} & {*cls.model_fields}
+        if isinstance(cls.model_fields[name].default, Mapping)
+        if isinstance(_pairs(kept[name]), Mapping) and isinstance(_pairs(by[name]), Mapping)
+    }
+    return {**kept, **by, **merged}
 
 
 def flag(name: str) -> str:

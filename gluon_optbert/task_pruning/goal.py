@@ -204,7 +204,7 @@ class SentenceGoal(Goal):
 
     def __init__(self, recipe: TaskPruneRecipe, start: SavedModel, workers: Workers):
         super().__init__(recipe, start, workers)
-        if recipe.embedding_weight > 0 and (recipe.trains_gates or recipe.steps != 0):
+        if recipe.teacher_weights['embeddings'] > 0 and (recipe.trains_gates or recipe.steps != 0):
             check_pairs(recipe.batch_size, recipe.accumulate, workers.size)
         self._train, self._heldout = read_sentences(recipe, start)
         self._teaching = _read_teacher(recipe, start, _sentence_length(recipe, start), pairs=False)

@@ -21,6 +21,14 @@ BATCHES = 64  # that units are ranked on, where no gates are trained
 class TaskPruneRecipe(PruningRecipe):
     """Pruning a network that was fine-tuned."""
 
+    GROUPS = {
+        **PruningRecipe.GROUPS,
+        'what to prune': (*PruningRecipe.GROUPS['what to prune'], 'trim', 'trim_count'),
+        'recovery': ('steps', *PruningRecipe.GROUPS['recovery']),
+        'data': ('task', 'data', 'max_length', 'limit', *PruningRecipe.GROUPS['data']),
+        'machine': ('timing', *PruningRecipe.GROUPS['machine']),
+    }
+
     task: str | None = option(
         'task of the model, by name or as a JSON file that describes it; SQuAD-1.1, SQuAD-2.0; or sentences, '
         'for a sentence encoder without labels. By default what the model was fine-tuned for',
@@ -65,14 +73,13 @@ class TaskPruneRecipe(PruningRecipe):
         'pruning), a model directory that was fine-tuned on the same task, or none',
         'parent',
     )
-    label_weight: NonNegativeFloat = option("weight of the loss of the task's labels, with a teacher", 1.0)
-    embedding_weight: NonNegativeFloat = option(
-        'for sentences: weight of the squared difference between the similarities of sentences, whose '
-        'embeddings are the means of their tokens',
-        1.0,
-    )
-    cosine_weight: NonNegativeFloat = option(
-        "for sentences: weight of the cosine distance between a sentence's embeddings in both networks", 0.0
+    teacher_weights: dict[str, NonNegativeFloat] = option(
+        'weights of the parts of the loss, with a teacher, such as labels=0,states=2; those not named keep '
+        "their defaults. labels: the task's; scores: the divergence from the teacher's scores; states: the "
+        "squared difference from the teacher's hidden states. For sentences states, and embeddings: the "
+        'squared difference between the similarities of sentences, whose embeddings are the means of their '
+        "tokens; cosines: the cosine distance between a sentence's embeddings in both networks",
+        {'labels': 1.0, 'scores': 1.0, 'states': 1.0, 'embeddings': 1.0, 'cosines': 0.0},
     )
     keep_best: bool = option(
         'of the training after a cut, keep the step with the best score on the development set, and the '
@@ -117,19 +124,19 @@ class TaskPruneRecipe(PruningRecipe):
 
     @property
     def read_weights(self) -> tuple[str, ...]:
-        """Those of the weights that training after a cut reads."""
-        of_labels = ('label_weight', 'teacher_score_weight', 'teacher_state_weight')
-        of_sentences = ('teacher_state_weight', 'embedding_weight', 'cosine_weight')
-        return of_sentences if self.task == SENTENCES else of_labels
+        return (
+            ('states', 'embeddings', 'cosines') if self.task == SENTENCES else ('labels', 'scores', 'states')
+        )
 
     def _without_effect(self) -> list[str]:
         """Settings that nothing would read for this task."""
+        defaults = type(self).model_fields['teacher_weights'].default
+        stated = [name for name, weight in self.teacher_weights.items() if weight != defaults[name]]
+        unread = [f'teacher_weights {name}' for name in stated if name not in self.read_weights]
         if self.task != SENTENCES:
-            idle, what = ('embedding_weight', 'cosine_weight'), 'is about the task sentences'
-        else:
-            idle = ('label_weight', 'teacher_score_weight', 'gate_teacher')
-            what = 'is about labels and scores, which the task sentences has not'
-        return [f'{name} {what}' for name in idle if not self.is_default(name)]
+            return [f'{name} is about the task sentences' for name in unread]
+        unread += ['gate_teacher'] if self.gate_teacher else []
+        return [f'{name} is about labels and scores, which the task sentences has not' for name in unread]
 
     @property
     def taught(self) -> str | None:

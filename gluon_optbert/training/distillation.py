@@ -206,14 +206,14 @@ def check_teacher(
     if heads and (teacher.head != PRETRAINING or teacher.progress.untrained):
         raise ValueError(
             f'{source}: the teacher lacks trained heads of pre-training; learn from its states alone, with '
-            '--teacher-score-weight 0'
+            '--teacher-weights scores=0'
         )
     sizes = [(saved.architecture.h, len(saved.architecture.layers)) for saved in (teacher, student)]
     if states and sizes[0] != sizes[1]:
         raise ValueError(
             f'{source}: the teacher has h = {sizes[0][0]} and {sizes[0][1]} layers, the network that it is '
             f'to teach h = {sizes[1][0]} and {sizes[1][1]}; their states cannot be compared, so give '
-            '--teacher-state-weight 0, and no --cosine-weight'
+            '--teacher-weights states=0,cosines=0'
         )
 
 
@@ -363,7 +363,7 @@ def check_pairs(batch_size: int, accumulate: int, workers: int) -> None:
         raise ValueError(
             'similarities are compared between the sentences of one pass of one worker, and '
             f'{workers} workers with --accumulate {accumulate} and --batch-size {batch_size} have one '
-            'sentence in a pass; take a larger batch, or --embedding-weight 0'
+            'sentence in a pass; take a larger batch, or --teacher-weights embeddings=0'
         )
 
 

@@ -25,6 +25,14 @@ from .optimization import OF_WEIGHTS, LossScale, Optimizer, Schedule
 class WeightRecipe(Recipe):
     """What every run that trains weights has in common."""
 
+    GROUPS = {
+        'weights': ('optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'dropout'),
+        'machine': (
+            *('accumulate', 'precision', 'compression'),
+            *('log_every', 'checkpoint_every', 'keep', 'resume'),
+        ),
+    }
+
     output: Path = option('where the result is written')
     batch_size: PositiveInt = option('instances in a batch, over all workers', 256)
     accumulate: PositiveInt = option(
@@ -112,6 +120,11 @@ class WeightRecipe(Recipe):
 
 class TrainingRecipe(WeightRecipe):
     """What every run that trains weights by equation (1) has in common."""
+
+    GROUPS = {
+        'data': ('shards', 'batch_size', 'seed', 'evaluate_every', 'evaluation_limit'),
+        **WeightRecipe.GROUPS,
+    }
 
     shards: Path = option(f'directory of shards, made by {named("optbert-make-shards")}')
     seed: Seed = option('random seed of initial weights, data order and dropout', 1)

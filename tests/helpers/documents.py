@@ -60,7 +60,8 @@ def flags_of(program):
     """The flags of a script or of `-m` and a module, with what their help says of each."""
     helped = call(*HANDED_ON.get(program, program).split(), '--help')
     assert helped.returncode == 0, helped.stderr
-    entries = re.split(r'\n  (?=-)', helped.stdout)[1:]
+    shown = re.sub(r'\n\n[a-z ]+:\n', '\n', helped.stdout)  # without the titles of groups
+    entries = re.split(r'\n  (?=-)', shown)[1:]
     flags = {}
     for entry in entries:
         name = re.match(r'(?:-h, )?(--[a-z0-9-]+)', entry)

@@ -30,6 +30,7 @@ def values_for(made_of, start, output, **more):
         'log_every': 2,
         'evaluate_every': 0,
         'checkpoint_every': 2,
+        'split_half': True,
         **more,
     }
 

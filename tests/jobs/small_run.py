@@ -205,6 +205,8 @@ def run_commands(root: Path, work: Path) -> Dict[str, str]:
         2,
         '--target',
         0.6,
+        '--split-half',
+        'true',
         '--learning-rate',
         1e-3,
         *train,

@@ -179,7 +179,7 @@ def test_the_states_decide_where_they_alone_are_learnt(
         return measured and dataclasses.replace(measured, mlm_loss=losses.pop(0))
 
     monkeypatch.setattr(PretrainingGoal, 'evaluate', falling)
-    states = {'gate_teacher': True, 'teacher': 'parent', 'label_weight': 0.0, 'teacher_score_weight': 0.0}
+    states = {'gate_teacher': True, 'teacher': 'parent', 'teacher_weights': 'labels=0,scores=0'}
     recipe = recipe_for(
         shards_directory, tmp_path / 'start', tmp_path / 'run', **ONE_ROUND, **states, learning_rate=10.0
     )

@@ -67,10 +67,7 @@ def test_settings_that_leave_nothing_to_search_are_refused(tmp_path, values, mes
     'values, message',
     [
         ({'teacher': 'other'}, 'rung 2 begins with a narrower network than other, whose states'),
-        (
-            {'teacher': 'other', 'teacher_state_weight': 0.0, 'cosine_weight': 1.0},
-            'whose states it could not learn',
-        ),
+        ({'teacher': 'other', 'teacher_weights': 'states=0,cosines=1'}, 'whose states it could not learn'),
         ({'teacher': 'other', 'prune': 'f', 'trim': True}, 'rung 2 begins with fewer tokens than other has'),
     ],
 )
@@ -80,13 +77,13 @@ def test_a_teacher_that_does_not_fit_a_rung_is_refused_before_the_ladder(tmp_pat
         search_of(tmp_path, tmp_path, tmp_path / 'search', **values)
     for fits in ({'rung': 1}, {'teacher': 'parent'}, {'prune': 'f', 'trim': False}):
         search_of(tmp_path, tmp_path, tmp_path / 'search', **{**values, **fits})
-    without = {'teacher_state_weight': 0.0, 'cosine_weight': 0.0, 'trim': False}
+    without = {'teacher_weights': 'states=0', 'trim': False}
     search_of(tmp_path, tmp_path, tmp_path / 'search', **{**values, **without})
 
 
 def test_a_network_without_heads_is_refused_before_the_first_trial(shards_directory, tmp_path):
     write_model(tmp_path / 'base', dataclasses.replace(saved_model(), progress=Progress(untrained=('mlm',))))
-    values = {'gate_teacher': True, 'teacher': 'parent', 'label_weight': 0.0, 'teacher_score_weight': 0.0}
+    values = {'gate_teacher': True, 'teacher': 'parent', 'teacher_weights': 'labels=0,scores=0'}
     with pytest.raises(ValueError, match='a search compares held-out MLM losses'):
         search(search_of(shards_directory, tmp_path / 'base', tmp_path / 'search', **values))
     assert not (tmp_path / 'search').exists()

@@ -36,7 +36,7 @@ def test_recovery_reports_what_it_learns_from_the_teacher(taught_run, pruned_run
 
 
 def test_a_ranking_serves_a_recovery_with_a_teacher(pruned_run, shards_directory, model_directory, tmp_path):
-    more = {'ranking': str(pruned_run[0]), 'teacher': 'parent', 'teacher_state_weight': 2.0}
+    more = {'ranking': str(pruned_run[0]), 'teacher': 'parent', 'teacher_weights': 'states=2'}
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **more))
     one, other = (contents(run / 'round-1')['selection.json'] for run in (tmp_path / 'run', pruned_run[0]))
     assert one == other
@@ -45,7 +45,7 @@ def test_a_ranking_serves_a_recovery_with_a_teacher(pruned_run, shards_directory
 def test_teacher_without_weight_changes_no_more_than_rounding(
     pruned_run, shards_directory, model_directory, tmp_path
 ):
-    silent = {'teacher': 'parent', 'teacher_score_weight': 0.0, 'teacher_state_weight': 0.0}
+    silent = {'teacher': 'parent', 'teacher_weights': 'scores=0,states=0'}
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **silent))
     for number in (1, 2):
         silent_run, plain = (
@@ -90,10 +90,10 @@ def test_directory_may_teach(shards_directory, model_directory, tmp_path):
 def test_teacher_with_untrained_heads_teaches_its_states(shards_directory, model_directory, tmp_path):
     teacher = write_saved_model(tmp_path / 'teacher', seed=3, progress={'untrained': ['mlm', 'nsp']})
     recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run', teacher=str(teacher))
-    with pytest.raises(ValueError, match='lacks trained heads .* --teacher-score-weight 0'):
+    with pytest.raises(ValueError, match='lacks trained heads .* --teacher-weights scores=0'):
         prune(recipe)
     assert not recipe.output.exists()
-    prune(recipe.replace(teacher_score_weight=0.0))
+    prune(recipe.replace(teacher_weights='scores=0'))
     for record in recoveries(recipe.output):
         assert record['states'] > 0 and 'scores' not in record
 
@@ -113,7 +113,10 @@ def test_teacher_that_cannot_teach_is_refused_and_nothing_is_written(
 
 @pytest.mark.parametrize(
     'values, problem',
-    [({'temperature': 0.0}, 'temperature must be '), ({'label_weight': -1.0}, 'label_weight must be ')],
+    [
+        ({'temperature': 0.0}, 'temperature must be '),
+        ({'teacher_weights': 'labels=-1'}, 'teacher_weights must be '),
+    ],
 )
 def test_weights_out_of_range_are_refused(shards_directory, model_directory, tmp_path, values, problem):
     with pytest.raises(ValueError, match=problem):
@@ -121,19 +124,11 @@ def test_weights_out_of_range_are_refused(shards_directory, model_directory, tmp
 
 
 @pytest.mark.parametrize('kind, without', [(PruneRecipe, {}), (TaskPruneRecipe, {'teacher': 'none'})])
-@pytest.mark.parametrize(
-    'name, value',
-    [
-        ('label_weight', 0.5),
-        ('teacher_score_weight', 9.0),
-        ('teacher_state_weight', 0.0),
-        ('temperature', 7.0),
-    ],
-)
+@pytest.mark.parametrize('name, value', [('teacher_weights', {'labels': 0.5}), ('temperature', 7.0)])
 def test_what_only_a_teacher_would_read_is_refused_without_one(kind, without, name, value):
     values = {'model': 'm', 'output': 'o', name: value}
     values.update({'shards': 's'} if kind is PruneRecipe else {})
     with pytest.raises(RecipeError, match=f'^{name} goes with --teacher$'):
         fill(kind, {**values, **without})
-    assert getattr(fill(kind, {**values, 'teacher': 'parent'}), name) == value
-    fill(kind, {**values, **without, name: getattr(kind(), name)})
+    assert not fill(kind, {**values, 'teacher': 'parent'}).is_default(name)
+    fill(kind, {**values, **without, name: kind.model_fields[name].default})

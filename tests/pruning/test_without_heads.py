@@ -21,11 +21,13 @@ from gluon_optbert.training import loop
 STATES_ALONE = {
     'gate_teacher': True,
     'teacher': 'parent',
-    'label_weight': 0.0,
-    'teacher_score_weight': 0.0,
+    'teacher_weights': 'labels=0,scores=0',
     'evaluate_every': 2,
     'checkpoint_every': 2,
 }
+
+
+EMBEDDINGS = {**STATES_ALONE, 'teacher_weights': 'labels=0,scores=0,embeddings=1,cosines=0.5'}
 
 
 @pytest.fixture(scope='module')
@@ -40,8 +42,7 @@ def encoder(tmp_path_factory):
 @pytest.fixture(scope='module')
 def headless_run(shards_directory, encoder, tmp_path_factory):
     output = tmp_path_factory.mktemp('headless') / 'run'
-    more = {'embedding_weight': 1.0, 'cosine_weight': 0.5, **STATES_ALONE}
-    return output, prune(recipe_for(shards_directory, encoder, output, **more))
+    return output, prune(recipe_for(shards_directory, encoder, output, **EMBEDDINGS))
 
 
 def records(directory, phase):
@@ -99,7 +100,7 @@ def test_recovery_from_states_brings_them_nearer(shards_directory, encoder, tmp_
 
 
 def test_embeddings_can_be_learnt_alone(shards_directory, encoder, tmp_path):
-    more = {**STATES_ALONE, 'teacher_state_weight': 0.0, 'embedding_weight': 1.0, 'targets': (0.7,)}
+    more = {**STATES_ALONE, 'teacher_weights': 'labels=0,scores=0,states=0,embeddings=1', 'targets': (0.7,)}
     more.update(recovery_steps=30, learning_rate=3e-3, dropout=0.0)
     prune(recipe_for(shards_directory, encoder, tmp_path / 'run', **more))
     kept = read_model(tmp_path / 'run' / 'round-1' / 'model').progress
@@ -107,7 +108,7 @@ def test_embeddings_can_be_learnt_alone(shards_directory, encoder, tmp_path):
 
 
 def test_cosines_can_be_learnt_alone(shards_directory, encoder, tmp_path):
-    more = {**STATES_ALONE, 'teacher_state_weight': 0.0, 'cosine_weight': 1.0, 'targets': (0.7,)}
+    more = {**STATES_ALONE, 'teacher_weights': 'labels=0,scores=0,states=0,cosines=1', 'targets': (0.7,)}
     more.update(recovery_steps=60, learning_rate=3e-3, dropout=0.0, reconstruct=False)
     prune(recipe_for(shards_directory, encoder, tmp_path / 'run', **more))
     record = json.loads((tmp_path / 'run' / 'round-1' / 'embeddings.json').read_text())
@@ -138,16 +139,15 @@ def test_a_run_on_states_resumes_to_the_same_bits(
         return step(*args)
 
     monkeypatch.setattr(loop, '_step', dies)
-    values = {'embedding_weight': 1.0, 'cosine_weight': 0.5, **STATES_ALONE}
     with pytest.raises(Killed):
-        prune(recipe_for(shards_directory, encoder, tmp_path / 'run', **values))
+        prune(recipe_for(shards_directory, encoder, tmp_path / 'run', **EMBEDDINGS))
     monkeypatch.undo()
-    prune(recipe_for(shards_directory, encoder, tmp_path / 'run', resume=True, **values))
+    prune(recipe_for(shards_directory, encoder, tmp_path / 'run', resume=True, **EMBEDDINGS))
     assert results(tmp_path / 'run') == results(headless_run[0])
 
 
 def test_an_encoder_without_heads_is_refused_where_they_are_needed(shards_directory, encoder, tmp_path):
-    with pytest.raises(ValueError, match='--gate-teacher --teacher parent --label-weight 0'):
+    with pytest.raises(ValueError, match='--gate-teacher --teacher parent'):
         prune(recipe_for(shards_directory, encoder, tmp_path / 'run'))
     assert not (tmp_path / 'run').exists()
 
@@ -156,9 +156,8 @@ def test_an_encoder_without_heads_is_refused_where_they_are_needed(shards_direct
     'changes, message',
     [
         ({'gate_teacher': True, 'method': 'random'}, 'gate_teacher is about trained gates'),
-        ({'embedding_weight': 1.0}, 'embedding_weight goes with --teacher'),
-        ({'cosine_weight': 1.0}, 'cosine_weight goes with --teacher'),
-        ({**STATES_ALONE, 'teacher_state_weight': 0.0}, 'all weights of recovery are 0'),
+        ({'teacher_weights': 'embeddings=1'}, 'teacher_weights goes with --teacher'),
+        ({**STATES_ALONE, 'teacher_weights': 'labels=0,scores=0,states=0'}, 'all weights of recovery are 0'),
     ],
 )
 def test_contradictions_are_refused(changes, message):
@@ -168,8 +167,7 @@ def test_contradictions_are_refused(changes, message):
 
 def test_passes_of_one_sentence_are_refused_before_anything_is_written(shards_directory, encoder, tmp_path):
     with pytest.raises(ValueError, match='one sentence in a pass'):
-        values = {'embedding_weight': 1.0, **STATES_ALONE, 'accumulate': 8}
-        prune(recipe_for(shards_directory, encoder, tmp_path / 'run', **values))
+        prune(recipe_for(shards_directory, encoder, tmp_path / 'run', **{**EMBEDDINGS, 'accumulate': 8}))
     assert not (tmp_path / 'run').exists()
 
 

@@ -246,8 +246,8 @@ def test_repairs_and_a_teacher_are_those_of_one_row_beside_the_papers(
 def test_weights_of_a_teacher_act_in_the_row_that_has_one(base, shards_directory, data, tmp_path):
     """Settings of the paper's rows may be stated where they change nothing."""
     further = tmp_path / 'further.yaml'
-    weights = 'teacher_score_weight: 0\nlabel_weight: 0.5\ntemperature: 4\n'
-    off = 'rotate_heads: false\nteacher: null\nrelative_gates: none\nembedding_weight: 0\n'
+    weights = 'teacher_weights: {scores: 0, labels: 0.5}\ntemperature: 4\n'
+    off = 'rotate_heads: false\nteacher: null\nrelative_gates: none\n'
     further.write_text((data / 'pruning.yaml').read_text() + weights + off)
     table_plan = plan(
         recipe_for(base, shards_directory, data, tmp_path / 'out', pruning=str(further), scale=0.5)
@@ -470,13 +470,13 @@ def test_estimate_counts_the_halves_of_gate_training_and_evaluations_on_the_way(
 def test_estimate_counts_the_steps_of_a_teacher_and_the_measurement_of_a_repair(
     base, shards_directory, data, tmp_path
 ):
-    """Two rounds have 4 steps of gates, as many again on halves of the data, and 10 of recovery."""
+    """Two rounds have 4 steps of gates and 10 of recovery."""
     options = {'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-all,optbert-all+'}
     table_plan = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', **options))
     times = dataclasses.replace(TIMES, taught=3.0)
     making = {row['row']: row['making'] for row in estimate(table_plan, times)}
-    assert making['optBERT-all'] == 2 * (2 * 4 + 10 + 3)
-    assert making['optBERT-all+'] == 2 * (2 * 4 + 10 * 3 + 4)
+    assert making['optBERT-all'] == 2 * (4 + 10 + 3)
+    assert making['optBERT-all+'] == 2 * (4 + 10 * 3 + 4)
 
 
 @pytest.mark.parametrize(
@@ -491,7 +491,7 @@ def test_estimate_counts_the_steps_of_a_teacher_and_the_measurement_of_a_repair(
             'the rows of the paper are pruned without reconstruct; leave that out there. Of the rows beside '
             'them, optBERT-all+ has rotate_heads, reconstruct, teacher, relative_gates',
         ),
-        ('pruning', 'gate_teacher: true\nembedding_weight: 1', 'without gate_teacher, embedding_weight; '),
+        ('pruning', 'gate_teacher: true\nrotate_heads: true', 'without rotate_heads, gate_teacher; '),
         ('pruning', 'teacher: parent\nobjective: flops', 'without teacher; '),
         ('pruning', 'teacher: parent\nobjective: flops', 'the table decides objective; leave it out'),
     ],

@@ -43,6 +43,9 @@ class Bread(Recipe):
     hours: PositiveInt | Literal['auto'] | None = option('in the oven', None)
     seeds: tuple[str, ...] = option('on top', ('poppy', 'sesame'))
     sizes: tuple[float, ...] = option('of loaves, kg', ())
+    shares: dict[str, NonNegativeFloat] = option('of the dough', {'water': 0.4, 'rest': 0.6})
+
+    GROUPS = {'dough': ('flour', 'shares', 'salt')}
 
     def problems(self):
         return ['salt needs seeds', 'seeds need salt'] if self.salt == 7 and not self.seeds else []
@@ -94,6 +97,17 @@ NUMBERS = {
     'hours': ['never', 2.5, True, 0, 2**63],
     'sizes': [None, [None], 'a', True, ['1', '010'], {'a': 1}],
     'seeds': [None, [True], [[]]],
+    'shares': [
+        None,
+        0.3,
+        ['water'],
+        'water',
+        'water=much',
+        'water=-1',
+        'milk=1',
+        {'water': True},
+        'water=010',
+    ],
 }
 
 
@@ -119,6 +133,9 @@ def test_value_of_another_kind_is_refused(name, value):
         ('seeds', 2.0, ('2.0',)),
         ('sizes', 0.5, (0.5,)),
         ('sizes', '', ()),
+        ('shares', 'water=1', {'water': 1.0, 'rest': 0.6}),
+        ('shares', {'rest': 0}, {'water': 0.4, 'rest': 0.0}),
+        ('shares', ' rest = 1, water=2', {'water': 2.0, 'rest': 1.0}),
     ],
 )
 def test_value_written_in_another_way_is_read(name, value, wanted):
@@ -154,6 +171,7 @@ WHOLE = st.integers(1, 2**63 - 1)
         hours=st.none() | WHOLE | st.just('auto'),
         seeds=st.lists(st.sampled_from(['poppy', 'yes', '12', '']), min_size=1).map(tuple),
         sizes=st.lists(st.floats(allow_nan=False, allow_infinity=False)).map(tuple),
+        shares=st.dictionaries(st.sampled_from(['water', 'rest']), st.floats(0, 9)),
     )
 )
 def test_saved_recipe_reads_back_equal(recipe):
@@ -233,8 +251,15 @@ def test_flags_override_yaml_and_yaml_overrides_defaults(tmp_path):
     changed = parsed([str(path), '--loaves', '7', '--seeds', 'flax, oats', '--sieve'])
     assert changed == written.replace(loaves=7, sieve=True, seeds=('flax', 'oats'))
     assert parsed(['--flour', 'here', '--sieve', 'false']).sieve is False
-    # a flag that excludes another field takes its place
-    assert parsed([str(path), '--sizes', '0.5,1']) == written.replace(sizes=(0.5, 1.0), hours=None)
+    # of a mapping, a flag replaces what it names
+    path.write_text('flour: mill\nshares: {water: 1, rest: 2}\n')
+    assert parsed([str(path), '--shares', 'rest=3']).shares == {'water': 1.0, 'rest': 3.0}
+
+
+def test_flag_that_excludes_a_field_of_the_file_takes_its_place(tmp_path):
+    path = tmp_path / 'bread.yaml'
+    path.write_text('flour: mill\nhours: 3\n')
+    assert parsed([str(path), '--sizes', '0.5,1']) == Bread(flour='mill', sizes=(0.5, 1.0))
     with pytest.raises(RecipeError, match='--hours and --sizes exclude each other'):
         parsed([str(path), '--sizes', '1', '--hours', '2'])
 
@@ -256,8 +281,17 @@ def test_help_shows_the_example_first_and_every_field_with_its_default(cls):
         assert f'{flag(name)} ' in text and ' '.join(field.description.split()) in text
         if field.is_required():
             assert f'{field.description} [required]' in text
-        elif field.default not in (None, ()) and not isinstance(field.default, tuple):
+        elif field.default not in (None, ()) and not isinstance(field.default, (tuple, dict)):
             assert f'[default: {field.default}]' in text
+
+
+@pytest.mark.parametrize(
+    'cls', [Bread, PretrainRecipe, PruneRecipe, TaskPruneRecipe, GlueRecipe, SquadRecipe]
+)
+def test_groups_name_every_field_at_most_once(cls):
+    names = [name for group in cls.GROUPS.values() for name in group]
+    assert len(names) == len(set(names)) and set(names) <= set(cls.model_fields)
+    assert set(names) == set(cls.model_fields) or cls not in (PruneRecipe, TaskPruneRecipe)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +330,7 @@ def test_positional_tuple_takes_all_words():
 def kind_of(path):
     """The recipe that a packaged file fills, and what it leaves to flags."""
     folder, name = path.parts[-2:]
-    if 'prune' in name:
+    if 'prune' in name or path.stem in ('paper', 'best', 'encoder'):
         return (PruneRecipe, 'shards') if folder == 'pretrain' else (TaskPruneRecipe,)
     if folder == 'pretrain':
         return (PretrainRecipe, 'shards', *(['model'] if name == 'imported_heads.yaml' else []))
@@ -308,4 +342,6 @@ def test_packaged_recipe_is_read(name, path):
     (cls, *lacking), values = kind_of(path), read_yaml(path)
     lacking += ['output'] if cls is PretrainRecipe else ['output', 'model']
     recipe = fill(cls, {**dict.fromkeys(lacking, 'somewhere'), **values}, source=str(path))
-    assert {key: to_dict(recipe)[key] for key in values} == values
+    for key, value in values.items():
+        read = to_dict(recipe)[key]
+        assert read == ({**read, **value} if isinstance(value, dict) else value)

@@ -156,9 +156,8 @@ def test_a_model_knows_what_it_was_pruned_for(runs, task):
 @pytest.mark.parametrize(
     'name, more, message',
     [
-        ('SST-2', {'embedding_weight': 0.5}, 'embedding_weight is about the task sentences'),
-        ('SST-2', {'cosine_weight': 0.5}, 'cosine_weight is about the task sentences'),
-        ('sentences', {'label_weight': 0.5}, 'label_weight is about labels and scores'),
+        ('SST-2', {'teacher_weights': 'cosines=1'}, 'teacher_weights cosines is about the task sentences'),
+        ('sentences', {'teacher_weights': 'labels=2'}, 'teacher_weights labels is about labels and scores'),
         ('sentences', {'gate_teacher': True}, 'gate_teacher is about labels and scores'),
     ],
 )
@@ -299,8 +298,8 @@ def test_the_better_score_of_cut_and_reconstruction_stays(place, models, tmp_pat
 
 def test_a_part_without_weight_is_not_among_the_losses(place, models, tmp_path):
     common = {'rounds': 1, 'alpha_steps': 1, 'steps': 1, 'log_every': 1}
-    for part, weight in (('scores', 'teacher_score_weight'), ('states', 'teacher_state_weight')):
-        prune_task(recipe_for(place, models, 'SST-2', tmp_path / part, **common, **{weight: 0.0}))
+    for part in ('scores', 'states'):
+        prune_task(recipe_for(place, models, 'SST-2', tmp_path / part, **common, teacher_weights={part: 0}))
         lines = [json.loads(line) for line in (tmp_path / part / 'metrics.jsonl').read_text().splitlines()]
         trained = [line for line in lines if 'learning_rate' in line]
         assert len(trained) == 2  # gates and recovery
@@ -317,7 +316,7 @@ def test_another_network_of_the_task_may_teach(place, models, runs, tmp_path):
         'SST-2',
         tmp_path / 'run',
         teacher=str(models['SST-2']),
-        teacher_state_weight=0.0,
+        teacher_weights={'states': 0},
         rounds=1,
     )
     prune_task(recipe)
@@ -497,6 +496,11 @@ def test_a_teacher_with_other_labels_is_refused(place, models, tmp_path):
         prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', teacher=str(tmp_path / 'turned')))
 
 
+def shown(value):
+    """A value as the command line takes it."""
+    return ','.join(f'{key}={one}' for key, one in value.items()) if isinstance(value, dict) else value
+
+
 def words_of(place, models, task, output, **more):
     """The command line of `recipe_for`."""
     recipe = {**EXACT, **more}
@@ -505,7 +509,7 @@ def words_of(place, models, task, output, **more):
         word
         for name, value in values.items()
         if value != TaskPruneRecipe.model_fields[name].default
-        for word in (f'--{name.replace("_", "-")}', value)
+        for word in (f'--{name.replace("_", "-")}', shown(value))
     ]
 
 
@@ -529,7 +533,7 @@ def test_two_workers_prune_as_one_does(place, models, tmp_path, task):
     more = {'reconstruct': True, 'method': 'fisher', 'rounds': 1, 'alpha_steps': 2, 'steps': 2}
     more.update(learning_rate=1e-3)
     if task == 'sentences':
-        more.update(embedding_weight=0.0, cosine_weight=1.0)  # pairs are compared within a share
+        more.update(teacher_weights='embeddings=0,cosines=1')  # pairs are compared within a share
     done = horovodrun('finetune/run_prune.py', *words_of(place, models, task, tmp_path / 'two', **more))
     assert done.returncode == 0, done.stderr
     prune_task(recipe_for(place, models, task, tmp_path / 'one', **EXACT, **more))
@@ -553,8 +557,8 @@ def scores_on_sample(output):
 @pytest.mark.parametrize(
     'task, more',
     [
-        ('SST-2', {'label_weight': 0.0, 'teacher_score_weight': 0.0, 'teacher_state_weight': 0.0}),
-        ('sentences', {'teacher_state_weight': 0.0, 'embedding_weight': 0.0}),
+        ('SST-2', {'teacher_weights': 'labels=0,scores=0,states=0'}),
+        ('sentences', {'teacher_weights': 'states=0,embeddings=0'}),
     ],
 )
 def test_a_run_that_would_learn_nothing_is_refused(place, models, tmp_path, task, more):
@@ -569,7 +573,7 @@ def test_gates_learn_the_states_of_the_network_before_pruning(place, models, tmp
     parameters = random_parameters(other.architecture, 5, head=read_model(models['SST-2']).head)
     head = read_model(models['SST-2']).head
     write_model(tmp_path / 'other', dataclasses.replace(other, parameters=parameters, head=head))
-    more = {'gate_teacher': True, 'teacher': str(tmp_path / 'other'), 'teacher_state_weight': 0.0}
+    more = {'gate_teacher': True, 'teacher': str(tmp_path / 'other'), 'teacher_weights': 'states=0'}
     more.update(rounds=1, alpha_steps=2, steps=0, dropout=0.0, log_every=1)
     prune_task(recipe_for(place, models, 'SST-2', tmp_path / 'run', **more))
     lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
@@ -581,7 +585,7 @@ def test_embeddings_are_learnt_from_a_teacher_of_another_width(place, models, tm
     """Its states cannot be compared unit by unit, and are not."""
     write_model(tmp_path / 'wide', saved_model(network((2, 4, 4, 16), h=12), seed=5))
     monkeypatch.setattr(task_objective, 'TeacherStates', None)
-    more = {'teacher': str(tmp_path / 'wide'), 'teacher_state_weight': 0.0, 'embedding_weight': 1.0}
+    more = {'teacher': str(tmp_path / 'wide'), 'teacher_weights': 'states=0'}
     more.update(rounds=1, alpha_steps=1, steps=1, log_every=1)
     prune_task(recipe_for(place, models, 'sentences', tmp_path / 'run', **more))
     lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()

@@ -197,7 +197,9 @@ def test_scores_without_weight_need_no_heads_of_the_teacher(shards_directory):
 def test_teacher_of_another_shape_or_vocabulary_is_refused():
     student = saved_model(network())
     check_teacher(saved_model(network(h=12)), student, states=False, source='t')
-    with pytest.raises(ValueError, match='t: the teacher has h = 12 and 2 layers.*--teacher-state-weight 0'):
+    with pytest.raises(
+        ValueError, match='t: the teacher has h = 12 and 2 layers.*--teacher-weights states=0'
+    ):
         check_teacher(saved_model(network(h=12)), student, states=True, source='t')
 
 
