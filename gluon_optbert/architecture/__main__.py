@@ -48,7 +48,7 @@ def describe(name: str, architecture: Architecture, length: int) -> dict[str, An
 
 
 def readable(story: dict[str, Any], architecture: Architecture) -> str:
-    """What `describe` returns, for people."""
+    """The values that `describe` returns, for people."""
     embedding = 'e = h' if architecture.e is None else f'e = {architecture.e}'
     lines = [
         f'{story["name"]}: h = {architecture.h}, {embedding}, {len(architecture.layers)} layers, vocabulary '

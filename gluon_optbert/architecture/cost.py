@@ -1,4 +1,4 @@
-"""What an architecture costs, and what one unit of each width is worth: the one cost model of the package.
+"""The cost of an architecture and the worth of one unit of each width: the one cost model of the package.
 
 The published sizes count the embeddings (word, position, token type, LayerNorm) and the encoder, without the
 pooler and the pre-training heads; so does `ParameterCost.cost`. A unit of h also leaves the pooler and the
@@ -45,7 +45,7 @@ def count_flops(architecture: Architecture, length: int) -> dict[str, int]:
 
 
 class CostModel:
-    """What every objective has in common: prices are differences of the cost at one unit more or less.
+    """An objective: prices are differences of the cost at one unit more or less.
 
     A subclass says what a network costs, and sets `unit`, the word for it in messages and reports. A network
     with fewer units must not cost more."""
@@ -63,7 +63,7 @@ class CostModel:
         return self.cost(architecture)
 
     def prices(self, architecture: Architecture) -> dict[str, float]:
-        """What one unit of each width is worth in this architecture.
+        """The worth of one unit of each width in this architecture.
 
         Returns
         -------
@@ -160,8 +160,8 @@ LATENCY_FEATURES = ('network', 'layers', 'blocks', 'h', 'a', 'a k', 'a v', 'f', 
 
 
 def latency_features(architecture: Architecture) -> dict[str, float]:
-    """What the time of a forward pass is linear in, at a fixed shape: sums over the layers of widths and
-    their products.
+    """The quantities that the time of a forward pass is linear in, at a fixed shape: sums over the layers of
+    widths and their products.
 
     ``network`` is one, ``layers`` and ``blocks`` count layers and intermediate blocks; the products stand for
     the matrix products, single widths for what is done element by element (LayerNorm, softmax, GELU,

@@ -1,4 +1,4 @@
-"""What stands on the encoder: the heads of pre-training, or the head of one task."""
+"""The outputs on the encoder: the heads of pre-training, or the head of one task."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def published(parameters_m: int) -> Architecture:
 
 
 def uncertainties(name: str) -> list[str]:
-    """What had to be inferred about a published architecture, a sentence or two per gap in its table."""
+    """The inferred cells of a published architecture: a sentence or two per gap in its table."""
     sizes = {f'optbert_{size}m': number for size, number in LAYER_TABLES.items()}
     name = re.sub(r'_undivided_(?:every|keep)_.*', '', name.strip())
     if name not in sizes:

@@ -233,7 +233,7 @@ class _Removal:
         self.most = len(groups)
 
     def cost_after(self, groups: int) -> float:
-        """What is left costs when so many groups are gone."""
+        """The cost of what is left when so many groups are gone."""
         gone = np.bincount(self._owners[: self._ends[groups]], minlength=len(self._pruned))
         widths = self._architecture.widths()
         left = {key: widths[key] - int(count) for key, count in zip(self._pruned, gone)}

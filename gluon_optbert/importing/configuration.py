@@ -131,7 +131,7 @@ def _wrong_layers(config: Mapping[str, Any]) -> list[str]:
 
 
 def recorded(config: Mapping[str, Any], source: Path) -> tuple[Head, tuple[str, ...]]:
-    """What an export of this package recorded in a configuration: its head, and its parts that are random.
+    """The head, and its parts that are random, that an export of this package recorded in a configuration.
 
     Raises
     ------

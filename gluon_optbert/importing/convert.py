@@ -76,7 +76,7 @@ def known(source: str, architecture: Architecture) -> str | None:
 
 
 class ImportRecipe(Recipe):
-    """What to import, and where to."""
+    """The checkpoint to import, and where to."""
 
     source: str = option(
         "checkpoint to import: a Hugging Face directory, a directory or bert_model.ckpt of Google's BERT, a "

@@ -1,4 +1,4 @@
-"""What the parameters of public BERT checkpoints are called here: plain data.
+"""The names here of the parameters of public BERT checkpoints: plain data.
 
 A key is a name in the checkpoint, ``{i}`` the number of a layer in it; its value is the name here, and None
 says that the tensor is dropped on purpose. Several names may stand for one tensor; they have to hold the same
@@ -178,7 +178,7 @@ def is_transposed(form: str, name: str) -> bool:
 
 
 def names_in(form: str, layers: int) -> dict[str, str]:
-    """What checkpoints of a form (a key of `MAPS`) call the parameters here, for so many layers.
+    """The names that the parameters here have in checkpoints of a form (a key of `MAPS`), for so many layers.
 
     Names are those of the bare network, without the beginning that they have beside a head.
     """

@@ -9,8 +9,8 @@ from gluonnlp.model.bert import BERTEncoder, DotProductSelfAttentionCell
 from mxnet.gluon import HybridBlock, nn
 
 from ..architecture.architecture import Architecture, LayerDims
-from .gates import Gate, StreamLayerNorm, column_of_ones, gated_by
-from .settings import NetworkSettings, Product, Tensor, lowered, product, raised
+from .gates import Gate, StreamLayerNorm, Tensor, column_of_ones, gated_by
+from .settings import NetworkSettings, Product, lowered, product, raised
 
 MASKED_SCORE = -1e4  # added to the scores of padding: their softmax is exactly zero, and float16 holds it
 
@@ -28,7 +28,7 @@ def padding(F, steps: Tensor, valid_length: Tensor) -> Tensor:
 
 
 def attention_masks(F, steps: Tensor, valid_length: Tensor, heads: Iterable[int]) -> dict[int, Tensor]:
-    """What is added to the scores of attention, shape (batch * a, length, length), by number of heads a.
+    """The summands of the scores of attention, shape (batch * a, length, length), by number of heads a.
 
     The mask has no gradient: neither the comparison nor the positions pass one on.
 
@@ -87,15 +87,12 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
     def __init__(self, dims: LayerDims, h: int, settings: NetworkSettings, prefix=None, params=None):
         HybridBlock.__init__(self, prefix=prefix, params=params)  # GluonNLP's own makes square projections
         self._dims = dims
-        self._precision = settings.precision
-        self._dropout = settings.dropout
+        self._dropout, self._precision = settings.dropout, settings.precision
         with self.name_scope():
             for name, width in (('query', dims.k), ('key', dims.k), ('value', dims.v)):
                 rows = dims.a * width
-                weight = self.params.get(f'{name}_weight', shape=(rows, h))
-                bias = self.params.get(f'{name}_bias', shape=(rows,), init='zeros')
-                setattr(self, f'{name}_weight', weight)
-                setattr(self, f'{name}_bias', bias)
+                setattr(self, f'{name}_weight', self.params.get(f'{name}_weight', shape=(rows, h)))
+                setattr(self, f'{name}_bias', self.params.get(f'{name}_bias', shape=(rows,), init='zeros'))
             self.dropout_layer = nn.Dropout(settings.dropout)
 
     def hybrid_forward(
@@ -136,8 +133,7 @@ class OptSelfAttentionCell(DotProductSelfAttentionCell):
         attention = F.softmax(scores, axis=-1)
         dropped = self.dropout_layer(attention) if self._dropout else attention
         context = join_heads(F, F.batch_dot(dropped, value), dims.a)
-        if context_gate is not None:
-            context = gated_by(F, context, context_gate, column, dims.a * dims.v)
+        context = gated_by(F, context, context_gate, column, dims.a * dims.v)
         return context, F.reshape(attention, shape=(-4, -1, dims.a, 0, 0))
 
 
@@ -168,8 +164,7 @@ class OptFeedForward(HybridBlock):
     def __init__(self, f: int, h: int, eps: float, settings: NetworkSettings, prefix=None, params=None):
         super().__init__(prefix=prefix, params=params)
         self._f, self._h, self._settings = f, h, settings
-        self._dropout = settings.dropout
-        self._precision = settings.precision
+        self._dropout, self._precision = settings.dropout, settings.precision
         with self.name_scope():
             self.ffn_1 = Product(f, h, precision=settings.precision, prefix='ffn_1_')
             self.ffn_2 = Product(h, f, precision=settings.precision, prefix='ffn_2_')
@@ -179,7 +174,7 @@ class OptFeedForward(HybridBlock):
     def hybrid_forward(self, F, stream, alpha_f=None, alpha_h=None, column=None):
         precision = self._precision
         in_stream, in_block = self._settings.places(alpha_h)
-        read = stream if in_block is None else gated_by(F, stream, in_block, column, self._h)
+        read = gated_by(F, stream, in_block, column, self._h)
         inner = self.ffn_1(lowered(F, read, precision))
         if alpha_f is None:
             inner = F.LeakyReLU(inner, act_type='gelu')  # in the precision of both products
@@ -187,8 +182,7 @@ class OptFeedForward(HybridBlock):
             inner = gated_by(F, raised(F, inner, precision), alpha_f, column, self._f)
             inner = gated_by(F, F.LeakyReLU(inner, act_type='gelu'), alpha_f, column, self._f)
             inner = lowered(F, inner, precision)
-        outputs = raised(F, self.ffn_2(inner), precision)
-        outputs = outputs if in_block is None else gated_by(F, outputs, in_block, column, self._h)
+        outputs = gated_by(F, raised(F, self.ffn_2(inner), precision), in_block, column, self._h)
         outputs = self.dropout_layer(outputs) if self._dropout else outputs
         return self.layer_norm(outputs + stream, in_stream)
 
@@ -199,7 +193,7 @@ def _values(F, gate: Gate | None, units: int) -> Tensor | None:
 
 
 def _head_gates(F, alpha: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """What the queries and the head outputs are multiplied by, shapes (a * k,) and (a * v,).
+    """The factors of the queries and of the head outputs, shapes (a * k,) and (a * v,).
 
     Every gate is squared: alpha_a and alpha_k stand in Q and in K, alpha_a and alpha_v in V and in P.
     """
@@ -244,10 +238,8 @@ class OptBERTEncoderCell(HybridBlock):
         self, dims: LayerDims, h: int, eps: float, settings: NetworkSettings, prefix=None, params=None
     ):
         super().__init__(prefix=prefix, params=params)
-        self._dims = dims
-        self._h, self._settings = h, settings
-        self._dropout = settings.dropout
-        self._precision = settings.precision
+        self._dims, self._h, self._settings = dims, h, settings
+        self._dropout, self._precision = settings.dropout, settings.precision
         self.gates: dict[str, Gate] = {}
         with self.name_scope():
             self.attention_cell = OptSelfAttentionCell(dims, h, settings)
@@ -265,10 +257,10 @@ class OptBERTEncoderCell(HybridBlock):
         alpha = {letter: _values(F, gate, getattr(self._dims, letter)) for letter, gate in self.gates.items()}
         query_gate, context_gate = _head_gates(F, alpha) if alpha else (None, None)
         in_stream, in_block = self._settings.places(alpha_h)
-        read = stream if in_block is None else gated_by(F, stream, in_block, column, self._h)
+        read = gated_by(F, stream, in_block, column, self._h)
         context, attention = self.attention_cell(read, mask, query_gate, context_gate, column)
         outputs = raised(F, self.proj(lowered(F, context, self._precision)), self._precision)
-        outputs = outputs if in_block is None else gated_by(F, outputs, in_block, column, self._h)
+        outputs = gated_by(F, outputs, in_block, column, self._h)
         outputs = self.dropout_layer(outputs) if self._dropout else outputs
         attended = self.layer_norm(outputs + stream, in_stream)
         if self.ffn is None:
@@ -313,11 +305,9 @@ class OptBERTEncoder(BERTEncoder):
             self.dropout_layer = nn.Dropout(settings.dropout)
             self.layer_norm = StreamLayerNorm(width, eps, trainable=settings.trainable)
             self.position_weight = self.params.get('position_weight', shape=(architecture.max_length, width))
-            self.embed_proj = (
-                None
-                if architecture.e is None
-                else Product(h, width, precision=settings.precision, prefix='embed_proj_')
-            )
+            self.embed_proj = None
+            if architecture.e is not None:
+                self.embed_proj = Product(h, width, precision=settings.precision, prefix='embed_proj_')
             self.gate_h = settings.gate(h, prefix='gate_h_') if settings.gate else None
             self.transformer_cells = nn.HybridSequential()
             for i, dims in enumerate(architecture.layers):
@@ -370,7 +360,7 @@ class OptBERTEncoder(BERTEncoder):
         return outputs if self.gives_list else outputs[0], attentions if settings.output_attention else []
 
     def embed(self, inputs: mx.nd.NDArray) -> mx.nd.NDArray:
-        """What enters the first layer of a network without gates, outside of a pass.
+        """The input of the first layer of a network without gates, outside of a pass.
 
         Parameters
         ----------
@@ -396,4 +386,4 @@ class OptBERTEncoder(BERTEncoder):
         if self.embed_proj is None:
             return self.layer_norm(stream, alpha_h)
         stream = raised(F, self.embed_proj(lowered(F, self.layer_norm(stream), precision)), precision)
-        return stream if alpha_h is None else gated_by(F, stream, alpha_h, column, self.architecture.h)
+        return gated_by(F, stream, alpha_h, column, self.architecture.h)

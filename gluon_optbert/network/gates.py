@@ -103,19 +103,21 @@ def column_of_ones(F, data: Tensor) -> Tensor:
     return F.BlockGrad(F.ones_like(F.slice_axis(data, axis=-1, begin=0, end=1)))
 
 
-def gated_by(F, data: Tensor, vector: Tensor, column: Tensor | None, units: int) -> Tensor:
-    """Every token times a vector, shape (length, batch, units).
+def gated_by(F, data: Tensor, vector: Tensor | None, column: Tensor | None, units: int) -> Tensor:
+    """Every token times a vector, shape (length, batch, units); without a vector as it is.
 
     With `column` the gradient is fast; without it the forward pass writes less to memory.
 
     Parameters
     ----------
     data : Tensor, shape (length, batch, units)
-    vector : Tensor, shape (units,)
+    vector : Tensor, shape (units,), or None
     column : Tensor, shape (length, batch, 1), or None
         Ones if there will be a backward pass.
     units : int
     """
+    if vector is None:
+        return data
     with mx.AttrScope(__part__='gates'):  # for tools/profile_training.py
         if column is None:
             return F.broadcast_mul(data, F.reshape(vector, shape=(1, 1, -1)))

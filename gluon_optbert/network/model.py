@@ -16,8 +16,8 @@ from ..architecture.architecture import Architecture
 from ..architecture.heads import Head
 from ..architecture.parameters import GATE, TIED, Parameters, check_parameters
 from .encoder import OptBERTEncoder
-from .gates import Gates, StreamLayerNorm, column_of_ones, spread
-from .settings import NetworkSettings, Tensor
+from .gates import Gates, StreamLayerNorm, Tensor, column_of_ones, spread
+from .settings import NetworkSettings
 
 
 def gather_masked(F, encoded: Tensor, masked_positions: Tensor) -> Tensor:
@@ -40,11 +40,6 @@ def gather_masked(F, encoded: Tensor, masked_positions: Tensor) -> Tensor:
 def first_tokens(F, encoded: Tensor) -> Tensor:
     """The encoded first token of every sequence, [CLS]: (length, batch, h) to (batch, h)."""
     return F.reshape(F.slice_axis(encoded, axis=0, begin=0, end=1), shape=(-3, 0))
-
-
-def _gated_units(F, pooled: Tensor, alpha_h: Tensor | None) -> Tensor:
-    """The pooled output with its gates, shape (batch, h); without gates as it is."""
-    return pooled if alpha_h is None else F.broadcast_mul(pooled, F.reshape(alpha_h, shape=(1, -1)))
 
 
 class VocabularyScores(nn.Dense):
@@ -107,11 +102,9 @@ class OptBERTModel(BERTModel):
             params=params,
         )
         with self.name_scope():
-            self.task = (
-                nn.Dense(head.outputs, in_units=architecture.h, flatten=False, prefix='task_')
-                if head.outputs
-                else None
-            )
+            self.task = None
+            if head.outputs:
+                self.task = nn.Dense(head.outputs, in_units=architecture.h, flatten=False, prefix='task_')
             self.task_dropout = nn.Dropout(settings.dropout)
 
     @property
@@ -126,7 +119,7 @@ class OptBERTModel(BERTModel):
 
     @property
     def head(self) -> Head:
-        """What stands on the encoder."""
+        """The heads of pre-training, or that of a task."""
         return self._settings.head
 
     @property
@@ -157,7 +150,6 @@ class OptBERTModel(BERTModel):
         return decoder
 
     def hybrid_forward(self, F, inputs, token_types, valid_length=None, masked_positions=None):
-
         embedding = self.word_embed(inputs) + self.token_type_embed(token_types)
         alpha_h = self.encoder.stream_gate(F)
         encoded, attention = self.encoder(
@@ -167,33 +159,29 @@ class OptBERTModel(BERTModel):
         states = encoded if self.encoder.gives_list else [encoded]  # (length, batch, h) each
         encodings = [F.transpose(state, axes=(1, 0, 2)) for state in states]
         outputs = [encodings if self.encoder.gives_list else encodings[0]]
-        if self.task is not None:
-            scores = self._task_scores(F, states[-1], encodings[-1], alpha_h)
-            return (outputs[0], scores) if self.encoder.gives_list else scores
-        if attention:
+        if attention and self.task is None:
             outputs.append(attention)
+
         if self._use_pooler:
-            pooled = self.pooler(first_tokens(F, states[-1]))
+            pooled = gated = self.pooler(first_tokens(F, states[-1]))  # (batch, h)
+            if alpha_h is not None:
+                gated = F.broadcast_mul(pooled, F.reshape(alpha_h, shape=(1, -1)))
+        if self.task is not None:
+            if not self.head.pooled:
+                scores = self.task(encodings[-1])
+            else:
+                scores = self.task(self.task_dropout(gated) if self._settings.dropout else gated)
+            return (outputs[0], scores) if self.encoder.gives_list else scores
+        if self._use_pooler:
             outputs.append(pooled)
             if self._use_classifier:
-                outputs.append(self.classifier(_gated_units(F, pooled, alpha_h)))
+                outputs.append(self.classifier(gated))
         if self._use_decoder:
-            outputs.append(self._decode_masked(F, states[-1], masked_positions, alpha_h))
+            transform, gelu, norm, scores = self.decoder
+            masked = transform(gather_masked(F, states[-1], masked_positions))  # (batch, masked, e or h)
+            gate = alpha_h if self._architecture.e is None else None
+            outputs.append(scores(norm(gelu(masked), gate)))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
-
-    def _task_scores(self, F, encoded, by_sequence, alpha_h):
-        """The scores of a task's head; the last states come in both layouts."""
-        if not self.head.pooled:
-            return self.task(by_sequence)
-        pooled = _gated_units(F, self.pooler(first_tokens(F, encoded)), alpha_h)
-        return self.task(self.task_dropout(pooled) if self._settings.dropout else pooled)
-
-    def _decode_masked(self, F, encoded, masked_positions, alpha_h):
-        """Scores over the vocabulary at the masked positions, shape (batch, masked, vocab_size)."""
-        masked = gather_masked(F, encoded, masked_positions)
-        transform, gelu, norm, scores = self.decoder
-        gate = alpha_h if self._architecture.e is None else None
-        return scores(norm(gelu(transform(masked)), gate))
 
 
 def named_parameters(model: OptBERTModel) -> dict[str, mx.gluon.Parameter]:

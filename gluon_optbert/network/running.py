@@ -67,7 +67,7 @@ PRETRAINING_FIELDS = (*INPUTS, 'masked_ids', 'masked_weights', 'next_sentence_la
 def pretraining_losses(
     model: Any, loss: Any, batch: Any, *, rows: slice = slice(None), ctx: mx.Context | None = None
 ) -> Sequence[mx.nd.NDArray]:
-    """What a loss of pre-training makes of a network's outputs for some rows of a batch.
+    """The losses of pre-training of a network's outputs for some rows of a batch.
 
     Parameters
     ----------
@@ -81,18 +81,6 @@ def pretraining_losses(
     outputs = model(*(feed[name] for name in INPUTS))
     labels = (feed[name] for name in PRETRAINING_FIELDS[len(INPUTS) :])
     return loss(outputs[-2], outputs[-1], *labels)
-
-
-def latency_ms(
-    blocks: Mapping[str, Any],
-    feeds: Mapping[str, Mapping[str, np.ndarray]],
-    names: Sequence[str],
-    *,
-    repeats: int = 15,
-) -> dict[str, float]:
-    """The median time of a forward pass of each block, in milliseconds; `pass_times` says how it is taken."""
-    times = pass_times(blocks, feeds, names, repeats=repeats)
-    return {key: float(np.median(values)) for key, values in times.items()}
 
 
 def pass_times(
@@ -116,21 +104,25 @@ def pass_times(
     inputs = {key: list(feed_of(feed, names).values()) for key, feed in feeds.items()}
     times: dict[str, list[float]] = {key: [] for key in blocks}
 
-    def one_pass(key: str) -> None:
+    def one_pass(key: str) -> float:
+        began = time.perf_counter()
         outputs = blocks[key](*inputs[key])
         for output in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
             output.wait_to_read()
+        return time.perf_counter() - began
 
     for attempt in range(repeats + 1):
         for key in blocks:
             one_pass(key)
-            began = time.perf_counter()
-            one_pass(key)
-            times[key] += [time.perf_counter() - began] if attempt else []
+            seconds = one_pass(key)
+            times[key] += [seconds] if attempt else []
     return {key: 1e3 * np.array(values) for key, values in times.items()}
 
 
-Read = dict[str, mx.nd.NDArray]
+def latency_ms(*arguments: Any, repeats: int = 15) -> dict[str, float]:
+    """The median time of a forward pass of each block, in milliseconds; arguments as of `pass_times`."""
+    times = pass_times(*arguments, repeats=repeats)
+    return {key: float(np.median(values)) for key, values in times.items()}
 
 
 def build_open(saved: SavedModel, ctx: mx.Context | None = None) -> OptBERTModel:
@@ -143,7 +135,7 @@ def build_open(saved: SavedModel, ctx: mx.Context | None = None) -> OptBERTModel
 
 
 @contextlib.contextmanager
-def reading(blocks: Mapping[str, gluon.Block]) -> Iterator[Read]:
+def reading(blocks: Mapping[str, gluon.Block]) -> Iterator[dict[str, mx.nd.NDArray]]:
     """The first input and the first output of some blocks at their last pass.
 
     Parameters
@@ -155,7 +147,7 @@ def reading(blocks: Mapping[str, gluon.Block]) -> Iterator[Read]:
     dict of str to NDArray
         Filled by every pass: ``<name>.input`` and ``<name>.output``.
     """
-    values: Read = {}
+    values: dict[str, mx.nd.NDArray] = {}
 
     def hook(name: str):
         def read(_block, inputs, output):
@@ -178,7 +170,7 @@ def context_of(model: OptBERTModel) -> mx.Context:
 
 
 def masks_of(batch: Batch, model: OptBERTModel) -> dict[int, mx.nd.NDArray]:
-    """What the layers of a network add to the scores of attention, by number of heads."""
+    """The summands of the scores of attention, by number of heads; see `attention_masks`."""
     ctx = context_of(model)
     steps = mx.nd.arange(batch.input_ids.shape[1], ctx=ctx)
     valid = mx.nd.array(batch.valid_length, dtype='float32', ctx=ctx)
@@ -186,7 +178,7 @@ def masks_of(batch: Batch, model: OptBERTModel) -> dict[int, mx.nd.NDArray]:
 
 
 def embedded(model: OptBERTModel, batch: Batch) -> mx.nd.NDArray:
-    """What enters the first layer, shape (length, batch, h)."""
+    """The input of the first layer, shape (length, batch, h)."""
     ctx = context_of(model)
     ids, types = feed_of(batch, ('input_ids', 'token_types'), ctx=ctx).values()
     inputs = mx.nd.transpose(model.word_embed(ids) + model.token_type_embed(types), axes=(1, 0, 2))
@@ -205,7 +197,7 @@ def flat(array: mx.nd.NDArray) -> np.ndarray:
 
 
 def last_states(model: OptBERTModel, batch: Batch) -> np.ndarray:
-    """What the last layer gives for every token that is no padding, shape (tokens, h)."""
+    """The output of the last layer for every token that is no padding, shape (tokens, h)."""
     stream, masks = embedded(model, batch), masks_of(batch, model)
     for dims, cell in zip(model.architecture.layers, model.encoder.transformer_cells):
         stream = cell(stream, masks.get(dims.a))[0]
@@ -219,7 +211,7 @@ def squared_errors(
     batches: Iterable[Batch],
     ctx: mx.Context | None = None,
 ) -> np.ndarray:
-    """How far the last layer of a smaller network is from that of a whole one, over all tokens.
+    """The distance of the last layer of a smaller network from that of a whole one, over all tokens.
 
     Parameters
     ----------
@@ -247,7 +239,7 @@ def squared_errors(
 def layer_norm_scales(
     whole: SavedModel, kept: np.ndarray, batches: Iterable[Batch], ctx: mx.Context | None = None
 ) -> dict[str, float]:
-    """How many times as large the LayerNorms of the stream make the hidden units that stay, once the others
+    """The factors by which the LayerNorms of the stream scale up the hidden units that stay, once the others
     are cut.
 
     A LayerNorm divides by the standard deviation of its input over the units. If a few units carry most of

@@ -19,7 +19,7 @@ import yaml
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
 from ..architecture.parameters import TIED, Alphas, Parameters, check_alphas, check_parameters, gate_name
-from ..runs.files import check_manifest, new_directory, write_manifest
+from ..runs.files import check_manifest, new_directory, read_json, write_manifest
 from ..runs.mxnet_arrays import read_arrays, write_arrays
 from ..runs.programs import named
 from ..runs.progress import Progress
@@ -89,28 +89,25 @@ def write_model(
     check_parameters(model.parameters, model.architecture, model.head)
     if model.alphas:
         check_alphas(model.alphas, model.architecture)
+    arrays = dict(model.parameters)
+    arrays.update({gate_name(key): alpha for key, alpha in (model.alphas or {}).items() if len(alpha)})
+    texts = {
+        'architecture.json': model.architecture.to_json(),
+        'recipe.yaml': yaml.safe_dump(dict(model.recipe), sort_keys=False),
+        'progress.json': json.dumps(model.progress.to_dict(), indent=1) + '\n',
+    }
+    if model.head != PRETRAINING:
+        texts[HEAD] = json.dumps(model.head.to_dict(), indent=1) + '\n'
     with new_directory(directory, replace=replace) as staged:
-        (staged / 'architecture.json').write_text(model.architecture.to_json(), encoding='utf-8')
-        _write_parameters(staged / 'model.params', model)
+        write_arrays(
+            staged / 'model.params', {name: np.asarray(value, np.float32) for name, value in arrays.items()}
+        )
         write_vocabulary(model.vocabulary, staged / 'vocab.txt')
-        (staged / 'recipe.yaml').write_text(
-            yaml.safe_dump(dict(model.recipe), sort_keys=False), encoding='utf-8'
-        )
-        (staged / 'progress.json').write_text(
-            json.dumps(model.progress.to_dict(), indent=1) + '\n', encoding='utf-8'
-        )
-        if model.head != PRETRAINING:
-            (staged / HEAD).write_text(json.dumps(model.head.to_dict(), indent=1) + '\n', encoding='utf-8')
+        for name, text in texts.items():
+            (staged / name).write_text(text, encoding='utf-8')
         for name, content in (extra or {}).items():
             (staged / name).write_bytes(content)
         write_manifest(staged, form=FORMAT, version=VERSION)
-
-
-def _write_parameters(path: Path, model: SavedModel) -> None:
-    """Write the parameters, and behind them the gates if there are some."""
-    arrays = dict(model.parameters)
-    arrays.update({gate_name(key): alpha for key, alpha in (model.alphas or {}).items() if len(alpha)})
-    write_arrays(path, {name: np.asarray(value, np.float32) for name, value in arrays.items()})
 
 
 def read_model(directory: Path) -> SavedModel:
@@ -127,14 +124,22 @@ def read_model(directory: Path) -> SavedModel:
     if missing:
         raise ValueError(f'{directory}: the model directory lacks {", ".join(missing)}')
     architecture = Architecture.read(directory / 'architecture.json')
-    parameters, alphas = _read_parameters(directory / 'model.params', architecture)
+    parameters = read_arrays(directory / 'model.params')
+    parameters.pop(TIED, None)
+    gates = {key: gate_name(key) for key in architecture.widths()}
+    alphas = {key: parameters.pop(name) for key, name in gates.items() if name in parameters}
+    head = PRETRAINING
     try:
-        head = _read_head(directory / HEAD) if HEAD in manifest['files'] else PRETRAINING
+        if HEAD in manifest['files']:
+            head = Head.from_dict(read_json(directory / HEAD), source=HEAD)
         check_parameters(parameters, architecture, head)
         if alphas:
             check_alphas(alphas, architecture)
-        recipe, progress = _read_story(directory)
-    except (ValueError, RecursionError) as error:
+        recipe = load_yaml((directory / 'recipe.yaml').read_bytes(), source='recipe.yaml') or {}
+        if not isinstance(recipe, dict):
+            raise ValueError('recipe.yaml must be a mapping')
+        progress = Progress.from_dict(read_json(directory / 'progress.json'))
+    except ValueError as error:
         raise ValueError(f'{directory}: {error}') from error
     vocabulary = read_vocabulary(directory / 'vocab.txt')
     if len(vocabulary) != architecture.vocab_size:
@@ -143,25 +148,3 @@ def read_model(directory: Path) -> SavedModel:
             f'{architecture.vocab_size}'
         )
     return SavedModel(architecture, parameters, vocabulary, recipe, progress, alphas or None, head)
-
-
-def _read_parameters(path: Path, architecture: Architecture) -> tuple[Parameters, Alphas]:
-    """The parameters of a file, and the gates in it, which are not checked yet."""
-    arrays = read_arrays(path)
-    arrays.pop(TIED, None)
-    gates = {gate_name(key): key for key in architecture.widths()}
-    alphas = {gates[name]: arrays.pop(name) for name in list(arrays) if name in gates}
-    return arrays, alphas
-
-
-def _read_head(path: Path) -> Head:
-    return Head.from_dict(json.loads(path.read_text(encoding='utf-8')), source=path.name)
-
-
-def _read_story(directory: Path) -> tuple[dict[str, Any], Progress]:
-    """The recipe of the run that wrote a model, and how far it came; ValueError if they are neither."""
-    progress = json.loads((directory / 'progress.json').read_text(encoding='utf-8'))
-    recipe = load_yaml((directory / 'recipe.yaml').read_bytes(), source='recipe.yaml') or {}
-    if not isinstance(progress, dict) or not isinstance(recipe, dict):
-        raise ValueError('progress.json and recipe.yaml must be mappings')
-    return recipe, Progress.from_dict(progress)

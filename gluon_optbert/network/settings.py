@@ -60,7 +60,7 @@ class Product(nn.Dense):
 
 
 def prepare_bfloat16() -> None:
-    """What has to be true before the first product in bfloat16.
+    """Make ready for the first product in bfloat16.
 
     MXNet keeps the code and the memory of a product for every shape that it has seen. In bfloat16 that is
     much, and slow to obtain; so the number of shapes is bounded, unless the environment says otherwise.
@@ -94,7 +94,7 @@ def check_precision(precision: str, ctx: mx.Context) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSettings:
-    """What every part of a network is built with, beside the widths of the architecture.
+    """The choices that every part of a network is built with, beside the widths of the architecture.
 
     Parameters
     ----------
