@@ -1,15 +1,5 @@
-"""Ranking units by the Fisher information of their gates, without training (Kwon et al., 2022, "A Fast
-Post-Training Pruning Framework for Transformers").
-
-I is the Fisher information: the mean of g gᵀ over batches, of the gradients g of the loss towards the gates,
-which are all one. For plain masks, each of which multiplies the output of its unit once, the loss rises by
-about half of mᵀ I m close to a minimum, where m is one at the units that go.
-
-The gates here are no plain masks, so mᵀ I m ranks units, and is no estimate of the rise. Gates of a, k and v
-enter squared (optBERT, Table 5): the gradient towards those of k and v is twice that of a mask on the unit,
-and they count four times as much. Gates of a multiply the scores and the output of a head, and those of f
-stand before and behind GELU, so that two gradients add up; those of h stand in every LayerNorm of the
-stream."""
+"""Selections and scores to compare the trained gates with: chance, magnitude, whole layers or blocks, one
+factor for all widths, and Fisher information."""
 
 from __future__ import annotations
 
@@ -146,6 +136,17 @@ def select_blocks(architecture: Architecture, cost: CostModel, target: float) ->
 def fisher_scores(gradients: Mapping[str, np.ndarray], prices: Mapping[str, float]) -> dict[str, np.ndarray]:
     """The diagonal of the Fisher information over the price of a unit: what a gate counts for what its unit
     saves, as a share of the largest of all. Units whose price is zero save nothing, and have the largest.
+
+    The gates are ranked without training (Kwon et al., 2022, "A Fast Post-Training Pruning Framework for
+    Transformers"). I is the Fisher information: the mean of g gᵀ over batches, of the gradients g of the loss
+    towards the gates, which are all one. For plain masks, each of which multiplies the output of its unit
+    once, the loss rises by about half of mᵀ I m close to a minimum, where m is one at the units that go.
+
+    The gates here are no plain masks, so mᵀ I m ranks units, and is no estimate of the rise. Gates of a, k
+    and v enter squared (optBERT, Table 5): the gradient towards those of k and v is twice that of a mask on
+    the unit, and they count four times as much. Gates of a multiply the scores and the output of a head, and
+    those of f stand before and behind GELU, so that two gradients add up; those of h stand in every
+    LayerNorm of the stream.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
-"""Least squares for the parameters of a cut network: pure functions on arrays.
+"""Repairs of a cut network: rotations of its heads before the cut, and least squares after it. Pure functions
+on arrays.
 
 Both regressions are streamed. They keep sums of products, so their memory does not grow with the tokens. Both
 are drawn towards the parameters that the cut left: with few tokens these change little. Source: K-prune (Park

@@ -1,10 +1,10 @@
-"""Which units of every width survive a round, from the gates, the cost model and the target."""
+"""The units of every width that survive a round, from the gates, the cost model and the target."""
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel
 from ..architecture.parameters import ALPHA_H, LETTERS, Alphas
+from ..runs.files import read_json
 
 
 def packed_alphas(alphas: Alphas, *, h_gate: str) -> bytes:
@@ -101,8 +102,8 @@ class Selection:
 def read_selection(path: Path) -> Selection:
     """The selection of a ``selection.json``; ValueError if it is none."""
     try:
-        return Selection.from_dict(json.loads(Path(path).read_text(encoding='utf-8')))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return Selection.from_dict(read_json(path))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f'{path}: not a selection ({error})') from error
 
 
@@ -177,15 +178,29 @@ def select_units(
         raise ValueError(f'target must be a number of {cost.unit}, found {target}')
     least = {key: 0 if drop_blocks and key[0] == 'f' else 1 for key in widths}
     pruned = [key for key in widths if key[0] in prune and widths[key] > least[key]]
-    removal = _Removal(architecture, cost, pruned, _removal_order(scores, pruned, least, multiple_of))
-    if removal.cost_after(removal.most) > target:
+    groups = _removal_order(scores, pruned, least, multiple_of)
+    owners = np.array([j for j, _ in groups], dtype=np.int64)
+    sizes = np.array([len(units) for _, units in groups], dtype=np.int64)
+
+    def cost_after(count: int) -> float:
+        """The cost of what is left when the first groups are gone."""
+        gone = np.bincount(owners[:count], weights=sizes[:count], minlength=len(pruned))
+        left = {key: widths[key] - int(lost) for key, lost in zip(pruned, gone)}
+        return cost.cost(architecture.with_widths(left))
+
+    if cost_after(len(groups)) > target:
         raise ValueError(
             f'target {target:.6g} {cost.unit} cannot be reached by pruning {prune}: one unit of each width '
-            f'costs {removal.cost_after(removal.most):.6g} of {removal.cost_after(0):.6g}; ask for more, or '
-            'prune more widths'
+            f'costs {cost_after(len(groups)):.6g} of {cost_after(0):.6g}; ask for more, or prune more widths'
         )
-    fewest = removal.fewest(target)
-    return Selection(removal.kept_after(fewest), removal.cost_after(fewest), float(target))
+    fewest = bisect.bisect_left(range(len(groups)), True, key=lambda count: cost_after(count) <= target)
+    gone: dict[str, list[np.ndarray]] = {key: [] for key in pruned}
+    for j, units in groups[:fewest]:
+        gone[pruned[j]].append(units)
+    kept = {key: np.arange(width) for key, width in widths.items()}
+    for key, units in gone.items():
+        kept[key] = np.delete(kept[key], np.concatenate(units)) if units else kept[key]
+    return Selection(kept, cost_after(fewest), float(target))
 
 
 def _check_scores(scores: Alphas, widths: Mapping[str, int], prune: str) -> None:
@@ -203,57 +218,6 @@ def _check_scores(scores: Alphas, widths: Mapping[str, int], prune: str) -> None
     ]
     if wrong:
         raise ValueError('scores: ' + '; '.join(wrong))
-
-
-class _Removal:
-    """The units of an architecture in the order in which they go, group by group.
-
-    Parameters
-    ----------
-    architecture : Architecture
-    cost : CostModel
-    pruned : sequence of str
-        The keys of the widths that lose units.
-    groups : sequence of (int, np.ndarray)
-        As `_removal_order` gives them.
-    """
-
-    def __init__(
-        self,
-        architecture: Architecture,
-        cost: CostModel,
-        pruned: Sequence[str],
-        groups: Sequence[tuple[int, np.ndarray]],
-    ):
-        self._architecture, self._cost, self._pruned = architecture, cost, pruned
-        none = np.zeros(0, dtype=np.int64)
-        self._units = np.concatenate([none, *(indices for _, indices in groups)])
-        self._owners = np.concatenate([none, *(np.full(len(indices), j) for j, indices in groups)])
-        self._ends = np.cumsum([0] + [len(indices) for _, indices in groups])
-        self.most = len(groups)
-
-    def cost_after(self, groups: int) -> float:
-        """The cost of what is left when so many groups are gone."""
-        gone = np.bincount(self._owners[: self._ends[groups]], minlength=len(self._pruned))
-        widths = self._architecture.widths()
-        left = {key: widths[key] - int(count) for key, count in zip(self._pruned, gone)}
-        return self._cost.cost(self._architecture.with_widths(left))
-
-    def fewest(self, target: float) -> int:
-        """The least number of groups after which the cost is at most the target; all of them reach it."""
-        low, high = 0, self.most
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.cost_after(middle) <= target else (middle + 1, high)
-        return low
-
-    def kept_after(self, groups: int) -> dict[str, np.ndarray]:
-        """The units that stay when so many groups are gone, by width key, increasing."""
-        kept = {key: np.arange(width) for key, width in self._architecture.widths().items()}
-        units, owners = (values[: self._ends[groups]] for values in (self._units, self._owners))
-        for j, key in enumerate(self._pruned):
-            kept[key] = np.setdiff1d(kept[key], units[owners == j])
-        return kept
 
 
 def _removal_order(

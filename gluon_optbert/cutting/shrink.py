@@ -1,4 +1,4 @@
-"""Cut the tokens that a vocabulary loses out of the tensors: pure functions on arrays."""
+"""Fold gates into parameters and cut units, layers and tokens out of them: pure functions on arrays."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ from ..architecture.parameters import (
     parameters_left,
 )
 from .selection import Selection, keep_all
-
-
-def _axis_gate(axis: Axis, alphas: Alphas) -> np.ndarray:
-    """The gates along one side of a tensor: the outer product of its widths' alphas, flattened."""
-    gate = np.ones(1)
-    for key in axis:
-        gate = np.outer(gate, np.asarray(alphas[key], dtype=np.float64)).reshape(-1)
-    return gate
 
 
 def fold(
@@ -67,11 +59,14 @@ def fold(
 
 def _folded(value: np.ndarray, spec: ParameterSpec, alphas: Alphas) -> np.ndarray:
     """One parameter with its gates in it; itself if it has none."""
-    for side, gate in enumerate(spec.gates):
-        if gate:
+    for side, axis in enumerate(spec.gates):
+        if axis:
+            gate = np.ones(1)
+            for key in axis:  # along a product of widths, the outer product of their gates
+                gate = np.outer(gate, np.asarray(alphas[key], dtype=np.float64)).reshape(-1)
             shape = [1] * value.ndim
             shape[side] = -1
-            value = value * _axis_gate(gate, alphas).reshape(shape).astype(value.dtype)
+            value = value * gate.reshape(shape).astype(value.dtype)
     return value
 
 
@@ -155,7 +150,7 @@ def _check_selection(architecture: Architecture, selection: Selection) -> None:
 def _cut(
     value_of: Callable[[str], np.ndarray], architecture: Architecture, selection: Selection, head: Head
 ) -> dict[str, np.ndarray]:
-    """What is left of every parameter; they are asked for one at a time, so that no second set of them is in
+    """The rest of every parameter; they are asked for one at a time, so that no second set of them is in
     memory.
     """
     _check_selection(architecture, selection)
@@ -250,9 +245,6 @@ def without_gates(saved: M, alphas: Alphas | None = None, *, h_gate: str = 'stre
     return dataclasses.replace(saved, architecture=architecture, parameters=parameters, alphas=None)
 
 
-TOKENS = ('vocab_size',)  # the side of a tensor that runs through the tokens
-
-
 def cut_tokens(
     parameters: Parameters, architecture: Architecture, kept: np.ndarray, head: Head = PRETRAINING
 ) -> tuple[dict[str, np.ndarray], Architecture]:
@@ -293,7 +285,7 @@ def cut_tokens(
     for name, spec in parameter_table(architecture, head).items():
         value = np.asarray(parameters[name])
         for side, axis in enumerate(spec.axes):
-            if axis == TOKENS:
+            if axis == ('vocab_size',):
                 value = np.take(value, kept, axis=side)
         left[name] = value
     return left, dataclasses.replace(architecture, vocab_size=len(kept))
