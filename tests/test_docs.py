@@ -53,18 +53,16 @@ from gluon_optbert.runs.recipe import RecipeError, fill
 PAGES = sorted((ROOT / 'docs').glob('*.md'))
 LINKING = [*PAGES, ROOT / 'README.md']
 LONGEST = 110
-FOUND = [path for room in ('tools', 'finetune', 'pretrain') for path in (ROOT / room).glob('*.py')]
+FOUND = [
+    path for room in ('benchmarks', 'tools', 'finetune', 'pretrain') for path in (ROOT / room).glob('*.py')
+]
 SCRIPTS = {
     **{path.name: path for path in FOUND},  # of two that share a name, that of pretrain/
     **{str(path.relative_to(ROOT)): path for path in FOUND},
 }
 ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
 # whose other flags are those of another command, as its page says
-SHARED = {
-    'compare_finetuning.py': 'run_glue.py',
-    'compare_settings.py': 'run_glue.py',
-    'profile_finetuning.py': 'run_glue.py',
-}
+SHARED = {'benchmarks/compare_finetuning.py': 'run_glue.py', 'compare_settings.py': 'run_glue.py'}
 
 
 @pytest.mark.parametrize('line', commands(*PAGES))
@@ -179,7 +177,7 @@ def test_files_and_names_of_the_code_exist(page):
     paths = [
         span
         for span in spans(page)
-        if re.fullmatch(r'(pretrain|finetune|tests|tools|results/\w+)/[\w./-]*\w', span)
+        if re.fullmatch(r'(benchmarks|pretrain|finetune|tests|tools|results/\w+)/[\w./-]*\w', span)
     ]
     assert all((ROOT / path).exists() for path in paths)
 

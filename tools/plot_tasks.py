@@ -1,10 +1,10 @@
 """Plot what speed costs: the scores of networks that were pruned for one task against their measured times.
 
 Give runs of run_prune.py. Runs that differ in nothing but the seed, or the network that they began with, are
-repetitions: the plot has their mean and standard deviation. The times come from tools/benchmark_latency.py:
+repetitions: the plot has their mean and standard deviation. The times come from benchmarks/latency.py:
 
     python tools/plot_tasks.py runs/sst2-* --networks > networks.txt
-    python tools/benchmark_latency.py $(cat networks.txt) --output times.json
+    python benchmarks/latency.py $(cat networks.txt) --output times.json
 
 With --together, directories that this tool wrote become one picture, with a plot for each task.
 """

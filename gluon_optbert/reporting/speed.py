@@ -106,7 +106,7 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Files of `tools/benchmark_latency.py`.
+    """Files of `benchmarks/latency.py`.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class Times:
 
 
 def read_times(paths: Sequence[Path]) -> Times:
-    """What files of `tools/benchmark_latency.py` say.
+    """What files of `benchmarks/latency.py` say.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def read_times(paths: Sequence[Path]) -> Times:
             )
         except (UnicodeDecodeError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(
-                f'{path}: not the JSON of tools/benchmark_latency.py with the widths of every network '
+                f'{path}: not the JSON of benchmarks/latency.py with the widths of every network '
                 f'({type(error).__name__}: {error!s:.200})'
             ) from error
         rows.append(timed)
@@ -164,7 +164,7 @@ def read_times(paths: Sequence[Path]) -> Times:
 
 
 def networks_to_time(starts: Sequence[Point], groups: Sequence[Group]) -> List[str]:
-    """What `tools/benchmark_latency.py` takes: the file of every architecture once, that which went in first,
+    """What `benchmarks/latency.py` takes: the file of every architecture once, that which went in first,
     in both precisions.
 
     Raises

@@ -16,7 +16,7 @@ RULE = (
     'the scores that are shown here, so it may owe a part of its lead to chance.'
 )
 HOW = (
-    'Times are medians of tools/benchmark_latency.py, of exports of the encoder with these widths and random '
+    'Times are medians of benchmarks/latency.py, of exports of the encoder with these widths and random '
     'weights. "Times as fast" compares with the network before pruning in the same precision and engine '
     '({engine}).'
 )

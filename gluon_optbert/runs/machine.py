@@ -168,7 +168,7 @@ def settings(reader: str = 'mxnet') -> Dict[str, str]:
     and then sleeps. To sleep earlier makes networks slower on an idle machine, to spin longer does not make
     them faster. Beside other programs the threads of a pass share a core, and each spins while the other one
     could compute. So it is 0 where the programs that compute now and the threads of this job are more than
-    the processors. ``tools/benchmark_waiting.py`` measures this. How threads wait changes no number.
+    the processors. How threads wait changes no number.
 
     ``MXNET_USE_OPERATOR_TUNING=0`` shares products and differences of tensors, element by element, among the
     threads. While it is loaded MXNet times whether that pays, and on a machine that is busy in that moment

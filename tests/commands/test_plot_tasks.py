@@ -100,7 +100,7 @@ def test_bad_input_is_one_line(run, tmp_path):
 def test_the_benchmark_takes_what_is_printed_and_the_plot_takes_its_times(run, tmp_path):
     networks = call(TOOL, run, '--networks').stdout.split()
     words = ['--batches', '1,2', '--lengths', '8', '--repeats', '2', '--threads', '1']
-    timed = call('tools/benchmark_latency.py', *networks, *words, '--output', tmp_path / 'times.json')
+    timed = call('benchmarks/latency.py', *networks, *words, '--output', tmp_path / 'times.json')
     assert timed.returncode == 0, timed.stderr
     done = call(TOOL, run, '--times', tmp_path / 'times.json', '--output', tmp_path / 'plot')
     assert done.returncode == 0, done.stderr

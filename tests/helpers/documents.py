@@ -15,7 +15,6 @@ from helpers.commands import call
 from helpers.tiny import ROOT
 
 RUNS = re.compile(r'\bpython3? (?:-m (gluon_optbert\S*)|(\S+\.py))')  # a module or a script of the project
-HANDED_ON = {'tools/fuzz.py': 'tests/helpers/many_cases.py'}  # whose words another process is given
 
 
 def text_of(page):
@@ -58,7 +57,7 @@ def commands(*pages):
 @functools.cache
 def flags_of(program):
     """The flags of a script or of `-m` and a module, with what their help says of each."""
-    helped = call(*HANDED_ON.get(program, program).split(), '--help')
+    helped = call(*program.split(), '--help')
     assert helped.returncode == 0, helped.stderr
     shown = re.sub(r'\n\n[a-z ]+:\n', '\n', helped.stdout)  # without the titles of groups
     entries = re.split(r'\n  (?=-)', shown)[1:]

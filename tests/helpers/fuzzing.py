@@ -2,7 +2,7 @@
 
 Each property builds one case and hands it to the code in `guarded`, which fails on any error but those that a
 command turns into a line, on a file opened outside of the case's directory, on a started program, and on a
-pickle. `test_fuzzing` runs some dozens of cases of each, `tools/fuzz.py` thousands."""
+pickle. `test_fuzzing` runs some dozens of cases of each, with HOSTILE_CASES=5000 thousands."""
 
 from __future__ import annotations
 

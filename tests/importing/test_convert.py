@@ -628,7 +628,7 @@ def test_real_checkpoint_agrees_with_transformers_on_real_sentences(tmp_path):
     lines = SENTENCES.read_text(encoding='utf-8').splitlines()[1:17]
     (tmp_path / 'sentences').write_text('\n'.join(line.split('\t')[0] for line in lines))
     done = call(
-        ROOT / 'tools' / 'compare_with_transformers.py',
+        ROOT / 'benchmarks' / 'compare_transformers.py',
         MINILM,
         '--peer',
         os.environ['TRANSFORMERS_PYTHON'],
@@ -644,7 +644,7 @@ def test_comparison_says_that_its_peer_failed(tmp_path):
     source = write_hugging_face(tmp_path / 'hf')
     (tmp_path / 'sentences').write_text('a b c .\n')
     done = call(
-        ROOT / 'tools' / 'compare_with_transformers.py',
+        ROOT / 'benchmarks' / 'compare_transformers.py',
         source,
         '--peer',
         shutil.which('false'),

@@ -8,7 +8,10 @@ import pytest
 from helpers.commands import module_at
 from helpers.tiny import run, write_saved_model
 
-killed_commands, left_files = module_at('tools/killed_commands.py'), module_at('tools/left_files.py')
+killed_commands, left_files = (
+    module_at('benchmarks/killed_commands.py'),
+    module_at('benchmarks/left_files.py'),
+)
 
 
 @pytest.fixture
@@ -102,7 +105,7 @@ def test_kills_lose_nothing_and_are_told(tmp_path):
     done = run(
         '-W',
         'ignore',
-        'tools/survive.py',
+        'benchmarks/survive.py',
         '--commands',
         'shards',
         '--kills',

@@ -1,4 +1,4 @@
-"""What tools/survive.py looks at in the files of a run that was killed: where it stood, what is left, what it
+"""What survive.py looks at in the files of a run that was killed: where it stood, what is left, what it
 lost."""
 
 from __future__ import annotations

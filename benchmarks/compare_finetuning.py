@@ -11,7 +11,7 @@ package puts instances of like lengths together, unless --batching random is giv
 The batches of held-out sets are the same in either case. The sides take turns at going first. PyTorch stays
 in an environment of its own:
 
-    python tools/peers/install.py peers --only torch
+    python benchmarks/peers/install.py peers --only torch
 
 The result is written after every run, so that a killed comparison goes on with --resume. Nothing else should
 run meanwhile."""
@@ -63,7 +63,7 @@ from gluon_optbert.training.objective import Phase
 
 FORMAT, VERSION = 'gluon_optbert fine-tuning comparison', 1
 EXAMPLE = (
-    'python tools/compare_finetuning.py finetune/recipes/glue.yaml --task MRPC --model models/base '
+    'python benchmarks/compare_finetuning.py finetune/recipes/glue.yaml --task MRPC --model models/base '
     '--checkpoint downloads/bert-base-uncased --data glue --peer peers/torch/bin/python --seeds 1,2,3 '
     '--output results/compare_mrpc.json'
 )
@@ -224,7 +224,7 @@ def _part(features: Features, layout: List[Tuple[np.ndarray, int]]) -> Dict[str,
 
 
 def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, np.ndarray]:
-    """What the peer is handed: instances with the batches of a run here, as `tools/peers/task_feed.py` says,
+    """What the peer is handed: instances with the batches of a run here, as `peers/task_feed.py` says,
     and ``learning_rates``, step by step. It gets no labels of held-out sets."""
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
     schedule = recipe.own().schedule(steps)
@@ -434,7 +434,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         refuse_existing(recipe.output, remedy='go on with --resume, or give another --output')
     if not recipe.peer.is_file():
         raise FileNotFoundError(
-            f'{recipe.peer}: no such interpreter; python tools/peers/install.py peers --only torch makes one'
+            f'{recipe.peer}: no such interpreter; benchmarks/peers/install.py makes one'
         )
     workers = Workers()
     if workers.size > 1 or workers.context() != mx.cpu():

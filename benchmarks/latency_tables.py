@@ -1,4 +1,4 @@
-"""The tables and the plot of tools/benchmark_latency.py, from what it measured."""
+"""The tables and the plot of benchmarks/latency.py, from what it measured."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ Runtime and OpenVINO read its model.onnx, or what their own tools make of it in 
 (Transformers) and gluonnlp take its parameters, if its layers are those of a plain BERT. Every network is
 first compared with the first, so that what is timed computes the same. The peers' environments are made by
 
-    python tools/peers/install.py peers
+    python benchmarks/peers/install.py peers
 
 Only one process computes at a time; nothing else should run meanwhile.
 """
@@ -63,7 +63,7 @@ class LatencyBenchmarkRecipe(Recipe):
     )
     against: tuple[str, ...] = option('peers to time the first of them in', (), choices=tuple(PEERS))
     peers: Path = option(
-        "directory of the peers' environments, made by tools/peers/install.py", Path('peers')
+        "directory of the peers' environments, made by benchmarks/peers/install.py", Path('peers')
     )
     batches: tuple[int, ...] = option('numbers of sequences', (1, 8))
     lengths: tuple[int, ...] = option('tokens of a sequence', (128,))
@@ -161,7 +161,7 @@ def main(argv=None):
         argv,
         description=__doc__,
         positional='deployments',
-        example='python tools/benchmark_latency.py deploy deploy-int8 --against onnxruntime --batches 1,8',
+        example='python benchmarks/latency.py deploy deploy-int8 --against onnxruntime --batches 1,8',
     )
     if recipe.output:
         table_beside(recipe.output)

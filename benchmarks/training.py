@@ -6,7 +6,7 @@ drifts. With --against also those of whole programs, each in a process of its ow
 (eager, AdamW, the same threads), in float32 or with PyTorch's autocast to bfloat16; and GluonNLP as it is
 installed, with the threads that MXNet then takes. The environment of PyTorch is made by
 
-    python tools/peers/install.py peers --only torch
+    python benchmarks/peers/install.py peers --only torch
 
 With --beside, the same steps of other architectures of any widths are timed in turn with those, such as of
 BERT-base without half of its intermediate blocks (undivided_every_2).
@@ -93,7 +93,7 @@ class BenchmarkRecipe(Recipe):
     )
     against: tuple[str, ...] = option('whole programs to time as well', (), choices=tuple(PEERS))
     peers: Path = option(
-        "directory of the peers' environments, made by tools/peers/install.py", Path('peers')
+        "directory of the peers' environments, made by benchmarks/peers/install.py", Path('peers')
     )
     output: Path | None = option('JSON file to write', None)
 
@@ -328,7 +328,7 @@ def main(argv=None):
         argv,
         description=__doc__,
         positional='architecture',
-        example='python tools/benchmark_training.py bert_base --against torch,torch-bfloat16 --peers peers',
+        example='python benchmarks/training.py bert_base --against torch,torch-bfloat16 --peers peers',
     )
     if recipe.output:
         refuse_existing(recipe.output)

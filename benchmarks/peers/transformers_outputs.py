@@ -1,4 +1,4 @@
-"""What Transformers on PyTorch makes of a checkpoint: run by tools/compare_with_transformers.py, in another
+"""What Transformers on PyTorch makes of a checkpoint: run by benchmarks/compare_transformers.py, in another
 environment.
 """
 

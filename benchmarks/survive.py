@@ -195,7 +195,7 @@ def main(argv=None):
         SurviveRecipe,
         argv,
         description=__doc__,
-        example='python tools/survive.py --kills 50 --workers 2 --output results/survive.json',
+        example='python benchmarks/survive.py --kills 50 --workers 2 --output results/survive.json',
     )
     if recipe.output:
         refuse_existing(recipe.output)

@@ -1,4 +1,4 @@
-"""Make the environments of the peers that the benchmarks measure: python tools/peers/install.py DIRECTORY
+"""Make the environments of peers: python benchmarks/peers/install.py DIRECTORY
 
 Each has its own, with the versions of onnx.txt, torch.txt or consumers.txt, because they need a newer NumPy
 than MXNet bears. One that is there is brought up to these versions. CPython 3.11, as the rest."""

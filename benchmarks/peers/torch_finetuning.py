@@ -1,6 +1,6 @@
 """Fine-tuning with Transformers on PyTorch: python torch_finetuning.py CHECKPOINT JOB.npz SCORES.npz SETTINGS
 
-Run by tools/compare_finetuning.py, which settles the batches and their order, the learning rate of every step
+Run by compare_finetuning.py, which settles the batches and their order, the learning rate of every step
 and OMP_NUM_THREADS; SETTINGS is JSON. It is eager, in float32, with the attention and the optimizer (fused
 AdamW) that Transformers takes unless told otherwise. A line of JSON comes out when the job is read, after
 every epoch and at the end; SCORES has ``EPOCH/NAME``, the logits of a held-out set."""

@@ -1,4 +1,4 @@
-"""How a worker of a benchmark (tools/workers.py) is spoken to: a line of JSON in, a line of JSON out.
+"""How a worker of a benchmark (benchmarks/workers.py) is spoken to: a line of JSON in, a line of JSON out.
 
     {"batch": 8, "length": 128, "runs": 3}
         the milliseconds of each run: {"ms": [1.0, 1.0, 1.0], "peak_mb": 500.0}

@@ -115,7 +115,7 @@ def peer_python(peers: Path, environment: Optional[str]) -> Path:
     )
     if not python.exists():
         raise FileNotFoundError(
-            f'{python}: no such environment; make it with python tools/peers/install.py {peers} --only '
+            f'{python}: no such environment; make it with python benchmarks/peers/install.py {peers} --only '
             f'{environment}'
         )
     return python

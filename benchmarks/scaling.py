@@ -169,7 +169,7 @@ def main(argv=None):
         argv,
         description=__doc__,
         positional='architecture',
-        example='python tools/benchmark_scaling.py bert_base --shards shards --output results/scaling.json',
+        example='python benchmarks/scaling.py bert_base --shards shards --output results/scaling.json',
     )
     if recipe.output:
         refuse_existing(recipe.output)

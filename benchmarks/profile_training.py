@@ -373,7 +373,7 @@ def main(argv=None):
         argv,
         description=__doc__,
         positional='architecture',
-        example='python tools/profile_training.py bert_base --precision bfloat16',
+        example='python benchmarks/profile_training.py bert_base --precision bfloat16',
     )
     if recipe.output:
         refuse_existing(recipe.output)

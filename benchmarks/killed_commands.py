@@ -1,4 +1,4 @@
-"""The commands that tools/survive.py kills, what they read, and their processes."""
+"""The commands that benchmarks/survive.py kills, what they read, and their processes."""
 
 from __future__ import annotations
 

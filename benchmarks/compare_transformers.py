@@ -2,7 +2,7 @@
 
 PyTorch stays out of this environment: it is run by the interpreter of another one, which this makes:
 
-    python tools/peers/install.py peers --only torch
+    python benchmarks/peers/install.py peers --only torch
 """
 
 import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
@@ -32,11 +32,11 @@ from gluon_optbert.runs.recipe import Recipe, option
 from gluon_optbert.text.tokenizer import make_tokenizer
 
 EXAMPLE = (
-    'python tools/compare_with_transformers.py downloads/bert-base-uncased --peer peers/torch/bin/python '
+    'python benchmarks/compare_transformers.py downloads/bert-base-uncased --peer peers/torch/bin/python '
     '--sentences sentences.txt'
 )
 SCORED = 8  # tokens of a sentence whose MLM scores are compared, as in the peer
-PEER = Path(__file__).with_name('peer_transformers.py')
+PEER = Path(__file__).parent / 'peers' / 'transformers_outputs.py'
 NETWORKS = {
     'pretraining': 'BertForPreTraining',
     'question_answering': 'BertForQuestionAnswering',

@@ -1,4 +1,4 @@
-"""The processes that tools/benchmark_latency.py times: exports, each in an engine, and other libraries."""
+"""The processes that benchmarks/latency.py times: exports, each in an engine, and other libraries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Peer:
     Parameters
     ----------
     script : str
-        Of tools/peers.
+        Of benchmarks/peers.
     environment : str, optional
         In the directory of the peers' environments; by default this one.
     precision : str

@@ -167,7 +167,7 @@ def main(argv=None):
         argv,
         description=__doc__,
         positional='architecture',
-        example='python tools/benchmark_cut.py bert_base --target 0.9',
+        example='python benchmarks/cut.py bert_base --target 0.9',
     )
     if recipe.output:
         refuse_existing(recipe.output)

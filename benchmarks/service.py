@@ -31,7 +31,7 @@ from gluon_optbert.runs.files import table_beside, write_file
 from gluon_optbert.runs.machine import origin_here
 from gluon_optbert.runs.recipe import Recipe, option, to_dict
 
-SERVE = Path(__file__).resolve().parent / 'serve.py'
+SERVE = Path(__file__).resolve().parents[1] / 'tools' / 'serve.py'
 WARM_UP = 5  # requests before those that are counted
 PATIENCE = 120  # seconds for a service to start, or to answer one request
 OF_THE_SERVICE = ('batch_size', 'wait', 'engine', 'threads', 'precision')  # flags that are passed on
@@ -276,7 +276,7 @@ def main(argv=None):
         argv,
         description=__doc__,
         positional='service',
-        example='python tools/load_service.py deploy --concurrency 1,8 --output load.json',
+        example='python benchmarks/service.py deploy --concurrency 1,8 --output load.json',
     )
     beside = table_beside(recipe.output) if recipe.output else None
     if recipe.is_address:

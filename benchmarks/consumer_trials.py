@@ -1,4 +1,4 @@
-"""One network in tools/try_consumers.py: its exports, its inputs, and what every library makes of them."""
+"""One network in try_consumers.py: its exports, its inputs, and what every library makes of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
-from load_service import LoadRecipe, started
+from service import LoadRecipe, started
 from workers import SCRIPTS
 
 from gluon_optbert.architecture.heads import PRETRAINING, Head

@@ -6,7 +6,7 @@ only numbers are compared. Each is exported in float32, int8 and bfloat16.
 
 The environment of the libraries is made by
 
-    python tools/peers/install.py peers --only consumers
+    python benchmarks/peers/install.py peers --only consumers
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ConsumersRecipe(Recipe):
     model: Path = option('model directory of an encoder')
     text: Path = option('file with a sentence on each line, for the inputs and for the ranges of int8')
     peers: Path = option(
-        "directory of the peers' environments, made by tools/peers/install.py", Path('peers')
+        "directory of the peers' environments, made by benchmarks/peers/install.py", Path('peers')
     )
     output: Path | None = option('JSON file to write, the table as Markdown beside it', None)
 
@@ -169,7 +169,7 @@ def table(cells: Sequence[Cell]) -> str:
 @command
 def main(argv=None):
     """Export, let every consumer read, print the tables; 1 if one fails."""
-    example = 'python tools/try_consumers.py models/minilm --text sentences.txt --output consumers.json'
+    example = 'python benchmarks/try_consumers.py models/minilm --text sentences.txt --output consumers.json'
     recipe = parse(ConsumersRecipe, argv, description=__doc__, positional='model', example=example)
     if recipe.output:
         table_beside(recipe.output)
