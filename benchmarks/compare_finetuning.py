@@ -433,9 +433,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         check_place(recipe.output)
         refuse_existing(recipe.output, remedy='go on with --resume, or give another --output')
     if not recipe.peer.is_file():
-        raise FileNotFoundError(
-            f'{recipe.peer}: no such interpreter; benchmarks/peers/install.py makes one'
-        )
+        raise FileNotFoundError(f'{recipe.peer}: no such interpreter; benchmarks/peers/install.py makes one')
     workers = Workers()
     if workers.size > 1 or workers.context() != mx.cpu():
         raise ValueError(

@@ -60,8 +60,7 @@ class SettingsRecipe(with_options_of(GlueRecipe, _AS_THERE)):
 
     settings: Path = option('YAML file of named settings, each with what differs from the recipe')
     beside: Path | None = option(
-        "file of compare_finetuning.py on the same task; Transformers' scores are a row of the table",
-        None,
+        "file of compare_finetuning.py on the same task; Transformers' scores are a row of the table", None
     )
 
     def run(self, name: str, setting: Mapping[str, Any], seed: int) -> GlueRecipe:
@@ -183,9 +182,7 @@ def beside(path: Path, result: FineTuningResult) -> Tuple[Dict[int, float], Opti
         scores = {run['seed']: float(run['scores'][result.metric]) for run in runs}
         minutes = _minutes([run['seconds']['total'] for run in runs])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f'{path}: not a file of compare_finetuning.py ({error!r:.100})'
-        ) from error
+        raise ValueError(f'{path}: not a file of compare_finetuning.py ({error!r:.100})') from error
     if task != result.task:
         raise ValueError(f'{path} is on {task}, and this comparison on {result.task}')
     return scores, minutes
