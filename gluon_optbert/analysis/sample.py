@@ -92,7 +92,7 @@ def sample_of_texts(
         If `length` is too small for the special tokens, see `pair`.
     """
     cased = is_cased(vocabulary)
-    split = word_splitter(cased=cased, capitals=True)
+    split = word_splitter(lowercase=False, strip_accents=not cased)
     tokenize = make_tokenizer(vocabulary, cased=cased)
     instances, words = [], []
     for sentences in texts:

@@ -6,14 +6,15 @@ import dataclasses
 import os
 import queue
 import threading
-from typing import Dict, Iterator, List, Optional, TypeVar
+from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 
 from .shards import Shards, record_dtype
 
 T = TypeVar('T')
-Fields = Dict[str, np.ndarray]
+Fields = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ def stream(
     start: int = 0,
     rank: int = 0,
     workers: int = 1,
-    epochs: Optional[int] = None,
+    epochs: int | None = None,
     read_ahead: int = 2,
     length_multiple: int = 8,
 ) -> Iterator[Batch]:
@@ -99,7 +100,7 @@ def evaluation_batches(
     batch_size: int,
     rank: int = 0,
     workers: int = 1,
-    limit: Optional[int] = None,
+    limit: int | None = None,
     read_ahead: int = 2,
     length_multiple: int = 8,
 ) -> Iterator[Batch]:
@@ -143,7 +144,7 @@ def check_memory(shards: Shards, batch_size: int) -> None:
         )
 
 
-def _training_order(shards: Shards, *, seed: int, start: int, epochs: Optional[int]) -> Iterator[Fields]:
+def _training_order(shards: Shards, *, seed: int, start: int, epochs: int | None) -> Iterator[Fields]:
     """Whole permuted shards from instance `start` of the sequence on (of the first, what is left)."""
     epoch, skip = divmod(start, shards.instances)
     while epochs is None or epoch < epochs:
@@ -174,7 +175,7 @@ def _cut(pieces: Iterator[Fields], size: int) -> Iterator[Fields]:
     """The same rows in groups of `size`; the last group may be smaller. Holds one piece and less than a group
     of the next.
     """
-    held: List[Fields] = []
+    held: list[Fields] = []
     wanted = size
     for piece in pieces:
         count, at = len(piece['valid_lengths']), 0
@@ -190,7 +191,7 @@ def _cut(pieces: Iterator[Fields], size: int) -> Iterator[Fields]:
         yield _joined(held)
 
 
-def _joined(parts: List[Fields]) -> Fields:
+def _joined(parts: list[Fields]) -> Fields:
     return (
         parts[0]
         if len(parts) == 1

@@ -14,8 +14,8 @@ import itertools
 import os
 import re
 import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import blingfire
 import sacremoses
@@ -63,7 +63,7 @@ _ITALICS = re.compile(r'(?<!\w)_(\S(?:[^_]*\S)?)_(?!\w)')
 class Document:
     """Consecutive text of one source: lines that are paragraphs or sentences, in Moses tokens or not."""
 
-    lines: Tuple[str, ...]
+    lines: tuple[str, ...]
     layout: str
 
     @property
@@ -72,7 +72,7 @@ class Document:
         return sum(map(len, self.lines))
 
 
-def list_files(inputs: Iterable[Path]) -> List[Path]:
+def list_files(inputs: Iterable[Path]) -> list[Path]:
     """The files of `inputs`, each a file or a tree, in the order of their paths; hidden ones are passed over.
 
     Links are followed. A file that is met twice counts once.
@@ -84,7 +84,7 @@ def list_files(inputs: Iterable[Path]) -> List[Path]:
     PermissionError
         If a directory cannot be read.
     """
-    files: Dict[Path, Path] = {}  # by what they are once links are followed
+    files: dict[Path, Path] = {}  # by what they are once links are followed
     for root in map(Path, inputs):
         if root.is_file():
             files.setdefault(root.resolve(), root)
@@ -146,7 +146,7 @@ def read_lines(path: Path) -> Iterator[str]:
             raise ValueError(f'{path}: {problem}') from error
 
 
-def _what_else(path: Path) -> Optional[str]:
+def _what_else(path: Path) -> str | None:
     """What a file is that is no UTF-8 text, and the remedy; None if its first bytes do not tell."""
     with open(path, 'rb') as file:
         first = file.read(4096)
@@ -198,9 +198,9 @@ def read_documents(path: Path, layout: str = 'auto') -> Iterator[Document]:
             yield Document(tuple(lines), layout)
 
 
-def _bounded(lines: Iterable[str], border: object) -> Iterator[List[str]]:
+def _bounded(lines: Iterable[str], border: object) -> Iterator[list[str]]:
     """Lines grouped between items that are `border`, and where a group grows too long."""
-    group: List[str] = []
+    group: list[str] = []
     size = 0
     for line in lines:
         if line is border or size >= LONGEST_DOCUMENT:
@@ -215,11 +215,11 @@ def _bounded(lines: Iterable[str], border: object) -> Iterator[List[str]]:
 _BORDER = object()
 
 
-def _blank_separated(lines: Iterable[str]) -> Iterator[List[str]]:
+def _blank_separated(lines: Iterable[str]) -> Iterator[list[str]]:
     return _bounded((line if line.strip() else _BORDER for line in lines), _BORDER)
 
 
-def _articles(lines: Iterable[str]) -> Iterator[List[str]]:
+def _articles(lines: Iterable[str]) -> Iterator[list[str]]:
     """WikiExtractor: what stands between the tags, without the title line that follows the opening one."""
 
     def marked() -> Iterator[object]:
@@ -236,7 +236,7 @@ def _articles(lines: Iterable[str]) -> Iterator[List[str]]:
     return _bounded(marked(), _BORDER)
 
 
-def _titled(lines: Iterable[str]) -> Iterator[List[str]]:
+def _titled(lines: Iterable[str]) -> Iterator[list[str]]:
     """WikiText: what stands between the titles, without headings; a title has a blank line before it."""
 
     def marked() -> Iterator[object]:
@@ -251,7 +251,7 @@ def _titled(lines: Iterable[str]) -> Iterator[List[str]]:
     return _bounded(marked(), _BORDER)
 
 
-def _books(lines: Iterable[str]) -> Iterator[List[str]]:
+def _books(lines: Iterable[str]) -> Iterator[list[str]]:
     """Books: Project Gutenberg's frame taken off, hard-wrapped lines joined to paragraphs."""
     return _bounded(_paragraphs(_without_frame(lines)), _BORDER)
 
@@ -259,7 +259,7 @@ def _books(lines: Iterable[str]) -> Iterator[List[str]]:
 def _without_frame(lines: Iterable[str]) -> Iterator[object]:
     """The lines between a start and an end marker, books kept apart; all lines where there is no marker."""
     lines = iter(lines)
-    waiting: List[str] = []
+    waiting: list[str] = []
     for line in lines:
         waiting.append(line)
         if _BOOK_START.match(line) or len(waiting) > _HEADER_LINES:
@@ -291,7 +291,7 @@ def _skip_marker(line: str, lines: Iterator[str]) -> None:
 
 def _paragraphs(lines: Iterable[object]) -> Iterator[object]:
     """Wrapped lines joined; what has no letters, or speaks of the edition's production, is left out."""
-    held: List[str] = []
+    held: list[str] = []
     size = number = 0
     for line in itertools.chain(lines, (_BORDER,)):
         if held and (line is _BORDER or not line or size > _LONGEST_LINE):
@@ -316,11 +316,11 @@ def _joined(lines: Sequence[str]) -> str:
     return ''.join(line if line.endswith(('-', '—')) else line + ' ' for line in lines).rstrip()
 
 
-def split_sentences(paragraph: str) -> List[str]:
+def split_sentences(paragraph: str) -> list[str]:
     """The sentences of a paragraph; a piece that goes on in lower case, or has no word, belongs to the one
     before.
     """
-    sentences: List[str] = []
+    sentences: list[str] = []
     for piece in blingfire.text_to_sentences(' '.join(paragraph.split())).split('\n'):
         goes_on = piece[:1].islower() or not any(map(str.isalnum, piece))
         if goes_on and sentences:
@@ -335,7 +335,7 @@ def _detokenizer() -> Callable[[Sequence[str]], str]:
     return sacremoses.MosesDetokenizer(lang='en').detokenize
 
 
-def sentences_of(document: Document) -> List[str]:
+def sentences_of(document: Document) -> list[str]:
     """The sentences of a document: kept where its lines are sentences, split where they are paragraphs.
 
     Lines in Moses tokens are put together again first; corpora have both sentences and paragraphs in them.

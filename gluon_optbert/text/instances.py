@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from typing import Iterator, List, Sequence, Tuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -63,7 +63,7 @@ class Tokens:
         return len(self.documents) - 1
 
 
-Pair = Tuple[int, int, int, int, bool]  # ids[a0:a1], ids[b0:b1], whether the second segment is a random one
+Pair = tuple[int, int, int, int, bool]  # ids[a0:a1], ids[b0:b1], whether the second segment is a random one
 
 
 def segment_pairs(tokens: Tokens, *, room: int, short_share: float, seed: int) -> Iterator[Pair]:
@@ -98,8 +98,8 @@ def segment_pairs(tokens: Tokens, *, room: int, short_share: float, seed: int) -
 
 
 def _elsewhere(
-    starts: List[int], borders: List[int], number: int, length: int, generator: random.Random
-) -> Tuple[int, int]:
+    starts: list[int], borders: list[int], number: int, length: int, generator: random.Random
+) -> tuple[int, int]:
     """A segment of another document than `number`, from a random sentence on, of about `length` tokens."""
     other = generator.randrange(len(borders) - 2)
     other += other >= number
@@ -112,7 +112,7 @@ def _elsewhere(
 
 def _trimmed(
     a0: int, a1: int, b0: int, b1: int, room: int, generator: random.Random
-) -> Tuple[int, int, int, int]:
+) -> tuple[int, int, int, int]:
     """Both segments cut to `room` tokens: each token off the longer one (the second, at a tie), at either end
     by chance.
     """

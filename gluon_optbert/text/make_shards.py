@@ -26,10 +26,11 @@ import threading
 import time
 import types
 from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -99,8 +100,8 @@ class ShardRecipe(Recipe):
 class Survey:
     """What the first reading of the input says."""
 
-    files: Tuple[Path, ...]
-    layouts: Tuple[str, ...]  # of each file
+    files: tuple[Path, ...]
+    layouts: tuple[str, ...]  # of each file
     documents: int
     characters: int
     held_out: frozenset  # numbers of documents
@@ -161,18 +162,18 @@ class Chunk:
 
     split: str
     number: int  # within its split
-    documents: Tuple[Document, ...]
+    documents: tuple[Document, ...]
 
 
 def chunks(recipe: ShardRecipe, surveyed: Survey) -> Iterator[Chunk]:
     """Runs of documents of one split, each of at least two documents and about `chunk_characters`."""
-    open_: Dict[str, List[Document]] = {split: [] for split in shards.SPLITS}
+    open_: dict[str, list[Document]] = {split: [] for split in shards.SPLITS}
     # waits until the next has two documents too
-    ready: Dict[str, List[Document]] = {split: [] for split in shards.SPLITS}
+    ready: dict[str, list[Document]] = {split: [] for split in shards.SPLITS}
     sizes: Counter = Counter()
     numbers: Counter = Counter()
 
-    def close(split: str, chunk: List[Document]) -> Chunk:
+    def close(split: str, chunk: list[Document]) -> Chunk:
         numbers[split] += 1
         return Chunk(split, numbers[split] - 1, tuple(chunk))
 
@@ -219,11 +220,11 @@ class Buckets:
             with open(self.directory / str(bucket), 'ab') as file:
                 file.write(records[chosen == bucket].tobytes())
 
-    def write_shards(self, output: Path, dtype: np.dtype, instances: int) -> List[ShardFile]:
+    def write_shards(self, output: Path, dtype: np.dtype, instances: int) -> list[ShardFile]:
         """Shards of nearly equal size, of all buckets in their order; the buckets vanish."""
         number = math.ceil(instances / self.instances_per_shard)
         sizes = np.diff(np.arange(number + 1, dtype=np.int64) * instances // number)
-        files: List[ShardFile] = []
+        files: list[ShardFile] = []
         held = np.zeros(0, dtype)
         for bucket in range(self.count):
             path = self.directory / str(bucket)
@@ -246,7 +247,7 @@ class Buckets:
 class Instances:
     """A chunk's instances and counts, and what its worker is."""
 
-    chunk: Tuple[str, int]
+    chunk: tuple[str, int]
     records: np.ndarray
     documents: int
     sentences: int
@@ -262,7 +263,7 @@ class _Worker:
     def __init__(self, recipe: ShardRecipe):
         vocab = vocabulary.read_vocabulary(recipe.vocab)
         self.recipe = recipe
-        self.tokenize = vocabulary.make_tokenizer(vocab, cased=recipe.cased)
+        self.tokenize = vocabulary.make_remembering_tokenizer(vocab, cased=recipe.cased)
         self.continues = np.array([token.startswith(vocabulary.CONTINUATION) for token in vocab.idx_to_token])
         self.spec = InstanceSpec(
             max_seq_length=recipe.max_seq_length,
@@ -302,7 +303,7 @@ class _Worker:
         )
 
 
-_worker: Optional[_Worker] = None
+_worker: _Worker | None = None
 
 
 def _start_worker(recipe: ShardRecipe) -> None:
@@ -349,7 +350,7 @@ def instances_of(recipe: ShardRecipe, chunks: Iterable[Chunk], workers: int) -> 
         worker = _Worker(recipe)
         yield from map(worker.make, chunks)
         return
-    waiting: Deque[concurrent.futures.Future] = deque()
+    waiting: deque[concurrent.futures.Future] = deque()
     context = multiprocessing.get_context('spawn')
     try:
         with concurrent.futures.ProcessPoolExecutor(
@@ -388,20 +389,18 @@ class ShardSummary:
     """What was made."""
 
     output: Path
-    documents: Dict[str, int]
-    tokens: Dict[str, int]
-    instances: Dict[str, int]
-    shards: Dict[str, int]
-    layouts: Dict[str, int]  # files of each
+    documents: dict[str, int]
+    tokens: dict[str, int]
+    instances: dict[str, int]
+    shards: dict[str, int]
+    layouts: dict[str, int]  # files of each
     bytes: int
     seconds: float
     workers: int
     peak_memory_bytes: int  # of all processes together
 
 
-def make_shards(
-    recipe: ShardRecipe, *, progress: Optional[Callable[[int, int], None]] = None
-) -> ShardSummary:
+def make_shards(recipe: ShardRecipe, *, progress: Callable[[int, int], None] | None = None) -> ShardSummary:
     """Make a directory of shards; see `ShardRecipe` and the module.
 
     Parameters
@@ -425,8 +424,8 @@ def make_shards(
 class _Counts:
     """What was counted while instances were made."""
 
-    splits: Dict[str, Counter] = dataclasses.field(default_factory=dict)
-    memory: Dict[int, int] = dataclasses.field(default_factory=dict)  # of each process, at most
+    splits: dict[str, Counter] = dataclasses.field(default_factory=dict)
+    memory: dict[int, int] = dataclasses.field(default_factory=dict)  # of each process, at most
     characters: int = 0
 
     def add(self, instances: Instances) -> None:
@@ -441,7 +440,7 @@ class _Counts:
         self.characters += instances.characters
 
 
-def _make_shards(recipe: ShardRecipe, progress: Optional[Callable[[int, int], None]]) -> ShardSummary:
+def _make_shards(recipe: ShardRecipe, progress: Callable[[int, int], None] | None) -> ShardSummary:
     """`make_shards`, while no other process writes the output."""
     began = time.perf_counter()
     refuse_existing(recipe.output)
@@ -500,7 +499,7 @@ def _check_shard_size(recipe: ShardRecipe, vocabulary_size: int) -> None:
         )
 
 
-def _buckets(recipe: ShardRecipe, surveyed: Survey, partial: Path) -> Dict[str, Buckets]:
+def _buckets(recipe: ShardRecipe, surveyed: Survey, partial: Path) -> dict[str, Buckets]:
     """The files over which the instances of each split are scattered."""
     return {
         split: Buckets(
@@ -516,8 +515,8 @@ def _buckets(recipe: ShardRecipe, surveyed: Survey, partial: Path) -> Dict[str, 
 
 
 def _write_splits(
-    recipe: ShardRecipe, buckets: Dict[str, Buckets], counts: _Counts, partial: Path, *, vocabulary_size: int
-) -> Dict[str, Any]:
+    recipe: ShardRecipe, buckets: dict[str, Buckets], counts: _Counts, partial: Path, *, vocabulary_size: int
+) -> dict[str, Any]:
     """Write the shards of every split; what the manifest says of them.
 
     Raises
@@ -526,7 +525,7 @@ def _write_splits(
         If a split has no instance.
     """
     dtype = shards.record_dtype(recipe.max_seq_length, recipe.predictions, vocabulary_size)
-    splits: Dict[str, Any] = {}
+    splits: dict[str, Any] = {}
     for split, counted in counts.splits.items():
         if not counted['instances']:
             raise ValueError(
@@ -538,7 +537,7 @@ def _write_splits(
     return splits
 
 
-def _expected_instances(recipe: ShardRecipe, surveyed: Survey) -> Dict[str, float]:
+def _expected_instances(recipe: ShardRecipe, surveyed: Survey) -> dict[str, float]:
     """About how many instances each split will have."""
     share = len(surveyed.held_out) / surveyed.documents
     instances = surveyed.characters / _TOKEN_CHARACTERS / (recipe.max_seq_length - SPECIALS)
@@ -546,8 +545,8 @@ def _expected_instances(recipe: ShardRecipe, surveyed: Survey) -> Dict[str, floa
 
 
 def _manifest(
-    recipe: ShardRecipe, vocab_hash: str, vocab_size: int, splits: Dict[str, Any]
-) -> Dict[str, Any]:
+    recipe: ShardRecipe, vocab_hash: str, vocab_size: int, splits: dict[str, Any]
+) -> dict[str, Any]:
     """What vouches for the shards; nothing in it depends on the time, the place or the number of workers."""
     left_out = ('output', 'workers')
     libraries = ('numpy', 'gluonnlp', 'blingfire', 'sacremoses', *(('tokenizers',) if recipe.cased else ()))

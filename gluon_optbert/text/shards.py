@@ -15,7 +15,7 @@ import tokenize
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def write_shard(path: Path, records: np.ndarray) -> ShardFile:
     return ShardFile(path.name, len(records), len(content), hashlib.sha256(content).hexdigest())
 
 
-def _npz_problem(members: Dict[str, zipfile.ZipInfo], instances: int, dtype: np.dtype) -> Optional[str]:
+def _npz_problem(members: dict[str, zipfile.ZipInfo], instances: int, dtype: np.dtype) -> str | None:
     """What is wrong with an npz's table of contents, found before anything is unpacked."""
     wanted = {f'{name}.npy' for name in dtype.names}
     if set(members) != wanted:
@@ -100,7 +100,7 @@ def _npz_problem(members: Dict[str, zipfile.ZipInfo], instances: int, dtype: np.
 
 def parse_shard(
     content: bytes, *, instances: int, dtype: np.dtype, vocabulary_size: int, source: str
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The fields of a shard, every value of which a model can take.
 
     Raises
@@ -149,7 +149,7 @@ def parse_shard(
     return fields
 
 
-def _value_problem(fields: Dict[str, np.ndarray], vocabulary_size: int) -> Optional[str]:
+def _value_problem(fields: dict[str, np.ndarray], vocabulary_size: int) -> str | None:
     """What is out of range, if anything is."""
     length = fields['input_ids'].shape[1]
     valid = fields['valid_lengths'][:, np.newaxis].astype(np.int64)
@@ -182,8 +182,8 @@ class Shards:
     max_predictions: int
     vocabulary_size: int
     vocabulary_hash: str
-    files: Tuple[ShardFile, ...]
-    manifest: Dict[str, Any]
+    files: tuple[ShardFile, ...]
+    manifest: dict[str, Any]
 
     @classmethod
     def open(
@@ -191,7 +191,7 @@ class Shards:
         directory: Path,
         *,
         split: str = 'train',
-        vocabulary_hash: Optional[str] = None,
+        vocabulary_hash: str | None = None,
         verify: bool = False,
     ) -> Shards:
         """The shards of `split`, their manifest and file sizes checked; what a file holds is checked whenever
@@ -290,7 +290,7 @@ class Shards:
             )
         return path
 
-    def read(self, number: int) -> Dict[str, np.ndarray]:
+    def read(self, number: int) -> dict[str, np.ndarray]:
         """The fields of shard `number`, after its checksum and values were checked.
 
         Raises
@@ -333,7 +333,7 @@ def _is_count(value: Any, low: int, high: int = 2**62) -> bool:
     return type(value) is int and low <= value <= high  # a bool is no count
 
 
-def _manifest_problems(manifest: Any) -> List[str]:
+def _manifest_problems(manifest: Any) -> list[str]:
     """Everything about a manifest that does not fit, as far as it can be read."""
     if not isinstance(manifest, dict) or manifest.get('format') != FORMAT:
         return ['not a manifest of shards']
@@ -368,7 +368,7 @@ def _is_hash(value: Any) -> bool:
     return isinstance(value, str) and _HASH.fullmatch(value) is not None
 
 
-def _split_problem(split: str, entry: Any, row: int) -> Optional[str]:
+def _split_problem(split: str, entry: Any, row: int) -> str | None:
     """What is wrong with one split of a manifest whose instances take `row` bytes."""
     files = entry.get('shards') if isinstance(entry, dict) else None
     if not isinstance(files, list) or not files:

@@ -1,4 +1,9 @@
-"""A WordPiece vocabulary, one token per line on disk, and the tokenizer of it."""
+"""A WordPiece vocabulary, one token per line on disk, and BERT's tokenizer of it, made by `tokenizers`.
+
+Uncased ids equal those of GluonNLP's tokenizer, but for characters that only newer versions of Unicode call
+marks, punctuation or invisible, and for private ones, which are dropped. Cased text keeps its accents, which
+GluonNLP's takes off.
+"""
 
 from __future__ import annotations
 
@@ -9,153 +14,11 @@ import logging
 import re
 import string
 import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-_PUNCTUATION = frozenset('!"#$%&\'()*+,-./:;<=>?@[\\]^_`{|}~')
-_ASCII_WORDS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')
-# the blocks whose characters are words of their own, first and last code point
-_CHINESE = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
-)
-
-
-def word_splitter(*, cased: bool, capitals: bool = False) -> Callable[[str], List[str]]:
-    """A function text → words and punctuation marks: BERT's basic tokenizer.
-
-    Cased, capitals and accents stay as they are written. Uncased, both are taken away, as GluonNLP does it;
-    with `capitals` only accents are.
-    """
-    if cased:
-        spaced = _spaced_characters()
-        return lambda text: text.translate(spaced).split()
-    cleaned, separated = _cleaned_characters(), _separated_marks()
-
-    def split(text: str) -> List[str]:
-        text = text.translate(cleaned)
-        text = text if capitals else text.lower()
-        return unicodedata.normalize('NFD', text).translate(separated).split()
-
-    return split
-
-
-def fast_word_splitter(*, cased: bool) -> Callable[[str], List[str]]:
-    """The function of `word_splitter`, faster: in printable ASCII, a regular expression finds the words."""
-    split_any = word_splitter(cased=cased)
-
-    def split(text: str) -> List[str]:
-        if text.isascii() and text.isprintable():
-            return _ASCII_WORDS.findall(text if cased else text.lower())
-        return split_any(text)
-
-    return split
-
-
-class _CleanedCharacters(dict):
-    """A table for `str.translate`: control characters are dropped, a space of any kind is one, and a Chinese
-    character stands between spaces.
-    """
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        category = unicodedata.category(character)
-        if character in ' \t\n\r' or category == 'Zs':
-            cleaned = ' '
-        elif category in ('Cc', 'Cf') or character == '\ufffd':
-            cleaned = ''
-        elif any(first <= code <= last for first, last in _CHINESE):
-            cleaned = f' {character} '
-        else:
-            cleaned = character
-        self[code] = cleaned
-        return cleaned
-
-
-class _SeparatedMarks(dict):
-    """A table for `str.translate`: non-spacing marks are dropped, and punctuation stands between spaces."""
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        category = unicodedata.category(character)
-        if category == 'Mn':
-            separated = ''
-        elif character in _PUNCTUATION or category.startswith('P'):
-            separated = f' {character} '
-        else:
-            separated = character
-        self[code] = separated
-        return separated
-
-
-class _SpacedCharacters(dict):
-    """A table for `str.translate`, after which the words of cased text stand between spaces.
-
-    Each character is looked up once, in `tokenizers`: it is dropped (a control character), is a space, stands
-    for itself (punctuation, a Chinese character), or is part of a word."""
-
-    def __init__(self) -> None:
-        from tokenizers import normalizers, pre_tokenizers
-
-        super().__init__()
-        self._clean = normalizers.BertNormalizer(lowercase=False, strip_accents=False).normalize_str
-        self._split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        if unicodedata.category(character) == 'Cs':  # half a surrogate pair, which `tokenizers` does not take
-            spaced = character
-        else:
-            spaced = ' '.join(word for word, _ in self._split(self._clean(f'a{character}a')))[1:-1]
-        self[code] = spaced
-        return spaced
-
-
-_spaced_characters = functools.lru_cache(maxsize=None)(_SpacedCharacters)
-_cleaned_characters = functools.lru_cache(maxsize=None)(_CleanedCharacters)
-_separated_marks = functools.lru_cache(maxsize=None)(_SeparatedMarks)
-
-
-def origins(text: str, cased: bool) -> Tuple[List[int], List[int]]:
-    """Where every character of the words of `word_splitter` comes from: begins and ends in the text."""
-    if cased:
-        spaced = _spaced_characters()
-        begins = [i for i, character in enumerate(text) if spaced[ord(character)].strip()]
-    elif text.isascii():
-        begins = [
-            i for i, character in enumerate(text) if not character.isspace() and character.isprintable()
-        ]
-    else:
-        return _folded_origins(text)
-    return begins, [i + 1 for i in begins]
-
-
-def _folded_origins(text: str) -> Tuple[List[int], List[int]]:
-    """`origins` of uncased text.
-
-    The tokenizer drops control characters, folds case, decomposes and drops non-spacing marks. Character by
-    character that gives as many characters as on the whole text: what looks at neighbours (the final sigma,
-    the order of marks) changes no count."""
-    begins: List[int] = []
-    ends: List[int] = []
-    for i, character in enumerate(text):
-        if character == '\ufffd' or (unicodedata.category(character) in ('Cc', 'Cf')) or character.isspace():
-            continue
-        plain = unicodedata.normalize('NFD', character.lower())
-        left = sum(1 for part in plain if unicodedata.category(part) != 'Mn' and not part.isspace())
-        if left:
-            begins += [i] * left
-            ends += [i + 1] * left
-        elif ends and ends[-1] == i:
-            ends[-1] = i + 1
-    return begins, ends
-
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +28,8 @@ _LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's token
 _WORD_CACHE = 2**17  # entries
 _SPECIAL = re.compile(r'\[.+\]|<.+>', re.DOTALL)
 _CASING = {True: 'a cased', False: 'an uncased'}
+_ASCII_WORDS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')
+_SURROGATES = re.compile('[\ud800-\udfff]')
 
 
 class Vocabulary:
@@ -182,8 +47,8 @@ class Vocabulary:
     padding_token, unknown_token, cls_token, sep_token, mask_token = SPECIAL_TOKENS
 
     def __init__(self, tokens: Sequence[str]):
-        self.idx_to_token: List[str] = list(tokens)
-        self.token_to_idx: Dict[str, int] = {token: number for number, token in enumerate(self.idx_to_token)}
+        self.idx_to_token: list[str] = list(tokens)
+        self.token_to_idx: dict[str, int] = {token: number for number, token in enumerate(self.idx_to_token)}
 
     def __len__(self) -> int:
         return len(self.idx_to_token)
@@ -194,35 +59,22 @@ class Vocabulary:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and self.idx_to_token == other.idx_to_token
 
-    def __getitem__(self, tokens: Union[str, Sequence[str]]) -> Union[int, List[int]]:
+    def __getitem__(self, tokens: str | Sequence[str]) -> int | list[int]:
         unknown = self.token_to_idx[self.unknown_token]
         if isinstance(tokens, str):
             return self.token_to_idx.get(tokens, unknown)
         return [self.token_to_idx.get(token, unknown) for token in tokens]
 
-    def to_indices(self, tokens: Union[str, Sequence[str]]) -> Union[int, List[int]]:
-        """The number of a token, or those of several."""
-        return self[tokens]
+    __call__ = to_indices = __getitem__
 
-    __call__ = to_indices
-
-    def to_tokens(self, indices: Union[int, Sequence[int]]) -> Union[str, List[str]]:
-        """The token of a number, or those of several.
-
-        Raises
-        ------
-        ValueError
-            If a number is negative or beyond the last token.
-        """
+    def to_tokens(self, indices: int | Sequence[int]) -> str | list[str]:
+        """The token of a number, or those of several; ValueError if there is no such token."""
         numbers = [indices] if isinstance(indices, int) else list(indices)
         wrong = [number for number in numbers if not 0 <= number < len(self)]
         if wrong:
             raise ValueError(f'no token has the number {wrong[0]}; there are {len(self)}')
-        return (
-            self.idx_to_token[indices]
-            if isinstance(indices, int)
-            else [self.idx_to_token[i] for i in numbers]
-        )
+        tokens = [self.idx_to_token[number] for number in numbers]
+        return tokens[0] if isinstance(indices, int) else tokens
 
 
 def vocabulary_of(tokens: Sequence[str], *, source: str = 'vocabulary') -> Vocabulary:
@@ -235,20 +87,16 @@ def vocabulary_of(tokens: Sequence[str], *, source: str = 'vocabulary') -> Vocab
     """
     if not tokens:
         raise ValueError(f'{source}: is empty; a vocabulary has one token per line')
-    token_to_idx: dict = {}
-    for i, token in enumerate(tokens):
+    lines: dict[str, int] = {}
+    for line, token in enumerate(tokens, 1):
         if not token.strip(string.whitespace):  # BERT's Chinese vocabulary has a line separator, U+2028
             raise ValueError(
-                f'{source}: line {i + 1} is blank, and every line is the index of a token; put a token '
-                'there, or remove the line if no network was trained with it'
+                f'{source}: line {line} is blank, and every line is the index of a token; put a token there, '
+                'or remove the line if no network was trained with it'
             )
-        if token in token_to_idx:
-            raise ValueError(
-                f'{source}: {token!r} is on line {token_to_idx[token] + 1} and on line {i + 1}; '
-                'a token has one line'
-            )
-        token_to_idx[token] = i
-    missing = [token for token in SPECIAL_TOKENS if token not in token_to_idx]
+        if lines.setdefault(token, line) != line:
+            raise ValueError(f'{source}: {token!r} is on line {lines[token]} and on line {line}; keep one')
+    missing = [token for token in SPECIAL_TOKENS if token not in lines]
     if missing:
         raise ValueError(
             f'{source}: {" ".join(missing)} missing; pre-training needs {" ".join(SPECIAL_TOKENS)}, '
@@ -295,7 +143,7 @@ def vocabulary_hash(vocab: Vocabulary) -> str:
     return hashlib.sha256(vocabulary_bytes(vocab)).hexdigest()
 
 
-def casing_of(vocab: Vocabulary) -> Tuple[Optional[bool], str]:
+def casing_of(vocab: Vocabulary) -> tuple[bool | None, str]:
     """Whether a vocabulary is cased, None if it cannot be told, and what says so.
 
     Special tokens such as ``[unused1]`` and ``<S>`` aside, one capital makes it cased, and small letters
@@ -311,7 +159,7 @@ def casing_of(vocab: Vocabulary) -> Tuple[Optional[bool], str]:
     return None, f'none of its {number} tokens has a letter with a capital or an accent'
 
 
-def casing_witnesses(vocab: Vocabulary) -> Tuple[Optional[bool], List[str]]:
+def casing_witnesses(vocab: Vocabulary) -> tuple[bool | None, list[str]]:
     """Whether a vocabulary is cased, as `casing_of` says, and the tokens by which this is told."""
     words = [token for token in vocab.idx_to_token if not is_special(token)]
     capitals = [token for token in words if token != token.lower()]
@@ -320,7 +168,7 @@ def casing_witnesses(vocab: Vocabulary) -> Tuple[Optional[bool], List[str]]:
     small = [token for token in words if token != token.upper()]
     if small:
         return False, small
-    fold = word_splitter(cased=False)
+    fold = word_splitter(lowercase=True, strip_accents=True)
     marked = [token for token in words if not token.isascii() and ''.join(fold(token)) != token]
     return (True, marked) if marked else (None, [])
 
@@ -330,7 +178,7 @@ def is_special(token: str) -> bool:
     return _SPECIAL.fullmatch(token) is not None
 
 
-def is_cased(vocab: Vocabulary, stated: Optional[bool] = None, *, source: object = 'the vocabulary') -> bool:
+def is_cased(vocab: Vocabulary, stated: bool | None = None, *, source: object = 'the vocabulary') -> bool:
     """Whether text keeps its capitals and accents for this vocabulary; it loses both otherwise.
 
     The vocabulary decides. Where it says nothing `stated` does; without that it is no, and a warning says so.
@@ -363,81 +211,100 @@ def is_cased(vocab: Vocabulary, stated: Optional[bool] = None, *, source: object
     return cased
 
 
-def make_tokenizer(vocab: Vocabulary, *, cased: Optional[bool] = None) -> Callable[[str], List[int]]:
-    """A function text → token ids, those of BERT's program and about twice as fast as GluonNLP's on English.
+def _readable(text: str, lowercase: bool) -> str:
+    """A text of as many characters that `tokenizers` takes.
 
-    Uncased, it equals GluonNLP's BERT tokenizer; cased, that of `tokenizers`, since GluonNLP's takes accents
-    off cased text too. The vocabulary decides which it is, or `cased` where that says nothing: `is_cased`.
-    The ids of a word are remembered.
+    Half a surrogate pair becomes a sign that no vocabulary has. Where text is lower-cased, a capital sigma at
+    the end of a word becomes the final one, as in BERT's own program; `tokenizers` does not look at what
+    follows.
     """
-    cased = is_cased(vocab, cased)
-    split, pieces_of = fast_word_splitter(cased=cased), piece_splitter(vocab)
-    token_to_idx = vocab.token_to_idx
+    if text.isascii():
+        return text
+    text = _SURROGATES.sub('\U0001d800', text)
+    return text.replace('İ', 'I').lower() if lowercase and 'Σ' in text else text
 
-    @functools.lru_cache(maxsize=_WORD_CACHE)
-    def word_ids(word: str) -> Tuple[int, ...]:
-        return tuple(token_to_idx[piece] for piece in pieces_of(word))
 
-    def tokenize(text: str) -> List[int]:
-        ids: List[int] = []
-        for word in split(text):
-            ids += word_ids(word)
-        return ids
+def word_splitter(*, lowercase: bool, strip_accents: bool) -> Callable[[str], list[str]]:
+    """A function text → words and punctuation marks, without control characters: BERT's basic tokenizer."""
+    normalize = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents).normalize_str
+    separate = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
 
-    return tokenize
+    def split(text: str) -> list[str]:
+        if text.isascii() and text.isprintable():  # the same, three times as fast
+            return _ASCII_WORDS.findall(text.lower() if lowercase else text)
+        return [word for word, _ in separate(normalize(_readable(text, lowercase)))]
+
+    return split
+
+
+def piece_splitter(vocab: Vocabulary) -> Callable[[str], list[str]]:
+    """A function word → pieces: the longest piece first, or [UNK] alone."""
+    model = _word_pieces(vocab)
+    return lambda word: [piece.value for piece in model.tokenize(word)]
+
+
+def _word_pieces(vocab: Vocabulary) -> models.WordPiece:
+    return models.WordPiece(
+        dict(vocab.token_to_idx), unk_token=vocab.unknown_token, max_input_chars_per_word=_LONGEST_WORD
+    )
+
+
+def make_tokenizer(vocab: Vocabulary, *, cased: bool | None = None) -> Callable[[str], list[int]]:
+    """A function text → token ids. The vocabulary decides whether text keeps its capitals and accents, or
+    `cased` where that says nothing: `is_cased`.
+    """
+    encode = _encoder(vocab, is_cased(vocab, cased))
+    return lambda text: encode(text).ids
 
 
 def make_aligner(
-    vocab: Vocabulary, *, cased: Optional[bool] = None
-) -> Callable[[str], Tuple[List[int], List[int], List[int]]]:
-    """A function text → token ids, and where in the text each token begins and ends; the ids are the
-    tokenizer's.
+    vocab: Vocabulary, *, cased: bool | None = None
+) -> Callable[[str], tuple[list[int], list[int], list[int]]]:
+    """A function text → token ids, and where in the text each token begins and ends; the ids are those of
+    `make_tokenizer`.
 
     ``text[begin:end]`` is what a token stands for, with the accents that are dropped from uncased text. Both
     positions never decrease. A character of which several tokens are made, such as a Hangul syllable, belongs
     to each of them; [UNK] has its whole word."""
     cased = is_cased(vocab, cased)
-    split_any, pieces_of = word_splitter(cased=cased), piece_splitter(vocab)
-    token_to_idx = vocab.token_to_idx
+    encode = _encoder(vocab, cased)
 
-    @functools.lru_cache(maxsize=_WORD_CACHE)
-    def word_pieces(word: str) -> Tuple[Tuple[int, int], ...]:
-        """Ids and lengths."""
-        pieces = pieces_of(word)
-        if pieces == ['[UNK]']:
-            return ((token_to_idx['[UNK]'], len(word)),)
-        return tuple((token_to_idx[piece], len(piece) - 2 * (i > 0)) for i, piece in enumerate(pieces))
-
-    def align(text: str) -> Tuple[List[int], List[int], List[int]]:
-        words, (begins, ends) = split_any(text), origins(text, cased)
-        assert sum(map(len, words)) == len(begins)
-        ids, firsts, lasts, place = [], [], [], 0
-        for word in words:
-            for token, length in word_pieces(word):
-                ids.append(token)
-                firsts.append(begins[place])
-                lasts.append(ends[place + length - 1])
-                place += length
-        return ids, firsts, lasts
+    def align(text: str) -> tuple[list[int], list[int], list[int]]:
+        encoding = encode(text)
+        begins, ends = map(list, zip(*encoding.offsets)) if encoding.ids else ([], [])
+        if not cased and not text.isascii():
+            # `tokenizers` leaves an accent that stands behind its letter to no token
+            ends = [_behind_accents(text, end) for end in ends]
+        return encoding.ids, begins, ends
 
     return align
 
 
-def piece_splitter(vocab: Vocabulary) -> Callable[[str], List[str]]:
-    """A function word → pieces, those of `tokenizers`: the longest piece first, or [UNK] alone."""
-    from tokenizers import models
+def _encoder(vocab: Vocabulary, cased: bool) -> Callable[[str], tokenizers.Encoding]:
+    tokenizer = tokenizers.Tokenizer(_word_pieces(vocab))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased, strip_accents=not cased)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return lambda text: tokenizer.encode(_readable(text, not cased), add_special_tokens=False)
 
-    model = models.WordPiece(
-        dict(vocab.token_to_idx), unk_token=vocab.unknown_token, max_input_chars_per_word=_LONGEST_WORD
-    )
 
-    def pieces_of(word: str) -> List[str]:
-        try:
-            return [piece.value for piece in model.tokenize(word)]
-        except UnicodeEncodeError:  # half a surrogate pair, which is in no vocabulary
-            return [vocab.unknown_token]
+def _behind_accents(text: str, end: int) -> int:
+    while end < len(text) and unicodedata.category(text[end]) == 'Mn':
+        end += 1
+    return end
 
-    return pieces_of
+
+def make_remembering_tokenizer(vocab: Vocabulary, *, cased: bool | None = None) -> Callable[[str], list[int]]:
+    """The function of `make_tokenizer`, three times as fast on long texts: the ids of a word are
+    remembered.
+    """
+    cased = is_cased(vocab, cased)
+    split, pieces_of = word_splitter(lowercase=not cased, strip_accents=not cased), piece_splitter(vocab)
+
+    @functools.lru_cache(maxsize=_WORD_CACHE)
+    def word_ids(word: str) -> list[int]:
+        return vocab[pieces_of(word)]
+
+    return lambda text: [number for word in split(text) for number in word_ids(word)]
 
 
 def train_wordpiece(
@@ -453,15 +320,18 @@ def train_wordpiece(
     ValueError
         If there is no text, or `size` cannot hold the special tokens and a few characters.
     """
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    split_words = word_splitter(cased=cased)
+    split_words = word_splitter(lowercase=not cased, strip_accents=not cased)
     counts: collections.Counter = collections.Counter()
     for text in texts:
         counts.update(word for word in split_words(text) if len(word) <= _LONGEST_WORD)
     if not counts:
         raise ValueError('no text to learn a vocabulary from')
-    alphabet = _alphabet(counts, most=(size - len(SPECIAL_TOKENS)) // 4)
+    characters: collections.Counter = collections.Counter()
+    for word, count in counts.items():
+        for character in word:
+            characters[character] += count
+    commonest = sorted(characters, key=lambda character: (-characters[character], character))
+    alphabet = sorted(commonest[: max((size - len(SPECIAL_TOKENS)) // 4, 0)])
     if not alphabet:
         raise ValueError(
             f'a vocabulary of {size} tokens holds no characters beside {" ".join(SPECIAL_TOKENS)}; '
@@ -471,7 +341,9 @@ def train_wordpiece(
     # merges go by number, so both are given to it as tokens whose numbers are known.
     first = [*SPECIAL_TOKENS, *alphabet, *(CONTINUATION + character for character in alphabet)]
     known = set(alphabet)
-    tokenizer = Tokenizer(models.WordPiece(unk_token='[UNK]', max_input_chars_per_word=_LONGEST_WORD))
+    tokenizer = tokenizers.Tokenizer(
+        models.WordPiece(unk_token='[UNK]', max_input_chars_per_word=_LONGEST_WORD)
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -486,16 +358,6 @@ def train_wordpiece(
     tokenizer.train_from_iterator(_repeated(spelt), trainer)
     learnt = tokenizer.get_vocab()
     return vocabulary_of(sorted(learnt, key=learnt.__getitem__), source='learnt vocabulary')
-
-
-def _alphabet(counts: collections.Counter, *, most: int) -> List[str]:
-    """The `most` commonest characters, in the order of their code points."""
-    characters: collections.Counter = collections.Counter()
-    for word, count in counts.items():
-        for character in word:
-            characters[character] += count
-    commonest = sorted(characters, key=lambda character: (-characters[character], character))
-    return sorted(commonest[: max(most, 0)])
 
 
 def _repeated(counts: dict, line: int = 1000) -> Iterator[str]:

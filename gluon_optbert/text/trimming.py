@@ -6,18 +6,19 @@ import collections
 import dataclasses
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Sequence, Set, Tuple
+from typing import Any
 
 from .tokenizer import (
     CONTINUATION,
     Vocabulary,
     casing_witnesses,
-    fast_word_splitter,
     is_cased,
     is_special,
     piece_splitter,
     vocabulary_of,
+    word_splitter,
 )
 
 _UNUSED = re.compile(r'\[unused\d+\]')
@@ -26,7 +27,8 @@ EXAMPLES = 10  # words that are shown
 
 def count_words(texts: Iterable[str], vocab: Vocabulary) -> collections.Counter:
     """How often each word occurs in some texts; words are those that the vocabulary's tokenizer splits."""
-    split = fast_word_splitter(cased=is_cased(vocab))
+    cased = is_cased(vocab)
+    split = word_splitter(lowercase=not cased, strip_accents=not cased)
     words: collections.Counter = collections.Counter()
     for text in texts:
         words.update(split(text))
@@ -83,8 +85,8 @@ class _Splitting:
 
     def __init__(self, vocab: Vocabulary, words: Mapping[str, int]):
         self._vocab, self._words = vocab, words
-        self._pieces: Dict[str, Tuple[str, ...]] = {}
-        self._holders: Dict[str, Set[str]] = collections.defaultdict(set)  # words by the tokens in them
+        self._pieces: dict[str, tuple[str, ...]] = {}
+        self._holders: dict[str, set[str]] = collections.defaultdict(set)  # words by the tokens in them
         self.uses: collections.Counter = collections.Counter()
         self._split(words, vocab)
 
@@ -100,15 +102,15 @@ class _Splitting:
                 self.uses[piece] += self._words[word]
                 self._holders[piece].add(word)
 
-    def without_rare(self, kept: FrozenSet[str], count: int) -> Vocabulary:
+    def without_rare(self, kept: frozenset[str], count: int) -> Vocabulary:
         """The vocabulary without tokens of fewer uses, taken out from the longest to the shortest; those of
         `kept` stay.
         """
-        by_length: Dict[int, List[str]] = collections.defaultdict(list)
+        by_length: dict[int, list[str]] = collections.defaultdict(list)
         for token in self._vocab.idx_to_token:
             if token not in kept:
                 by_length[len(_spelling(token))].append(token)
-        gone: Set[str] = set()
+        gone: set[str] = set()
         left = self._vocab
         for length in sorted(by_length, reverse=True):
             rare = [token for token in by_length[length] if self.uses[token] < count]
@@ -124,8 +126,8 @@ class SplitWord:
 
     word: str
     uses: int
-    before: Tuple[str, ...]
-    after: Tuple[str, ...]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +154,8 @@ class Splits:
     tokens_gone: int
     unknown: int
     unknown_after: int
-    examples: Tuple[SplitWord, ...]
-    now_unknown: Tuple[SplitWord, ...]
+    examples: tuple[SplitWord, ...]
+    now_unknown: tuple[SplitWord, ...]
 
     @property
     def share(self) -> float:
@@ -174,7 +176,7 @@ def compare_splits(words: Mapping[str, int], before: Vocabulary, after: Vocabula
     split_before, split_after = piece_splitter(before), piece_splitter(after)
     unknown = (before.unknown_token,)
     counts: collections.Counter = collections.Counter()
-    changed: List[SplitWord] = []
+    changed: list[SplitWord] = []
     for word, uses in words.items():
         old, new = tuple(split_before(word)), tuple(split_after(word))
         gone = sum(token not in after for token in old)
@@ -197,7 +199,7 @@ def compare_splits(words: Mapping[str, int], before: Vocabulary, after: Vocabula
     )
 
 
-def _first(words: Sequence[SplitWord]) -> Tuple[SplitWord, ...]:
+def _first(words: Sequence[SplitWord]) -> tuple[SplitWord, ...]:
     return tuple(words[:EXAMPLES])
 
 
@@ -226,8 +228,8 @@ class TrimRecord:
 
     recipe: Mapping[str, Any]
     model_sha256: str
-    tokens: Tuple[int, int]
-    parameters: Tuple[int, int]
+    tokens: tuple[int, int]
+    parameters: tuple[int, int]
     splits: Mapping[str, Any]
     origin: Mapping[str, Any]
 
@@ -242,12 +244,12 @@ class TrimRecord:
         return Path(self.recipe['model'])
 
     @property
-    def text(self) -> Tuple[Path, ...]:
+    def text(self) -> tuple[Path, ...]:
         """The files and directories of text."""
         return tuple(map(Path, self.recipe['text']))
 
 
-def splits_to_dict(splits: Splits) -> Dict[str, Any]:
+def splits_to_dict(splits: Splits) -> dict[str, Any]:
     """JSON values."""
     return {**dataclasses.asdict(splits), 'share': splits.share}
 

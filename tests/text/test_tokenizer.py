@@ -1,0 +1,279 @@
+"""Vocabularies and their files, and the tokenizer beside those of GluonNLP and of `tokenizers`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pydoc_data.topics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gluonnlp.data import BERTSentenceTransform, BERTTokenizer
+from helpers.examples import examples
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tokenizers import BertWordPieceTokenizer
+
+from gluon_optbert.analysis.sample import sample_of_texts
+from gluon_optbert.tasks.features import make_reader
+from gluon_optbert.text.tokenizer import (
+    SPECIAL_TOKENS,
+    casing_of,
+    is_cased,
+    make_aligner,
+    make_remembering_tokenizer,
+    make_tokenizer,
+    read_vocabulary,
+    train_wordpiece,
+    vocabulary_hash,
+    vocabulary_of,
+    write_vocabulary,
+)
+
+DATA = Path(__file__).parents[3] / 'shared' / 'data'
+LETTERS = 'abcdefghijklmnopqrstuvwxyz'
+CONTINUED = [f'##{letter}' for letter in LETTERS]
+TOKENS = ['[PAD]', 'un', *SPECIAL_TOKENS[1:], *LETTERS, *CONTINUED, '##able', *"!'01[]東", '##1', '##ς']
+UNCASED = vocabulary_of([*TOKENS, 'cafe'])
+CASED = vocabulary_of([*TOKENS, *'ABCDEFZŐ한Σ—', *('café', 'Café', '##é', '##É', '##\u0301')])
+LONG = 'a' * 200
+HARD = 5  # sentences that are written to be odd
+# what GluonNLP and `tokenizers` take from one version of Unicode
+TEXT = st.text(
+    st.sampled_from('aB1!東é ΣİςßﬁŐ한\u0301\u0323\u302e\u200d\u00ad\u2028\ufffd\t\n[]—')
+    | st.characters(max_codepoint=0x5FF),
+    max_size=40,
+)
+ODD = TEXT | st.text(max_size=40)
+
+
+def library(vocabulary, cased):
+    """The tokenizer of `tokenizers`."""
+    return BertWordPieceTokenizer(dict(vocabulary.token_to_idx), lowercase=not cased, strip_accents=not cased)
+
+
+def tokens_of(text, vocabulary):
+    return [vocabulary.idx_to_token[i] for i in make_tokenizer(vocabulary)(text)]
+
+
+@pytest.fixture(scope='module')
+def sentences():
+    """Lines of GLUE, paragraphs of SQuAD and lines of Wikipedia in turn, and hard ones."""
+    if not DATA.is_dir():
+        pytest.skip(f'{DATA} is not here')
+    glue = (line for path in DATA.glob('glue/*/dev*.tsv') for line in path.read_text('utf-8').split('\n'))
+    articles = json.loads((DATA / 'squad/dev-v1.1.json').read_text('utf-8'))['data']
+    squad = (paragraph['context'] for article in articles for paragraph in article['paragraphs'])
+    wiki = (line for path in DATA.glob('wiki/AA/*') for line in path.read_text('utf-8').split('\n'))
+    turns = itertools.chain.from_iterable(itertools.zip_longest(glue, squad, wiki, fillvalue=''))
+    real = list(itertools.islice(filter(str.strip, turns), 3000))
+    assert sum(not text.isascii() for text in real) > 300
+    return real + [
+        'control\x00 characters\x7f\u200d, \ufffd and\u2028lines\x85',
+        'Tōkyō 東京都, 한국어, かが, ελληνικός ΟΔΟΣ, İstanbul, ﬁne, naïve',
+        f'{LONG} {LONG}a',
+        '😀🏳️\u200d🌈 emoji ½ ² ™ — “quotes” …',
+        '',
+    ]
+
+
+@pytest.fixture(scope='module')
+def vocabularies(sentences):
+    return {
+        False: read_vocabulary(DATA / 'vocab.txt'),
+        True: train_wordpiece(sentences[:1000], 3000, cased=True),
+    }
+
+
+def test_a_written_vocabulary_reads_back_in_order_whatever_its_line_ends(tmp_path):
+    tokens = [*TOKENS, '\u2028', 'zz']  # a line separator is a token of BERT's Chinese vocabulary
+    for content in ('\n'.join(tokens), '\r\n'.join(tokens), '\ufeff' + '\n'.join(tokens) + '\n'):
+        (tmp_path / 'vocab.txt').write_bytes(content.encode())
+        vocab = read_vocabulary(tmp_path / 'vocab.txt')
+        assert vocab.idx_to_token == tokens and vocab[tokens] == list(range(len(tokens)))
+        assert vocab['no such token'] == tokens.index('[UNK]')
+        write_vocabulary(vocab, tmp_path / 'again')
+        assert vocabulary_hash(read_vocabulary(tmp_path / 'again')) == vocabulary_hash(vocab)
+    assert vocabulary_hash(vocabulary_of(tokens[::-1])) != vocabulary_hash(vocab)
+
+
+@pytest.mark.parametrize(
+    'content, said',
+    [
+        (b'', 'empty'),
+        ('\n'.join(TOKENS[:5]).encode(), r'\[MASK\] missing'),
+        ('\n'.join([*TOKENS, 'a']).encode(), 'on line'),
+        ('\n'.join([*TOKENS, '', 'zz']).encode(), 'blank'),
+        (b'[PAD]\n\xff\xfe', 'not UTF-8 at byte 6'),
+    ],
+)
+def test_a_bad_vocabulary_is_refused_by_name(tmp_path, content, said):
+    (tmp_path / 'bad.txt').write_bytes(content)
+    with pytest.raises(ValueError, match=f'bad.txt: .*{said}'):
+        read_vocabulary(tmp_path / 'bad.txt')
+    with pytest.raises(FileNotFoundError):
+        read_vocabulary(tmp_path / 'none')
+
+
+def test_numbers_have_their_tokens():
+    assert UNCASED.to_tokens(1) == 'un' and UNCASED.to_tokens(UNCASED.to_indices(['a', '!'])) == ['a', '!']
+    with pytest.raises(ValueError):
+        UNCASED.to_tokens([0, -1])
+
+
+@pytest.mark.parametrize(
+    'tokens, cased, witness',
+    [
+        ('a ##b é [unused0] [SPECIAL] <S> <T> 東 1', False, 'none'),
+        ('a A ##B 東', True, 'such as A'),
+        ('1 東 が ##が か', True, 'such as が'),
+        ('1 東 か ! — [X]', None, 'none'),
+    ],
+)
+def test_the_vocabulary_says_whether_it_is_cased(tokens, cased, witness, caplog):
+    vocabulary = vocabulary_of([*SPECIAL_TOKENS, *tokens.split()])
+    told, evidence = casing_of(vocabulary)
+    assert told == cased and witness in evidence
+    assert is_cased(vocabulary) == bool(cased) and (evidence in caplog.text) == (cased is None)
+    for stated in (False, True):
+        if cased in (stated, None):
+            assert is_cased(vocabulary, stated) == stated
+        else:
+            with pytest.raises(ValueError, match='--cased'):
+                is_cased(vocabulary, stated)
+
+
+@pytest.mark.parametrize('vocabulary, words', [(CASED, 'café Café'), (UNCASED, 'cafe cafe')])
+def test_every_reader_of_text_asks_the_vocabulary(vocabulary, words):
+    wanted = vocabulary[words.split()]
+    assert make_tokenizer(vocabulary)('café Café') == wanted == make_aligner(vocabulary)('café Café')[0]
+    assert make_reader(vocabulary, max_length=8)([('café Café',)]).ids[1:-1].tolist() == wanted
+    (probed,) = sample_of_texts([['Café']], vocabulary).words
+    assert probed == ((1, 'Café' if vocabulary is CASED else 'Cafe'),)
+
+
+def test_uncased_ids_of_real_sentences_are_those_of_gluonnlp(sentences, vocabularies):
+    vocabulary = vocabularies[False]
+    tokenize, reference = make_tokenizer(vocabulary), BERTTokenizer(vocabulary, lru_cache_size=2**17)
+    assert [text for text in sentences if tokenize(text) != vocabulary[reference(text)]] == []
+
+
+@pytest.mark.parametrize('cased', [False, True])
+def test_ids_and_places_of_real_sentences_are_those_of_tokenizers(sentences, vocabularies, cased):
+    align, reference = make_aligner(vocabularies[cased]), library(vocabularies[cased], cased)
+    remembering = make_remembering_tokenizer(vocabularies[cased])
+    different = 0
+    for text in sentences[:-HARD]:
+        ids, begins, ends = align(text)
+        wanted = reference.encode(text, add_special_tokens=False)
+        assert ids == wanted.ids == remembering(text)
+        different += list(zip(begins, ends)) != wanted.offsets
+    assert different < 10  # an accent that stands behind its letter belongs to no token there
+
+
+@examples(300)
+@given(TEXT)
+def test_uncased_ids_are_those_of_gluonnlp(text):
+    assert make_tokenizer(UNCASED)(text) == UNCASED[BERTTokenizer(UNCASED)(text)]
+
+
+@given(ODD)
+def test_cased_ids_are_those_of_tokenizers(text):
+    assume(not any(token in text for token in SPECIAL_TOKENS))  # which there are tokens, and here text
+    wanted = library(CASED, True).encode(text, add_special_tokens=False).ids
+    assert make_tokenizer(CASED)(text) == wanted == make_remembering_tokenizer(CASED)(text)
+
+
+@given(st.tuples(TEXT, TEXT))
+def test_a_pair_of_texts_is_read_as_by_the_transform_of_gluonnlp(pair):
+    assume(all(make_tokenizer(UNCASED)(text) for text in pair))
+    transform = BERTSentenceTransform(BERTTokenizer(UNCASED), max_seq_length=200, vocab=UNCASED, pad=False)
+    ids, length, segments = transform(pair)
+    features = make_reader(UNCASED, max_length=200)([pair])
+    assert features.ids.tolist() == ids.tolist() and features.lengths.tolist() == [length]
+    assert int(features.seconds[0]) == len(segments) - segments.sum()
+
+
+@pytest.mark.parametrize('vocabulary', [UNCASED, CASED])
+@given(text=ODD)
+def test_aligned_tokens_are_the_tokenizers_and_stand_in_order(vocabulary, text):
+    ids, begins, ends = make_aligner(vocabulary)(text)
+    tokenize = make_tokenizer(vocabulary)
+    assert ids == tokenize(text) == make_remembering_tokenizer(vocabulary)(text)
+    assert all(0 <= begin < end <= len(text) for begin, end in zip(begins, ends))
+    assert begins == sorted(begins) and ends == sorted(ends)
+    for number, begin, end in zip(ids, begins, ends):
+        token = vocabulary.idx_to_token[number].replace('##', '')
+        if vocabulary is CASED and token != '[UNK]':
+            assert ''.join(tokens_of(text[begin:end], CASED)).replace('##', '') == token
+
+
+@given(
+    st.lists(st.sampled_from(['unable', 'Éa', 'a\u0301b', '!', '東', 'x1', 'ΑΣ']), max_size=8),
+    st.sampled_from([' ', '  ', '\n', '\u00a0']),
+)
+def test_every_word_is_cut_out_of_the_text_as_it_stands(words, space):
+    text = space.join(words)
+    align = make_aligner(UNCASED)
+    _, begins, ends = align(text)
+    place = token = 0
+    for word in words:
+        count, place = len(align(word)[0]), text.index(word, place)
+        assert text[begins[token] : ends[token + count - 1]] == word
+        token, place = token + count, place + len(word)
+    assert token == len(begins)
+
+
+def test_tokens_keep_the_accents_behind_them_and_unknown_words_are_whole():
+    text = 'Unable, unÁble\u0301!'
+    ids, begins, ends = make_aligner(UNCASED)(text)
+    places = [(UNCASED.idx_to_token[i], text[begin:end]) for i, begin, end in zip(ids, begins, ends)]
+    wanted = [('un', 'Un'), ('##able', 'able'), ('[UNK]', ','), ('un', 'un'), ('##able', 'Áble\u0301')]
+    assert places == [*wanted, ('!', '!')]
+
+
+def test_odd_words():
+    assert tokens_of('[MASK]', UNCASED) == ['[', *('m', '##a', '##s', '##k'), ']']  # text is no special token
+    assert len(tokens_of(LONG, UNCASED)) == 200 and tokens_of(LONG + 'a', UNCASED) == ['[UNK]']
+    assert tokens_of('cafe\u0301 한—東a', CASED)[-5:] == ['##\u0301', '한', '—', '東', 'a']
+    half_pairs = 'a \ud83d b\udc00'
+    assert tokens_of(half_pairs, CASED) == ['a', '[UNK]', '[UNK]']
+    assert make_aligner(CASED)(half_pairs)[1:] == ([0, 2, 4], [1, 3, 6])
+
+
+def test_a_learnt_vocabulary_has_the_special_tokens_first_and_spells_everything():
+    texts = list(pydoc_data.topics.topics.values())
+    vocab = train_wordpiece(texts, 1200)
+    assert tuple(vocab.idx_to_token[:5]) == SPECIAL_TOKENS and len(vocab) == 1200
+    ids = [token for text in texts for token in make_tokenizer(vocab)(text)]
+    assert ids.count(vocab['[UNK]']) < 1e-3 * len(ids)
+    assert not casing_of(vocab)[0] and casing_of(train_wordpiece(texts, 1200, cased=True))[0]
+
+
+def test_a_vocabulary_is_learnt_the_same_in_every_process():
+    program = (
+        'import pydoc_data.topics as t; from gluon_optbert.text.tokenizer import *; '
+        'print(vocabulary_hash(train_wordpiece(t.topics.values(), 900)))'
+    )
+    root = str(Path(__file__).parents[2])
+    seed = '2' if os.environ.get('PYTHONHASHSEED') == '1' else '1'  # another one than this process has
+    there = subprocess.run(
+        [sys.executable, '-c', program],
+        check=True,
+        capture_output=True,
+        cwd=root,
+        env={**os.environ, 'PYTHONPATH': root, 'PYTHONHASHSEED': seed},
+    ).stdout
+    here = vocabulary_hash(train_wordpiece(pydoc_data.topics.topics.values(), 900))
+    assert there == f'{here}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    'texts, size, said', [([], 100, 'no text'), (['some text'], 6, 'holds no characters')]
+)
+def test_what_no_vocabulary_can_be_learnt_from_is_refused(texts, size, said):
+    with pytest.raises(ValueError, match=said):
+        train_wordpiece(texts, size)
