@@ -8,15 +8,8 @@ import sys
 from .. import VerifyRecipe, verify
 from ..deployment.export import TOLERANCE
 from ..deployment.trim_check import TOLERANCE as TRIM_TOLERANCE
-from ..deployment.trim_check import is_trimmed
-from ..deployment.verify import (
-    check_trimmed_of,
-    described_rounding,
-    described_scales,
-    stages,
-    stages_table,
-    table,
-)
+from ..deployment.trim_check import check_trimmed, is_trimmed
+from ..deployment.verify import described_rounding, described_scales, stages, stages_table, table
 from ..runs.command_line import parse
 from ..runs.files import refuse_existing, write_file
 from ..runs.machine import origin_here, origin_warnings
@@ -25,7 +18,7 @@ from .trim_vocabulary import described_splits
 
 
 def _verify_trimmed(recipe: VerifyRecipe) -> None:
-    checked = check_trimmed_of(recipe)
+    checked = check_trimmed(recipe)
     for name, difference in checked.differences.items():
         print(f'{name}: largest difference {difference:.1e} of its largest value')
     if checked.splits is not None:

@@ -6,7 +6,7 @@ reference implementation compute it, and their outputs are compared with the net
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from .description import (
     outputs_of,
     vouch,
 )
-from .engines import ENGINES, MXNet, is_installed, make_engine, network_outputs, onnx_feed
+from .engines import Engine, is_installed, make_engine, network_outputs, onnx_feed
 from .lineage import Lineage
 from .measures import measured_on_texts
 from .model_card import check_license, write_card
@@ -163,19 +163,36 @@ def output_difference(name: str, outputs: np.ndarray, wanted: np.ndarray) -> flo
     return relative_difference(outputs, wanted, least=1.0 if name in HEAD_SCORES else 1e-30)
 
 
-def compare_mxnet(directory: Path, network: OptBERTModel, deployment: Deployment) -> dict[str, float]:
-    """The largest relative difference of every output between a network and its export as MXNet loads it,
-    over two shapes.
+def output_differences(
+    one: Any,
+    other: Any,
+    feeds: Iterable[Any],
+    inputs: Sequence[str],
+    outputs: Iterable[str],
+    *,
+    other_feeds: Iterable[Any] | None = None,
+    kept: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, float]:
+    """The largest `output_difference` of every output between two networks over some batches.
+
+    Parameters
+    ----------
+    one, other : callable
+        Blocks.
+    feeds, other_feeds : iterable of batches
+        What `one` reads, and `other` if that is something else.
+    inputs, outputs : sequence of str
+        Their names.
+    kept : mapping of output name to np.ndarray of int, optional
+        Where `other` has only some units of an output of `one`: which.
     """
-    loaded = import_symbol(directory, deployment.inputs)
-    differences = dict.fromkeys(deployment.outputs, 0.0)
-    longest = min(48, deployment.architecture.max_length)
-    for batch, length in ((1, min(7, longest)), (3, longest)):
-        feed = random_feed(deployment.architecture, batch=batch, length=length)
-        both = (run(block, feed, deployment.inputs) for block in (loaded, network))
-        for name, output, wanted in zip(differences, *both):
-            differences[name] = max(differences[name], output_difference(name, output, wanted))
-    return differences
+    kept, feeds = kept or {}, list(feeds)
+    worst = dict.fromkeys(outputs, 0.0)
+    for feed, other_feed in zip(feeds, feeds if other_feeds is None else other_feeds):
+        for name, wanted, output in zip(worst, run(one, feed, inputs), run(other, other_feed, inputs)):
+            wanted = wanted[..., kept[name]] if name in kept else wanted
+            worst[name] = max(worst[name], output_difference(name, output, wanted))
+    return worst
 
 
 def compare_onnx(
@@ -301,7 +318,13 @@ def export(
         arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
         write_deployment(staged, deployment, arrays)
         network = network_of(saved, kind)
-        measured: dict[str, Any] = {'relative_difference': compare_mxnet(staged, network, deployment)}
+        longest = min(48, saved.architecture.max_length)
+        feeds = [
+            random_feed(saved.architecture, batch=batch, length=length)
+            for batch, length in ((1, min(7, longest)), (3, longest))
+        ]
+        loaded, names = import_symbol(staged, deployment.inputs), (deployment.inputs, deployment.outputs)
+        measured: dict[str, Any] = {'relative_difference': output_differences(network, loaded, feeds, *names)}
         refuse(measured['relative_difference'], deployment.precision, f'{output}: the export')
         if onnx or precision == 'int8':
             entries = write_onnx_files(staged, ONNX_FILES[precision], saved, kind, inputs, ranges)
@@ -314,7 +337,9 @@ def export(
             measured.update(
                 measured_on_texts(
                     Predictor.of(network, deployment),
-                    _exported(staged, deployment, precision),
+                    Predictor.of(loaded, deployment)
+                    if precision != 'int8'
+                    else Predictor.by(_engine_of_onnx(staged, deployment), deployment),
                     calibration=calibration,
                     labelled=labelled,
                     reduced=precision != 'float32',
@@ -338,10 +363,8 @@ def export(
     return measured
 
 
-def _exported(staged: Path, deployment: Deployment, precision: str) -> Predictor:
-    """What computes an export that is being written: MXNet, or in int8 what reads ONNX files and is here."""
-    if precision != 'int8':
-        return Predictor.by(MXNet(import_symbol(staged, deployment.inputs), deployment), deployment)
-    for name in filter(is_installed, ENGINES[:2]):
-        return Predictor.by(make_engine(staged, deployment, name), deployment)
-    return Predictor.by(Reference(staged / ONNX, precision), deployment)
+def _engine_of_onnx(staged: Path, deployment: Deployment) -> Engine:
+    """What computes the ONNX file of an export that is being written, of what is installed."""
+    for name in filter(is_installed, ('onnxruntime', 'openvino')):
+        return make_engine(staged, deployment, name)
+    return Reference(staged / ONNX, deployment.onnx[ONNX]['precision'])

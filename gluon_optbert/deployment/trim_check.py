@@ -6,21 +6,24 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..network.model import build
-from ..network.running import run
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting
 from ..runs.files import sha256
-from ..tasks.features import pair
+from ..tasks.features import Features, batch_of, pair
 from ..tasks.texts import read_texts, read_words
 from ..text.documents import list_files
 from ..text.tokenizer import Vocabulary, make_tokenizer
 from ..text.trimming import TRIM, Splits, compare_splits, read_trim_record
-from .export import NotEqual, output_difference
+from .export import NotEqual, output_differences
+
+if TYPE_CHECKING:
+    from .verify import VerifyRecipe
 
 TOLERANCE = 1e-6  # of the largest value: the same sums of the same numbers, in blocks of other sizes for MLM
 _LONGEST = 128  # tokens of a sequence
@@ -51,25 +54,13 @@ def is_trimmed(directory: Path) -> bool:
     return (Path(directory) / TRIM).is_file()
 
 
-def check_trimmed(
-    directory: Path,
-    *,
-    model: Path | None = None,
-    text: Sequence[Path] = (),
-    batches: int = 2,
-    batch_size: int = 8,
-) -> TrimCheck:
+def check_trimmed(recipe: VerifyRecipe) -> TrimCheck:
     """Compare a network with a trimmed vocabulary with the whole one, on sentences whose tokens all stayed.
 
     Parameters
     ----------
-    directory : Path
-        The trimmed one.
-    model : Path, optional
-        The whole one; where the record says unless given.
-    text : sequence of Path
-        Where the record says unless given.
-    batches, batch_size : int
+    recipe : VerifyRecipe
+        Its `run` is the trimmed network; `model` and `text` are those of the trimming's record unless given.
 
     Raises
     ------
@@ -78,40 +69,38 @@ def check_trimmed(
     FileNotFoundError, ValueError
         If something is missing or was changed, or no sentence kept all its tokens.
     """
-    after, record = read_model(directory), read_trim_record(directory)
-    place = model or record.model
+    after, record = read_model(recipe.run), read_trim_record(recipe.run)
+    place, text = recipe.model or record.model, recipe.text or record.text
     if not place.is_dir():
         raise FileNotFoundError(f'{place}: the network before trimming is not here; say where it is: --model')
     before = read_model(place)
     if sha256(place / 'model.params') != record.model_sha256:
-        raise ValueError(f'{place}: not the network that {directory} was trimmed from; give that as --model')
-    files = _files(text or record.text)
-    sequences = list(
-        itertools.islice(_staying(files, before.vocabulary, after.vocabulary), batches * batch_size)
-    )
-    if not sequences:
-        raise ValueError(
-            f'{", ".join(map(str, text or record.text))}: no sentence whose tokens all stayed; give others '
-            'as --text'
-        )
-    worst = _differences(before, after, sequences, batch_size)
-    if not all(value <= TOLERANCE for value in worst.values()):
-        listed = ', '.join(f'{name} {value:.1e}' for name, value in worst.items())
-        raise NotEqual(f'{directory}: a difference is above {TOLERANCE:.0e} of the largest value: {listed}')
-    return TrimCheck(worst, len(sequences), _splits(files, before, after) if text else None)
-
-
-def _files(text: Sequence[Path]) -> list[Path]:
+        raise ValueError(f'{place}: not the network that {recipe.run} was trimmed from; give that as --model')
     try:
-        return list_files(text)
+        files = list_files(text)
     except FileNotFoundError as error:
         raise FileNotFoundError(f'{error}; give text as --text') from error
-
-
-def _splits(files: Sequence[Path], before: SavedModel, after: SavedModel) -> Splits:
-    with counting('reading text', len(files), unit='file') as count:
-        words = read_words(files, before.vocabulary, done=count)
-    return compare_splits(words, before.vocabulary, after.vocabulary)
+    staying = _staying(files, before.vocabulary, after.vocabulary)
+    sequences = list(itertools.islice(staying, recipe.batches * recipe.batch_size))
+    if not sequences:
+        listed = ', '.join(map(str, text))
+        raise ValueError(f'{listed}: no sentence whose tokens all stayed; give others as --text')
+    blocks, feeds = [], []
+    for saved in (before, after):
+        blocks.append(build(saved.architecture, saved.parameters, trainable=False, head=saved.head))
+        feeds.append(_feeds(saved, sequences, recipe.batch_size))
+    kept = np.array([before.vocabulary.token_to_idx[token] for token in after.vocabulary.idx_to_token])
+    names = (TOKEN_INPUTS, ('scores',)) if before.head.outputs else (INPUTS, OUTPUTS)
+    worst = output_differences(*blocks, feeds[0], *names, other_feeds=feeds[1], kept={'masked_scores': kept})
+    if not all(value <= TOLERANCE for value in worst.values()):
+        listed = ', '.join(f'{name} {value:.1e}' for name, value in worst.items())
+        raise NotEqual(f'{recipe.run}: a difference is above {TOLERANCE:.0e} of the largest value: {listed}')
+    splits = None
+    if recipe.text:
+        with counting('reading text', len(files), unit='file') as count:
+            words = read_words(files, before.vocabulary, done=count)
+        splits = compare_splits(words, before.vocabulary, after.vocabulary)
+    return TrimCheck(worst, len(sequences), splits)
 
 
 def _staying(files: Sequence[Path], before: Vocabulary, after: Vocabulary) -> Iterator[list[str]]:
@@ -124,49 +113,16 @@ def _staying(files: Sequence[Path], before: Vocabulary, after: Vocabulary) -> It
                 yield tokens
 
 
-def _differences(
-    before: SavedModel, after: SavedModel, sequences: Sequence[list[str]], batch_size: int
-) -> dict[str, float]:
-    """The largest relative difference of each output; MLM scores are those of the tokens that stayed."""
-    head = before.head
-    names, outputs = (TOKEN_INPUTS, ('scores',)) if head.outputs else (tuple(INPUTS), tuple(OUTPUTS))
-    blocks = [
-        build(saved.architecture, saved.parameters, trainable=False, head=saved.head)
-        for saved in (before, after)
-    ]
-    kept = np.array([before.vocabulary.token_to_idx[token] for token in after.vocabulary.idx_to_token])
-    worst = dict.fromkeys(outputs, 0.0)
-    for first in range(0, len(sequences), batch_size):
-        group = sequences[first : first + batch_size]
-        wanted, computed = (
-            run(block, _feed(saved, group), names) for block, saved in zip(blocks, (before, after))
-        )
-        for name, one, other in zip(outputs, wanted, computed):
-            one = one[..., kept] if name == 'masked_scores' else one
-            worst[name] = max(worst[name], output_difference(name, other, one))
-    return worst
-
-
-def _feed(saved: SavedModel, sequences: Sequence[list[str]]) -> dict[str, np.ndarray]:
+def _feeds(saved: SavedModel, sequences: Sequence[list[str]], batch_size: int) -> list[dict[str, Any]]:
     """The inputs of a network for some tokens, with [CLS] and [SEP]."""
-    vocab, length = saved.vocabulary, min(_LONGEST, saved.architecture.max_length)
-    rows = [
-        pair(
-            vocab.to_indices(tokens),
-            None,
-            cls_id=vocab.token_to_idx[vocab.cls_token],
-            sep_id=vocab.token_to_idx[vocab.sep_token],
-            max_length=length,
-        )[0]
-        for tokens in sequences
-    ]
-    valid = np.array([len(row) for row in rows])
-    ids = np.full((len(rows), valid.max()), vocab.token_to_idx[vocab.padding_token])
-    for row, numbers in zip(ids, rows):
-        row[: len(numbers)] = numbers
-    return {
-        'input_ids': ids,
-        'token_types': np.zeros_like(ids),
-        'valid_length': valid,
-        'masked_positions': np.arange(_MASKED) % valid[:, np.newaxis],
-    }
+    vocabulary, length = saved.vocabulary, min(_LONGEST, saved.architecture.max_length)
+    ends = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
+    features = Features.of(
+        pair(vocabulary.to_indices(tokens), None, **ends, max_length=length) for tokens in sequences
+    )
+    feeds = []
+    for first in range(0, len(features), batch_size):
+        batch = batch_of(features, np.arange(first, min(first + batch_size, len(features))))
+        positions = np.arange(_MASKED) % batch.valid_length[:, np.newaxis]
+        feeds.append({**vars(batch), 'masked_positions': positions})
+    return feeds

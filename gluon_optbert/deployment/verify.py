@@ -9,6 +9,7 @@ import io
 import itertools
 import math
 import tempfile
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from ..cutting.shrink import fold, reordered, shrink
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel, build
-from ..network.running import layer_norm_scales, pretraining_losses, run, squared_errors
+from ..network.running import layer_norm_scales, pretraining_losses, squared_errors
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import counting, markdown_table
 from ..runs.programs import named
@@ -33,9 +34,9 @@ from ..runs.recipe import Recipe, option, read_yaml
 from ..text.batches import Batch, evaluation_batches
 from ..text.shards import Shards
 from ..text.tokenizer import vocabulary_hash
-from .export import TOLERANCE, NotEqual, export, output_difference
+from .export import TOLERANCE, NotEqual, export, output_differences
 from .mxnet_network import import_symbol
-from .trim_check import TrimCheck, check_trimmed, is_trimmed
+from .trim_check import check_trimmed, is_trimmed
 
 SAMPLE = 'inputs.npz'  # in the directory of a run for a task: the inputs of some held-out instances
 LEFT_OUT = 'reconstructed, left out'  # a fit of the layers that recovery did not start from
@@ -69,25 +70,6 @@ class VerifyRecipe(Recipe):
         return [f'--{name} goes with {kind}' for name in flags if getattr(self, name)]
 
 
-@dataclasses.dataclass(frozen=True)
-class SampleBatch:
-    """Inputs without labels, shapes as in `Batch`."""
-
-    input_ids: np.ndarray
-    token_types: np.ndarray
-    valid_length: np.ndarray
-
-    @property
-    def instance_weights(self) -> np.ndarray:
-        """One for each instance."""
-        return np.ones(len(self.valid_length), np.float32)
-
-    @property
-    def masked_positions(self) -> np.ndarray:
-        """The first token of each instance."""
-        return np.zeros((len(self.valid_length), 1), np.float32)
-
-
 def _batches(recipe: VerifyRecipe, before: SavedModel) -> list[Any]:
     """Held-out batches of the recipe's shards, or of those that the run was trained on; of a run for a task,
     those that it has left.
@@ -102,8 +84,13 @@ def _batches(recipe: VerifyRecipe, before: SavedModel) -> list[Any]:
             values = [arrays[name][:limit] for name in TOKEN_INPUTS]
     except Exception as error:  # whatever zip and npy parsers raise on bytes that are neither
         raise ValueError(f'{sample}: not readable as inputs ({error})') from error
-    starts = range(0, len(values[0]), size)
-    return [SampleBatch(*(value[start : start + size] for value in values)) for start in starts]
+    batches = []
+    for start in range(0, len(values[0]), size):
+        some = [value[start : start + size] for value in values]
+        weights, first = np.ones(len(some[0]), np.float32), np.zeros((len(some[0]), 1), np.float32)
+        more = {'instance_weights': weights, 'masked_positions': first}
+        batches.append(types.SimpleNamespace(**dict(zip(TOKEN_INPUTS, some)), **more))
+    return batches
 
 
 # Differences between two networks
@@ -130,15 +117,9 @@ def _difference(
     head : Head
         Of both.
     """
-    worst = 0.0
-    inputs, outputs = (list(INPUTS), OUTPUTS) if head == PRETRAINING else (list(TOKEN_INPUTS), ('scores',))
-    for batch in batches:
-        feed = {name: getattr(batch, name) for name in inputs}
-        for name, wanted, output in zip(outputs, *(run(block, feed, inputs) for block in (one, other))):
-            if kept_h is not None and name in ('encoded', 'pooled'):
-                wanted = np.take(wanted, kept_h, axis=-1)
-            worst = max(worst, output_difference(name, output, wanted))
-    return worst
+    kept = {} if kept_h is None else dict.fromkeys(('encoded', 'pooled'), kept_h)
+    names = (INPUTS, OUTPUTS) if head == PRETRAINING else (TOKEN_INPUTS, ('scores',))
+    return max(output_differences(one, other, batches, *names, kept=kept).values())
 
 
 def without_dropped(
@@ -290,7 +271,7 @@ def verify(recipe: VerifyRecipe) -> list[dict[str, Any]]:
         If the run directory is incomplete or was changed.
     """
     if is_trimmed(recipe.run):
-        return [check_trimmed_of(recipe).differences]
+        return [check_trimmed(recipe).differences]
     rounds = _rounds(recipe)
     if not rounds:
         if not recipe.run.is_dir():
@@ -331,7 +312,7 @@ def stages(recipe: VerifyRecipe) -> list[dict[str, Any]]:
         ``round``, ``network`` (before, cut, reconstructed or `LEFT_OUT`, recovered), ``error``: the relative
         error of the last layer's output on the hidden units that stayed; and of a run of pre-training
         ``mlm_loss``, in nats per masked token. Where hidden units were cut, the row of the network before it
-        has ``layer_norm_scales``: `network.layerwise.layer_norm_scales`.
+        has ``layer_norm_scales``: `network.running.layer_norm_scales`.
 
     Raises
     ------
@@ -357,13 +338,6 @@ def stages(recipe: VerifyRecipe) -> list[dict[str, Any]]:
                 error = {'error': math.sqrt(difference / size)}
                 rows.append({'round': number, 'network': name, **error, **_mlm_loss(saved, batches)})
     return rows
-
-
-def check_trimmed_of(recipe: VerifyRecipe) -> TrimCheck:
-    """`trim_check.check_trimmed` with the settings of a recipe."""
-    return check_trimmed(
-        recipe.run, model=recipe.model, text=recipe.text, batches=recipe.batches, batch_size=recipe.batch_size
-    )
 
 
 def table(rows: list[dict[str, Any]]) -> str:

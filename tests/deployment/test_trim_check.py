@@ -9,10 +9,17 @@ from helpers.trimmed import write_whole
 
 import gluon_optbert as opt
 from gluon_optbert.architecture.heads import Head
+from gluon_optbert.deployment import trim_check
 from gluon_optbert.deployment.export import NotEqual
-from gluon_optbert.deployment.trim_check import TOLERANCE, check_trimmed
+from gluon_optbert.deployment.trim_check import TOLERANCE
+from gluon_optbert.deployment.verify import VerifyRecipe
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.text.trimming import TRIM
+
+
+def check_trimmed(directory, **more):
+    """The check of a directory with these settings."""
+    return trim_check.check_trimmed(VerifyRecipe(run=directory, **more))
 
 
 def trimmed_in(place, *, count=1, **more):
