@@ -30,7 +30,7 @@ from ..reporting.networks import (
 from ..reporting.page import page
 from ..reporting.sections import RESULT, chapter, environment, side_by_side
 from ..reporting.verdict import Timing, verdict
-from ..reproduction.drawing import TABLE
+from ..reproduction.results import TABLE
 from ..runs.command_line import parse
 from ..runs.files import refuse_existing, write_file
 from ..runs.machine import machine

@@ -2,11 +2,10 @@
 tabulate it.
 """
 
-from ..reproduction.drawing import write_tables
 from ..reproduction.estimate import measure, readable
-from ..reproduction.planning import plan
+from ..reproduction.results import write_tables
 from ..reproduction.rows import TableRecipe
-from ..reproduction.runs import run
+from ..reproduction.table import plan, run
 from ..runs.command_line import parse
 from ..training.distributed import Workers
 from .starting import command, line

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from typing import Any, Dict, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 import mxnet as mx
 from mxnet import autograd
@@ -30,8 +31,8 @@ from ..training.mlm_nsp import Pretraining
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
 from ..training.recipe import PretrainRecipe, TrainingRecipe, open_shards
-from .planning import Plan, gate_steps
 from .rows import Row
+from .table import Plan, gate_steps
 
 UNTIMED, TIMED = 2, 4  # steps
 
@@ -98,7 +99,7 @@ def _gate_seconds(plan: Plan, workers: Workers) -> float:
     )
 
 
-def _weight_seconds(plan: Plan, recipe: TrainingRecipe, workers: Workers) -> Tuple[float, float]:
+def _weight_seconds(plan: Plan, recipe: TrainingRecipe, workers: Workers) -> tuple[float, float]:
     """A step of all weights by a recipe, and a held-out evaluation."""
     shards = open_shards(recipe.shards)
     model = build(
@@ -174,7 +175,7 @@ def _prepared(recipe: FineTuneRecipe, plan: Plan, workers: Workers) -> Exercise:
     return prepare_glue(recipe, plan.base, workers=workers)
 
 
-def _open_recipes(plan: Plan) -> List[TrainingRecipe]:
+def _open_recipes(plan: Plan) -> list[TrainingRecipe]:
     """Of the rows that are still to be made."""
     return [plan.row_recipe(row) for row in plan.chosen() if not plan.row_done(row)]
 
@@ -214,7 +215,7 @@ def _making_seconds(plan: Plan, row: Row, times: StepTimes) -> float:
     return len(recipe.shares()) * (alpha + recovery + evaluations * times.evaluation)
 
 
-def estimate(plan: Plan, times: StepTimes) -> List[Dict[str, Any]]:
+def estimate(plan: Plan, times: StepTimes) -> list[dict[str, Any]]:
     """Seconds by row, as the base would take them: what is cut is faster, and an interrupted run counts as
     whole.
 

@@ -1,19 +1,33 @@
-"""A results table so far: its plan, and the result files of its finished cells."""
+"""A results table so far: its plan and result files, as Markdown, CSV, LaTeX, a plot, and part of a page.
+
+Every score stands beside the published one, as mean and deviation over the seeds of fine-tuning. The first
+line has the scores of always giving the majority class, and a score that is no better is marked; in CSV
+they are columns. A cell without a result file is "not run", one that the base is too small for "not
+reachable"."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
-import json
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from ..architecture.paper import Cell, Column, PaperTable, load_table
 from ..finetuning.result import FineTuningResult
-from ..runs.progress import score_text
-from .planning import FORMAT
-from .rows import plain, row_names
+from ..reporting.figures import STYLE, look, save
+from ..reporting.figures import plain as plain_text
+from ..reporting.page import Section, element, joined, note, picture, table
+from ..reporting.sections import Reader
+from ..runs.display import markdown_table
+from ..runs.files import read_json, write_file
+from ..runs.progress import NOTE, exceeds, score_text
+from .rows import FORMAT, plain, row_names
 
 # a column's metric, as results call it; the first that a result has
 SCORES = {
@@ -22,6 +36,31 @@ SCORES = {
     'em': ('exact_at_best_f1', 'exact_match', 'exact'),
 }
 NOT_RUN, NOT_REACHABLE = 'not run', 'not reachable'
+CSV_HEADER = (
+    'row',
+    'column',
+    'task',
+    'metric',
+    'state',
+    'mean',
+    'std',
+    'seeds',
+    'published',
+    'parameters',
+    'published_parameters_m',
+    'majority',
+    'exceeds_majority',
+)
+_TEX = {
+    '\\': r'\textbackslash{}',
+    **{sign: '\\' + sign for sign in '&%$#_{}'},
+    '~': r'\textasciitilde{}',
+    '^': r'\textasciicircum{}',
+    'ℓ': r'$\ell$',
+    '±': r'$\pm$',
+    '–': '--',
+    'α': r'$\alpha$',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,18 +78,18 @@ class Entry:
         The score of always giving the majority class, in percent; None where no result says it.
     """
 
-    scores: Tuple[float, ...]
+    scores: tuple[float, ...]
     state: str
     published: Cell
-    majority: Optional[float] = None
+    majority: float | None = None
 
     @property
-    def mean(self) -> Optional[float]:
+    def mean(self) -> float | None:
         """Over the seeds."""
         return float(np.mean(self.scores)) if self.scores else None
 
     @property
-    def std(self) -> Optional[float]:
+    def std(self) -> float | None:
         """Of the sample; None for less than two seeds."""
         return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else None
 
@@ -63,13 +102,28 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class ResultRow:
-    """A row: its cells by column, its parameters, here (None where nothing was run) and published (millions;
-    None for a row that the table does not have), by task how it was fine-tuned, in how many seconds, and
-    whether these lack the beginning of a run that was resumed."""
+    """A row with its results.
+
+    Parameters
+    ----------
+    name : str
+    entries : mapping of str to Entry
+        By column.
+    parameters : int, optional
+        None where nothing was run.
+    published_parameters_m : Cell
+        In millions; None for a row that the table does not have.
+    tuning : mapping of str to str
+        By task, how it was fine-tuned.
+    seconds : float
+        Of fine-tuning.
+    resumed : bool
+        Whether the seconds lack the beginning of a run.
+    """
 
     name: str
     entries: Mapping[str, Entry]
-    parameters: Optional[int]
+    parameters: int | None
     published_parameters_m: Cell
     tuning: Mapping[str, str]
     seconds: float
@@ -78,33 +132,17 @@ class ResultRow:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """A table with its results, and what its plan says."""
+    """A table with its results and its plan."""
 
     table: PaperTable
-    columns: Tuple[Column, ...]
-    rows: Tuple[ResultRow, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[ResultRow, ...]
     plan: Mapping[str, Any]
-
-    def majority(self, column: Column) -> Optional[float]:
-        """The score of always giving the majority class, in percent; None where no result says it."""
-        known = (row.entries[column.name].majority for row in self.rows)
-        return next((score for score in known if score is not None), None)
 
     def label(self, column: Column) -> str:
         """The head of a column; the two of a pair have their metrics in it."""
         alone = sum(other.label == column.label for other in self.columns) == 1
         return column.label if alone or column.metric is None else f'{column.label} {column.metric.upper()}'
-
-
-def _read_plan(path: Path) -> Dict[str, Any]:
-    """What a table was to be; ValueError if the file is damaged."""
-    try:
-        values = json.loads(path.read_text(encoding='utf-8'))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{path}: not JSON ({error})') from error
-    if not isinstance(values, dict) or values.get('format') != FORMAT:
-        raise ValueError(f'{path}: not a plan of format {FORMAT}')
-    return values
 
 
 def read_results(output: Path) -> Results:
@@ -118,7 +156,9 @@ def read_results(output: Path) -> Results:
     path = Path(output) / 'plan.json'
     if not path.is_file():
         raise FileNotFoundError(f'{output}: no plan.json, so there is no table')
-    plan = _read_plan(path)
+    plan = read_json(path)
+    if plan.get('format') != FORMAT:
+        raise ValueError(f'{path}: not a plan of format {FORMAT}')
     table = load_table(plan['table'])
     columns = tuple(column for column in table.columns if column.task or column.name == 'average')
     published = {plain(name): record for name, record in zip(row_names(table), table.records())}
@@ -134,46 +174,38 @@ def _row(
 ) -> ResultRow:
     """A row of the plan with its results; the record is what was published, empty if nothing was."""
     absent = NOT_REACHABLE if planned['unreachable'] else NOT_RUN
-    results: Dict[str, FineTuningResult] = {}
+    results: dict[str, FineTuningResult] = {}
     for task in dict.fromkeys(column.task for column in columns if column.task):
         path = output / 'cells' / planned['slug'] / plain(task) / 'result.json'
         if path.is_file():
             results[task] = FineTuningResult.read(path)
-    scores, majority = _cells(results, columns)
-    entries = {
-        name: Entry(scores[name], 'done' if scores[name] else absent, record.get(name), majority[name])
-        for name in (column.name for column in columns)
-    }
-    return ResultRow(
-        planned['name'],
-        entries,
-        next((result.parameters for result in results.values()), None),
-        record.get('parameters_m'),
-        {task: _tuning(result) for task, result in results.items()},
-        sum(result.seconds for result in results.values()),
-        any(result.resumed for result in results.values()),
-    )
-
-
-def _cells(
-    results: Mapping[str, FineTuningResult], columns: Sequence[Column]
-) -> Tuple[Dict[str, Tuple[float, ...]], Dict[str, Optional[float]]]:
-    """By column, the scores by seed, empty where there are none, and the score of the majority class."""
-    scores: Dict[str, Tuple[float, ...]] = dict.fromkeys((column.name for column in columns), ())
-    majority: Dict[str, Optional[float]] = dict.fromkeys(scores)
+    scores: dict[str, tuple[float, ...]] = {column.name: () for column in columns}
+    majority: dict[str, float | None] = dict.fromkeys(scores)
     for column in columns:
         if column.task in results:
             result = results[column.task]
-            name = _score_name(result, column)
+            first = result.metric.split('/')[0]
+            names = [f'{first}/{name}' for name in SCORES[str(column.metric)]]
+            name = next(name for name in names if name in result.runs[0].scores)
             scores[column.name] = result.scores(name)
             majority[column.name] = (result.majority or {}).get(name)
     counted = [column.name for column in columns if column.metric in ('f1', 'accuracy')]  # F1 of a pair
     if all(scores[name] for name in counted):
         scores['average'] = tuple(float(np.mean(one)) for one in zip(*(scores[name] for name in counted)))
         constant = [majority[name] for name in counted]
-        if None not in constant:
-            majority['average'] = float(np.mean(constant))
-    return scores, majority
+        majority['average'] = None if None in constant else float(np.mean(constant))
+    return ResultRow(
+        planned['name'],
+        {
+            name: Entry(scores[name], 'done' if scores[name] else absent, record.get(name), majority[name])
+            for name in (column.name for column in columns)
+        },
+        next((result.parameters for result in results.values()), None),
+        record.get('parameters_m'),
+        {task: _tuning(result) for task, result in results.items()},
+        sum(result.seconds for result in results.values()),
+        any(result.resumed for result in results.values()),
+    )
 
 
 def _tuning(result: FineTuningResult) -> str:
@@ -187,8 +219,141 @@ def _tuning(result: FineTuningResult) -> str:
     )
 
 
-def _score_name(result: FineTuningResult, column: Column) -> str:
-    """A column's score, as the result names it, on the first held-out set."""
-    first = result.metric.split('/')[0]
-    names = [f'{first}/{name}' for name in SCORES[str(column.metric)]]
-    return next(name for name in names if name in result.runs[0].scores)
+# Forms
+
+
+def table_lines(results: Results) -> tuple[list[str], list[list[str]]]:
+    """The head, and the lines: the majority class, then two a row, measured and published."""
+    head = ['model', '', 'parameters', *(results.label(column) for column in results.columns)]
+    names = [column.name for column in results.columns]
+
+    def cells(texts: Sequence[Any]) -> list[str]:
+        return ['–' if text is None else str(text) for text in texts]
+
+    majority = []
+    for name in names:
+        known = [row.entries[name].majority for row in results.rows]
+        score = next((score for score in known if score is not None), None)
+        majority.append(None if score is None else score_text(score))
+    lines = [['majority class', 'here', '–', *cells(majority)]]
+    for row in results.rows:
+        size = None if row.parameters is None else f'{row.parameters / 1e6:.3g} M'
+        lines.append([row.name, 'here', *cells([size]), *(row.entries[name].text() for name in names)])
+        if row.published_parameters_m is not None:
+            published = [row.entries[name].published for name in names]
+            lines.append(['', 'paper', f'{row.published_parameters_m} M', *cells(published)])
+    return head, lines
+
+
+def notes(results: Results) -> list[str]:
+    """Remarks without which the table cannot be read."""
+    plan = results.plan
+    most = 'at most ' if plan['alpha_steps_auto'] else ''
+    remarks = [
+        f'Here: on a base of {plan["base_parameters"]:,} parameters; mean ± deviation of the sample over the '
+        f'seeds {", ".join(map(str, plan["seeds"]))} of fine-tuning, one network a row; scores in percent, '
+        'on the held-out sets.',
+        'The majority class is the commonest of the held-out set; for SQuAD it stands for giving no answer. '
+        f'{NOTE}.',
+        'The average is of one score a task, F1 of SQuAD.',
+        f'Steps in each of {plan["rounds"]} rounds: {most}{plan["alpha_steps"]} of gates, '
+        f'{plan["recovery_steps"]} of recovery; scale {plan["scale"]:g}.',
+    ]
+    if plan.get('scratch_steps'):
+        remarks.append(f'Steps of a row that is trained from scratch: {plan["scratch_steps"]:,}.')
+    tunings = dict.fromkeys((task, tuning) for row in results.rows for task, tuning in row.tuning.items())
+    remarks += [f'Fine-tuned on {task}: {tuning}.' for task, tuning in tunings]
+    if tunings:
+        resumed = any(row.resumed for row in results.rows)
+        lacking = ', without what came before runs were resumed' if resumed else ''
+        minutes = sum(row.seconds for row in results.rows) / 60
+        remarks.append(f'Fine-tuning took {minutes:.0f} minutes in all{lacking}.')
+    for row in plan['rows']:
+        share = '' if row['share'] is None else f', {row["share"]:.1%} of the base'
+        reason = f'; {NOT_REACHABLE}: {row["unreachable"]}' if row['unreachable'] else ''
+        remarks.append(f'{row["name"]}: {row["how"]}{share}{reason}.')
+    return remarks
+
+
+def render(results: Results) -> dict[str, str]:
+    """The files of a table by name; the CSV has a line for each cell, unrounded, the LaTeX no packages."""
+    head, lines = table_lines(results)
+    remarks = '\n'.join(f'- {remark}' for remark in notes(results))
+    rows = markdown_table(head, lines)
+    title = f'# Table {results.table.number}\n\n{results.table.caption}'
+    sheet = io.StringIO()
+    writer = csv.writer(sheet, lineterminator='\n')
+    writer.writerow(CSV_HEADER)
+    for row in results.rows:
+        for column in results.columns:
+            entry = row.entries[column.name]
+            known = entry.mean is not None and entry.majority is not None
+            scores = (entry.mean, entry.std, len(entry.scores), entry.published)
+            sizes = (row.parameters, row.published_parameters_m)
+            beyond = exceeds(entry.mean, entry.majority) if known else None
+            of_column = (column.name, column.task, column.metric)
+            writer.writerow([row.name, *of_column, entry.state, *scores, *sizes, entry.majority, beyond])
+
+    def tex(cells: Sequence[str]) -> str:
+        return ' & '.join(''.join(_TEX.get(sign, sign) for sign in cell) for cell in cells) + r' \\'
+
+    begin = r'\begin{tabular}{ll' + 'r' * (len(head) - 2) + '}'
+    tabular = [begin, r'\hline', tex(head), r'\hline', *map(tex, lines), r'\hline', r'\end{tabular}', '']
+    return {
+        'table.md': f'{title}\n\n{rows}\n\n{remarks}\n',
+        'table.csv': sheet.getvalue(),
+        'table.tex': '\n'.join(tabular),
+    }
+
+
+def draw(results: Results) -> Figure:
+    """Every score with its deviation, beside the published one as a hollow mark; columns without any are left
+    out.
+    """
+    columns = [
+        column for column in results.columns if any(row.entries[column.name].scores for row in results.rows)
+    ]
+    columns = columns or list(results.columns)
+    figure = Figure(figsize=(3.5 + 1.1 * len(columns), 4.5))
+    axes = figure.subplots()
+    for number, row in enumerate(results.rows):
+        style = look(number)
+        places = np.arange(len(columns)) + 0.7 * ((number + 0.5) / len(results.rows) - 0.5)
+        entries = [row.entries[column.name] for column in columns]
+        done = [
+            (place, entry.mean, entry.std or 0.0) for place, entry in zip(places, entries) if entry.scores
+        ]
+        points = zip(*done) if done else ([], [], [])
+        axes.errorbar(*points, linestyle='', **style, capsize=2, label=plain_text(row.name))
+        published = [np.nan if entry.published is None else entry.published for entry in entries]
+        axes.plot(places, published, linestyle='', fillstyle='none', alpha=0.6, **style)
+    axes.set_xticks(range(len(columns)), [results.label(column).replace(' ', '\n') for column in columns])
+    axes.set_ylabel('percent')
+    axes.set_title(f'Table {results.table.number}: filled here, hollow in the paper')
+    figure.legend(loc='outside right upper')
+    return figure
+
+
+def write_tables(output: Path) -> list[Path]:
+    """Make the tables and plots anew from the results so far; the files that were written."""
+    results = read_results(output)
+    files = render(results)
+    for name, content in files.items():
+        write_file(output / name, content.encode('utf-8'))
+    with matplotlib.rc_context(STYLE):
+        return [output / name for name in files] + save(draw(results), output, 'table')
+
+
+def _section(path: Path) -> list[Section]:
+    """A results table of the paper as people read it, its plot, and the remarks on it."""
+    try:
+        results = read_results(path)
+        rows, remarks = table(*table_lines(results)), notes(results)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f'{path}: a table whose plan or results lack something ({error})') from error
+    title, drawing = f'Table {results.table.number}', path / 'table.svg'
+    chart = picture(drawing.read_bytes(), 'svg', title) if drawing.is_file() else ''
+    return [(title, joined(element('p', results.table.caption), rows, chart, *map(note, remarks)))]
+
+
+TABLE = Reader('plan.json', _section, ('table.csv', 'table.md', 'table.svg', 'table.png'))

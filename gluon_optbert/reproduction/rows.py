@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Callable, List, Literal, Mapping, Optional, Tuple, Union
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -22,6 +23,7 @@ from ..pruning.recipe import PruneRecipe, unreachable
 from ..runs.programs import named
 from ..runs.recipe import Recipe, option
 
+FORMAT = 1  # of plan.json
 TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
 BASE = 'base'  # the row that every table has beside its own
 
@@ -31,17 +33,17 @@ def plain(name: str) -> str:
     return re.sub('[^a-z0-9.]+', '-', name.lower().replace('ℓ', 'l').replace('+', '-plus'))
 
 
-def row_names(table: PaperTable) -> List[str]:
+def row_names(table: PaperTable) -> list[str]:
     """The models of a table; the architectures where it gives models no names."""
     return [str(record.get('model') or name) for record, name in zip(table.records(), table.architectures)]
 
 
-def known_rows(table: PaperTable) -> List[str]:
+def known_rows(table: PaperTable) -> list[str]:
     """The models of a table, each followed by those that this package has beside it."""
     return [row for name in row_names(table) for row in (name, *BESIDE.get(name, ()))]
 
 
-def task_names(table: PaperTable) -> List[str]:
+def task_names(table: PaperTable) -> list[str]:
     """The data sets of a table."""
     return list(dict.fromkeys(column.task for column in table.columns if column.task))
 
@@ -138,10 +140,10 @@ class Published:
 
     name: str
     parameters_m: float
-    architecture: Optional[str]
+    architecture: str | None
 
 
-Size = Union[float, Architecture]  # parameters, or a network that has them
+Size = float | Architecture  # parameters, or a network that has them
 
 
 def base_itself(base: Architecture, row: Published) -> Size:
@@ -253,7 +255,7 @@ MAKERS: Mapping[str, Maker] = {
     'bert_base': Maker('base', base_itself),
 }
 # further ways to make a row of the paper; a row of its own each, without published scores
-BESIDE: Mapping[str, Tuple[str, ...]] = {
+BESIDE: Mapping[str, tuple[str, ...]] = {
     'BERT-ℓ': ('BERT-ℓ truncated',),
     'optBERT-all': ('optBERT-all+',),
     'BERT-all uniform': ('BERT-all uniform, magnitude',),
@@ -282,12 +284,12 @@ class Row:
     name: str
     slug: str
     maker: Maker
-    share: Optional[float] = None
-    architecture: Optional[Architecture] = None
-    unreachable: Optional[str] = None
+    share: float | None = None
+    architecture: Architecture | None = None
+    unreachable: str | None = None
 
 
-def rows_of(table: PaperTable, base: Architecture) -> List[Row]:
+def rows_of(table: PaperTable, base: Architecture) -> list[Row]:
     """Every row of a table, on a base; those out of reach say why."""
     rows = []
     for name, record, architecture in zip(row_names(table), table.records(), table.architectures):
@@ -311,7 +313,7 @@ def _row(name: str, published: Published, base: Architecture) -> Row:
     return Row(name, slug, maker, wanted / whole, size if isinstance(size, Architecture) else None)
 
 
-def all_rows(table: PaperTable, base: Architecture) -> List[Row]:
+def all_rows(table: PaperTable, base: Architecture) -> list[Row]:
     """The rows of a table on a base; the base itself comes first where the table does not have it."""
     rows = rows_of(table, base)
     if any(row.maker.kind == 'base' for row in rows):

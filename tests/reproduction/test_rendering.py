@@ -14,12 +14,17 @@ from helpers.tiny import contents
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model
-from gluon_optbert.reproduction.drawing import draw
-from gluon_optbert.reproduction.planning import plan
-from gluon_optbert.reproduction.rendering import CSV_HEADER, render
-from gluon_optbert.reproduction.results import NOT_REACHABLE, NOT_RUN, Entry, read_results
+from gluon_optbert.reproduction.results import (
+    CSV_HEADER,
+    NOT_REACHABLE,
+    NOT_RUN,
+    Entry,
+    draw,
+    read_results,
+    render,
+)
 from gluon_optbert.reproduction.rows import plain, task_names
-from gluon_optbert.reproduction.runs import run
+from gluon_optbert.reproduction.table import plan, run
 
 
 def test_rendered_numbers_are_those_of_the_result_files(finished):

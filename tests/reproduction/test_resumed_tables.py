@@ -1,26 +1,21 @@
-"""A results table that was interrupted or made by an earlier version goes on; what is finished stays."""
+"""A results table that was interrupted goes on; what is finished stays."""
 
 import json
-import shutil
 
 import pytest
 from helpers.finetuned import Interrupted, stop_at
 from helpers.tables import recipe_for, values_for
 from helpers.tiny import contents
 
-from gluon_optbert.reproduction import runs as table_runs
-from gluon_optbert.reproduction.planning import plan
-from gluon_optbert.reproduction.rendering import render
+from gluon_optbert.reproduction import table as table_runs
 from gluon_optbert.reproduction.results import NOT_RUN, read_results
 from gluon_optbert.reproduction.rows import TableRecipe
-from gluon_optbert.reproduction.runs import run
+from gluon_optbert.reproduction.table import plan, run
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.training.distributed import Workers
 
 
-def test_a_row_that_an_earlier_version_made_otherwise_is_not_continued(
-    finished, base, shards_directory, data, tmp_path
-):
+def test_a_row_that_was_made_otherwise_is_not_continued(finished, base, shards_directory, data, tmp_path):
     output = tmp_path / 'table'
     values = values_for(base, shards_directory, data, output, rows='bert-all-uniform')
     run(plan(fill(TableRecipe, values)))
@@ -30,29 +25,6 @@ def test_a_row_that_an_earlier_version_made_otherwise_is_not_continued(
     with pytest.raises(ValueError, match='bert-all-uniform was begun with other settings of method'):
         run(plan(fill(TableRecipe, {**values, 'resume': True})))
     assert contents(output) == before
-
-
-def test_table_of_an_earlier_version_is_read_and_its_plan_is_completed(
-    finished, base, shards_directory, data, tmp_path
-):
-    """It has no row of the base, and its results have no score of the majority class."""
-    output = tmp_path / 'table'
-    values = values_for(base, shards_directory, data, output, rows='optbert-h')
-    run(plan(fill(TableRecipe, values)))
-    planned = json.loads((output / 'plan.json').read_text())
-    del planned['rows'][0]
-    (output / 'plan.json').write_text(json.dumps(planned))
-    shutil.rmtree(output / 'cells' / 'base')
-    shutil.rmtree(output / 'results' / 'base')
-    cell = output / 'cells' / 'optbert-h' / 'sst-2' / 'result.json'
-    result = json.loads(cell.read_text())
-    del result['majority']
-    cell.write_text(json.dumps(result))
-    text = render(read_results(output))['table.md']
-    assert '| base |' not in text and '| majority class | here | – | – |' in text
-    run(plan(fill(TableRecipe, {**values, 'resume': True})))
-    assert [row.name for row in read_results(output).rows][:2] == ['base', 'BERT-ℓ']
-    assert read_results(output).rows[0].entries['sst2'].state == 'done'
 
 
 def test_finished_table_is_not_computed_again_and_takes_more_tasks(

@@ -15,9 +15,7 @@ from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.paper import load_table
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.reproduction.estimate import StepTimes, estimate
-from gluon_optbert.reproduction.planning import plan
-from gluon_optbert.reproduction.rendering import render
-from gluon_optbert.reproduction.results import NOT_REACHABLE, read_results
+from gluon_optbert.reproduction.results import NOT_REACHABLE, read_results, render
 from gluon_optbert.reproduction.rows import (
     BEYOND_THE_PAPER,
     MAKERS,
@@ -30,7 +28,7 @@ from gluon_optbert.reproduction.rows import (
     rows_of,
     task_names,
 )
-from gluon_optbert.reproduction.runs import run
+from gluon_optbert.reproduction.table import plan, run
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training.distillation import Weights

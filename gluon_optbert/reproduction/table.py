@@ -1,28 +1,47 @@
-"""What a results table of the paper takes: its rows on a base, its tasks, and the recipe of every run."""
+"""A results table of the paper on a base: the recipe of every run that it takes, and running them.
+
+    OUTPUT/recipe.yaml, plan.json   what the table is
+    OUTPUT/rows/ROW                 the pruning run of a row, or the model directory of one that is built
+    OUTPUT/cells/ROW/TASK           a fine-tuning run with all seeds
+    OUTPUT/results/ROW              copies of the result files
+
+A row or a cell that exists is finished. One that was interrupted continues where it stopped. The table may
+have been moved meanwhile.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, TypeVar
 
 from ..architecture.cost import ParameterCost
 from ..architecture.paper import PaperTable, load_table
-from ..finetuning.recipe import FineTuneRecipe
-from ..finetuning.recipes import GlueRecipe, SquadRecipe, read_parts, task_directory
+from ..finetuning.recipe import FineTuneRecipe, copy_path, result_path
+from ..finetuning.recipes import (
+    GlueRecipe,
+    SquadRecipe,
+    finetune_glue,
+    finetune_squad,
+    read_parts,
+    task_directory,
+)
 from ..network.saved_model import SavedModel
+from ..pruning.algorithm import prune
 from ..pruning.recipe import PruneRecipe, read_start
-from ..runs.files import write_file
-from ..runs.recipe import RecipeError, fill, overridden, read_yaml, to_dict
+from ..runs.files import running, write_file
+from ..runs.recipe import RecipeError, check_same, differing, fill, overridden, read_yaml, save, to_dict
+from ..runs.run_directory import RECIPE, RunDirectory, work_directory
 from ..tasks.examples import read_examples
 from ..tasks.task import find_task
 from ..training.distributed import Workers
+from ..training.pretrain import pretrain
 from ..training.recipe import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards
-from .rows import BEYOND_THE_PAPER, MAKERS, Maker, Row, TableRecipe, all_rows, plain, task_names
+from .rows import BEYOND_THE_PAPER, FORMAT, MAKERS, Maker, Row, TableRecipe, all_rows, plain, task_names
 
-FORMAT = 1
 SQUAD = {'SQuAD v1.1': '1.1', 'SQuAD v2.0': '2.0'}  # their versions; the other tasks are GLUE's
 SQUAD2 = {'epochs': 2, 'batch_size': 48}  # Devlin et al., 2018, section 4.3
 R = TypeVar('R', bound=WeightRecipe)
@@ -52,13 +71,13 @@ class Plan:
     recipe: TableRecipe
     table: PaperTable
     base: SavedModel
-    rows: Tuple[Row, ...]
-    tasks: Tuple[str, ...]
+    rows: tuple[Row, ...]
+    tasks: tuple[str, ...]
     instances: Mapping[str, int]
     pruning: PruneRecipe
-    scratch_steps: Optional[int] = None
+    scratch_steps: int | None = None
 
-    def chosen(self) -> List[Row]:
+    def chosen(self) -> list[Row]:
         """The rows that are run: the base and those asked for, without those out of reach."""
         asked = [plain(name) for name in self.recipe.rows]
         return [
@@ -125,7 +144,7 @@ class Plan:
             for name, value in to_dict(self.pruning).items()
             if name in TrainingRecipe.model_fields
         }
-        if 'optimizer' not in _settings(PruneRecipe, _given(self.recipe.pruning)):
+        if 'optimizer' not in _settings(PruneRecipe, [self.recipe.pruning]):
             del defaults['optimizer']  # the default of pre-training is another one than that of recovery
         values = {
             'output': str(self.directory(row)),
@@ -136,7 +155,7 @@ class Plan:
             'steps': self.scratch_steps,
         }
         defaults['initial_std'] = round(0.6 / math.sqrt(row.architecture.h), 2)
-        return _further(PretrainRecipe, _given(self.recipe.pretraining), defaults, values)
+        return _further(PretrainRecipe, [self.recipe.pretraining], defaults, values)
 
     def cell(self, row: Row, task: str) -> Path:
         """Where a row is fine-tuned on a task."""
@@ -147,7 +166,7 @@ class Plan:
         positions.
         """
         recipe, positions = self.recipe, self.base.architecture.max_length
-        values: Dict[str, Any] = {
+        values: dict[str, Any] = {
             'model': str(self.model(row)),
             'output': str(self.cell(row, task)),
             'resume': True,
@@ -171,20 +190,20 @@ class Plan:
                 SquadRecipe,
                 _files(recipe, task),
                 {**windows, **(SQUAD2 if SQUAD[task] == '2.0' else {})},
-                {**values, 'version': SQUAD[task], 'data': _text(recipe.data_squad)},
+                {**values, 'version': SQUAD[task], 'data': recipe.data_squad},
             )
         return _further(
             GlueRecipe,
             _files(recipe, task),
             {'max_length': min(128, positions)},
-            {**values, 'task': task, 'data': _text(recipe.data_glue)},
+            {**values, 'task': task, 'data': recipe.data_glue},
         )
 
     def write(self, directory: Path) -> None:
-        """Leave what rendering has to know."""
+        """Leave what rendering has to know beside the results."""
         write_file(directory / 'plan.json', (json.dumps(self.to_dict(), indent=1) + '\n').encode('utf-8'))
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What rendering has to know beside the results."""
         return {
             'format': FORMAT,
@@ -217,27 +236,17 @@ def gate_steps(pruning: PruneRecipe) -> int:
     return pruning.alpha_limit if steps is None or steps == 'auto' else steps
 
 
-def _text(path: Optional[Path]) -> Optional[str]:
-    return None if path is None else str(path)
-
-
-def _files(recipe: TableRecipe, task: str) -> List[Path]:
+def _files(recipe: TableRecipe, task: str) -> list[Path | None]:
     """The user's files of further settings for a task; a later one overrides those before it."""
-    version = SQUAD.get(task)
-    if version is None:
-        return _given(recipe.glue)
-    return _given(recipe.squad, recipe.squad1 if version == '1.1' else recipe.squad2)
+    if task not in SQUAD:
+        return [recipe.glue]
+    return [recipe.squad, recipe.squad1 if SQUAD[task] == '1.1' else recipe.squad2]
 
 
-def _given(*paths: Optional[Path]) -> List[Path]:
-    """The files that the user named."""
-    return [path for path in paths if path is not None]
-
-
-def _settings(cls: Type[R], paths: Sequence[Path]) -> Dict[str, Any]:
+def _settings(cls: type[R], paths: Sequence[Path | None]) -> dict[str, Any]:
     """The settings of files of the user, a later one in place of those before it."""
-    settings: Dict[str, Any] = {}
-    for path in paths:
+    settings: dict[str, Any] = {}
+    for path in filter(None, paths):
         settings = overridden(cls, settings, read_yaml(path))
     return settings
 
@@ -248,8 +257,8 @@ _INSTEAD = {'data': ' (--data-glue, --data-squad)', 'seeds': ' (--seeds)', 'mode
 
 
 def _further(
-    cls: Type[R],
-    paths: Sequence[Path],
+    cls: type[R],
+    paths: Sequence[Path | None],
     defaults: Mapping[str, Any],
     values: Mapping[str, Any],
     *,
@@ -259,7 +268,7 @@ def _further(
 
     `refused` is what is wrong with the files beside that, in sentences.
     """
-    stated, source = _settings(cls, paths), ', '.join(map(str, paths))
+    stated, source = _settings(cls, paths), ', '.join(map(str, filter(None, paths)))
     ignored = [
         f'{source}: the table decides {name}{_INSTEAD.get(name, "")}; leave it out there'
         for name in _DECIDED
@@ -268,7 +277,7 @@ def _further(
     if ignored or refused:
         raise RecipeError([*ignored, *refused])
     further = overridden(cls, stated, values)
-    return fill(cls, {**defaults, **further}, source=', '.join(map(str, paths)) or cls.__name__)
+    return fill(cls, {**defaults, **further}, source=source or cls.__name__)
 
 
 def _instances(recipe: TableRecipe, task: str, workers: Workers) -> int:
@@ -282,7 +291,7 @@ def _instances(recipe: TableRecipe, task: str, workers: Workers) -> int:
     return min(count, limit) if isinstance(limit, int) else count
 
 
-def _beyond_the_paper(recipe: TableRecipe, stated: Mapping[str, Any]) -> List[str]:
+def _beyond_the_paper(recipe: TableRecipe, stated: Mapping[str, Any]) -> list[str]:
     """What is wrong with the settings of --pruning if they change what the paper's rows are: a line, or
     none.
     """
@@ -297,7 +306,7 @@ def _beyond_the_paper(recipe: TableRecipe, stated: Mapping[str, Any]) -> List[st
     ]
 
 
-def _pruning(recipe: TableRecipe, base: SavedModel, maker: Optional[Maker] = None) -> PruneRecipe:
+def _pruning(recipe: TableRecipe, base: SavedModel, maker: Maker | None = None) -> PruneRecipe:
     """What the pruning runs have in common, or what those in the way of a row have; the steps are scaled."""
     fixed = {
         'model': str(recipe.base),
@@ -312,12 +321,19 @@ def _pruning(recipe: TableRecipe, base: SavedModel, maker: Optional[Maker] = Non
         for name in ('alpha_steps', 'recovery_steps')
         if getattr(recipe, name) is not None
     }
-    paths = _given(recipe.pruning)
+    paths = [recipe.pruning]
     stated = {**_settings(PruneRecipe, paths), **steps}
-    own = {} if maker is None else {**_unsaid(maker.unless_stated, stated), **maker.settings}
+    unsaid = (
+        {}
+        if maker is None
+        else {name: value for name, value in maker.unless_stated.items() if stated.get(name) is None}
+    )
+    own = {} if maker is None else {**unsaid, **maker.settings}
     if maker is not None and own:  # which may not go with the method of the file
         own = {'method': maker.method, 'prune': maker.prune, **own}
-    unread = {} if 'teacher' in own else _of_teachers()
+    unread = {}
+    if 'teacher' not in own:  # what the file says for the rows with a teacher, the others do not read
+        unread = {name: PruneRecipe.model_fields[name].default for name in ('teacher_weights', 'temperature')}
     refused = _beyond_the_paper(recipe, stated)
     common = _further(PruneRecipe, paths, {}, {**fixed, **steps, **own, **unread}, refused=refused)
     gates, recovery = (math.ceil(recipe.scale * steps) for steps in common.round_steps(base))
@@ -327,23 +343,7 @@ def _pruning(recipe: TableRecipe, base: SavedModel, maker: Optional[Maker] = Non
     return common.replace(alpha_steps=gates, recovery_steps=recovery)
 
 
-def _of_teachers() -> Dict[str, Any]:
-    """The defaults of what the file may say for the rows with a teacher, and the others do not read."""
-    return {name: PruneRecipe.model_fields[name].default for name in ('teacher_weights', 'temperature')}
-
-
-def _unsaid(defaults: Mapping[str, Any], stated: Mapping[str, Any]) -> Dict[str, Any]:
-    """The defaults that nothing stands in for; null says nothing."""
-    return {name: value for name, value in defaults.items() if stated.get(name) is None}
-
-
-def _scratch_steps(recipe: TableRecipe, base: SavedModel) -> Optional[int]:
-    """Steps of the rows that are trained from scratch, scaled; None if nothing says how many."""
-    steps = recipe.scratch_steps or base.progress.trained_steps
-    return math.ceil(recipe.scale * steps) if steps else None
-
-
-def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
+def plan(recipe: TableRecipe, *, workers: Workers | None = None) -> Plan:
     """Everything that a table takes, checked: the base, its shards, the data of every task and every recipe.
 
     Parameters
@@ -362,6 +362,7 @@ def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
     table = load_table(recipe.table)
     asked = [plain(task) for task in recipe.tasks]
     tasks = tuple(task for task in task_names(table) if not asked or plain(task) in asked)
+    scratch_steps = recipe.scratch_steps or base.progress.trained_steps
     pruning = _pruning(recipe, base)
     open_shards(pruning.shards, base.vocabulary)
     table_plan = Plan(
@@ -372,7 +373,7 @@ def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
         tasks,
         {task: _instances(recipe, task, workers) for task in tasks},
         pruning,
-        _scratch_steps(recipe, base),
+        math.ceil(recipe.scale * scratch_steps) if scratch_steps else None,
     )
     for row in table_plan.chosen():
         for run in ([] if row.maker.kind == 'base' else [table_plan.row_recipe(row)]) + [
@@ -380,3 +381,96 @@ def plan(recipe: TableRecipe, *, workers: Optional[Workers] = None) -> Plan:
         ]:
             run.check_workers(workers)
     return table_plan
+
+
+# Running it
+
+# What may differ when a table is resumed; of squad1 and squad2, the cells that are begun tell more.
+_LATER = ('resume', 'rows', 'tasks', 'dry_run', 'render', 'squad1', 'squad2')
+
+
+def run(table_plan: Plan, *, workers: Workers | None = None) -> None:
+    """Make every row that is asked for and fine-tune it on every task, as far as it has not been done.
+
+    Parameters
+    ----------
+    table_plan : Plan
+    workers : Workers, optional
+        Those of this job; by default those that the environment names.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, FileExistsError
+        Bad input, an output that was begun with other settings, or one that another process is writing.
+    TrainingDiverged, Interrupted
+        From the runs.
+    """
+    workers = workers or Workers()
+    with running(table_plan.recipe.output, workers):
+        directory = RunDirectory(table_plan.recipe, may_change=_LATER, name='table ')
+        _check_begun(table_plan)
+        directory.lay_out(workers, table_plan.write)
+        if workers.first:
+            _name_new_place(table_plan)
+        for row in table_plan.chosen():
+            _make(table_plan, row, workers)
+            for task in table_plan.tasks:
+                _tune(table_plan, row, task, workers)
+
+
+def _make(table_plan: Plan, row: Row, workers: Workers) -> None:
+    """Prune or build a row, unless that is done."""
+    done = table_plan.row_done(row)
+    workers.barrier(f'row {row.slug}')  # all have looked before one writes
+    if done:
+        return
+    recipe = table_plan.row_recipe(row)
+    if isinstance(recipe, PruneRecipe):
+        prune(recipe, workers=workers)
+    else:
+        pretrain(recipe, workers=workers)
+
+
+def _tune(table_plan: Plan, row: Row, task: str, workers: Workers) -> None:
+    """Fine-tune a row on a task; if that is done, leave the copy that a killed run did not come to."""
+    recipe, done = table_plan.cell_recipe(row, task), table_plan.cell(row, task).exists()
+    workers.barrier(f'cell {row.slug} {task}')
+    if not done:
+        tune = finetune_squad if isinstance(recipe, SquadRecipe) else finetune_glue
+        tune(recipe, workers=workers)
+        return
+    copy = copy_path(recipe)
+    if workers.first and copy is not None and not copy.exists():
+        write_file(copy, result_path(recipe).read_bytes())
+
+
+def _begun_cells(table_plan: Plan) -> Iterator[tuple[Row, str, Path]]:
+    """The cells that are begun or finished, with the file of their recipe."""
+    for row in table_plan.rows:
+        for task in table_plan.tasks if row.unreachable is None else ():
+            cell = table_plan.cell(row, task)
+            files = (place / RECIPE for place in (cell, work_directory(cell)))
+            yield from ((row, task, file) for file in files if file.is_file())
+
+
+def _check_begun(table_plan: Plan) -> None:
+    """Raise ValueError if a row or a cell of the table was begun with other settings than it has now.
+
+    So all cells of a task have the same settings, and nothing is run where they would not.
+    """
+    for row in table_plan.rows:
+        made = table_plan.directory(row) / RECIPE
+        if made.is_file():
+            check_same(table_plan.row_recipe(row), made)
+    for row, task, begun in _begun_cells(table_plan):
+        # what follows from where the table is may differ; the base is elsewhere
+        of_its_place = ('resume', 'results') if row.maker.kind == 'base' else ('resume', 'results', 'model')
+        check_same(table_plan.cell_recipe(row, task), begun, but=of_its_place)
+
+
+def _name_new_place(table_plan: Plan) -> None:
+    """Have the recipes of unfinished cells name the place of a table that was moved."""
+    for row, task, begun in _begun_cells(table_plan):
+        recipe = table_plan.cell_recipe(row, task)
+        if begun.parent == work_directory(recipe.output) and differing(recipe, begun, but=('resume',)):
+            save(recipe, begun)
