@@ -3,7 +3,6 @@ half-written.
 """
 
 import json
-import os
 import re
 import shutil
 from functools import partial
@@ -72,8 +71,8 @@ def assert_parameters(parameters, wanted=PARAMETERS):
         assert parameters[name].dtype == np.float32 and np.array_equal(parameters[name], value), name
 
 
-def head_parameters(head, outputs):
-    """Those of the encoder, and a head of a task."""
+def head_parameters(outputs):
+    """Those of the encoder, and a head of a task with so many outputs."""
     generator = np.random.RandomState(3)
     kept = {name: value for name, value in PARAMETERS.items() if TABLE[name].part not in ('mlm', 'nsp')}
     return {
@@ -108,18 +107,6 @@ def test_names_on_the_way_out_are_read_back(form):
     names = names_in(form, 2)
     assert names.keys() >= network_shapes(network()).keys() and len(set(names.values())) == len(names)
     assert all(look_up(form, there) == (True, here) for here, there in names.items())
-
-
-def test_names_on_the_way_out_are_those_of_transformers():
-    names = names_in('Hugging Face', 2)
-    assert names['word_embed.0.weight'] == 'embeddings.word_embeddings.weight'
-    assert names['encoder.layer_norm.beta'] == 'embeddings.LayerNorm.bias'
-    cell = 'encoder.transformer_cells.1.'
-    assert names[cell + 'attention_cell.proj_query.weight'] == 'encoder.layer.1.attention.self.query.weight'
-    assert names[cell + 'proj.bias'] == 'encoder.layer.1.attention.output.dense.bias'
-    assert names[cell + 'layer_norm.gamma'] == 'encoder.layer.1.attention.output.LayerNorm.weight'
-    assert names[cell + 'ffn.layer_norm.beta'] == 'encoder.layer.1.output.LayerNorm.bias'
-    assert names['pooler.weight'] == 'pooler.dense.weight'
 
 
 @pytest.mark.parametrize(
@@ -184,13 +171,6 @@ def test_gluonnlp_file_is_read_as_gluonnlp_reads_it(tmp_path):
     assert relative_difference(ours, outputs_of(theirs, random_inputs(network()))) <= 1e-5
 
 
-def test_gluonnlp_head_count_is_asked_for_where_the_name_does_not_say_it(tmp_path):
-    path = write_gluonnlp(tmp_path / 'gluonnlp', name='model.params')
-    with pytest.raises(ValueError, match='--heads'):
-        imported(path)
-    assert imported(path, heads=4).model.architecture.layers[0].a == 4
-
-
 @pytest.mark.parametrize('name', ['model-0000.params', 'bert_2_8_2_copied.params'])
 def test_parameters_of_an_export_are_refused(tmp_path, name):
     """Their queries contain the scale of the attention, so this would be another network."""
@@ -201,15 +181,6 @@ def test_parameters_of_an_export_are_refused(tmp_path, name):
     for heads in (None, 2):  # nor is anything asked for before
         with pytest.raises(ValueError, match=f'{name}: .*import the model directory that was exported'):
             imported(path, heads=heads)
-
-
-def test_vocabulary_may_lie_elsewhere(tmp_path):
-    path = write_gluonnlp(tmp_path / 'gluonnlp')
-    (path.parent / 'other.vocab').write_text(gluonnlp_vocabulary())
-    with pytest.raises(ValueError, match='2 vocabularies .*--vocabulary'):
-        imported(path)
-    result = imported(path, vocabulary=write_config(tmp_path / 'words') / 'vocab.txt')
-    assert result.model.vocabulary.idx_to_token == TOKENS
 
 
 def test_half_precision_is_widened_without_loss(tmp_path):
@@ -261,17 +232,6 @@ def test_missing_heads_are_random_and_said(tmp_path, parts, without):
     assert all(f'no {PARTS[part]}' in said for part in parts)
 
 
-def test_head_of_which_a_part_is_missing_is_refused(tmp_path):
-    arrays = named('Hugging Face')
-    for name in ('cls.predictions.bias', 'cls.predictions.decoder.bias', 'cls.seq_relationship.weight'):
-        arrays.pop(name, None)
-    with pytest.raises(ValueError) as error:
-        imported(write_hugging_face(tmp_path / 'hf', arrays))
-    assert 'missing decoder.3.bias (32,)' in str(error.value) and 'missing classifier.weight (2, 8)' in str(
-        error.value
-    )
-
-
 @pytest.mark.parametrize(
     'head, name',
     [
@@ -281,7 +241,7 @@ def test_head_of_which_a_part_is_missing_is_refused(tmp_path):
     ],
 )
 def test_checkpoint_of_a_task_keeps_its_head(tmp_path, head, name):
-    parameters = head_parameters(head, head.outputs)
+    parameters = head_parameters(head.outputs)
     arrays = {
         key.replace('classifier', name): value for key, value in named('Hugging Face', parameters).items()
     }
@@ -301,13 +261,13 @@ def test_checkpoint_of_a_task_keeps_its_head(tmp_path, head, name):
 
 
 def test_heads_of_tasks_are_read_in_every_form(tmp_path):
-    parameters = head_parameters('classification', 3)
+    parameters = head_parameters(3)
     result = imported(write_google(tmp_path / 'tf', named('TensorFlow', parameters)))
     assert result.model.head == Head('classification', ('0', '1', '2'))
     assert_parameters(result.model.parameters, parameters)
     result = imported(write_gluonnlp(tmp_path / 'gluonnlp', named('GluonNLP', parameters)))
     assert result.model.head.labels == ('0', '1', '2')
-    parameters = head_parameters('question_answering', 2)
+    parameters = head_parameters(2)
     arrays = {
         name.replace('output_', 'cls/squad/output_') if name.startswith('output') else name: value
         for name, value in named('TensorFlow', parameters).items()
@@ -318,38 +278,10 @@ def test_heads_of_tasks_are_read_in_every_form(tmp_path):
 
 
 def test_pretraining_heads_beside_the_head_of_a_task_are_dropped_and_listed(tmp_path):
-    arrays = {**named('Hugging Face'), **named('Hugging Face', head_parameters('classification', 2))}
+    arrays = {**named('Hugging Face'), **named('Hugging Face', head_parameters(2))}
     result = imported(write_hugging_face(tmp_path / 'hf', arrays))
     assert len(result.dropped) == 7 and all(name.startswith('cls.') for name in result.dropped)
     assert result.model.head.labels == ('0', '1')
-
-
-@pytest.mark.parametrize(
-    'changes, said',
-    [
-        ({'architectures': ['BertForTokenClassification']}, 'BertForTokenClassification'),
-        ({'architectures': 5}, 'config.json: architectures must be a list of names, found 5'),
-        ({'problem_type': 'multi_label_classification'}, 'several labels'),
-        ({'problem_type': 'regression'}, 'problem_type is regression, and .* has 3 rows'),
-        ({'id2label': {'0': 'a'}}, 'id2label'),
-        ({'id2label': {'0': 'a', '1': 'a', '2': 'b'}}, 'config.json: id2label: .*two different labels'),
-        ({'id2label': [1, 2, 3]}, 'id2label'),
-    ],
-)
-def test_heads_that_are_none_of_the_known_are_refused(tmp_path, changes, said):
-    source = write_hugging_face(
-        tmp_path / 'hf', named('Hugging Face', head_parameters('classification', 3)), **changes
-    )
-    with pytest.raises(ValueError, match=said):
-        imported(source)
-
-
-def test_one_row_is_a_regression_unless_the_configuration_says_otherwise(tmp_path):
-    arrays = named('Hugging Face', head_parameters('regression', 1))
-    assert imported(write_hugging_face(tmp_path / 'silent', arrays)).model.head.kind == 'regression'
-    for problem in ('single_label_classification', 'multi_label_classification'):
-        with pytest.raises(ValueError, match='has 1 row;|several labels'):
-            imported(write_hugging_face(tmp_path / problem, arrays, problem_type=problem))
 
 
 @pytest.mark.parametrize(
@@ -377,141 +309,109 @@ def test_tokenizer_that_reads_text_otherwise_is_noted(tmp_path, file, settings, 
 # What does not fit
 
 
-def test_settings_that_a_source_has_no_use_for_are_refused(tmp_path):
-    source = write_hugging_face(tmp_path / 'hf', named('Hugging Face'))
-    with pytest.raises(ValueError, match='leave --heads out'):
-        imported(source, heads=4)
-    with pytest.raises(ValueError, match='leave --vocabulary out'):
-        read_source('bert_12_768_12_book_corpus_wiki_en_uncased', vocabulary=source / 'vocab.txt')
-    weights = write_gluonnlp(tmp_path / 'gluonnlp', named('GluonNLP'))
-    stated = weights.with_name('bert_2_8_2_of_letters.params')
-    weights.rename(stated)
-    assert imported(stated, heads=2).model.architecture.layers[0].a == 2
-    with pytest.raises(ValueError, match='its name says 2 heads, and --heads 4'):
-        imported(stated, heads=4)
-
-
 def test_all_that_does_not_fit_is_listed(tmp_path):
     arrays = named('Hugging Face')
     arrays['bert.encoder.layer.2.output.dense.bias'] = np.zeros(8, np.float32)
-    arrays['extra'] = np.zeros(3, np.float32)
     arrays['bert.pooler.dense.bias'] = np.zeros(9, np.float32)
     arrays['bert.encoder.layer.1.output.dense.bias'] = np.zeros(8, np.int64)
     arrays['bert.encoder.layer.0.output.dense.bias'][2] = np.nan
-    del arrays['bert.embeddings.LayerNorm.bias']
+    del arrays['bert.embeddings.LayerNorm.bias'], arrays['cls.seq_relationship.weight']
     source = write_hugging_face(tmp_path / 'hf', arrays)
     (source / 'vocab.txt').write_text(''.join(f'{token}\n' for token in [*TOKENS, 'more']))
     with pytest.raises(ValueError) as error:
         imported(source)
-    lines = str(error.value).splitlines()
-    assert len(lines) == 8
-    for said in (
-        "unknown 'bert.encoder.layer.2.output.dense.bias'",
-        "unknown 'extra' (3,)",
-        'bert.pooler.dense.bias has shape (9,), wanted (8,)',
-        'elements of type int64',
-        '1 numbers that are not finite',
-        'missing encoder.layer_norm.beta (8,)',
-        'vocabulary has 33 tokens, the embedding 32',
-    ):
-        assert sum(said in line for line in lines) == 1, said
-
-
-def test_parameter_file_with_a_wrong_shape_is_refused_by_name(tmp_path):
-    arrays = named('GluonNLP', prefix=False)
-    arrays['encoder.transformer_cells.1.ffn.ffn_2.weight'] = np.zeros((8, 17), np.float32)
-    arrays['encoder.transformer_cells.0.proj.bias'] = np.zeros((2, 4), np.float32)
-    with pytest.raises(ValueError) as error:
-        imported(write_gluonnlp(tmp_path / 'wrong', arrays))
-    assert len(str(error.value).splitlines()) == 3
-    assert 'has shape (8, 17), wanted (8, 16)' in str(error.value) and 'has shape (2, 4), wanted (8,)' in str(
-        error.value
-    )
-    arrays = {
-        name.replace('cells.1', 'cells.3'): value for name, value in named('GluonNLP', prefix=False).items()
-    }
-    with pytest.raises(ValueError, match='layers 0, 3'):
-        imported(write_gluonnlp(tmp_path / 'gap', arrays))
+    wanted = ('unknown', 'wanted (8,)', 'int64', 'not finite', 'missing encoder', 'missing classifier', '33')
+    lines = str(error.value).splitlines()[1:]
+    assert len(lines) == len(wanted)
+    assert all(sum(said in line for line in lines) == 1 for said in wanted)
 
 
 @pytest.mark.parametrize(
-    'changes, said',
+    'outputs, changes, said',
     [
-        ({'hidden_act': 'gelu_new'}, 'hidden_act'),
-        ({'position_embedding_type': 'relative_key'}, 'position_embedding_type'),
-        ({'model_type': 'roberta'}, 'model_type'),
-        ({'is_decoder': True}, 'is_decoder'),
-        ({'layer_norm_eps': 1.0}, 'layer_norm_eps'),
-        ({'hidden_size': None}, 'hidden_size'),
-        ({'num_hidden_layers': 10**9}, 'num_hidden_layers'),
-        ({'hidden_size': 8.0}, 'hidden_size'),
-        ({'num_attention_heads': 3}, 'does not divide'),
-        ({'vocab_size': True}, 'vocab_size'),
-        ({'type_vocab_size': 0}, 'type_vocab_size'),
+        (None, {'hidden_act': 'relu', 'vocab_size': 'many'}, 'vocab_size must .*hidden_act must'),
+        (None, {'model_type': 'roberta'}, 'model_type'),
+        (None, {'layer_norm_eps': 1.0}, 'layer_norm_eps'),
+        (None, {'hidden_size': None}, 'hidden_size'),
+        (None, {'num_hidden_layers': 10**9}, 'num_hidden_layers'),
+        (None, {'num_attention_heads': 3}, 'does not divide'),
+        (None, {'type_vocab_size': True}, 'type_vocab_size'),
+        (3, {'architectures': ['BertForTokenClassification']}, 'BertForTokenClassification'),
+        (3, {'architectures': 5}, 'config.json: architectures must be a list of names, found 5'),
+        (3, {'problem_type': 'multi_label_classification'}, 'several labels'),
+        (3, {'problem_type': 'regression'}, 'problem_type is regression, and .* has 3 rows'),
+        (1, {'problem_type': 'single_label_classification'}, 'has 1 row;'),
+        (3, {'id2label': {'0': 'a'}}, 'id2label'),
+        (3, {'id2label': {'0': 'a', '1': 'a', '2': 'b'}}, 'config.json: id2label: .*two different labels'),
+        (3, {'id2label': [1, 2, 3]}, 'id2label'),
     ],
 )
-def test_configurations_that_are_no_bert_here_are_refused(tmp_path, changes, said):
+def test_configurations_that_are_no_bert_here_are_refused(tmp_path, outputs, changes, said):
+    arrays = named('Hugging Face', head_parameters(outputs) if outputs else None)
+    source = write_hugging_face(tmp_path / 'hf', arrays, **changes)
     with pytest.raises(ValueError, match=said):
-        imported(write_hugging_face(tmp_path / 'hf', **changes))
+        imported(source)
+    before = contents(tmp_path)
+    done = call(ROOT / 'tools' / 'import_checkpoint.py', source, '--output', tmp_path / 'model')
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and contents(tmp_path) == before
 
 
-def test_all_that_is_wrong_with_a_configuration_is_said_at_once(tmp_path):
-    with pytest.raises(ValueError) as error:
-        imported(
-            write_hugging_face(
-                tmp_path / 'hf', hidden_act='relu', vocab_size='many', layer_norm_eps='small', is_decoder=1
-            )
-        )
-    assert all(name in str(error.value) for name in ('hidden_act', 'vocab_size', 'layer_norm_eps'))
+def test_a_gluonnlp_file_is_asked_for_what_it_does_not_say(tmp_path):
+    path = write_gluonnlp(tmp_path / 'gluonnlp', name='model.params')
+    with pytest.raises(ValueError, match='--heads'):
+        imported(path)
+    assert imported(path, heads=4).model.architecture.layers[0].a == 4
+    (path.parent / 'other.vocab').write_text(gluonnlp_vocabulary())
+    with pytest.raises(ValueError, match='2 vocabularies .*--vocabulary'):
+        imported(path, heads=2)
+    words = write_config(tmp_path / 'words') / 'vocab.txt'
+    assert imported(path, heads=2, vocabulary=words).model.vocabulary.idx_to_token == TOKENS
+    arrays = named('GluonNLP', prefix=False)
+    gap = {name.replace('cells.1', 'cells.3'): value for name, value in arrays.items()}
+    with pytest.raises(ValueError, match='layers 0, 3'):
+        imported(write_gluonnlp(tmp_path / 'gap', gap))
 
 
-def test_another_epsilon_is_kept_and_said(tmp_path):
-    assert imported(write_hugging_face(tmp_path / 'same')).notes == ()
-    other = imported(write_hugging_face(tmp_path / 'other', layer_norm_eps=1e-5))
-    assert other.model.architecture.layer_norm_eps == 1e-5
-    assert '1e-05' in other.notes[0] and '1e-12' in other.notes[0]
-
-
-@pytest.mark.parametrize('name', ['config.json', 'vocab.txt', 'model.safetensors'])
-def test_missing_file_is_named(tmp_path, name):
+def test_settings_that_a_source_has_no_use_for_are_refused(tmp_path):
     source = write_hugging_face(tmp_path / 'hf')
-    (source / name).unlink()
-    with pytest.raises(FileNotFoundError, match=name):
+    with pytest.raises(ValueError, match='leave --heads out'):
+        imported(source, heads=4)
+    with pytest.raises(ValueError, match='leave --vocabulary out'):
+        read_source('bert_12_768_12_book_corpus_wiki_en_uncased', vocabulary=source / 'vocab.txt')
+    with pytest.raises(ValueError, match='its name says 2 heads, and --heads 4'):
+        imported(write_gluonnlp(tmp_path / 'gluonnlp'), heads=4)
+
+
+FILES = [
+    (write_hugging_face, 'config.json'),
+    (write_hugging_face, 'vocab.txt'),
+    (write_hugging_face, 'model.safetensors'),
+    (partial(write_hugging_face, files='model.safetensors.index.json'), 'model-00002-of-00002.safetensors'),
+    (write_google, 'bert_config.json'),
+    (write_google, 'bert_model.ckpt.index'),
+    (write_google, 'bert_model.ckpt.data-00000-of-00001'),
+    (write_gluonnlp, 'bert_2_8_2_tiny.params'),
+    (write_gluonnlp, 'tiny.vocab'),
+]
+
+
+@pytest.mark.parametrize('write, name', FILES, ids=[name for _, name in FILES])
+def test_missing_file_and_pointer_of_git_lfs_are_named(tmp_path, write, name):
+    source, file = write(tmp_path / 'source'), tmp_path / 'source' / name
+    file.write_text(LFS_POINTER)
+    with pytest.raises(ValueError, match=f'^{file}: a pointer of Git LFS .* git lfs pull'):
+        imported(source)
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=f'{tmp_path}/source'):
         imported(source)
 
 
-@pytest.mark.parametrize(
-    'name', ['bert_config.json', 'vocab.txt', 'bert_model.ckpt.data-00000-of-00001', 'bert_model.ckpt.index']
-)
-def test_missing_file_of_a_tensorflow_checkpoint_is_named(tmp_path, name):
+def test_two_checkpoints_in_a_directory_have_to_be_told_apart(tmp_path):
     source = write_google(tmp_path / 'tf')
-    (source / name).unlink()
-    with pytest.raises(FileNotFoundError, match='TensorFlow' if name.endswith('index') else name):
+    write_checkpoint(source / 'model.ckpt-7', named('TensorFlow'))
+    with pytest.raises(FileNotFoundError, match='2 TensorFlow checkpoints'):
         imported(source)
-
-
-@pytest.mark.parametrize(
-    'write, name',
-    [
-        (write_hugging_face, 'config.json'),
-        (write_hugging_face, 'vocab.txt'),
-        (write_hugging_face, 'model.safetensors'),
-        (
-            partial(write_hugging_face, files='model.safetensors.index.json'),
-            'model-00002-of-00002.safetensors',
-        ),
-        (partial(write_hugging_face, files='pytorch_model.bin'), 'pytorch_model.bin'),
-        (write_google, 'bert_model.ckpt.index'),
-        (write_google, 'bert_model.ckpt.data-00000-of-00001'),
-        (write_gluonnlp, 'bert_2_8_2_tiny.params'),
-        (write_gluonnlp, 'tiny.vocab'),
-    ],
-)
-def test_pointer_of_git_lfs_is_named_as_one(tmp_path, write, name):
-    source = write(tmp_path / 'source')
-    (tmp_path / 'source' / name).write_text(LFS_POINTER)
-    with pytest.raises(ValueError, match=f'^{tmp_path}/source/{name}: a pointer of Git LFS .* git lfs pull'):
-        imported(source)
+    assert_parameters(imported(source / 'model.ckpt-7').model.parameters)
 
 
 def test_names_of_a_wrapped_network_are_read_without_their_beginning(tmp_path):
@@ -526,21 +426,13 @@ def test_names_of_a_wrapped_network_are_read_without_their_beginning(tmp_path):
         imported(write_hugging_face(tmp_path / 'mixed', arrays))
 
 
-def test_two_checkpoints_in_a_directory_have_to_be_told_apart(tmp_path):
-    source = write_google(tmp_path / 'tf')
-    write_checkpoint(source / 'model.ckpt-7', named('TensorFlow'))
-    with pytest.raises(FileNotFoundError, match='2 TensorFlow checkpoints'):
-        imported(source)
-    assert_parameters(imported(source / 'model.ckpt-7').model.parameters)
+# The model zoo
 
 
 @pytest.mark.parametrize('source', ['nowhere', 'bert_12_768_12_no_such', 'roberta_12_768_12_openwebtext'])
 def test_what_is_nowhere_is_said(source):
     with pytest.raises((ValueError, FileNotFoundError), match='model zoo'):
         read_source(source)
-
-
-# The model zoo
 
 
 def test_model_zoo_name_is_fetched_by_gluonnlp(tmp_path, monkeypatch):
@@ -553,16 +445,12 @@ def test_model_zoo_name_is_fetched_by_gluonnlp(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, 'ZOO', ('bert_12_768_2_',))  # with as many heads as the tiny network
     assert_parameters(convert(read_source('bert_12_768_2_tiny')).model.parameters)
 
-
-def test_model_zoo_that_cannot_be_reached_is_one_line(monkeypatch):
-    from mxnet.gluon.model_zoo import model_store
-
     def unreachable(name, root):
         raise ConnectionError('no route\nto host')
 
     monkeypatch.setattr(model_store, 'get_model_file', unreachable)
     with pytest.raises(RunFailed, match='could not be fetched .ConnectionError: no route') as error:
-        read_source('bert_12_768_12_book_corpus_wiki_en_uncased')
+        read_source('bert_12_768_2_tiny')
     assert len(str(error.value).splitlines()) == 1
 
 
@@ -586,18 +474,6 @@ def test_command_says_what_it_read_dropped_made_up_and_wrote(tmp_path):
     ):
         assert said in done.stdout
     assert read_model(tmp_path / 'model').recipe['source'] == str(source)
-
-
-def test_command_that_fails_leaves_nothing(tmp_path):
-    source = write_hugging_face(tmp_path / 'hf', hidden_act='relu')
-    before = contents(tmp_path)
-    done = call(ROOT / 'tools' / 'import_checkpoint.py', source, '--output', tmp_path / 'model')
-    assert done.returncode == 2 and done.stderr.startswith('error: ') and len(done.stderr.splitlines()) == 1
-    assert contents(tmp_path) == before and sorted(os.listdir(tmp_path)) == ['hf']
-
-
-def test_existing_output_is_refused_before_anything_is_read(tmp_path):
-    (tmp_path / 'model').mkdir()
     with pytest.raises(FileExistsError, match='model: exists'):
         import_checkpoint(fill(ImportRecipe, {'source': 'nowhere', 'output': str(tmp_path / 'model')}))
 
@@ -638,19 +514,3 @@ def test_real_checkpoint_agrees_with_transformers_on_real_sentences(tmp_path):
         '1e-4',
     )
     assert done.returncode == 0 and 'agreed' in done.stdout, done.stderr
-
-
-def test_comparison_says_that_its_peer_failed(tmp_path):
-    source = write_hugging_face(tmp_path / 'hf')
-    (tmp_path / 'sentences').write_text('a b c .\n')
-    done = call(
-        ROOT / 'benchmarks' / 'compare_transformers.py',
-        source,
-        '--peer',
-        shutil.which('false'),
-        '--sentences',
-        tmp_path / 'sentences',
-    )
-    assert done.returncode == 1 and done.stderr.splitlines() == [
-        f'error: {shutil.which("false")} failed: nothing was said'
-    ]

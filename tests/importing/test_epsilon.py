@@ -19,7 +19,6 @@ from helpers.tiny import (
     vocabulary,
 )
 from helpers.transformers_by_hand import BertByHand
-from workers import uniform_config
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.heads import PRETRAINING
@@ -67,32 +66,16 @@ def test_imported_network_computes_what_transformers_computes(tmp_path, form, ep
         assert relative_difference(outputs, wanted) < 2e-6, options
 
 
-def test_epsilon_changes_what_a_network_computes():
-    inputs = random_inputs(network())
-    one, other = (outputs_of(build(saved(eps).architecture, PARAMETERS), inputs) for eps in (1e-12, EPS))
-    assert relative_difference(one, other) > 1e-4
-
-
-def test_epsilon_stays_with_a_cut_network(tmp_path):
+def test_pruning_run_keeps_the_epsilon_and_verifies(tmp_path, shards_directory):
     model = saved()
     alphas, selection = random_alphas(model.architecture), random_selection(model.architecture)
     _, smaller = shrink(model.parameters, model.architecture, alphas, selection)
     assert smaller != model.architecture and smaller.layer_norm_eps == EPS
-    write_model(tmp_path / 'model', model)
-    assert read_model(tmp_path / 'model').architecture == model.architecture
-
-
-def test_pruning_run_keeps_the_epsilon_and_verifies(tmp_path, shards_directory):
     start, output = tmp_path / 'start', tmp_path / 'run'
     write_model(start, dataclasses.replace(saved(), progress=Progress(step=1000)))
     prune(recipe_for(shards_directory, start, output, rounds=1))
     assert read_model(output / 'round-1' / 'model').architecture.layer_norm_eps == EPS
     assert [row['round'] for row in verify(VerifyRecipe(run=output, batches=1))] == [1]
-
-
-def test_peers_of_benchmarks_are_told_the_epsilon():
-    configurations = uniform_config(saved().architecture)
-    assert [configuration['layer_norm_eps'] for configuration in configurations] == [EPS, EPS]
 
 
 def epsilons_of(deployment):
@@ -105,19 +88,15 @@ def epsilons_of(deployment):
     return {attribute.f for attribute in found}
 
 
-def test_exports_compute_with_the_epsilon(tmp_path):
+@pytest.mark.parametrize('eps', [EPS, 0])
+def test_exports_compute_with_the_epsilon(tmp_path, eps):
     """`export` itself compares symbol and ONNX file with the network, and fails where they differ."""
-    export(saved(), tmp_path / 'deploy', head='pretraining', onnx=True)
+    model = dataclasses.replace(saved(), architecture=dataclasses.replace(network(), layer_norm_eps=eps))
+    export(model, tmp_path / 'deploy', head='pretraining', onnx=True)
     inputs = random_inputs(network())
     exported = outputs_of(import_symbol(tmp_path / 'deploy', list(INPUTS)), inputs)
-    assert relative_difference(exported, outputs_of(build(saved().architecture, PARAMETERS), inputs)) < 2e-6
-    assert epsilons_of(tmp_path / 'deploy') == {np.float32(EPS)}
-
-
-def test_epsilon_may_be_a_whole_zero(tmp_path):
-    architecture = dataclasses.replace(network(), layer_norm_eps=0)
-    export(dataclasses.replace(saved(), architecture=architecture), tmp_path / 'deploy', onnx=True)
-    assert epsilons_of(tmp_path / 'deploy') == {0.0}
+    assert relative_difference(exported, outputs_of(build(model.architecture, PARAMETERS), inputs)) < 2e-6
+    assert epsilons_of(tmp_path / 'deploy') == {np.float32(eps)}
 
 
 @pytest.mark.parametrize('precision', ['float32', 'bfloat16', 'int8'])

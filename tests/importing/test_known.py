@@ -46,14 +46,6 @@ def test_widths_or_a_name_alone_are_not_enough():
         assert known(name, bert_base()) is None
 
 
-def test_names_that_the_model_zoo_has_are_names_of_it():
-    from gluonnlp.model import bert  # noqa: F401  it registers its models
-    from mxnet.gluon.model_zoo import model_store
-
-    ours = {name for name in KNOWN if name.startswith('bert_')}
-    assert len(ours) == 4 and ours <= set(model_store._model_sha1)
-
-
 @pytest.fixture
 def checkpoint(tmp_path, monkeypatch):
     """One of the tests' networks, under a name that is known while the test lasts."""

@@ -7,7 +7,6 @@ import struct
 import tracemalloc
 import zipfile
 
-import google_crc32c
 import mxnet as mx
 import numpy as np
 import pytest
@@ -60,40 +59,6 @@ def assert_arrays(arrays, wanted):
 
 
 # CRC-32C
-
-
-@pytest.mark.parametrize(
-    'data, wanted',
-    [
-        (b'', 0),
-        (b'123456789', 0xE3069283),
-        (bytes(32), 0x8A9136AA),
-        (b'\xff' * 32, 0x62A8AB43),
-        (bytes(range(32)), 0x46DD794E),
-    ],
-)
-def test_checksum_is_that_of_rfc_3720(data, wanted):
-    assert google_crc32c.value(data) == wanted
-
-
-def bit_by_bit(data):
-    """CRC-32C by its definition: the reflected polynomial 0x82F63B78, one bit after the other."""
-    register = 0xFFFFFFFF
-    for byte in data:
-        register ^= byte
-        for _ in range(8):
-            register = (register >> 1) ^ (0x82F63B78 if register & 1 else 0)
-    return register ^ 0xFFFFFFFF
-
-
-@given(st.binary(max_size=300))
-def test_checksum_is_that_of_its_definition(data):
-    assert google_crc32c.value(data) == bit_by_bit(data)
-
-
-def test_checksum_is_computed_in_c():
-    """The package also has a way without, much slower, that it takes with a warning."""
-    assert google_crc32c.implementation == 'c'
 
 
 def test_masked_checksum_can_be_turned_back():
