@@ -3,6 +3,7 @@ half-written.
 """
 
 import json
+import os
 import re
 import shutil
 from functools import partial
