@@ -533,7 +533,7 @@ def _write_splits(
                 'of; add text' + (', or hold none out with --held-out 0' if split == 'heldout' else '')
             )
         files = buckets[split].write_shards(partial, dtype, counted['instances'])
-        splits[split] = {**counted, 'shards': [dataclasses.asdict(file) for file in files]}
+        splits[split] = {**counted, 'shards': [file.model_dump() for file in files]}
     return splits
 
 

@@ -233,7 +233,7 @@ def write_instance(directory, text, shown):
         'version': shards.VERSION,
         'max_seq_length': length,
         'max_predictions': length,
-        'splits': {'heldout': {'instances': 1, 'shards': [dataclasses.asdict(file)]}},
+        'splits': {'heldout': {'instances': 1, 'shards': [vars(file)]}},
         'vocabulary': {'size': len(PIECES), 'sha256': vocabulary_hash(PIECES)},
     }
     (directory / shards.MANIFEST).write_text(json.dumps(manifest), encoding='utf-8')

@@ -1,6 +1,5 @@
 """Networks, batches, vocabularies, shards and model directories so small that a test takes milliseconds."""
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -138,7 +137,7 @@ def write_shards(directory, *, train=(40, 24), heldout=(16,), seed=0):
             shards_module.write_shard(directory / f'{split}-{i:05d}.npz', _records(count, [seed, i, count]))
             for i, count in enumerate(counts)
         ]
-        splits[split] = {'instances': sum(counts), 'shards': [dataclasses.asdict(file) for file in files]}
+        splits[split] = {'instances': sum(counts), 'shards': [vars(file) for file in files]}
     manifest = {
         'format': shards_module.FORMAT,
         'version': shards_module.VERSION,

@@ -285,7 +285,7 @@ def test_shards_that_lost_the_capitals_of_their_vocabulary_are_refused(root):
     ):
         Shards.open(root / 'shards')
     path.write_text(json.dumps({**json.loads(path.read_text()), 'cased': 'no'}))
-    with pytest.raises(ValueError, match="cased is 'no'"):
+    with pytest.raises(ValueError, match='cased'):
         Shards.open(root / 'shards')
 
 

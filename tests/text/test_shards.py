@@ -92,15 +92,17 @@ def test_a_shard_needs_no_pickle_and_has_gluonnlps_fields(directory):
 
 
 def test_what_is_missing_is_named(directory, tmp_path):
-    with pytest.raises(FileNotFoundError, match='no such directory of shards'):
-        Shards.open(tmp_path / 'none')
     with pytest.raises(ValueError, match='no heldout shards.*--held-out'):
         Shards.open(directory, split='heldout')
-    (directory / 'train-00001.npz').unlink()
-    with pytest.raises(FileNotFoundError, match='train-00001.npz.*not there'):
-        Shards.open(directory)
-    (directory / format_.MANIFEST).unlink()
-    with pytest.raises(FileNotFoundError, match='no finished directory'):
+    for name in ('train-00001.npz', format_.MANIFEST):
+        (directory / name).unlink()
+        with pytest.raises(FileNotFoundError, match=f'{name}.*not there'):
+            Shards.open(directory)
+    (directory / 'train-00000.npz').unlink()
+    os.mkfifo(directory / 'train-00000.npz')
+    make_directory(tmp_path / 'again')
+    (directory / format_.MANIFEST).write_bytes((tmp_path / 'again' / format_.MANIFEST).read_bytes())
+    with pytest.raises(FileNotFoundError, match='train-00000.npz'):
         Shards.open(directory)
 
 
@@ -132,48 +134,51 @@ def test_a_truncated_shard_is_found_when_opened_and_a_flipped_one_when_read(dire
 @pytest.mark.parametrize(
     'changes, said',
     [
-        ({'format': 'else'}, 'not a manifest'),
-        ({'version': 2}, 'version 2'),
+        ({'format': 'else'}, 'format'),
+        ({'version': 2}, 'version'),
         ({'max_seq_length': True}, 'max_seq_length'),
-        ({'max_predictions': 'x' * 30_000}, 'max_predictions is .x{79};'),
+        ({'max_predictions': 'x' * 30_000}, 'max_predictions'),
         ({'max_predictions': -1}, 'max_predictions'),
-        ({'vocabulary': {'size': 100}}, 'sha256'),
+        ({'vocabulary': {'size': 100}}, 'vocabulary.sha256'),
+        ({'cased': 'yes'}, 'cased'),
         ({'splits': {}}, 'splits'),
-        ({'splits': {'train': {'instances': 0, 'shards': []}}}, 'lists no shards'),
-        ({'splits': {'other': {}}}, 'splits'),
+        ({'splits': {'train': {'instances': 1, 'shards': []}}}, 'splits.train.shards'),
+        ({'splits': {'x' * 30_000: {}}}, 'splits'),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(directory, changes, said):
     path = directory / format_.MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=f'manifest of shards: {said}') as raised:
         Shards.open(directory)
+    assert len(str(raised.value)) < 600
 
 
 @pytest.mark.parametrize(
-    'name',
+    'changes',
     [
-        '../train-00000.npz',
-        '/etc/passwd',
-        'train-00000.npz/../../x',
-        'heldout-00000.npz',
-        'train-1.npz',
-        'train-00000.npz\n',
-        '',
-        None,
-        7,
-        'train-٠٠٠٠٠.npz',
+        *(
+            {'name': name}
+            for name in ('../train-00000.npz', '/etc/passwd', 'train-00000.npz/../../x', 'heldout-00000.npz')
+        ),
+        *({'name': name} for name in ('train-1.npz', 'train-00000.npz\n', None, 7, 'train-٠٠٠٠٠.npz')),
+        {'name': 'train-00001.npz'},  # twice
+        {'instances': 8},
+        {'instances': 2**40},
+        {'bytes': 0},
+        {'sha256': 'x'},
+        {'other': 1},
     ],
 )
-def test_a_name_that_leads_elsewhere_is_refused(directory, name):
+def test_a_listed_shard_that_cannot_be_is_refused(directory, changes):
     manifest = json.loads((directory / format_.MANIFEST).read_text())
-    manifest['splits']['train']['shards'][0]['name'] = name
+    manifest['splits']['train']['shards'][0].update(changes)
     (directory / format_.MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match='is not the name of a shard'):
+    with pytest.raises(ValueError, match='not a manifest of shards'):
         Shards.open(directory)
 
 
-@pytest.mark.parametrize('text', ['', '{', '[]', 'null', '[' * 100000, '\xff', '{"format": NaN}'])
+@pytest.mark.parametrize('text', ['', '[]', '[' * 100000, '\xff', '{"format": NaN}'])
 def test_a_manifest_that_is_no_json_is_refused(directory, text):
     (directory / format_.MANIFEST).write_text(text, encoding='latin-1')
     with pytest.raises(ValueError, match='manifest.json'):
@@ -218,12 +223,12 @@ def signed(directory, content, instances=4):
     )
 
 
-def test_hundreds_of_damaged_but_signed_shards_are_refused_or_read_right(tmp_path):
+def test_damaged_but_signed_shards_are_refused_or_read_right(tmp_path):
     write_shard(tmp_path / 'train-00000.npz', make_records(4))
     good = (tmp_path / 'train-00000.npz').read_bytes()
     chance = random.Random(0)
     refused = 0
-    for _ in range(500):
+    for _ in range(300):
         content = bytearray(good)
         for _ in range(chance.randint(1, 8)):
             at = chance.randrange(len(content))
@@ -242,7 +247,7 @@ def test_hundreds_of_damaged_but_signed_shards_are_refused_or_read_right(tmp_pat
             refused += 1
         else:
             assert fields['input_ids'].shape == (4, 16) and fields['input_ids'].max() < 100
-    assert refused > 400
+    assert refused > 240
 
 
 def npz_of(compress=zipfile.ZIP_STORED, **members):
@@ -280,23 +285,11 @@ def test_pickles_and_bombs_are_refused_unopened(tmp_path):
             read_all(tmp_path)
 
 
-def test_hundreds_of_damaged_manifests_are_refused_or_read_right(directory):
+def test_damaged_manifests_are_refused_or_read_right(directory):
     good = (directory / format_.MANIFEST).read_text()
     chance = random.Random(1)
-    values = [
-        'null',
-        '-1',
-        '1e99',
-        '"x"',
-        '[]',
-        '{}',
-        'true',
-        '99999999999999999999',
-        '0',
-        'NaN',
-        '"\\u0000"',
-    ]
-    for _ in range(500):
+    values = ['null', '-1', '1e99', '"x"', '[]', '{}', 'true', '9' * 20, '0', 'NaN', '"\\u0000"']
+    for _ in range(200):
         tokens = good.replace(',', ' , ').replace(':', ' : ').replace('}', ' } ').replace(']', ' ] ').split()
         for _ in range(chance.randint(1, 3)):
             tokens[chance.randrange(len(tokens))] = chance.choice(values)
@@ -305,10 +298,3 @@ def test_hundreds_of_damaged_manifests_are_refused_or_read_right(directory):
             read_all(directory)
         except (ValueError, FileNotFoundError) as error:
             assert str(directory) in str(error)
-
-
-def test_a_shard_that_is_no_plain_file_is_refused(directory):
-    (directory / 'train-00000.npz').unlink()
-    os.mkfifo(directory / 'train-00000.npz')
-    with pytest.raises(FileNotFoundError, match='train-00000.npz'):
-        Shards.open(directory)
