@@ -4,7 +4,6 @@ graph for all.
 
 import dataclasses
 
-import gluonnlp
 import mxnet as mx
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ from gluon_optbert.architecture.parameters import H_GATES, network_shapes
 from gluon_optbert.network.encoder import OptBERTEncoder
 from gluon_optbert.network.gates import StreamLayerNorm
 from gluon_optbert.network.losses import PretrainingLoss
-from gluon_optbert.network.model import OptBERTModel, build, load, named_parameters, read_parameters
+from gluon_optbert.network.model import OptBERTModel, build, named_parameters, read_parameters
 from gluon_optbert.network.settings import NetworkSettings
 
 
@@ -52,28 +51,14 @@ def test_ungated_model_has_the_names_and_shapes_of_gluonnlp():
     assert {**network_shapes(EVEN), 'decoder.3.weight': (32, 8)} == wanted
 
 
-def test_parameters_load_strictly_both_ways(pair, tmp_path):
-    ours, theirs = pair
-    theirs.save_parameters(str(tmp_path / 'theirs.params'))
-    again = OptBERTModel(EVEN)
-    again.load_parameters(str(tmp_path / 'theirs.params'))
-    for name, array in read_parameters(again).items():
-        assert np.array_equal(array, random_parameters(EVEN)[name]), name
-
-
-def test_ungated_model_equals_gluonnlp(pair):
-    inputs = random_inputs(EVEN)
+@pytest.mark.parametrize('lengths', [True, False], ids=['lengths', 'no lengths'])
+def test_ungated_model_equals_gluonnlp(pair, lengths):
+    ids, types, valid, positions = random_inputs(EVEN)
+    inputs = [ids, types, valid if lengths else None, positions]
     ours, theirs = (outputs_of(model, inputs) for model in pair)
-    valid = inputs[2].asnumpy().astype(int)
     assert relative_difference(ours, theirs) <= TOLERANCE
-    assert all(not ours['encoded'][i, n:].any() for i, n in enumerate(valid))
-
-
-def test_ungated_model_equals_gluonnlp_without_lengths(pair):
-    ids, types, _, positions = random_inputs(EVEN)
-    result = [model(ids, types, None, positions) for model in pair]
-    for ours, theirs in zip(*result):
-        assert np.abs((ours - theirs).asnumpy()).max() <= TOLERANCE * np.abs(theirs.asnumpy()).max()
+    ends = valid.asnumpy().astype(int)
+    assert not lengths or all(not ours['encoded'][i, end:].any() for i, end in enumerate(ends))
 
 
 def gradients(model, inputs):
@@ -229,13 +214,6 @@ def test_a_stream_without_a_unit_is_zero(trainable):
     assert np.array_equal(norm(data, mx.nd.zeros(4)).asnumpy(), np.zeros((2, 3, 4)))
 
 
-def test_gates_keep_what_they_are_set_to():
-    gates = build(network(), gated=True).gates
-    alphas = random_alphas(network())
-    gates.set(alphas)
-    assert all(np.array_equal(value, alphas[key]) for key, value in gates.values().items())
-
-
 def test_gates_take_an_empty_alpha_of_a_layer_without_filters():
     gates, alphas = build(UNEVEN, gated=True).gates, random_alphas(UNEVEN)
     assert len(alphas['f1']) == 0
@@ -267,11 +245,6 @@ def test_random_weights_follow_the_seed():
     assert not np.array_equal(one['pooler.weight'], other['pooler.weight'])
     assert 0.01 < one['word_embed.0.weight'].std() < 0.03
     assert all((value == name.endswith('gamma')).all() for name, value in one.items() if value.ndim == 1)
-
-
-def test_build_refuses_parameters_of_another_architecture():
-    with pytest.raises(ValueError, match='missing encoder.transformer_cells.1.ffn'):
-        build(network(), random_parameters(network((2, 4, 4, 16), (2, 4, 4, 0))))
 
 
 def test_network_without_heads_leaves_their_parameters_out():
@@ -338,19 +311,6 @@ def test_gradient_of_alpha_equals_a_finite_difference(architecture, letter, h_ga
         assert np.abs(gradient).max() > 0
 
 
-def test_frozen_weights_get_no_gradients():
-    model = build(network(), random_parameters(network()), gated=True)
-    for parameter in model.collect_params().values():
-        parameter.grad_req = 'null'
-    for parameter in model.gates.parameters.values():
-        parameter.grad_req = 'write'
-    with autograd.record():
-        loss = scalar_loss(model, random_inputs(network()))
-    loss.backward()
-    assert all(parameter._grad is None for parameter in named_parameters(model).values())
-    assert all(np.abs(parameter.grad().asnumpy()).max() > 0 for parameter in model.gates.parameters.values())
-
-
 def test_gradients_of_gates_do_not_depend_on_the_weights_being_frozen():
     result = []
     for frozen in (False, True):
@@ -361,8 +321,10 @@ def test_gradients_of_gates_do_not_depend_on_the_weights_being_frozen():
         with autograd.record():
             loss = scalar_loss(model, random_inputs(UNEVEN))
         loss.backward()
+        assert not frozen or all(parameter._grad is None for parameter in named_parameters(model).values())
         result.append({key: parameter.grad().asnumpy() for key, parameter in model.gates.parameters.items()})
     assert gradient_difference(*result) <= TOLERANCE
+    assert all(np.abs(value).max() > 0 for value in result[0].values())
 
 
 def test_gradients_of_the_mlm_head_do_not_depend_on_the_embedding_being_frozen():
@@ -398,17 +360,3 @@ def test_loss_sums_what_its_weights_count():
     assert nsp == pytest.approx(np.log(1 + np.exp(-1.0)), rel=1e-5)  # oneDNN's logarithm is good to 6e-6 here
     best = scores.asnumpy().argmax(-1)
     assert right == (best[0, 0] == 1) + (best[1, 0] == 3) + (best[1, 1] == 4) and pairs_right == 1
-
-
-def test_load_leaves_out_what_the_network_has_no_room_for():
-    model = build(UNEVEN, use_decoder=False)
-    load(model, random_parameters(UNEVEN))
-    assert all(
-        np.array_equal(value, random_parameters(UNEVEN)[name])
-        for name, value in read_parameters(model).items()
-    )
-
-
-def test_encoder_is_gluonnlps():
-    assert isinstance(build(EVEN), gluonnlp.model.bert.BERTModel)
-    assert isinstance(OptBERTEncoder(EVEN), BERTEncoder)
