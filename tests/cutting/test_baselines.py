@@ -1,8 +1,10 @@
 """What optBERT is compared with: the same budget, spent in other ways."""
 
+import itertools
+
 import numpy as np
 import pytest
-from helpers.tiny import network, random_inputs, random_parameters
+from helpers.tiny import network, random_parameters
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,19 +12,18 @@ from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.named import bert_base, resolve
 from gluon_optbert.architecture.parameters import parameter_table
 from gluon_optbert.cutting.baselines import (
+    fisher_scores,
     layers_to_keep,
     magnitude_scores,
     random_scores,
+    rank_as,
+    rearranged,
     select_blocks,
     select_layers,
     select_uniform,
 )
-from gluon_optbert.cutting.selection import Selection, keep_all, select_units
-from gluon_optbert.cutting.shrink import cut
-from gluon_optbert.network.model import build
 
 COST = ParameterCost()
-UNEVEN = network((2, 3, 5, 7), (1, 4, 2, 0), (3, 1, 4, 9), h=12)
 
 
 @given(share=st.floats(0.3, 0.99))
@@ -43,11 +44,6 @@ def test_uniform_keeps_the_best_units_of_each_width():
     selection = select_uniform(scores, network(), COST, 0.5 * COST.cost(network()), prune='hakvf')
     for key, kept in selection.kept.items():
         assert list(kept) == list(range(len(scores[key]) - len(kept), len(scores[key])))
-
-
-def test_uniform_target_below_one_unit_each_is_refused():
-    with pytest.raises(ValueError, match='cannot be reached by pruning f uniformly'):
-        select_uniform(random_scores(network(), 0), network(), COST, 1.0, prune='f')
 
 
 def test_bert_base_to_66_million_keeps_six_layers():
@@ -82,65 +78,36 @@ def test_later_rounds_spread_over_what_the_earlier_ones_left():
     assert wanted != resolve('undivided_every_2')
 
 
-def test_blocks_that_leave_more_than_the_target_are_refused():
+def test_targets_out_of_reach_are_refused():
+    with pytest.raises(ValueError, match='cannot be reached by pruning f uniformly'):
+        select_uniform(random_scores(network(), 0), network(), COST, 1.0, prune='f')
+    with pytest.raises(ValueError, match='by dropping layers: one layer leaves'):
+        select_layers(network(), COST, 1.0, drop='first')
     with pytest.raises(ValueError, match='by dropping intermediate blocks: without any'):
         select_blocks(bert_base(), COST, 1.0)
 
 
-def test_dropping_layers_is_leaving_them_out():
-    architecture = network((2, 3, 5, 7), (1, 4, 2, 3), (3, 1, 4, 9))
-    parameters = random_parameters(architecture)
-    kept = keep_all(architecture, COST).kept
-    left, smaller = cut(parameters, architecture, Selection(kept, 0.0, 0.0, (0, 2)))
-    assert smaller.layers == (architecture.layers[0], architecture.layers[2])
-    ids, types, *_ = random_inputs(architecture)
-    whole = build(architecture, parameters, output_stream=True, use_decoder=False)
-    first = whole(ids, types)[0][2]  # what layer 0 gives, (batch, length, h)
-    last, *_ = whole.encoder.transformer_cells[2](first.transpose((1, 0, 2)))
-    encoded = build(smaller, left, use_decoder=False)(ids, types)[0]
-    wanted = last.transpose((1, 0, 2)).asnumpy()
-    assert np.allclose(encoded.asnumpy(), wanted, atol=1e-6)  # float32, sums in one order
-    assert all(np.array_equal(left[name], parameters[name]) for name in left if 'cells' not in name)
-
-
-def test_layers_that_are_not_there_are_refused():
-    architecture = network()
-    kept = keep_all(architecture, COST).kept
-    for layers in ((1, 0), (0, 0), (0, 2), (-1,)):
-        with pytest.raises(ValueError, match='layers'):
-            cut(random_parameters(architecture), architecture, Selection(kept, 0.0, 0.0, layers))
-
-
-@pytest.mark.parametrize('architecture', [UNEVEN, network(e=5)], ids=['uneven', 'factorised'])
-def test_magnitude_is_the_root_mean_square_of_what_leaves_with_a_unit(architecture):
-    parameters = random_parameters(architecture)
-    scores, table = magnitude_scores(parameters, architecture), parameter_table(architecture)
-    everything = keep_all(architecture, COST)
-    for key, width in architecture.widths().items():
-        assert scores[key].shape == (width,)
-        if width > 1:
-            without = dict(everything.kept, **{key: np.delete(np.arange(width), 1)})
-            parts = {
-                name: value
-                for name, value in parameters.items()
-                if any(key in axis for axis in table[name].axes)
-            }
-            ones = {
-                name: np.square(value) if name in parts else np.zeros_like(value)
-                for name, value in parameters.items()
-            }
-            left, _ = cut(dict(ones), architecture, Selection(without, 0.0, 0.0))
-            scale = {
-                name: width / (width - 1) if key.startswith('k') and '.proj_query.' in name else 1
-                for name in left
-            }
-            gone = sum(
-                ones[name].sum(dtype=np.float64) - left[name].sum(dtype=np.float64) * scale[name] ** 0.5
-                for name in parts
-            )
-            count = sum(value.size // width for name, value in parts.items() if name != 'pooler.weight')
-            if key != 'h':  # it stands on both sides of the pooler and the MLM transform
-                assert scores[key][1] == pytest.approx(np.sqrt(gone / count), rel=1e-4)
+def test_magnitude_is_the_root_mean_square_of_what_leaves_with_a_unit():
+    architecture = network((2, 3, 5, 7))
+    parameters, cell = random_parameters(architecture), 'encoder.transformer_cells.0.'
+    scores = magnitude_scores(parameters, architecture)
+    parts = {name[len(cell) :]: value for name, value in parameters.items() if name.startswith(cell)}
+    rows = {'a0': [3, 4, 5], 'k0': [1, 4]}  # of unit 1, in Q and K
+    for key, wide in (('a0', [5, 6, 7, 8, 9]), ('k0', []), ('v0', [1, 6]), ('f0', [1])):
+        leave = [
+            parts[f'attention_cell.proj_{name}.{kind}'][rows[key]]
+            for name in ('query', 'key')
+            for kind in ('weight', 'bias')
+            if key in rows
+        ]
+        row, column = ('ffn.ffn_1', 'ffn.ffn_2') if key == 'f0' else ('attention_cell.proj_value', 'proj')
+        leave += [
+            parts[row + '.weight'][wide],
+            parts[row + '.bias'][wide],
+            parts[column + '.weight'][:, wide],
+        ]
+        values = np.concatenate([part.reshape(-1) for part in leave]).astype(np.float64)
+        assert scores[key][1] == pytest.approx(np.sqrt(np.square(values).mean()), rel=1e-6), key
 
 
 def test_magnitude_of_a_hidden_unit_counts_what_it_has_on_both_sides(architecture=network(h=3)):
@@ -156,13 +123,49 @@ def test_magnitude_of_a_hidden_unit_counts_what_it_has_on_both_sides(architectur
         assert scores[unit] == pytest.approx(np.sqrt(squares / count), rel=1e-4)
 
 
-@pytest.mark.parametrize('multiple', [1, 3, 4])
-@pytest.mark.parametrize('share', [0.45, 0.6, 0.9])
-def test_widths_that_lose_units_end_at_multiples(multiple, share):
-    architecture = network((3, 8, 10, 33), (3, 8, 10, 33), h=22)
-    target = share * COST.cost(architecture)
-    selection = select_units(random_scores(architecture, 3), architecture, COST, target, multiple_of=multiple)
-    assert selection.cost <= target
-    for key, width in architecture.widths().items():
-        left = len(selection.kept[key])
-        assert left == width or left == 1 or key.startswith('a') or left % multiple == 0
+# Fisher information
+
+
+def cost_of(gradients, kept):
+    """mᵀ I m of the units that go."""
+    gone = np.setdiff1d(np.arange(gradients.shape[1]), kept)
+    return float((gradients[:, gone].sum(axis=1) ** 2).sum())
+
+
+def test_scores_are_mean_squares_for_their_price():
+    scores = fisher_scores(
+        {'f0': np.array([[1.0, 2.0], [3.0, 0.0]]), 'h': np.array([[4.0]])}, {'f0': 2.0, 'h': 8.0}
+    )
+    assert scores['f0'].tolist() == [1.0, 0.4] and scores['h'].tolist() == [0.8]
+    free = fisher_scores({'f0': np.array([[1.0, 2.0]]), 'k0': np.array([[3.0]])}, {'f0': 2.0, 'k0': 0.0})
+    assert free['f0'].tolist() == [0.25, 1.0] and free['k0'].tolist() == [1.0]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.data())
+def test_exchanges_never_cost_more_and_leave_as_many(seed, width, data):
+    gradients = np.random.RandomState(seed).normal(size=(5, width))
+    count = data.draw(st.integers(1, width))
+    start = np.sort(np.random.RandomState(seed + 1).permutation(width)[:count])
+    kept = rearranged(gradients, start)
+    assert len(kept) == count and np.all(np.diff(kept) > 0)
+    assert cost_of(gradients, kept) <= cost_of(gradients, start) + 1e-9
+    assert rearranged(gradients, kept).tolist() == kept.tolist()
+
+
+def test_two_units_that_always_go_against_each_other_go_together():
+    """By themselves both cost more than the third; together they cost nothing."""
+    gradients = np.array([[3.0, -3.0, 1.0, 9.0], [-3.0, 3.0, 1.0, 9.0]])
+    assert rearranged(gradients, np.array([1, 3])).tolist() == [2, 3]
+    best = min(itertools.combinations(range(4), 2), key=lambda kept: cost_of(gradients, list(kept)))
+    assert best == (2, 3)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.data())
+def test_ranks_put_the_kept_first_and_change_no_score(values, data):
+    scores = np.array(values)
+    kept = data.draw(st.lists(st.integers(0, len(scores) - 1), unique=True, max_size=len(scores)))
+    changed = rank_as(scores, np.array(kept, dtype=int))
+    assert sorted(changed) == sorted(scores)
+    gone = np.setdiff1d(np.arange(len(scores)), kept)
+    if len(kept) and len(gone):
+        assert changed[kept].min() >= changed[gone].max()

@@ -19,9 +19,10 @@ from helpers.tiny import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import H_GATES, check_parameters, network_shapes
 from gluon_optbert.cutting.selection import Selection, truncate
-from gluon_optbert.cutting.shrink import cut, fold, reordered, shrink, without_gates
+from gluon_optbert.cutting.shrink import cut, cut_tokens, fold, reordered, shrink, without_gates
 from gluon_optbert.deployment.export import export
 from gluon_optbert.deployment.mxnet_network import import_symbol
 from gluon_optbert.network.inputs import INPUTS
@@ -140,24 +141,6 @@ def test_layer_left_without_filters_loses_its_block(trainable):
 
 
 @pytest.mark.parametrize(
-    'architecture',
-    [network(), UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)],
-    ids=['even', 'uneven', 'factorised'],
-)
-@pytest.mark.parametrize('letters', ['h', 'a', 'k', 'v', 'f', 'hakvf'])
-def test_gated_equals_shrunk_for_each_width_alone_and_all_together(architecture, letters):
-    selection = random_selection(architecture, 5, letters=letters)
-    assert any(len(selection.kept[key]) < width for key, width in architecture.widths().items())
-    assert_gated_equals_shrunk(
-        architecture,
-        random_parameters(architecture),
-        random_alphas(architecture, letters=letters),
-        selection,
-        random_inputs(architecture),
-    )
-
-
-@pytest.mark.parametrize(
     'start', [UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), h=10, e=4)], ids=['uneven', 'factorised']
 )
 def test_gated_equals_shrunk_round_after_round(start):
@@ -203,22 +186,6 @@ def test_hidden_units_in_another_order_compute_the_same(architecture, seed):
     assert relative_difference(other, without(one, kept)) <= TOLERANCE
 
 
-def test_ones_fold_to_the_same_bits():
-    ones = {key: np.ones(width, np.float32) for key, width in UNEVEN.widths().items()}
-    parameters = random_parameters(UNEVEN)
-    assert all(
-        np.array_equal(value, parameters[name]) for name, value in fold(parameters, UNEVEN, ones).items()
-    )
-
-
-def test_keeping_everything_cuts_nothing():
-    parameters = random_parameters(UNEVEN)
-    everything = Selection({key: np.arange(width) for key, width in UNEVEN.widths().items()}, 0, 0)
-    left, architecture = cut(parameters, UNEVEN, everything)
-    assert architecture == UNEVEN
-    assert all(np.array_equal(value, parameters[name]) for name, value in left.items())
-
-
 def test_cutting_copies_and_leaves_its_input_alone():
     parameters = random_parameters(UNEVEN)
     before = {name: value.copy() for name, value in parameters.items()}
@@ -260,58 +227,6 @@ def test_layers_that_stay_move_up_with_their_parameters():
     assert {name: value.shape for name, value in left.items()} == network_shapes(architecture)
     for name, value in left.items():
         assert np.array_equal(value, parameters[name.replace('cells.1.', 'cells.2.')]), name
-
-
-def test_every_parameter_that_does_not_fit_is_named():
-    parameters = random_parameters(network())
-    del parameters['pooler.bias']
-    parameters['pooler.gate'] = np.ones(3)
-    parameters['decoder.3.bias'] = np.ones(5)
-    with pytest.raises(ValueError) as error:
-        check_parameters(parameters, network())
-    for named in (
-        'missing pooler.bias (8,)',
-        "unknown 'pooler.gate' (3,)",
-        'decoder.3.bias has shape (5,), wanted',
-    ):
-        assert named in str(error.value)
-
-
-def test_gates_that_do_not_fit_are_named():
-    alphas = random_alphas(network())
-    alphas['f1'] = alphas['f1'][:-1]
-    del alphas['h']
-    with pytest.raises(ValueError) as error:
-        fold(random_parameters(network()), network(), alphas)
-    assert 'f1 (15,), wanted (16,)' in str(error.value) and 'h ()' in str(error.value)
-
-
-def test_layer_without_filters_needs_no_gate_for_them():
-    architecture = network((2, 4, 4, 0), (2, 4, 4, 16))
-    alphas = random_alphas(architecture)
-    del alphas['f0']
-    assert set(fold(random_parameters(architecture), architecture, alphas)) == set(
-        network_shapes(architecture)
-    )
-
-
-@pytest.mark.parametrize('kept', [[], [1, 0], [0, 0], [8], [-1, 2]])
-def test_selection_that_does_not_fit_is_named(kept):
-    indices = {key: np.arange(width) for key, width in network().widths().items()}
-    indices['h'] = np.array(kept, dtype=int)
-    with pytest.raises(ValueError, match='selection .*: h$'):
-        cut(random_parameters(network()), network(), Selection(indices, 0, 0))
-
-
-@pytest.mark.parametrize('layers', [(1, 0), (0, 0), (0, 2), (-1, 0)])
-def test_layers_that_do_not_fit_are_named(layers):
-    with pytest.raises(ValueError, match='selection .*: layers '):
-        cut(random_parameters(network()), network(), Selection({}, 0, 0, layers=layers))
-
-
-def test_selection_of_an_unknown_width_is_named():
-    with pytest.raises(ValueError, match='q3'):
-        cut(random_parameters(network()), network(), Selection({'q3': np.arange(2)}, 0, 0))
 
 
 @given(NETWORKS, LETTERS, SEEDS, st.integers(1, 2))
@@ -362,10 +277,72 @@ def test_gates_that_a_model_is_given_are_folded_where_they_stand(h_gate):
     assert all(np.array_equal(model.parameters[name], value) for name, value in folded.items())
 
 
-def test_gates_of_another_network_are_no_gates_of_this_one():
-    model = SavedModel(network(), random_parameters(network()), None)
-    alphas = random_alphas(network())
+def test_open_gates_and_whole_widths_change_no_bit():
+    ones = {key: np.ones(width, np.float32) for key, width in UNEVEN.widths().items()}
+    del ones['f1']  # a layer without filters needs no gate for them
+    parameters = random_parameters(UNEVEN)
+    everything = Selection({key: np.arange(width) for key, width in UNEVEN.widths().items()}, 0, 0)
+    left, architecture = cut(fold(parameters, UNEVEN, ones), UNEVEN, everything)
+    assert architecture == UNEVEN and left.keys() == parameters.keys()
+    assert all(np.array_equal(value, parameters[name]) for name, value in left.items())
+
+
+def test_all_that_does_not_fit_is_named():
+    parameters, alphas = random_parameters(network()), random_alphas(network())
     with pytest.raises(ValueError, match='unknown nothing'):
-        without_gates(model, {'nothing': np.ones(3, np.float32)})
-    with pytest.raises(ValueError, match='f1 .*wanted'):
-        without_gates(model, {key: value for key, value in alphas.items() if key != 'f1'})
+        without_gates(SavedModel(network(), parameters, None), {'nothing': np.ones(3, np.float32)})
+    alphas['f1'] = alphas['f1'][:-1]
+    del alphas['h']
+    with pytest.raises(ValueError, match=r'h \(\), .*f1 \(15,\), wanted \(16,\)'):
+        fold(parameters, network(), alphas)
+    del parameters['pooler.bias']
+    parameters['pooler.gate'], parameters['decoder.3.bias'] = np.ones(3), np.ones(5)
+    with pytest.raises(ValueError) as error:
+        check_parameters(parameters, network())
+    for named in ('missing pooler.bias (8,)', "unknown 'pooler.gate' (3,)", 'has shape (5,), wanted'):
+        assert named in str(error.value)
+
+
+@pytest.mark.parametrize(
+    'kept, layers',
+    [({'h': kept}, None) for kept in ([], [1, 0], [0, 0], [8], [-1, 2])]
+    + [({}, layers) for layers in ((1, 0), (0, 0), (0, 2), (-1, 0))]
+    + [({'q3': [0, 1]}, None)],
+)
+def test_selections_that_do_not_fit_are_named(kept, layers):
+    indices = {key: np.array(units, dtype=int) for key, units in kept.items()}
+    with pytest.raises(ValueError, match=f'selection .*: {next(iter(kept), "layers ")}'):
+        cut(random_parameters(network()), network(), Selection(indices, 0, 0, layers))
+
+
+# Tokens
+
+HEADS = (Head(), Head('regression'), Head('classification', ('no', 'yes')), Head('question_answering'))
+
+
+@given(NETWORKS, SEEDS, st.sampled_from(HEADS), st.data())
+def test_rows_of_tokens_that_stay_are_kept_and_all_else_is_as_it_was(architecture, seed, head, data):
+    kept = np.array(data.draw(st.lists(st.integers(0, architecture.vocab_size - 1), min_size=1, unique=True)))
+    parameters = random_parameters(architecture, seed, head)
+    left, smaller = cut_tokens(parameters, architecture, kept, head)
+    check_parameters(left, smaller, head)
+    assert smaller.vocab_size == len(kept) and smaller.widths() == architecture.widths()
+    with_tokens = {'word_embed.0.weight', *([] if head.outputs else ['decoder.3.bias'])}
+    for name, value in parameters.items():
+        wanted = value[kept] if name in with_tokens else value
+        assert np.array_equal(left[name], wanted), name
+
+
+def test_every_parameter_that_grows_with_the_vocabulary_is_cut():
+    small, large = (network_shapes(network(vocab_size=size)) for size in (11, 12))
+    grown = {name for name in small if small[name] != large[name]}
+    left, _ = cut_tokens(random_parameters(network(vocab_size=12)), network(vocab_size=12), np.arange(11))
+    assert grown == {name for name, value in left.items() if value.shape != large[name]}
+
+
+@pytest.mark.parametrize(
+    'kept', [[], [0, 0], [-1, 2], [0, UNEVEN.vocab_size], [[0, 1]], [0.0, 1.0]], ids=lambda kept: str(kept)
+)
+def test_numbers_that_are_no_tokens_are_refused(kept):
+    with pytest.raises(ValueError, match='^tokens: wanted'):
+        cut_tokens(random_parameters(UNEVEN), UNEVEN, np.array(kept))
