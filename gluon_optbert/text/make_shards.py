@@ -45,6 +45,11 @@ from .documents import Document
 from .instances import SPECIALS, InstanceSpec, Tokens, make_instances
 from .shards import SPLITS, ShardFile, write_shard
 
+log = logging.getLogger(__name__)
+
+_BUCKET_CHUNK = 2**31  # where the random numbers of buckets start, above those of chunks
+_TOKEN_CHARACTERS = 4.5  # of English, roughly; only the number of buckets follows from it
+
 
 class ShardRecipe(Recipe):
     """How raw text becomes shards."""
@@ -124,36 +129,23 @@ def survey(recipe: ShardRecipe) -> Survey:
             count += 1
             characters += document.characters
     least = 4 if recipe.held_out else 2
-    where, found = ', '.join(map(str, recipe.input)), described_layouts(Counter(wanted))
-    if not count:
-        raise ValueError(
-            f'{where}: no text in {found or "other files than the vocabulary"}; give files with text, or the '
-            'right --layout'
-        )
     if count < least:
         raise ValueError(
-            f'{where}: {count} document(s) in {found}, at least {least} are needed, since random segments '
-            f'come from another document{" and two are held out" if recipe.held_out else ""}; add text, give '
-            f'the right --layout{", or hold none out with --held-out 0" if recipe.held_out else ""}'
+            f'{", ".join(map(str, recipe.input))}: {count} documents in '
+            f'{described_layouts(Counter(wanted)) or "no file but the vocabulary"}, at least {least} are '
+            'needed, for random segments come from another document and two are held out but for '
+            '--held-out 0; add text, or give the right --layout'
         )
-    held_out = _held_out(recipe, count)
+    # those whose hashes are the smallest: the wanted share, two at least, two left to train on
+    share = min(max(round(count * recipe.held_out), 2), count - 2) if recipe.held_out else 0
+    hashed = ((hashlib.sha256(f'{recipe.seed}:{i}'.encode()).digest(), i) for i in range(count))
+    held_out = frozenset(i for _, i in heapq.nsmallest(share, hashed))
     return Survey(tuple(files), tuple(wanted), count, characters, held_out)
 
 
 def described_layouts(layouts: Mapping[str, int]) -> str:
     """How many files were read in which layout: ``3 files as book``."""
     return ', '.join(f'{count} file{"s" * (count > 1)} as {name}' for name, count in sorted(layouts.items()))
-
-
-def _held_out(recipe: ShardRecipe, count: int) -> frozenset:
-    """The documents whose hashes are the smallest: the wanted share, two at least, two left to train on."""
-    if not recipe.held_out:
-        return frozenset()
-    wanted = min(max(round(count * recipe.held_out), 2), count - 2)
-    hashed = (
-        (hashlib.sha256(f'{recipe.seed}:{number}'.encode()).digest(), number) for number in range(count)
-    )
-    return frozenset(number for _, number in heapq.nsmallest(wanted, hashed))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,9 +159,8 @@ class Chunk:
 
 def chunks(recipe: ShardRecipe, surveyed: Survey) -> Iterator[Chunk]:
     """Runs of documents of one split, each of at least two documents and about `chunk_characters`."""
-    open_: dict[str, list[Document]] = {split: [] for split in shards.SPLITS}
-    # waits until the next has two documents too
-    ready: dict[str, list[Document]] = {split: [] for split in shards.SPLITS}
+    growing: dict[str, list[Document]] = {split: [] for split in SPLITS}
+    full: dict[str, list[Document]] = {split: [] for split in SPLITS}  # until the next has two documents too
     sizes: Counter = Counter()
     numbers: Counter = Counter()
 
@@ -182,23 +173,20 @@ def chunks(recipe: ShardRecipe, surveyed: Survey) -> Iterator[Chunk]:
         for document in documents.read_documents(path, layout):
             split = 'heldout' if count in surveyed.held_out else 'train'
             count += 1
-            open_[split].append(document)
+            growing[split].append(document)
             sizes[split] += document.characters
-            if len(open_[split]) == 2 and ready[split]:
-                yield close(split, ready[split])
-                ready[split] = []
-            if sizes[split] >= recipe.chunk_characters and len(open_[split]) >= 2:
-                ready[split], open_[split], sizes[split] = open_[split], [], 0
+            if len(growing[split]) == 2 and full[split]:
+                yield close(split, full[split])
+                full[split] = []
+            if sizes[split] >= recipe.chunk_characters and len(growing[split]) >= 2:
+                full[split], growing[split], sizes[split] = growing[split], [], 0
     if count != surveyed.documents:
         raise ValueError(
             f'the input had {surveyed.documents} documents and now has {count}: it changed while it was read'
         )
-    for split in shards.SPLITS:
-        if ready[split] or open_[split]:
-            yield close(split, ready[split] + open_[split])
-
-
-_BUCKET_CHUNK = 2**31  # where the random numbers of buckets start, above those of chunks
+    for split in SPLITS:
+        if full[split] or growing[split]:
+            yield close(split, full[split] + growing[split])
 
 
 class Buckets:
@@ -247,11 +235,10 @@ class Buckets:
 class Instances:
     """A chunk's instances and counts, and what its worker is."""
 
-    chunk: tuple[str, int]
+    split: str
+    number: int  # of the chunk
     records: np.ndarray
-    documents: int
-    sentences: int
-    tokens: int
+    counts: Mapping[str, int]  # documents, sentences, tokens, instances
     characters: int
     worker: int  # process id
     peak_memory_bytes: int
@@ -286,21 +273,21 @@ class _Worker:
             ]
         )
         passes = self.recipe.dupe_factor if chunk.split == 'train' else 1
-        seeds = (self.recipe.seed, shards.SPLITS.index(chunk.split), chunk.number)
-        records = [
-            make_instances(tokens, self.spec, np.random.RandomState([*seeds, copy]), self.continues)
-            for copy in range(passes)
-        ]
-        return Instances(
-            (chunk.split, chunk.number),
-            np.concatenate(records),
-            len(tokens),
-            len(tokens.sentences) - 1,
-            len(tokens.ids),
-            sum(document.characters for document in chunk.documents),
-            os.getpid(),
-            peak_memory(),
+        seeds = (self.recipe.seed, SPLITS.index(chunk.split), chunk.number)
+        records = np.concatenate(
+            [
+                make_instances(tokens, self.spec, np.random.RandomState([*seeds, copy]), self.continues)
+                for copy in range(passes)
+            ]
         )
+        counts = {
+            'documents': len(tokens),
+            'sentences': len(tokens.sentences) - 1,
+            'tokens': len(tokens.ids),
+            'instances': len(records),
+        }
+        characters = sum(document.characters for document in chunk.documents)
+        return Instances(chunk.split, chunk.number, records, counts, characters, os.getpid(), peak_memory())
 
 
 _worker: _Worker | None = None
@@ -379,11 +366,6 @@ def peak_memory() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-log = logging.getLogger(__name__)
-
-_TOKEN_CHARACTERS = 4.5  # of English, roughly; only the number of buckets follows from it
-
-
 @dataclasses.dataclass(frozen=True)
 class ShardSummary:
     """What was made."""
@@ -416,70 +398,62 @@ def make_shards(recipe: ShardRecipe, *, progress: Callable[[int, int], None] | N
     RunFailed
         If a worker process dies.
     """
-    with locked(recipe.output):
-        return _make_shards(recipe, progress)
-
-
-@dataclasses.dataclass
-class _Counts:
-    """What was counted while instances were made."""
-
-    splits: dict[str, Counter] = dataclasses.field(default_factory=dict)
-    memory: dict[int, int] = dataclasses.field(default_factory=dict)  # of each process, at most
-    characters: int = 0
-
-    def add(self, instances: Instances) -> None:
-        """Count the instances of a chunk."""
-        self.splits.setdefault(instances.chunk[0], Counter()).update(
-            documents=instances.documents,
-            sentences=instances.sentences,
-            tokens=instances.tokens,
-            instances=len(instances.records),
-        )
-        self.memory[instances.worker] = instances.peak_memory_bytes
-        self.characters += instances.characters
-
-
-def _make_shards(recipe: ShardRecipe, progress: Callable[[int, int], None] | None) -> ShardSummary:
-    """`make_shards`, while no other process writes the output."""
     began = time.perf_counter()
-    refuse_existing(recipe.output)
-    vocab = vocabulary.read_vocabulary(recipe.vocab)
-    _check_shard_size(recipe, len(vocab))
-    recipe = recipe.replace(cased=vocabulary.is_cased(vocab, recipe.cased, source=recipe.vocab))
-    workers = recipe.workers or processors()
-    surveyed = survey(recipe)
-    layouts = Counter(surveyed.layouts)
-    log.info(
-        '%d documents, %d characters in %d files (%s)',
-        surveyed.documents,
-        surveyed.characters,
-        len(surveyed.files),
-        described_layouts(layouts),
-    )
-    counts = _Counts()
-    with new_directory(recipe.output) as partial:
-        buckets = _buckets(recipe, surveyed, partial)
-        for instances in instances_of(recipe, chunks(recipe, surveyed), workers):
-            split, number = instances.chunk
-            buckets[split].scatter(instances.records, number)
-            counts.add(instances)
-            if progress:
-                progress(counts.characters, surveyed.characters)
-        splits = _write_splits(recipe, buckets, counts, partial, vocabulary_size=len(vocab))
-        vocabulary.write_vocabulary(vocab, partial / shards.VOCABULARY)
-        manifest = _manifest(recipe, vocabulary.vocabulary_hash(vocab), len(vocab), splits)
-        (partial / shards.MANIFEST).write_text(
-            json.dumps(manifest, indent=1, sort_keys=True) + '\n', encoding='utf-8'
+    with locked(recipe.output):
+        refuse_existing(recipe.output)
+        vocab = vocabulary.read_vocabulary(recipe.vocab)
+        dtype = shards.record_dtype(recipe.max_seq_length, recipe.predictions, len(vocab))
+        most = shards.most_instances(dtype.itemsize)
+        if recipe.instances_per_shard > most:
+            raise ValueError(
+                f'instances_per_shard {recipe.instances_per_shard}: an instance takes {dtype.itemsize} '
+                f'bytes, so a shard has at most {most}; give a smaller --instances-per-shard'
+            )
+        recipe = recipe.replace(cased=vocabulary.is_cased(vocab, recipe.cased, source=recipe.vocab))
+        workers = recipe.workers or processors()
+        surveyed = survey(recipe)
+        layouts = Counter(surveyed.layouts)
+        log.info(
+            '%d documents, %d characters in %d files (%s)',
+            surveyed.documents,
+            surveyed.characters,
+            len(surveyed.files),
+            described_layouts(layouts),
         )
-    counts.memory[os.getpid()] = peak_memory()
+        counts = {split: Counter() for split in SPLITS if split == 'train' or surveyed.held_out}
+        memory: dict[int, int] = {}  # of each process
+        done = 0
+        with new_directory(recipe.output) as partial:
+            buckets = _buckets(recipe, surveyed, partial)
+            for made in instances_of(recipe, chunks(recipe, surveyed), workers):
+                buckets[made.split].scatter(made.records, made.number)
+                counts[made.split].update(made.counts)
+                memory[made.worker] = made.peak_memory_bytes
+                done += made.characters
+                if progress:
+                    progress(done, surveyed.characters)
+            splits = {}
+            for split, counted in counts.items():
+                if not counted['instances']:
+                    raise ValueError(
+                        f'{", ".join(map(str, recipe.input))}: the {split} documents have no text to make '
+                        'instances of; add text, or choose what is held out with --held-out'
+                    )
+                files = buckets[split].write_shards(partial, dtype, counted['instances'])
+                splits[split] = {**counted, 'shards': [file.model_dump() for file in files]}
+            vocabulary.write_vocabulary(vocab, partial / shards.VOCABULARY)
+            manifest = _manifest(recipe, vocab, splits)
+            (partial / shards.MANIFEST).write_text(
+                json.dumps(manifest, indent=1, sort_keys=True) + '\n', encoding='utf-8'
+            )
+    memory[os.getpid()] = peak_memory()
     return ShardSummary(
         output=recipe.output,
         workers=workers,
         layouts=dict(layouts),
         bytes=sum(file['bytes'] for entry in splits.values() for file in entry['shards']),
         seconds=time.perf_counter() - began,
-        peak_memory_bytes=sum(counts.memory.values()),
+        peak_memory_bytes=sum(memory.values()),
         shards={split: len(entry['shards']) for split, entry in splits.items()},
         **{
             noun: {split: entry[noun] for split, entry in splits.items()}
@@ -488,76 +462,38 @@ def _make_shards(recipe: ShardRecipe, progress: Callable[[int, int], None] | Non
     )
 
 
-def _check_shard_size(recipe: ShardRecipe, vocabulary_size: int) -> None:
-    """Raise ValueError if a shard could become larger than what `Shards.open` takes."""
-    row = shards.record_dtype(recipe.max_seq_length, recipe.predictions, vocabulary_size).itemsize
-    most = shards.most_instances(row)
-    if recipe.instances_per_shard > most:
-        raise ValueError(
-            f'instances_per_shard {recipe.instances_per_shard}: an instance takes {row} bytes, so a shard '
-            f'has at most {most}; give a smaller --instances-per-shard'
-        )
-
-
 def _buckets(recipe: ShardRecipe, surveyed: Survey, partial: Path) -> dict[str, Buckets]:
     """The files over which the instances of each split are scattered."""
+    share = len(surveyed.held_out) / surveyed.documents
+    instances = surveyed.characters / _TOKEN_CHARACTERS / (recipe.max_seq_length - SPECIALS)
+    expected = {'train': instances * (1 - share) * recipe.dupe_factor}
+    if surveyed.held_out:
+        expected['heldout'] = instances * share
     return {
         split: Buckets(
             partial / f'{split}.buckets',
             split=split,
             seed=recipe.seed,
-            expected=expected,
+            expected=number,
             instances_per_shard=recipe.instances_per_shard,
         )
-        for split, expected in _expected_instances(recipe, surveyed).items()
-        if split == 'train' or surveyed.held_out
+        for split, number in expected.items()
     }
 
 
-def _write_splits(
-    recipe: ShardRecipe, buckets: dict[str, Buckets], counts: _Counts, partial: Path, *, vocabulary_size: int
-) -> dict[str, Any]:
-    """Write the shards of every split; what the manifest says of them.
-
-    Raises
-    ------
-    ValueError
-        If a split has no instance.
-    """
-    dtype = shards.record_dtype(recipe.max_seq_length, recipe.predictions, vocabulary_size)
-    splits: dict[str, Any] = {}
-    for split, counted in counts.splits.items():
-        if not counted['instances']:
-            raise ValueError(
-                f'{", ".join(map(str, recipe.input))}: the {split} documents have no text to make instances '
-                'of; add text' + (', or hold none out with --held-out 0' if split == 'heldout' else '')
-            )
-        files = buckets[split].write_shards(partial, dtype, counted['instances'])
-        splits[split] = {**counted, 'shards': [file.model_dump() for file in files]}
-    return splits
-
-
-def _expected_instances(recipe: ShardRecipe, surveyed: Survey) -> dict[str, float]:
-    """About how many instances each split will have."""
-    share = len(surveyed.held_out) / surveyed.documents
-    instances = surveyed.characters / _TOKEN_CHARACTERS / (recipe.max_seq_length - SPECIALS)
-    return {'train': instances * (1 - share) * recipe.dupe_factor, 'heldout': instances * share}
-
-
-def _manifest(
-    recipe: ShardRecipe, vocab_hash: str, vocab_size: int, splits: dict[str, Any]
-) -> dict[str, Any]:
+def _manifest(recipe: ShardRecipe, vocab: vocabulary.Vocabulary, splits: Mapping[str, Any]) -> dict[str, Any]:
     """What vouches for the shards; nothing in it depends on the time, the place or the number of workers."""
-    left_out = ('output', 'workers')
-    libraries = ('numpy', 'gluonnlp', 'blingfire', 'sacremoses', *(('tokenizers',) if recipe.cased else ()))
+    libraries = ['numpy', 'gluonnlp', 'blingfire', 'sacremoses', *['tokenizers'] * recipe.cased]
     return {
         'format': shards.FORMAT,
         'version': shards.VERSION,
         'max_seq_length': recipe.max_seq_length,
         'max_predictions': recipe.predictions,
         'cased': recipe.cased,
-        'vocabulary': {'size': vocab_size, 'sha256': vocab_hash},
-        'recipe': {name: value for name, value in to_dict(recipe).items() if name not in left_out},
+        'vocabulary': {'size': len(vocab), 'sha256': vocabulary.vocabulary_hash(vocab)},
+        'recipe': {
+            name: value for name, value in to_dict(recipe).items() if name not in ('output', 'workers')
+        },
         'versions': {name: metadata.version(name) for name in libraries},
         'splits': splits,
     }
