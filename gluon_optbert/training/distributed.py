@@ -1,25 +1,19 @@
-"""The workers of a job; the only module that imports Horovod, and only where a job was started by it."""
+"""The workers of a job: what they compute together, what ends them when one is lost, and what stops them; the
+only module that imports Horovod, and only where a job was started by it."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
-import http.client
-import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -27,28 +21,15 @@ import psutil
 
 from ..runs.failures import Interrupted, RunFailed
 
+COMPRESSIONS = ('none', 'fp16')
 PATIENCE = 'GLUON_OPTBERT_PATIENCE'  # the environment variable that replaces this:
-PATIENCE_SECONDS = 30.0  # that Gloo waits for a worker, and we for one that hangs; half for horovodrun
+PATIENCE_SECONDS = 30.0  # that Gloo waits for a worker, and we for one that hangs
 BARRIER_FACTOR = 60  # at a barrier, half an hour: rank 0 may be writing or measuring
 GAP_FACTOR = 3  # a worker may be late by so many times the longest work of this one between two operations
-PERIOD_SECONDS = 1.0
-HEARING_SECONDS = 1.5  # within which a line that another worker has put is read
-SILENCE_SECONDS = 4.0  # after a failed operation; a worker without a new line since HEARING_SECONDS is lost
-SCOPE = 'gluon_optbert_liveness'
-_MOST_BYTES = 4096  # of a line
 
 
-@dataclasses.dataclass
-class Peer:
-    """Another worker's last line, and when it changed by this worker's clock."""
-
-    rank: int
-    said: Mapping[str, Any]
-    at: float
-
-    def __str__(self) -> str:
-        host, process = (self.said.get(name, 'unknown') for name in ('host', 'process'))
-        return f'rank {self.rank} (host {host}, process {process})'
+class Disagreement(RunFailed):
+    """The workers would go on with different things, which would train different networks as one."""
 
 
 def patience() -> float:
@@ -69,34 +50,24 @@ def patience() -> float:
     return seconds
 
 
-class Watch:
-    """The thread that speaks and listens for one rank.
+class Guard:
+    """Ends this process when another worker keeps it waiting for too long in a collective operation.
+
+    Where a worker has ended or is stopped, horovodrun and Gloo end the others. For one that hangs they would
+    wait for ever, because its threads still answer, and the stall check of Horovod 0.28.1 does not fire.
 
     Parameters
     ----------
     rank, size : int
-    address : str
-        ``host:port`` of horovodrun's store.
+    patience : float
+        Seconds that are waited at least; see `limit`.
     """
 
-    def __init__(self, rank: int, size: int, address: str):
-        self.rank = rank
-        self._watched = range(1, size) if rank == 0 else (0,)
-        self._address, self._patience = address, patience()
-        self._host = os.environ.get('HOROVOD_HOSTNAME') or socket.gethostname()
-        self._beats = 0
-        self._unreached: float | None = None  # since when horovodrun has not answered
+    def __init__(self, rank: int, size: int, patience: float):
+        others = [other for other in range(size) if other != rank]
+        self._others = f'rank {others[0]}' if size == 2 else f'one of the ranks {others}'
+        self._rank, self._patience = rank, patience
         self._operation, self._since, self._until, self._gap = '', time.monotonic(), time.monotonic(), 0.0
-        self._peers: dict[int, Peer] = {}
-
-    def __str__(self) -> str:
-        return f'rank {self.rank} (host {self._host}, process {os.getpid()})'
-
-    def start(self) -> None:
-        """Begin with a first word."""
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            self._speak()
-        threading.Thread(target=self._run, name='liveness', daemon=True).start()
 
     @contextlib.contextmanager
     def waiting(self, operation: str) -> Iterator[None]:
@@ -110,101 +81,160 @@ class Watch:
         finally:
             self._operation, self._until = '', time.monotonic()
 
-    def explain(self) -> str | None:
-        """Who of the others is lost, after an operation has failed; None if none is. It takes up to 6 s."""
-        began = time.monotonic()
-        seconds = SILENCE_SECONDS * (1 if self.rank == 0 else 1.5)  # rank 0 hears all, and speaks first
-        while time.monotonic() < began + seconds:
-            ended = self._troubles(-math.inf)
-            if ended:
-                return ended
-            time.sleep(PERIOD_SECONDS / 4)
-        return self._alone(0) or self._troubles(began + HEARING_SECONDS)
+    def limit(self) -> float:
+        """Seconds that may be waited in the present operation."""
+        factor = BARRIER_FACTOR if self._operation.startswith('barrier') else 1
+        return max(self._patience * factor, GAP_FACTOR * self._gap)
 
-    @staticmethod
-    def end(lost: str) -> NoReturn:
-        """Say so, and end this process at once: the main thread may be in an operation that never returns."""
-        print(f'error: {lost}; the job ends, go on with --resume', file=sys.stderr, flush=True)
-        os._exit(1)
+    def late(self) -> bool:
+        """Whether the others are."""
+        return bool(self._operation) and time.monotonic() - self._since > self.limit()
 
-    def _run(self) -> None:
+    def lost(self, operation: str) -> str:
+        """That one of the others is, in words."""
+        return (
+            f'rank {self._rank} waited in the operation {operation} for {self._others}, which has ended, is '
+            'stopped, hangs or is cut off; the job ends, go on with --resume'
+        )
+
+    def run(self) -> None:
+        """Look every second, in a thread; end the process, for its main thread may never return."""
         looked = time.monotonic()
         while True:
-            time.sleep(PERIOD_SECONDS)
+            time.sleep(1)
             if time.monotonic() - looked > self._patience / 2:
                 self._since = time.monotonic()  # this process itself was stopped, and has not waited
-            try:
-                self._speak()
-                self._listen()
-                self._unreached = None
-            except (OSError, http.client.HTTPException):
-                self._unreached = self._unreached or time.monotonic()
             looked = time.monotonic()
-            lost = self._alone(self._patience / 2) or self._late()
-            if lost:
-                self.end(lost)
+            if self.late():
+                print(f'error: {self.lost(self._operation)}', file=sys.stderr, flush=True)
+                os._exit(1)
 
-    def _alone(self, seconds: float) -> str | None:
-        """That horovodrun has not answered for more than so many seconds; None if it has."""
-        if self._unreached is None or time.monotonic() - self._unreached <= seconds:
-            return None
-        return f'{self} cannot reach horovodrun at {self._address}: it has ended, or the network has failed'
 
-    def _late(self) -> str | None:
-        """Who has not come for too long to the operation that this rank waits in; None if nobody.
+@functools.cache
+def _guard(rank: int, size: int) -> Guard:
+    """The guard of this process, at work."""
+    guard = Guard(rank, size, patience())
+    threading.Thread(target=guard.run, name='guard', daemon=True).start()
+    return guard
 
-        It says nothing while horovodrun does not answer, for then the lines of the others are old.
+
+class Workers:
+    """This process among the workers of a job; a job of one needs no Horovod.
+
+    Attributes
+    ----------
+    rank, size : int
+        Its number among all workers.
+    local_rank : int
+        Its number among those of its host.
+    """
+
+    def __init__(self):
+        self._hvd = None
+        if int(os.environ.get('HOROVOD_SIZE', '1')) > 1 or 'OMPI_COMM_WORLD_SIZE' in os.environ:
+            import horovod.mxnet as hvd
+
+            # Gloo reads it here, and ends an operation in which another worker has not answered for so long.
+            os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', str(math.ceil(patience())))
+            hvd.init()
+            self._hvd = hvd
+        self.rank = self._hvd.rank() if self._hvd else 0
+        self.size = self._hvd.size() if self._hvd else 1
+        self.local_rank = self._hvd.local_rank() if self._hvd else 0
+        self._guard = _guard(self.rank, self.size) if self.size > 1 else None
+
+    @contextlib.contextmanager
+    def _together(self, operation: str) -> Iterator[None]:
+        """While this worker waits for the others in a collective operation; RunFailed if one is lost."""
+        try:
+            with self._guard.waiting(operation):
+                yield
+        except mx.MXNetError as error:
+            if 'Horovod has been shut down' not in str(error):
+                raise
+            raise RunFailed(self._guard.lost(operation)) from error
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, the one that writes and speaks."""
+        return self.rank == 0
+
+    def context(self) -> mx.Context:
+        """Where this worker computes: its GPU if MXNet sees one, else the CPU."""
+        gpus = mx.context.num_gpus()
+        return mx.gpu(self.local_rank % gpus) if gpus else mx.cpu()
+
+    def average(self, arrays: Sequence[mx.nd.NDArray], *, name: str, compression: str = 'none') -> None:
+        """Replace every array by its mean over the workers, in place.
+
+        Parameters
+        ----------
+        arrays : sequence of NDArray
+            In the same order, and of the same shapes, on every worker.
+        name : str
+            Unique among the collective operations that may be under way.
+        compression : str
+            One of `COMPRESSIONS`, what goes over the network: the arrays as they are, or rounded to float16,
+            half the bytes.
         """
-        operation, now = self._operation, time.monotonic()
-        factor = BARRIER_FACTOR if operation.startswith('barrier') else 1
-        limit = max(self._patience * factor, GAP_FACTOR * self._gap)
-        waited = now - self._since
-        if not operation or waited <= limit or self._unreached is not None:
-            return None
-        troubles = self._troubles(now - self._patience / 2, operation)
-        return troubles and f'{self} has waited for {waited:.0f} s in the operation {operation}: {troubles}'
+        if self.size > 1:
+            sent = [array.astype('float16') for array in arrays] if compression == 'fp16' else arrays
+            with self._together(name):
+                for i, array in enumerate(sent):
+                    self._hvd.allreduce_(array, average=True, name=f'{name}.{i}', priority=-i)
+                for array in sent:
+                    array.wait_to_read()
+            if compression == 'fp16':
+                for array, mean in zip(arrays, sent):
+                    array[:] = mean.astype(array.dtype)
 
-    def _troubles(self, since: float, operation: str | None = None) -> str | None:
-        """Which others have ended, have not spoken since then, or are not in the operation; None if none."""
-        troubles = []
-        for _, peer in sorted(self._peers.items()):
-            process = peer.said.get('process')
-            here = peer.said.get('host') == self._host and type(process) is int
-            if here and not os.path.exists(f'/proc/{process}'):
-                troubles.append(f'{peer} has ended')
-            elif peer.at < since:
-                troubles.append(f'{peer} is silent: it is stopped, hanging, cut off or dead')
-            elif operation not in (None, peer.said.get('operation')):
-                troubles.append(f'{peer} did not come')
-        return ', '.join(troubles) or None
+    def sum(self, values: Iterable[float], *, name: str) -> list[float]:
+        """Sums over the workers, in float64."""
+        values = np.asarray(list(values), dtype=np.float64)
+        if self.size > 1:
+            with self._together(name):
+                values = self._hvd.allreduce(
+                    mx.nd.array(values, dtype='float64'), average=False, name=name
+                ).asnumpy()
+        return [float(value) for value in values]
 
-    def _speak(self) -> None:
-        self._beats += 1
-        line = json.dumps(
-            {'host': self._host, 'process': os.getpid(), 'beats': self._beats, 'operation': self._operation}
-        )
-        with self._open(urllib.request.Request(self._url(self.rank), data=line.encode(), method='PUT')):
-            pass
+    def total(self, array: np.ndarray, *, name: str) -> np.ndarray:
+        """The sum of an array over the workers."""
+        if self.size == 1:
+            return array
+        with self._together(name):
+            return self._hvd.allreduce(
+                mx.nd.array(array, dtype=array.dtype), average=False, name=name
+            ).asnumpy()
 
-    def _listen(self) -> None:
-        """Read the lines of the others; one that has not spoken yet has none."""
-        for rank in self._watched:
-            try:
-                with self._open(urllib.request.Request(self._url(rank))) as answer:
-                    said = json.loads(answer.read(_MOST_BYTES))
-            except (urllib.error.HTTPError, ValueError, RecursionError):
-                said = {}
-            said = said if isinstance(said, dict) else {}
-            if rank not in self._peers or said != self._peers[rank].said:
-                self._peers[rank] = Peer(rank, said, time.monotonic())
+    def broadcast(self, arrays: Sequence[mx.nd.NDArray], *, name: str) -> None:
+        """Replace every array by rank 0's, in place."""
+        if self.size > 1:
+            with self._together(name):
+                for i, array in enumerate(arrays):
+                    self._hvd.broadcast_(array, root_rank=0, name=f'{name}.{i}')
+                mx.nd.waitall()
 
-    def _url(self, rank: int) -> str:
-        return f'http://{self._address}/{SCOPE}/{rank}'
+    def barrier(self, name: str) -> None:
+        """Wait until every worker is here."""
+        if self.size > 1:
+            with self._together('barrier.' + name):
+                self._hvd.allreduce(mx.nd.ones((1,)), name='barrier.' + name).wait_to_read()
 
-    @staticmethod
-    def _open(request: urllib.request.Request):
-        """Ask horovodrun, past any proxy that the environment names."""
-        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5)
+    def agree(self, text: str, *, what: str) -> None:
+        """Make sure that a text, such as a decision written out, is the same on every worker.
+
+        Raises
+        ------
+        Disagreement
+            If it is not.
+        """
+        if self.size > 1:
+            digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint8).astype(np.float32)
+            with self._together('agree.' + what):
+                mean = self._hvd.allreduce(mx.nd.array(digest), average=True, name='agree.' + what).asnumpy()
+            if np.abs(mean - digest).max() > 1e-3:
+                raise Disagreement(f'the workers do not agree on {what}')
 
 
 _SAID = b'\nstopping after this step; Ctrl-C again stops at once and saves nothing\n'
@@ -290,141 +320,3 @@ def start_herald() -> subprocess.Popen | None:
     os.close(end)
     herald.stdout.read()  # until it is ready
     return herald
-
-
-COMPRESSIONS = ('none', 'fp16')
-
-
-class Disagreement(RunFailed):
-    """The workers would go on with different things, which would train different networks as one."""
-
-
-@functools.cache
-def _watch(rank: int, size: int) -> Watch | None:
-    """The watch over a job that horovodrun started with Gloo; mpirun has its own."""
-    host, port = (os.environ.get(f'HOROVOD_GLOO_RENDEZVOUS_{name}') for name in ('ADDR', 'PORT'))
-    if not (host and port):
-        return None
-    watch = Watch(rank, size, f'{host}:{port}')
-    watch.start()
-    return watch
-
-
-class Workers:
-    """This process among the workers of a job; a job of one needs no Horovod.
-
-    Attributes
-    ----------
-    rank, size : int
-        Its number among all workers.
-    local_rank : int
-        Its number among those of its host.
-    """
-
-    def __init__(self):
-        self._hvd = None
-        if int(os.environ.get('HOROVOD_SIZE', '1')) > 1 or 'OMPI_COMM_WORLD_SIZE' in os.environ:
-            import horovod.mxnet as hvd
-
-            # Gloo reads it here, and ends an operation in which another worker has not answered for so long.
-            os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', str(math.ceil(patience())))
-            hvd.init()
-            self._hvd = hvd
-        self.rank = self._hvd.rank() if self._hvd else 0
-        self.size = self._hvd.size() if self._hvd else 1
-        self.local_rank = self._hvd.local_rank() if self._hvd else 0
-        self._watch = _watch(self.rank, self.size) if self._hvd else None
-
-    @contextlib.contextmanager
-    def _together(self, operation: str) -> Iterator[None]:
-        """While this worker waits for the others in a collective operation; it ends if one is lost."""
-        try:
-            with self._watch.waiting(operation) if self._watch else contextlib.nullcontext():
-                yield
-        except mx.MXNetError:
-            lost = self._watch.explain() if self._watch else None
-            if lost:
-                self._watch.end(f'rank {self.rank} waited in the operation {operation}, but {lost}')
-            raise
-
-    @property
-    def first(self) -> bool:
-        """Whether this is rank 0, the one that writes and speaks."""
-        return self.rank == 0
-
-    def context(self) -> mx.Context:
-        """Where this worker computes: its GPU if MXNet sees one, else the CPU."""
-        gpus = mx.context.num_gpus()
-        return mx.gpu(self.local_rank % gpus) if gpus else mx.cpu()
-
-    def average(self, arrays: Sequence[mx.nd.NDArray], *, name: str, compression: str = 'none') -> None:
-        """Replace every array by its mean over the workers, in place.
-
-        Parameters
-        ----------
-        arrays : sequence of NDArray
-            In the same order, and of the same shapes, on every worker.
-        name : str
-            Unique among the collective operations that may be under way.
-        compression : str
-            One of `COMPRESSIONS`, what goes over the network: the arrays as they are, or rounded to float16,
-            half the bytes.
-        """
-        if self.size > 1:
-            sent = [array.astype('float16') for array in arrays] if compression == 'fp16' else arrays
-            with self._together(name):
-                for i, array in enumerate(sent):
-                    self._hvd.allreduce_(array, average=True, name=f'{name}.{i}', priority=-i)
-                for array in sent:
-                    array.wait_to_read()
-            if compression == 'fp16':
-                for array, mean in zip(arrays, sent):
-                    array[:] = mean.astype(array.dtype)
-
-    def sum(self, values: Iterable[float], *, name: str) -> list[float]:
-        """Sums over the workers, in float64."""
-        values = np.asarray(list(values), dtype=np.float64)
-        if self.size > 1:
-            with self._together(name):
-                values = self._hvd.allreduce(
-                    mx.nd.array(values, dtype='float64'), average=False, name=name
-                ).asnumpy()
-        return [float(value) for value in values]
-
-    def total(self, array: np.ndarray, *, name: str) -> np.ndarray:
-        """The sum of an array over the workers."""
-        if self.size == 1:
-            return array
-        with self._together(name):
-            return self._hvd.allreduce(
-                mx.nd.array(array, dtype=array.dtype), average=False, name=name
-            ).asnumpy()
-
-    def broadcast(self, arrays: Sequence[mx.nd.NDArray], *, name: str) -> None:
-        """Replace every array by rank 0's, in place."""
-        if self.size > 1:
-            with self._together(name):
-                for i, array in enumerate(arrays):
-                    self._hvd.broadcast_(array, root_rank=0, name=f'{name}.{i}')
-                mx.nd.waitall()
-
-    def barrier(self, name: str) -> None:
-        """Wait until every worker is here."""
-        if self.size > 1:
-            with self._together('barrier.' + name):
-                self._hvd.allreduce(mx.nd.ones((1,)), name='barrier.' + name).wait_to_read()
-
-    def agree(self, text: str, *, what: str) -> None:
-        """Make sure that a text, such as a decision written out, is the same on every worker.
-
-        Raises
-        ------
-        Disagreement
-            If it is not.
-        """
-        if self.size > 1:
-            digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint8).astype(np.float32)
-            with self._together('agree.' + what):
-                mean = self._hvd.allreduce(mx.nd.array(digest), average=True, name='agree.' + what).asnumpy()
-            if np.abs(mean - digest).max() > 1e-3:
-                raise Disagreement(f'the workers do not agree on {what}')

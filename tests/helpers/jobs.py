@@ -40,12 +40,12 @@ def run_workers(*arguments):
     return subprocess.run(words, cwd=str(ROOT), env=environment(), timeout=60, capture_output=True, text=True)
 
 
-def horovodrun(*arguments, workers=2, timeout=180, by='--gloo'):
+def horovodrun(*arguments, workers=2, timeout=180, by='--gloo', **more):
     root = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'} if by == '--mpi' else {}
     return subprocess.run(
         _words(arguments, workers, by),
         cwd=str(ROOT),
-        env=environment(**root),
+        env=environment(**root, **more),
         timeout=timeout,
         capture_output=True,
         text=True,

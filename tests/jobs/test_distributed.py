@@ -1,4 +1,4 @@
-"""Workers: a job of one needs no Horovod, and a job of two does what a job of one does."""
+"""A job of two workers does what a job of one does, and ends when one of them is lost."""
 
 import importlib.util
 import json
@@ -6,10 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+import time
 
-import mxnet as mx
 import numpy as np
-import psutil
 import pytest
 import yaml
 from helpers.documents import flags_of
@@ -28,6 +27,7 @@ from helpers.pretrained import values_for as pretraining_values
 from helpers.pruned import alphas_of, records, selection_of
 from helpers.pruned import recipe_for as pruning_recipe
 from helpers.pruned import values_for as pruning_values
+from helpers.stricken import STRICKEN, living
 from helpers.tiny import ROOT, outputs_of, random_inputs, relative_difference
 
 from gluon_optbert.network.model import build
@@ -36,12 +36,9 @@ from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.training import pretrain as pretraining
-from gluon_optbert.training.distributed import Workers
+from gluon_optbert.training.distributed import PATIENCE
 from gluon_optbert.training.pretrain import pretrain
 from gluon_optbert.training.recipe import PretrainRecipe
-
-WORKERS = {'one': 1, 'two': 2, 'four': 4}
-several = pytest.mark.parametrize('name', list(WORKERS)[1:])
 
 SEVERAL = """
 import json, sys
@@ -92,71 +89,41 @@ prune(fill(PruneRecipe, json.loads(sys.argv[2])))
 
 @pytest.fixture(scope='module')
 def bases(shards_directory, tmp_path_factory):
-    """The same pre-training and pruning by one process, by two workers and by four, each below a directory of
-    its own, and what is pruned."""
+    """The same pre-training and pruning by one process and by two workers, each below a directory of its own,
+    and what is pruned."""
     base = tmp_path_factory.mktemp('workers')
-    for name in WORKERS:
-        (base / name).mkdir()
+    places = {name: base / name for name in ('one', 'two', 'start')}
+    one, two, start = places.values()
     more = {'accumulate': 2, **EXACT}
-    pretrain(pretraining_recipe(shards_directory, base / 'one' / 'model', **more))
-    shutil.copytree(base / 'one' / 'model', base / 'start')  # both prune the same network
-    prune(pruning_recipe(shards_directory, base / 'start', base / 'one' / 'run', **EXACT))
-    for name, size in list(WORKERS.items())[1:]:
-        done = horovodrun(
-            '-c',
-            SEVERAL,
-            size,
-            json.dumps(pretraining_values(shards_directory, base / name / 'model', **more)),
-            json.dumps(
-                pretraining_values(
-                    shards_directory, base / (name + '-compressed'), compression='fp16', **more
-                )
-            ),
-            json.dumps(pruning_values(shards_directory, base / 'start', base / name / 'run', **EXACT)),
-            workers=size,
-        )
-        assert done.returncode == 0, done.stderr
-    return {name: base / name for name in (*WORKERS, 'start')}
-
-
-@pytest.fixture(scope='module')
-def one_and_two(bases):
-    """Those of one process and of two workers."""
-    return bases['one'], bases['two']
-
-
-def test_job_of_one_changes_nothing():
-    workers = Workers()
-    assert (workers.rank, workers.size, workers.first) == (0, 1, True)
-    array = mx.nd.array([1, 2])
-    workers.average([array], name='a')
-    workers.broadcast([array], name='b')
-    workers.barrier('c')
-    workers.agree('text', what='d')
-    assert array.asnumpy().tolist() == [1, 2]
-    assert workers.sum([1, 0.1], name='e') == [1.0, 0.1]
-
-
-def test_context_is_one_that_exists():
-    assert mx.nd.ones((1,), ctx=Workers().context()).asscalar() == 1
+    pretrain(pretraining_recipe(shards_directory, one / 'model', **more))
+    shutil.copytree(one / 'model', start)  # both prune the same network
+    prune(pruning_recipe(shards_directory, start, one / 'run', **EXACT))
+    two.mkdir()
+    done = horovodrun(
+        '-c',
+        SEVERAL,
+        2,
+        json.dumps(pretraining_values(shards_directory, two / 'model', **more)),
+        json.dumps(pretraining_values(shards_directory, base / 'compressed', compression='fp16', **more)),
+        json.dumps(pruning_values(shards_directory, start, two / 'run', **EXACT)),
+    )
+    assert done.returncode == 0, done.stderr
+    return places
 
 
 @pytest.mark.slow
 @needs_horovod
-@several
-def test_workers_pre_train_as_one(bases, name):
-    one, two = bases['one'], bases[name]
+def test_workers_pre_train_as_one(bases):
+    one, two = bases['one'], bases['two']
     assert_close_records(records(one / 'model'), records(two / 'model'))
     assert_close_models(one / 'model', two / 'model')
 
 
 @pytest.mark.slow
 @needs_horovod
-@several
-def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases, name):
-    result, wanted = (
-        read_model(place) for place in (bases[name].parent / (name + '-compressed'), bases[name] / 'model')
-    )
+def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases):
+    two = bases['two']
+    result, wanted = (read_model(place) for place in (two.parent / 'compressed', two / 'model'))
     assert any((value != wanted.parameters[name]).any() for name, value in result.parameters.items())
     # float16 keeps eleven bits
     assert result.progress.mlm_loss == pytest.approx(wanted.progress.mlm_loss, rel=1e-2)
@@ -165,9 +132,8 @@ def test_compressed_gradients_lead_near_and_not_to_the_same_bits(bases, name):
 
 @pytest.mark.slow
 @needs_horovod
-@several
-def test_workers_prune_as_one(bases, name):
-    one, two = bases['one'], bases[name]
+def test_workers_prune_as_one(bases):
+    one, two = bases['one'], bases['two']
     assert_close_records(records(one / 'run'), records(two / 'run'))
     for number in (1, 2):
         directories = [base / 'run' / f'round-{number}' for base in (one, two)]
@@ -186,10 +152,9 @@ def test_workers_prune_as_one(bases, name):
 
 @pytest.mark.slow
 @needs_horovod
-@several
-def test_workers_leave_what_one_leaves(bases, name):
+def test_workers_leave_what_one_leaves(bases):
     one, two = (
-        {str(path.relative_to(bases[which])) for path in bases[which].rglob('*')} for which in ('one', name)
+        {str(path.relative_to(bases[name])) for path in bases[name].rglob('*')} for name in ('one', 'two')
     )
     assert one == two
 
@@ -257,47 +222,41 @@ def test_bad_input_ends_both_workers_with_one_line_and_status_2(shards_directory
     assert os.listdir(tmp_path) == []
 
 
-FALLEN = """
-import json, os, signal, sys
-from pathlib import Path
-from gluon_optbert.runs.recipe import fill
-from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.optimization import Optimizer
-from gluon_optbert.training.pretrain import pretrain
-from gluon_optbert.training.recipe import PretrainRecipe
-
-rank = Workers().rank
-Path(sys.argv[2], f'pid-{rank}').write_text(str(os.getpid()))
-update, steps = Optimizer.update, []
-
-
-def falling(self, *args, **kwargs):
-    steps.append(1)
-    if rank == 1 and len(steps) == 4:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return update(self, *args, **kwargs)
-
-
-Optimizer.update = falling
-pretrain(fill(PretrainRecipe, json.loads(sys.argv[1])))
-"""
+STOP = 'os.kill(os.getpid(), signal.SIGSTOP)'
+AT_A_BARRIER = f'Workers.barrier = lambda *_: {STOP}'
 
 
 @pytest.mark.slow
 @needs_horovod
-def test_fallen_worker_takes_the_other_along_and_one_goes_on_to_the_same_end(
-    one_and_two, shards_directory, tmp_path, caplog
+@pytest.mark.parametrize(
+    'rank, what, said',
+    [
+        pytest.param(0, 'os.kill(os.getpid(), signal.SIGKILL)', 'Process name: 0', id='killed'),
+        pytest.param(1, STOP, 'for rank 1, which has ended, is stopped', id='stopped'),
+        pytest.param(
+            0,
+            f'Workers.barrier = lambda *_: {STOP}',
+            'for rank 0, which has ended, is stopped',
+            id='stopped at a barrier',
+        ),
+        pytest.param(1, 'time.sleep(1000)', 'for rank 1, which has ended, is stopped', id='hanging'),
+    ],
+)
+def test_lost_worker_ends_the_job_which_names_it_and_one_goes_on_to_the_same_end(
+    bases, shards_directory, tmp_path, caplog, rank, what, said
 ):
     values = pretraining_values(shards_directory, tmp_path / 'model', accumulate=2, **EXACT)
-    done = horovodrun('-c', FALLEN, json.dumps(values), tmp_path, timeout=60)
-    assert done.returncode != 0
-    assert not any(psutil.pid_exists(int((tmp_path / f'pid-{rank}').read_text())) for rank in (0, 1))
+    words = ['-c', STRICKEN, json.dumps(values), tmp_path, rank, what]
+    done = horovodrun(*words, timeout=120, **{PATIENCE: '10'})
+    seconds = time.time() - (tmp_path / 'struck').stat().st_mtime
+    assert done.returncode != 0 and seconds < 60
+    assert said in done.stderr
+    assert not any(living(int((tmp_path / f'pid-{rank}').read_text())) for rank in (0, 1))
     assert not (tmp_path / 'model').exists()
-    assert [state.name for state in (tmp_path / 'model.training' / 'states').iterdir()] == ['step-00000002']
     pretrain(pretraining_recipe(shards_directory, tmp_path / 'model', resume=True, accumulate=2, **EXACT))
-    assert 'goes on from step 2 with 1 worker(s) instead of 2: its end is not bit-identical' in caplog.text
-    assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
-    assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')
+    assert 'with 1 worker(s) instead of 2: its end is not bit-identical' in caplog.text
+    assert_close_records(records(bases['one'] / 'model'), records(tmp_path / 'model'))
+    assert_close_models(bases['one'] / 'model', tmp_path / 'model')
 
 
 @pytest.mark.slow
@@ -323,9 +282,7 @@ class Interrupted(Exception):
 
 @pytest.mark.slow
 @needs_horovod
-def test_run_that_one_began_goes_on_with_two_to_the_same_end(
-    one_and_two, shards_directory, tmp_path, monkeypatch
-):
+def test_run_that_one_began_goes_on_with_two_to_the_same_end(bases, shards_directory, tmp_path, monkeypatch):
     def interrupt(*_, **__):
         raise Interrupted
 
@@ -344,8 +301,8 @@ def test_run_that_one_began_goes_on_with_two_to_the_same_end(
         1,
         2,
     ]
-    assert_close_records(records(one_and_two[0] / 'model'), records(tmp_path / 'model'))
-    assert_close_models(one_and_two[0] / 'model', tmp_path / 'model')
+    assert_close_records(records(bases['one'] / 'model'), records(tmp_path / 'model'))
+    assert_close_models(bases['one'] / 'model', tmp_path / 'model')
 
 
 @needs_horovod

@@ -174,7 +174,6 @@ def test_cut_link_ends_the_job_on_both_hosts_and_one_goes_on(hosts, shards_direc
     seconds = time.time() - (tmp_path / 'struck').stat().st_mtime
     assert done.returncode != 0 and seconds < 60
     processes = [int((tmp_path / f'pid-{rank}').read_text()) for rank in (0, 1)]
-    assert f'rank 1 (host hostB, process {processes[1]}) ' in done.stderr
-    assert 'the network has failed' in done.stderr or 'cut off' in done.stderr
+    assert 'which has ended, is stopped, hangs or is cut off' in done.stderr
     assert not any(map(living, processes))
     assert pretrain(recipe_for(shards_directory, tmp_path / 'model', evaluate_every=0, resume=True)).step == 6

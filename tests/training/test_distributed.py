@@ -1,19 +1,77 @@
-"""A run is asked to stop by SIGINT or SIGTERM; a second SIGINT ends it at once, and horovodrun reaches it."""
+"""A worker that hangs is noticed, and a run is asked to stop by SIGINT or SIGTERM."""
 
 import signal
 import subprocess
 import sys
 
+import mxnet as mx
 import pytest
 from helpers.jobs import needs_horovod
 from helpers.tiny import environment
 
-from gluon_optbert.training.distributed import Stop, Workers, start_herald
+from gluon_optbert.training.distributed import (
+    PATIENCE,
+    PATIENCE_SECONDS,
+    Guard,
+    Stop,
+    Workers,
+    patience,
+    start_herald,
+)
+
+
+def test_job_of_one_changes_nothing():
+    workers = Workers()
+    assert (workers.rank, workers.size, workers.first) == (0, 1, True)
+    array = mx.nd.array([1, 2])
+    workers.average([array], name='a')
+    workers.broadcast([array], name='b')
+    workers.barrier('c')
+    workers.agree('text', what='d')
+    assert array.asnumpy().tolist() == [1, 2]
+    assert workers.sum([1, 0.1], name='e') == [1.0, 0.1]
+
+
+@pytest.mark.parametrize('operation, seconds', [('gradient', 30), ('barrier.written', 1800)])
+def test_worker_that_is_late_is_named_and_not_before(operation, seconds):
+    guard = Guard(0, 2, 30.0)
+    with guard.waiting(operation):
+        guard._since -= seconds - 1
+        assert not guard.late()
+        guard._since -= 2
+        assert guard.late()
+    assert not guard.late()  # it waits no longer
+    assert 'for rank 1, which' in guard.lost(operation)
+
+
+def test_worker_may_be_late_by_three_times_the_longest_work_of_another():
+    guard = Guard(2, 4, 30.0)
+    guard._until -= 11  # this one has worked for so long
+    with guard.waiting('gradient'):
+        guard._since -= 31
+        assert not guard.late()
+        guard._since -= 3
+        assert guard.late()
+    assert 'for one of the ranks [0, 1, 3], which' in guard.lost('gradient')
+
+
+@pytest.mark.parametrize('text', ['', 'long', '4', 'nan', 'inf'])
+def test_patience_that_is_none_is_refused(monkeypatch, text):
+    monkeypatch.setenv(PATIENCE, text)
+    with pytest.raises(ValueError, match=PATIENCE):
+        patience()
+
+
+def test_patience_is_half_a_minute_unless_given(monkeypatch):
+    monkeypatch.delenv(PATIENCE, raising=False)
+    assert patience() == PATIENCE_SECONDS == 30
+    monkeypatch.setenv(PATIENCE, '7.5')
+    assert patience() == 7.5
+
 
 INTERRUPTED = """
 import os, signal
-from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.distributed import Stop
+from gluon_optbert.training.distributed import Stop, Workers
 with Stop(Workers()) as stop:
     os.kill(os.getpid(), signal.SIGINT)
     print('asked' if stop.agreed() else 'deaf', flush=True)
@@ -34,8 +92,7 @@ sys.exit(worker.wait() % 256)
 WORKER = """
 import os, sys, time
 os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR'] = 'localhost'
-from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.distributed import Stop
+from gluon_optbert.training.distributed import Stop, Workers
 with Stop(Workers()) as stop:
     print('ready', flush=True)
     while not stop.agreed():
