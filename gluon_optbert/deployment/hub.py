@@ -19,8 +19,6 @@ LONGEST_WORD = 200  # characters; a longer one is [UNK], as in GluonNLP's tokeni
 # Marks, and signs such as an apostrophe, are skipped.
 _CASED, _SKIPPED = '[\\p{Lu}\\p{Ll}\\p{Lt}]', "[\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:·’‘․‧]"
 _FINAL_SIGMA = f'(?<={_CASED}|{_CASED}{_SKIPPED}|{_CASED}{_SKIPPED}{_SKIPPED})Σ(?!{_SKIPPED}*{_CASED})'
-_PRIVATE = '[\ue000-\uf8ff\U000f0000-\U000ffffd\U00100000-\U0010fffd]'
-_NO_CHARACTER = '\uffff'  # in no vocabulary
 SPECIAL = {
     'unk_token': '[UNK]',
     'sep_token': '[SEP]',
@@ -136,6 +134,16 @@ def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> dict[str, Any]
         Whether capitals and accents are taken away.
     """
     ids = {token: i for i, token in enumerate(tokens)}
+    normalizer = {
+        'type': 'BertNormalizer',
+        'clean_text': True,
+        'handle_chinese_chars': True,
+        'strip_accents': lower_case,
+        'lowercase': lower_case,
+    }
+    if lower_case:  # `tokenizers` makes no final sigma
+        sigma = {'type': 'Replace', 'pattern': {'Regex': _FINAL_SIGMA}, 'content': 'ς'}
+        normalizer = {'type': 'Sequence', 'normalizers': [sigma, normalizer]}
     special = sorted((ids[token], token) for token in SPECIAL.values())
     marks = {'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': True}
     cls, sep = ({'SpecialToken': {'id': token, 'type_id': 0}} for token in ('[CLS]', '[SEP]'))
@@ -146,7 +154,7 @@ def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> dict[str, Any]
         'truncation': None,
         'padding': None,
         'added_tokens': [{'id': i, 'content': token, **marks} for i, token in special],
-        'normalizer': _normalizer(lower_case),
+        'normalizer': normalizer,
         'pre_tokenizer': {'type': 'BertPreTokenizer'},
         'post_processor': {
             'type': 'TemplateProcessing',
@@ -165,29 +173,6 @@ def tokenizer_json(tokens: Sequence[str], *, lower_case: bool) -> dict[str, Any]
             'vocab': ids,
         },
     }
-
-
-def _normalizer(lower_case: bool) -> dict[str, Any]:
-    """BERT's normalizer.
-
-    That of `tokenizers` treats two things otherwise than Python does when it takes capitals away: it makes no
-    final sigma, and it drops characters of private use instead of keeping them in their words, which are
-    [UNK] then. Both are done before it. Left are some characters of Unicode 9 and later.
-    """
-    bert = {
-        'type': 'BertNormalizer',
-        'clean_text': True,
-        'handle_chinese_chars': True,
-        'strip_accents': lower_case,
-        'lowercase': lower_case,
-    }
-    if not lower_case:
-        return bert
-    changes = [
-        {'type': 'Replace', 'pattern': {'Regex': pattern}, 'content': content}
-        for pattern, content in ((_FINAL_SIGMA, 'ς'), (_PRIVATE, _NO_CHARACTER))
-    ]
-    return {'type': 'Sequence', 'normalizers': [*changes, bert]}
 
 
 def write_hub_files(

@@ -146,9 +146,13 @@ def test_same_network_gives_the_same_bytes():
 # In eight bits
 
 
-@pytest.mark.parametrize('method', ['naive', 'entropy'])
-@pytest.mark.parametrize('case', CASES)
-@pytest.mark.parametrize('widths', ARCHITECTURES)
+@pytest.mark.parametrize(
+    'widths, case, method',
+    [
+        *((widths, case, 'naive') for widths in ARCHITECTURES for case in CASES),
+        ('factorised', 'encoder', 'entropy'),
+    ],
+)
 def test_int8_files_are_near_the_network(tmp_path, widths, case, method):
     saved, model, kind = saved_with(widths, case)
     features, feed = text_of(saved)
