@@ -11,29 +11,14 @@ installed before its build starts, the build must not be isolated from them, and
 fellows must be in the environment. `make install` does all of this; the extra `horovod` only records the
 version."""
 
+import runpy
 from pathlib import Path
 from typing import List
 
 from setuptools import find_packages, setup
 
-# the programs that pip installs, and their modules in gluon_optbert/commands
-COMMANDS = [
-    ('optbert-make-shards', 'make_shards'),
-    ('optbert-pretrain', 'pretrain'),
-    ('optbert-prune', 'prune'),
-    ('optbert-verify', 'verify'),
-    ('optbert-finetune-glue', 'finetune_glue'),
-    ('optbert-finetune-squad', 'finetune_squad'),
-    ('optbert-import', 'import_checkpoint'),
-    ('optbert-trim-vocabulary', 'trim_vocabulary'),
-    ('optbert-export', 'export'),
-    ('optbert-predict', 'predict'),
-    ('optbert-serve', 'serve'),
-    ('optbert-score', 'score'),
-    ('optbert-prune-task', 'prune_task'),
-    ('optbert-table', 'table'),
-    ('optbert-report', 'report'),
-]
+# the table of the commands, read without the package and what it needs
+COMMANDS = runpy.run_path(str(Path(__file__).resolve().parent / 'gluon_optbert/runs/programs.py'))['COMMANDS']
 PLAIN = ['numpy>=1.21', 'psutil>=5.8', 'pydantic>=2.6', 'PyYAML>=5.4', 'tokenizers>=0.13.3', 'tqdm>=4.60']
 # what comes with MXNet
 TRAINING = [
@@ -87,7 +72,9 @@ setup(
         ]
     },
     entry_points={
-        'console_scripts': [f'{name} = gluon_optbert.commands.{module}:main' for name, module in COMMANDS]
+        'console_scripts': [
+            f'{program} = gluon_optbert.commands:{command.name}' for program, command in COMMANDS.items()
+        ]
     },
     install_requires=PLAIN,
     extras_require={

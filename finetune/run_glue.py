@@ -1,8 +1,6 @@
-"""Fine-tune a model directory, pruned or not, on a task of GLUE."""
+"""The command optbert-finetune-glue."""
 
-import sys
-
-from gluon_optbert.commands.finetune_glue import main
+from gluon_optbert.commands import finetune_glue as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

@@ -1,8 +1,6 @@
-"""Prune a fine-tuned network for its task."""
+"""The command optbert-prune-task."""
 
-import sys
-
-from gluon_optbert.commands.prune_task import main
+from gluon_optbert.commands import prune_task as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

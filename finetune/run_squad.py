@@ -1,8 +1,6 @@
-"""Fine-tune a model directory, pruned or not, on SQuAD."""
+"""The command optbert-finetune-squad."""
 
-import sys
-
-from gluon_optbert.commands.finetune_squad import main
+from gluon_optbert.commands import finetune_squad as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

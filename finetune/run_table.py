@@ -1,10 +1,6 @@
-"""Run a whole results table of the paper on a base network: prune or build every row, fine-tune it, and
-tabulate it.
-"""
+"""The command optbert-table."""
 
-import sys
-
-from gluon_optbert.commands.table import main
+from gluon_optbert.commands import table as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

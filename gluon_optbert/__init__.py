@@ -16,15 +16,7 @@ name of a packaged recipe, a YAML file or a recipe object; keywords then overrid
 `ValueError` lists everything that is wrong with a recipe. Each function is also a command, with the fields
 as flags.
 
-    make_shards        raw text → shards for pre-training           ShardRecipe     optbert-make-shards
-    import_checkpoint  someone else's BERT → a model directory      ImportRecipe    optbert-import
-    pretrain           shards → a model directory                   PretrainRecipe  optbert-pretrain
-    trim_vocabulary    a model directory → one with fewer tokens    TrimRecipe      optbert-trim-vocabulary
-    prune              a model directory → smaller ones             PruneRecipe     optbert-prune
-    verify             checks that a cut changed no output          VerifyRecipe    optbert-verify
-    finetune_glue      a model directory → a classifier             GlueRecipe      optbert-finetune-glue
-    finetune_squad     a model directory → a reader of texts        SquadRecipe     optbert-finetune-squad
-    prune_task         a fine-tuned model → smaller ones            TaskPruneRecipe optbert-prune-task
+{runs}
 
 Models. `read_model` and `write_model` read and write model directories. A `SavedModel` has the architecture,
 the parameters as NumPy arrays and the vocabulary. `export` writes a model for plain MXNet and ONNX.
@@ -43,52 +35,19 @@ need Horovod, such as ``horovodrun --gloo -np 4 optbert-prune …``.
 
 __version__ = '0.1.0'
 
+from .api import HOMES, load
 from .runs.machine import set_at_load  # it reads the version
+from .runs.programs import listed_runs
 
+__doc__ = (__doc__ or '').format(runs=listed_runs())
+__all__ = sorted(HOMES)
 set_at_load()  # before anything imports MXNet, which reads the settings once
-
-__all__ = [
-    'Architecture',
-    'FlopsCost',
-    'GlueRecipe',
-    'ImportRecipe',
-    'LatencyCost',
-    'LayerDims',
-    'ParameterCost',
-    'Predictor',
-    'PretrainRecipe',
-    'PruneRecipe',
-    'SavedModel',
-    'ShardRecipe',
-    'SquadRecipe',
-    'TaskPruneRecipe',
-    'TrimRecipe',
-    'VerifyRecipe',
-    'export',
-    'finetune_glue',
-    'finetune_squad',
-    'import_checkpoint',
-    'make_shards',
-    'pretrain',
-    'prune',
-    'prune_task',
-    'read_model',
-    'resolve',
-    'select_units',
-    'shrink',
-    'train_gates',
-    'trim_vocabulary',
-    'verify',
-    'write_model',
-]
 
 
 def __getattr__(name):
     """A name of `__all__`, imported when it is used first (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    from .front_door import load
-
     value = globals()[name] = load(name)
     return value
 

@@ -1,8 +1,6 @@
-"""Turn raw text into shards for pre-training."""
+"""The command optbert-make-shards."""
 
-import sys
-
-from gluon_optbert.commands.make_shards import main
+from gluon_optbert.commands import make_shards as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

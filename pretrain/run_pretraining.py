@@ -1,8 +1,6 @@
-"""Pre-train a BERT of any widths on shards."""
+"""The command optbert-pretrain."""
 
-import sys
-
-from gluon_optbert.commands.pretrain import main
+from gluon_optbert.commands import pretrain as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

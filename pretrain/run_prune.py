@@ -1,8 +1,6 @@
-"""Prune a pre-trained BERT by Algorithm 1 of optBERT."""
+"""The command optbert-prune."""
 
-import sys
-
-from gluon_optbert.commands.prune import main
+from gluon_optbert.commands import prune as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

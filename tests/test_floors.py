@@ -74,8 +74,7 @@ NOT_HERE = {'onnxruntime', 'openvino', *OF_THE_SERVICE}
 WITHOUT_MXNET = ('architecture', 'cutting', 'text', 'tasks')
 # what loads without MXNet and the libraries of training, in rooms that need them otherwise
 PREDICTING = [
-    'commands.predict',
-    'commands.serve',
+    'commands.predicting',
     'deployment.description',
     'deployment.engines',
     'deployment.hub',
@@ -241,9 +240,9 @@ def test_everything_loads_without_horovod_and_network():
     assert done.returncode == 0, done.stderr
 
 
-def test_rooms_do_not_go_through_the_front_door():
+def test_rooms_do_not_go_through_the_names_of_the_package():
     inside = [name for name in MODULES if not name.startswith('commands.')]
-    assert [name for name in inside if any(one.startswith('front_door') for one in imports(name)[0])] == []
+    assert [name for name in inside if any(one.startswith('api') for one in imports(name)[0])] == []
     names = set(gluon_optbert.__all__)
     assert [name for name in inside if imports(name)[0] & names] == []
 

@@ -1,8 +1,6 @@
-"""Export a model directory, for plain MXNet and on request as ONNX, or for another library: see --format."""
+"""The command optbert-export."""
 
-import sys
-
-from gluon_optbert.commands.export import main
+from gluon_optbert.commands import export as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

@@ -1,8 +1,6 @@
-"""Import a public BERT checkpoint of Hugging Face, Google or GluonNLP as a model directory."""
+"""The command optbert-import."""
 
-import sys
-
-from gluon_optbert.commands.import_checkpoint import main
+from gluon_optbert.commands import import_checkpoint as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

@@ -1,10 +1,6 @@
-"""Make one HTML page: how much worse, smaller and faster pruned networks are than their base, and everything
-else about runs, models, results and tables. The page opens from disk and loads nothing.
-"""
+"""The command optbert-report."""
 
-import sys
-
-from gluon_optbert.commands.report import main
+from gluon_optbert.commands import report as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

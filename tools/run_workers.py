@@ -12,7 +12,7 @@ bad input, 1 for a failed run.
 import re
 import sys
 
-from gluon_optbert.front_door import REMEDIES
+from gluon_optbert.runs.failures import REMEDIES
 
 
 def main() -> int:

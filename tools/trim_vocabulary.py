@@ -1,10 +1,6 @@
-"""Trim the vocabulary of a network to a text: tokens that the text does not use lose their embedding.
+"""The command optbert-trim-vocabulary."""
 
-Special tokens and single characters stay."""
-
-import sys
-
-from gluon_optbert.commands.trim_vocabulary import main
+from gluon_optbert.commands import trim_vocabulary as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

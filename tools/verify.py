@@ -1,10 +1,6 @@
-"""Check for every round of a pruning run that the cut network and its export equal the gated network.
+"""The command optbert-verify."""
 
-Of a network with a trimmed vocabulary, check that it equals the whole one where all tokens stayed."""
-
-import sys
-
-from gluon_optbert.commands.verify import main
+from gluon_optbert.commands import verify as main
 
 if __name__ == '__main__':
-    sys.exit(main())
+    raise SystemExit(main())

@@ -1,21 +1,32 @@
-"""The commands of the package. A library that one needs and that is missing is one line, not a traceback."""
+"""The commands: ``gluon_optbert.commands.prune(['small_prune', …])`` and so on, see `runs.programs`.
 
+A command is imported when it is called. A library that it needs and that is missing is one line then, not a
+traceback."""
+
+import functools
+import importlib
 import sys
-from types import TracebackType
-from typing import Optional, Type
 
-from .. import front_door
-from ..runs.programs import is_command
+from ..runs.failures import NotInstalled, remedied
+from ..runs.programs import COMMANDS
 
-
-def _in_one_line(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-    """Show an error that ends a command while it is being imported."""
-    library = (getattr(error, 'name', None) or '').partition('.')[0]
-    if isinstance(error, ImportError) and library in front_door.REMEDIES:
-        print(f'error: {front_door.REMEDIES[library]}', file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
+_ENTRIES = {command.name: command.entry for command in COMMANDS.values()}
 
 
-if is_command(sys.argv[0]):
-    sys.excepthook = _in_one_line
+def found(name):
+    """The function of a command, with what it needs."""
+    module, _, name = _ENTRIES[name].partition(':')
+    return getattr(importlib.import_module(f'{__name__}.{module}'), name)
+
+
+def _run(name, argv=None):
+    """Run a command and give its exit status."""
+    try:
+        with remedied():
+            return found(name)(argv)
+    except NotInstalled as error:
+        print(f'error: {error}', file=sys.stderr, flush=True)
+        return 1
+
+
+globals().update({name: functools.partial(_run, name) for name in _ENTRIES})

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
-import sys
 from pathlib import Path
-from typing import Callable, List, Optional, Sequence
 
-from ..front_door import NotInstalled, remedied
-from ..runs import command_line
 from ..runs.programs import named
 
 
-def line(name: str, *words: object, recipe: Optional[str] = None, workers: int = 1) -> str:
+def line(name: str, *words: object, recipe: str | None = None, workers: int = 1) -> str:
     """A command line for people, quoted for the shell and spelt as this process was started.
 
     Parameters
@@ -36,7 +31,7 @@ def line(name: str, *words: object, recipe: Optional[str] = None, workers: int =
     return ' '.join(shlex.quote(str(word)) for word in [*started, *start, *first, *words])
 
 
-def models_in(run: Path) -> List[Path]:
+def models_in(run: Path) -> list[Path]:
     """The model directories of a pruning run, the last round first; or of a fine-tuning run, by seed; or of
     one round; none if it is none of these.
     """
@@ -51,7 +46,7 @@ def models_in(run: Path) -> List[Path]:
     return [*reversed(list(rounds.values())), *seeds.values(), *one]
 
 
-def what_to_export(path: Path) -> Optional[str]:
+def what_to_export(path: Path) -> str | None:
     """What a directory is that was given in place of a model directory or an export, and the command that
     exports it; None if it is neither a model nor a run.
     """
@@ -63,19 +58,3 @@ def what_to_export(path: Path) -> Optional[str]:
     if is_model:
         return f'{path} is a model directory; export it first: {example}'
     return f'{path} is the directory of a run; export one of its models: {example}'
-
-
-def command(main: Callable[[Optional[Sequence[str]]], Optional[int]]) -> Callable[..., int]:
-    """As `runs.command_line.command`; a library that is missing is one line as well, and exit status 1."""
-    inner = command_line.command(main)
-
-    @functools.wraps(main)
-    def run(argv: Optional[Sequence[str]] = None) -> int:
-        try:
-            with remedied():
-                return inner(argv)
-        except NotInstalled as error:
-            print(f'error: {error}', file=sys.stderr, flush=True)
-            return 1
-
-    return run

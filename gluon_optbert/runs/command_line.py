@@ -6,6 +6,7 @@ import argparse
 import difflib
 import errno
 import functools
+import inspect
 import os
 import signal
 import sys
@@ -68,7 +69,9 @@ def parser_of(
     The first word is a recipe file, or the field named `positional` where a command has no recipe files; all
     words, if that is a tuple."""
     parser = _Parser(
-        description=f'{description}\n\nexample:\n  {example}', formatter_class=_Help, allow_abbrev=False
+        description=f'{inspect.cleandoc(description)}\n\nexample:\n  {example}',
+        formatter_class=_Help,
+        allow_abbrev=False,
     )
     if positional is None:
         parser.add_argument(

@@ -1,6 +1,10 @@
-"""Failures whose input was good."""
+"""Failures whose input was good, and what installs a library that is missing."""
 
 from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
 
 
 class RunFailed(RuntimeError):
@@ -13,3 +17,42 @@ class Interrupted(RunFailed, KeyboardInterrupt):
 
 class NotInstalled(ImportError):
     """A library that is needed now is not there; the message has the command that installs it."""
+
+
+_FITS = (3, 10) <= sys.version_info[:2] <= (3, 11)
+_STACK = (
+    'pip install gluon_optbert[cpu] installs it, or pip install gluon_optbert[cu112] for GPUs with CUDA 11; '
+    'in a checkout, make install'
+    + ('' if _FITS else '. It needs CPython 3.10 or 3.11, not {}.{}'.format(*sys.version_info))
+)
+_SERVE = 'pip install gluon_optbert[serve] installs it'
+REMEDIES = {
+    **{
+        name: f'{name} is not installed: {_STACK}'
+        for name in ('blingfire', 'google_crc32c', 'matplotlib', 'onnx', 'safetensors', 'sacremoses')
+        + ('scipy', 'sklearn')
+    },
+    'onnxruntime': f'ONNX Runtime is not installed: {_SERVE}',
+    'openvino': 'OpenVINO is not installed: pip install gluon_optbert[openvino] installs it',
+    'fastapi': f'FastAPI, a part of the service, is not installed: {_SERVE}',
+    'uvicorn': f'uvicorn, a part of the service, is not installed: {_SERVE}',
+    'markdown_it': f'markdown-it-py, a part of the service, is not installed: {_SERVE}',
+    'mxnet': f'MXNet is not installed: {_STACK}',
+    'gluonnlp': f'GluonNLP is not installed: {_STACK}',
+    'horovod': 'Horovod is not installed, and a job of several workers needs it. It is compiled against the '
+    'MXNet that is there, with cmake below 4: HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 '
+    'HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 pip install --no-build-isolation --no-binary '
+    'horovod gluon_optbert[horovod]; in a checkout, make install',
+}
+
+
+@contextlib.contextmanager
+def remedied() -> Iterator[None]:
+    """Say how to install a library of `REMEDIES` where the block fails to import it."""
+    try:
+        yield
+    except ImportError as error:
+        library = (error.name or '').partition('.')[0]
+        if isinstance(error, NotInstalled) or library not in REMEDIES:
+            raise
+        raise NotInstalled(REMEDIES[library], name=library) from error

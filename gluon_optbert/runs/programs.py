@@ -1,42 +1,119 @@
-"""The names of the commands: a program that pip installs, or the script of a checkout that does the same."""
+"""The commands: one table, which setup.py, `import gluon_optbert`, the scripts and messages read.
+
+setup.py runs this file alone, so it imports nothing of the package."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-# every installed program, and its script
-SCRIPTS = {
-    'optbert-make-shards': 'pretrain/make_shards.py',
-    'optbert-pretrain': 'pretrain/run_pretraining.py',
-    'optbert-prune': 'pretrain/run_prune.py',
-    'optbert-import': 'tools/import_checkpoint.py',
-    'optbert-trim-vocabulary': 'tools/trim_vocabulary.py',
-    'optbert-export': 'tools/export_model.py',
-    'optbert-verify': 'tools/verify.py',
-    'optbert-predict': 'tools/predict.py',
-    'optbert-serve': 'tools/serve.py',
-    'optbert-score': 'tools/score.py',
-    'optbert-report': 'tools/report.py',
-    'optbert-finetune-glue': 'finetune/run_glue.py',
-    'optbert-finetune-squad': 'finetune/run_squad.py',
-    'optbert-prune-task': 'finetune/run_prune.py',
-    'optbert-table': 'finetune/run_table.py',
+
+class Command(NamedTuple):
+    """A program that pip installs, and the script of a checkout that does the same.
+
+    Parameters
+    ----------
+    script : str
+        Its path in a checkout.
+    entry : str
+        The module below ``gluon_optbert.commands``, and its function.
+    home : str
+        The module below ``gluon_optbert`` that has the function of the same name, if that is one of the names
+        of the package.
+    recipe : str
+        The module that has the recipe of this function, and the class.
+    gives : str
+        What the function makes of what.
+    """
+
+    script: str
+    entry: str
+    home: str = ''
+    recipe: str = ''
+    gives: str = ''
+
+    @property
+    def name(self) -> str:
+        """The name of its function."""
+        return self.entry.partition(':')[2]
+
+
+COMMANDS = {
+    'optbert-make-shards': Command(
+        'pretrain/make_shards.py',
+        'training:make_shards',
+        'text.make_shards',
+        'text.make_shards:ShardRecipe',
+        'raw text → shards for pre-training',
+    ),
+    'optbert-import': Command(
+        'tools/import_checkpoint.py',
+        'training:import_checkpoint',
+        'importing.convert',
+        'importing.convert:ImportRecipe',
+        "someone else's BERT → a model directory",
+    ),
+    'optbert-pretrain': Command(
+        'pretrain/run_pretraining.py',
+        'training:pretrain',
+        'training.pretrain',
+        'training.recipe:PretrainRecipe',
+        'shards → a model directory',
+    ),
+    'optbert-trim-vocabulary': Command(
+        'tools/trim_vocabulary.py',
+        'pruning:trim_vocabulary',
+        'pruning.trimming',
+        'pruning.trimming:TrimRecipe',
+        'a model directory → one with fewer tokens',
+    ),
+    'optbert-prune': Command(
+        'pretrain/run_prune.py',
+        'pruning:prune',
+        'pruning.algorithm',
+        'pruning.recipe:PruneRecipe',
+        'a model directory → smaller ones',
+    ),
+    'optbert-verify': Command(
+        'tools/verify.py',
+        'pruning:verify',
+        'deployment.verify',
+        'deployment.verify:VerifyRecipe',
+        'checks that a cut changed no output',
+    ),
+    'optbert-finetune-glue': Command(
+        'finetune/run_glue.py',
+        'training:finetune_glue',
+        'finetuning.recipes',
+        'finetuning.recipes:GlueRecipe',
+        'a model directory → a classifier',
+    ),
+    'optbert-finetune-squad': Command(
+        'finetune/run_squad.py',
+        'training:finetune_squad',
+        'finetuning.recipes',
+        'finetuning.recipes:SquadRecipe',
+        'a model directory → a reader of texts',
+    ),
+    'optbert-prune-task': Command(
+        'finetune/run_prune.py',
+        'pruning:prune_task',
+        'task_pruning.prune_task',
+        'task_pruning.recipe:TaskPruneRecipe',
+        'a fine-tuned model → smaller ones',
+    ),
+    'optbert-export': Command('tools/export_model.py', 'exporting:export'),
+    'optbert-predict': Command('tools/predict.py', 'predicting:predict'),
+    'optbert-serve': Command('tools/serve.py', 'predicting:serve'),
+    'optbert-score': Command('tools/score.py', 'predicting:score'),
+    'optbert-report': Command('tools/report.py', 'reporting:report'),
+    'optbert-table': Command('finetune/run_table.py', 'reporting:table'),
 }
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def is_installed(program: str) -> bool:
-    """Whether a program, the first word of a command line, is one that pip installed."""
-    return Path(program).name in SCRIPTS
-
-
-def is_command(program: str) -> bool:
-    """Whether a program is one of the commands, installed or not."""
-    return is_installed(program) or Path(program).name in {Path(path).name for path in SCRIPTS.values()}
-
-
-def named(name: str) -> str:
+def named(program: str) -> str:
     """A command as the user has it: its script in a checkout, or the installed program.
 
     A process that was started as an installed program has those; any other has the scripts if the package
@@ -44,8 +121,18 @@ def named(name: str) -> str:
 
     Parameters
     ----------
-    name : str
-        A key of `SCRIPTS`.
+    program : str
+        A key of `COMMANDS`.
     """
-    script = SCRIPTS[name]
-    return name if is_installed(sys.argv[0]) or not (CHECKOUT / script).is_file() else script
+    script = COMMANDS[program].script
+    is_installed = Path(sys.argv[0]).name in COMMANDS
+    return program if is_installed or not (CHECKOUT / script).is_file() else script
+
+
+def listed_runs() -> str:
+    """The functions of the package that are commands, a line each."""
+    return '\n'.join(
+        f'    {command.name:<19}{command.gives:<45}{command.recipe.partition(":")[2]:<16}{program}'
+        for program, command in COMMANDS.items()
+        if command.home
+    )

@@ -5,7 +5,7 @@ import types
 import pytest
 
 from gluon_optbert.architecture.heads import PRETRAINING
-from gluon_optbert.commands import predict
+from gluon_optbert.commands import predicting
 from gluon_optbert.deployment.description import SYMBOL
 
 
@@ -15,14 +15,14 @@ def deployment(tmp_path, monkeypatch):
     predictor = types.SimpleNamespace(
         engine='none', choice='none', head=PRETRAINING, predict=lambda texts, **_: [None for _ in texts]
     )
-    monkeypatch.setattr(predict, 'Predictor', lambda *_, **__: predictor)
+    monkeypatch.setattr(predicting, 'Predictor', lambda *_, **__: predictor)
     (tmp_path / 'deploy').mkdir()
     (tmp_path / 'deploy' / SYMBOL).write_text('{}')
     return tmp_path / 'deploy'
 
 
 def test_directory_as_input_is_refused(deployment, capsys):
-    assert predict.main([str(deployment), '--input', str(deployment)]) == 2
+    assert predicting.predict([str(deployment), '--input', str(deployment)]) == 2
     assert capsys.readouterr().err == f'error: {deployment} is a directory; give a file of lines\n'
 
 
@@ -31,7 +31,7 @@ def test_input_without_lines_is_said_to_have_none(deployment, name, capsys):
     path = deployment / name
     if name == 'empty':
         path.write_text('')
-    assert predict.main([str(deployment), '--input', str(path)]) == 0
+    assert predicting.predict([str(deployment), '--input', str(path)]) == 0
     said = capsys.readouterr()
     assert said.out == ''
     assert said.err.splitlines()[-1] == f'{path}: has no lines, so there are no predictions'

@@ -5,7 +5,7 @@ import pytest
 from helpers.commands import call
 from helpers.pretrained import recipe_for
 
-from gluon_optbert.commands.pretrain import advice
+from gluon_optbert.commands.training import advice
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.batches import frequency_loss

@@ -1,66 +1,80 @@
 """Commands are the same whether scripts or installed programs start them, and name each other alike."""
 
 import ast
-import importlib
+import inspect
 import os
 import shlex
 
 import pytest
 from helpers.commands import call
+from helpers.documents import RUNS, commands
 from helpers.tiny import ROOT, run
 
+from gluon_optbert import commands as functions
 from gluon_optbert.commands import starting
-from gluon_optbert.runs import programs
-from gluon_optbert.runs.recipe import packaged_recipes
+from gluon_optbert.runs import command_line, programs
+from gluon_optbert.runs.programs import COMMANDS
 
-MODULES = {
-    name: 'import_checkpoint' if name == 'optbert-import' else name[len('optbert-') :].replace('-', '_')
-    for name in programs.SCRIPTS
-}
+PAGES = [ROOT / 'README.md', *(ROOT / 'docs').glob('*.md'), *(ROOT / 'results').rglob('README.md')]
 
 
-def help_of(program, module, *blocked):
+def help_of(program, name, *blocked):
     """What a command says to --help if its first word is `program`."""
     lines = ['import sys', f'sys.argv = [{str(program)!r}, "--help"]']
     lines += [f'sys.modules[{name!r}] = None' for name in blocked]
-    lines += [f'from gluon_optbert.commands.{module} import main', 'sys.exit(main())']
+    lines += [f'from gluon_optbert.commands import {name} as main', 'sys.exit(main())']
     return run('-W', 'ignore', '-c', '\n'.join(lines))
 
 
-def test_setup_installs_every_command():
-    tree = ast.parse((ROOT / 'setup.py').read_text(encoding='utf-8'))
-    listed = next(
-        node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == 'COMMANDS'
-    )
-    assert dict(ast.literal_eval(listed)) == MODULES
-    stems = {path.stem for path in (ROOT / 'gluon_optbert' / 'commands').glob('*.py')}
-    assert stems - {'__init__', 'starting'} == set(MODULES.values())
-
-
-@pytest.mark.parametrize('name', programs.SCRIPTS)
-def test_script_is_the_command(name):
-    module = importlib.import_module(f'gluon_optbert.commands.{MODULES[name]}')
-    text = (ROOT / programs.SCRIPTS[name]).read_text(encoding='utf-8')
-    assert f'from gluon_optbert.commands.{MODULES[name]} import main' in text
-    assert len(text.splitlines()) < 20 and module.__doc__ in text
-
-
-@pytest.mark.parametrize('name', programs.SCRIPTS)
-def test_help_names_the_command_as_it_was_started(name, monkeypatch, capsys):
-    main = importlib.import_module(f'gluon_optbert.commands.{MODULES[name]}').main
-    for program, wanted in (
-        (f'/usr/bin/{name}', name),
-        (programs.SCRIPTS[name], f'python {programs.SCRIPTS[name]}'),
-    ):
-        monkeypatch.setattr('sys.argv', [program])
+@pytest.mark.parametrize('program, command', COMMANDS.items())
+def test_help_names_the_command_as_it_was_started(program, command, monkeypatch, capsys):
+    for started, wanted in ((f'/usr/bin/{program}', program), (command.script, f'python {command.script}')):
+        monkeypatch.setattr('sys.argv', [started])
         with pytest.raises(SystemExit) as ended:
-            main(['--help'])
+            getattr(functions, command.name)(['--help'])
         said = capsys.readouterr().out
-        assert ended.value.code == 0 and said.startswith(f'usage: {program.split("/")[-1]} ')
+        assert ended.value.code == 0 and said.startswith(f'usage: {started.split("/")[-1]} ')
         example = said.split('example:\n')[1].splitlines()[0]
         assert f' {wanted} ' in example and ('python' in example) == ('python' in wanted)
-        recipes = [word for word in shlex.split(example) if word.endswith('.yaml')]
-        assert all((ROOT / word).is_file() for word in recipes)
+        assert all((ROOT / word).is_file() for word in shlex.split(example) if word.endswith('.yaml'))
+
+
+@pytest.mark.parametrize('program, command', COMMANDS.items())
+def test_script_is_the_command(program, command):
+    text = (ROOT / command.script).read_text(encoding='utf-8')
+    assert f'from gluon_optbert.commands import {command.name} as main' in text and program in text
+
+
+@pytest.mark.parametrize(
+    'program, in_checkout, named',
+    [
+        ('pretrain/run_prune.py', True, 'pretrain/make_shards.py'),
+        ('/usr/bin/optbert-prune', True, 'optbert-make-shards'),
+        ('my_program.py', True, 'pretrain/make_shards.py'),
+        ('my_program.py', False, 'optbert-make-shards'),
+        ('', False, 'optbert-make-shards'),
+    ],
+)
+def test_command_is_named_as_the_user_has_it(program, in_checkout, named, monkeypatch, tmp_path):
+    monkeypatch.setattr('sys.argv', [program])
+    if not in_checkout:
+        monkeypatch.setattr(programs, 'CHECKOUT', tmp_path)
+    assert programs.named('optbert-make-shards') == named
+
+
+def test_messages_name_commands_through_the_table_only():
+    """A message that names a script is wrong where the package was installed without its checkout."""
+    scripts, written = [command.script for command in COMMANDS.values()], []
+    for path in (ROOT / 'gluon_optbert').rglob('*.py'):
+        tree = ast.parse(path.read_text(encoding='utf-8'))
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        written += [
+            f'{path.name}: {node.value}'
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+            if path.name != 'programs.py' and any(script in node.value for script in scripts)
+        ]
+    assert written == []
 
 
 @pytest.mark.parametrize(
@@ -77,7 +91,11 @@ def test_commands_are_quoted_for_the_shell(monkeypatch, program, wanted):
     monkeypatch.setattr('sys.argv', [program])
     said = starting.line('optbert-prune', '--model', "my models/it's", recipe='pretrain/small_prune')
     assert said == wanted and shlex.split(said)[-1] == "my models/it's"
-    assert 'small_prune' in packaged_recipes()
+
+
+def test_workers_stand_before_the_command(monkeypatch):
+    monkeypatch.setattr('sys.argv', ['optbert-prune'])
+    assert starting.line('optbert-prune', 'x', workers=4) == 'horovodrun --gloo -np 4 optbert-prune x'
 
 
 def test_models_of_runs_are_listed_the_likeliest_first(tmp_path):
@@ -98,31 +116,16 @@ def test_models_of_runs_are_listed_the_likeliest_first(tmp_path):
     }
 
 
-def test_workers_stand_before_the_command(monkeypatch):
-    monkeypatch.setattr('sys.argv', ['optbert-prune'])
-    assert starting.line('optbert-prune', 'x', workers=4) == 'horovodrun --gloo -np 4 optbert-prune x'
-
-
-@pytest.mark.parametrize('program', ['optbert-prune', 'pretrain/run_prune.py'])
-def test_missing_mxnet_is_one_line(program):
-    done = help_of(program, 'prune', 'mxnet')
+@pytest.mark.parametrize('name', ['prune', 'export', 'report'])
+def test_missing_mxnet_is_one_line(name):
+    done = help_of(f'optbert-{name}', name, 'mxnet')
     assert done.returncode == 1 and done.stderr.count('\n') == 1
     assert done.stderr.startswith('error: MXNet is not installed: pip install')
 
 
-def test_library_that_is_missing_later_is_one_line(capsys):
-    @starting.command
-    def main(argv=None):
-        raise starting.NotInstalled('Horovod is not installed')
-
-    assert main([]) == 1 and capsys.readouterr().err == 'error: Horovod is not installed\n'
-
-
-@pytest.mark.parametrize('name, words', [('prune', []), ('pretrain', ['--help'])])
-def test_import_of_commands_does_not_end_another_program(name, words):
-    program = f'import sys; sys.modules["mxnet"] = None; import gluon_optbert.commands.{name}'
-    done = run('-W', 'ignore', '-c', program, *words)
-    assert 'NotInstalled: MXNet is not installed' in done.stderr.splitlines()[-1]
+def test_import_of_commands_imports_no_big_library():
+    program = 'import sys, gluon_optbert.commands; print({"mxnet", "numpy", "yaml"} & set(sys.modules))'
+    assert run('-W', 'ignore', '-c', program).stdout == 'set()\n'
 
 
 def test_packaged_recipe_is_enough_for_a_command(tmp_path):
@@ -132,6 +135,45 @@ def test_packaged_recipe_is_enough_for_a_command(tmp_path):
     assert done.returncode == 2 and done.stderr.startswith('error: ') and '--output is missing' in done.stderr
     done = call('pretrain/run_prune.py', 'smal_prune')
     assert done.returncode == 2 and done.stderr.count('\n') == 1 and 'small_prune' in done.stderr
+
+
+# What pages and results call
+
+
+class Parsed(BaseException):
+    """Ends a command when its recipe is there."""
+
+
+def lines_of_commands():
+    """The command lines of pages and of results' Makefiles, but those that leave words out."""
+    lines = set(commands(*PAGES))
+    for makefile in (ROOT / 'results').rglob('Makefile'):
+        text = makefile.read_text(encoding='utf-8').replace('\\\n', ' ')
+        lines |= {line.lstrip('# ').strip() for line in text.splitlines() if RUNS.search(line)}
+    by_script = {command.script: command.name for command in COMMANDS.values()}
+    for line in sorted(lines):
+        found = RUNS.search(line)
+        if found.group(2) in by_script and not any(sign in line for sign in ('…', '$', '--help', '<')):
+            words = shlex.split(line[found.end() :].split(' > ')[0].split(' && ')[0], comments=True)
+            if words:
+                yield by_script[found.group(2)], words
+
+
+@pytest.mark.parametrize('name, words', lines_of_commands(), ids=lambda value: ' '.join(value)[:60])
+def test_command_line_of_a_page_or_a_result_is_parsed(name, words, monkeypatch):
+    module = inspect.getmodule(inspect.unwrap(functions.found(name)))
+
+    def parse(*args, **kwargs):
+        command_line.parse(*args, **kwargs)
+        raise Parsed
+
+    monkeypatch.setattr(module, 'parse', parse)
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(Parsed):
+        inspect.unwrap(functions.found(name))(words)
+
+
+# The process of the tests
 
 
 @pytest.mark.parametrize(

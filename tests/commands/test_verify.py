@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from gluon_optbert.commands import verify
+from gluon_optbert.commands.pruning import verify as command
+from gluon_optbert.deployment import verify
 
 
 @pytest.mark.parametrize('workers', [1, 2])
@@ -13,7 +14,7 @@ def test_run_with_more_threads_than_cores_is_warned_of(tmp_path, monkeypatch, ca
     (tmp_path / 'origin.json').write_text(json.dumps([{'machine': machine}]))
     monkeypatch.setattr(verify, 'verify', lambda recipe: [])
     monkeypatch.setattr(verify, 'table', lambda rows: '')
-    assert verify.main([str(tmp_path)]) in (0, None)
+    assert command([str(tmp_path)]) in (0, None)
     warned = 'warning: 2 workers of a host had 2 threads each' in capsys.readouterr().err
     assert warned == (workers == 2)
 
@@ -24,10 +25,10 @@ def test_what_is_printed_is_written_too(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(verify, 'verify', lambda recipe: rows)
     monkeypatch.setattr(verify, 'stages', lambda recipe: errors)
     words = [str(tmp_path), '--output', str(tmp_path / 'verified.json'), '--batches', '3']
-    verify.main(words)
+    command(words)
     values = json.loads((tmp_path / 'verified.json').read_text())
     assert (values['differences'], values['stages'], values['batches']) == (rows, errors, 3)
     assert values['commit'] and '0.500' in capsys.readouterr().out
     monkeypatch.setattr(verify, 'verify', lambda recipe: pytest.fail('not before the output is free'))
-    assert verify.main(words) == 2
+    assert command(words) == 2
     assert 'verified.json: exists' in capsys.readouterr().err

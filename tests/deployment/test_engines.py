@@ -223,7 +223,7 @@ import sys
 for name in ('mxnet', 'gluonnlp', 'horovod', 'onnx', 'scipy', 'sklearn'):
     sys.modules[name] = None
 import gluon_optbert as opt
-from gluon_optbert.commands.predict import main
+from gluon_optbert.commands import predict as main
 assert main([sys.argv[1], '--input', sys.argv[3], '--threads', '1']) == 0
 assert main([sys.argv[2], '--input', sys.argv[3], '--embed', sys.argv[4]]) == 0
 assert opt.Predictor(sys.argv[2]).encode(['a b']).shape == (1, 8)
@@ -264,7 +264,7 @@ def test_predicting_without_any_engine_is_one_line(exports, tmp_path):
             'import sys',
             'for name in ("mxnet", "gluonnlp", "onnxruntime", "openvino"): sys.modules[name] = None',
             f'sys.argv = ["optbert-predict", *{words!r}]',
-            'from gluon_optbert.commands.predict import main',
+            'from gluon_optbert.commands import predict as main',
             'sys.exit(main())',
         ]
     )

@@ -206,7 +206,7 @@ SET_BACK = """
 import itertools, sys, time
 began, ticks = time.time(), itertools.count()
 time.time = lambda: began - 3600.0 * next(ticks)  # an hour back whenever somebody looks
-from gluon_optbert.commands.pretrain import main
+from gluon_optbert.commands import pretrain as main
 sys.exit(main(sys.argv[1:]))
 """
 

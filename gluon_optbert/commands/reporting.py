@@ -1,6 +1,4 @@
-"""Make one HTML page: how much worse, smaller and faster pruned networks are than their base, and everything
-else about runs, models, results and tables. The page opens from disk and loads nothing.
-"""
+"""The commands that tell what runs came to: a page of them, and the tables of the paper."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ from ..reporting.page import page
 from ..reporting.sections import RESULT, chapter, environment, side_by_side
 from ..reporting.verdict import Timing, verdict
 from ..reproduction.results import TABLE
-from ..runs.command_line import parse
+from ..runs.command_line import command, parse
 from ..runs.files import refuse_existing, write_file
 from ..runs.machine import machine
 from ..runs.recipe import Recipe, option
-from .starting import command, line
+from .starting import line
 
 REPEATS = 30  # timed passes of each network, four times as many on a busy machine
 CALM = 1.25  # how many times as long as the fastest pass half of the passes take at most on a free machine
@@ -107,10 +105,12 @@ def opening(recipe: ReportRecipe, labels: Sequence[str], runs: Sequence[Run]) ->
 
 
 @command
-def main(argv=None):
-    """Read everything, then write the page."""
+def report(argv=None):
+    """Make one HTML page: how much worse, smaller and faster pruned networks are than their base, and
+    everything else about runs, models, results and tables. The page opens from disk and loads nothing.
+    """
     example = line('optbert-report', 'runs/pruned', 'runs/sst2-base', 'runs/sst2', '--output', 'report.html')
-    recipe = parse(ReportRecipe, argv, description=__doc__, example=example, positional='runs')
+    recipe = parse(ReportRecipe, argv, description=report.__doc__, example=example, positional='runs')
     refuse_existing(recipe.output)
     for path in recipe.runs:
         if (path / SYMBOL).is_file():
@@ -135,3 +135,33 @@ def main(argv=None):
     )
     write_file(recipe.output, content.encode('utf-8'))
     print(f'wrote {recipe.output}: {len(content) / 1e6:.1f} MB, opens in any browser')
+
+
+@command
+def table(argv=None):
+    """Run a whole results table of the paper on a base network: prune or build every row, fine-tune it, and
+    tabulate it.
+    """
+    from ..reproduction.estimate import measure, readable
+    from ..reproduction.results import write_tables
+    from ..reproduction.rows import TableRecipe
+    from ..reproduction.table import plan, run
+    from ..training.distributed import Workers
+
+    words = ['--table', 8, '--base', 'models/small', '--shards', 'shards', '--tasks', 'mrpc,rte']
+    words += ['--data-glue', 'glue', '--output', 'runs/table8', '--dry-run']
+    recipe = parse(TableRecipe, argv, description=table.__doc__, example=line('optbert-table', *words))
+    workers = Workers()
+    if not recipe.render:
+        table_plan = plan(recipe, workers=workers)
+        if recipe.dry_run:
+            estimate = readable(table_plan, measure(table_plan, workers))
+            if workers.first:
+                print(estimate)
+            return
+        run(table_plan, workers=workers)
+    if workers.first:
+        written = write_tables(recipe.output)
+        print((recipe.output / 'table.md').read_text(encoding='utf-8'))
+        following = line('optbert-report', recipe.output, '--output', 'report.html')
+        print(f'wrote {", ".join(path.name for path in written)} in {recipe.output}\nnext: {following}')

@@ -1,11 +1,13 @@
-"""Export a model directory, for plain MXNet and on request as ONNX, or for another library: see --format."""
+"""The command that exports a network."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List
+from typing import Any
 
 from pydantic import PositiveInt
 
-from .. import export, read_model
+from .. import api
 from ..deployment.description import KINDS, NAMES, ONNX, SYMBOL
 from ..deployment.export import ONNX_DIFFERENCES, PRECISIONS, UntrainedHeads, kind_of, untrained_parts
 from ..deployment.instances import Instance, read_instances
@@ -13,21 +15,13 @@ from ..deployment.lineage import lineage_of
 from ..deployment.measures import described
 from ..deployment.model_card import LICENSE
 from ..deployment.onnx_int8 import METHODS
-from ..network.saved_model import SavedModel
-from ..runs.command_line import parse
+from ..network.saved_model import SavedModel, read_model
+from ..runs.command_line import command, parse
 from ..runs.machine import bfloat16_is_native
 from ..runs.programs import named
 from ..runs.recipe import Recipe, option
 from ..tasks.task import known_head
-from .starting import command, line, what_to_export
-
-# what can be written, and the fields below that not every format has
-FORMATS: Dict[str, FrozenSet[str]] = {
-    'mxnet': frozenset({'precision', 'calibrate', 'labelled', 'onnx', 'inputs'}),
-    'transformers': frozenset(),
-    'onnx': frozenset({'precision', 'calibrate'}),
-    'sentence-transformers': frozenset({'precision', 'calibrate'}),
-}
+from .starting import line, what_to_export
 
 
 class ExportRecipe(Recipe):
@@ -42,7 +36,7 @@ class ExportRecipe(Recipe):
         'sentence-transformers: an encoder for SentenceTransformer(…, backend="onnx"). The last two have '
         'model_quantized.onnx too with --precision int8',
         'mxnet',
-        choices=FORMATS,
+        choices=api.FORMATS,
     )
     head: str | None = option(
         'what the export computes. encoder: encoded tokens and pooled output; pretraining: NSP and MLM '
@@ -109,15 +103,14 @@ class ExportRecipe(Recipe):
             problems.append('--onnx goes with --precision float32 or int8')
         if self.format not in ('mxnet', 'transformers') and self.precision == 'bfloat16':
             problems.append(f'--format {self.format} goes with --precision float32 or int8')
-        every = frozenset.union(*FORMATS.values())
-        for field in sorted(every - FORMATS[self.format]):
-            if not self.is_default(field):
-                able = ' or '.join(name for name, fields in FORMATS.items() if field in fields)
-                problems.append(f'--{field} goes with --format {able}')
+        for field in api.FORMATS['mxnet'].fields:
+            able = [name for name, format in api.FORMATS.items() if field in format.fields]
+            if self.format not in able and not self.is_default(field):
+                problems.append(f'--{field} goes with --format {" or ".join(able)}')
         return problems
 
 
-def say(measured: Dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> None:
+def say(measured: dict[str, Any], recipe: ExportRecipe, *, labelled: int) -> None:
     """Print how close the export is to the float32 network, and which files were written."""
     for name, difference in measured.get('relative_difference', {}).items():
         print(
@@ -159,27 +152,29 @@ def read(recipe: ExportRecipe) -> SavedModel:
     return read_model(recipe.model)
 
 
-def write(saved: SavedModel, recipe: ExportRecipe, texts: List[Instance], labelled: List[Instance]) -> Dict:
+def write(saved: SavedModel, recipe: ExportRecipe, texts: list[Instance], labelled: list[Instance]) -> dict:
     """Write the export, and what was measured of it."""
-    fields = FORMATS[recipe.format]
-    options: Dict[str, Any] = {'lineage': lineage_of(saved, recipe.model), 'license': recipe.license or ''}
+    fields = api.FORMATS[recipe.format].fields
+    options: dict[str, Any] = {'lineage': lineage_of(saved, recipe.model), 'license': recipe.license or ''}
     if 'precision' in fields:
         options.update(precision=recipe.precision, calibration=texts, method=recipe.calibration)
     if 'onnx' in fields:
         options.update(labelled=labelled, onnx=recipe.onnx, inputs=recipe.inputs)
-    return export(
+    return api.export(
         saved, recipe.output, format=recipe.format, alphas=recipe.alphas, head=recipe.head, **options
     )
 
 
 @command
-def main(argv=None):
-    """Export, and say what was written and how near it is."""
+def export(argv=None):
+    """Export a model directory, for plain MXNet and on request as ONNX, or for another library: see
+    --format.
+    """
     example = line('optbert-export', 'runs/pruned/round-4/model', '--output', 'deploy')
-    recipe = parse(ExportRecipe, argv, description=__doc__, positional='model', example=example)
+    recipe = parse(ExportRecipe, argv, description=export.__doc__, positional='model', example=example)
     saved = read(recipe)
     head = known_head(saved.head)
-    texts: List[Instance] = []
+    texts: list[Instance] = []
     if recipe.calibrate:
         texts = read_instances(recipe.calibrate, head, most=recipe.calibration_lines)
     labelled = read_instances(recipe.labelled, head, labelled=True) if recipe.labelled else []

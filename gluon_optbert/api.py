@@ -1,33 +1,22 @@
-"""Where the names of the package live, how runs are called with keywords, what a missing library means."""
+"""Where the names of the package live, and how runs are called with keywords."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import inspect
-import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, NamedTuple
 
-from .runs.failures import NotInstalled
+from .runs.failures import remedied
+from .runs.programs import COMMANDS
 
-R = TypeVar('R')
-
-# A run has the module of its function, and the module and the class of its recipe.
-RUNS = {
-    'make_shards': ('text.make_shards', 'text.make_shards', 'ShardRecipe'),
-    'import_checkpoint': ('importing.convert', 'importing.convert', 'ImportRecipe'),
-    'pretrain': ('training.pretrain', 'training.recipe', 'PretrainRecipe'),
-    'trim_vocabulary': ('pruning.trimming', 'pruning.trimming', 'TrimRecipe'),
-    'prune': ('pruning.algorithm', 'pruning.recipe', 'PruneRecipe'),
-    'verify': ('deployment.verify', 'deployment.verify', 'VerifyRecipe'),
-    'finetune_glue': ('finetuning.recipes', 'finetuning.recipes', 'GlueRecipe'),
-    'prune_task': ('task_pruning.prune_task', 'task_pruning.recipe', 'TaskPruneRecipe'),
-    'finetune_squad': ('finetuning.recipes', 'finetuning.recipes', 'SquadRecipe'),
-}
+RUNS = {command.name: command for command in COMMANDS.values() if command.home}
 HOMES = {
-    **{recipe: module for _, module, recipe in RUNS.values()},
+    **{name: command.home for name, command in RUNS.items()},
+    **{recipe: home for home, recipe in (command.recipe.split(':') for command in RUNS.values())},
+    'export': 'api',
     'read_model': 'network.saved_model',
     'write_model': 'network.saved_model',
     'SavedModel': 'network.saved_model',
@@ -42,50 +31,33 @@ HOMES = {
     'FlopsCost': 'architecture.cost',
     'LatencyCost': 'architecture.cost',
 }
-_VERSION = '{}.{}'.format(*sys.version_info)
-# The module and the function that write each format of `export`, and what the function is told.
-FORMATS: Dict[str, Tuple[str, str, Mapping[str, Any]]] = {
-    'mxnet': ('deployment.export', 'export', {}),
-    'transformers': ('deployment.library_exports', 'export_transformers', {}),
-    'onnx': ('deployment.library_exports', 'export_onnx', {}),
-    'sentence-transformers': ('deployment.library_exports', 'export_onnx', {'sentences': True}),
-}
-_STACK = (
-    'pip install gluon_optbert[cpu] installs it, or pip install gluon_optbert[cu112] for GPUs with CUDA 11; '
-    'in a checkout, make install'
-    + ('' if (3, 8) <= sys.version_info[:2] <= (3, 11) else f'. It needs CPython 3.8 to 3.11, not {_VERSION}')
-)
-_SERVE = 'pip install gluon_optbert[serve] installs it'
-REMEDIES = {
-    **{
-        name: f'{name} is not installed: {_STACK}'
-        for name in ('blingfire', 'google_crc32c', 'matplotlib', 'onnx', 'safetensors', 'sacremoses')
-        + ('scipy', 'sklearn')
-    },
-    'onnxruntime': f'ONNX Runtime is not installed: {_SERVE}',
-    'openvino': 'OpenVINO is not installed: pip install gluon_optbert[openvino] installs it',
-    'fastapi': f'FastAPI, a part of the service, is not installed: {_SERVE}',
-    'uvicorn': f'uvicorn, a part of the service, is not installed: {_SERVE}',
-    'markdown_it': f'markdown-it-py, a part of the service, is not installed: {_SERVE}',
-    'mxnet': f'MXNet is not installed: {_STACK}',
-    'gluonnlp': f'GluonNLP is not installed: {_STACK}',
-    'horovod': 'Horovod is not installed, and a job of several workers needs it. It is compiled against the '
-    'MXNet that is there, with cmake below 4: HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 '
-    'HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 pip install --no-build-isolation --no-binary '
-    'horovod gluon_optbert[horovod]; in a checkout, make install',
-}
 
 
-@contextlib.contextmanager
-def remedied() -> Iterator[None]:
-    """Say how to install a library of `REMEDIES` where the block fails to import it."""
-    try:
-        yield
-    except ImportError as error:
-        library = (error.name or '').partition('.')[0]
-        if isinstance(error, NotInstalled) or library not in REMEDIES:
-            raise
-        raise NotInstalled(REMEDIES[library], name=library) from error
+class Format(NamedTuple):
+    """What writes a format of `export`.
+
+    Parameters
+    ----------
+    writer : str
+        A module and its function.
+    fields : tuple of str
+        Fields of the command that it reads beside those that all do.
+    told : mapping
+        What the function is told beside the user's options.
+    """
+
+    writer: str
+    fields: tuple[str, ...] = ()
+    told: Mapping[str, Any] = {}
+
+
+_ONNX = Format('deployment.library_exports:export_onnx', ('precision', 'calibrate'))
+FORMATS = {
+    'mxnet': Format('deployment.export:export', ('precision', 'calibrate', 'labelled', 'onnx', 'inputs')),
+    'transformers': Format('deployment.library_exports:export_transformers'),
+    'onnx': _ONNX,
+    'sentence-transformers': _ONNX._replace(told={'sentences': True}),
+}
 
 
 def load(name: str) -> Any:
@@ -97,19 +69,17 @@ def load(name: str) -> Any:
         If a library is missing.
     """
     with remedied():
-        if name == 'export':
-            return export
-        if name in RUNS:
-            home, recipe_home, recipe = RUNS[name]
-            return run_of(getattr(_module(home), name), getattr(_module(recipe_home), recipe))
-        return getattr(_module(HOMES[name]), name)
+        value = _found(f'{HOMES[name]}:{name}')
+        return run_of(value, _found(RUNS[name].recipe)) if name in RUNS else value
 
 
-def _module(name: str) -> Any:
-    return importlib.import_module(f'{__package__}.{name}')
+def _found(place: str) -> Any:
+    """What a module below the package has by a name, as ``pruning.recipe:PruneRecipe``."""
+    module, _, name = place.partition(':')
+    return getattr(importlib.import_module(f'{__package__}.{module}'), name)
 
 
-def run_of(run: Callable[..., Any], cls: Type[R]) -> Callable[..., Any]:
+def run_of(run: Callable[..., Any], cls: type[Any]) -> Callable[..., Any]:
     """The function `run` of a recipe, for callers who give the recipe's fields as keywords.
 
     Keywords that `run` takes itself, such as ``progress``, are passed on.
@@ -117,7 +87,7 @@ def run_of(run: Callable[..., Any], cls: Type[R]) -> Callable[..., Any]:
     own = [one for one in inspect.signature(run).parameters.values() if one.kind is one.KEYWORD_ONLY]
 
     @functools.wraps(run)
-    def called(recipe: Union[None, str, Path, R] = None, **given: Any) -> Any:
+    def called(recipe: Any = None, **given: Any) -> Any:
         options = {one.name: given.pop(one.name) for one in own if one.name in given}
         with remedied():
             return run(recipe_of(cls, recipe, given), **options)
@@ -142,7 +112,7 @@ def run_of(run: Callable[..., Any], cls: Type[R]) -> Callable[..., Any]:
     return called
 
 
-def _told(cls: Type[R]) -> List[str]:
+def _told(cls: type[Any]) -> list[str]:
     """The fields of a recipe for the documentation of its run."""
     from .runs.recipe import choices_of
 
@@ -155,7 +125,7 @@ def _told(cls: Type[R]) -> List[str]:
     return lines
 
 
-def recipe_of(cls: Type[R], recipe: Union[None, str, Path, R], given: Mapping[str, Any]) -> R:
+def recipe_of(cls: type[Any], recipe: Any, given: Mapping[str, Any]) -> Any:
     """A recipe of type `cls`: itself, or the file or packaged recipe of that name, and the fields `given`.
 
     Raises
@@ -167,7 +137,7 @@ def recipe_of(cls: Type[R], recipe: Union[None, str, Path, R], given: Mapping[st
     """
     from .runs.recipe import check_alternatives, fill, find_recipe, overridden, read_yaml, to_dict
 
-    values: Dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if isinstance(recipe, cls):
         if not given:
             return recipe
@@ -185,13 +155,8 @@ def recipe_of(cls: Type[R], recipe: Union[None, str, Path, R], given: Mapping[st
 
 
 def export(
-    model: Any,
-    output: Union[str, Path],
-    *,
-    format: str = 'mxnet',
-    alphas: Optional[Path] = None,
-    **options: Any,
-) -> Dict[str, Any]:
+    model: Any, output: str | Path, *, format: str = 'mxnet', alphas: str | Path | None = None, **options: Any
+) -> dict[str, Any]:
     """Export a model for plain MXNet, in float32, int8 or bfloat16, and as ONNX; or for another library.
 
     Parameters
@@ -230,8 +195,7 @@ def export(
         from .deployment.lineage import Lineage, before_gates, lineage_of
         from .network.saved_model import read_model
 
-        home, writer, told = FORMATS[format]
-        write = getattr(_module(home), writer)
+        write = _found(FORMATS[format].writer)
     saved = read_model(Path(model)) if isinstance(model, (str, Path)) else model
     if isinstance(model, (str, Path)):
         options.setdefault('lineage', lineage_of(saved, Path(model)))
@@ -239,4 +203,4 @@ def export(
         options['lineage'] = before_gates(options.get('lineage') or Lineage())
     gates, h_gate = read_alphas(Path(alphas)) if alphas else (None, 'stream')
     saved = without_gates(saved, gates, h_gate=h_gate)
-    return write(saved, Path(output), **told, **options)
+    return write(saved, Path(output), **FORMATS[format].told, **options)

@@ -12,13 +12,14 @@ from helpers.pruned import recipe_for
 from helpers.tiny import ROOT, contents, network, random_alphas, run, write_saved_model
 
 import gluon_optbert as opt
-from gluon_optbert import front_door
-from gluon_optbert.commands import export as export_command
+from gluon_optbert import api
+from gluon_optbert.commands.exporting import ExportRecipe
 from gluon_optbert.cutting.selection import packed_alphas
 from gluon_optbert.cutting.shrink import fold
 from gluon_optbert.deployment.predictor import Predictor
 from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.runs import failures
 from gluon_optbert.runs.recipe import RecipeError, fill, find_recipe, packaged_recipes, read_yaml, to_dict
 
 
@@ -74,22 +75,22 @@ def test_missing_horovod_says_how_it_is_built(model_directory, shards_directory,
 
 def test_the_build_line_of_horovod_is_the_one_that_the_set_up_uses():
     for name, value in module_at('tools/setup/install.py').HOROVOD_BUILD.items():
-        assert f'{name}={value} ' in front_door.REMEDIES['horovod']
+        assert f'{name}={value} ' in failures.REMEDIES['horovod']
 
 
 def test_other_missing_libraries_are_said_as_they_are():
-    with pytest.raises(ImportError, match='nowhere') as raised, front_door.remedied():
+    with pytest.raises(ImportError, match='nowhere') as raised, failures.remedied():
         importlib.import_module('nowhere')
-    assert not isinstance(raised.value, front_door.NotInstalled)
+    assert not isinstance(raised.value, failures.NotInstalled)
 
 
 def test_every_name_is_what_its_module_has():
     for name in opt.__all__:
         value = getattr(opt, name)
         assert value.__name__ == name
-        if name in front_door.HOMES:
-            assert value is getattr(importlib.import_module(f'gluon_optbert.{front_door.HOMES[name]}'), name)
-    assert set(opt.__all__) == {*front_door.HOMES, *front_door.RUNS, 'export'}
+        home = getattr(importlib.import_module(f'gluon_optbert.{api.HOMES[name]}'), name)
+        assert value is home or name in api.RUNS
+    assert len(opt.__all__) == 32
     assert set(opt.__all__) <= set(dir(opt)) and '__version__' in dir(opt)
     with pytest.raises(AttributeError, match='no attribute'):
         opt.prunes  # noqa: B018
@@ -128,8 +129,10 @@ def test_example_of_the_page_names_fields_and_recipes_that_exist():
         def __getattr__(self, name):
             def call(*words, **given):
                 inspect.signature(getattr(opt, name)).bind(*words, **given)
-                if name in front_door.RUNS:
-                    front_door.recipe_of(getattr(opt, front_door.RUNS[name][2]), *(words or [None]), given)
+                if name in api.RUNS:
+                    api.recipe_of(
+                        getattr(opt, api.RUNS[name].recipe.partition(':')[2]), *(words or [None]), given
+                    )
 
             return call
 
@@ -146,12 +149,12 @@ def test_signature_and_documentation_have_the_fields_of_the_recipe():
 
 def test_keywords_give_the_recipe_that_the_command_gives(tmp_path):
     values = {'model': tmp_path / 'm', 'shards': str(tmp_path / 's'), 'output': 'out', 'target': 0.5}
-    one = front_door.recipe_of(PruneRecipe, None, values)
+    one = api.recipe_of(PruneRecipe, None, values)
     assert one == fill(PruneRecipe, {**values, 'model': str(values['model'])})
-    named = front_door.recipe_of(PruneRecipe, 'small_prune', values)
+    named = api.recipe_of(PruneRecipe, 'small_prune', values)
     assert named == fill(PruneRecipe, {**read_yaml(find_recipe('small_prune')), **values})
-    assert front_door.recipe_of(PruneRecipe, one, {}) is one
-    changed = front_door.recipe_of(PruneRecipe, one, {'target': 0.25})
+    assert api.recipe_of(PruneRecipe, one, {}) is one
+    changed = api.recipe_of(PruneRecipe, one, {'target': 0.25})
     assert to_dict(changed) == {**to_dict(one), 'target': 0.25}
 
 
@@ -204,7 +207,8 @@ def test_export_writes_what_import_reads_in_another_format(tmp_path):
 
 
 def test_programs_write_every_format_of_the_command(tmp_path):
-    assert set(front_door.FORMATS) == set(export_command.FORMATS)
+    fields = {name for format in api.FORMATS.values() for name in format.fields}
+    assert fields <= set(ExportRecipe.model_fields)
     directory = write_saved_model(tmp_path / 'model')
     opt.export(directory, tmp_path / 'sentences', format='sentence-transformers')
     assert (tmp_path / 'sentences' / 'modules.json').is_file()

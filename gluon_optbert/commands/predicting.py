@@ -1,0 +1,297 @@
+"""The commands that use an export: they predict, serve, and score what was predicted. None needs MXNet."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from ..deployment.description import ONNX, SYMBOL
+from ..deployment.engines import ENGINES, PRECISIONS
+from ..deployment.instances import FORMATS, Instance, stream_instances
+from ..deployment.predictor import POOLINGS, Predictor, record
+from ..runs.command_line import command, parse
+from ..runs.display import counting
+from ..runs.files import refuse_existing, write_file
+from ..runs.recipe import Recipe, option
+from ..serving.settings import ServiceSettings
+from .starting import line, what_to_export
+
+_LARGEST_CARD = 1 << 20  # bytes
+
+
+class PredictRecipe(Recipe):
+    """What to predict, and with what."""
+
+    deployment: Path = option('deployment directory of an export')
+    input: Path | None = option('file of text; by default standard input', None)
+    format: str | None = option(
+        'format of the input: lines of text, JSON lines, or SQuAD; by default from the ending of the file, '
+        'and lines for standard input',
+        None,
+        choices=FORMATS,
+    )
+    engine: str | None = option(
+        'library that runs the network: onnxruntime and openvino read model.onnx. By default onnxruntime '
+        'if it is installed and there is that file, else mxnet, else openvino',
+        None,
+        choices=ENGINES,
+    )
+    precision: str | None = option(
+        'bfloat16, for openvino on a processor that has it; "int8 dynamic", for the second ONNX file of an '
+        'export in int8; by default that of the export',
+        None,
+        choices=PRECISIONS,
+    )
+    threads: PositiveInt | None = option(
+        'number of threads; by default one for each core that this process may use and no other program uses '
+        'now',
+        None,
+    )
+    batch_size: PositiveInt = option('sequences in a batch', 32)
+    ahead: PositiveInt = option(
+        'number of batches to read ahead and sort by length, which saves padding; with 1 the first answer '
+        'comes soonest',
+        16,
+    )
+    embed: Path | None = option(
+        'NumPy file to write the embeddings to, one row for each text, instead of predicting; needs the '
+        'export of an encoder',
+        None,
+        metavar='OUT.npy',
+    )
+    pooling: str = option(
+        'embedding of a text: the mean of its tokens, or its first token, [CLS]', 'mean', choices=POOLINGS
+    )
+    normalise: bool = option(
+        'whether embeddings are scaled to length 1, so that their dot products are cosines', True
+    )
+    null_threshold: float | None = option(
+        'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '
+        'more than this; by default as in fine-tuning',
+        None,
+    )
+
+
+def instances_of(recipe: PredictRecipe, predictor: Predictor) -> Iterator[Instance]:
+    """The instances of the input; those of a file are all checked before the first is given."""
+    if recipe.input is not None:
+        for _ in stream_instances(recipe.input, predictor.head, format=recipe.format):
+            pass
+    return stream_instances(recipe.input, predictor.head, format=recipe.format)
+
+
+@contextlib.contextmanager
+def readable_twice(recipe: PredictRecipe) -> Iterator[PredictRecipe]:
+    """The recipe with a copy of an input that is no file, such as a pipe, which can be read once only."""
+    if recipe.input is None or recipe.input.is_file():
+        yield recipe
+        return
+    with tempfile.NamedTemporaryFile(prefix='input-', suffix=recipe.input.suffix) as copy:
+        with open(recipe.input, 'rb') as pipe:
+            shutil.copyfileobj(pipe, copy)
+        copy.flush()
+        try:
+            yield recipe.replace(input=copy.name)
+        except ValueError as error:  # it names the copy, which is no file of the user
+            raise ValueError(str(error).replace(copy.name, str(recipe.input))) from error
+
+
+def embed(recipe: PredictRecipe, predictor: Predictor, output: Path) -> None:
+    """Write the embeddings of the input."""
+    refuse_existing(output, remedy='remove it or give another --embed')
+    instances = list(instances_of(recipe, predictor))
+    size = recipe.batch_size * recipe.ahead
+    parts = []
+    with counting('embedding', len(instances), unit='text') as count:
+        for first in range(0, max(1, len(instances)), size):
+            some = instances[first : first + size]
+            parts.append(
+                predictor.encode(
+                    some, pooling=recipe.pooling, normalise=recipe.normalise, batch_size=recipe.batch_size
+                )
+            )
+            count(len(some))
+    embeddings = np.concatenate(parts)
+    content = io.BytesIO()
+    np.save(content, embeddings)
+    write_file(output, content.getvalue())
+    print(f'wrote {output}: {len(embeddings)} embeddings of {embeddings.shape[1]} numbers')
+
+
+@command
+def predict(argv=None):
+    """Predict with an exported classifier, regressor or question-answering network: a line of JSON for every
+    text.
+
+    A line of text is a sentence, two sentences with a tab between, or a question and its context with a tab
+    between. A file that ends with .jsonl has a JSON object on each line, with text, text and pair, or
+    question and context. One that ends with .json has questions in SQuAD's format. A file of the network's
+    task with a header is read by its columns. With --embed, the export of an encoder gives embeddings.
+    """
+    example = line('optbert-predict', 'deploy', '--input', 'sentences.txt')
+    recipe = parse(PredictRecipe, argv, description=predict.__doc__, positional='deployment', example=example)
+    if not any((recipe.deployment / name).is_file() for name in (SYMBOL, ONNX)):
+        remedy = what_to_export(recipe.deployment)
+        if remedy is not None:
+            raise ValueError(remedy)
+    if recipe.input is not None and not recipe.input.exists():
+        raise FileNotFoundError(f'{recipe.input}: no such file')
+    if recipe.input is not None and recipe.input.is_dir():
+        raise IsADirectoryError(f'{recipe.input} is a directory; give a file of lines')
+    predictor = Predictor(
+        recipe.deployment,
+        engine=recipe.engine,
+        threads=recipe.threads,
+        precision=recipe.precision,
+        null_threshold=recipe.null_threshold,
+    )
+    print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)
+    source = 'standard input' if recipe.input is None else recipe.input
+    with readable_twice(recipe) as recipe:
+        if recipe.embed is not None:
+            embed(recipe, predictor, recipe.embed)
+            return
+        shown, read = itertools.tee(instances_of(recipe, predictor))
+        predictions = predictor.predict(read, batch_size=recipe.batch_size, ahead=recipe.ahead)
+        answered = False
+        for instance, prediction in zip(shown, predictions):
+            print(json.dumps(record(instance, prediction), ensure_ascii=False), flush=True)
+            answered = True
+        if not answered:
+            print(f'{source}: has no lines, so there are no predictions', file=sys.stderr)
+
+
+class ServeRecipe(ServiceSettings):
+    """What to serve, where, and within which limits."""
+
+    deployment: Path = option('deployment directory of an export')
+    host: str = option('address to listen on; 0.0.0.0 is every address of this machine', '127.0.0.1')
+    port: Annotated[int, Field(ge=0, lt=2**16)] = option(
+        'port to listen on; 0 is any free one, which is printed', 8000
+    )
+    engine: str | None = option(
+        'library that computes; by default onnxruntime where it is installed and the export has model.onnx, '
+        'else mxnet, else openvino',
+        None,
+        choices=ENGINES,
+    )
+    threads: PositiveInt | None = option(
+        'threads of a forward pass; by default one for each core that no other program uses', None
+    )
+    precision: Literal['float32', 'bfloat16'] | None = option(
+        'bfloat16, for openvino on a processor that has it; by default that of the export', None
+    )
+    null_threshold: float | None = option(
+        'for question answering: "no answer" is predicted if its score exceeds that of the best answer by '
+        'more than this; by default as in fine-tuning',
+        None,
+    )
+
+
+@command
+def serve(argv=None):
+    """Serve an export over HTTP: POST /predict or /embed, GET /health, and GET / with a page to try texts in.
+
+    The service listens on this machine alone unless --host says otherwise. It checks what it is sent, but it
+    asks for no password and does not encrypt: put a reverse proxy before it on any other network.
+    """
+    from ..serving import server
+    from ..serving.app import make_app
+
+    example = line('optbert-serve', 'deploy', '--port', 8000)
+    recipe = parse(ServeRecipe, argv, description=serve.__doc__, positional='deployment', example=example)
+    remedy = what_to_export(recipe.deployment)
+    if remedy is not None:
+        raise ValueError(remedy)
+    listener = server.listen(recipe.host, recipe.port)
+    with listener:
+        predictor = Predictor(
+            recipe.deployment,
+            engine=recipe.engine,
+            threads=recipe.threads,
+            precision=recipe.precision,
+            null_threshold=recipe.null_threshold,
+        )
+        name = recipe.deployment.absolute().name
+        card = recipe.deployment / 'README.md'
+        readable = card.is_file() and card.stat().st_size <= _LARGEST_CARD
+        text = card.read_text(encoding='utf-8', errors='replace') if readable else ''
+        app = make_app(predictor, name=name, card=text, settings=recipe)
+
+        def ready(address: str) -> None:
+            print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)
+            print(f'serving {recipe.deployment} at {address}; Ctrl-C stops it', flush=True)
+
+        server.run(app, listener, settings=recipe, ready=ready)
+    print('stopped')
+
+
+class ScoreRecipe(Recipe):
+    """What to score, and against what."""
+
+    predictions: Path = option('predictions: JSON lines, a submission (.tsv), or texts by question id')
+    task: str = option('SQuAD1.1, SQuAD2.0, a task of GLUE, or a JSON file that describes a task')
+    data: Path = option('labelled file: dev.tsv of the task, or dev-v2.0.json of SQuAD')
+    null_odds: Path | None = option(
+        'null_odds.json of a run on SQuAD 2.0, to find the best thresholds; its answers.json must then be '
+        'the --predictions',
+        None,
+    )
+
+    def problems(self) -> list[str]:
+        """What is contradictory, or unclear."""
+        from ..tasks.scoring import squad_version
+
+        if self.task.lower() == 'squad':
+            return ['--task SQuAD needs its version: SQuAD1.1 or SQuAD2.0']
+        if self.null_odds is not None and squad_version(self.task) != '2.0':
+            return ['--null-odds goes with --task SQuAD2.0']
+        return []
+
+
+@command
+def score(argv=None):
+    """Score a file of predictions on a task of GLUE or on SQuAD, as the official scripts do.
+
+    Predictions are what tools/predict.py prints; or a submission of GLUE, with the columns index and
+    prediction; or SQuAD's predictions.json, texts by question id.
+    """
+    from ..tasks.metrics import majority_score
+    from ..tasks.scoring import score_squad, score_task, squad_version
+    from ..tasks.task import find_task
+
+    words = ['--task', 'SQuAD2.0', '--predictions', 'predictions.json', '--data', 'squad/dev-v2.0.json']
+    recipe = parse(
+        ScoreRecipe, argv, description=score.__doc__, example=line('optbert-score', *words), positional=''
+    )
+    version = squad_version(recipe.task)
+    if version is not None:
+        scores, notes = score_squad(version, recipe.data, recipe.predictions, recipe.null_odds)
+        for note in notes:
+            print(f'note: {note}')
+        print(f'SQuAD {version}: {shown(scores)}')
+        return
+    task = find_task(recipe.task)
+    scores, examples = score_task(task, recipe.data, recipe.predictions)
+    print(f'{task.name}, {len(examples)} rows: {shown(scores)}')
+    constant = 'always the mean' if task.head.kind == 'regression' else 'always the majority class'
+    print(f'{constant}: {shown(majority_score(task.metrics, examples.labels))}')
+
+
+def shown(scores):
+    """Scores in one line: percents with two digits, counts as they are."""
+    return ' | '.join(
+        f'{name} {value}' if isinstance(value, int) else f'{name} {value:.2f}'
+        for name, value in scores.items()
+    )
