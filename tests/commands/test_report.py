@@ -16,7 +16,7 @@ from helpers.written_runs import BASE, SMALL, write_run
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.paper import load_table
-from gluon_optbert.commands import report
+from gluon_optbert.commands import report as make_page
 from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
 from gluon_optbert.reporting.figures import NARROW, drawn, plain
 from gluon_optbert.reporting.sections import chapter
@@ -75,7 +75,7 @@ def write_whole_run(path):
 
 def report(*paths, output):
     """The page of what lies there, checked."""
-    assert report([*map(str, paths), '--time', 'false', '--output', str(output)]) == 0
+    assert make_page([*map(str, paths), '--time', 'false', '--output', str(output)]) == 0
     return check_page(output.read_text(encoding='utf-8'))
 
 
@@ -207,7 +207,7 @@ def test_page_of_a_fine_tuning_run_begins_with_its_scores(tmp_path):
     said = '5e-05 was chosen: so they are optimistic.'
     assert text.index('2e-05') < text.index('60.25') < text.index(said)
     (tmp_path / 'rte.json').write_text(json.dumps({**result, 'runs': [{}]}))
-    assert report([str(tmp_path / 'rte.json'), '--output', str(tmp_path / 'other.html')]) == 2
+    assert make_page([str(tmp_path / 'rte.json'), '--output', str(tmp_path / 'other.html')]) == 2
 
 
 def test_page_of_a_table_has_its_rows_and_its_notes(tmp_path):
@@ -235,7 +235,7 @@ def test_page_of_a_table_has_its_rows_and_its_notes(tmp_path):
     assert table.caption in text and 'not run' in text and '88.1' in text and 'long' not in text
     assert any('base of 1,234 parameters' in words for words in text)
     (tmp_path / 'table' / 'plan.json').write_text(json.dumps({'format': 1, 'table': 8, 'rows': rows}))
-    assert report([str(tmp_path / 'table'), '--output', str(tmp_path / 'other.html')]) == 2
+    assert make_page([str(tmp_path / 'table'), '--output', str(tmp_path / 'other.html')]) == 2
 
 
 def test_rounds_whose_directories_were_not_kept_are_reported(tmp_path):
@@ -375,7 +375,7 @@ def test_same_run_gives_the_same_page(whole, tmp_path):
 def test_damaged_file_is_one_line_and_status_2(tmp_path, capsys, name, content, says):
     (tmp_path / 'run').mkdir()
     (tmp_path / 'run' / name).write_text(content)
-    assert report([str(tmp_path / 'run'), '--output', str(tmp_path / 'page.html')]) == 2
+    assert make_page([str(tmp_path / 'run'), '--output', str(tmp_path / 'page.html')]) == 2
     said = capsys.readouterr().err
     assert (
         said.startswith('error: ')
@@ -400,7 +400,7 @@ def test_bad_command_lines_are_refused(tmp_path, capsys):
         ([str(tmp_path / 'empty'), '--output', 'x.html'], 'nothing to report'),
         ([str(tmp_path / 'empty'), '--output', str(tmp_path / 'page.html')], 'exists'),
     ):
-        assert report(words) == 2 and says in capsys.readouterr().err
+        assert make_page(words) == 2 and says in capsys.readouterr().err
     assert (tmp_path / 'page.html').read_text() == 'mine'
 
 
@@ -411,7 +411,7 @@ def test_command_runs_from_anywhere(model_directory, tmp_path):
 
 def test_page_of_a_pruning_run_begins_with_the_verdict(tmp_path):
     path = write_whole_run(tmp_path / 'pruned')
-    assert report([str(path), '--output', str(tmp_path / 'page.html')]) == 0
+    assert make_page([str(path), '--output', str(tmp_path / 'page.html')]) == 0
     text = check_page((tmp_path / 'page.html').read_text(encoding='utf-8')).text
     place = text.index('parameters')
     assert any('pruned has ' in part and ' as ' in part for part in text[:place])
