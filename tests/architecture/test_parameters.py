@@ -128,18 +128,3 @@ def test_queries_and_nothing_else_take_the_scale_of_attention():
         for i in range(2)
         for part in ('weight', 'bias')
     ]
-
-
-def test_parts_are_those_of_the_network():
-    table = parameter_table(NETWORKS['factorised'])
-    parts = {}
-    for name, spec in table.items():
-        parts.setdefault(spec.part, []).append(name)
-    assert set(parts) == {'embeddings', 'attention', 'feed_forward', 'pooler', 'mlm', 'nsp'}
-    assert parts['embeddings'] == list(table)[:7]
-    assert parts['pooler'] == ['pooler.weight', 'pooler.bias']
-    assert parts['nsp'] == ['classifier.weight', 'classifier.bias']
-    assert parts['mlm'] == list(table)[-5:]
-    assert {table[name].layer for name in parts['feed_forward']} == {0}  # the second has none
-    tuned = parameter_table(NETWORKS['even'], HEADS[1])
-    assert [name for name, spec in tuned.items() if spec.part == 'task'] == ['task.weight', 'task.bias']
