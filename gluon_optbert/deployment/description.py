@@ -18,7 +18,6 @@ from ..architecture.parameters import PARTS
 from ..network.inputs import INPUTS, OUTPUTS, TOKEN_INPUTS
 from ..runs.files import check_manifest, write_manifest
 from ..tasks.squad import Reading
-from ..tasks.task import known_head
 from ..text.tokenizer import Vocabulary, is_cased, read_vocabulary, vocabulary_hash
 
 FORMAT, VERSION = 'gluon_optbert deployment', 2
@@ -232,7 +231,7 @@ def _described(
         'onnx',
         f'an object for each of some files that are there, with the names of {" or ".join(NAMES)}',
     )
-    head = known_head(Head.from_dict(manifest.get('head'), source=source))
+    head = Head.from_dict(manifest.get('head'), source=source)
     need((kind == 'task') == bool(head.outputs), 'computes', f'what goes with a head for {head.kind}')
     reading, positions = None, architecture.max_length
     if head.kind == 'question_answering':

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from ..architecture.heads import PRETRAINING, Head
+from ..runs.files import parse_json
 from ..tasks.examples import read_examples, read_header, task_of_head
 from ..tasks.squad import read_questions
 from ..tasks.task import Task, packaged_task
@@ -98,10 +98,7 @@ def instance_of_json(line: str, head: Head = PRETRAINING, *, source: str = 'line
     ValueError
         If it is not such an object.
     """
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{source}: not JSON ({error!s:.100})') from error
+    values = parse_json(line, source=source)
     known = [*([head.columns[:-1]] if head.columns else []), *_KEYS]
     present = [
         [values[name] for name in keys if values.get(name) is not None]

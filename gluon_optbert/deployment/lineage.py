@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING, Head
-from ..runs.files import sha256
+from ..runs.files import parse_json, sha256
 from ..runs.machine import ORIGIN
 from ..runs.progress import HeldOut, Progress
 from ..runs.recipe import load_yaml
@@ -201,8 +200,9 @@ def _read(path: Path) -> Any:
         if path.stat().st_size > _LARGEST:
             return None
         content = path.read_bytes()
-        return load_yaml(content, source=path.name) if path.suffix == '.yaml' else json.loads(content)
-    except (OSError, ValueError, RecursionError):
+        read = load_yaml if path.suffix == '.yaml' else parse_json
+        return read(content, source=path.name)
+    except (OSError, ValueError):
         return None
 
 
