@@ -22,34 +22,46 @@ import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while
 
 # isort: split
 import contextlib
-import json
 import os
 import sys
 import tempfile
-import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ContextManager, Dict, List, Mapping, Sequence, Tuple
+from typing import Any
 
-import numpy as np
-from latency_tables import beside_table, draw, fastest, fastest_table, orders_table, table
-from timed_networks import ENGINES, PEERS, Starter, Timed, check_same, padding_orders, random_export, score_of
-from workers import PAUSE, Worker, busy_program
+from latency_networks import (
+    ENGINES,
+    PEERS,
+    Starter,
+    Timed,
+    check_same,
+    padding_orders,
+    random_export,
+    score_of,
+)
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from measured import Measured, in_turn, load_average, parsed, spread, write
+from pydantic import PositiveInt
+from workers import busy_program
 
-from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops
-from gluon_optbert.deployment.description import Deployment
-from gluon_optbert.deployment.instances import Instance, read_instances
+from gluon_optbert.deployment.instances import read_instances
 from gluon_optbert.deployment.measures import check_labels
 from gluon_optbert.deployment.mxnet_network import read_deployment
-from gluon_optbert.runs.command_line import command, parse
-from gluon_optbert.runs.files import refuse_existing, table_beside, write_file
-from gluon_optbert.runs.machine import origin_here, threads_here
-from gluon_optbert.runs.recipe import Recipe, option, to_dict
+from gluon_optbert.reporting.figures import FORMATS, OKABE_ITO, STYLE
+from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import refuse_existing
+from gluon_optbert.runs.machine import threads_here
+from gluon_optbert.runs.recipe import option
 
-_ORDERS_REPEATS = 3  # of the passes over all batches of --texts
+ORDERS_REPEATS = 3  # of the passes over all batches of --texts
+Rows = Sequence[Mapping[str, Any]]
 
 
-class LatencyBenchmarkRecipe(Recipe):
+class LatencyRecipe(Measured):
     """What is timed."""
 
     deployments: tuple[Path, ...] = option(
@@ -62,11 +74,9 @@ class LatencyBenchmarkRecipe(Recipe):
         choices=ENGINES,
     )
     against: tuple[str, ...] = option('peers to time the first of them in', (), choices=tuple(PEERS))
-    peers: Path = option(
-        "directory of the peers' environments, made by benchmarks/peers/install.py", Path('peers')
-    )
-    batches: tuple[int, ...] = option('numbers of sequences', (1, 8))
-    lengths: tuple[int, ...] = option('tokens of a sequence', (128,))
+    peers: Path = option("directory of the peers' environments", Path('peers'))
+    batches: tuple[PositiveInt, ...] = option('numbers of sequences', (1, 8))
+    lengths: tuple[PositiveInt, ...] = option('tokens of a sequence', (128,))
     calibrate: Path | None = option(
         "text for the peers' quantisation, in any format of predict.py; random tokens without", None
     )
@@ -79,99 +89,202 @@ class LatencyBenchmarkRecipe(Recipe):
         'labelled text, as of export_model.py, for exports of a fine-tuned network: tells the score of each',
         None,
     )
-    texts_batch: int = option('sentences in a batch of --texts', 32)
-    texts_limit: int = option('sentences of --texts to use', 512)
+    texts_batch: PositiveInt = option('sentences in a batch of --texts', 32)
+    texts_limit: PositiveInt = option('sentences of --texts to use', 512)
     busy: bool = option('times every shape a second time beside a program that keeps a core busy', False)
-    threads: int | None = option('threads of each; by default the physical cores', None)
-    repeats: int = option('timed passes of each at each shape', 30)
-    output: Path | None = option('JSON file to write, the table as Markdown beside it', None)
+    threads: PositiveInt | None = option('threads of each; by default the physical cores', None)
+    repeats: PositiveInt = option('timed passes of each at each shape', 30)
     plot: Path | None = option('picture to draw, a bar for each network, e.g. latency.png', None)
 
     def problems(self) -> list[str]:
-        """What is out of range."""
-        counts = (self.repeats, self.threads or 1, self.texts_batch, self.texts_limit)
-        values = (*self.batches, *self.lengths, *counts)
-        problems = (
-            []
-            if min(values, default=0) >= 1
-            else ['batches, lengths, threads, repeats, texts_batch and texts_limit must be at least 1']
-        )
+        """What is contradictory."""
+        problems = [] if self.deployments else ['give a deployment directory']
         if self.engines[:1] != ('mxnet',):
             problems.append('engines: the first has to be mxnet, with which the others are compared')
         if len(set(self.deployments)) < len(self.deployments) or len(set(self.engines)) < len(self.engines):
             problems.append('deployments and engines: give each once; results are named after them')
-        return problems + ([] if self.deployments else ['give a deployment directory'])
+        return problems
 
 
-def summary(values: Sequence[float]) -> Dict[str, float]:
-    """Median, percentiles and smallest of some milliseconds."""
-    low, median, high = np.percentile(values, [10, 50, 90])
-    return {'median_ms': median, 'p10_ms': low, 'p90_ms': high, 'min_ms': min(values)}
-
-
-def measure(
-    workers: Sequence[Worker], shapes: Sequence[Tuple[int, int]], repeats: int
-) -> Dict[str, Dict[str, Any]]:
-    """Milliseconds at each shape, the workers taken in turn after two passes that do not count."""
-    summaries: Dict[str, Dict[str, Any]] = {worker.name: {} for worker in workers}
+def measure(timed: Sequence[Timed], shapes: Sequence[tuple[int, int]], repeats: int) -> dict[str, Any]:
+    """Spreads of the milliseconds of each worker at each shape, after passes that do not count."""
+    spreads: dict[str, Any] = {one.worker.name: {} for one in timed}
     for batch, length in shapes:
-        times: Dict[str, List[float]] = {worker.name: [] for worker in workers}
-        for attempt in range(repeats + 1):
-            for worker in workers:
-                answer = worker.ask(batch=batch, length=length, runs=1 if attempt else 2)
-                times[worker.name] += answer['ms'] if attempt else []
-                time.sleep(PAUSE)
-        for name, values in times.items():
-            summaries[name][f'{batch}x{length}'] = summary(values)
-    return summaries
+        passes = {
+            one.worker.name: lambda worker=one.worker, batch=batch, length=length: worker.ask(
+                batch=batch, length=length, runs=1
+            )['ms']
+            for one in timed
+        }
+        for name, values in in_turn(passes, repeats, untimed=2).items():
+            spreads[name][f'{batch}x{length}'] = spread(values)
+    return spreads
 
 
 def measure_orders(
-    workers: Sequence[Worker], orders: Mapping[str, Tuple[List[List[int]], List[int]]]
-) -> Dict[str, Dict[str, Any]]:
-    """Milliseconds of all batches of real sentences, by how they are padded; the workers take turns after one
-    pass that does not count.
+    timed: Sequence[Timed], orders: Mapping[str, tuple[list[list[int]], list[int]]]
+) -> dict[str, Any]:
+    """Spreads of the milliseconds of all batches of real sentences, by how they are padded."""
+    spreads: dict[str, Any] = {one.worker.name: {} for one in timed}
+    for order, (lengths, widths) in orders.items():
+        passes = {
+            one.worker.name: lambda worker=one.worker, lengths=lengths, widths=widths: worker.ask(
+                lengths=lengths, widths=widths, runs=1
+            )['ms']
+            for one in timed
+        }
+        for name, values in in_turn(passes, ORDERS_REPEATS, untimed=1).items():
+            spreads[name][order] = spread(values)
+    return spreads
+
+
+def timed_rows(
+    recipe: LatencyRecipe, timed: Sequence[Timed], place: Path
+) -> tuple[list[dict[str, Any]], int]:
+    """What was measured of every process, and the number of sentences of --texts."""
+    differences = check_same(timed, place)
+    first, labelled = timed[0].deployment, []
+    if recipe.labelled:
+        labelled = read_instances(recipe.labelled, first.head, labelled=True)
+        check_labels(labelled, first.head)
+    shapes = [(batch, length) for batch in recipe.batches for length in recipe.lengths]
+    measured = {'shapes': measure(timed, shapes, recipe.repeats)}
+    if recipe.busy:
+        with busy_program():
+            measured['beside'] = measure(timed, shapes, recipe.repeats)
+    sentences = 0
+    if recipe.texts:
+        orders = padding_orders(first, recipe.texts, recipe.texts_batch, recipe.texts_limit)
+        sentences = sum(map(len, orders['longest'][0]))
+        measured['texts'] = measure_orders(timed, orders)
+    rows = []
+    for one in timed:
+        worker, architecture = one.worker, one.deployment.architecture
+        row = {
+            'name': worker.name,
+            'precision': worker.precision,
+            'engine': one.engine,
+            'architecture': architecture.to_dict(),
+            'parameters': int(ParameterCost().cost(architecture)),
+            'same_widths': architecture == first.architecture,
+            'size_mb': worker.size_mb,
+            'versions': worker.versions,
+            'gflop': {
+                f'{batch}x{length}': batch * sum(count_flops(architecture, length).values()) / 1e9
+                for batch, length in shapes
+            },
+            'difference_from_first': differences.get(worker.name),
+            **{name: values[worker.name] for name, values in measured.items()},
+        }
+        if labelled:
+            row['score'] = score_of(one, labelled, place)
+        rows.append({**row, 'peak_mb': worker.peak_mb})
+    return rows, sentences
+
+
+def fastest(rows: Rows) -> list[dict[str, Any]]:
+    """The fastest export with the widths of the first and the fastest peer, in each precision and shape."""
+    pairs = []
+    for precision in dict.fromkeys(row['precision'] for row in rows):
+        some = [row for row in rows if row['precision'] == precision]
+        own = [row for row in some if row['name'] not in PEERS and row['same_widths']]
+        others = [row for row in some if row['name'] in PEERS]
+        for shape in rows[0]['shapes'] if own and others else ():
+            ours, theirs = (
+                min((row['shapes'][shape]['median_ms'], row['name']) for row in side)
+                for side in (own, others)
+            )
+            pair = {'precision': precision, 'shape': shape, 'export': ours[1], 'peer': theirs[1]}
+            pairs.append({**pair, 'export_ms': ours[0], 'peer_ms': theirs[0], 'ratio': ours[0] / theirs[0]})
+    return pairs
+
+
+def tables(rows: Rows, pairs: Rows, sentences: int) -> list[str]:
+    """Every network and shape; the fastest; beside a busy program; and real sentences, as Markdown."""
+    header = ['network', 'precision', 'parameters', 'on disk', 'peak memory', 'shape', 'GFLOP', 'median']
+    header += ['10 % – 90 %', 'GFLOP/s', 'time of the first', 'FLOPs of the first']
+    cells = [
+        (
+            row['name'],
+            row['precision'],
+            f'{row["parameters"] / 1e6:.2f} M',
+            f'{row["size_mb"]:.1f} MB',
+            f'{row["peak_mb"]:.0f} MB',
+            shape,
+            f'{row["gflop"][shape]:.2f}',
+            f'{times["median_ms"]:.2f} ms',
+            f'{times["p10_ms"]:.2f} – {times["p90_ms"]:.2f} ms',
+            f'{1e3 * row["gflop"][shape] / times["median_ms"]:.0f}',
+            f'{times["median_ms"] / rows[0]["shapes"][shape]["median_ms"]:.3f}',
+            f'{row["gflop"][shape] / rows[0]["gflop"][shape]:.3f}',
+            *([f'{row["score"]:.4f}'] if 'score' in row else []),
+        )
+        for row in rows
+        for shape, times in row['shapes'].items()
+    ]
+    parts = [markdown_table([*header, *(['score'] if 'score' in rows[0] else [])], cells)]
+    if pairs:
+        cells = [
+            (
+                pair['precision'],
+                pair['shape'],
+                *(f'{pair[side]}: {pair[f"{side}_ms"]:.2f} ms' for side in ('export', 'peer')),
+                f'{pair["ratio"]:.2f}',
+            )
+            for pair in pairs
+        ]
+        parts.append(markdown_table(['precision', 'shape', 'fastest export', 'fastest peer', 'ratio'], cells))
+    if 'beside' in rows[0]:
+        cells = []
+        for row in rows:
+            for shape, times in row['beside'].items():
+                alone, beside = row['shapes'][shape]['median_ms'], times['median_ms']
+                shown = (f'{alone:.2f} ms', f'{beside:.2f} ms', f'{beside / alone:.2f}')
+                cells.append((row['name'], row['precision'], shape, *shown))
+        header = ['network', 'precision', 'shape', 'alone, median', 'beside a busy program', 'of alone']
+        parts.append(markdown_table(header, cells))
+    if sentences:
+        cells = []
+        for row in rows:
+            seconds = {order: times['median_ms'] / 1e3 for order, times in row['texts'].items()}
+            rates = [f'{sentences / value:.0f} / s' for value in seconds.values()]
+            gain = f'{seconds["longest"] / seconds["sorted"]:.2f}'
+            cells.append((row['name'], row['precision'], *rates, gain))
+        header = ['network', 'precision', 'padded to the longest of all', 'to the longest of each batch']
+        parts.append(markdown_table([*header, 'sorted', 'sorted over longest'], cells))
+    return parts
+
+
+def draw(rows: Rows, path: Path) -> None:
+    """Latency as bars, a panel for each shape and a bar for each network; the whiskers are percentiles.
+
+    Colours are precisions, and peers are paler than exports.
     """
-    times: Dict[str, Dict[str, List[float]]] = {
-        worker.name: {order: [] for order in orders} for worker in workers
-    }
-    for attempt in range(_ORDERS_REPEATS + 1):
-        for order, (lengths, widths) in orders.items():
-            for worker in workers:
-                milliseconds = worker.ask(lengths=lengths, widths=widths, runs=1)['ms']
-                times[worker.name][order] += milliseconds if attempt else []
-                time.sleep(PAUSE)
-    return {
-        name: {order: summary(values) for order, values in by_order.items()}
-        for name, by_order in times.items()
-    }
+    precisions = list(dict.fromkeys(row['precision'] for row in rows))
+    ordered = sorted(rows, key=lambda row: precisions.index(row['precision']), reverse=True)
+    colours = [OKABE_ITO[precisions.index(row['precision'])] for row in ordered]
+    shapes = list(rows[0]['shapes'])
+    with rc_context(STYLE):
+        figure = Figure(figsize=(4.5 * len(shapes) + 2.5, 0.24 * len(rows) + 1.2))
+        panels = figure.subplots(1, len(shapes), squeeze=False, sharey=True)[0]
+        for panel, shape in zip(panels, shapes):
+            times = [row['shapes'][shape] for row in ordered]
+            medians = [one['median_ms'] for one in times]
+            low = [one['median_ms'] - one['p10_ms'] for one in times]
+            high = [one['p90_ms'] - one['median_ms'] for one in times]
+            names = [row['name'] for row in ordered]
+            bars = panel.barh(names, medians, xerr=[low, high], color=colours, ecolor='#333333')
+            for bar, row in zip(bars, ordered):
+                bar.set_alpha(0.45 if row['name'] in PEERS else 1.0)
+            panel.set(title=f'{shape} tokens', xlabel='latency (ms)', xlim=(0, None))
+            panel.grid(axis='y', visible=False)
+        patches = [Patch(color=OKABE_ITO[i], label=name) for i, name in enumerate(precisions)]
+        figure.legend(handles=patches, loc='outside lower center', ncols=len(patches))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=FORMATS['png']['dpi'])
 
 
-def gflops(architecture: Architecture, shape: str) -> float:
-    """Thousand millions of operations of one pass over a batch through the encoder."""
-    batch, length = map(int, shape.split('x'))
-    return batch * sum(count_flops(architecture, length).values()) / 1e9
-
-
-@command
-def main(argv=None):
-    """Start the workers, time them, print the table."""
-    recipe = parse(
-        LatencyBenchmarkRecipe,
-        argv,
-        description=__doc__,
-        positional='deployments',
-        example='python benchmarks/latency.py deploy deploy-int8 --against onnxruntime --batches 1,8',
-    )
-    if recipe.output:
-        table_beside(recipe.output)
-    if recipe.plot:
-        refuse_existing(recipe.plot)
-    with tempfile.TemporaryDirectory() as place:
-        benchmark(recipe, Path(place))
-
-
-def exports_of(recipe: LatencyBenchmarkRecipe, place: Path) -> List[Path]:
+def exports_of(recipe: LatencyRecipe, place: Path) -> list[Path]:
     """The deployment directories, those of names with random weights.
 
     Raises
@@ -193,98 +306,41 @@ def exports_of(recipe: LatencyBenchmarkRecipe, place: Path) -> List[Path]:
     return directories
 
 
-def benchmark(recipe: LatencyBenchmarkRecipe, place: Path) -> None:
-    """Time what the recipe says; `place` is for files on the way."""
-    directories = exports_of(recipe, place)
+@command
+def main(argv=None):
+    """Start the workers, time them, print the table."""
+    recipe = parsed(
+        LatencyRecipe,
+        argv,
+        description=__doc__,
+        positional='deployments',
+        example='python benchmarks/latency.py deploy deploy-int8 --against onnxruntime --batches 1,8',
+    )
+    if recipe.plot:
+        refuse_existing(recipe.plot)
     threads = recipe.threads or threads_here()
-    starter = Starter(recipe.peers, threads, place, recipe.calibrate)
-    load = os.getloadavg()[0]
-    with contextlib.closing(starter):
-        for engine in recipe.engines:
-            for name, directory in zip(recipe.deployments, directories):
-                starter.export(str(name), directory, engine)
-        for peer in recipe.against:
-            starter.peer(peer, directories[0])
-        rows, sentences = timed_rows(recipe, starter.timed, place)
-    texts = [table(rows)]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        directories, load = exports_of(recipe, place), load_average()
+        with contextlib.closing(Starter(recipe.peers, threads, place, recipe.calibrate)) as starter:
+            for engine in recipe.engines:
+                for name, directory in zip(recipe.deployments, directories):
+                    starter.export(str(name), directory, engine)
+            for peer in recipe.against:
+                starter.peer(peer, directories[0])
+            rows, sentences = timed_rows(recipe, starter.timed, place)
     pairs = fastest(rows)
-    if pairs:
-        texts.append(fastest_table(pairs))
-    if recipe.busy:
-        texts.append(beside_table(rows))
-    if recipe.texts:
-        texts.append(
-            f'{sentences} sentences in batches of {recipe.texts_batch}:\n\n{orders_table(rows, sentences)}'
-        )
-    texts.append(
+    note = (
         f'{threads} threads, {recipe.repeats} passes of each, taken in turn; parameters of embeddings and '
         f'encoder; load average {load:.1f} before'
     )
-    text = '\n\n'.join(texts)
+    text = '\n\n'.join([*tables(rows, pairs, sentences), note])
     print(text)
-    if recipe.output:
-        result = {'recipe': to_dict(recipe), 'networks': rows, 'fastest': pairs, 'sentences': sentences}
-        result.update(threads=threads, load_before=load, **origin_here())
-        write_file(recipe.output.with_suffix('.md'), (text + '\n').encode())
-        write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
-        print(f'wrote {recipe.output} and its table as .md')
+    content = {'networks': rows, 'fastest': pairs, 'sentences': sentences}
+    write(recipe, text, **content, threads=threads, load_before=load)
     if recipe.plot:
         draw(rows, recipe.plot)
         print(f'wrote {recipe.plot}')
-
-
-def labelled_texts(recipe: LatencyBenchmarkRecipe, deployment: Deployment) -> List[Instance]:
-    """The texts of --labelled; ValueError if a label is none of the network's."""
-    if recipe.labelled is None:
-        return []
-    labelled = read_instances(recipe.labelled, deployment.head, labelled=True)
-    check_labels(labelled, deployment.head)
-    return labelled
-
-
-def timed_rows(
-    recipe: LatencyBenchmarkRecipe, timed: Sequence[Timed], place: Path
-) -> Tuple[List[Dict[str, Any]], int]:
-    """What was measured of every process, and the number of sentences of --texts."""
-    workers = [one.worker for one in timed]
-    differences = check_same(timed, place)
-    shapes = [(batch, length) for batch in recipe.batches for length in recipe.lengths]
-    times = measure(workers, shapes, recipe.repeats)
-    beside: ContextManager[None] = busy_program() if recipe.busy else contextlib.nullcontext()
-    with beside:
-        under_load = measure(workers, shapes, recipe.repeats) if recipe.busy else {}
-    orders, sentences = {}, 0
-    if recipe.texts:
-        deployment = timed[0].deployment
-        orders = padding_orders(deployment, recipe.texts, recipe.texts_batch, recipe.texts_limit)
-        sentences = sum(map(len, orders['longest'][0]))
-        orders = measure_orders(workers, orders)
-    first = timed[0].deployment.architecture
-    labelled = labelled_texts(recipe, timed[0].deployment)
-    rows = []
-    for one in timed:
-        worker, architecture = one.worker, one.deployment.architecture
-        row: Dict[str, Any] = {
-            'name': worker.name,
-            'precision': worker.precision,
-            'engine': one.engine,
-            'architecture': architecture.to_dict(),
-            'parameters': int(ParameterCost().cost(architecture)),
-            'same_widths': architecture == first,
-            'size_mb': worker.size_mb,
-            'peak_mb': worker.peak_mb,
-            'versions': worker.versions,
-            'shapes': times[worker.name],
-            'gflop': {shape: gflops(architecture, shape) for shape in times[worker.name]},
-            'difference_from_first': differences.get(worker.name),
-            **({'score': score_of(one, labelled, place)} if labelled else {}),
-        }
-        if recipe.busy:
-            row['beside'] = under_load[worker.name]
-        if recipe.texts:
-            row['texts'] = orders[worker.name]
-        rows.append(row)
-    return rows, sentences
 
 
 if __name__ == '__main__':

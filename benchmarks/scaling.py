@@ -6,68 +6,57 @@ meanwhile."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Annotated, Any
 
-from gluon_optbert.runs.command_line import command, parse
+from measured import ROOT, Measured, parsed, write
+from pydantic import Field, PositiveInt
+
+from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.files import refuse_existing, write_file
-from gluon_optbert.runs.machine import origin_here, physical_cores
-from gluon_optbert.runs.recipe import Recipe, option, to_dict
+from gluon_optbert.runs.machine import physical_cores
+from gluon_optbert.runs.recipe import option
 
-ROOT = Path(__file__).resolve().parents[1]
-WANTED = {'2x1': 0.90}  # of one worker with two threads
-CONFIGURATION = re.compile(r'([1-9]\d?)x([1-9]\d?)')
+Configuration = Annotated[str, Field(pattern=r'^[1-9]\d?x[1-9]\d?$')]
 
 
-class ScalingRecipe(Recipe):
+class ScalingRecipe(Measured):
     """What is timed."""
 
     shards: Path = option('directory of shards')
     architecture: str = option("its name: l6_h384_a12 has MiniLM's widths, bert_base BERT's", 'l6_h384_a12')
-    configurations: tuple[str, ...] = option(
+    configurations: tuple[Configuration, ...] = option(
         'workers x threads of each; the first is what the others are compared with', ('1x2', '2x1', '4x1')
     )
-    batch_size: int = option('sequences a step, over all workers', 256)
-    accumulate: int = option('passes that a worker splits its share of a batch into', 1)
-    interval: int = option('steps of an interval', 1)
-    intervals: int = option('timed intervals of a run, after one that is not', 3)
-    repeats: int = option('runs of each configuration, taken in turn', 3)
-    output: Path | None = option('JSON file to write', None)
+    batch_size: PositiveInt = option('sequences a step, over all workers', 256)
+    accumulate: PositiveInt = option('passes that a worker splits its share of a batch into', 1)
+    interval: PositiveInt = option('steps of an interval', 1)
+    intervals: PositiveInt = option('timed intervals of a run, after one that is not', 3)
+    repeats: PositiveInt = option('runs of each configuration, taken in turn', 3)
 
     def problems(self) -> list[str]:
-        """What is out of range."""
+        """What is contradictory."""
         problems = [
-            f'{name} must be at least 1, found {getattr(self, name)}'
-            for name in ('batch_size', 'accumulate', 'interval', 'intervals', 'repeats')
-            if getattr(self, name) < 1
-        ]
-        problems += [
-            f'configurations are like 2x1, workers x threads, found {text!r}'
+            f'batch_size {self.batch_size} does not divide among {text.split("x")[0]} workers with '
+            f'{self.accumulate} passes'
             for text in self.configurations
-            if not CONFIGURATION.fullmatch(text)
+            if self.batch_size % (int(text.split('x')[0]) * self.accumulate)
         ]
-        if not problems:
-            problems += [
-                f'batch_size {self.batch_size} does not divide among {text.split("x")[0]} workers with '
-                f'{self.accumulate} passes'
-                for text in self.configurations
-                if self.batch_size % (int(text.split('x')[0]) * self.accumulate)
-            ]
         if len(set(self.configurations)) < len(self.configurations):
             problems.append('configurations: give each once; results are named after them')
         return problems
 
 
-def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> List[float]:
+def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> list[float]:
     """Tokens a second of every timed interval of one run.
 
     Raises
@@ -76,37 +65,24 @@ def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> List[float
         If the run does; with its last lines.
     """
     workers, threads = configuration.split('x')
-    steps = recipe.interval * (1 + recipe.intervals)
-    words = [
-        sys.executable,
-        '-W',
-        'ignore',
-        str(ROOT / 'pretrain' / 'run_pretraining.py'),
-        '--architecture',
-        recipe.architecture,
-        '--shards',
-        str(recipe.shards),
-        '--output',
-        str(place),
-        '--batch-size',
-        str(recipe.batch_size),
-        '--accumulate',
-        str(recipe.accumulate),
-        '--steps',
-        str(steps),
-        '--log-every',
-        str(recipe.interval),
-        '--evaluate-every',
-        '0',
-        '--evaluation-limit',
-        '1',
-        '--checkpoint-every',
-        '0',
-    ]
+    flags = {
+        'architecture': recipe.architecture,
+        'shards': recipe.shards,
+        'output': place,
+        'batch-size': recipe.batch_size,
+        'accumulate': recipe.accumulate,
+        'steps': recipe.interval * (1 + recipe.intervals),
+        'log-every': recipe.interval,
+        'evaluate-every': 0,
+        'evaluation-limit': 1,
+        'checkpoint-every': 0,
+    }
+    words = [sys.executable, '-W', 'ignore', ROOT / 'pretrain' / 'run_pretraining.py']
+    words += [f'--{name}={value}' for name, value in flags.items()]
     if workers != '1':
-        words = [str(Path(sys.executable).with_name('horovodrun')), '--gloo', '-np', workers, *words]
+        words = [Path(sys.executable).with_name('horovodrun'), '--gloo', '-np', workers, *words]
     done = subprocess.run(
-        words,
+        [str(word) for word in words],
         env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': threads},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -121,40 +97,33 @@ def speeds(recipe: ScalingRecipe, configuration: str, place: Path) -> List[float
     return [record['tokens_per_second'] for record in records if 'tokens_per_second' in record][1:]
 
 
-def table(intervals: Dict[str, List[List[float]]]) -> Tuple[List[str], Dict[str, Any]]:
-    """The lines to print, and the medians and ratios.
+def table(intervals: Mapping[str, Sequence[Sequence[float]]]) -> tuple[str, dict[str, Any]]:
+    """The speeds as Markdown, and the medians and ratios.
 
     Parameters
     ----------
-    intervals : dict of configuration to the intervals of each of its runs, in the order they were taken
+    intervals : mapping of configuration to the intervals of each of its runs, in the order they were taken
     """
     first = next(iter(intervals))
-    medians = {
-        name: statistics.median(value for run in runs for value in run) for name, runs in intervals.items()
-    }
-    ratios = {
-        name: [statistics.median(run) / statistics.median(base) for run, base in zip(runs, intervals[first])]
-        for name, runs in intervals.items()
-    }
+    runs = {name: [statistics.median(run) for run in some] for name, some in intervals.items()}
+    medians = {name: statistics.median(itertools.chain(*some)) for name, some in intervals.items()}
+    ratios = {name: [one / base for one, base in zip(some, runs[first])] for name, some in runs.items()}
     rows = []
-    for name, runs in intervals.items():
+    for name, each in runs.items():
         workers, threads = map(int, name.split('x'))
-        each = sorted(statistics.median(run) for run in runs)
-        wanted = f'{WANTED[name]:.2f}' if name in WANTED and first == '1x2' else ''
         more = f'more threads than {physical_cores()} cores' if workers * threads > physical_cores() else ''
         rows.append(
             (
                 name,
                 f'{medians[name]:,.0f}',
-                f'{each[0]:,.0f}–{each[-1]:,.0f}',
+                f'{min(each):,.0f}–{max(each):,.0f}',
                 f'{medians[name] / medians[first]:.3f}',
                 ' '.join(f'{ratio:.3f}' for ratio in ratios[name]),
-                wanted,
                 more,
             )
         )
     header = ['workers x threads', 'tokens/s', 'lowest and highest run', 'ratio to the first', 'of each turn']
-    return markdown_table([*header, 'wanted', None], rows).split('\n'), {
+    return markdown_table([*header, None], rows), {
         'medians': medians,
         'ratios': {name: medians[name] / medians[first] for name in intervals},
         'ratios_by_turn': ratios,
@@ -164,39 +133,23 @@ def table(intervals: Dict[str, List[List[float]]]) -> Tuple[List[str], Dict[str,
 @command
 def main(argv=None):
     """Take the runs in turn and print the table."""
-    recipe = parse(
+    recipe = parsed(
         ScalingRecipe,
         argv,
         description=__doc__,
         positional='architecture',
         example='python benchmarks/scaling.py bert_base --shards shards --output results/scaling.json',
     )
-    if recipe.output:
-        refuse_existing(recipe.output)
-    origin = origin_here()
-    intervals: Dict[str, List[List[float]]] = {name: [] for name in recipe.configurations}
+    intervals: dict[str, list[list[float]]] = {name: [] for name in recipe.configurations}
     with tempfile.TemporaryDirectory(prefix='scaling-') as base:
         for turn in range(recipe.repeats):
             for name in recipe.configurations:
                 intervals[name].append(speeds(recipe, name, Path(base) / f'{name}-{turn}'))
-                print(
-                    f'turn {turn + 1}, {name}: {" ".join(f"{value:,.0f}" for value in intervals[name][-1])} '
-                    f'tokens/s',
-                    flush=True,
-                )
-    lines, values = table(intervals)
-    print('\n' + '\n'.join(lines))
-    if recipe.output:
-        write_file(
-            recipe.output,
-            (
-                json.dumps(
-                    {'recipe': to_dict(recipe), 'tokens_per_second': intervals, **values, **origin}, indent=1
-                )
-                + '\n'
-            ).encode(),
-        )
-        print(f'wrote {recipe.output}')
+                said = ' '.join(f'{value:,.0f}' for value in intervals[name][-1])
+                print(f'turn {turn + 1}, {name}: {said} tokens/s', flush=True)
+    text, values = table(intervals)
+    print('\n' + text)
+    write(recipe, tokens_per_second=intervals, **values)
 
 
 if __name__ == '__main__':

@@ -12,26 +12,26 @@ import http.client
 import ipaddress
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
 import threading
 import time
 import urllib.parse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Annotated, Any
 
 import numpy as np
+from measured import ROOT, Measured, load_average, parsed, write
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.files import table_beside, write_file
-from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import Recipe, option, to_dict
+from gluon_optbert.runs.recipe import option
 
-SERVE = Path(__file__).resolve().parents[1] / 'tools' / 'serve.py'
+SERVE = ROOT / 'tools' / 'serve.py'
 WARM_UP = 5  # requests before those that are counted
 PATIENCE = 120  # seconds for a service to start, or to answer one request
 OF_THE_SERVICE = ('batch_size', 'wait', 'engine', 'threads', 'precision')  # flags that are passed on
@@ -45,36 +45,29 @@ TEXTS = (
 )
 QUESTION = 'When was the bridge opened?'
 FACTS = ('model', 'engine', 'computes', 'texts', 'limits', 'computed')  # what the result says of a service
-Item = Dict[str, str]
+Item = dict[str, str]
 
 
-class LoadRecipe(Recipe):
+class LoadRecipe(Measured):
     """What is asked, and how often."""
 
     service: str = option('address of a service, as http://127.0.0.1:8000, or a deployment directory')
-    concurrency: tuple[int, ...] = option('numbers of clients, one after the other', (1, 2, 4, 8, 16))
-    requests: int = option('requests at each number of clients', 400)
-    seconds: float = option('seconds at each number of clients at most', 30.0)
-    texts: int = option('texts of a request', 1)
+    concurrency: tuple[Annotated[int, Field(ge=1, le=256)], ...] = option(
+        'numbers of clients, one after the other', (1, 2, 4, 8, 16)
+    )
+    requests: PositiveInt = option('requests at each number of clients', 400)
+    seconds: PositiveFloat = option('seconds at each number of clients at most', 30.0)
+    texts: PositiveInt = option('texts of a request', 1)
     input: Path | None = option('file with a text on each line, instead of five sentences', None)
     batch_size: int | None = option('--batch-size of the service that is started', None)
     wait: float | None = option('--wait of the service that is started, in milliseconds', None)
     engine: str | None = option('--engine of the service that is started', None)
     precision: str | None = option('--precision of the service that is started', None)
     threads: int | None = option('--threads of the service that is started', None)
-    output: Path | None = option('JSON file to write, with a Markdown table beside it', None)
 
     def problems(self) -> list[str]:
-        """What is out of range."""
-        problems = [
-            f'{name} must be at least 1, found {getattr(self, name)}'
-            for name in ('requests', 'texts')
-            if getattr(self, name) < 1
-        ]
-        if not self.concurrency or min(self.concurrency) < 1 or max(self.concurrency) > 256:
-            problems.append(f'concurrency must be numbers from 1 to 256, found {self.concurrency}')
-        if self.seconds <= 0:
-            problems.append(f'seconds must be above 0, found {self.seconds:g}')
+        """What is contradictory."""
+        problems = [] if self.concurrency else ['concurrency: give a number of clients']
         flags = [name for name in OF_THE_SERVICE if getattr(self, name) is not None]
         if self.is_address and flags:
             problems.append(f'{", ".join(flags)}: of a service that is started; give its directory')
@@ -86,7 +79,7 @@ class LoadRecipe(Recipe):
         return (self.service or '').startswith('http://')
 
 
-def host_and_port(address: str) -> Tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
     """The parts of an address of this machine; ValueError for any other."""
     parts = urllib.parse.urlsplit(address)
     host = parts.hostname or ''
@@ -101,14 +94,12 @@ def host_and_port(address: str) -> Tuple[str, int]:
 
 
 @contextlib.contextmanager
-def started(recipe: LoadRecipe, *, python: Optional[Path] = None) -> Iterator[str]:
-    """The address of the service; one that is started here, by this interpreter or another, is stopped at the
-    end.
-    """
+def started(recipe: LoadRecipe) -> Iterator[str]:
+    """The address of the service; one that is started here is stopped at the end."""
     if recipe.is_address:
         yield recipe.service
         return
-    words = [python or sys.executable, SERVE, recipe.service, '--port', 0]
+    words = [sys.executable, SERVE, recipe.service, '--port', 0]
     for name in OF_THE_SERVICE:
         value = getattr(recipe, name)
         words += [] if value is None else ['--' + name.replace('_', '-'), value]
@@ -123,7 +114,7 @@ def started(recipe: LoadRecipe, *, python: Optional[Path] = None) -> Iterator[st
         process.communicate(timeout=PATIENCE)
 
 
-def request_of(facts: Dict[str, Any], texts: Sequence[str], count: int) -> Iterator[bytes]:
+def request_of(facts: dict[str, Any], texts: Sequence[str], count: int) -> Iterator[bytes]:
     """Endless bodies of requests, of so many texts each, that a service reads."""
 
     def item(text: str) -> Item:
@@ -157,7 +148,7 @@ class Load:
     def _connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self._host, self._port, timeout=PATIENCE)
 
-    def health(self) -> Dict[str, Any]:
+    def health(self) -> dict[str, Any]:
         """What the service says of itself; RunFailed if nothing does."""
         connection = self._connection()
         try:
@@ -169,9 +160,9 @@ class Load:
         finally:
             connection.close()
 
-    def run(self, clients: int, requests: int, seconds: float) -> Dict[str, Any]:
+    def run(self, clients: int, requests: int, seconds: float) -> dict[str, Any]:
         """The measurements with so many clients."""
-        answers: List[Tuple[int, float]] = []  # status and milliseconds of each request
+        answers: list[tuple[int, float]] = []  # status and milliseconds of each request
         begun, left = time.perf_counter(), itertools.count(requests, -1)
         computed = self.health()['computed']
 
@@ -199,8 +190,8 @@ class Load:
         return self._summary(clients, answers, time.perf_counter() - begun, computed)
 
     def _summary(
-        self, clients: int, answers: List[Tuple[int, float]], seconds: float, before: Dict[str, int]
-    ) -> Dict[str, Any]:
+        self, clients: int, answers: list[tuple[int, float]], seconds: float, before: dict[str, int]
+    ) -> dict[str, Any]:
         """Percentiles of the requests that were answered, and how many were not, by status."""
         times = [milliseconds for status, milliseconds in answers if status == 200]
         failed = [str(status or 'no answer') for status, _ in answers if status != 200]
@@ -224,7 +215,7 @@ class Load:
         }
 
 
-def table(levels: Sequence[Dict[str, Any]]) -> str:
+def table(levels: Sequence[dict[str, Any]]) -> str:
     """The measurements as Markdown."""
     rows = [
         (
@@ -252,55 +243,38 @@ def table(levels: Sequence[Dict[str, Any]]) -> str:
     return markdown_table(header, rows, align='r' * 8 + 'l')
 
 
-def read_texts(path: Optional[Path]) -> Sequence[str]:
-    """The lines of a file that are not blank; without one, `TEXTS`."""
-    if path is None:
-        return TEXTS
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
-    try:
-        lines = path.read_text(encoding='utf-8').split('\n')
-    except UnicodeDecodeError as error:
-        raise ValueError(f'{path}: not UTF-8; convert it') from error
-    texts = [line.strip() for line in lines if line.strip()]
-    if not texts:
-        raise ValueError(f'{path}: no text in it')
-    return texts
-
-
 @command
 def main(argv=None):
     """Load a service with more and more clients, and print the table."""
-    recipe = parse(
+    recipe = parsed(
         LoadRecipe,
         argv,
         description=__doc__,
         positional='service',
         example='python benchmarks/service.py deploy --concurrency 1,8 --output load.json',
     )
-    beside = table_beside(recipe.output) if recipe.output else None
     if recipe.is_address:
         host_and_port(recipe.service)
     elif not Path(recipe.service).is_dir():
         raise FileNotFoundError(f'{recipe.service}: neither an address with http:// nor a directory')
-    texts, load_before = read_texts(recipe.input), os.getloadavg()[0]
+    texts, before = TEXTS, load_average()
+    if recipe.input:
+        lines = recipe.input.read_text(encoding='utf-8').splitlines()
+        texts = [line.strip() for line in lines if line.strip()]
+        if not texts:
+            raise ValueError(f'{recipe.input}: no text in it')
     with started(recipe) as address:
         load = Load(address, texts, recipe.texts)
         load.run(1, WARM_UP, recipe.seconds)
         levels = [load.run(clients, recipe.requests, recipe.seconds) for clients in recipe.concurrency]
-    averages = {'before': load_before, 'after': os.getloadavg()[0]}
-    note = (
-        f'{recipe.texts} texts in a request; clients and service on one machine, load average '
-        f'{averages["before"]:.1f} before and {averages["after"]:.1f} after'
+    averages = {'before': before, 'after': load_average()}
+    text = (
+        f'{table(levels)}\n\n{recipe.texts} texts in a request; clients and service on one machine, load '
+        f'average {averages["before"]:.1f} before and {averages["after"]:.1f} after'
     )
-    print(f'{table(levels)}\n\n{note}')
-    if recipe.output:
-        shown = {**to_dict(recipe), 'service': Path(recipe.service).name, 'output': recipe.output.name}
-        facts = {name: value for name, value in load.facts.items() if name != 'computed'}
-        result = {'recipe': shown, 'service': facts, 'levels': levels, 'load': averages, **origin_here()}
-        write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
-        write_file(beside, f'{table(levels)}\n\n{note}\n'.encode())
-        print(f'wrote {recipe.output} and {beside}')
+    print(text)
+    facts = {name: value for name, value in load.facts.items() if name != 'computed'}
+    write(recipe, text, service=facts, levels=levels, load=averages)
 
 
 if __name__ == '__main__':

@@ -5,51 +5,44 @@ half of the times at a moment that is uniform over the time of the uninterrupted
 when a file appears, is renamed or goes. Half of the killed runs then go on to their end, the others are
 killed again. What was finished before a kill has to be there after it, with the bytes of the uninterrupted
 run; no process may be left; and when the command ends at last, all bytes have to be those of the
-uninterrupted run, but for times."""
+uninterrupted run, but for times.
+"""
 
 from __future__ import annotations
 
 import collections
-import json
 import random
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any
 
-from killed_commands import COMMANDS, Attempt, prepare
-from left_files import contents, finished, losses, moment, names_below
+from killed import COMMANDS, Attempt, contents, finished, losses, moment, names_below, prepare
+from measured import Measured, parsed, write
+from pydantic import PositiveInt
 
-from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
 from gluon_optbert.runs.failures import RunFailed
-from gluon_optbert.runs.files import refuse_existing, write_file
-from gluon_optbert.runs.machine import origin_here
-from gluon_optbert.runs.recipe import Recipe, option, to_dict
+from gluon_optbert.runs.recipe import option
 
 PATIENCE_SECONDS = 60  # within which a job has to end once one of its processes is killed
 
 
-class SurviveRecipe(Recipe):
+class SurviveRecipe(Measured):
     """What is killed, and how often."""
 
     commands: tuple[str, ...] = option(
         'which commands to kill; those before them are run in peace', tuple(COMMANDS), choices=tuple(COMMANDS)
     )
-    kills: int = option('kills of each command', 20)
-    workers: int = option('worker processes: of the shards, and of Horovod where a command knows it', 1)
+    kills: PositiveInt = option('kills of each command', 20)
+    workers: PositiveInt = option(
+        'worker processes: of the shards, and of Horovod where a command knows it', 1
+    )
     seed: int = option('of moments and victims', 0)
-    output: Path | None = option('JSON file for the record of every kill', None)
-
-    def problems(self) -> list[str]:
-        """What is out of range."""
-        return [
-            f'{name} must be at least 1, found {getattr(self, name)}'
-            for name in ('kills', 'workers')
-            if getattr(self, name) < 1
-        ]
 
 
 class Trial:
@@ -58,11 +51,12 @@ class Trial:
     def __init__(self, name: str, recipe: SurviveRecipe, made: Path, base: Path):
         self.name, self.command, self.recipe, self.made, self.base = name, COMMANDS[name], recipe, made, base
         self.chance = random.Random(f'{recipe.seed} {name}')
-        self.wanted: Dict[str, str] = {}
+        self.wanted: dict[str, str] = {}
         self.seconds, self.changes = 0.0, 0
-        self.records: List[Dict[str, Any]] = []
+        self.records: list[dict[str, Any]] = []
 
     def start(self, place: Path) -> Attempt:
+        """Run the command in a directory."""
         return Attempt(self.command, self.made, place, self.recipe.workers)
 
     def in_peace(self) -> None:
@@ -79,10 +73,8 @@ class Trial:
         self.wanted = contents(place)
         shutil.copytree(place / 'out', self.made / self.command.makes)
 
-    def killed(self, place: Path) -> Optional[Dict[str, Any]]:
-        """Run the command and kill it; the record of the kill, or None if the command was faster and ended
-        well.
-        """
+    def killed(self, place: Path) -> dict[str, Any] | None:
+        """Run the command and kill it; the record of the kill, or None if it was faster and ended well."""
         aimed = self.chance.random() < 0.5
         after_changes, delay = self.chance.randint(1, max(1, self.changes)), self.chance.uniform(0, 0.005)
         until = time.monotonic() + self.chance.uniform(0, self.seconds)
@@ -100,7 +92,7 @@ class Trial:
             self.expect_success(attempt)
             return None
         seconds, left = attempt.wait(PATIENCE_SECONDS + (self.seconds if victim.startswith('helper') else 0))
-        record = {
+        return {
             'command': self.name,
             'workers': self.recipe.workers,
             'aimed': aimed,
@@ -113,33 +105,19 @@ class Trial:
             'compared': False,
             'losses': losses(place, self.wanted, before),
         }
-        return record
 
     def expect_success(self, attempt: Attempt) -> None:
         """Wait for a run that is not killed, which has to end well."""
         if attempt.process.wait():
             raise RunFailed(f'{self.name} could not go on after a kill:\n{attempt.output()}')
 
-    def ended(self, place: Path) -> bool:
-        """Whether there is nothing left to do for the command."""
-        return not self.command.resumes and (place / 'out').exists()
-
-    def compare(self, place: Path) -> List[str]:
-        """How the directory of a run that was killed and went on differs from the uninterrupted one."""
-        digests = contents(place)
-        return [
-            f'{name}: {"extra" if name not in self.wanted else "differs" if name in digests else "missing"}'
-            for name in sorted(set(digests) | set(self.wanted))
-            if digests.get(name) != self.wanted.get(name)
-        ]
-
-    def run(self, report: Callable[[Dict[str, Any], int], None]) -> None:
+    def run(self, report: Callable[[dict[str, Any], int], None]) -> None:
         """All kills; each run ends with a comparison, whose differences are losses of its last kill."""
         records = self.records
         number, place = 0, self.base / 'killed-0'
         while len(records) < self.recipe.kills or place.exists():
-            enough, whole = len(records) >= self.recipe.kills, self.ended(place)
-            let_go_on = enough or (place.exists() and self.chance.random() < 0.5)
+            whole = not self.command.resumes and (place / 'out').exists()
+            let_go_on = len(records) >= self.recipe.kills or (place.exists() and self.chance.random() < 0.5)
             record = None
             if let_go_on and not whole:
                 self.expect_success(self.start(place))
@@ -150,17 +128,22 @@ class Trial:
                 report(record, len(records))
             if record is None or record['status'] == 0:
                 if records:
-                    records[-1]['losses'] += self.compare(place)
+                    there = contents(place)
+                    names = sorted(there.keys() | self.wanted.keys())
+                    differing = [name for name in names if there.get(name) != self.wanted.get(name)]
+                    records[-1]['losses'] += [
+                        f'{name}: not as in the uninterrupted run' for name in differing
+                    ]
                     records[-1]['compared'] = True
                 shutil.rmtree(place)
                 number, place = number + 1, self.base / f'killed-{number + 1}'
 
 
-def summary(records: List[Dict[str, Any]]) -> Dict[str, Any]:
+def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
     """Kills by command, by victim and by moment; what was lost, what was left, and the slowest end."""
 
-    def count(key: Callable[[Dict[str, Any]], str]) -> Dict[str, int]:
-        return dict(sorted(collections.Counter(key(record) for record in records).items()))
+    def count(name: str) -> dict[str, int]:
+        return dict(sorted(collections.Counter(f'{one["command"]}: {one[name]}' for one in records).items()))
 
     return {
         'kills': len(records),
@@ -168,45 +151,32 @@ def summary(records: List[Dict[str, Any]]) -> Dict[str, Any]:
         'ends_compared': sum(record['compared'] for record in records),
         'processes_left': sum(record['processes_left'] for record in records),
         'slowest_end_seconds': max(record['seconds_to_the_end'] for record in records),
-        'by_victim': count(lambda record: f'{record["command"]}: {record["victim"]}'),
-        'by_moment': count(lambda record: f'{record["command"]}: {record["moment"]}'),
+        'by_victim': count('victim'),
+        'by_moment': count('moment'),
     }
 
 
-def _report(record: Mapping[str, Any], number: int) -> None:
-    end = f'ended in {record["seconds_to_the_end"]:.1f} s with status {record["status"]}'
+def report(record: dict[str, Any], number: int) -> None:
+    """Say how a killed run fared."""
     print(
-        f'{record["command"]} {number} | {record["victim"]} | {record["moment"]} | {end} | '
-        f'{record["processes_left"]} left | {len(record["losses"])} losses',
+        f'{record["command"]} {number} | {record["victim"]} | {record["moment"]} | ended in '
+        f'{record["seconds_to_the_end"]:.1f} s with status {record["status"]} | {record["processes_left"]} '
+        f'left | {len(record["losses"])} losses',
         flush=True,
     )
-
-
-def write(recipe: SurviveRecipe, records: List[Dict[str, Any]], origin: Mapping[str, Any]) -> None:
-    """Write the record of every kill so far, and where it comes from."""
-    content = {'recipe': to_dict(recipe), **summary(records), **origin, 'each': records}
-    write_file(recipe.output, (json.dumps(content, indent=1) + '\n').encode())
 
 
 @command
 def main(argv=None):
     """Kill, resume, compare; say how many kills there were, where, and what they cost."""
-    recipe = parse(
+    recipe = parsed(
         SurviveRecipe,
         argv,
         description=__doc__,
-        example='python benchmarks/survive.py --kills 50 --workers 2 --output results/survive.json',
+        example='python benchmarks/survive.py --kills 50 --workers 2 --output survive.json',
     )
-    if recipe.output:
-        refuse_existing(recipe.output)
-    records: List[Dict[str, Any]] = []
-    order, origin = list(COMMANDS), origin_here()
-
-    def report(record: Dict[str, Any], number: int) -> None:
-        _report(record, number)
-        if recipe.output:  # after every kill, for this takes long
-            write(recipe, records + trial.records, origin)
-
+    records: list[dict[str, Any]] = []
+    order = list(COMMANDS)
     with tempfile.TemporaryDirectory(prefix='survive-') as base:
         inputs = Path(base) / 'made'
         prepare(inputs)
@@ -224,12 +194,10 @@ def main(argv=None):
     print('\n' + markdown_table(['killed', 'times'], totals['by_moment'].items()))
     print(
         f'\n{totals["kills"]} kills, {totals["losses"]} losses, {totals["processes_left"]} processes left; '
-        f'{totals["ends_compared"]} '
-        f'ends compared; a killed job took {totals["slowest_end_seconds"]:.1f} s to end at most'
+        f'{totals["ends_compared"]} ends compared; a killed job ended within '
+        f'{totals["slowest_end_seconds"]:.1f} s'
     )
-    if recipe.output:
-        write(recipe, records, origin)
-        print(f'wrote {recipe.output}')
+    write(recipe, **totals, each=records)
     if totals['losses'] or totals['processes_left']:
         raise RunFailed(
             '; '.join([loss for record in records for loss in record['losses']][:5]) or 'processes were left'

@@ -20,27 +20,30 @@ from __future__ import annotations
 import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
 
 # isort: split
+import contextlib
 import json
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any
 
 import mxnet as mx
 import numpy as np
 from gluonnlp.model.bert import BERTEncoder, BERTModel
+from measured import Measured, in_turn, parsed, write
 from mxnet import autograd, gluon
-from workers import PAUSE, SCRIPTS, Worker, peer_python, uniform_config
+from pydantic import PositiveInt
+from workers import SCRIPTS, Worker, peer_python, uniform_config
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.named import resolve
 from gluon_optbert.network.losses import PretrainingLoss
-from gluon_optbert.network.model import OptBERTModel, build, named_parameters
-from gluon_optbert.runs.command_line import command, parse
+from gluon_optbert.network.model import build, named_parameters
+from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
-from gluon_optbert.runs.files import refuse_existing, write_file
-from gluon_optbert.runs.machine import bfloat16_is_native, origin_here, threads_here
-from gluon_optbert.runs.recipe import Recipe, option, to_dict
+from gluon_optbert.runs.machine import bfloat16_is_native, threads_here
+from gluon_optbert.runs.recipe import option
 
 STEPS = {
     'gluonnlp': 'GluonNLP step',
@@ -74,7 +77,7 @@ AT_LEAST = (
 )
 
 
-class BenchmarkRecipe(Recipe):
+class TrainingRecipe(Measured):
     """What is timed."""
 
     architecture: str = option('a uniform one, which GluonNLP can build too', 'bert_base')
@@ -83,32 +86,23 @@ class BenchmarkRecipe(Recipe):
         'excepted',
         (),
     )
-    batch_size: int = option('sequences', 8)
-    length: int = option('tokens of a sequence', 128)
-    masked: int = option('masked tokens of a sequence', 20)
-    repeats: int = option('timed steps of each kind', 7)
+    batch_size: PositiveInt = option('sequences', 8)
+    length: PositiveInt = option('tokens of a sequence', 128)
+    masked: PositiveInt = option('masked tokens of a sequence', 20)
+    repeats: PositiveInt = option('timed steps of each kind', 7)
     dropout: float = option('as in training', 0.1)
     steps: tuple[str, ...] = option(
         'what is timed in this process, where the processor can', tuple(STEPS), choices=tuple(STEPS)
     )
     against: tuple[str, ...] = option('whole programs to time as well', (), choices=tuple(PEERS))
-    peers: Path = option(
-        "directory of the peers' environments, made by benchmarks/peers/install.py", Path('peers')
-    )
-    output: Path | None = option('JSON file to write', None)
+    peers: Path = option("directory of the peers' environments", Path('peers'))
 
     def problems(self) -> list[str]:
-        """What is out of range."""
-        counts = {name: getattr(self, name) for name in ('batch_size', 'length', 'masked', 'repeats')}
-        problems = [
-            f'{name} must be at least 1, found {count}' for name, count in counts.items() if count < 1
-        ]
-        return problems + (
-            [f'masked {self.masked} is more than length {self.length}'] if self.masked > self.length else []
-        )
+        """What is contradictory."""
+        return [f'masked {self.masked} is more than length {self.length}'] * (self.masked > self.length)
 
 
-def feed_of(recipe: BenchmarkRecipe, architecture: Architecture) -> Dict[str, mx.nd.NDArray]:
+def feed_of(recipe: TrainingRecipe, architecture: Architecture) -> dict[str, mx.nd.NDArray]:
     """One random batch without padding."""
     random, shape = np.random.RandomState(0), (recipe.batch_size, recipe.length)
     few = (recipe.batch_size, recipe.masked)
@@ -189,19 +183,9 @@ def forward(model: Any, feed: Mapping[str, mx.nd.NDArray]) -> Callable[[], None]
     return step
 
 
-def frozen_but_gates(architecture: Architecture, recipe: BenchmarkRecipe, precision: str) -> OptBERTModel:
-    """A gated network of whose parameters only the gates are trained."""
-    model = build(architecture, dropout=recipe.dropout, gated=True, precision=precision)
-    for parameter in model.collect_params().values():
-        parameter.grad_req = 'null'
-    for parameter in model.gates.parameters.values():
-        parameter.grad_req = 'write'
-    return model
-
-
 def own_steps(
-    recipe: BenchmarkRecipe, architecture: Architecture, *, gluonnlp: bool = True
-) -> Dict[str, Callable[[], None]]:
+    recipe: TrainingRecipe, architecture: Architecture, *, gluonnlp: bool = True
+) -> dict[str, Callable[[], None]]:
     """What is timed in this process, of one architecture; GluonNLP's only on request."""
     feed, steps, forwards = feed_of(recipe, architecture), {}, {}
     for name in (name for name in recipe.steps if gluonnlp or name != 'gluonnlp'):
@@ -212,7 +196,9 @@ def own_steps(
             model = gluonnlp_model(architecture, recipe.dropout)
             steps[STEPS[name]] = stepper(model, model.collect_params(), 'bertadam', feed)
         elif name.endswith('alpha'):
-            model = frozen_but_gates(architecture, recipe, precision)
+            model = build(architecture, dropout=recipe.dropout, gated=True, precision=precision)
+            for parameter in named_parameters(model).values():
+                parameter.grad_req = 'null'
             steps[STEPS[name]] = stepper(model, model.gates.parameters, 'adam', feed)
         else:
             model = build(architecture, dropout=recipe.dropout, precision=precision)
@@ -222,16 +208,7 @@ def own_steps(
     return {**steps, **forwards}
 
 
-def steps_beside(recipe: BenchmarkRecipe) -> Dict[str, Callable[[], None]]:
-    """What is timed in this process of the further architectures, by step and architecture."""
-    return {
-        f'{name} of {beside}': step
-        for beside in recipe.beside
-        for name, step in own_steps(recipe, resolve(beside), gluonnlp=False).items()
-    }
-
-
-def start_peer(peer: str, recipe: BenchmarkRecipe, architecture: Architecture) -> Worker:
+def start_peer(peer: str, recipe: TrainingRecipe, architecture: Architecture) -> Worker:
     """The process of a peer."""
     theirs, encoder = uniform_config(architecture)
     if peer == 'gluonnlp':
@@ -248,43 +225,18 @@ def start_peer(peer: str, recipe: BenchmarkRecipe, architecture: Architecture) -
     return Worker(PEERS[peer], words, threads=threads)
 
 
-def timed(step: Callable[[], None]) -> Callable[[], float]:
+def timed(step: Callable[[], None]) -> Callable[[], list[float]]:
     """A step of this process that gives its milliseconds."""
 
-    def run() -> float:
+    def run() -> list[float]:
         began = time.perf_counter()
         step()
-        return 1e3 * (time.perf_counter() - began)
+        return [1e3 * (time.perf_counter() - began)]
 
     return run
 
 
-def asked(worker: Worker, recipe: BenchmarkRecipe) -> Callable[[], float]:
-    """A step of another process that gives its milliseconds."""
-
-    def run() -> float:
-        answer = worker.ask(batch=recipe.batch_size, length=recipe.length, masked=recipe.masked, runs=1)
-        return answer['ms'][0]
-
-    return run
-
-
-def interleaved(steps: Mapping[str, Callable[[], float]], repeats: int) -> Dict[str, Dict[str, float]]:
-    """Milliseconds of each step, taken in turn after two rounds that do not count: minimum, median and
-    maximum.
-    """
-    times: Dict[str, List[float]] = {name: [] for name in steps}
-    for attempt in range(repeats + 2):
-        for name, step in steps.items():
-            times[name] += [step()] if attempt >= 2 else [step()][:0]
-            time.sleep(PAUSE)
-    return {
-        name: {'min': min(values), 'median': float(np.median(values)), 'max': max(values)}
-        for name, values in times.items()
-    }
-
-
-def ratios_of(times: Mapping[str, Mapping[str, float]]) -> Dict[str, Tuple[float, str]]:
+def ratios_of(times: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[float, str]]:
     """The ratios of medians of what was timed, and what is wanted of each."""
     ratios = {}
     for pairs, words in ((AT_MOST, 'at most'), (AT_LEAST, 'at least')):
@@ -323,62 +275,52 @@ def table(times: Mapping[str, Mapping[str, float]], tokens: int) -> str:
 @command
 def main(argv=None):
     """Time the steps and print the table."""
-    recipe = parse(
-        BenchmarkRecipe,
+    recipe = parsed(
+        TrainingRecipe,
         argv,
         description=__doc__,
         positional='architecture',
         example='python benchmarks/training.py bert_base --against torch,torch-bfloat16 --peers peers',
     )
-    if recipe.output:
-        refuse_existing(recipe.output)
     architecture = resolve(recipe.architecture)
     if len(set(architecture.layers)) > 1:
         raise ValueError(
             f'{recipe.architecture}: GluonNLP builds equal layers only; choose a uniform architecture'
         )
-    workers: List[Worker] = []
-    try:
+    shape = {'batch': recipe.batch_size, 'length': recipe.length, 'masked': recipe.masked}
+    with contextlib.ExitStack() as stack:
+        workers = []
         for peer in recipe.against:
             workers.append(start_peer(peer, recipe, architecture))
-        own = {**own_steps(recipe, architecture), **steps_beside(recipe)}
+            stack.callback(workers[-1].close)
+        own = own_steps(recipe, architecture)
+        for beside in recipe.beside:
+            for name, step in own_steps(recipe, resolve(beside), gluonnlp=False).items():
+                own[f'{name} of {beside}'] = step
         steps = {name: timed(step) for name, step in own.items()}
-        steps.update({worker.name: asked(worker, recipe) for worker in workers})
+        for worker in workers:
+            steps[worker.name] = lambda worker=worker: worker.ask(**shape, runs=1)['ms']
         if not steps:
             raise ValueError('nothing to time: this processor has no bfloat16; give --steps others')
-        times = interleaved(steps, recipe.repeats)
-    finally:
-        for worker in workers:
-            worker.close()
-    tokens = recipe.batch_size * recipe.length
+        values = in_turn(steps, recipe.repeats, untimed=2)
+    times = {
+        name: {'min': min(some), 'median': float(np.median(some)), 'max': max(some)}
+        for name, some in values.items()
+    }
+    tokens, threads = recipe.batch_size * recipe.length, threads_here()
     print(table(times, tokens))
-    threads = threads_here()
     print(
         f'\n{recipe.batch_size}x{recipe.length} tokens, {threads} threads, {recipe.repeats} repeats, taken '
-        f'in turn'
+        'in turn'
     )
-    if recipe.output:
-        write_file(
-            recipe.output,
-            (
-                json.dumps(
-                    {
-                        'recipe': to_dict(recipe),
-                        'milliseconds': times,
-                        'tokens_per_second': {
-                            name: 1e3 * tokens / summary['median'] for name, summary in times.items()
-                        },
-                        'ratios': {name: ratio for name, (ratio, _) in ratios_of(times).items()},
-                        'threads': threads,
-                        'peers': {worker.name: worker.versions for worker in workers},
-                        **origin_here(),
-                    },
-                    indent=1,
-                )
-                + '\n'
-            ).encode(),
-        )
-        print(f'wrote {recipe.output}')
+    write(
+        recipe,
+        milliseconds=times,
+        tokens_per_second={name: 1e3 * tokens / summary['median'] for name, summary in times.items()},
+        ratios={name: ratio for name, (ratio, _) in ratios_of(times).items()},
+        threads=threads,
+        peers={worker.name: worker.versions for worker in workers},
+    )
 
 
 if __name__ == '__main__':

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.runs.failures import RunFailed
@@ -32,8 +33,7 @@ class Worker:
     words : sequence
         Its command line.
     threads : int, optional
-        What OpenMP is told; without, the program does as it is installed. How its threads wait is its own
-        affair.
+        What OpenMP is told; without, the program does as it is installed.
     settings : mapping, optional
         More variables of its environment.
     size_mb : float
@@ -46,8 +46,8 @@ class Worker:
         name: str,
         words: Sequence[Any],
         *,
-        threads: Optional[int],
-        settings: Optional[Mapping[str, str]] = None,
+        threads: int | None,
+        settings: Mapping[str, str] | None = None,
         size_mb: float = 0.0,
         precision: str = 'float32',
     ):
@@ -56,7 +56,6 @@ class Worker:
         alone = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', *SETTINGS)}
         if threads is not None:
             alone['OMP_NUM_THREADS'] = str(threads)
-        alone.update(settings or {})
         # open as long as the process lives
         self._errors = tempfile.TemporaryFile('w+')  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -64,13 +63,13 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            universal_newlines=True,
+            text=True,
             bufsize=1,
-            env=alone,
+            env={**alone, **(settings or {})},
         )
         self.versions = self._answer()['ready']
 
-    def _answer(self) -> Dict[str, Any]:
+    def _answer(self) -> dict[str, Any]:
         line = self._process.stdout.readline()
         if not line:
             self._errors.seek(0)
@@ -78,14 +77,13 @@ class Worker:
             raise RunFailed(f'{self.name}: its process ended, saying: {said[-1]}')
         return json.loads(line)
 
-    def ask(self, **wanted: Any) -> Dict[str, Any]:
+    def ask(self, **wanted: Any) -> dict[str, Any]:
         """One line to the process, and its answer."""
-        try:
+        with contextlib.suppress(BrokenPipeError):  # the answer says why
             self._process.stdin.write(json.dumps(wanted) + '\n')
-        except BrokenPipeError:
-            pass  # the answer says why
         answer = self._answer()
         self.peak_mb = answer['peak_mb']
+        time.sleep(PAUSE)
         return answer
 
     def close(self) -> None:
@@ -106,13 +104,11 @@ def busy_program() -> Iterator[None]:
         process.wait()
 
 
-def peer_python(peers: Path, environment: Optional[str]) -> Path:
-    """The interpreter of a peer's environment; this one if it has none of its own. FileNotFoundError if it
-    was not made.
-    """
-    python = (
-        Path(sys.executable) if environment is None else peers.absolute() / environment / 'bin' / 'python'
-    )
+def peer_python(peers: Path, environment: str | None) -> Path:
+    """The interpreter of a peer's environment, or this one; FileNotFoundError if it was not made."""
+    if environment is None:
+        return Path(sys.executable)
+    python = peers.absolute() / environment / 'bin' / 'python'
     if not python.exists():
         raise FileNotFoundError(
             f'{python}: no such environment; make it with python benchmarks/peers/install.py {peers} --only '
@@ -121,7 +117,7 @@ def peer_python(peers: Path, environment: Optional[str]) -> Path:
     return python
 
 
-def uniform_config(architecture: Architecture) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+def uniform_config(architecture: Architecture) -> tuple[dict[str, Any], dict[str, Any]]:
     """What Transformers' BertConfig and GluonNLP's BERTEncoder are told; ValueError if they cannot."""
     layers = set(architecture.layers)
     dims = next(iter(layers), None)

@@ -118,10 +118,9 @@ def gated_by(F, data: Tensor, vector: Tensor | None, column: Tensor | None, unit
     """
     if vector is None:
         return data
-    with mx.AttrScope(__part__='gates'):  # for benchmarks/profile_training.py
-        if column is None:
-            return F.broadcast_mul(data, F.reshape(vector, shape=(1, 1, -1)))
-        return data * spread(F, vector, column, units)
+    if column is None:
+        return F.broadcast_mul(data, F.reshape(vector, shape=(1, 1, -1)))
+    return data * spread(F, vector, column, units)
 
 
 class StreamLayerNorm(nn.LayerNorm):

@@ -1,8 +1,11 @@
-"""The commands that benchmarks/survive.py kills, what they read, and their processes."""
+"""The commands that survive.py kills, their processes, and what they leave."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
+import json
 import os
 import random
 import shlex
@@ -10,16 +13,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Dict, List, Optional, Tuple
+from typing import Any
 
 import psutil
+from measured import ROOT
 
+from gluon_optbert.runs.files import check_manifest
 from gluon_optbert.text.tokenizer import train_wordpiece, write_vocabulary
 
-ROOT = Path(__file__).resolve().parent.parent
 MARK = 'GLUON_OPTBERT_SURVIVE'  # the environment variable by which the processes of an attempt are found
+# In records and results; no two runs share them.
+TIMES = 'tokens_per_second', 'data_wait', 'seconds', 'resumed_at', 'milliseconds'
+# Files with times, whose digests in manifests differ; they are compared themselves.
+TIMED = 'metrics.jsonl', 'progress.json'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +58,7 @@ class Command:
 TRAINING = (
     '--batch-size 8 --log-every 1 --evaluate-every 4 --evaluation-limit 16 --checkpoint-every 2 --warmup 0.1'
 )
-COMMANDS: Dict[str, Command] = {
+COMMANDS: dict[str, Command] = {
     'shards': Command(
         'pretrain/make_shards.py --input {made}/text --vocab {made}/vocab.txt --output out '
         '--max-seq-length 32 --dupe-factor 2 --held-out 0.2 --instances-per-shard 64 '
@@ -123,7 +132,7 @@ class Attempt:
         """Whether the command itself has not ended."""
         return self.process.poll() is None
 
-    def tree(self) -> List[psutil.Process]:
+    def tree(self) -> list[psutil.Process]:
         """Every living process of the attempt, whoever its parent is by now."""
         processes = []
         for process in psutil.process_iter():
@@ -134,7 +143,7 @@ class Attempt:
                 continue  # it has ended, or is another user's
         return sorted(processes, key=lambda process: process.pid)
 
-    def kill_one(self, chance: random.Random) -> Optional[str]:
+    def kill_one(self, chance: random.Random) -> str | None:
         """SIGKILL for a random process; what it was, or None if there was none."""
         victims = self.tree()
         if not victims:
@@ -158,7 +167,7 @@ class Attempt:
             return 'helper of multiprocessing'
         return 'child of horovodrun' if 'horovodrun' in self.process.args[0] else 'worker process'
 
-    def wait(self, seconds: float) -> Tuple[float, int]:
+    def wait(self, seconds: float) -> tuple[float, int]:
         """Wait for the end of the command and of all its processes; the seconds it took, and how many had to
         be ended here.
 
@@ -179,7 +188,7 @@ class Attempt:
         self.said.seek(0)
         return ''.join(self.said.readlines()[-12:])
 
-    def errors(self) -> List[str]:
+    def errors(self) -> list[str]:
         """Its lines of error, which name what was lost where that is not the command itself."""
         self.said.seek(0)
         return [line.strip() for line in self.said if 'error: ' in line]
@@ -195,17 +204,123 @@ def prepare(made: Path) -> None:
         (made / 'text' / f'{name}.txt').write_text(topics[name][:6000], encoding='utf-8')
     write_vocabulary(train_wordpiece([topics[name] for name in names], 400), made / 'vocab.txt')
     (made / 'glue' / 'SST-2').mkdir(parents=True)
-    for part, first, last in (('train', 0, 3), ('dev', 3, 4), ('test', 4, 5)):
-        lines = [
-            (line.strip(), number % 2)
-            for number, name in enumerate(names)
-            for line in [line for line in topics[name].splitlines() if len(line.split()) > 5][first:last]
+    for part, first, last in (('train', 0, 3), ('dev', 3, 4)):
+        rows = ['sentence\tlabel']
+        for number, name in enumerate(names):
+            lines = [line.strip() for line in topics[name].splitlines() if len(line.split()) > 5]
+            rows += [f'{line}\t{number % 2}' for line in lines[first:last]]
+        (made / 'glue' / 'SST-2' / f'{part}.tsv').write_text('\n'.join(rows) + '\n', encoding='utf-8')
+
+
+def names_below(place: Path) -> frozenset[str]:
+    """Every path below a directory; paths that go meanwhile are left out."""
+    return frozenset(
+        os.path.join(folder, name) for folder, folders, files in os.walk(place) for name in (*folders, *files)
+    )
+
+
+def moment(place: Path, stale: frozenset[str], began: int) -> str:
+    """Where a run stood when it was killed: the file that was being written, or the last step that it logged.
+
+    Paths in `stale` were there when it began, left by an earlier kill, and logs that were not written to
+    since `began`, in nanoseconds, are as old."""
+    partial = [
+        path
+        for path in place.rglob('*')
+        if '.partial' in str(path.relative_to(place)) and path.is_file() and str(path) not in stale
+    ]
+    if partial:
+        newest = max(partial, key=lambda path: path.stat().st_mtime_ns).relative_to(place)
+        parts = [
+            '.'.join(part.split('.partial')[0].split('.')[1:]) if '.partial' in part else part
+            for part in newest.parts
         ]
-        rows = (
-            [('sentence', 'label'), *lines]
-            if part != 'test'
-            else [('index', 'sentence'), *((number, text) for number, (text, _) in enumerate(lines))]
-        )
-        (made / 'glue' / 'SST-2' / f'{part}.tsv').write_text(
-            ''.join(f'{one}\t{two}\n' for one, two in rows), encoding='utf-8'
-        )
+        return 'writing ' + '/'.join(parts)
+    times = {path: path.stat().st_mtime_ns for path in place.rglob('*.jsonl')}
+    logs = sorted((path for path in times if times[path] >= began), key=times.__getitem__)
+    lines = [
+        line for path in logs for line in path.read_text(encoding='utf-8').splitlines() if line.endswith('}')
+    ]
+    if lines:
+        record = json.loads(lines[-1])
+        which = [f' of {name} {record[name]}' for name in ('round', 'seed') if name in record]
+        return f'{record["phase"]}{"".join(which)}, after step {record["step"]}'
+    return 'between two files' if names_below(place) - stale else 'before the first file'
+
+
+def without_times(value: Any) -> Any:
+    """A JSON value without the members that are times, at any depth."""
+    if isinstance(value, dict):
+        return {name: without_times(inner) for name, inner in value.items() if name not in TIMES}
+    return [without_times(inner) for inner in value] if isinstance(value, list) else value
+
+
+def contents(place: Path) -> dict[str, str]:
+    """A digest of every file below a directory, without what differs between any two runs: times."""
+    digests = {}
+    for path in sorted(place.rglob('*')):
+        if not path.is_file():
+            continue
+        content = path.read_bytes()
+        if path.name == 'metrics.jsonl':
+            content = json.dumps(
+                [
+                    without_times(json.loads(line))
+                    for line in content.decode().splitlines()
+                    if line.endswith('}')
+                ]
+            ).encode()
+        elif path.name == 'pruning.md':
+            content = b'\n'.join(line for line in content.split(b'\n') if b' ms (' not in line)
+        elif path.suffix == '.json':
+            with contextlib.suppress(ValueError):  # half a file of a killed run
+                values = json.loads(content)
+                if path.name == 'manifest.json':
+                    for name in TIMED:
+                        values.get('files', {}).pop(name, None)
+                content = json.dumps(without_times(values)).encode()
+        digests[str(path.relative_to(place))] = hashlib.sha256(content).hexdigest()
+    return digests
+
+
+def losses(place: Path, wanted: Mapping[str, str], before: frozenset[str]) -> list[str]:
+    """What a kill has cost, of what was finished before it; and finished things that are not what they should
+    be.
+
+    Parameters
+    ----------
+    wanted : mapping of path to digest
+        Of the uninterrupted run.
+    before : set of str
+        The manifests of whole directories that were seen before the kill.
+    """
+    problems = [f'{name} is gone' for name in sorted(before) if not os.path.exists(name)]
+    for manifest in place.rglob('manifest.json'):
+        directory = manifest.parent
+        if any('.partial' in part for part in directory.relative_to(place).parts):
+            continue
+        form = json.loads(manifest.read_text(encoding='utf-8'))
+        if 'files' in form:
+            try:
+                check_manifest(directory, form=form['format'], version=form['version'])
+            except (ValueError, FileNotFoundError) as error:
+                if not directory.name.startswith('step-') or directory == max(
+                    directory.parent.glob('step-*')
+                ):
+                    problems.append(f'half-written: {error}')  # old checkpoints may be on their way out
+        if str(manifest.relative_to(place)) in wanted:
+            there = {
+                str(directory.relative_to(place) / name): digest
+                for name, digest in contents(directory).items()
+            }
+            problems += [f'{name} differs' for name, digest in there.items() if wanted.get(name) != digest]
+    return problems
+
+
+def finished(place: Path, wanted: Mapping[str, str]) -> frozenset[str]:
+    """The manifests below a directory that the uninterrupted run leaves as well: what has to stay once it is
+    there.
+    """
+    return frozenset(
+        str(place / name) for name in wanted if name.endswith('manifest.json') and (place / name).exists()
+    )

@@ -1,4 +1,4 @@
-"""The processes that benchmarks/latency.py times: exports, each in an engine, and other libraries."""
+"""The processes that latency.py times: exports, each in an engine, and other libraries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import mxnet as mx
 import numpy as np
+from measured import ROOT
 from workers import SCRIPTS, Worker, peer_python, uniform_config
 
 from gluon_optbert.architecture.named import resolve
@@ -60,10 +62,10 @@ class Peer:
     """
 
     script: str
-    environment: Optional[str] = None
+    environment: str | None = None
     precision: str = 'float32'
-    quantized: Optional[str] = None
-    words: Tuple[str, ...] = ()
+    quantized: str | None = None
+    words: tuple[str, ...] = ()
 
 
 _SESSION, _COMPILED, _TORCH = 'onnxruntime_session.py', 'openvino_model.py', 'torch_bert.py'
@@ -87,7 +89,7 @@ def megabytes(*paths: Path) -> float:
     return sum(path.stat().st_size for path in paths if path.exists()) / 1e6
 
 
-def name_and_precision(name: str) -> Tuple[str, str]:
+def name_and_precision(name: str) -> tuple[str, str]:
     """An architecture and a precision, such as ``bert_base:int8``; float32 if there is none at the end.
 
     A file may have a colon in its path, and inline JSON has many.
@@ -151,7 +153,7 @@ class WorkerEngine(Engine):
         self.choice = ThreadChoice(timed.worker.threads, timed.worker.threads, 0, True)
         self._timed, self._place = timed, place
 
-    def outputs(self, feed: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by the names of the export."""
         paths = {name: self._place / f'engine-{name}.npz' for name in ('feed', 'outputs')}
         np.savez(paths['feed'], **{'masked_positions': np.zeros((len(feed['input_ids']), 1)), **feed})
@@ -181,9 +183,9 @@ class Starter:
         Text for the peers' quantisation; random tokens without.
     """
 
-    def __init__(self, peers: Path, threads: int, place: Path, calibration: Optional[Path] = None):
+    def __init__(self, peers: Path, threads: int, place: Path, calibration: Path | None = None):
         self._peers, self._threads, self._place, self._calibration = peers, threads, place, calibration
-        self.timed: List[Timed] = []
+        self.timed: list[Timed] = []
 
     def close(self) -> None:
         """End all processes."""
@@ -202,36 +204,28 @@ class Starter:
         """
         deployment = read_deployment(directory)
         precision, tokens = deployment.precision, deployment.architecture.vocab_size
-        files = sorted(directory.glob('*.onnx'))
         if engine == 'mxnet':
             words = [sys.executable, SCRIPTS / 'symbol.py', directory.absolute(), self._threads]
             size = megabytes(directory / SYMBOL, directory / PARAMETERS)
             self._start(name, deployment, words, engine=engine, precision=precision, size_mb=size)
             return
-        if not files:
-            return
-        python = peer_python(self._peers, 'onnx')
-        if engine == 'predictor':
-            words = [python, SCRIPTS / 'predictor.py', directory.absolute(), self._threads, tokens]
-            paths = {'PYTHONPATH': str(SCRIPTS.parent.parent)}
-            size = megabytes(directory / ONNX)
-            facts = {'precision': deployment.onnx[ONNX]['precision'], 'size_mb': size, 'settings': paths}
-            self._start(f'{name}, Predictor', deployment, words, engine=engine, **facts)
-            return
-        script = _SESSION if engine == 'onnxruntime' else _COMPILED
-        low = engine.endswith('bfloat16')
-        for file in files:
+        for file in sorted(directory.glob('*.onnx')):
             reader = engine if file.name == ONNX else f'{engine}, {file.stem}'
-            words = [python, SCRIPTS / script, file.absolute(), self._threads, tokens]
-            precision = deployment.onnx[file.name]['precision'].split()[0]
-            self._start(
-                f'{name}, {reader}',
-                deployment,
-                [*words, *(['bf16'] if low else [])],
-                engine=reader,
-                precision='bfloat16' if low and precision == 'float32' else precision,
-                size_mb=megabytes(file),
-            )
+            facts = {'engine': reader, 'precision': precision, 'size_mb': megabytes(file)}
+            words = [peer_python(self._peers, 'onnx')]
+            if engine == 'predictor':
+                if file.name != ONNX:
+                    continue
+                words += [SCRIPTS / 'predictor.py', directory.absolute(), self._threads, tokens]
+                facts['settings'] = {'PYTHONPATH': str(ROOT)}
+                reader = 'Predictor'
+            else:
+                script = _SESSION if engine == 'onnxruntime' else _COMPILED
+                words += [SCRIPTS / script, file.absolute(), self._threads, tokens]
+            if engine == 'openvino-bfloat16':
+                words.append('bf16')
+                facts['precision'] = 'bfloat16' if precision == 'float32' else precision
+            self._start(f'{name}, {reader}', deployment, words, **facts)
 
     def peer(self, name: str, first: Path) -> None:
         """Start a peer, with the weights of the first directory."""
@@ -289,7 +283,7 @@ class Starter:
         return output
 
 
-def calibration_feeds(deployment: Deployment, path: Optional[Path]) -> List[Mapping[str, np.ndarray]]:
+def calibration_feeds(deployment: Deployment, path: Path | None) -> list[Mapping[str, np.ndarray]]:
     """Batches of text to measure ranges on: those of a file, or random tokens."""
     if path is None:
         longest = min(64, deployment.architecture.max_length)
@@ -299,7 +293,7 @@ def calibration_feeds(deployment: Deployment, path: Optional[Path]) -> List[Mapp
     return [{name: getattr(batch, name) for name in TOKEN_INPUTS} for batch in batches]
 
 
-def trained_weights(directory: Path, deployment: Deployment) -> Dict[str, np.ndarray]:
+def trained_weights(directory: Path, deployment: Deployment) -> dict[str, np.ndarray]:
     """The weights of a float32 export by GluonNLP's names: no filters added, the attention's scale out of the
     queries again.
     """
@@ -315,7 +309,7 @@ def trained_weights(directory: Path, deployment: Deployment) -> Dict[str, np.nda
     }
 
 
-def check_same(timed: Sequence[Timed], place: Path) -> Dict[str, float]:
+def check_same(timed: Sequence[Timed], place: Path) -> dict[str, float]:
     """The largest relative difference of each network's outputs from the first's, padding left out.
 
     Raises
@@ -327,8 +321,8 @@ def check_same(timed: Sequence[Timed], place: Path) -> Dict[str, float]:
     feed = random_feed(architecture, batch=3, length=min(24, architecture.max_length))
     valid = np.arange(feed['input_ids'].shape[1]) < feed['valid_length'][:, np.newaxis]
     np.savez(place / 'feed.npz', **feed)
-    differences: Dict[str, float] = {}
-    wanted: Optional[List[np.ndarray]] = None
+    differences: dict[str, float] = {}
+    wanted: list[np.ndarray] | None = None
     for i, worker in enumerate(one.worker for one in timed):
         worker.ask(feed=str(place / 'feed.npz'), outputs=str(place / f'{i}.npz'))
         with np.load(place / f'{i}.npz') as outputs:
@@ -349,7 +343,7 @@ def check_same(timed: Sequence[Timed], place: Path) -> Dict[str, float]:
 
 def padding_orders(
     deployment: Deployment, path: Path, batch_size: int, most: int
-) -> Dict[str, Tuple[List[List[int]], List[int]]]:
+) -> dict[str, tuple[list[list[int]], list[int]]]:
     """Lengths and widths of batches of real sentences, by how they are padded.
 
     Returns
@@ -362,7 +356,7 @@ def padding_orders(
     lengths = [int(length) for length in features.lengths]
     rows = [lengths[first : first + batch_size] for first in range(0, len(lengths), batch_size)]
 
-    def batches(some: Sequence[TaskBatch]) -> Tuple[List[List[int]], List[int]]:
+    def batches(some: Sequence[TaskBatch]) -> tuple[list[list[int]], list[int]]:
         return (
             [[int(length) for length in batch.valid_length] for batch in some],
             [batch.input_ids.shape[1] for batch in some],

@@ -1,0 +1,84 @@
+"""What every measurement has: a file for its result, and two words on the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gluon_optbert.runs.command_line import parse
+from gluon_optbert.runs.files import refuse_existing, write_file
+from gluon_optbert.runs.machine import origin_here
+from gluon_optbert.runs.recipe import Recipe, option, to_dict
+
+ROOT = Path(__file__).resolve().parents[1]
+R = TypeVar('R', bound='Measured')
+
+
+class Measured(Recipe):
+    """What is measured, and where the result goes."""
+
+    output: Path | None = option(
+        'JSON file to write; of a measurement with a table, that as .md beside it', None
+    )
+
+
+def parsed(cls: type[R], argv: Sequence[str] | None, **about: str) -> R:
+    """The recipe of a command line, whose result does not exist yet.
+
+    Raises
+    ------
+    FileExistsError
+    """
+    recipe = parse(cls, argv, **about)
+    if recipe.output:
+        refuse_existing(recipe.output)
+    return recipe
+
+
+def write(recipe: Measured, table: str | None = None, **content: Any) -> None:
+    """Write what was measured with its recipe, the versions and the machine; nothing without --output."""
+    if recipe.output is None:
+        return
+    result = {'recipe': to_dict(recipe), **content, **origin_here()}
+    if table is not None:
+        write_file(recipe.output.with_suffix('.md'), f'{table}\n'.encode())
+    write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
+    print(f'wrote {recipe.output}')
+
+
+def load_average() -> float:
+    """Of the last minute; what else runs makes a measurement worthless."""
+    return os.getloadavg()[0]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, percentiles and smallest of some milliseconds."""
+    low, median, high = np.percentile(values, [10, 50, 90])
+    return {'median_ms': median, 'p10_ms': low, 'p90_ms': high, 'min_ms': min(values)}
+
+
+def in_turn(
+    actions: Mapping[str, Callable[[], list[float]]], repeats: int, *, untimed: int
+) -> dict[str, list[float]]:
+    """Values of every action, taken in turn, so that a machine whose speed drifts is fair to all.
+
+    Parameters
+    ----------
+    actions : mapping of str to function
+        Each gives some values of one turn.
+    repeats : int
+        Turns that count.
+    untimed : int
+        Turns before them that do not.
+    """
+    values: dict[str, list[float]] = {name: [] for name in actions}
+    for turn in range(untimed + repeats):
+        for name, action in actions.items():
+            taken = action()
+            values[name] += taken if turn >= untimed else []
+    return values

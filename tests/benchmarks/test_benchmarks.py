@@ -1,0 +1,233 @@
+"""Each measurement runs on something tiny, and writes what it says."""
+
+import http.server
+import json
+import threading
+
+import killed
+import numpy as np
+import pytest
+import service
+import survive
+from helpers.commands import call, module_at
+from helpers.tiny import network, run, saved_model, write_saved_model
+from scaling import table as scaling_table
+
+from gluon_optbert.deployment.export import export
+
+
+@pytest.fixture(scope='module')
+def deployment(tmp_path_factory):
+    """An export of a tiny encoder, with its ONNX file."""
+    place = tmp_path_factory.mktemp('latency') / 'deploy'
+    export(saved_model(network()), place, onnx=True)
+    return place
+
+
+def measured(output, script, *words):
+    """What a measurement printed, and the result that it wrote."""
+    done = call(f'benchmarks/{script}.py', *words, '--output', output)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(output.read_text())
+    assert {'recipe', 'versions', 'machine'} <= result.keys() and f'wrote {output}' in done.stdout
+    return done.stdout, result
+
+
+@pytest.mark.parametrize(
+    'script, words',
+    [
+        ('cut', ['l1_h8_a2']),
+        ('latency', ['deploy']),
+        ('scaling', ['--shards', 'shards']),
+        ('service', ['deploy']),
+        ('survive', ['--kills', '1']),
+        ('training', ['l1_h8_a2']),
+    ],
+)
+def test_results_that_are_there_are_refused_before_anything_is_measured(script, words, tmp_path):
+    results = tmp_path / 'results.json'
+    results.write_text('{}')
+    done = call(f'benchmarks/{script}.py', *words, '--output', results)
+    assert (done.returncode, done.stdout) == (2, '') and 'nothing is overwritten' in done.stderr
+
+
+def test_latency_of_an_export_and_of_random_weights(deployment, tmp_path):
+    sentences = tmp_path / 'sentences.txt'
+    sentences.write_text('a b c\na b\nc\n')
+    words = [deployment, 'l1_h8_a2', '--batches', 1, '--lengths', 8, '--repeats', 2]
+    words += ['--texts', sentences, '--plot', tmp_path / 'plot.png']
+    said, result = measured(tmp_path / 'latency.json', 'latency', *words)
+    first, second = result['networks']
+    assert first['shapes']['1x8']['median_ms'] > 0
+    assert second['precision'] == 'float32' and second['gflop']['1x8'] > 0 and not second['same_widths']
+    assert set(first['texts']) == {'longest', 'in order', 'sorted'} and result['sentences'] == 3
+    assert (tmp_path / 'latency.md').read_text() in said and (tmp_path / 'plot.png').stat().st_size
+
+
+@pytest.mark.parametrize(
+    'words', [['--against', 'torch', '--peers', 'nowhere'], ['--engines', 'onnxruntime']]
+)
+def test_latency_says_what_it_lacks(deployment, words):
+    done = call('benchmarks/latency.py', deployment, '--lengths', 8, *words)
+    assert done.returncode == 2 and done.stderr.startswith('error: ')
+
+
+def test_training_steps_of_two_architectures(tmp_path):
+    words = ['l1_h8_a2', '--beside', 'l1_h16_a2', '--steps', 'gluonnlp,ungated,alpha', '--repeats', 1]
+    words += ['--batch-size', 2, '--length', 8, '--masked', 2]
+    _, result = measured(tmp_path / 'steps.json', 'training', *words)
+    assert {'GluonNLP step', 'alpha step', 'ungated step of l1_h16_a2'} <= result['milliseconds'].keys()
+    steps = [result['milliseconds'][name]['median'] for name in ('alpha step', 'ungated step')]
+    assert result['ratios']['alpha step / ungated step'] == steps[0] / steps[1]
+
+
+def test_cut_with_repairs(tmp_path):
+    _, result = measured(tmp_path / 'cut.json', 'cut', 'l1_h8_a2', '--repeats', 1, '--repairs')
+    (seconds,) = result['seconds']
+    assert list(seconds) == ['rotate', 'select', 'fold and cut', 'reconstruct', 'write', 'all']
+    assert result['memory'] > 1
+
+
+def test_scaling_compares_turn_by_turn():
+    _, values = scaling_table(
+        {'1x2': [[100.0, 100.0], [200.0, 200.0]], '2x1': [[90.0, 90.0], [190.0, 190.0]]}
+    )
+    assert values['ratios_by_turn']['2x1'] == [0.9, 0.95] and values['medians']['1x2'] == 150.0
+
+
+class Service(http.server.BaseHTTPRequestHandler):
+    """Answers like the service; every third request with 503."""
+
+    asked = 0
+
+    def do_GET(self):
+        self._answer(
+            200,
+            {
+                'model': 'm',
+                'engine': 'e',
+                'computes': 'labels',
+                'texts': 'one',
+                'limits': {},
+                'computed': {'texts': Service.asked, 'batches': Service.asked},
+            },
+        )
+
+    def do_POST(self):
+        Service.asked += 1
+        self.rfile.read(int(self.headers['Content-Length']))
+        self._answer(503 if Service.asked % 3 == 0 else 200, {})
+
+    def _answer(self, status, values):
+        body = json.dumps(values).encode()
+        self.send_response(status)
+        self.send_header('Content-Length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words):
+        pass
+
+
+def test_service_is_loaded_and_refusals_are_counted(tmp_path):
+    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Service)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        address = f'http://127.0.0.1:{server.server_port}'
+        _, result = measured(
+            tmp_path / 'load.json', 'service', address, '--concurrency', '1,2', '--requests', 9
+        )
+    finally:
+        server.shutdown()
+    assert [level['clients'] for level in result['levels']] == [1, 2]
+    assert all(level['requests'] + level['failed']['503'] == 9 for level in result['levels'])
+
+
+def test_only_this_machine_is_loaded():
+    with pytest.raises(ValueError, match='only a service on this machine'):
+        service.host_and_port('http://192.0.2.1:80')
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A directory with a finished model, as the uninterrupted run leaves it, and what that is."""
+    write_saved_model(tmp_path / 'out')
+    (tmp_path / 'out' / 'metrics.jsonl').write_text('{"step": 1, "mlm": 2.0, "tokens_per_second": 5.0}\n')
+    return tmp_path, killed.contents(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'line, same',
+    [
+        ('{"step": 1, "mlm": 2.0, "tokens_per_second": 6.0}\n{"st', True),
+        ('{"step": 1, "mlm": 2.1, "tokens_per_second": 5.0}\n', False),
+    ],
+)
+def test_times_are_no_difference_and_values_are(place, line, same):
+    directory, wanted = place
+    (directory / 'out' / 'metrics.jsonl').write_text(line)
+    assert (killed.contents(directory) == wanted) == same
+
+
+def test_what_is_gone_or_half_written_is_a_loss(place):
+    directory, wanted = place
+    before = killed.finished(directory, wanted)
+    assert len(before) == 1 and killed.losses(directory, wanted, before) == []
+    (directory / 'out' / 'vocab.txt').write_text('half')
+    result = killed.losses(directory, wanted, before)
+    assert any('half-written' in loss for loss in result) and 'out/vocab.txt differs' in result
+    (directory / 'out' / 'manifest.json').unlink()
+    assert [loss.endswith('is gone') for loss in killed.losses(directory, wanted, before)] == [True]
+
+
+def test_moment_is_the_file_that_is_written_or_the_last_step(place):
+    directory, _ = place
+    assert killed.moment(directory, killed.names_below(directory), 2**63) == 'before the first file'
+    line = {'phase': 'gates', 'round': 2, 'step': 5}
+    (directory / 'out' / 'metrics.jsonl').write_text(json.dumps(line) + '\n')
+    assert killed.moment(directory, frozenset(), 0) == 'gates of round 2, after step 5'
+    partial = directory / 'out' / '.model.partial-x1' / 'vocab.txt'
+    partial.parent.mkdir()
+    partial.write_text('')
+    assert killed.moment(directory, frozenset(), 0) == 'writing out/model/vocab.txt'
+
+
+@pytest.mark.parametrize('content, lost', [("'same'", False), ('str(os.getpid())', True)])
+def test_a_command_that_leaves_other_bytes_has_lost_something(content, lost, tmp_path, monkeypatch):
+    script = tmp_path / 'command.py'
+    script.write_text(
+        f"import os, time\ntime.sleep(0.3)\nos.makedirs('out')\nopen('out/file', 'w').write({content})\n"
+    )
+    line = killed.Command(str(script), 'made', resumes=False, distributed=False)
+    monkeypatch.setitem(survive.COMMANDS, 'one', line)
+    recipe = survive.SurviveRecipe.model_construct(kills=2, workers=1, seed=0)
+    trial = survive.Trial('one', recipe, tmp_path / 'inputs', tmp_path)
+    trial.in_peace()
+    trial.run(lambda record, number: None)
+    assert len(trial.records) == 2 and not any(record['processes_left'] for record in trial.records)
+    assert any(record['losses'] for record in trial.records) == lost
+
+
+@pytest.mark.slow
+def test_kills_of_shard_making_lose_nothing(tmp_path):
+    words = ['--commands', 'shards', '--kills', 3, '--output', tmp_path / 'record.json']
+    done = run('-W', 'ignore', 'benchmarks/survive.py', *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '3 kills, 0 losses, 0 processes left' in done.stdout
+    assert len(json.loads((tmp_path / 'record.json').read_text())['each']) == 3
+
+
+def test_peers_read_the_inputs_that_they_are_given():
+    arrays = {
+        'train/ids': np.arange(1, 6),
+        'train/starts': np.array([0, 2, 5]),
+        'train/seconds': np.array([2, 1]),
+        'train/rows': np.array([1, 0]),
+        'train/row_starts': np.array([0, 2]),
+        'train/widths': np.array([3]),
+        'train/labels': np.array([7, 8]),
+    }
+    (batch,) = module_at('benchmarks/peers/task_feed.py').batches(arrays, 'train')
+    assert batch['input_ids'].tolist() == [[3, 4, 5], [1, 2, 0]] and batch['labels'].tolist() == [8, 7]
+    assert batch['attention_mask'].tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch['token_type_ids'].tolist() == [[0, 1, 1], [0, 0, 0]]
