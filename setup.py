@@ -1,7 +1,7 @@
 """The package `gluon_optbert`.
 
-Whoever predicts needs little: the plain requirements and the extra `serve` are ranges, for CPython 3.9 to
-3.13 and any NumPy. Training needs MXNet, which is retired and holds NumPy and Python down: its extras have
+Whoever predicts needs little: the plain requirements and the extra `serve` are ranges, for CPython 3.10 to
+3.14 and any NumPy. Training needs MXNet, which is retired and holds NumPy and Python down: its extras have
 the pins of constraints.txt.
 
 `cpu` and `cu112` are alternatives, never both: mxnet and mxnet-cu112 install the same import package.
@@ -13,36 +13,45 @@ version."""
 
 import runpy
 from pathlib import Path
-from typing import List
 
 from setuptools import find_packages, setup
 
 # the table of the commands, read without the package and what it needs
 COMMANDS = runpy.run_path(str(Path(__file__).resolve().parent / 'gluon_optbert/runs/programs.py'))['COMMANDS']
-PLAIN = ['numpy>=1.21', 'psutil>=5.8', 'pydantic>=2.6', 'PyYAML>=5.4', 'tokenizers>=0.13.3', 'tqdm>=4.60']
+PLAIN = [
+    'filelock>=3.12',
+    'Jinja2>=3.1',
+    'numpy>=1.23',
+    'psutil>=5.9',
+    'pydantic>=2.7',
+    'PyYAML>=6.0',
+    'tokenizers>=0.13.3',
+    'tqdm>=4.60',
+]
 # what comes with MXNet
 TRAINING = [
     'numpy',
     'gluonnlp',
     'blingfire',
+    'filelock',
     'google-crc32c',
     'Jinja2',
-    'sacremoses',
-    'tokenizers',
     'matplotlib',
     'onnx',
     'psutil',
     'pydantic',
     'PyYAML',
+    'sacremoses',
     'safetensors',
     'scikit-learn',
     'scipy',
+    'tokenizers',
     'tqdm',
 ]
 CONSTRAINTS = Path(__file__).resolve().parent / 'constraints.txt'
 
 
-def pinned(*names: str) -> List[str]:
+def pinned(*names: str) -> list[str]:
     """The lines of constraints.txt for these distributions, in the order asked for."""
     lines = [
         line.strip()
@@ -58,7 +67,7 @@ setup(
     version='0.1.0',
     description='optBERT on MXNet, GluonNLP and Horovod: structured pruning of BERT during pre-training',
     license='Apache-2.0',
-    python_requires='>=3.8',
+    python_requires='>=3.10',
     packages=find_packages(include=['gluon_optbert', 'gluon_optbert.*']),
     package_data={
         'gluon_optbert': [
@@ -97,7 +106,16 @@ setup(
         'horovod': pinned('horovod'),
         'scripts': pinned('optuna'),  # what pretrain/search_prune.py imports beside the package's own
         'test': pinned(
-            'hypothesis', 'pytest', 'ruff', 'fastapi', 'httpx', 'markdown-it-py', 'onnxruntime', 'uvicorn'
+            'coverage',
+            'hypothesis',
+            'pytest',
+            'pytest-xdist',
+            'ruff',
+            'fastapi',
+            'httpx',
+            'markdown-it-py',
+            'onnxruntime',
+            'uvicorn',
         ),
     },
 )

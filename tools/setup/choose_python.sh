@@ -1,11 +1,11 @@
 #!/bin/sh
-# Print the path of a CPython 3.8 to 3.11: the one named by the argument, or else the first suitable one of
-# .venv's own, python3, python, and the newest of python3.11 to python3.8. Environments are seen through to
+# Print the path of a CPython 3.10 or 3.11: the one named by the argument, or else the first suitable one of
+# .venv's own, python3, python, python3.11 and python3.10. Environments are seen through to
 # their base. Exit status 2, and one line that says why, where there is none.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 chosen=${1:-}
-wanted="CPython 3.8 to 3.11 is needed (MXNet 1.9.1 and its NumPy have no newer one)"
+wanted="CPython 3.10 or 3.11 is needed (MXNet 1.9.1 and its NumPy have no newer one)"
 wayout="install one (python3.11 with its venv module and headers, say) and run make PYTHON=python3.11"
 
 # Says "suitable PATH VERSION" or "unsuitable VERSION"; nothing if the command is missing or broken. Runs on
@@ -14,7 +14,7 @@ probe() {
     "$1" -c '
 import os, platform, sys
 version = platform.python_version()
-if (3, 8) <= sys.version_info[:2] <= (3, 11) and platform.python_implementation() == "CPython":
+if (3, 10) <= sys.version_info[:2] <= (3, 11) and platform.python_implementation() == "CPython":
     base = os.path.join(sys.base_prefix, "bin", "python%d.%d" % sys.version_info[:2])
     print("suitable " + (base if os.path.exists(base) else sys.executable) + " " + version)
 else:
@@ -34,7 +34,7 @@ if [ -n "$chosen" ]; then
 fi
 
 passed_over=
-for candidate in "$root/.venv/bin/python" python3 python python3.11 python3.10 python3.9 python3.8; do
+for candidate in "$root/.venv/bin/python" python3 python python3.11 python3.10; do
     found=$(probe "$candidate")
     case $found in
         suitable*)

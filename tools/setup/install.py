@@ -1,15 +1,14 @@
-"""Make .venv and install the pinned stack into it, once; whatever is missing or damaged is mended, the rest
-is left.
+"""Make .venv and install the pinned stack into it, once.
 
-    python3 tools/setup/install.py [--dry-run]
+    python3 tools/setup/install.py
 
-What is installed is written down in .venv/installed.json, step by step, and believed only as long as every
-file of every package is there with its size. Standard library only. Exit status 2 if the machine lacks
-something, 1 if a step fails."""
+Each step that is done is written down in .venv/installed.json with a checksum of all that it depends on, so
+that a later call does what is left, or what has changed since. Standard library only. Exit status 2 if the
+machine lacks something, 1 if a step fails.
+"""
 
-import argparse
-import contextlib
-import csv
+from __future__ import annotations
+
 import fcntl
 import hashlib
 import json
@@ -23,7 +22,6 @@ import sysconfig
 import tempfile
 import time
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / '.venv'
@@ -31,7 +29,7 @@ PYTHON = VENV / 'bin' / 'python'
 RECORD = VENV / 'installed.json'
 LOG = VENV / 'install.log'
 CONSTRAINTS = ROOT / 'constraints.txt'
-SOURCES = (CONSTRAINTS, ROOT / 'setup.py', Path(__file__).resolve())
+SITE_PACKAGES = VENV / 'lib' / 'python{}.{}'.format(*sys.version_info) / 'site-packages'
 
 BUILD_TOOLS = ['setuptools', 'wheel', 'Cython', 'cmake']
 HOROVOD_SETUP = ['cloudpickle', 'packaging']  # its setup.py would otherwise fetch its own, unpinned
@@ -41,276 +39,91 @@ HOROVOD_BUILD = {
     'HOROVOD_WITHOUT_PYTORCH': '1',
     'HOROVOD_WITHOUT_TENSORFLOW': '1',
 }
-
+# variables that would make pip and make work elsewhere
+DROPPED = ('PYTHONPATH', 'PYTHONHOME', 'PIP_TARGET', 'PIP_PREFIX', 'PIP_CONSTRAINT', 'MAKELEVEL', 'MFLAGS')
 TRIAL = """
-import importlib.util, sys
-import blingfire, gluonnlp, google_crc32c, hypothesis, matplotlib, mxnet, onnx, optuna, psutil
-import fastapi, httpx, markdown_it, onnxruntime, uvicorn
-import pytest, sacremoses, safetensors, scipy, sklearn, tokenizers, tqdm, yaml
-assert importlib.util.find_spec('gluon_optbert'), 'the package itself is not installed'
+import blingfire, gluonnlp, google_crc32c, hypothesis, matplotlib, mxnet, onnxruntime, optuna, uvicorn
+import gluon_optbert
 mxnet.nd.ones(2).asnumpy()
 gluonnlp.data.BERTBasicTokenizer()('two words')
-if sys.argv[2] == '1':
-    import horovod.mxnet as hvd
-    assert hvd.gloo_built(), 'Horovod lacks Gloo'
-    assert hvd.mpi_built() == (sys.argv[1] == '1'), 'Horovod has MPI other than asked for'
-if sys.argv[3] == '1':
-    assert mxnet.runtime.Features().is_enabled('CUDA'), 'MXNet is not the one for GPUs'
-    print(mxnet.context.num_gpus(), 'GPUs')
 """
-
-
-class Step(NamedTuple):
-    """One thing left to do."""
-
-    name: str
-    says: str
-    run: Callable[[], None]
+TRIAL_OF_HOROVOD = """
+import horovod.mxnet as hvd
+assert hvd.gloo_built(), 'Horovod lacks Gloo'
+"""
 
 
 class StepFailed(Exception):
     """A command came back with an error; its output is in the log."""
 
 
-class Unfit(Exception):
-    """Everything was installed, and it does not work."""
-
-
-# What the machine offers
-
-
-def missing_here() -> List[str]:
+def missing_here(*, mpi: bool) -> list[str]:
     """What the installation needs and this machine lacks: one line each, with the way out."""
     version = 'python{}.{}'.format(*sys.version_info)
-    if platform.python_implementation() != 'CPython' or not (3, 8) <= sys.version_info[:2] <= (3, 11):
+    if platform.python_implementation() != 'CPython' or version not in ('python3.10', 'python3.11'):
         return [
-            f'{platform.python_implementation()} {platform.python_version()} cannot run MXNet 1.9.1: '
-            'install CPython 3.8 to 3.11 and run make PYTHON=python3.11'
+            f'{platform.python_implementation()} {platform.python_version()} cannot run MXNet 1.9.1: install '
+            'CPython 3.10 or 3.11 and run make PYTHON=python3.11'
         ]
     missing = []
     if ' ' in str(ROOT):
-        missing.append(
-            f'the build of Horovod cannot take the space in {ROOT}: move the directory to a path without one'
-        )
+        missing.append(f'Horovod cannot be built below {ROOT}: move the directory to a path without a space')
     try:
         import ensurepip  # noqa: F401  Debian ships Python without it
         import venv  # noqa: F401
     except ImportError:
-        missing.append(
-            f'{sys.executable} has no venv module: install {version}-venv, or run make PYTHON=... with '
-            f'another'
-        )
+        missing.append(f'{sys.executable} has no venv module: install {version}-venv')
     if shutil.which('make') is None:
         missing.append('there is no make, which the build of Horovod calls: install make')
-    if with_mpi() and shutil.which('mpicc') is None:
-        missing.append(
-            'MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev, or run make clean and leave '
-            'MPI=1 away'
-        )
+    if mpi and shutil.which('mpicc') is None:
+        missing.append('MPI=1 wants an MPI with its compiler mpicc: install libopenmpi-dev')
     cc = shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
-    cxx = shlex.split(os.environ['CXX']) if os.environ.get('CXX') else first_command('c++', 'g++', 'clang++')
-    if not cxx or not compiles([*cxx, '-std=c++17'], '#include <string_view>\n'):
-        missing.append(
-            f'no working C++17 compiler ({" ".join(cxx) or "c++, g++ or clang++"}): install g++ 7 or newer, '
-            'or set CXX'
-        )
-    works, headers = compiles(cc, '#include <stdlib.h>\n'), Path(sysconfig.get_paths()['include'])
-    if not works:
+    cxx = shlex.split(os.environ.get('CXX') or 'c++')
+    if not compiles([*cxx, '-std=c++17', '-x', 'c++'], '#include <string_view>\n'):
+        missing.append(f'{cxx[0]} is no working C++17 compiler: install g++ 7 or newer, or set CXX')
+    if not compiles([*cc, '-x', 'c'], '#include <stdlib.h>\n'):
         missing.append(f'the C compiler {cc[0]} does not work: install gcc, or set CC')
-    if not (
-        compiles([*cc, '-I', str(headers)], '#include <Python.h>\n')
-        if works
-        else (headers / 'Python.h').is_file()
-    ):
-        missing.append(
-            f'{sys.executable} comes without its C headers: install {version}-dev, '
-            'or run make PYTHON=... with another'
-        )
+    elif not compiles([*cc, '-I', sysconfig.get_paths()['include'], '-x', 'c'], '#include <Python.h>\n'):
+        missing.append(f'{sys.executable} comes without its C headers: install {version}-dev')
     return missing
 
 
-def first_command(*names: str) -> List[str]:
-    return [name for name in names if shutil.which(name)][:1]
-
-
-def compiles(compiler: Sequence[str], source: str) -> bool:
-    """Whether `compiler` makes an object file of `source`, taken for C++ if the compiler is a C++ one."""
+def compiles(compiler: list[str], source: str) -> bool:
+    """Whether a compiler makes an object file of `source`."""
     with tempfile.TemporaryDirectory() as directory:
         try:
             done = subprocess.run(
-                [*compiler, '-c', '-x', 'c++' if '-std=c++17' in compiler else 'c', '-', '-o', 'probe.o'],
+                [*compiler, '-c', '-', '-o', 'probe.o'],
                 input=source.encode(),
                 cwd=directory,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                capture_output=True,
             )
         except OSError:
             return False
     return done.returncode == 0
 
 
-# What is installed already
-
-
-def identity() -> Dict[str, str]:
-    """What an environment is bound to: one that was copied elsewhere, or made with another Python, is of no
-    use.
-    """
-    return {'root': str(ROOT), 'python': platform.python_version(), 'base': os.path.realpath(sys.base_prefix)}
-
-
 def recorded() -> dict:
-    """What installed.json says, or nothing if it is absent, unreadable, or about another place or Python."""
+    """The checksums of finished steps, and the choices of MPI and GPU; nothing of another place or Python."""
     try:
         record = json.loads(RECORD.read_text())
-    except (OSError, ValueError):
+        subprocess.run([PYTHON, '-c', ''], check=True, stderr=subprocess.DEVNULL)
+    except (OSError, ValueError, subprocess.CalledProcessError):
         return {}
-    return record if isinstance(record, dict) and record.get('identity') == identity() else {}
+    return record if record.get('identity') == identity() else {}
 
 
-def note(**facts) -> None:
-    """Add facts to installed.json; it is whole at every moment."""
-    partial = RECORD.with_suffix('.part')
-    partial.write_text(json.dumps({**recorded(), 'identity': identity(), **facts}, indent=1))
-    os.replace(partial, RECORD)
+def identity() -> list[str]:
+    """What an environment is bound to."""
+    return [str(ROOT), platform.python_version(), os.path.realpath(sys.base_prefix)]
 
 
-def sources_key() -> str:
-    """A checksum of everything that decides what is installed."""
-    digest = hashlib.sha256(json.dumps([identity(), with_gpu()], sort_keys=True).encode())
-    for source in SOURCES:
-        digest.update(source.read_bytes())
+def checksum(*values: object) -> str:
+    """A checksum of what a step depends on; files count by their content."""
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(value.read_bytes() if isinstance(value, Path) else json.dumps(value).encode())
     return digest.hexdigest()
-
-
-def with_mpi() -> bool:
-    """Whether Horovod has MPI beside Gloo: if it is asked for, or was when .venv was made."""
-    return os.environ.get('MPI') == '1' or bool(recorded().get('mpi'))
-
-
-def with_gpu() -> bool:
-    """Whether MXNet is the one for GPUs: if it is asked for, or was when .venv was made."""
-    return os.environ.get('GPU') == '1' or bool(recorded().get('gpu'))
-
-
-def cuda_toolkit() -> Optional[Path]:
-    """The CUDA toolkit, by HOROVOD_CUDA_HOME, CUDA_HOME, nvcc on the PATH, or where it usually is."""
-    nvcc = shutil.which('nvcc')
-    places = [os.environ.get('HOROVOD_CUDA_HOME'), os.environ.get('CUDA_HOME')]
-    places += [str(Path(nvcc).resolve().parents[1]) if nvcc else None, '/usr/local/cuda']
-    return next((Path(place) for place in places if place and Path(place, 'include/cuda.h').is_file()), None)
-
-
-def cuda_version(toolkit: Path) -> int:
-    """The major version of a CUDA toolkit; 0 if its header does not say."""
-    header = (toolkit / 'include' / 'cuda.h').read_text(errors='replace')
-    versions = [
-        int(line.split()[2]) for line in header.splitlines() if line.startswith('#define CUDA_VERSION ')
-    ]
-    return versions[0] // 1000 if versions else 0
-
-
-def with_horovod() -> bool:
-    """Whether Horovod is built. Beside MXNet for GPUs its build wants a CUDA toolkit, even for Gloo alone."""
-    return not with_gpu() or cuda_toolkit() is not None
-
-
-def horovod_build() -> Dict[str, str]:
-    """The variables that Horovod's build reads."""
-    build = {**HOROVOD_BUILD, 'HOROVOD_WITH_MPI' if with_mpi() else 'HOROVOD_WITHOUT_MPI': '1'}
-    toolkit = cuda_toolkit() if with_gpu() else None
-    if toolkit:
-        build['HOROVOD_CUDA_HOME'] = str(toolkit)
-        if cuda_version(toolkit) == 11:  # that of MXNet and of NVIDIA's wheels, NCCL among them
-            build['HOROVOD_GPU_OPERATIONS'] = 'NCCL'
-            build['HOROVOD_NCCL_LINK'] = 'SHARED'
-            build['HOROVOD_NCCL_INCLUDE'] = str(site_packages() / 'nvidia' / 'nccl' / 'include')
-            build['HOROVOD_NCCL_LIB'] = str(site_packages() / 'mxnet')
-        wheels = sorted((site_packages() / 'nvidia').glob('*/include'))
-        headers = [str(path) for path in wheels if path.parent.name != 'cuda_runtime']  # the toolkit's own
-        build['CPATH'] = os.pathsep.join(headers)  # MXNet's headers include those of cuBLAS and others
-    return build
-
-
-def means() -> str:
-    """What Horovod exchanges gradients by, in words."""
-    nccl = 'HOROVOD_GPU_OPERATIONS' in horovod_build()
-    return ' and '.join(['Gloo', *(['MPI'] if with_mpi() else []), *(['NCCL'] if nccl else [])])
-
-
-def horovod_key() -> str:
-    """A checksum of what Horovod's build depends on; it takes minutes, and need not follow every change of a
-    pin.
-    """
-    pins = [
-        line
-        for line in CONSTRAINTS.read_text().splitlines()
-        if line.split('==')[0] in ('mxnet-cu112' if with_gpu() else 'mxnet', 'numpy', 'horovod')
-    ]
-    return hashlib.sha256(
-        json.dumps([identity(), pins, horovod_build()], sort_keys=True).encode()
-    ).hexdigest()
-
-
-def site_packages() -> Path:
-    return VENV / 'lib' / ('python{}.{}'.format(*sys.version_info)) / 'site-packages'
-
-
-def intact(dist_info: Path) -> bool:
-    """Whether every file that a distribution lists is there with its size. pip writes the list last."""
-    try:
-        with open(dist_info / 'RECORD', newline='') as listing:
-            return all(
-                not size or os.stat(os.path.join(dist_info.parent, path)).st_size == int(size)
-                for path, _, size in csv.reader(listing)
-            )
-    except (OSError, ValueError):
-        return False
-
-
-def distributions() -> Dict[str, bool]:
-    """Name-version of everything in site-packages, and whether it is intact."""
-    return {path.name[: -len('.dist-info')]: intact(path) for path in site_packages().glob('*.dist-info')}
-
-
-def environment_usable(packages: Dict[str, bool]) -> bool:
-    """Whether .venv is a whole environment of this place and Python, with an intact pip."""
-    if not recorded() or not any(name.startswith('pip-') and whole for name, whole in packages.items()):
-        return False
-    try:
-        return subprocess.run([str(PYTHON), '-c', ''], stderr=subprocess.DEVNULL).returncode == 0
-    except OSError:
-        return False
-
-
-# The steps
-
-
-def steps_left() -> List[Step]:
-    """What is still to be done, in order; empty if .venv is complete."""
-    packages = distributions()
-    steps = []
-    if environment_usable(packages):
-        record = recorded()
-    else:
-        record, packages = {}, {}
-        steps.append(
-            Step('environment', f'making .venv with Python {platform.python_version()}', make_environment)
-        )
-    if record.get('packages') != sources_key() or not all(
-        packages.get(name) for name in record.get('distributions', [])
-    ):
-        steps.append(Step('packages', 'installing the pinned packages (a minute or two)', install_packages))
-    built = record.get('horovod') == horovod_key() and packages.get(pin('horovod').replace('==', '-'))
-    if with_horovod() and not built:
-        steps.append(
-            Step(
-                'horovod', f'building Horovod for MXNet with {means()} (one to four minutes)', install_horovod
-            )
-        )
-    if steps or record.get('checked') != sources_key():
-        steps.append(Step('check', 'trying it out', check))
-    return steps
 
 
 def pin(name: str) -> str:
@@ -318,110 +131,77 @@ def pin(name: str) -> str:
     return next(line for line in CONSTRAINTS.read_text().splitlines() if line.split('==')[0] == name)
 
 
+def cuda_toolkit() -> Path | None:
+    """The CUDA toolkit, by HOROVOD_CUDA_HOME, CUDA_HOME, nvcc on the PATH, or where it usually is."""
+    nvcc = shutil.which('nvcc')
+    places = [os.environ.get('HOROVOD_CUDA_HOME'), os.environ.get('CUDA_HOME')]
+    places += [str(Path(nvcc).resolve().parents[1]) if nvcc else None, '/usr/local/cuda']
+    return next((Path(place) for place in places if place and Path(place, 'include/cuda.h').is_file()), None)
+
+
+def horovod_build(*, mpi: bool, gpu: bool) -> dict[str, str]:
+    """The variables that Horovod's build reads."""
+    build = {**HOROVOD_BUILD, 'HOROVOD_WITH_MPI' if mpi else 'HOROVOD_WITHOUT_MPI': '1'}
+    toolkit = cuda_toolkit() if gpu else None
+    if toolkit:
+        build['HOROVOD_CUDA_HOME'] = str(toolkit)
+        header = (toolkit / 'include' / 'cuda.h').read_text(errors='replace')
+        if '#define CUDA_VERSION 11' in header:  # that of MXNet and of NVIDIA's wheels, NCCL among them
+            build['HOROVOD_GPU_OPERATIONS'] = 'NCCL'
+            build['HOROVOD_NCCL_LINK'] = 'SHARED'
+            build['HOROVOD_NCCL_INCLUDE'] = str(SITE_PACKAGES / 'nvidia' / 'nccl' / 'include')
+            build['HOROVOD_NCCL_LIB'] = str(SITE_PACKAGES / 'mxnet')
+        wheels = sorted((SITE_PACKAGES / 'nvidia').glob('*/include'))
+        headers = [str(path) for path in wheels if path.parent.name != 'cuda_runtime']  # the toolkit's own
+        build['CPATH'] = os.pathsep.join(headers)  # MXNet's headers include those of cuBLAS and others
+    return build
+
+
 def make_environment() -> None:
-    mpi, gpu = with_mpi(), with_gpu()
+    """An empty .venv with the pinned pip."""
     if VENV.is_symlink() or VENV.is_file():
         VENV.unlink()
     elif VENV.exists():
         shutil.rmtree(VENV)
     VENV.mkdir()
-    call([sys.executable, '-m', 'venv', str(VENV)])
+    call(sys.executable, '-m', 'venv', VENV)
     pip('install', pin('pip'))
-    note(mpi=mpi, gpu=gpu)
 
 
-def install_packages() -> None:
+def install_packages(*, gpu: bool) -> None:
     """Everything but Horovod in one call, so that no package can move another's version."""
-    for name, whole in distributions().items():
-        if not whole:
-            shutil.rmtree(site_packages() / (name + '.dist-info'))  # pip would take it for installed
-    for leftover in site_packages().glob('~*'):
-        shutil.rmtree(leftover, ignore_errors=True)
-    extra, other = ('cu112', 'mxnet') if with_gpu() else ('cpu', 'mxnet-cu112')
-    if any(name.startswith(other.replace('-', '_') + '-') for name in distributions()):
-        pip('uninstall', '--yes', other)  # both are the same directory
     pip('install', *BUILD_TOOLS)
+    extra = 'cu112' if gpu else 'cpu'
     pip('install', '--no-build-isolation', *HOROVOD_SETUP, '-e', f'{ROOT}[{extra},scripts,test]')
-    note(
-        gpu=with_gpu(),
-        packages=sources_key(),
-        distributions=sorted(name for name in distributions() if not name.startswith('horovod-')),
-    )
+    if gpu:  # MXNet cannot be imported before it finds NVIDIA's libraries
+        call(PYTHON, '-m', 'gluon_optbert.runs.cuda_libraries')
 
 
-def link_cuda() -> None:
-    """Let MXNet find NVIDIA's libraries.
-
-    Raises
-    ------
-    StepFailed
-        If it still lacks one, such as the driver's libcuda.so.1, without which MXNet cannot be imported.
-    """
-    call([str(PYTHON), '-m', 'gluon_optbert.runs.cuda_libraries'])
-
-
-def install_horovod() -> None:
-    """Compile it against the MXNet just installed. No cached wheel will do: it may have been built without
-    MXNet.
-    """
-    if with_gpu():
-        print('  ' + ' '.join(f'{name}={shlex.quote(value)}' for name, value in horovod_build().items()))
-        link_cuda()
+def install_horovod(build: dict[str, str]) -> None:
+    """Compile it against the MXNet just installed. A cached wheel may have been built without MXNet."""
     pip('uninstall', '--yes', 'horovod')
-    pip(
-        'install',
-        '--no-cache-dir',
-        '--no-build-isolation',
-        '--no-binary',
-        'horovod',
-        'horovod',
-        **horovod_build(),
-    )
-    note(mpi=with_mpi(), horovod=horovod_key())
+    words = ['--no-cache-dir', '--no-build-isolation', '--no-binary', 'horovod', 'horovod']
+    pip('install', *words, **build)
 
 
-def check() -> None:
-    """Import everything and ask Horovod what it was built for, away from the sources."""
-    if with_gpu():
-        link_cuda()
-    try:
-        with tempfile.TemporaryDirectory() as elsewhere:
-            asked = [str(int(flag)) for flag in (with_mpi(), with_horovod(), with_gpu())]
-            call([str(PYTHON), '-c', TRIAL, *asked], cwd=Path(elsewhere))
-            answer = '[X] MXNet [X] Gloo'
-            if with_horovod():
-                answer = call([str(VENV / 'bin' / 'horovodrun'), '--check-build'], cwd=Path(elsewhere))
-        call([str(PYTHON), '-m', 'pip', 'check'])
-    except StepFailed as failure:
-        raise Unfit(str(failure)) from failure
-    if '[X] MXNet' not in answer or '[X] Gloo' not in answer:
-        raise Unfit('Horovod was built without MXNet or without Gloo:\n' + answer)
-    note(checked=sources_key())
+def check(*, horovod: bool) -> None:
+    """Import the large packages away from the sources; pip looks after the others."""
+    call(PYTHON, '-c', TRIAL + (TRIAL_OF_HOROVOD if horovod else ''), cwd=Path(tempfile.gettempdir()))
+    pip('check')
 
 
-def pip(command: str, *arguments: str, **variables: str) -> None:
-    constraint = ['--constraint', str(CONSTRAINTS)] if command == 'install' else []
-    call([str(PYTHON), '-m', 'pip', command, *constraint, *arguments], **variables)
+def pip(command: str, *words: str, **variables: str) -> None:
+    """Run pip of .venv, within the constraints."""
+    constraint = ['--constraint', CONSTRAINTS] if command == 'install' else []
+    call(PYTHON, '-m', 'pip', command, *constraint, *words, **variables)
 
 
-def call(command: Sequence[str], cwd: Path = ROOT, **variables: str) -> str:
-    """Run a command inside the environment, everything it prints appended to the log, and give what it
-    printed.
-    """
-    drop = (
-        'PYTHONPATH',
-        'PYTHONHOME',
-        'PIP_TARGET',
-        'PIP_PREFIX',
-        'PIP_CONSTRAINT',
-        'MAKELEVEL',
-        'MFLAGS',
-        'MAKEOVERRIDES',
-    )
+def call(*command: object, cwd: Path = ROOT, **variables: str) -> None:
+    """Run a command inside the environment, everything it prints appended to the log."""
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in drop and not name.startswith('HOROVOD_')
+        if name not in DROPPED and not name.startswith('HOROVOD_')
     }
     environment.update(
         PATH=f'{VENV / "bin"}{os.pathsep}{os.environ.get("PATH", os.defpath)}',
@@ -433,93 +213,92 @@ def call(command: Sequence[str], cwd: Path = ROOT, **variables: str) -> str:
         MAKEFLAGS=f'-j{min(len(os.sched_getaffinity(0)), 8)}',
         **variables,
     )
-    with open(LOG, 'a+b') as log:
-        log.write(f'\n$ {" ".join(map(shlex.quote, command))}\n'.encode())
-        log.flush()
-        start = log.tell()
+    words = [str(word) for word in command]
+    with open(LOG, 'a', encoding='utf-8') as log:
+        print(f'\n$ {shlex.join(words)}', file=log, flush=True)
         done = subprocess.run(
-            command,
-            cwd=str(cwd),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            pass_fds=LOCK,
+            words, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
-        log.seek(start)
-        answer = log.read().decode(errors='replace')
     if done.returncode:
-        raise StepFailed('\n'.join(answer.splitlines()[-15:]))
-    return answer
+        raise StepFailed('\n'.join(LOG.read_text(errors='replace').splitlines()[-15:]))
 
 
-# The command
+def install() -> int:
+    """Do the steps that are left; the exit status."""
+    record = recorded()
+    mpi, gpu = (os.environ.get(name) == '1' or bool(record.get(name)) for name in ('MPI', 'GPU'))
+    if record.get('GPU', gpu) != gpu:
+        record = {}  # the two MXNets are one directory
+    packages = checksum(CONSTRAINTS, ROOT / 'setup.py', ROOT / 'gluon_optbert/runs/programs.py', gpu)
+    pins = [pin('mxnet-cu112' if gpu else 'mxnet'), pin('numpy'), pin('horovod')]
+    horovod = not gpu or cuda_toolkit() is not None
 
-LOCK: List[int] = []  # inherited by pip, so that one whose parent was killed still counts as running
+    def key_of_horovod() -> str:  # its build reads what the step before has installed
+        return checksum(pins, horovod_build(mpi=mpi, gpu=gpu)) if horovod else 'none'
+
+    steps = [
+        (
+            'environment',
+            f'making .venv with Python {platform.python_version()}',
+            make_environment,
+            lambda: checksum(identity()),
+        ),
+        (
+            'packages',
+            'installing the pinned packages (a minute or two)',
+            lambda: install_packages(gpu=gpu),
+            lambda: packages,
+        ),
+        (
+            'horovod',
+            'building Horovod for MXNet (one to four minutes)',
+            lambda: install_horovod(horovod_build(mpi=mpi, gpu=gpu)) if horovod else None,
+            key_of_horovod,
+        ),
+        (
+            'check',
+            'trying it out',
+            lambda: check(horovod=horovod),
+            lambda: checksum(packages, key_of_horovod(), TRIAL),
+        ),
+    ]
+    left = [step for step in steps if record.get(step[0]) != step[3]()]
+    if not left:
+        return 0
+    missing = missing_here(mpi=mpi)
+    if missing:
+        print(''.join(f'error: {line}\n' for line in missing), end='', file=sys.stderr)
+        return 2
+    began = time.monotonic()
+    record.update(identity=identity(), MPI=mpi, GPU=gpu)
+    for number, (name, says, run, key) in enumerate(left, 1):
+        print(f'install {number}/{len(left)}: {says}', flush=True)
+        try:
+            run()
+        except StepFailed as failure:
+            print(
+                f'{failure}\nerror: the installation failed (all of its output is in {LOG}): make install '
+                'tries again, make clean starts from nothing',
+                file=sys.stderr,
+            )
+            return 1
+        record[name] = key()
+        partial = RECORD.with_suffix('.part')
+        partial.write_text(json.dumps(record, indent=1))
+        os.replace(partial, RECORD)
+    print(f'.venv is complete after {time.monotonic() - began:.0f} s', flush=True)
+    return 0
 
 
-@contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Hold the lock of this tree, waiting for another installation in it to end."""
+def main() -> int:
+    """Install, one at a time in this tree."""
     with open(CONSTRAINTS) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print('another installation is at work in this directory: waiting for it', flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        LOCK[:] = [lock.fileno()]
-        yield
-        LOCK.clear()
-
-
-def carry_out(steps: List[Step]) -> None:
-    began = time.monotonic()
-    for number, step in enumerate(steps, 1):
-        print(f'install {number}/{len(steps)}: {step.says}', flush=True)
-        step.run()
-    print(f'.venv is complete after {time.monotonic() - began:.0f} s', flush=True)
-
-
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        '--dry-run', action='store_true', help='name the steps that are left, one per line, and stop'
-    )
-    options = parser.parse_args(arguments)
-    with one_at_a_time():
-        steps = steps_left()
-        if options.dry_run:
-            print(''.join(step.name + '\n' for step in steps), end='')
-            return 0
-        if not steps:
-            return 0
-        missing = missing_here()
-        if missing:
-            print(''.join(f'error: {line}\n' for line in missing), end='', file=sys.stderr)
-            return 2
-        try:
-            try:
-                carry_out(steps)
-            except Unfit:
-                if steps[0].name == 'environment':
-                    raise
-                print('what was there cannot be mended: making .venv anew', flush=True)
-                make_environment()
-                carry_out(steps_left())
-        except (StepFailed, Unfit) as failure:
-            print(
-                f'{failure}\nerror: the installation failed (all of its output is in {LOG}): make install '
-                f'tries again, '
-                'make clean starts from nothing',
-                file=sys.stderr,
-            )
-            return 1
-        except KeyboardInterrupt:
-            print('\nstopped; the next call goes on from here', file=sys.stderr)
-            return 1
-    return 0
+        return install()
 
 
 if __name__ == '__main__':
