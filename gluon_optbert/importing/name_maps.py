@@ -13,85 +13,73 @@ NameMap = dict[str, str | None]
 PREFIX = {'Hugging Face': 'bert.', 'TensorFlow': 'bert/', 'GluonNLP': 'bert.'}
 
 _CELL = 'encoder.transformer_cells.{i}.'
+_LAYER = 'encoder.layer.{i}.'
+# Dense layers of Transformers, with a weight and a bias, and LayerNorms.
+_DENSE = {
+    _LAYER + 'attention.self.query': _CELL + 'attention_cell.proj_query',
+    _LAYER + 'attention.self.key': _CELL + 'attention_cell.proj_key',
+    _LAYER + 'attention.self.value': _CELL + 'attention_cell.proj_value',
+    _LAYER + 'attention.output.dense': _CELL + 'proj',
+    _LAYER + 'intermediate.dense': _CELL + 'ffn.ffn_1',
+    _LAYER + 'output.dense': _CELL + 'ffn.ffn_2',
+    'pooler.dense': 'pooler',
+    'cls.predictions.transform.dense': 'decoder.0',
+}
+_NORMS = {
+    'embeddings.LayerNorm': 'encoder.layer_norm',
+    _LAYER + 'attention.output.LayerNorm': _CELL + 'layer_norm',
+    _LAYER + 'output.LayerNorm': _CELL + 'ffn.layer_norm',
+    'cls.predictions.transform.LayerNorm': 'decoder.2',
+}
+_EMBEDDINGS = {
+    'embeddings.word_embeddings': 'word_embed.0.weight',
+    'embeddings.token_type_embeddings': 'token_type_embed.0.weight',
+    'embeddings.position_embeddings': 'encoder.position_weight',
+}
+_DENSE_OF_TRANSFORMERS = {
+    'embeddings.projection': 'encoder.embed_proj',  # of a factorised embedding; ours
+    'cls.seq_relationship': 'classifier',
+    'classifier': 'task',
+    'qa_outputs': 'task',
+}
 
+
+def _parts(modules: dict[str, str], there: tuple[str, str], here: tuple[str, str]) -> NameMap:
+    """The names of both parameters of some modules: how each ends there, and here."""
+    return {
+        module + end: own + our_end for module, own in modules.items() for end, our_end in zip(there, here)
+    }
+
+
+_WEIGHT_BIAS, _GAMMA_BETA = ('.weight', '.bias'), ('.gamma', '.beta')
 HUGGING_FACE: NameMap = {
-    'embeddings.word_embeddings.weight': 'word_embed.0.weight',
-    'embeddings.token_type_embeddings.weight': 'token_type_embed.0.weight',
-    'embeddings.position_embeddings.weight': 'encoder.position_weight',
+    **{there + '.weight': here for there, here in _EMBEDDINGS.items()},
     'embeddings.position_ids': None,  # 0, 1, 2 …
     'embeddings.token_type_ids': None,  # zeros
-    'embeddings.LayerNorm.weight': 'encoder.layer_norm.gamma',
-    'embeddings.LayerNorm.bias': 'encoder.layer_norm.beta',
-    'embeddings.projection.weight': 'encoder.embed_proj.weight',  # of a factorised embedding; ours
-    'embeddings.projection.bias': 'encoder.embed_proj.bias',
-    'encoder.layer.{i}.attention.self.query.weight': _CELL + 'attention_cell.proj_query.weight',
-    'encoder.layer.{i}.attention.self.query.bias': _CELL + 'attention_cell.proj_query.bias',
-    'encoder.layer.{i}.attention.self.key.weight': _CELL + 'attention_cell.proj_key.weight',
-    'encoder.layer.{i}.attention.self.key.bias': _CELL + 'attention_cell.proj_key.bias',
-    'encoder.layer.{i}.attention.self.value.weight': _CELL + 'attention_cell.proj_value.weight',
-    'encoder.layer.{i}.attention.self.value.bias': _CELL + 'attention_cell.proj_value.bias',
-    'encoder.layer.{i}.attention.output.dense.weight': _CELL + 'proj.weight',
-    'encoder.layer.{i}.attention.output.dense.bias': _CELL + 'proj.bias',
-    'encoder.layer.{i}.attention.output.LayerNorm.weight': _CELL + 'layer_norm.gamma',
-    'encoder.layer.{i}.attention.output.LayerNorm.bias': _CELL + 'layer_norm.beta',
-    'encoder.layer.{i}.intermediate.dense.weight': _CELL + 'ffn.ffn_1.weight',
-    'encoder.layer.{i}.intermediate.dense.bias': _CELL + 'ffn.ffn_1.bias',
-    'encoder.layer.{i}.output.dense.weight': _CELL + 'ffn.ffn_2.weight',
-    'encoder.layer.{i}.output.dense.bias': _CELL + 'ffn.ffn_2.bias',
-    'encoder.layer.{i}.output.LayerNorm.weight': _CELL + 'ffn.layer_norm.gamma',
-    'encoder.layer.{i}.output.LayerNorm.bias': _CELL + 'ffn.layer_norm.beta',
-    'pooler.dense.weight': 'pooler.weight',
-    'pooler.dense.bias': 'pooler.bias',
-    'cls.predictions.transform.dense.weight': 'decoder.0.weight',
-    'cls.predictions.transform.dense.bias': 'decoder.0.bias',
-    'cls.predictions.transform.LayerNorm.weight': 'decoder.2.gamma',
-    'cls.predictions.transform.LayerNorm.bias': 'decoder.2.beta',
+    **_parts(_DENSE | _DENSE_OF_TRANSFORMERS, _WEIGHT_BIAS, _WEIGHT_BIAS),
+    **_parts(_NORMS, _WEIGHT_BIAS, _GAMMA_BETA),
     'cls.predictions.decoder.weight': 'word_embed.0.weight',  # tied
     'cls.predictions.decoder.bias': 'decoder.3.bias',
     'cls.predictions.bias': 'decoder.3.bias',
-    'cls.seq_relationship.weight': 'classifier.weight',
-    'cls.seq_relationship.bias': 'classifier.bias',
-    'classifier.weight': 'task.weight',
-    'classifier.bias': 'task.bias',
-    'qa_outputs.weight': 'task.weight',
-    'qa_outputs.bias': 'task.bias',
+    # Checkpoints of 2018 and 2019 name the two vectors of a LayerNorm as TensorFlow does.
+    **_parts(_NORMS, _GAMMA_BETA, _GAMMA_BETA),
 }
-# Checkpoints of 2018 and 2019 name the two vectors of a LayerNorm as TensorFlow does.
-HUGGING_FACE.update(
-    {
-        name.replace('LayerNorm.weight', 'LayerNorm.gamma').replace('LayerNorm.bias', 'LayerNorm.beta'): here
-        for name, here in HUGGING_FACE.items()
-    }
-)
 
+
+def _tensorflow(name: str) -> str:
+    """The name of a module of Transformers in TensorFlow."""
+    return name.replace('layer.{i}', 'layer_{i}').replace('.', '/')
+
+
+_TRANSPOSED = '/kernel'  # how the name of a TensorFlow matrix ends that has its inputs along the rows
+# How the names end of what BERT's TensorFlow optimizer keeps, which is dropped on purpose.
+OPTIMIZER_STATE = ('/adam_m', '/adam_v')
 TENSORFLOW: NameMap = {
-    'embeddings/word_embeddings': 'word_embed.0.weight',
-    'embeddings/token_type_embeddings': 'token_type_embed.0.weight',
-    'embeddings/position_embeddings': 'encoder.position_weight',
-    'embeddings/LayerNorm/gamma': 'encoder.layer_norm.gamma',
-    'embeddings/LayerNorm/beta': 'encoder.layer_norm.beta',
-    'encoder/layer_{i}/attention/self/query/kernel': _CELL + 'attention_cell.proj_query.weight',
-    'encoder/layer_{i}/attention/self/query/bias': _CELL + 'attention_cell.proj_query.bias',
-    'encoder/layer_{i}/attention/self/key/kernel': _CELL + 'attention_cell.proj_key.weight',
-    'encoder/layer_{i}/attention/self/key/bias': _CELL + 'attention_cell.proj_key.bias',
-    'encoder/layer_{i}/attention/self/value/kernel': _CELL + 'attention_cell.proj_value.weight',
-    'encoder/layer_{i}/attention/self/value/bias': _CELL + 'attention_cell.proj_value.bias',
-    'encoder/layer_{i}/attention/output/dense/kernel': _CELL + 'proj.weight',
-    'encoder/layer_{i}/attention/output/dense/bias': _CELL + 'proj.bias',
-    'encoder/layer_{i}/attention/output/LayerNorm/gamma': _CELL + 'layer_norm.gamma',
-    'encoder/layer_{i}/attention/output/LayerNorm/beta': _CELL + 'layer_norm.beta',
-    'encoder/layer_{i}/intermediate/dense/kernel': _CELL + 'ffn.ffn_1.weight',
-    'encoder/layer_{i}/intermediate/dense/bias': _CELL + 'ffn.ffn_1.bias',
-    'encoder/layer_{i}/output/dense/kernel': _CELL + 'ffn.ffn_2.weight',
-    'encoder/layer_{i}/output/dense/bias': _CELL + 'ffn.ffn_2.bias',
-    'encoder/layer_{i}/output/LayerNorm/gamma': _CELL + 'ffn.layer_norm.gamma',
-    'encoder/layer_{i}/output/LayerNorm/beta': _CELL + 'ffn.layer_norm.beta',
-    'pooler/dense/kernel': 'pooler.weight',
-    'pooler/dense/bias': 'pooler.bias',
-    'cls/predictions/transform/dense/kernel': 'decoder.0.weight',
-    'cls/predictions/transform/dense/bias': 'decoder.0.bias',
-    'cls/predictions/transform/LayerNorm/gamma': 'decoder.2.gamma',
-    'cls/predictions/transform/LayerNorm/beta': 'decoder.2.beta',
+    **{_tensorflow(there): here for there, here in _EMBEDDINGS.items()},
+    **_parts(
+        {_tensorflow(there): here for there, here in _DENSE.items()}, (_TRANSPOSED, '/bias'), _WEIGHT_BIAS
+    ),
+    **_parts({_tensorflow(there): here for there, here in _NORMS.items()}, ('/gamma', '/beta'), _GAMMA_BETA),
     'cls/predictions/output_bias': 'decoder.3.bias',
     'cls/seq_relationship/output_weights': 'classifier.weight',
     'cls/seq_relationship/output_bias': 'classifier.bias',
@@ -101,45 +89,10 @@ TENSORFLOW: NameMap = {
     'cls/squad/output_bias': 'task.bias',
     'global_step': None,
 }
-_TRANSPOSED = '/kernel'  # how the name of a TensorFlow matrix ends that has its inputs along the rows
-# How the names end of what BERT's TensorFlow optimizer keeps, which is dropped on purpose.
-OPTIMIZER_STATE = ('/adam_m', '/adam_v')
 
-_GLUONNLP_LAYER = (
-    'attention_cell.proj_query',
-    'attention_cell.proj_key',
-    'attention_cell.proj_value',
-    'proj',
-    'ffn.ffn_1',
-    'ffn.ffn_2',
-)
 # GluonNLP's names are the names here, 0.8 to 0.10 alike; its classes for tasks wrap the network.
 GLUONNLP: NameMap = {
-    **{
-        name: name
-        for name in (
-            'word_embed.0.weight',
-            'token_type_embed.0.weight',
-            'encoder.position_weight',
-            'encoder.layer_norm.gamma',
-            'encoder.layer_norm.beta',
-            'pooler.weight',
-            'pooler.bias',
-            'classifier.weight',
-            'classifier.bias',
-            'decoder.0.weight',
-            'decoder.0.bias',
-            'decoder.2.gamma',
-            'decoder.2.beta',
-            'decoder.3.bias',
-        )
-    },
-    **{_CELL + name + part: _CELL + name + part for name in _GLUONNLP_LAYER for part in ('.weight', '.bias')},
-    **{
-        _CELL + name + part: _CELL + name + part
-        for name in ('layer_norm', 'ffn.layer_norm')
-        for part in ('.gamma', '.beta')
-    },
+    **{here: here for here in TENSORFLOW.values() if here and not here.startswith('task')},
     'decoder.3.weight': 'word_embed.0.weight',  # tied
     'classifier.0.weight': 'task.weight',
     'classifier.0.bias': 'task.bias',

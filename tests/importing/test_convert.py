@@ -4,7 +4,6 @@ half-written.
 
 import json
 import os
-import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -93,14 +92,47 @@ def test_every_map_reaches_every_parameter_and_nothing_else(names, e):
     assert reached == {*network_shapes(network(e=e)), 'task.weight', 'task.bias'}
 
 
-def test_tensorflow_names_are_those_that_hugging_faces_were_made_from():
-    """Two tables that were typed apart agree under the rule of Transformers' converter."""
-    for name, here in TENSORFLOW.items():
-        words = name.replace('layer_{i}', 'layer.{i}').replace('/', '.').replace('kernel', 'weight')
-        words = words.replace('output_weights', 'weight').replace('output_bias', 'bias')
-        words = re.sub('embeddings$', 'embeddings.weight', words)
-        if here and here.partition('.')[0] != 'task':
-            assert HUGGING_FACE[words] == here, name
+def test_names_are_those_of_google_and_of_transformers():
+    """Some of every kind, as their checkpoints list them."""
+    cell = 'encoder.transformer_cells.11.'
+    for here, google, transformers in (
+        ('word_embed.0.weight', 'embeddings/word_embeddings', 'embeddings.word_embeddings.weight'),
+        ('encoder.layer_norm.beta', 'embeddings/LayerNorm/beta', 'embeddings.LayerNorm.bias'),
+        (
+            cell + 'attention_cell.proj_query.weight',
+            'encoder/layer_11/attention/self/query/kernel',
+            'encoder.layer.11.attention.self.query.weight',
+        ),
+        (
+            cell + 'proj.bias',
+            'encoder/layer_11/attention/output/dense/bias',
+            'encoder.layer.11.attention.output.dense.bias',
+        ),
+        (
+            cell + 'layer_norm.gamma',
+            'encoder/layer_11/attention/output/LayerNorm/gamma',
+            'encoder.layer.11.attention.output.LayerNorm.weight',
+        ),
+        (
+            cell + 'ffn.ffn_1.weight',
+            'encoder/layer_11/intermediate/dense/kernel',
+            'encoder.layer.11.intermediate.dense.weight',
+        ),
+        (
+            cell + 'ffn.layer_norm.beta',
+            'encoder/layer_11/output/LayerNorm/beta',
+            'encoder.layer.11.output.LayerNorm.bias',
+        ),
+        ('pooler.weight', 'pooler/dense/kernel', 'pooler.dense.weight'),
+        (
+            'decoder.2.gamma',
+            'cls/predictions/transform/LayerNorm/gamma',
+            'cls.predictions.transform.LayerNorm.weight',
+        ),
+        ('classifier.bias', 'cls/seq_relationship/output_bias', 'cls.seq_relationship.bias'),
+    ):
+        assert names_in('TensorFlow', 12)[here] == google
+        assert names_in('Hugging Face', 12)[here] == transformers
 
 
 @pytest.mark.parametrize('form', MAPS)
