@@ -55,7 +55,7 @@ LIBRARIES = {
     'text': {'numpy', 'pydantic', 'blingfire', 'sacremoses', 'tokenizers'},
     'cutting': {'numpy'},
     'network': {'numpy', 'mxnet', 'gluonnlp', 'yaml'},
-    'tasks': {'numpy', 'scipy', 'sklearn'},
+    'tasks': {'numpy', 'pydantic', 'scipy', 'sklearn'},
     'reporting': {'jinja2', 'markupsafe', 'matplotlib', 'numpy', 'pydantic', 'yaml'},
     'training': {'numpy', 'mxnet', 'gluonnlp', 'horovod', 'psutil', 'pydantic'},
     'importing': {'google_crc32c', 'gluonnlp', 'mxnet', 'numpy', 'pydantic', 'safetensors'},

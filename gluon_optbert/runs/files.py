@@ -16,11 +16,14 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Protocol, Set
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Protocol, Set, TypeVar
+
+import pydantic
 
 from .. import __version__
 from .failures import Interrupted
 
+Values = TypeVar('Values', bound=pydantic.BaseModel)
 _LONGEST_REASON = 160  # characters of a reason
 
 
@@ -527,3 +530,16 @@ def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> Dict[str, Any
     if not isinstance(values, dict):
         raise ValueError(f'{path}: wanted a JSON object, found {type(values).__name__}')
     return values
+
+
+def checked(cls: type[Values], values: Mapping[str, Any], *, source: object) -> Values:
+    """The values of a file as a pydantic model; ValueError that names the source and what is wrong."""
+    try:
+        return cls.model_validate(values)
+    except pydantic.ValidationError as error:
+        problems = []
+        for one in error.errors(include_url=False)[:8]:
+            place = f'{".".join(map(str, one["loc"])):.80}'
+            wrong = one['msg'].removeprefix('Value error, ').replace('Input should', 'must')
+            problems.append(f'{place} {wrong:.300}, found {one["input"]!r:.80}' if place else wrong)
+        raise ValueError(f'{source}: {"; ".join(problems)}') from None

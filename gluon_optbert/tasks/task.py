@@ -7,33 +7,17 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Tuple, Union
+from typing import Literal
 
-from ..architecture.heads import KINDS, Head
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ..architecture.heads import Head
+from ..runs.files import checked, read_json
 from .metrics import CORRELATIONS, METRICS
 
-FORMAT = 1
 _DIRECTORY = Path(__file__).with_name('descriptions')
-# the keys of a task file; ``names`` may be there as well
-_KINDS = {
-    'format': int,
-    'name': str,
-    'head': str,
-    'labels': list,
-    'fields': list,
-    'label': str,
-    'index': str,
-    'metrics': list,
-    'train': str,
-    'dev': dict,
-    'test': dict,
-    'headerless': (list, type(None)),
-    'incomplete_rows': bool,
-    'gluonnlp': str,
-}
-_STRINGS = ('labels', 'names', 'fields', 'metrics', 'headerless')  # the lists
 _LONGEST_NAME = 255  # bytes that file systems take
 
 
@@ -70,116 +54,64 @@ class Task:
 
     name: str
     head: Head
-    fields: Tuple[str, ...]
+    fields: tuple[str, ...]
     label: str
     index: str
-    metrics: Tuple[str, ...]
+    metrics: tuple[str, ...]
     train: str
     dev: Mapping[str, str]
     test: Mapping[str, str]
-    headerless: Tuple[str, ...] = ()
+    headerless: tuple[str, ...] = ()
     incomplete_rows: bool = False
     gluonnlp: str = ''
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace('-', '').replace('_', '')
+class _TaskFile(BaseModel):
+    """The keys of a task file."""
 
+    model_config = ConfigDict(strict=True, extra='forbid')
 
-def names() -> List[str]:
-    """The names of the tasks that come with the package."""
-    return sorted(read_task(path).name for path in _DIRECTORY.glob('*.json'))
+    format: Literal[1]
+    name: str = Field(pattern=r'\S')
+    head: str
+    labels: list[str]
+    names: list[str] | None = None
+    fields: list[str] = Field(min_length=1, max_length=2)
+    label: str
+    index: str
+    metrics: list[str] = Field(min_length=1)
+    train: str
+    dev: dict[str, str] = Field(min_length=1)
+    test: dict[str, str]
+    headerless: list[str] | None
+    incomplete_rows: bool
+    gluonnlp: str
 
-
-def find_task(name: Union[str, Path]) -> Task:
-    """The task of a name, whatever its capitals and hyphens, or of a user's JSON file.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If there is none.
-    """
-    if str(name).endswith('.json'):
-        return read_task(Path(name))
-    task = packaged_task(str(name))
-    if task is None:
-        raise ValueError(
-            f'{str(name)!r} is no task; there are {", ".join(names())}, or give a JSON file like those of '
-            f'the package'
-        )
-    return task
-
-
-def packaged_task(name: str) -> Optional[Task]:
-    """The task of the package that has a name, whatever its capitals and hyphens; None if there is none."""
-    paths = [path for path in _DIRECTORY.glob('*.json') if _plain(path.stem) == _plain(name)]
-    return read_task(paths[0]) if paths else None
-
-
-def read_task(path: Path) -> Task:
-    """The task that a JSON file describes.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file; a key is missing, unknown or of the wrong kind; a list holds something else
-        than strings; a metric does not go with the head; a submission has no plain file name; or two of the
-        training, dev and test sets have one name.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such task file')
-    try:
-        values = json.loads(path.read_text(encoding='utf-8'))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{path}: not JSON ({error})') from error
-    if not isinstance(values, dict):
-        raise ValueError(f'{path}: a task is a JSON object, found {type(values).__name__}')
-    problems = _wrong_keys(values) or _wrong_elements(values) or _wrong_values(values)
-    if problems:
-        raise ValueError(f'{path}: {"; ".join(problems)}')
-    lists = {key: tuple(values[key] or ()) for key in ('fields', 'metrics', 'headerless')}
-    same = {
-        key: values[key]
-        for key in ('name', 'label', 'index', 'train', 'dev', 'test', 'incomplete_rows', 'gluonnlp')
-    }
-    try:
-        head = Head(
-            values['head'],
-            tuple(values['labels']),
-            values['name'],
-            tuple(values.get('names') or ()),
-            (*lists['fields'], values['label']),
-        )
-    except ValueError as error:
-        raise ValueError(f'{path}: {error}') from error
-    return Task(head=head, **same, **lists)
-
-
-def _wrong_keys(values: Mapping[str, Any]) -> List[str]:
-    """What is wrong with the keys of a task file, and with the kinds of their values."""
-    problems = [
-        f'{key} is {"missing" if key not in values else "of the wrong kind"}'
-        for key, kind in _KINDS.items()
-        if not isinstance(values.get(key, ...), kind)
-    ]
-    if not isinstance(values.get('names'), (list, type(None))):
-        problems.append('names is of the wrong kind')
-    return problems + [f'{key!r:.80} is unknown' for key in values if key not in {*_KINDS, 'names'}]
-
-
-def _wrong_elements(values: Mapping[str, Any]) -> List[str]:
-    """The lists of a task file, and the sets of files, that hold something else than strings."""
-    elements = {key: values.get(key) or () for key in _STRINGS}
-    elements.update({f'the files of {key}': values[key].values() for key in ('dev', 'test')})
-    problems = []
-    for name, found in elements.items():
-        wrong = [element for element in found if not isinstance(element, str)]
-        if wrong:
-            text = json.dumps(wrong[0])
-            remedy = f'; write "{text}"' if type(wrong[0]) in (int, float) else ''
-            problems.append(f'{name} must be strings, found {text:.80}{remedy}')
-    return problems
+    @model_validator(mode='after')
+    def _check(self) -> _TaskFile:
+        problems = []
+        for name in self.metrics:
+            wanted = 'regression' if name in CORRELATIONS else 'classification'
+            if name not in METRICS:
+                problems.append(f'metric {name!r} is none of {", ".join(METRICS)}')
+            elif self.head != wanted:
+                problems.append(f'metric {name!r} goes with a {wanted}, and the head is {self.head}')
+            elif name == 'f1' and len(self.labels) != 2:
+                problems.append(f"metric 'f1' goes with two labels, and there are {len(self.labels)}")
+        problems += [
+            f'test: {name!r:.80} is no plain file name; call it predictions.tsv'
+            for name in self.test
+            if not _is_plain(name)
+        ]
+        counts = collections.Counter(['train', *self.dev, *self.test])
+        problems += [
+            f'{name!r:.80} is the name of two sets; every dev and test set has a name of its own, not train'
+            for name, count in counts.items()
+            if count > 1
+        ]
+        if problems:
+            raise ValueError('; '.join(problems))
+        return self
 
 
 def _is_plain(name: str) -> bool:
@@ -193,60 +125,77 @@ def _is_plain(name: str) -> bool:
     )
 
 
-def _wrong_values(values: Mapping[str, Any]) -> List[str]:
-    """What is wrong with the values of a task file whose keys are right."""
-    problems = [
-        f'metric {name!r} is none of {", ".join(METRICS)}'
-        for name in values['metrics']
-        if name not in METRICS
-    ] + _unsuitable(values)
-    problems += [
-        f'test: {name!r:.80} is no plain file name; call it predictions.tsv'
-        for name in values['test']
-        if not _is_plain(name)
-    ]
-    counts = collections.Counter(['train', *values['dev'], *values['test']])
-    problems += [
-        f'{name!r:.80} is the name of two sets; every dev and test set has a name of its own, not train'
-        for name, count in counts.items()
-        if count > 1
-    ]
-    if not values['name'].strip():
-        problems.append('name is empty')
-    if values['format'] != FORMAT:
-        problems.append(f'format {values["format"]!r}, this version reads {FORMAT}')
-    if not (values['metrics'] and values['dev']):
-        problems.append('it needs a metric and a dev set')
-    if len(values['fields']) not in (1, 2):
-        problems.append('it needs one field or two')
-    return problems
+def read_task(path: Path) -> Task:
+    """The task that a JSON file describes.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file; a key is missing, unknown or of the wrong kind; a metric does not go with
+        the head; a submission has no plain file name; or two of the training, dev and test sets have one
+        name.
+    """
+    file = checked(_TaskFile, read_json(path), source=path)
+    columns = (*file.fields, file.label)
+    try:
+        head = Head(file.head, tuple(file.labels), file.name, tuple(file.names or ()), columns)
+    except ValueError as error:
+        raise ValueError(f'{path}: {error}') from error
+    same = file.model_dump(exclude={'format', 'head', 'labels', 'names', 'fields', 'metrics', 'headerless'})
+    return Task(
+        head=head,
+        fields=tuple(file.fields),
+        metrics=tuple(file.metrics),
+        headerless=tuple(file.headerless or ()),
+        **same,
+    )
 
 
-def _unsuitable(values: Mapping[str, Any]) -> List[str]:
-    """The metrics of a task file that do not go with its head, and why."""
-    kind, labels, problems = values['head'], values['labels'], []
-    for name in values['metrics']:
-        wanted = 'regression' if name in CORRELATIONS else 'classification'
-        if name in METRICS and kind in KINDS and kind != wanted:
-            problems.append(f'metric {name!r} goes with a {wanted}, and the head is {kind}')
-        elif name == 'f1' and len(labels) != 2:
-            problems.append(f"metric 'f1' goes with two labels, and there are {len(labels)}")
-    return problems
+def names() -> list[str]:
+    """The names of the tasks that come with the package."""
+    return sorted(read_task(path).name for path in _DIRECTORY.glob('*.json'))
+
+
+def find_task(name: str | Path) -> Task:
+    """The task of a name, whatever its capitals and hyphens, or of a user's JSON file.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If there is none.
+    """
+    if str(name).endswith('.json'):
+        return read_task(Path(name))
+    task = packaged_task(str(name))
+    if task is None:
+        raise ValueError(
+            f'{str(name)!r} is no task; there are {", ".join(names())}, or give a JSON file like those of '
+            'the package'
+        )
+    return task
+
+
+def packaged_task(name: str) -> Task | None:
+    """The task of the package that has a name, whatever its capitals and hyphens; None if there is none."""
+
+    def plain(words: str) -> str:
+        return words.lower().replace('-', '').replace('_', '')
+
+    paths = [path for path in _DIRECTORY.glob('*.json') if plain(path.stem) == plain(name)]
+    return read_task(paths[0]) if paths else None
 
 
 def known_head(head: Head) -> Head:
-    """A head with the names and columns of the packaged task that it was trained for; the same head if it has
-    some, or was trained for another task. Model directories and exports of earlier versions have none.
+    """A head with the names and columns of the packaged task that it was trained for, which imported heads
+    lack; the same head if it has some, or was trained for another task.
     """
-    if head.names or head.columns:
-        return head
-    task = packaged_task(head.task)
+    task = None if head.names or head.columns else packaged_task(head.task)
     if task is None or (task.head.kind, task.head.labels) != (head.kind, head.labels):
         return head
     return dataclasses.replace(head, names=task.head.names, columns=task.head.columns)
 
 
-def official_files(task: Task) -> List[str]:
+def official_files(task: Task) -> list[str]:
     """The files of a task that GluonNLP has. It does not have the diagnostic set, which lies elsewhere."""
     return [
         file

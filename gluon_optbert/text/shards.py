@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..runs.files import read_json
+from ..runs.files import checked, read_json
 from ..runs.programs import named
 from . import tokenizer as vocabulary
 
@@ -231,15 +231,11 @@ class Shards:
         path = directory / MANIFEST
         if not path.is_file():
             raise FileNotFoundError(f'{path}: not there, so this is no directory of shards; {REMAKE}')
+        values = read_json(path, most_bytes=_LARGEST_MANIFEST)
         try:
-            values = read_json(path, most_bytes=_LARGEST_MANIFEST)
-            manifest = Manifest.model_validate(values)
-        except ValidationError as error:
-            problems = [
-                f'{".".join(map(str, one["loc"])) or "it"!s:.80}: {one["msg"]:.200}'
-                for one in error.errors(include_url=False)[:5]
-            ]
-            raise ValueError(f'{path}: not a manifest of shards: {"; ".join(problems)}; {REMAKE}') from None
+            manifest = checked(Manifest, values, source=path)
+        except ValueError as error:
+            raise ValueError(f'{error}; {REMAKE}') from error
         own = manifest.vocabulary
         if vocabulary_hash not in (None, own.sha256):
             raise ValueError(

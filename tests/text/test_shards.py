@@ -149,9 +149,9 @@ def test_a_truncated_shard_is_found_when_opened_and_a_flipped_one_when_read(dire
 def test_a_manifest_that_does_not_fit_is_refused(directory, changes, said):
     path = directory / format_.MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    with pytest.raises(ValueError, match=f'manifest of shards: {said}') as raised:
+    with pytest.raises(ValueError, match=f'manifest.json: {said}') as raised:
         Shards.open(directory)
-    assert len(str(raised.value)) < 600
+    assert len(str(raised.value)) < 1000
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_listed_shard_that_cannot_be_is_refused(directory, changes):
     manifest = json.loads((directory / format_.MANIFEST).read_text())
     manifest['splits']['train']['shards'][0].update(changes)
     (directory / format_.MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match='not a manifest of shards'):
+    with pytest.raises(ValueError, match='manifest.json: .*shard'):
         Shards.open(directory)
 
 
