@@ -29,11 +29,13 @@ import sys
 import tempfile
 import time
 import typing
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, Generator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import mxnet as mx
 import numpy as np
+from side_by_side import SIDES, summarise, table
 
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import parameter_table
@@ -44,7 +46,6 @@ from gluon_optbert.importing.sources import read_hugging_face
 from gluon_optbert.network.model import build
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.network.settings import check_precision
-from gluon_optbert.reporting.side_by_side import SIDES, summarise, table
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed
 from gluon_optbert.runs.files import check_place, refuse_existing, sha256, write_file
@@ -130,20 +131,20 @@ class Timed(FineTuning):
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
-        self.epochs: List[Dict[str, float]] = []
-        self._losses: List[mx.nd.NDArray] = []
+        self.epochs: list[dict[str, float]] = []
+        self._losses: list[mx.nd.NDArray] = []
         self._since = 0.0
 
     def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
         self._since = time.perf_counter()
         return super().batches(phase, start)
 
-    def loss_sums(self, batch: TaskBatch, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
+    def loss_sums(self, batch: TaskBatch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         sums = super().loss_sums(batch, rows)
         self._losses.append(sums[0].detach())
         return sums
 
-    def evaluate(self, phase: Phase) -> Dict[str, float]:
+    def evaluate(self, phase: Phase) -> dict[str, float]:
         mx.nd.waitall()  # the last step is done then, not only asked for
         trained = time.perf_counter()
         measured = super().evaluate(phase)
@@ -158,7 +159,7 @@ class Timed(FineTuning):
 
 def run_here(
     recipe: CompareRecipe, seed: int, saved: SavedModel, exercise: Exercise, workers: Workers
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Fine-tune with this package: ``epochs`` with their scores, ``versions`` and ``seconds`` from loading
     on.
     """
@@ -193,12 +194,12 @@ def run_here(
     return {'epochs': epochs, 'versions': versions(), 'seconds': time.perf_counter() - began}
 
 
-def _layout(batches: typing.Iterable[TaskBatch]) -> List[Tuple[np.ndarray, int]]:
+def _layout(batches: typing.Iterable[TaskBatch]) -> list[tuple[np.ndarray, int]]:
     """The instances of every batch, and the tokens that they are padded to."""
     return [(batch.rows[batch.weights > 0], batch.input_ids.shape[1]) for batch in batches]
 
 
-def _shuffled(features: Features, recipe: CompareRecipe, seed: int) -> List[Tuple[np.ndarray, int]]:
+def _shuffled(features: Features, recipe: CompareRecipe, seed: int) -> list[tuple[np.ndarray, int]]:
     """`_layout` of all epochs in random order."""
     orders = [
         np.random.RandomState([seed, epoch]).permutation(len(features)) for epoch in range(recipe.epochs)
@@ -210,7 +211,7 @@ def _shuffled(features: Features, recipe: CompareRecipe, seed: int) -> List[Tupl
     ]
 
 
-def _part(features: Features, layout: List[Tuple[np.ndarray, int]]) -> Dict[str, np.ndarray]:
+def _part(features: Features, layout: list[tuple[np.ndarray, int]]) -> dict[str, np.ndarray]:
     """Instances, and the batches that they come in."""
     rows, widths = zip(*layout)
     return {
@@ -223,7 +224,7 @@ def _part(features: Features, layout: List[Tuple[np.ndarray, int]]) -> Dict[str,
     }
 
 
-def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, np.ndarray]:
+def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, np.ndarray]:
     """What the peer is handed: instances with the batches of a run here, as `peers/task_feed.py` says,
     and ``learning_rates``, step by step. It gets no labels of held-out sets."""
     steps = recipe.epochs * steps_per_epoch(exercise.train, recipe.batch_size)
@@ -261,7 +262,7 @@ def job(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, np.nd
     }
 
 
-def _environment() -> Dict[str, str]:
+def _environment() -> dict[str, str]:
     """That of the peer: equal threads, but it waits with them as it likes."""
     kept = {
         name: value
@@ -271,7 +272,7 @@ def _environment() -> Dict[str, str]:
     return {**kept, 'HF_HUB_OFFLINE': '1', 'OMP_NUM_THREADS': str(threads_here())}
 
 
-def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, Any]:
+def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> dict[str, Any]:
     """Fine-tune with Transformers; what `run_here` gives.
 
     Raises
@@ -304,7 +305,7 @@ def run_peer(recipe: CompareRecipe, seed: int, exercise: Exercise) -> Dict[str, 
             stderr=errors,
             universal_newlines=True,
         )
-        answers: List[Dict[str, Any]] = []
+        answers: list[dict[str, Any]] = []
         try:
             for line in process.stdout or ():
                 answers.append(json.loads(line))
@@ -338,7 +339,7 @@ def _spoken(exercise: Exercise, seed: int, epoch: Mapping[str, Any]) -> str:
 
 def record(
     recipe: CompareRecipe, seed: int, side: str, run: Mapping[str, Any], metric: str
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """A run as the result has it: with the scores of the epoch that counts, and its seconds added up."""
     epochs = run['epochs']
     kept = max(epochs, key=lambda epoch: epoch['scores'][metric]) if recipe.select == 'best' else epochs[-1]
@@ -377,7 +378,7 @@ def check_checkpoint(recipe: CompareRecipe, saved: SavedModel) -> None:
         )
 
 
-def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -> Dict[str, Any]:
+def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -> dict[str, Any]:
     """The result without runs, or with those that an unfinished comparison has made.
 
     Raises
@@ -426,7 +427,7 @@ def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -
 
 
 @command
-def main(argv: Optional[Sequence[str]] = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, one after the other, and print the table."""
     recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE)
     if not recipe.resume:

@@ -62,7 +62,7 @@ SCRIPTS = {
 }
 ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
 # whose other flags are those of another command, as its page says
-SHARED = {'benchmarks/compare_finetuning.py': 'run_glue.py', 'compare_settings.py': 'run_glue.py'}
+SHARED = {'benchmarks/compare_finetuning.py': 'run_glue.py'}
 
 
 @pytest.mark.parametrize('line', commands(*PAGES))

@@ -3,7 +3,7 @@
 import json
 import shlex
 
-import numpy as np
+import compare_pruning
 import pytest
 from helpers.checkpoints import HEADS, named, write_hugging_face
 from helpers.commands import call
@@ -11,16 +11,20 @@ from helpers.documents import blocks, check_command, code_of, commands, is_targe
 from helpers.finetuned import write_glue
 from helpers.pages import check_page
 from helpers.tiny import ROOT, network, random_parameters, write_shards
+from points import read_points
+
+from gluon_optbert.runs.progress import score_text
 
 README = ROOT / 'README.md'
 PRUNING = ROOT / 'results' / 'pruning'
-ROWS = {  # of its table: what the file of points calls the way
-    'not pruned': 'not pruned',
-    'not pruned, trained on for as long': 'trained on',
-    "the paper's method": "the paper's method",
-    'everything': 'everything',
-    'a random cut': 'a random cut and everything else',
+ROWS = {  # of its table: the names of the runs, or of the network
+    'not pruned': 'base',
+    'not pruned, trained on for as long': 'control-1.8e-4',
+    "the paper's method": 'paper-*',
+    'everything': 'all-*',
+    'a random cut': 'random-*',
 }
+CONTROL = 'control-1.8e-4'
 SHAPE = '8x128'  # sequences and tokens of what is timed
 COLUMNS = {'MLM loss, nats': 2, 'SST-2 accuracy, %': 1}  # and the digits
 
@@ -36,32 +40,22 @@ def test_there_are_commands_to_test():
 
 def rows(name):
     """Rows of the table, the largest network first, from the files of results: means and deviations."""
-    points = json.loads((PRUNING / 'comparison' / 'points.json').read_text())['points']
+    study = read_points(PRUNING / 'points.json')
     times = {
         timed['name'].split(',')[0]: timed['shapes'][SHAPE]['median_ms']
         for timed in json.loads((PRUNING / 'speed.json').read_text())['networks']
         if timed['engine'] == 'onnxruntime'
     }
-    sizes = {}
-    for one in points:
-        if one['way'] == ROWS[name]:
-            sizes.setdefault(round(one['parameters'] / 1e6, 1), []).append(one)
-    for size, networks in sorted(sizes.items(), reverse=True):
-        rounds = [
-            json.loads((PRUNING / one['run'] / 'rounds.json').read_text()) for one in networks if one['run']
-        ]
-        share = np.mean([last['flops'] / first['flops'] for first, last in rounds] or [1.0])
-        (speed,) = (
-            times['base'] / times[timed]
-            for timed in (one['run'].split('/')[-1] if one['run'] else 'base' for one in networks)
-            if timed in times
-        )
-        cells = []
-        for column, digits in COLUMNS.items():
-            values = [one['values'][column] for one in networks if column in one['values']]
-            spread = f' ± {np.std(values, ddof=1):.{digits}f}' if len(values) > 1 else ''
-            cells.append(f'{np.mean(values):.{digits}f}{spread}' if len(values) == len(networks) else '')
-        yield f'| {name} | {size} M | {share:.2f} | {speed:.1f} | {" | ".join(cells)} |'
+    networks = compare_pruning.controls_of([(one, study['networks'][one]) for one in ('base', CONTROL)])
+    for run in sorted(study['runs']):
+        networks += compare_pruning.networks_of(run.partition('-')[0] + '-*', run, study['runs'][run])
+    networks = compare_pruning.with_scores(networks, study['scores'].values())
+    for rung in compare_pruning.rungs_of([one for one in networks if one.way == ROWS[name]]):
+        size = sum(one.parameters for one in rung.networks) / len(rung.networks)
+        share, _ = rung.spread('FLOPs, %')
+        speed = times['base'] / times[rung.networks[0].run or 'base']  # of seed 1
+        cells = [score_text(*rung.spread(column), digits=digits) for column, digits in COLUMNS.items()]
+        yield f'| {name} | {size / 1e6:.1f} M | {share / 100:.2f} | {speed:.1f} | {" | ".join(cells)} |'
 
 
 @pytest.mark.parametrize('name', ROWS)

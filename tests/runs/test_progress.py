@@ -90,7 +90,7 @@ def test_value_of_another_type_is_refused_by_name(values):
 
 
 def test_recorded_progress_is_written_byte_by_byte():
-    path = ROOT / 'results' / 'short_runs' / 'pruning' / 'base' / 'progress.json'
-    values = json.loads(path.read_text())
+    points = json.loads((ROOT / 'results' / 'pruning' / 'points.json').read_text())
+    values = points['networks']['base']['measured']
     progress = Progress.from_dict(values)
     assert json.dumps(progress.to_dict()) == json.dumps(values) and progress.held_out is not None

@@ -1,0 +1,331 @@
+"""Compare ways of pruning one base: losses, errors and scores by size, in one table and one plot.
+
+Every way has a name and its runs of run_prune.py, which differ in seed and sizes only. They are directories;
+with --points they are names, or patterns such as paper-60-*, of what points.py has gathered in that file,
+and a way of which it has none is left out. Scores after fine-tuning belong to the networks whose weights have
+the checksum that they state, so the weights need not be there. What `verify.py --output RUN/verified.json`
+found is read, too. With --controls alone, networks that were not pruned are compared.
+
+example:
+  python benchmarks/studies/compare_pruning.py 'the paper=runs/paper-1,runs/paper-2' 'repaired=runs/all-1' \\
+      --controls 'not pruned=models/base' --output comparison"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from points import check_alike, gather, read_points
+
+from gluon_optbert.architecture.architecture import Architecture
+from gluon_optbert.architecture.cost import ParameterCost, count_flops, shares_of_rounds
+from gluon_optbert.reporting.figures import OKABE_ITO, STYLE, drawn, look, plain
+from gluon_optbert.reporting.networks import score_name
+from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import new_directory, refuse_existing, write_file
+from gluon_optbert.runs.progress import score_text
+
+LOSS, FLOPS, PAIRS = 'MLM loss, nats', 'FLOPs, %', 'pair similarity'
+CUT, END = 'error after the cut', 'error at the end'
+# What a table has before the scores, in this order; a plot has the loss and the scores.
+COLUMNS = (FLOPS, 'MLM loss after the cut', 'MLM loss fitted', LOSS, 'MLM accuracy, %', CUT, END)
+COLUMNS += ('cosine of embeddings', PAIRS)
+NOTE = (
+    'Parameters and FLOPs are those of embeddings and encoder. ± is the standard deviation over runs that '
+    'differ in nothing but the seed. Loss and accuracy are of masked tokens of held-out text.'
+)
+OF_ERRORS = (
+    'Errors are those of the output of the last layer, relative to the network before the cut, on the hidden '
+    'units that stayed: before recovery (after fitting, where layers were fitted), and at the end.'
+)
+OF_PAIRS = (
+    'An embedding is the mean over the tokens of a held-out instance. Their cosine is that with the '
+    'embedding before pruning, on the hidden units that stayed, as a mean over the instances. Pair '
+    'similarity is the rank correlation of the cosines of all pairs of instances with those of the network '
+    'before pruning.'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network that is compared: what was measured of it by the name of a column, the parameters of the
+    network that went into its run, and that run, if it came out of one.
+    """
+
+    way: str
+    parameters: int
+    values: Mapping[str, float]
+    sha256: str | None
+    whole: int = 0
+    run: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Rung:
+    """The networks that repeat each other, of one way and one size, and their share of the parameters."""
+
+    way: str
+    share: float
+    networks: tuple[Network, ...]
+
+    def values(self, name: str) -> list[float]:
+        """A column of all of them; none if one lacks it."""
+        known = [network.values[name] for network in self.networks if name in network.values]
+        return known if len(known) == len(self.networks) else []
+
+    def spread(self, name: str) -> tuple[float, float | None]:
+        """Mean and sample deviation of a column that all of them have."""
+        known = self.values(name)
+        return float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None
+
+
+def named(text: str) -> tuple[str, list[str]]:
+    """``NAME=RUN,RUN`` → the name and the runs; ValueError if there is none of either."""
+    name, equal, runs = text.rpartition('=')
+    found = [run.strip() for run in runs.split(',') if run.strip()]
+    if not equal or not name.strip() or not found:
+        raise ValueError(f'wanted NAME=RUN,RUN, found {text!r:.200}')
+    return name.strip(), found
+
+
+def check_repetitions(way: str, recipes: Mapping[str, Mapping[str, Any]]) -> None:
+    """ValueError if runs of one way differ in more than seed, sizes and steps, or two have both alike."""
+    check_alike(way, recipes)
+    seen: dict[Any, str] = {}
+    for name, own in recipes.items():
+        sizes = own.get('targets') or shares_of_rounds(own['target'], own['rounds'])
+        same = seen.setdefault((tuple(sizes), own['seed']), name)
+        if same != name:
+            raise ValueError(f'{way}: {name} and {same} have the same sizes and seed')
+
+
+def _of_mlm(measured: Mapping[str, Any]) -> dict[str, float]:
+    names = {LOSS: ('mlm_loss', 1), 'MLM accuracy, %': ('mlm_accuracy', 100)}
+    return {name: factor * measured[key] for name, (key, factor) in names.items() if key in measured}
+
+
+def networks_of(way: str, name: str, run: Mapping[str, Any]) -> list[Network]:
+    """The networks of all rounds of a run but the one that went in."""
+    start, *rounds = run['rounds']
+    networks = []
+    for row in rounds:
+        values = _of_mlm(row['recovered'] or {})
+        for column, stage in (
+            ('MLM loss after the cut', 'after_cut'),
+            ('MLM loss fitted', 'after_reconstruction'),
+        ):
+            if 'mlm_loss' in (row.get(stage) or {}):
+                values[column] = row[stage]['mlm_loss']
+        if 'flops' in row:
+            values[FLOPS] = 100 * row['flops'] / start['flops']
+        for stage in run.get('stages', ()):
+            column = {'cut': CUT, 'reconstructed': CUT, 'recovered': END}.get(stage['network'])
+            if column and stage['round'] == row['round']:  # of the cut the last one counts
+                values[column] = stage['error']
+        if 'embeddings' in row:
+            kept = row['embeddings']['recovered']
+            values |= {'cosine of embeddings': kept['cosine'], PAIRS: kept['pair_similarity']}
+        networks.append(
+            Network(way, int(row['parameters']), values, row.get('sha256'), int(start['parameters']), name)
+        )
+    return networks
+
+
+def controls_of(named_networks: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Network]:
+    """Networks that were not pruned; their FLOPs are relative to the largest of them."""
+    architectures = [
+        Architecture.from_dict(network['architecture'], source=way) for way, network in named_networks
+    ]
+    flops = [sum(count_flops(architecture, 128).values()) for architecture in architectures]
+    return [
+        Network(
+            way,
+            int(ParameterCost().cost(architecture)),
+            {FLOPS: 100 * own / max(flops), **_of_mlm(network['measured'])},
+            network['sha256'],
+        )
+        for (way, network), architecture, own in zip(named_networks, architectures, flops)
+    ]
+
+
+def with_scores(networks: Sequence[Network], scores: Sequence[Mapping[str, Any]]) -> list[Network]:
+    """The networks with the scores of their weights; several runs may have come to the same."""
+    found = [dict(network.values) for network in networks]
+    for score in scores:
+        column = f'{score_name(score["task"], score["metric"])}, %'
+        for network, values in zip(networks, found):
+            if network.sha256 == score['model_sha256']:
+                values[column] = score['mean'][score['metric']]
+    return [dataclasses.replace(network, values=own) for network, own in zip(networks, found)]
+
+
+def rungs_of(networks: Sequence[Network]) -> list[Rung]:
+    """The networks by way and size, the largest first; sizes that differ by less than 2 % are one."""
+    whole = max(max(network.parameters, network.whole) for network in networks)
+    rungs: list[Rung] = []
+    for network in networks:
+        share = network.parameters / whole
+        for place, rung in enumerate(rungs):
+            own_run = network.run and any(network.run == other.run for other in rung.networks)
+            if rung.way == network.way and abs(rung.share - share) < 0.02 * rung.share and not own_run:
+                rungs[place] = dataclasses.replace(rung, networks=(*rung.networks, network))
+                break
+        else:
+            rungs.append(Rung(network.way, share, (network,)))
+    order = list(dict.fromkeys(network.way for network in networks))
+    return sorted(rungs, key=lambda rung: (order.index(rung.way), -rung.share))
+
+
+def columns_of(rungs: Sequence[Rung]) -> list[str]:
+    """What was measured of some network: those of pre-training first, then scores."""
+    found = {name for rung in rungs for network in rung.networks for name in network.values}
+    return [name for name in COLUMNS if name in found] + sorted(found - set(COLUMNS))
+
+
+def table_of(rungs: Sequence[Rung]) -> str:
+    """A row for each way and size, and what has to be known of the columns, in Markdown."""
+    names, rows = columns_of(rungs), []
+    for rung in rungs:
+        size = sum(network.parameters for network in rung.networks) / len(rung.networks)
+        cells = [
+            score_text(*rung.spread(name), digits=1 if name.endswith('%') else 3)
+            if rung.values(name)
+            else None
+            for name in names
+        ]
+        rows.append([plain(rung.way), f'{size / 1e6:.1f} M', f'{rung.share:.0%}', len(rung.networks), *cells])
+    head = ['network', 'parameters', 'left', 'runs', *names]
+    parts = [markdown_table(head, rows, align='l' + 'r' * (len(head) - 1)), NOTE]
+    parts += [OF_ERRORS] if {CUT, END} & set(names) else []
+    parts += [OF_PAIRS] if PAIRS in names else []
+    return '\n\n'.join(parts) + '\n'
+
+
+def draw(rungs: Sequence[Rung], *, against_flops: bool = False) -> Figure:
+    """MLM loss and scores against the share of the parameters, or of the FLOPs, a line for each way.
+
+    Networks that were not pruned are broken lines across it; if there are no others, each name is a point.
+    """
+    points = [rung for rung in rungs if rung.networks[0].run] or list(rungs)
+    names = [
+        name
+        for name in columns_of(rungs)
+        if (name == LOSS or name not in COLUMNS) and any(rung.values(name) for rung in points)
+    ]
+    panels = max(1, len(names))
+    figure = Figure(figsize=(4.4 * panels, 4.6))
+    grid = figure.subplots(1, panels, squeeze=False)[0]
+    shares = [rung.spread(FLOPS)[0] if against_flops else 100 * rung.share for rung in rungs]
+    for axes, name in zip(grid, names):
+        _draw_panel(axes, rungs, shares, points, name)
+        axes.set_title(f'{name} ({"lower" if name == LOSS else "higher"} is better)')
+        axes.set_xlabel(f'{"FLOPs" if against_flops else "parameters"} left, %')
+        axes.set_xlim(102, min(shares) - 5)
+    marks = {name: mark for axes in grid for mark, name in zip(*axes.get_legend_handles_labels())}
+    columns = min(2, panels)  # two do not fit below a single panel
+    figure.set_figheight(max(4.6, 3.2 + 0.23 * len(marks) / columns))
+    figure.legend(list(marks.values()), list(marks), loc='outside lower center', ncol=columns)
+    return figure
+
+
+def _draw_panel(
+    axes: Axes, rungs: Sequence[Rung], shares: Sequence[float], points: Sequence[Rung], name: str
+) -> None:
+    """One column."""
+    for place, rung in enumerate(rung for rung in rungs if rung not in points):
+        line = ('--', ':', '-.')[place % 3]
+        colour = ('#333333', *OKABE_ITO[:4])[place // 3 % 5]
+        if rung.values(name):
+            mean, _ = rung.spread(name)
+            axes.axhline(mean, color=colour, linestyle=line, linewidth=1.2, label=plain(rung.way))
+    for place, way in enumerate(dict.fromkeys(rung.way for rung in points)):
+        shown = [
+            (share, *rung.spread(name))
+            for rung, share in zip(rungs, shares)
+            if rung.way == way and rung.values(name)
+        ]
+        if shown:
+            x, mean, std = zip(*shown)
+            errors = [deviation or 0.0 for deviation in std]
+            axes.errorbar(
+                x, mean, yerr=errors, linewidth=1.2, markersize=6, capsize=3, label=plain(way), **look(place)
+            )
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read everything, write the directory, print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument('ways', nargs='*', metavar='NAME=RUN,RUN', help='a way of pruning, and its runs')
+    parser.add_argument(
+        '--controls',
+        default='',
+        metavar='NAME=NETWORK,…',
+        help='networks that were not pruned, with commas between them; a name may come again',
+    )
+    parser.add_argument('--points', type=Path, metavar='FILE', help='what points.py has gathered')
+    parser.add_argument('--scores', default='', metavar='FILE,…', help='results of fine-tuning')
+    parser.add_argument('--tasks', help='of scores, with commas between them; without it all')
+    parser.add_argument(
+        '--plots',
+        nargs='*',
+        default=('parameters', 'flops'),
+        choices=('parameters', 'flops'),
+        help='what losses and scores are drawn against; none without a word behind it',
+    )
+    parser.add_argument('--output', type=Path, required=True, metavar='DIR', help='directory to write')
+    arguments = parser.parse_args(argv)
+    ways = [named(text) for text in arguments.ways]
+    controls = [named(text) for text in arguments.controls.split(',') if text]
+    if not ways and not controls:
+        raise ValueError('give at least one way of pruning, or --controls')
+    refuse_existing(arguments.output)
+    study = read_points(arguments.points) if arguments.points else {}
+
+    def found(section: str, names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """Runs or networks by name: those of the file that are meant, or those of the directories."""
+        if not study:
+            return {name: one for name in names for one in gather([Path(name)])[section].values()}
+        known = study[section]
+        return {one: known[one] for name in names for one in sorted(fnmatch.filter(known, name))}
+
+    networks = controls_of(
+        [(way, one) for way, names in controls for one in found('networks', names).values()]
+    )
+    for way, names in ways:
+        runs = found('runs', names)
+        check_repetitions(way, {name: run['recipe'] for name, run in runs.items()})
+        networks += [network for name, run in runs.items() for network in networks_of(way, name, run)]
+    if ways and not any(network.run for network in networks):
+        print(f'{arguments.points} has no run of {", ".join(way for way, _ in ways)}: nothing was written')
+        return
+    files = [Path(file) for file in arguments.scores.split(',') if file]
+    scores = [*study.get('scores', {}).values(), *gather(files)['scores'].values()]
+    if arguments.tasks is not None:
+        scores = [score for score in scores if score['task'] in arguments.tasks.split(',')]
+    rungs = rungs_of(with_scores(networks, scores))
+    with new_directory(arguments.output) as staged:
+        write_file(staged / 'table.md', table_of(rungs).encode())
+        with matplotlib.rc_context(STYLE):
+            if 'parameters' in arguments.plots:
+                write_file(staged / 'comparison.png', drawn(draw(rungs), 'comparison', 'png'))
+            if 'flops' in arguments.plots and all(rung.values(FLOPS) for rung in rungs):
+                write_file(staged / 'flops.png', drawn(draw(rungs, against_flops=True), 'flops', 'png'))
+    print(table_of(rungs))
+    print(f'wrote {arguments.output}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""Fine-tune one network on one task of GLUE with several settings and seeds, and compare the scores.
+
+The settings are named in a YAML file, each with what differs from the words of run_glue.py in --run:
+
+    bertadam: {}
+    adamw random: {optimizer: adamw, batching: random}
+
+Every setting is run with the first seed, then every setting with the second one, and so on. OUTPUT/results
+has a result file of every finished run, OUTPUT/points.json all of them; OUTPUT/table.md is written anew after
+every run. The networks are not kept. Called again, it makes what is missing: a run that was interrupted goes
+on, and there may be further settings and seeds. Differences are to the first setting, seed by seed. With
+--points the table is made of such a file.
+
+example:
+  python benchmarks/studies/compare_settings.py --settings settings.yaml --seeds 1,2,3 --output settings \\
+      --run 'finetune/recipes/glue.yaml --task SST-2 --model models/base --data glue'"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from points import read_if_there, read_points, score_of, write_points
+
+from gluon_optbert.runs.command_line import command
+from gluon_optbert.runs.display import markdown_table
+from gluon_optbert.runs.files import write_file
+from gluon_optbert.runs.progress import MARK, NOTE, score_text
+
+RUN_GLUE = Path(__file__).resolve().parents[2] / 'finetune' / 'run_glue.py'
+Scores = Mapping[str, Mapping[int, Mapping[str, Any]]]  # results by setting and seed
+
+
+def row_of(
+    name: str, what: str, by_seed: Mapping[int, float], seconds: Sequence[float], first: Mapping[int, float]
+) -> dict[str, Any]:
+    """The cells of a setting: its scores, their differences to the first setting, and the mean minutes."""
+    values, gains = list(by_seed.values()), [by_seed[seed] - first[seed] for seed in by_seed.keys() & first]
+    error = f' ± {np.std(gains, ddof=1) / len(gains) ** 0.5:.2f}' if len(gains) > 1 else ''
+    return {
+        'setting': name,
+        'what differs': what,
+        'mean': float(np.mean(values)) if values else None,
+        'std': float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        'gain': f'{np.mean(gains):+.2f}{error}' if gains else '–',
+        'scores': by_seed,
+        'minutes': f'{np.mean(seconds) / 60:.1f}' if seconds else '–',
+    }
+
+
+def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: Path | None = None) -> str:
+    """The main score of every setting, seed by seed and over the seeds, in Markdown.
+
+    Parameters
+    ----------
+    scores : mapping
+        At least one result.
+    settings : mapping
+    peers : Path, optional
+        A file of compare_finetuning.py on the same task, whose Transformers get a row.
+    """
+    one = next(result for by_seed in scores.values() for result in by_seed.values())
+    metric, first, rows = one['metric'], None, []
+    for name, setting in settings.items():
+        results = scores.get(name, {})
+        by_seed = {seed: result['mean'][metric] for seed, result in results.items()}
+        first = by_seed if first is None else first
+        runs = [run for result in results.values() for run in result['runs']]
+        whole = [run['seconds'] for run in runs if run['resumed_at'] is None]
+        what = ', '.join(f'{field} {value}' for field, value in setting.items()) or 'as the recipe'
+        rows.append(row_of(name, what, by_seed, whole, first))
+    if peers is not None:
+        compared = json.loads(peers.read_text(encoding='utf-8'))
+        if compared['task'] != one['task']:
+            raise ValueError(f'{peers} is on {compared["task"]}, and this comparison on {one["task"]}')
+        of_peers = {run['seed']: run for run in compared['runs'] if run['side'] == 'peer'}
+        by_seed = {seed: run['scores'][metric] for seed, run in of_peers.items()}
+        seconds = [run['seconds']['total'] for run in of_peers.values()]
+        rows.append(row_of('Transformers', peers.name, by_seed, seconds, first))
+    seeds = sorted({seed for row in rows for seed in row['scores']})
+    majority = (one['majority'] or {}).get(metric)
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        mean = 'not run'
+        if row['scores']:
+            mean = score_text(row['mean'], row['std'], majority=majority, digits=2)
+        each = [f'{row["scores"][seed]:.2f}' if seed in row['scores'] else '–' for seed in seeds]
+        return [row['setting'], row['what differs'], mean, row['gain'], *each, row['minutes']]
+
+    head = [
+        'setting',
+        'what differs',
+        metric,
+        f'to {rows[0]["setting"]}',
+        *(f'seed {seed}' for seed in seeds),
+    ]
+    lines = markdown_table([*head, 'minutes'], map(cells, rows))
+    about = (
+        f'In percent. ± is the standard deviation over the seeds; behind a difference, its standard error. '
+        f'Trained on {one["samples"]["train"]:,} instances, {one["parameters"]:,} parameters. Minutes are '
+        f'those of a run that was not interrupted.'
+    )
+    parts = [f'# Settings of fine-tuning on {one["task"]}', lines, about]
+    return '\n\n'.join([*parts, f'{NOTE}.'] if f' {MARK} |' in lines else parts) + '\n'
+
+
+def make(
+    output: Path, settings: Mapping[str, Any], seeds: Sequence[int], words: Sequence[str], peers: Path | None
+) -> str:
+    """Make the runs that are missing; the table of all.
+
+    Raises
+    ------
+    ValueError
+        If a finished run had another setting than its name has now.
+    CalledProcessError
+        If run_glue.py fails.
+    """
+    scores: dict[str, dict[int, Any]] = {name: {} for name in settings}
+    for seed in seeds:
+        for name, setting in settings.items():
+            result, run = (output / room / name / f'seed-{seed}' for room in ('results', 'runs'))
+            result = result.with_suffix('.json')
+            if not result.exists():
+                flags = [f'--{field.replace("_", "-")}={value}' for field, value in setting.items()]
+                own = [
+                    '--seeds',
+                    str(seed),
+                    '--output',
+                    str(run),
+                    '--results',
+                    str(result.parent),
+                    '--resume',
+                ]
+                subprocess.run([sys.executable, str(RUN_GLUE), *words, *flags, *own], check=True)
+                shutil.rmtree(run)
+            scores[name][seed] = score_of(result)
+            begun = scores[name][seed]['recipe']
+            changed = [field for field in setting if begun.get(field) != setting[field]]
+            if changed:
+                raise ValueError(f'{result} was made with other values of {", ".join(changed)}')
+            text = table_of(scores, settings, peers)
+            write_file(output / 'table.md', text.encode())
+    gathered = {f'{name}/seed-{seed}': one for name in scores for seed, one in scores[name].items()}
+    write_points({'recipe': {}, 'runs': {}, 'networks': {}, 'scores': gathered}, output / 'points.json')
+    return text
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the runs or read them, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument('--run', default='', metavar='WORDS', help='the words of run_glue.py')
+    parser.add_argument('--settings', type=Path, required=True, help='YAML file of named settings')
+    parser.add_argument(
+        '--seeds', default='1', help='of every setting, with commas between them [default: 1]'
+    )
+    parser.add_argument('--beside', type=Path, help='file of compare_finetuning.py; a row for Transformers')
+    parser.add_argument('--points', type=Path, help='only make the table, of this file of points')
+    parser.add_argument('--output', type=Path, required=True, help='directory; with --points the table')
+    arguments = parser.parse_args(argv)
+    settings = read_if_there(arguments.settings)
+    if not isinstance(settings, dict) or not all(isinstance(one, dict) for one in settings.values()):
+        raise ValueError(f'{arguments.settings}: wanted settings, such as bertadam: {{}}')
+    if arguments.points:
+        scores: dict[str, dict[int, Any]] = {}
+        for name, one in read_points(arguments.points)['scores'].items():
+            setting, _, seed = name.rpartition('/seed-')
+            scores.setdefault(setting, {})[int(seed)] = one
+        text = table_of(scores, settings, arguments.beside)
+        write_file(arguments.output, text.encode())
+    else:
+        seeds = [int(seed) for seed in arguments.seeds.split(',')]
+        words = shlex.split(arguments.run)
+        text = make(arguments.output, settings, seeds, words, arguments.beside)
+    print(f'{text}wrote {arguments.output}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

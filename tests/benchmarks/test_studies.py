@@ -1,0 +1,208 @@
+"""The studies' scripts: each runs, writes what it says, and makes the same of a file of points."""
+
+import json
+
+import pytest
+import yaml
+from helpers.commands import call, module_at
+from helpers.finetuned import values_for, write_glue
+from helpers.tiny import write_saved_model, write_shards
+from helpers.written_runs import BASE, SMALL, write_run, write_task_run
+
+from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.runs.files import sha256
+
+ROOM = 'benchmarks/studies'
+TINY = Architecture(h=2, layers=(LayerDims(1, 1, 1, 3), LayerDims(1, 1, 1, 2)), vocab_size=10)
+
+
+def made(script, *words):
+    """What a script says; it must end well."""
+    done = call(f'{ROOM}/{script}', *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(script, *words):
+    """What a script says of bad input, in one line."""
+    done = call(f'{ROOM}/{script}', *words)
+    assert done.returncode == 2 and done.stderr.count('\n') == 1
+    return done.stderr
+
+
+def pruning_run(path, seed, loss, **settings):
+    write_run(path)
+    rows = json.loads((path / 'rounds.json').read_text())
+    rows[1]['recovered']['mlm_loss'] = loss
+    (path / 'rounds.json').write_text(json.dumps(rows))
+    recipe = {'method': 'alpha', 'gamma': 0.01, 'target': 0.5, 'rounds': 1, 'seed': seed, **settings}
+    (path / 'recipe.yaml').write_text(yaml.safe_dump(recipe))
+    return path
+
+
+@pytest.fixture
+def ways(tmp_path):
+    return [
+        pruning_run(tmp_path / 'runs' / f'{way}-{seed}', seed, loss, gamma=gamma)
+        for way, seed, loss, gamma in (('one', 1, 2.5, 0.01), ('one', 2, 2.7, 0.01), ('other', 1, 3, 0.1))
+    ]
+
+
+def test_ways_of_pruning_are_compared_with_their_spread_and_a_control(ways, tmp_path):
+    base = write_saved_model(tmp_path / 'base', progress={'step': 1, 'mlm_loss': 2.0})
+    score = {
+        'format': 'gluon_optbert fine-tuning',
+        'task': 'SST-2',
+        'metric': 'dev/accuracy',
+        'mean': {'dev/accuracy': 81.25},
+        'model_sha256': sha256(base / 'model.params'),
+    }
+    (tmp_path / 'base-sst2.json').write_text(json.dumps(score))
+    names = [f'first={ways[0]},{ways[1]}', f'second={ways[2]}', '--controls', f'not pruned={base}']
+    words = [*names, '--scores', tmp_path / 'base-sst2.json', '--output', tmp_path / 'compared']
+    table = made('compare_pruning.py', *words).rpartition('wrote')[0].strip()
+    assert (tmp_path / 'compared' / 'table.md').read_text().strip() == table
+    rows = [[cell.strip() for cell in line.split('|')[1:-1]] for line in table.splitlines()]
+    loss = rows[0].index('MLM loss, nats')
+    assert {row[0]: (row[3], row[loss]) for row in rows[2:5]} == {
+        'not pruned': ('1', '2.000'),
+        'first': ('2', '2.600 ± 0.141'),
+        'second': ('1', '3.000'),
+    }
+    assert rows[2][-1] == '81.2' and (tmp_path / 'compared' / 'comparison.png').stat().st_size > 1000
+    points = tmp_path / 'points.json'
+    said = made('points.py', *ways, base, tmp_path / 'base-sst2.json', '--output', points)
+    assert said.endswith('3 runs, 1 networks, 1 scores\n')
+    words = ['first=one-*', 'second=other-*', 'third=none-*', '--controls', 'not pruned=base']
+    again = made('compare_pruning.py', *words, '--points', points, '--output', tmp_path / 'again')
+    assert again.rpartition('wrote')[0].strip() == table
+
+
+def test_runs_that_differ_in_a_setting_or_in_nothing_do_not_repeat_each_other(ways, tmp_path):
+    words = ['--output', tmp_path / 'no']
+    says = refused('compare_pruning.py', f'mixed={ways[0]},{ways[2]}', *words)
+    assert 'differs from' in says and 'gamma' in says
+    same = pruning_run(tmp_path / 'same', 1, 2.5)
+    assert 'the same sizes and seed' in refused('compare_pruning.py', f'one={ways[0]},{same}', *words)
+    assert not (tmp_path / 'no').exists()
+
+
+def test_points_are_added_to_what_is_there_and_draw_a_curve(ways, tmp_path):
+    line = {'phase': 'pretraining', 'step': 50, 'mlm': 5.0, 'learning_rate': 1e-3, 'gradient_norm': 1.0}
+    base = write_saved_model(tmp_path / 'base')
+    (base / 'metrics.jsonl').write_text(json.dumps(line) + '\n')
+    points, curve = tmp_path / 'points.json', tmp_path / 'curve.png'
+    for places in ([ways[0]], [ways[2], base, '--curve', curve]):
+        made('points.py', *places, '--output', points)
+    values = json.loads(points.read_text())
+    assert list(values['runs']) == ['one-1', 'other-1'] and list(values['networks']) == ['base']
+    assert 'method' in values['recipe'] and values['runs']['other-1']['recipe'] == {'gamma': 0.1}
+    assert curve.stat().st_size > 1000
+
+
+def times_of(path, networks, milliseconds):
+    """A file of times, as far as it is read."""
+    rows = [
+        {
+            'engine': 'mxnet',
+            'precision': 'float32',
+            'architecture': one.to_dict(),
+            'shapes': {'8x128': {'median_ms': time}},
+        }
+        for one, time in zip(networks, milliseconds)
+    ]
+    path.write_text(json.dumps({'networks': rows}))
+    return path
+
+
+def test_speed_of_a_task_is_told_drawn_and_made_again_of_its_points(tmp_path):
+    runs = [
+        write_task_run(tmp_path / f'{name}-{seed}', (BASE, SMALL), (90.0, score), seed=seed, method=method)
+        for name, method, seed, score in (('gates', 'alpha', 1, 89), ('gates', 'alpha', 2, 89.4),
+                                          ('chance', 'random', 1, 80))
+    ]  # fmt: skip
+    times = times_of(tmp_path / 'times.json', (BASE, SMALL), (8.0, 4.0))
+    said = made('plot_tasks.py', *runs, '--times', times, '--output', tmp_path / 'plot')
+    assert said.splitlines()[0] == (
+        'At 8 sequences of 128 tokens in float32, trained gates are 2.0 times as fast for 0.8 points ± 0.3 '
+        '(50 % of the FLOPs, 2 runs).'
+    )
+    table = (tmp_path / 'plot' / 'table.md').read_text()
+    assert '| 89.20 ± 0.28 | 0.80 ± 0.28 | 2.00 ± 0.00 × |' in table and 'random units' in table
+    points = tmp_path / 'plot' / 'points.json'
+    made('plot_tasks.py', '*', '--points', points, '--output', tmp_path / 'again')
+    assert (tmp_path / 'again' / 'table.md').read_text() == table
+    pictures = [(tmp_path / name / 'speed.png').read_bytes() for name in ('plot', 'again')]
+    assert pictures[0] == pictures[1]
+    made('plot_tasks.py', points, points, '--together', '--only', 'gates-*', '--output', tmp_path / 'both')
+    assert (tmp_path / 'both' / 'speed.png').stat().st_size > 1000
+
+
+def test_networks_to_time_are_each_printed_once_in_both_precisions(tmp_path):
+    run = write_task_run(tmp_path / 'run', (BASE, SMALL, SMALL), (90.0, 89.0, 88.0))
+    files = [f'{run}/round-{number}/model/architecture.json' for number in (0, 1)]
+    lines = made('plot_tasks.py', run, '--networks').splitlines()
+    assert lines == [*files, *(f'{file}:int8' for file in files)]
+
+
+def test_networks_that_were_not_timed_are_refused(tmp_path):
+    run = write_task_run(tmp_path / 'run', (BASE, SMALL), (90.0, 89.0))
+    times = times_of(tmp_path / 'times.json', (BASE, TINY), (8.0, 4.0))
+    assert '--networks' in refused('plot_tasks.py', run, '--times', times, '--output', tmp_path / 'plot')
+
+
+def test_losses_are_compared_instance_by_instance(tmp_path):
+    shards = write_shards(tmp_path / 'shards')
+    models = [write_saved_model(tmp_path / name, seed=seed) for seed, name in enumerate(('one', 'other'))]
+    said = made('compare_losses.py', *models, '--shards', shards, '--output', tmp_path / 'out.json')
+    one, other = json.loads((tmp_path / 'out.json').read_text())['networks']
+    assert other['difference'] == pytest.approx(other['mlm_loss'] - one['mlm_loss'], abs=1e-6)  # float32 sums
+    assert f'| {other["difference"]:+.3f} |' in said and other['standard_error_of_difference'] > 0
+
+
+def test_differences_of_settings_are_paired_by_seed_and_transformers_have_a_row(tmp_path):
+    table_of = module_at(f'{ROOM}/compare_settings.py').table_of
+
+    def scored(score, seconds=120.0, resumed_at=None):
+        runs = [{'seconds': seconds, 'resumed_at': resumed_at}]
+        return {
+            'task': 'SST-2',
+            'metric': 'dev/accuracy',
+            'mean': {'dev/accuracy': score},
+            'majority': None,
+            'samples': {'train': 8},
+            'parameters': 9,
+            'runs': runs,
+        }
+
+    scores = {
+        'a': {1: scored(80.0), 2: scored(82.0)},
+        'b': {1: scored(81.0), 2: scored(85.0, 6.0, resumed_at=3)},
+    }
+    peer = {'side': 'peer', 'seed': 2, 'scores': {'dev/accuracy': 84.0}, 'seconds': {'total': 60.0}}
+    (tmp_path / 'peers.json').write_text(json.dumps({'task': 'SST-2', 'runs': [peer]}))
+    text = table_of(scores, {'a': {}, 'b': {'dropout': 0.0}, 'c': {'limit': 3}}, tmp_path / 'peers.json')
+    assert [[cell.strip() for cell in line.split('|')[1:-1]] for line in text.splitlines()][4:8] == [
+        ['a', 'as the recipe', '81.00 ± 1.41', '+0.00 ± 0.00', '80.00', '82.00', '2.0'],
+        ['b', 'dropout 0.0', '83.00 ± 2.83', '+2.00 ± 1.00', '81.00', '85.00', '2.0'],
+        ['c', 'limit 3', 'not run', '–', '–', '–', '–'],
+        ['Transformers', 'peers.json', '84.00', '+2.00', '–', '84.00', '1.0'],
+    ]
+
+
+def test_missing_runs_of_settings_are_made(model_directory, tmp_path):
+    values = values_for(model_directory, write_glue(tmp_path / 'glue'), tmp_path)
+    del values['output']
+    run = ' '.join(f'--{name.replace("_", "-")} {value}' for name, value in values.items())
+    (tmp_path / 'settings.yaml').write_text('plain: {}\nlarger: {learning_rate: 0.02}\n')
+    words = ['--settings', tmp_path / 'settings.yaml', f'--run={run}', '--output', tmp_path / 'out']
+    made('compare_settings.py', *words, '--seeds', '1')
+    table = (tmp_path / 'out' / 'table.md').read_text()
+    assert '| larger | learning_rate 0.02 |' in table
+    before = {path: path.read_bytes() for path in (tmp_path / 'out').rglob('*') if path.is_file()}
+    assert len(before) == 4  # two results, points and table
+    made('compare_settings.py', *words, '--seeds', '1')
+    assert {path: path.read_bytes() for path in before} == before
+    points = ['--points', tmp_path / 'out' / 'points.json', '--output', tmp_path / 'again.md']
+    made('compare_settings.py', *words[:2], *points)
+    assert (tmp_path / 'again.md').read_text() == table
