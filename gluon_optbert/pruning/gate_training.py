@@ -20,9 +20,9 @@ from ..text.shards import Shards
 from ..training.distillation import OF_STATES, Match, StateMatching, Teacher
 from ..training.distributed import Workers
 from ..training.loop import Reporter, train
-from ..training.mlm_nsp import Pretraining
 from ..training.objective import Objective, Phase
 from ..training.optimization import LossScale, Optimizer, Schedule
+from ..training.pretrain import Pretraining
 from ..training.recipe import open_shards
 from .penalty import PENALTIES, Penalty
 from .recipe import read_start

@@ -25,8 +25,8 @@ from ..training.distillation import (
 )
 from ..training.distributed import Workers
 from ..training.held_out import Losses, difference, losses_of
-from ..training.mlm_nsp import Pretraining
 from ..training.objective import Phase
+from ..training.pretrain import Pretraining
 from ..training.recipe import check_shards_fit, open_shards
 from .embeddings import INSTANCES, embed
 from .goal import Goal, below_heads, fitting_teacher, trimmed_start, untrimmed

@@ -27,9 +27,9 @@ from ..training.distillation import Match
 from ..training.distributed import Workers
 from ..training.held_out import evaluate
 from ..training.loop import backward, collect_gradients
-from ..training.mlm_nsp import Pretraining
 from ..training.objective import Objective, Phase
 from ..training.optimization import Optimizer
+from ..training.pretrain import Pretraining
 from ..training.recipe import PretrainRecipe, TrainingRecipe, open_shards
 from .rows import Row
 from .table import Plan, gate_steps

@@ -1,10 +1,11 @@
-"""Learning from a teacher: its scores at the masked places, and the states of its layers."""
+"""Learning from a teacher: its scores, the states of its layers, and its embeddings of sentences."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -15,17 +16,16 @@ from mxnet.gluon import HybridBlock
 from ..architecture.architecture import Architecture
 from ..architecture.heads import PRETRAINING
 from ..network.inputs import INPUTS, TOKEN_INPUTS
-from ..network.model import OptBERTModel, build
+from ..network.model import build
 from ..network.running import PRETRAINING_FIELDS, feed_of
 from ..network.saved_model import SavedModel, check_folded
 from ..network.settings import NetworkSettings
 from ..runs.progress import Progress
 from ..text.batches import Batch, evaluation_batches
-from ..text.shards import Shards
 from ..text.tokenizer import vocabulary_hash
 from .distributed import Workers
-from .mlm_nsp import Pretraining
-from .objective import Phase
+from .objective import Objective, Phase
+from .pretrain import Pretraining
 
 # Settings of a network whose states alone are learnt.
 OF_STATES = {'output_all_encodings': True, 'use_decoder': False, 'use_classifier': False}
@@ -71,111 +71,6 @@ class Teacher:
         return outputs[0], outputs[-1]
 
 
-@dataclasses.dataclass(frozen=True)
-class Match:
-    """Which states of a student belong to which of its teacher.
-
-    Parameters
-    ----------
-    units : np.ndarray of int, shape (h of the student,)
-        The teacher's hidden units that the student has, in order.
-    layers : tuple of int
-        The student's layer for every layer of the teacher.
-    """
-
-    units: np.ndarray
-    layers: tuple[int, ...]
-
-    @classmethod
-    def whole(cls, architecture: Architecture) -> Match:
-        """The match of a network that has all units and layers of the teacher."""
-        return cls(np.arange(architecture.h), tuple(range(len(architecture.layers))))
-
-    @classmethod
-    def after(cls, units: np.ndarray, stayed: Sequence[int], teacher_layers: int) -> Match:
-        """The match of a network that was cut from the teacher; a layer that was dropped belongs to the
-        nearest that stayed, of two the earlier.
-
-        Parameters
-        ----------
-        units : np.ndarray of int
-            The hidden units that stayed.
-        stayed : sequence of int
-            The layers that stayed.
-        teacher_layers : int
-        """
-        nearest = [int(np.argmin(np.abs(np.asarray(stayed) - i))) for i in range(teacher_layers)]
-        return cls(np.asarray(units), tuple(nearest))
-
-
-class StateDifference(HybridBlock):
-    """The squared difference of two states on the units that the student has.
-
-    Inputs:
-        - **student** : shape (batch, length, h of the student)
-        - **teacher** : shape (batch, length, h of the teacher)
-        - **units** : the teacher's units that the student has, shape (h of the student,)
-        - **weights** : how often each instance counts, shape (batch,)
-
-    Outputs:
-        - **difference** : summed, shape (1,)
-    """
-
-    def hybrid_forward(self, F, student, teacher, units, weights):
-        gap = F.reshape(student - F.take(teacher, units, axis=-1), shape=(0, 1, -1))
-        squares = F.batch_dot(gap, gap, transpose_b=True)  # faster than a sum of squares
-        return F.sum(F.reshape(squares, shape=(-1,)) * weights)
-
-
-class TeacherStates:
-    """The states of a teacher and what of them a student has.
-
-    Parameters
-    ----------
-    teacher : Teacher
-    match : Match
-    batch : Batch
-        This worker's share of the batch on which the variances of the teacher's states are measured.
-    workers : Workers
-    passes : int
-        That the share is split into.
-    """
-
-    def __init__(self, teacher: Teacher, match: Match, batch: Batch, workers: Workers, passes: int = 1):
-        self._match, self._ctx = match, workers.context()
-        self._units = mx.nd.array(match.units, dtype='int32', ctx=self._ctx)
-        self._squares = StateDifference()
-        self._squares.hybridize(static_alloc=True)
-        share, sums = len(batch.input_ids) // passes, 0.0
-        for start in range(0, len(batch.input_ids), share):
-            rows = slice(start, start + share)
-            sums += self._sums(teacher.outputs(batch, rows)[0], batch.instance_weights[rows] > 0)
-        totals = np.array(workers.sum(sums.reshape(-1), name='variances')).reshape(-1, 2)
-        means = totals / (batch.token_total * len(match.units))
-        self._variances = [float(square - mean**2) for mean, square in means]
-
-    def _sums(self, states: list[mx.nd.NDArray], real: np.ndarray) -> np.ndarray:
-        """The sum and the sum of squares of each layer's states of real instances, shape (layers, 2)."""
-        sums = np.zeros((len(states), 2))
-        for i, state in enumerate(states):
-            values = state.take(self._units, axis=-1).asnumpy().astype(np.float64)[real]
-            sums[i] = values.sum(), (values**2).sum()  # padding is zero in both
-        return sums
-
-    def difference(
-        self, student: list[mx.nd.NDArray], teacher: list[mx.nd.NDArray], weights: mx.nd.NDArray
-    ) -> mx.nd.NDArray:
-        """The squared difference over the variance, summed over tokens and layers; shape (1,).
-
-        Each instance counts as often as `weights`, shape (batch,), says.
-        """
-        difference = mx.nd.zeros((1,), ctx=self._ctx)
-        for layer, state, variance in zip(self._match.layers, teacher, self._variances):
-            squares = self._squares(student[layer], state, self._units, weights)
-            difference = difference + squares / (variance * len(self._match.units))
-        return difference
-
-
 def check_teacher(
     teacher: SavedModel, student: SavedModel, *, states: bool, heads: bool = True, source: str
 ) -> None:
@@ -215,6 +110,43 @@ def check_teacher(
             f'to teach h = {sizes[1][0]} and {sizes[1][1]}; their states cannot be compared, so give '
             '--teacher-weights states=0,cosines=0'
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """Which states of a student belong to which of its teacher.
+
+    Parameters
+    ----------
+    units : np.ndarray of int, shape (h of the student,)
+        The teacher's hidden units that the student has, in order.
+    layers : tuple of int
+        The student's layer for every layer of the teacher.
+    """
+
+    units: np.ndarray
+    layers: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, architecture: Architecture) -> Match:
+        """The match of a network that has all units and layers of the teacher."""
+        return cls(np.arange(architecture.h), tuple(range(len(architecture.layers))))
+
+    @classmethod
+    def after(cls, units: np.ndarray, stayed: Sequence[int], teacher_layers: int) -> Match:
+        """The match of a network that was cut from the teacher; a layer that was dropped belongs to the
+        nearest that stayed, of two the earlier.
+
+        Parameters
+        ----------
+        units : np.ndarray of int
+            The hidden units that stayed.
+        stayed : sequence of int
+            The layers that stayed.
+        teacher_layers : int
+        """
+        nearest = [int(np.argmin(np.abs(np.asarray(stayed) - i))) for i in range(teacher_layers)]
+        return cls(np.asarray(units), tuple(nearest))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,6 +218,74 @@ class ScoreDivergence(HybridBlock):
         return F.sum(F.reshape(divergence, shape=(-1,)) * F.reshape(weights, shape=(-1,))) * (
             self._temperature**2
         )
+
+
+class StateDifference(HybridBlock):
+    """The squared difference of two states on the units that the student has.
+
+    Inputs:
+        - **student** : shape (batch, length, h of the student)
+        - **teacher** : shape (batch, length, h of the teacher)
+        - **units** : the teacher's units that the student has, shape (h of the student,)
+        - **weights** : how often each instance counts, shape (batch,)
+
+    Outputs:
+        - **difference** : summed, shape (1,)
+    """
+
+    def hybrid_forward(self, F, student, teacher, units, weights):
+        gap = F.reshape(student - F.take(teacher, units, axis=-1), shape=(0, 1, -1))
+        squares = F.batch_dot(gap, gap, transpose_b=True)  # faster than a sum of squares
+        return F.sum(F.reshape(squares, shape=(-1,)) * weights)
+
+
+class TeacherStates:
+    """The states of a teacher and what of them a student has.
+
+    Parameters
+    ----------
+    teacher : Teacher
+    match : Match
+    batch : Batch
+        This worker's share of the batch on which the variances of the teacher's states are measured.
+    workers : Workers
+    passes : int
+        That the share is split into.
+    """
+
+    def __init__(self, teacher: Teacher, match: Match, batch: Batch, workers: Workers, passes: int = 1):
+        self._match, self._ctx = match, workers.context()
+        self._units = mx.nd.array(match.units, dtype='int32', ctx=self._ctx)
+        self._squares = StateDifference()
+        self._squares.hybridize(static_alloc=True)
+        share, sums = len(batch.input_ids) // passes, 0.0
+        for start in range(0, len(batch.input_ids), share):
+            rows = slice(start, start + share)
+            sums += self._sums(teacher.outputs(batch, rows)[0], batch.instance_weights[rows] > 0)
+        totals = np.array(workers.sum(sums.reshape(-1), name='variances')).reshape(-1, 2)
+        means = totals / (batch.token_total * len(match.units))
+        self._variances = [float(square - mean**2) for mean, square in means]
+
+    def _sums(self, states: list[mx.nd.NDArray], real: np.ndarray) -> np.ndarray:
+        """The sum and the sum of squares of each layer's states of real instances, shape (layers, 2)."""
+        sums = np.zeros((len(states), 2))
+        for i, state in enumerate(states):
+            values = state.take(self._units, axis=-1).asnumpy().astype(np.float64)[real]
+            sums[i] = values.sum(), (values**2).sum()  # padding is zero in both
+        return sums
+
+    def difference(
+        self, student: list[mx.nd.NDArray], teacher: list[mx.nd.NDArray], weights: mx.nd.NDArray
+    ) -> mx.nd.NDArray:
+        """The squared difference over the variance, summed over tokens and layers; shape (1,).
+
+        Each instance counts as often as `weights`, shape (batch,), says.
+        """
+        difference = mx.nd.zeros((1,), ctx=self._ctx)
+        for layer, state, variance in zip(self._match.layers, teacher, self._variances):
+            squares = self._squares(student[layer], state, self._units, weights)
+            difference = difference + squares / (variance * len(self._match.units))
+        return difference
 
 
 def similarity_difference(
@@ -367,127 +367,143 @@ def check_pairs(batch_size: int, accumulate: int, workers: int) -> None:
         )
 
 
-class Taught(Pretraining):
-    """What learning from a teacher has in common.
+class Taught(Objective):
+    """The parts of a loss that come from a teacher, for an objective that has batches of its own.
+
+    In this order, each if it has a weight, for else it is not computed:
+
+    - ``scores``: the divergence of the student's scores from the teacher's;
+    - ``states``: the mean squared difference at the units that the student has, over the variance of the
+      teacher's states there, summed over the teacher's layers; the variances are measured on the first batch
+      of the phase;
+    - ``embeddings`` and ``cosine_distance``: `similarity_difference` and `cosine_distance` of the states of
+      the last layer.
+
+    Without ``scores`` the teacher needs no heads; without ``states`` and ``cosine_distance`` it may have
+    another width.
+    """
+
+    def learn(
+        self, own: Mapping[str, float], *, teacher: Teacher, match: Match, weights: Weights, phase: Phase
+    ) -> None:
+        """Take a teacher, once there are batches.
+
+        Parameters
+        ----------
+        own : mapping of str to float
+            The objective's own parts of the loss, which come first, and their weights.
+        teacher : Teacher
+        match : Match
+        weights : Weights
+        phase : Phase
+        """
+        if weights.embeddings > 0:
+            check_pairs(phase.batch_size, phase.accumulate, self.workers.size)
+        parts = {
+            'scores': weights.scores,
+            'states': weights.states,
+            'embeddings': weights.embeddings,
+            'cosine_distance': weights.cosines,
+        }
+        parts = {**own, **{name: weight for name, weight in parts.items() if weight > 0}}
+        self.losses, self.weights = tuple(parts), tuple(parts.values())
+        self.teacher, self._states = teacher, None
+        self._units = mx.nd.array(match.units, dtype='int32', ctx=self.workers.context())
+        if 'states' in parts:
+            with contextlib.closing(self.batches(phase, phase.first_batch)) as batches:
+                self._states = TeacherStates(teacher, match, next(batches), self.workers, phase.accumulate)
+
+    def taught(
+        self,
+        batch: Any,
+        rows: slice,
+        states: list[mx.nd.NDArray],
+        weights: mx.nd.NDArray,
+        divergence: Callable[[mx.nd.NDArray], mx.nd.NDArray] | None = None,
+    ) -> tuple[mx.nd.NDArray, ...]:
+        """The teacher's parts of the loss, summed over some rows of a share.
+
+        Parameters
+        ----------
+        states : list of NDArray, shape (batch, length, h)
+            The student's, after every layer.
+        weights : NDArray, shape (batch,)
+            1, or 0 for an instance that fills a batch up.
+        divergence : callable, optional
+            The teacher's scores → how far the student's are from them, summed.
+        """
+        wanted, scores = self.teacher.outputs(batch, rows)
+        last = states[-1], wanted[-1]
+        valid = mx.nd.array(batch.valid_length[rows], ctx=weights.context, dtype='float32')
+        parts = {
+            'scores': lambda: divergence(scores),
+            'states': lambda: self._states.difference(states, wanted, weights),
+            'embeddings': lambda: similarity_difference(*last, valid, weights),
+            'cosine_distance': lambda: cosine_distance(*last, self._units, weights),
+        }
+        return tuple(part() for name, part in parts.items() if name in self.losses)
+
+    def totals(self, batch: Any) -> tuple[float, ...]:
+        return tuple(batch.token_total if name == 'states' else batch.instance_total for name in self.losses)
+
+
+class Distillation(Taught, Pretraining):
+    """MLM plus NSP, and what a teacher says.
 
     Parameters
     ----------
-    model : OptBERTModel
-        The student; its settings have ``output_all_encodings``.
-    workers : Workers
-    shards : Shards
-        To train on; their vocabulary is the teacher's.
-    heldout : Shards, optional
-        To measure on.
-    teacher : Teacher
-    match : Match
+    *args
+        As of `Pretraining`; the model's settings have ``output_all_encodings``, and the shards have the
+        teacher's vocabulary.
     weights : Weights
-    phase : Phase
-    """
-
-    def __init__(
-        self,
-        model: OptBERTModel,
-        workers: Workers,
-        shards: Shards,
-        heldout: Shards | None,
-        *,
-        teacher: Teacher,
-        match: Match,
-        weights: Weights,
-        phase: Phase,
-    ):
-        super().__init__(model, workers, shards, heldout)
-        self._teacher = teacher
-        of_embeddings = {'embeddings': weights.embeddings, 'cosine_distance': weights.cosines}
-        self._of_embeddings = {name: weight for name, weight in of_embeddings.items() if weight > 0}
-        self._units = mx.nd.array(match.units, dtype='int32', ctx=workers.context())
-        self._states: TeacherStates | None = None
-        if weights.states > 0:
-            batches = self.batches(phase, phase.first_batch)
-            self._states = TeacherStates(teacher, match, next(batches), workers, phase.accumulate)
-            batches.close()
-
-    def _embeddings(
-        self, student: list[mx.nd.NDArray], teacher: list[mx.nd.NDArray], feed: Mapping[str, mx.nd.NDArray]
-    ) -> tuple[mx.nd.NDArray, ...]:
-        """The parts about embeddings that have a weight."""
-        last, weights = (student[-1], teacher[-1]), feed['instance_weights']
-        parts = {
-            'embeddings': lambda: similarity_difference(*last, feed['valid_length'], weights),
-            'cosine_distance': lambda: cosine_distance(*last, self._units, weights),
-        }
-        return tuple(parts[name]() for name in self._of_embeddings)
-
-
-class Distillation(Taught):
-    """MLM plus NSP, the teacher's scores, and its states.
-
-    The states' part is the mean squared difference at the units that the student has, over the variance of
-    the teacher's states there, summed over the teacher's layers. The variances are measured on the first
-    batch of the phase. A part whose weight is zero is not computed: without `scores` the teacher needs no
-    heads, and without `states` it may have another width. `similarity_difference` and `cosine_distance` are
-    further parts, if they have a weight. The parameters are those of `Taught`.
+    **more
+        ``teacher``, ``match`` and ``phase``, as of `Taught.learn`.
     """
 
     def __init__(self, *args: Any, weights: Weights, **more: Any):
-        super().__init__(*args, weights=weights, **more)
-        learnt = {'scores': weights.scores, 'states': weights.states}
-        learnt = {name: weight for name, weight in learnt.items() if weight > 0}
-        learnt.update(self._of_embeddings)
-        self.losses = ('mlm', 'nsp', *learnt)
-        self.weights = (weights.labels, weights.labels, *learnt.values())
-        self._divergence: ScoreDivergence | None = None
-        if weights.scores > 0:
-            self._divergence = ScoreDivergence(weights.temperature)
-            self._divergence.hybridize(static_alloc=True)
+        super().__init__(*args)
+        self._divergence = ScoreDivergence(weights.temperature)
+        self._divergence.hybridize(static_alloc=True)
+        self.learn({'mlm': weights.labels, 'nsp': weights.labels}, weights=weights, **more)
 
     def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         feed = feed_of(batch, PRETRAINING_FIELDS, rows=rows, ctx=self.workers.context())
-        states, scores = self._teacher.outputs(batch, rows)
         outputs = self.model(*(feed[name] for name in INPUTS))
         labels = (feed[name] for name in PRETRAINING_FIELDS[len(INPUTS) :])
-        parts = tuple(self._loss(outputs[-2], outputs[-1], *labels))
-        if self._divergence is not None:
-            parts += (self._divergence(outputs[-1], scores, feed['masked_weights']),)
-        if self._states is not None:
-            parts += (self._states.difference(outputs[0], states, feed['instance_weights']),)
-        return parts + self._embeddings(outputs[0], states, feed)
+        taught = self.taught(
+            batch,
+            rows,
+            outputs[0],
+            feed['instance_weights'],
+            lambda scores: self._divergence(outputs[-1], scores, feed['masked_weights']),
+        )
+        return (*self._loss(outputs[-2], outputs[-1], *labels), *taught)
 
     def totals(self, batch: Batch) -> tuple[float, ...]:
         of = {'mlm': batch.masked_total, 'scores': batch.masked_total, 'states': batch.token_total}
         return tuple(of.get(name, batch.instance_total) for name in self.losses)
 
 
-class StateMatching(Taught):
-    """The states of a teacher alone, as in `Distillation`, and its embeddings; each if it has a weight.
+class StateMatching(Taught, Pretraining):
+    """What a teacher says of states and embeddings alone; neither network needs the heads of pre-training.
 
-    Neither network needs the heads of pre-training. Held-out data are measured by the same loss: the parts,
-    each with its weight. The parameters are those of `Taught`.
+    Held-out data are measured by the same loss: the parts, each with its weight. The parameters are those of
+    `Distillation`.
     """
 
     def __init__(self, *args: Any, weights: Weights, **more: Any):
-        super().__init__(*args, weights=weights, **more)
-        learnt = {**({'states': weights.states} if weights.states > 0 else {}), **self._of_embeddings}
-        self.losses, self.weights = tuple(learnt), tuple(learnt.values())
+        super().__init__(*args)
+        self.learn({}, weights=dataclasses.replace(weights, scores=0.0), **more)
 
     @classmethod
     def for_gates(cls, *args: Any, **more: Any) -> StateMatching:
         """The states alone, unweighted, as gates are trained on them."""
-        return cls(*args, None, weights=Weights(labels=0.0, scores=0.0), **more)
+        return cls(*args, weights=Weights(labels=0.0, scores=0.0), **more)
 
     def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         fields = (*TOKEN_INPUTS, 'instance_weights')
-        feed = feed_of(batch, fields, rows=rows, ctx=self.workers.context())
-        states, _ = self._teacher.outputs(batch, rows)
-        student = self.model(*(feed[name] for name in TOKEN_INPUTS))[0]
-        parts = self._embeddings(student, states, feed)
-        if self._states is None:
-            return parts
-        return (self._states.difference(student, states, feed['instance_weights']), *parts)
-
-    def totals(self, batch: Batch) -> tuple[float, ...]:
-        return tuple(batch.token_total if name == 'states' else batch.instance_total for name in self.losses)
+        *inputs, weights = feed_of(batch, fields, rows=rows, ctx=self.workers.context()).values()
+        return self.taught(batch, rows, self.model(*inputs)[0], weights)
 
     def evaluate(self, phase: Phase) -> dict[str, float] | None:
         if self._heldout is None:

@@ -26,10 +26,6 @@ from .optimization import Optimizer
 from .states import States
 
 
-def _steps(count: int) -> str:
-    return f'{count} step{"" if count == 1 else "s"}'
-
-
 class Reporter:
     """Metrics of a run: one record a line in ``metrics.jsonl``, and on the terminal of rank 0.
 
@@ -66,7 +62,9 @@ class Reporter:
     def showing(self, phase: Phase, step: int) -> Iterator[None]:
         """While the steps of a phase go by, from `step` on: a line first, and a bar on a terminal."""
         title = ' | '.join(filter(None, (phase.name, phase.place)))
-        count = f'step {step}/{phase.steps} to go on from' if step else _steps(phase.steps)
+        count = f'{phase.steps} step{"" if phase.steps == 1 else "s"}'
+        if step:
+            count = f'step {step}/{phase.steps} to go on from'
         workers = f' on {self._workers.size} workers' if self._workers.size > 1 else ''
         with Display(title, phase.steps, start=step, quiet=not self._workers.first) as display:
             display.say(f'{title} | {count} | {phase.batch_size} sequences a step{workers}')
@@ -249,25 +247,6 @@ class _Meter:
         return [*self._sums, self._steps]
 
 
-def _step(
-    objective: Objective,
-    optimizer: Optimizer,
-    schedule: Callable[[int], float],
-    batch: Any,
-    phase: Phase,
-    step: int,
-) -> tuple[np.ndarray, float]:
-    """One step from number `step`: this worker's share of the parts of the loss, and the gradient's norm."""
-    scale = optimizer.scale.value if optimizer.scale else 1.0
-    losses = backward(objective, optimizer.parameters, batch, phase, step, scale)
-    objective.after_backward()
-    rate = schedule(step)
-    norm = optimizer.update(rate, step=step + 1)
-    if math.isfinite(norm):  # or the step was skipped
-        objective.after_update(rate)
-    return losses, norm
-
-
 def train(
     objective: Objective,
     optimizer: Optimizer,
@@ -305,7 +284,7 @@ def train(
     """
     workers, store = objective.workers, None if states is None else States(states, phase.keep)
     progress = Progress(step=0) if store is None else store.resume(optimizer, workers, what=phase.name)
-    start = progress.step or 0
+    step = start = progress.step or 0
     if start and store is not None:
         objective.recall(start, store.memory)
     meter = _Meter(len(objective.losses), progress.unlogged or (), workers)
@@ -314,7 +293,7 @@ def train(
     if start and objective.over():
         return progress.updated(step=start)
     collect_gradients(objective.model, optimizer.parameters, phase)
-    batches, done = objective.batches(phase, phase.first_batch + start), start
+    batches = objective.batches(phase, phase.first_batch + start)
     with contextlib.closing(batches), Stop(workers) as stop, reporter.showing(phase, start):
         for step in range(start + 1, phase.steps + 1):
             batch = meter.next(batches)
@@ -322,65 +301,58 @@ def train(
             meter.add(losses, batch.token_total)
             last = objective.finished() or step == phase.steps
             reporter.tick()
+            record = {'phase': phase.name, **phase.notes, 'step': step}
             if last or _due(step, phase.log_every):
-                _log(objective, phase, step, meter, norm, schedule(step - 1), reporter)
+                of_step = {
+                    'gradient_norm': norm if math.isfinite(norm) else None,
+                    'learning_rate': schedule(step - 1),
+                }
+                reporter.write({**record, **meter.read(objective.losses), **of_step, **objective.metrics()})
             with meter.paused():
                 if last:
                     optimizer.check(step)
                 if last or _due(step, phase.evaluate_every):
-                    progress = _evaluate(objective, phase, progress, step, reporter)
+                    measured = objective.evaluate(phase)
+                    if measured is not None:
+                        reporter.write({**record, **measured})
+                        progress = objective.remember(progress, measured, step)
                 stopping = stop.agreed()
                 best = objective.returns_to_best and progress.best_step == step
                 due = stopping or (not last and (best or _due(step, phase.checkpoint_every)))
                 if due and store is not None:
                     optimizer.check(step)
-                    unlogged = progress.updated(unlogged=tuple(meter.gather()))
-                    _save(store, step, optimizer, unlogged, objective)
+                    unlogged, memory = tuple(meter.gather()), objective.memory()
+                    if workers.first:
+                        now = progress.updated(unlogged=unlogged, workers=workers.size)
+                        store.save(step, optimizer, now, memory)
+                    workers.barrier('checkpoint')
                 if stopping:
                     saved = '' if store is None else '; its state is saved, go on with --resume'
                     raise Terminated(f'{phase.name}: asked to stop at step {step}{saved}')
-            done = step
             if last:
                 break
-    return progress.updated(step=done)
+    return progress.updated(step=step)
 
 
-def _save(store: States, step: int, optimizer: Optimizer, progress: Progress, objective: Objective) -> None:
-    """Write the checkpoint of a step; the first worker does, and all wait."""
-    workers, memory = objective.workers, objective.memory()
-    if workers.first:
-        store.save(step, optimizer, progress.updated(workers=workers.size), memory)
-    workers.barrier('checkpoint')
-
-
-def _log(
-    objective: Objective, phase: Phase, step: int, meter: _Meter, norm: float, rate: float, reporter: Reporter
-) -> None:
-    """Write a metrics record: losses and speed since the last one, and the gradient norm of this step."""
-    reporter.write(
-        {
-            'phase': phase.name,
-            **phase.notes,
-            'step': step,
-            **meter.read(objective.losses),
-            'gradient_norm': norm if math.isfinite(norm) else None,
-            'learning_rate': rate,
-            **objective.metrics(),
-        }
-    )
+def _step(
+    objective: Objective,
+    optimizer: Optimizer,
+    schedule: Callable[[int], float],
+    batch: Any,
+    phase: Phase,
+    step: int,
+) -> tuple[np.ndarray, float]:
+    """One step from number `step`: this worker's share of the parts of the loss, and the gradient's norm."""
+    scale = optimizer.scale.value if optimizer.scale else 1.0
+    losses = backward(objective, optimizer.parameters, batch, phase, step, scale)
+    objective.after_backward()
+    rate = schedule(step)
+    norm = optimizer.update(rate, step=step + 1)
+    if math.isfinite(norm):  # or the step was skipped
+        objective.after_update(rate)
+    return losses, norm
 
 
 def _due(step: int, every: int) -> bool:
     """Whether something that is done every so many steps, or with 0 never, is done after this one."""
     return bool(every) and step % every == 0
-
-
-def _evaluate(
-    objective: Objective, phase: Phase, progress: Progress, step: int, reporter: Reporter
-) -> Progress:
-    """Measure on held-out data, if there is some; the progress with what follows."""
-    measured = objective.evaluate(phase)
-    if measured is None:
-        return progress
-    reporter.write({'phase': phase.name, **phase.notes, 'step': step, **measured})
-    return objective.remember(progress, measured, step)

@@ -1,140 +1,91 @@
-"""Pre-training: shards in, a model directory out."""
+"""Pre-training: what its loss is, and a run from shards to a model directory."""
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Generator, Mapping
 
+import mxnet as mx
 from mxnet import gluon
 
-from ..architecture.architecture import Architecture
 from ..architecture.cost import ParameterCost
 from ..architecture.heads import PRETRAINING
 from ..architecture.named import resolve
 from ..architecture.parameters import PARTS, parameter_table
+from ..network.losses import PretrainingLoss
 from ..network.model import OptBERTModel, build, named_parameters, read_parameters
+from ..network.running import pretraining_losses
 from ..network.saved_model import SavedModel, check_folded, read_model, write_model
 from ..runs.files import running
 from ..runs.machine import ORIGIN, note_origin
 from ..runs.progress import Progress
 from ..runs.recipe import to_dict
 from ..runs.run_directory import RunDirectory, work_directory
-from ..text.batches import check_memory
+from ..text.batches import Batch, check_memory, stream
 from ..text.shards import Shards
 from .distributed import Workers
-from .loop import Reporter
-from .mlm_nsp import fit
+from .held_out import evaluate
+from .loop import Reporter, train
+from .objective import Objective, Phase
 from .recipe import PretrainRecipe, check_shards_fit, open_shards
 
 
-def _before(start: SavedModel | None) -> Progress:
-    """What the network that a run starts from says of its training."""
-    return start.progress if start else Progress()
+class Pretraining(Objective):
+    """MLM plus NSP: the mean over the masked tokens of the global batch plus the mean over its instances.
 
-
-def _start(recipe: PretrainRecipe) -> SavedModel | None:
-    """The model that a run starts from, if it does not start from random weights."""
-    if recipe.model is None:
-        return None
-    start = read_model(recipe.model)
-    if start.head != PRETRAINING:
-        raise ValueError(
-            f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of '
-            'pre-training; start from the network that it was fine-tuned from'
-        )
-    check_folded(start, recipe.model)
-    if recipe.train == 'heads' and not _before(start).untrained:
-        raise ValueError(
-            f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave out --train heads'
-        )
-    return start
-
-
-def _trained(
-    model: OptBERTModel, recipe: PretrainRecipe, start: SavedModel | None
-) -> dict[str, gluon.Parameter]:
-    """The parameters that a run trains; all others are frozen, among them the embedding that the MLM head is
-    tied to.
+    Parameters
+    ----------
+    model : OptBERTModel
+    workers : Workers
+    shards : Shards
+        To train on.
+    heldout : Shards, optional
+        To measure on.
     """
-    parameters = named_parameters(model)
-    if recipe.train == 'all' or start is None:
-        return parameters
-    table, untrained = parameter_table(model.architecture, model.head), _before(start).untrained or ()
-    trained = {name: parameter for name, parameter in parameters.items() if table[name].part in untrained}
-    for name, parameter in parameters.items():
-        if name not in trained:
-            parameter.grad_req = 'null'
-    return trained
 
+    losses = ('mlm', 'nsp')
 
-def _progress(measured: Progress, recipe: PretrainRecipe, start: SavedModel | None) -> Progress:
-    """What the finished model says of its training: ``step`` of this phase, and ``earlier_steps`` of the
-    phases before, as in BERT's pre-training with 128 and then with 512 tokens. Steps of the heads alone are
-    not steps of pre-training."""
-    before = _before(start)
-    if recipe.train == 'all' or start is None:
-        return measured.updated(earlier_steps=before.trained_steps or None, head_steps=before.head_steps)
-    steps = Progress().updated(
-        step=before.step,
-        earlier_steps=before.earlier_steps,
-        kept_step=before.kept_step,
-        head_steps=measured.step,
-    )
-    return steps.updated(**{name: value for name, value in measured.to_dict().items() if name != 'step'})
+    def __init__(self, model: OptBERTModel, workers: Workers, shards: Shards, heldout: Shards | None = None):
+        super().__init__(model, workers)
+        self._shards, self._heldout = shards, heldout
+        self._loss = PretrainingLoss()
+        self._loss.hybridize(static_alloc=True)
 
-
-def _architecture(
-    recipe: PretrainRecipe, start: SavedModel | None, shards: Mapping[str, Shards], *, tokens: int
-) -> Architecture:
-    """The network that a run trains; ValueError unless it takes the instances of the shards and the tokens of
-    their vocabulary.
-    """
-    architecture = start.architecture if start else resolve(recipe.architecture, vocab_size=tokens)
-    if architecture.vocab_size != tokens:
-        raise ValueError(
-            f"the architecture has {architecture.vocab_size} tokens, the shards' vocabulary {tokens}"
+    def batches(self, phase: Phase, start: int) -> Generator[Batch, None, None]:
+        return stream(
+            self._shards,
+            batch_size=phase.batch_size,
+            seed=phase.seed,
+            start=start,
+            rank=self.workers.rank,
+            workers=self.workers.size,
         )
-    check_shards_fit(shards, architecture, 'the architecture')
-    return architecture
 
+    def loss_sums(self, batch: Batch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
+        return pretraining_losses(self.model, self._loss, batch, rows=rows, ctx=self.workers.context())
 
-def _train(
-    recipe: PretrainRecipe,
-    start: SavedModel | None,
-    architecture: Architecture,
-    shards: Mapping[str, Shards],
-    work: Path,
-    workers: Workers,
-) -> tuple[OptBERTModel, Progress]:
-    """The trained network, and what `fit` says of it."""
-    model = build(
-        architecture,
-        start.parameters if start else None,
-        recipe.network_settings(),
-        seed=recipe.seed,
-        initial_std=recipe.initial_std,
-        ctx=workers.context(),
-    )
-    workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
-    notes = {'parameters': ParameterCost().cost(architecture)}
-    phase = recipe.phase('pretraining', recipe.steps, first_batch=_before(start).next_batch, notes=notes)
-    measured = fit(
-        model,
-        recipe.weight_optimizer(model, workers, _trained(model, recipe, start)),
-        recipe.schedule(recipe.steps),
-        phase,
-        shards=shards['train'],
-        heldout=shards['heldout'],
-        workers=workers,
-        reporter=Reporter(work / 'metrics.jsonl', workers),
-        states=work / 'states',
-    )
-    return model, measured
+    def totals(self, batch: Batch) -> tuple[float, ...]:
+        return batch.masked_total, batch.instance_total
 
+    def evaluate(self, phase: Phase) -> dict[str, float] | None:
+        if self._heldout is None:
+            return None
+        return evaluate(
+            self.model, self._heldout, self.workers, batch_size=phase.pass_size, limit=phase.evaluation_limit
+        ).to_dict()
 
-def _read_progress(output: Path) -> Progress:
-    return read_model(output).progress
+    def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
+        progress, best = progress.updated(**measured), progress.best_mlm_loss
+        if measured['mlm_loss'] < (math.inf if best is None else best):
+            progress = progress.updated(best_mlm_loss=measured['mlm_loss'], best_step=step)
+        return progress
+
+    def loss_of(self, measured: Mapping[str, float]) -> float:
+        return measured['mlm_loss']
+
+    def best_of(self, progress: Progress) -> float | None:
+        return progress.best_mlm_loss
 
 
 def pretrain(recipe: PretrainRecipe, *, workers: Workers | None = None) -> Progress:
@@ -156,30 +107,57 @@ def pretrain(recipe: PretrainRecipe, *, workers: Workers | None = None) -> Progr
     ValueError, FileNotFoundError, FileExistsError
         Bad input, before the first step; or another process is writing the output.
     TrainingDiverged, Interrupted
-        From `fit`.
+        From `train`.
     """
     workers = workers or Workers()
     recipe.check_workers(workers)
     with running(recipe.output, workers):
-        return _pretrain(recipe, workers)
+        directory = RunDirectory(recipe, read=lambda output: read_model(output).progress)
+        if directory.result is not None:  # it was done, though it may not have lived to say so
+            workers.barrier('seen')
+            shutil.rmtree(work_directory(recipe.output), ignore_errors=True)
+            return directory.result
+        return _pretrain(recipe, directory, workers)
 
 
-def _pretrain(recipe: PretrainRecipe, workers: Workers) -> Progress:
-    """`pretrain`, while no other process writes the output."""
-    directory = RunDirectory(recipe, read=_read_progress)
-    if directory.result is not None:  # it was done, though it may not have lived to say so
-        workers.barrier('seen')
-        shutil.rmtree(work_directory(recipe.output), ignore_errors=True)
-        return directory.result
-    start = _start(recipe)
+def _pretrain(recipe: PretrainRecipe, directory: RunDirectory, workers: Workers) -> Progress:
+    """Train in a run's directory, and write the model directory."""
+    start = None if recipe.model is None else _start(recipe)
     shards = open_shards(recipe.shards, start.vocabulary if start else None)
     check_memory(shards['train'], recipe.batch_size)
     vocabulary = shards['train'].vocabulary()
-    architecture = _architecture(recipe, start, shards, tokens=len(vocabulary))
+    architecture = start.architecture if start else resolve(recipe.architecture, vocab_size=len(vocabulary))
+    if architecture.vocab_size != len(vocabulary):
+        raise ValueError(
+            f"the architecture has {architecture.vocab_size} tokens, the shards' vocabulary {len(vocabulary)}"
+        )
+    check_shards_fit(shards, architecture, 'the architecture')
     directory.lay_out(workers)
     if workers.first:
         note_origin(directory.path, workers=workers.size)
-    model, measured = _train(recipe, start, architecture, shards, directory.path, workers)
+
+    model = build(
+        architecture,
+        start.parameters if start else None,
+        recipe.network_settings(),
+        seed=recipe.seed,
+        initial_std=recipe.initial_std,
+        ctx=workers.context(),
+    )
+    workers.broadcast([parameter.data() for parameter in named_parameters(model).values()], name='weights')
+    measured = train(
+        Pretraining(model, workers, shards['train'], shards['heldout']),
+        recipe.weight_optimizer(model, workers, _trained(model, recipe, start)),
+        recipe.schedule(recipe.steps),
+        recipe.phase(
+            'pretraining',
+            recipe.steps,
+            first_batch=start.progress.next_batch if start else 0,
+            notes={'parameters': ParameterCost().cost(architecture)},
+        ),
+        reporter=Reporter(directory.path / 'metrics.jsonl', workers),
+        states=directory.path / 'states',
+    )
     progress = _progress(measured, recipe, start)
     if workers.first:
         write_model(
@@ -190,3 +168,52 @@ def _pretrain(recipe: PretrainRecipe, workers: Workers) -> Progress:
         shutil.rmtree(directory.path)
     workers.barrier('written')
     return progress
+
+
+def _start(recipe: PretrainRecipe) -> SavedModel:
+    """The model that a run starts from; ValueError if it cannot."""
+    start = read_model(recipe.model)
+    if start.head != PRETRAINING:
+        raise ValueError(
+            f'{recipe.model} has the head of {start.head.task or start.head.kind} instead of those of '
+            'pre-training; start from the network that it was fine-tuned from'
+        )
+    check_folded(start, recipe.model)
+    if recipe.train == 'heads' and not start.progress.untrained:
+        raise ValueError(
+            f'{recipe.model} has no untrained {", ".join(PARTS.values())}; leave out --train heads'
+        )
+    return start
+
+
+def _trained(
+    model: OptBERTModel, recipe: PretrainRecipe, start: SavedModel | None
+) -> dict[str, gluon.Parameter]:
+    """The parameters that a run trains; all others are frozen, among them the embedding that the MLM head is
+    tied to.
+    """
+    parameters = named_parameters(model)
+    if recipe.train == 'all' or start is None:
+        return parameters
+    table, untrained = parameter_table(model.architecture, model.head), start.progress.untrained or ()
+    trained = {name: parameter for name, parameter in parameters.items() if table[name].part in untrained}
+    for name, parameter in parameters.items():
+        if name not in trained:
+            parameter.grad_req = 'null'
+    return trained
+
+
+def _progress(measured: Progress, recipe: PretrainRecipe, start: SavedModel | None) -> Progress:
+    """What the finished model says of its training: ``step`` of this phase, and ``earlier_steps`` of the
+    phases before, as in BERT's pre-training with 128 and then with 512 tokens. Steps of the heads alone are
+    not steps of pre-training."""
+    before = start.progress if start else Progress()
+    if recipe.train == 'all' or start is None:
+        return measured.updated(earlier_steps=before.trained_steps or None, head_steps=before.head_steps)
+    steps = Progress().updated(
+        step=before.step,
+        earlier_steps=before.earlier_steps,
+        kept_step=before.kept_step,
+        head_steps=measured.step,
+    )
+    return steps.updated(**{name: value for name, value in measured.to_dict().items() if name != 'step'})

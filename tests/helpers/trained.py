@@ -9,9 +9,9 @@ from gluon_optbert.pruning.gate_training import GateTraining
 from gluon_optbert.pruning.penalty import L1Penalty
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.loop import Reporter, train
-from gluon_optbert.training.mlm_nsp import Pretraining
 from gluon_optbert.training.objective import Phase
 from gluon_optbert.training.optimization import Optimizer, Schedule
+from gluon_optbert.training.pretrain import Pretraining
 from helpers.pruned import records
 from helpers.tiny import network, saved_model
 

@@ -25,7 +25,7 @@ from gluon_optbert.pruning.report import Round, summary
 from gluon_optbert.runs.recipe import fill
 from gluon_optbert.text.batches import stream
 from gluon_optbert.text.tokenizer import vocabulary_of
-from gluon_optbert.training import mlm_nsp
+from gluon_optbert.training import pretrain as pretraining
 
 ROUND = {'alphas.npz', 'scores.npz', 'gates.json', 'selection.json', 'shrunk', 'model'}
 
@@ -78,7 +78,7 @@ def test_rounds_go_on_after_the_batches_that_the_network_has_read(shards_directo
         begun.append((start, batch_size))
         return stream(shards, start=start, batch_size=batch_size, **settings)
 
-    monkeypatch.setattr(mlm_nsp, 'stream', recorded)
+    monkeypatch.setattr(pretraining, 'stream', recorded)
     prune(recipe_for(shards_directory, start, tmp_path / 'run', split_half=False))
     assert begun == [(100, 8), (103, 8), (107, 8), (110, 8)]  # gates of 3 steps, recovery of 4, twice
 

@@ -10,7 +10,7 @@ from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.training.mlm_nsp import Pretraining
+from gluon_optbert.training.pretrain import Pretraining
 
 
 def recipe_of(model_directory, shards_directory, output, **changes):

@@ -29,8 +29,8 @@ from gluon_optbert.training.distillation import (
     similarity_difference,
 )
 from gluon_optbert.training.distributed import Workers
-from gluon_optbert.training.mlm_nsp import Pretraining
 from gluon_optbert.training.objective import Phase
+from gluon_optbert.training.pretrain import Pretraining
 
 PHASE = Phase('recovery', 2, 8)
 
@@ -112,7 +112,7 @@ def test_scores_are_a_mean_over_the_masked_tokens(shards_directory):
     teacher, student = saved_model(network(), seed=4), saved_model(network(), seed=5)
     loss = objective(shards_directory, student, teacher, Match.whole(network()))
     batch = next(loss.batches(PHASE, 0))
-    outputs = loss.model(*feed_of(batch, INPUTS).values()), loss._teacher.outputs(batch, slice(None))
+    outputs = loss.model(*feed_of(batch, INPUTS).values()), loss.teacher.outputs(batch, slice(None))
     own, wanted = (log_softmax(scores[-1].asnumpy() / 2, axis=-1) for scores in outputs)
     divergence = 4 * (np.exp(wanted) * (wanted - own)).sum(axis=-1)[batch.masked_weights > 0]
     assert parts_of(loss)['scores'] == pytest.approx(divergence.mean(), rel=1e-4)
@@ -144,7 +144,7 @@ def test_states_of_a_mean_network_are_one_variance_away_in_every_layer(shards_di
     match = Match.after(np.arange(8), [0, 1], 2)
     loss = objective(shards_directory, student, teacher, match)
     batch = next(loss.batches(PHASE, 0))
-    states, _ = loss._teacher.outputs(batch, slice(None))
+    states, _ = loss.teacher.outputs(batch, slice(None))
     wanted = sum(
         (state.asnumpy() ** 2).sum() / (batch.token_total * 8) / variance
         for state, variance in zip(states, loss._states._variances)
@@ -158,7 +158,7 @@ def test_narrower_student_is_compared_on_the_units_and_layers_that_it_has(shards
     units = np.array([0, 2, 3, 6, 7])
     loss = objective(shards_directory, student, teacher, Match.after(units, [0, 2], 3))
     batch = next(loss.batches(PHASE, 0))
-    states, _ = loss._teacher.outputs(batch, slice(None))
+    states, _ = loss.teacher.outputs(batch, slice(None))
     own = loss.model(*feed_of(batch, INPUTS).values())[0]
     wanted = 0.0
     for layer, state in zip((0, 0, 1), states):
@@ -246,7 +246,7 @@ def test_cosine_distance_is_a_part_if_it_has_a_weight(shards_directory):
         loss.losses[-1] == 'cosine_distance' and loss.weights[-1] == 0.5 and 'embeddings' not in loss.losses
     )
     batch = next(loss.batches(PHASE, 0))
-    states, _ = loss._teacher.outputs(batch, slice(None))
+    states, _ = loss.teacher.outputs(batch, slice(None))
     own = loss.model(*feed_of(batch, INPUTS).values())[0][-1].asnumpy().sum(axis=1)
     wanted = states[-1].asnumpy().sum(axis=1)[:, match.units]
     cosines = (own * wanted).sum(axis=1) / (np.linalg.norm(own, axis=1) * np.linalg.norm(wanted, axis=1))

@@ -21,7 +21,8 @@ from helpers.trained import PHASE, Interrupted, Run, acting, assert_same_bits, i
 from gluon_optbert.network.model import read_parameters
 from gluon_optbert.runs.progress import Progress
 from gluon_optbert.text.shards import Shards
-from gluon_optbert.training import held_out, mlm_nsp
+from gluon_optbert.training import held_out
+from gluon_optbert.training import pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.held_out import evaluate
 from gluon_optbert.training.loop import Reporter, Terminated, backward
@@ -402,7 +403,7 @@ def test_dropout_of_seeds_workers_and_steps_is_drawn_by_generators_of_their_own(
     seeds, draw = [], mx.random.seed
     monkeypatch.setattr(mx.random, 'seed', lambda seed: (seeds.append(seed), draw(seed)))
     run = Run(shards, tmp_path)
-    objective = mlm_nsp.Pretraining(run.model, run.workers, shards['train'])
+    objective = pretraining.Pretraining(run.model, run.workers, shards['train'])
     batch = next(objective.batches(PHASE, 0))
     for seed, run.workers.rank, step in itertools.product((3, 4), (0, 1), range(3)):
         backward(objective, run.trained, batch, dataclasses.replace(PHASE, seed=seed), step)
@@ -410,8 +411,8 @@ def test_dropout_of_seeds_workers_and_steps_is_drawn_by_generators_of_their_own(
 
 
 def test_held_out_data_take_no_more_memory_than_a_pass(shards, tmp_path, monkeypatch):
-    run, sizes, losses = Run(shards, tmp_path), [], mlm_nsp.pretraining_losses
-    for module in (mlm_nsp, held_out):
+    run, sizes, losses = Run(shards, tmp_path), [], pretraining.pretraining_losses
+    for module in (pretraining, held_out):
         monkeypatch.setattr(
             module,
             'pretraining_losses',
@@ -426,14 +427,14 @@ def test_held_out_data_take_no_more_memory_than_a_pass(shards, tmp_path, monkeyp
 
 def test_step_without_anything_to_predict_trains_on_the_rest(shards, tmp_path, monkeypatch):
     """With whole words, an instance may have no word that is short enough."""
-    real = mlm_nsp.Pretraining.batches
+    real = pretraining.Pretraining.batches
 
     def batches(self, phase, start):
         for batch in real(self, phase, start):
             nothing = np.zeros_like(batch.masked_weights)
             yield dataclasses.replace(batch, masked_weights=nothing, masked_total=0)
 
-    monkeypatch.setattr(mlm_nsp.Pretraining, 'batches', batches)
+    monkeypatch.setattr(pretraining.Pretraining, 'batches', batches)
     run = Run(shards, tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter('error', RuntimeWarning)  # NumPy's of a division by nothing

@@ -35,7 +35,6 @@ from gluon_optbert.runs.progress import Progress
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.runs.run_directory import work_directory
 from gluon_optbert.text.batches import stream
-from gluon_optbert.training import mlm_nsp
 from gluon_optbert.training import pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.optimization import TrainingDiverged
@@ -123,7 +122,7 @@ def begun_at(monkeypatch):
         begun.append(start)
         return stream(shards, start=start, **settings)
 
-    monkeypatch.setattr(mlm_nsp, 'stream', recorded)
+    monkeypatch.setattr(pretraining, 'stream', recorded)
     return begun
 
 
