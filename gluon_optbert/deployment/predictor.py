@@ -62,24 +62,13 @@ def record(instance: Instance, prediction: Prediction) -> dict[str, Any]:
 
 
 class Encoder:
-    """Text to the features that a network reads.
-
-    Parameters
-    ----------
-    deployment : Deployment
-
-    Raises
-    ------
-    ValueError
-        If the network has fewer than five positions.
-    """
+    """Text to the features that the network of an export reads; ValueError if it has too few positions."""
 
     def __init__(self, deployment: Deployment):
-        length = deployment.architecture.max_length
+        length, vocabulary = deployment.architecture.max_length, deployment.vocabulary
         if length < SHORTEST:
             raise ValueError(f'the network reads {length} tokens, too few for a pair of sentences')
-        vocabulary, self._reading = deployment.vocabulary, deployment.reading
-        self._head = deployment.head
+        self._head, self._reading = deployment.head, deployment.reading
         self._read = make_reader(vocabulary, max_length=deployment.text_length or length)
         self._align = make_aligner(vocabulary)
         self._ids = {'cls_id': vocabulary[vocabulary.cls_token], 'sep_id': vocabulary[vocabulary.sep_token]}
@@ -96,12 +85,8 @@ class Encoder:
             check_texts(instance, self._head)
         if self._reading is not None:
             return self.windows(questions_of(instances)).features
-        return self._read(
-            [
-                (instance.first,) if instance.second is None else (instance.first, instance.second)
-                for instance in instances
-            ]
-        )
+        texts = [(instance.first, instance.second) for instance in instances]
+        return self._read([pair[:1] if pair[1] is None else pair for pair in texts])
 
     def windows(self, questions: Sequence[Question]) -> Windows:
         """The windows of questions."""
@@ -263,15 +248,13 @@ class Predictor:
             If a token is not in the vocabulary, or a sequence is longer than the network's positions.
         """
         input_ids = np.asarray(input_ids)
+        token_types = np.zeros_like(input_ids) if token_types is None else token_types
+        valid_length = np.full(len(input_ids), input_ids.shape[-1]) if valid_length is None else valid_length
         feed = {
             'input_ids': input_ids,
-            'token_types': np.zeros_like(input_ids) if token_types is None else np.asarray(token_types),
-            'valid_length': np.full(len(input_ids), input_ids.shape[-1])
-            if valid_length is None
-            else np.asarray(valid_length),
-            'masked_positions': np.zeros(
-                (len(input_ids), 1)
-            ),  # for an export with the scores of pre-training
+            'token_types': np.asarray(token_types),
+            'valid_length': np.asarray(valid_length),
+            'masked_positions': np.zeros((len(input_ids), 1)),  # for an export of pre-training
         }
         check_inputs(self._deployment.architecture, feed)
         outputs = self.engine.outputs(feed)
@@ -303,20 +286,25 @@ class Predictor:
         ValueError
             If the export has no encoded tokens, `pooling` is unknown, or `batch_size` is below 1.
         """
-        deployment = self._deployment
-        if 'encoded' not in deployment.outputs:
+        head = self._deployment.head
+        if 'encoded' not in self._deployment.outputs:
             raise ValueError(
-                f'this is an export of a {deployment.head.kind.replace("_", " ")}, which has no embeddings; '
-                'export the model that it was fine-tuned from'
+                f'this is an export of a {head.kind.replace("_", " ")}, which has no embeddings; export the '
+                'model that it was fine-tuned from'
             )
         _check_counts(batch_size=batch_size)
         if pooling not in POOLINGS:
             raise ValueError(f'pooling must be one of {", ".join(POOLINGS)}, found {pooling!r}')
         features = self._encoder.features([_as_instance(text) for text in texts])
-        embeddings = np.zeros((len(features), deployment.architecture.h), np.float32)
-        for batch in self._batches(features, batch_size):
-            encoded = self._batch_outputs(batch)['encoded']  # (b, length, h)
-            embeddings[batch.rows] = encoded[:, 0] if pooling == 'first' else _means(encoded, batch)
+        embeddings = np.zeros((len(features), self._deployment.architecture.h), np.float32)
+        for batch, outputs in self._computed(features, batch_size):
+            encoded, lengths = outputs['encoded'], batch.valid_length[:, np.newaxis]  # (b, length, h), (b, 1)
+            if pooling == 'mean':
+                valid = np.arange(encoded.shape[1]) < lengths
+                pooled = np.where(valid[:, :, np.newaxis], encoded, 0).sum(axis=1) / lengths
+            else:
+                pooled = encoded[:, 0]
+            embeddings[batch.rows] = pooled
         if normalise:
             embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
         return embeddings
@@ -350,46 +338,37 @@ class Predictor:
         return self._predictions(iter(instances), batch_size, ahead)
 
     def _predictions(self, instances: Iterator[Text], batch_size: int, ahead: int) -> Iterator[Prediction]:
-        while True:
-            some = [_as_instance(item) for item in itertools.islice(instances, batch_size * ahead)]
-            if not some:
-                return
-            yield from self._predict(some, batch_size)
+        while some := [_as_instance(item) for item in itertools.islice(instances, batch_size * ahead)]:
+            if self._reading is not None:
+                yield from self._answers(questions_of(some), batch_size)
+                continue
+            for row in self._scores(self._encoder.features(some), batch_size):
+                yield Value(float(row[0])) if self.head.kind == 'regression' else self._label(row)
 
-    def _predict(self, instances: Sequence[Instance], batch_size: int) -> list[Prediction]:
-        reading = self._reading
-        if reading is not None:
-            questions = questions_of(instances)
-            windows = self._encoder.windows(questions)
-            best, nulls = best_answers(
-                questions, windows, self._scores(windows.features, batch_size), reading
-            )
-            return [
-                chosen_answer(answers, null, reading.null_threshold) for answers, null in zip(best, nulls)
-            ]
-        scores = self._scores(self._encoder.features(instances), batch_size)
-        if self.head.kind == 'regression':
-            return [Value(float(score)) for (score,) in scores]
-        return [self._label(row) for row in scores]
+    def _answers(self, questions: Sequence[Question], batch_size: int) -> list[Answer]:
+        windows = self._encoder.windows(questions)
+        scores = self._scores(windows.features, batch_size)
+        best, nulls = best_answers(questions, windows, scores, self._reading)
+        return [chosen_answer(*pair, self._reading.null_threshold) for pair in zip(best, nulls)]
 
     def _scores(self, features: Features, batch_size: int) -> np.ndarray:
         """The scores of the network, by instance, or by window and token."""
         most = self._deployment.architecture.max_length
         places = (bucket_width(int(features.lengths.max()), most),) if self._reading else ()
-        all_scores = np.zeros((len(features), *places, self.head.outputs), np.float32)
-        for batch in self._batches(features, batch_size):
-            scores = self._batch_outputs(batch)['scores']
+        scores = np.zeros((len(features), *places, self.head.outputs), np.float32)
+        for batch, outputs in self._computed(features, batch_size):
             if self._reading is None:
-                all_scores[batch.rows] = scores
+                scores[batch.rows] = outputs['scores']
             else:
-                all_scores[batch.rows, : scores.shape[1]] = scores
-        return all_scores
+                scores[batch.rows, : outputs['scores'].shape[1]] = outputs['scores']
+        return scores
 
-    def _batches(self, features: Features, batch_size: int) -> Iterator[TaskBatch]:
-        return bucketed_batches(features, batch_size, self._deployment.architecture.max_length)
-
-    def _batch_outputs(self, batch: TaskBatch) -> dict[str, np.ndarray]:
-        return self.outputs(batch.input_ids, batch.token_types, batch.valid_length)
+    def _computed(
+        self, features: Features, batch_size: int
+    ) -> Iterator[tuple[TaskBatch, dict[str, np.ndarray]]]:
+        """Batches of features, and what the network computes of each."""
+        for batch in bucketed_batches(features, batch_size, self._deployment.architecture.max_length):
+            yield batch, self.outputs(batch.input_ids, batch.token_types, batch.valid_length)
 
     def _label(self, scores: np.ndarray) -> Label:
         powers = np.exp(scores.astype(np.float64) - scores.max())
@@ -403,12 +382,6 @@ def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f'{name} must be at least 1, found {count}')
-
-
-def _means(encoded: np.ndarray, batch: TaskBatch) -> np.ndarray:
-    """The means of the encoded tokens without padding, shape (b, h)."""
-    valid = np.arange(encoded.shape[1]) < batch.valid_length[:, np.newaxis]
-    return np.where(valid[:, :, np.newaxis], encoded, 0).sum(axis=1) / batch.valid_length[:, np.newaxis]
 
 
 def _as_instance(item: Text) -> Instance:
