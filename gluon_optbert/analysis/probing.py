@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -48,9 +48,9 @@ class ProbeTask:
     name: str
     places: np.ndarray
     labels: np.ndarray
-    classes: Tuple[str, ...]
+    classes: tuple[str, ...]
     test: np.ndarray
-    control: Optional[np.ndarray] = None
+    control: np.ndarray | None = None
 
     @property
     def majority(self) -> float:
@@ -62,20 +62,20 @@ class ProbeTask:
 class ProbeResult:
     """Accuracies of the probes of one task on one network, one for each state of `stream`."""
 
-    accuracy: Tuple[float, ...]
-    control: Tuple[float, ...] = ()
+    accuracy: tuple[float, ...]
+    control: tuple[float, ...] = ()
 
     def behind(self, place: str) -> ProbeResult:
         """Those behind every ``attention`` block, or behind every ``layer``; layer 0 is the embedding."""
         return ProbeResult(self.accuracy[BEHIND[place]], self.control[BEHIND[place]])
 
     @property
-    def selectivity(self) -> Tuple[float, ...]:
+    def selectivity(self) -> tuple[float, ...]:
         """Accuracy minus that on the control task; empty without one."""
         return tuple(accuracy - control for accuracy, control in zip(self.accuracy, self.control))
 
 
-def casing(words: Sequence[str]) -> Dict[str, str]:
+def casing(words: Sequence[str]) -> dict[str, str]:
     """The casing of each word: ``lower``, ``title`` or ``upper``; words such as ``iPod`` have none."""
     kinds = {}
     for word in words:
@@ -90,7 +90,7 @@ def casing(words: Sequence[str]) -> Dict[str, str]:
     return kinds
 
 
-def frequency_bands(words: Sequence[str]) -> Dict[str, str]:
+def frequency_bands(words: Sequence[str]) -> dict[str, str]:
     """The frequency band of each word, counted without regard to case; only alphabetic words have one.
 
     Word types are sorted by frequency. The first ones, up to a third of the text, are ``frequent``, the next
@@ -110,8 +110,8 @@ def _task(
     *,
     sequences: int,
     generator: np.random.RandomState,
-    types: Optional[Sequence[str]] = None,
-) -> Optional[ProbeTask]:
+    types: Sequence[str] | None = None,
+) -> ProbeTask | None:
     """The task of these labels; None if fewer than two labels are frequent enough, or none is held out."""
     counts = collections.Counter(named)
     classes = tuple(sorted(label for label, count in counts.items() if count >= LEAST))
@@ -133,19 +133,19 @@ def _task(
     return ProbeTask(name, places, labels, classes, test, control)
 
 
-def _balanced(named: Sequence[Optional[str]], most: int, generator: np.random.RandomState) -> List[int]:
+def _balanced(named: Sequence[str | None], most: int, generator: np.random.RandomState) -> list[int]:
     """The indices of a random sample with at most `most` divided by the number of labels of each; None is no
     label.
     """
     classes = sorted(set(named) - {None})
-    taken: List[int] = []
+    taken: list[int] = []
     for label in classes:
         indices = [i for i, other in enumerate(named) if other == label]
         taken += [indices[i] for i in generator.permutation(len(indices))[: most // len(classes)]]
     return sorted(taken)
 
 
-def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> Dict[str, Optional[ProbeTask]]:
+def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> dict[str, ProbeTask | None]:
     """Casing and frequency band of words, from the text itself; a word's place is its first token.
 
     The tokens of an uncased vocabulary do not show the casing; a probe can read it from the context alone.
@@ -165,7 +165,7 @@ def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> Dict[str,
     positions = [
         (number, position, word) for number, row in enumerate(sample.words) for position, word in row
     ]
-    tasks: Dict[str, Optional[ProbeTask]] = {}
+    tasks: dict[str, ProbeTask | None] = {}
     for name, labelling in (('casing', casing), ('frequency band', frequency_bands)):
         generator = np.random.RandomState(seed)
         label_of = labelling([word for *_, word in positions])
@@ -182,7 +182,7 @@ def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> Dict[str,
     return tasks
 
 
-def sentence_task(sample: Sample, *, name: str = 'label', seed: int = 0) -> Optional[ProbeTask]:
+def sentence_task(sample: Sample, *, name: str = 'label', seed: int = 0) -> ProbeTask | None:
     """The labels of the sequences, predicted from the mean over their tokens; None if fewer than two labels
     are frequent enough.
     """
@@ -192,7 +192,7 @@ def sentence_task(sample: Sample, *, name: str = 'label', seed: int = 0) -> Opti
 
 def layer_features(
     network: OptBERTModel, sample: Sample, places: np.ndarray, *, batch_size: int = 16
-) -> List[np.ndarray]:
+) -> list[np.ndarray]:
     """The states of places: behind the embedding, then behind the attention block and the end of each layer.
 
     A layer without an intermediate block ends where its attention does, so its two states are the same.
@@ -232,7 +232,7 @@ def linear_accuracy(features: np.ndarray, labels: np.ndarray, test: np.ndarray) 
 
 def probe(
     network: OptBERTModel, sample: Sample, tasks: Mapping[str, ProbeTask], *, batch_size: int = 16
-) -> Dict[str, ProbeResult]:
+) -> dict[str, ProbeResult]:
     """Probe every state of a network for every task, in one pass over the sample."""
     if not tasks:
         return {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from ..text.tokenizer import (
     word_splitter,
 )
 
-Words = Tuple[Tuple[int, str], ...]
+Words = tuple[tuple[int, str], ...]
 BEHIND = {'attention': slice(1, None, 2), 'layer': slice(0, None, 2)}  # of `stream`; the embedding is layer 0
 
 
@@ -48,8 +48,8 @@ class Sample:
     """
 
     features: Features
-    words: Tuple[Words, ...]
-    labels: Tuple[str, ...] = ()
+    words: tuple[Words, ...]
+    labels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.features)
@@ -60,7 +60,7 @@ class Sample:
         return bool((self.features.seconds < self.features.lengths).any())
 
     @property
-    def ids(self) -> List[np.ndarray]:
+    def ids(self) -> list[np.ndarray]:
         """The tokens of every sequence."""
         return np.split(self.features.ids, self.features.starts[1:-1])
 
@@ -108,7 +108,7 @@ def sample_of_texts(
             sep_id=vocabulary['[SEP]'],
             max_length=length,
         )
-        positions: List[Tuple[int, str]] = []
+        positions: list[tuple[int, str]] = []
         for sentence, begin, end in zip(pieces, (1, instance[1]), (instance[1] - 1, len(instance[0]) - 1)):
             for word, ids in sentence:
                 if begin < end:
@@ -130,7 +130,7 @@ def _spelt(ids: np.ndarray, lost: np.ndarray, vocabulary: Vocabulary) -> Words:
         Where a network does not read the token of the text.
     vocabulary : Vocabulary
     """
-    words: List[Tuple[int, str]] = []
+    words: list[tuple[int, str]] = []
     whole = False
     for position, number in enumerate(ids):
         token = vocabulary.idx_to_token[number]
@@ -174,7 +174,7 @@ def read_sample(
     *,
     limit: int,
     length: int = 128,
-    task: Optional[str] = None,
+    task: str | None = None,
     seed: int = 0,
 ) -> Sample:
     """A sample of shards, of a text with a sequence in each line, or of labelled sentences or pairs.
@@ -194,7 +194,7 @@ def read_sample(
         If the path does not exist, or is none of these.
     """
 
-    def some(count: int) -> List[int]:
+    def some(count: int) -> list[int]:
         return sorted(np.random.RandomState(seed).permutation(count)[:limit])
 
     if task is not None or path.suffix.lower() == '.tsv':
@@ -231,7 +231,7 @@ def random_network(architecture: Architecture, seed: int = 0) -> OptBERTModel:
     )
 
 
-def stream(network: OptBERTModel, batch: TaskBatch) -> List[np.ndarray]:
+def stream(network: OptBERTModel, batch: TaskBatch) -> list[np.ndarray]:
     """Every state of the residual stream: at the input of the first layer, then after the attention block and
     at the output of each layer. `BEHIND` has the states of either kind.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import List, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class LinearCKA:
     def __init__(self) -> None:
         self.count = 0
         self._states = (0, 0)
-        self._sums: List[np.ndarray] = []
+        self._sums: list[np.ndarray] = []
 
     def add(self, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> None:
         """Add a minibatch.

@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 
 from ..architecture.heads import Head
+from ..runs.files import parse_json
 from .metrics import majority_score
 from .task import Task, find_task, names
 
@@ -33,21 +35,21 @@ class Examples:
     indices : tuple of str
     """
 
-    texts: Tuple[Tuple[str, ...], ...]
-    labels: Optional[np.ndarray]
-    indices: Tuple[str, ...]
+    texts: tuple[tuple[str, ...], ...]
+    labels: np.ndarray | None
+    indices: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def first(self, count: Optional[int]) -> Examples:
+    def first(self, count: int | None) -> Examples:
         """The first `count` rows; all of them if it is None."""
         return Examples(
             self.texts[:count], None if self.labels is None else self.labels[:count], self.indices[:count]
         )
 
 
-def read_lines(path: Path) -> List[List[str]]:
+def read_lines(path: Path) -> list[list[str]]:
     """The cells of every line of a tab-separated file. Quotes are literal; a byte order mark is left out.
 
     Raises
@@ -69,7 +71,20 @@ def read_lines(path: Path) -> List[List[str]]:
     return [line.split('\t') for line in lines]
 
 
-def read_header(path: Path) -> List[str]:
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines, with their line numbers; FileNotFoundError or ValueError if a line
+    is none.
+    """
+    for number, cells in enumerate(read_lines(path), 1):
+        line = '\t'.join(cells)
+        if line.strip():
+            values = parse_json(line, source=f'{path}: line {number}')
+            if not isinstance(values, dict):
+                raise ValueError(f'{path}: line {number} is no JSON object')
+            yield number, values
+
+
+def read_header(path: Path) -> list[str]:
     """The cells of the first line of a file. The rest of the file is not read."""
     with open(path, 'rb') as file:
         line = file.readline()
@@ -88,12 +103,14 @@ def task_of_file(path: Path) -> Task:
         If there is no such file, or it has other columns, no labels, or fewer than two.
     """
     header, *rows = read_lines(path)
-    packaged = _glue_task(header)
+    tasks = [find_task(name) for name in names()]
+    fitting = [task for task in tasks if set(task.head.columns) <= set(header)]
+    packaged = max(fitting, key=lambda task: len(task.fields), default=None)
     if packaged is not None and packaged.head.kind != 'classification':
         return packaged
     if packaged is not None:
         columns = (*packaged.fields, packaged.label)
-    elif header[-1] in {field for name in names() for field in find_task(name).fields}:
+    elif header[-1] in {field for task in tasks for field in task.fields}:
         raise ValueError(
             f'{path}: its last column, {header[-1]!r}, is of text, so it has no labels, like a test set of '
             f'GLUE; give a labelled file, such as dev.tsv'
@@ -112,13 +129,6 @@ def task_of_file(path: Path) -> Task:
     except ValueError as error:
         raise ValueError(f'{path}: {error}') from error
     return task_of_head(head, Path(path))
-
-
-def _glue_task(header: Sequence[str]) -> Optional[Task]:
-    """The task of GLUE whose columns a header has; that with the most, if it has those of several."""
-    tasks = [find_task(name) for name in names()]
-    fitting = [task for task in tasks if set(task.head.columns) <= set(header)]
-    return max(fitting, key=lambda task: len(task.fields), default=None)
 
 
 def task_of_head(head: Head, path: Path) -> Task:
@@ -147,47 +157,47 @@ def read_examples(task: Task, path: Path, *, labelled: bool = True) -> Examples:
     """
     rows = read_lines(path)
     wanted = [*task.fields, *([task.label] if labelled else [])]
-    columns = _columns(task, path, rows, wanted)
+    columns = _columns(task, path, rows[0], wanted)
     headed = rows[0] == columns
     numbers = [columns.index(name) for name in wanted]
-    least = 1 + max(numbers)
-    if task.incomplete_rows and task.label in columns:  # the same rows are left out without the labels
-        least = max(least, 1 + columns.index(task.label))
+    may_be_cut = task.incomplete_rows and task.label in columns  # a test set has to be whole
+    # without the labels, the same rows are left out
+    least = 1 + max([*numbers, *([columns.index(task.label)] if may_be_cut else [])])
     complete, cut = [], 0
     for line, row in enumerate(rows[headed:], 1 + headed):
         if row == ['']:
             continue
         if len(row) >= least:
-            complete.append((line, [row[number] for number in numbers], row))
-        else:
+            complete.append((line, row))
+        elif may_be_cut:
             cut += 1
-            if not (task.incomplete_rows and task.label in columns):  # a test set has to be whole
-                raise ValueError(
-                    f'{path}: line {line} has {len(row)} cells, and {len(columns)} are wanted: '
-                    f'{", ".join(columns)}'
-                )
+        else:
+            raise ValueError(
+                f'{path}: line {line} has {len(row)} cells, and {len(columns)} are wanted: '
+                f'{", ".join(columns)}'
+            )
     if cut:
         LOG.warning('%s: %d rows are cut short and left out', path, cut)
     if not complete:
         raise ValueError(f'{path}: has no rows')
-    count = len(task.fields)
-    labels = _labels(task, path, [(line, cells[count]) for line, cells, _ in complete]) if labelled else None
+    fields = numbers[: len(task.fields)]
+    texts = tuple(tuple(row[number] for number in fields) for _, row in complete)
+    labels = labels_of(task, ((line, row[numbers[-1]]) for line, row in complete), path) if labelled else None
     if task.index in columns and not labelled:
-        indices = tuple(row[columns.index(task.index)] for _, _, row in complete)
+        indices = tuple(row[columns.index(task.index)] for _, row in complete)
     else:
         indices = tuple(map(str, range(len(complete))))
-    return Examples(tuple(tuple(cells[:count]) for _, cells, _ in complete), labels, indices)
+    return Examples(texts, labels, indices)
 
 
-def _columns(task: Task, path: Path, rows: Sequence[Sequence[str]], wanted: Sequence[str]) -> List[str]:
+def _columns(task: Task, path: Path, header: Sequence[str], wanted: Sequence[str]) -> list[str]:
     """The columns of a file: its header, or those of the task where a file of it has no header."""
-    header = list(rows[0])
     missing = [name for name in wanted if name not in header]
     if missing and not (task.headerless and len(header) == len(task.headerless)):
         raise ValueError(
             f'{path}: no column {", ".join(map(repr, missing))}; its header is {", ".join(header) or "empty"}'
         )
-    columns = list(task.headerless) if missing else header
+    columns = list(task.headerless if missing else header)
     for name in (*wanted, task.index):
         if columns.count(name) > 1:
             raise ValueError(
@@ -197,19 +207,19 @@ def _columns(task: Task, path: Path, rows: Sequence[Sequence[str]], wanted: Sequ
     return columns
 
 
-def _labels(task: Task, path: Path, cells: Sequence[Tuple[int, str]]) -> np.ndarray:
+def labels_of(task: Task, cells: Iterable[tuple[int, str]], path: Path) -> np.ndarray:
+    """The numbers of classes, or the values, in cells that come with their lines; ValueError if one holds
+    something else.
+    """
     regression = task.head.kind == 'regression'
     numbers = {label: number for number, label in enumerate(task.head.labels)}
-    try:
-        values = [finite_number(cell) if regression else numbers[cell] for _, cell in cells]
-    except (KeyError, ValueError):
-        line, cell = next(
-            (line, cell) for line, cell in cells if not (is_finite(cell) if regression else cell in numbers)
-        )
-        raise ValueError(
-            f'{path}: line {line} has the label {cell!r}, wanted '
-            f'{"a finite number" if regression else " or ".join(task.head.labels)}'
-        ) from None
+    values = []
+    for line, cell in cells:
+        try:
+            values.append(finite_number(cell) if regression else numbers[cell])
+        except (KeyError, ValueError):
+            wanted = 'a finite number' if regression else ' or '.join(task.head.labels)
+            raise ValueError(f'{path}: line {line} has the label {cell!r:.60}, wanted {wanted}') from None
     return np.array(values, dtype=np.float64 if regression else np.int64)
 
 
@@ -221,16 +231,7 @@ def finite_number(cell: str) -> float:
     return value
 
 
-def is_finite(cell: str) -> bool:
-    """Whether a cell holds a finite number."""
-    try:
-        finite_number(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: bool) -> Dict[str, Examples]:
+def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: bool) -> dict[str, Examples]:
     """The examples of the files that exist, by name; a missing file is logged and left out."""
     sets = {}
     for name, file in files.items():
@@ -241,7 +242,7 @@ def read_sets(task: Task, data: Path, files: Mapping[str, str], *, labelled: boo
     return sets
 
 
-def majority_scores(task: Task, sets: Mapping[str, Examples]) -> Dict[str, float]:
+def majority_scores(task: Task, sets: Mapping[str, Examples]) -> dict[str, float]:
     """The scores of always giving the commonest answer of each set, in percent, by the names of a fine-tuning
     result: ``dev/accuracy``. `metrics.majority_score` says what they are.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Callable, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def bucket_width(length: int, most: int) -> int:
     return min(-(-length // step) * step, most)
 
 
-def length_buckets(lengths: np.ndarray, batch_size: int, most: int) -> List[Tuple[np.ndarray, int]]:
+def length_buckets(lengths: np.ndarray, batch_size: int, most: int) -> list[tuple[np.ndarray, int]]:
     """The rows of every batch and its width, the shortest rows first.
 
     Of all ways to cut the sorted rows into batches, the one with the fewest tokens, padding and `PASS_COST`
@@ -80,7 +80,7 @@ class Features:
     ids: np.ndarray
     starts: np.ndarray
     seconds: np.ndarray
-    labels: Optional[np.ndarray] = None
+    labels: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -100,9 +100,7 @@ class Features:
         return int(self.lengths.max())
 
     @classmethod
-    def of(
-        cls, instances: Iterable[Tuple[Sequence[int], int]], labels: Optional[np.ndarray] = None
-    ) -> Features:
+    def of(cls, instances: Iterable[tuple[Sequence[int], int]], labels: np.ndarray | None = None) -> Features:
         """Features from the ids of each instance and the position of its second segment."""
         ids, starts, seconds = [], [0], []
         for tokens, second in instances:
@@ -135,8 +133,8 @@ class TaskBatch:
 
 
 def pair(
-    first: Sequence[int], second: Optional[Sequence[int]], *, cls_id: int, sep_id: int, max_length: int
-) -> Tuple[List[int], int]:
+    first: Sequence[int], second: Sequence[int] | None, *, cls_id: int, sep_id: int, max_length: int
+) -> tuple[list[int], int]:
     """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], and the position where B begins.
 
     A sequence that is too long loses tokens at the end of its longer text, at a tie of the second one, as in
@@ -171,7 +169,7 @@ def make_reader(vocabulary: Vocabulary, *, max_length: int) -> Callable[..., Fea
     tokenize = make_tokenizer(vocabulary)
     cls_id, sep_id = vocabulary[vocabulary.cls_token], vocabulary[vocabulary.sep_token]
 
-    def read(texts: Iterable[Sequence[str]], labels: Optional[np.ndarray] = None) -> Features:
+    def read(texts: Iterable[Sequence[str]], labels: np.ndarray | None = None) -> Features:
         return Features.of(
             (
                 pair(
@@ -229,7 +227,7 @@ def training_batches(
         epoch, skip = epoch + 1, 0
 
 
-def _random_order(lengths: np.ndarray, batch_size: int, random: np.random.RandomState) -> List[np.ndarray]:
+def _random_order(lengths: np.ndarray, batch_size: int, random: np.random.RandomState) -> list[np.ndarray]:
     """The instances of every batch of an epoch, in random order."""
     order = random.permutation(len(lengths))
     return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
@@ -237,7 +235,7 @@ def _random_order(lengths: np.ndarray, batch_size: int, random: np.random.Random
 
 def _order_by_lengths(
     lengths: np.ndarray, batch_size: int, random: np.random.RandomState
-) -> List[np.ndarray]:
+) -> list[np.ndarray]:
     """The instances of every batch of an epoch, those of a batch of similar lengths."""
     order = random.permutation(len(lengths))
     batches = []
@@ -290,11 +288,7 @@ def batch_of(features: Features, rows: np.ndarray) -> TaskBatch:
 
 
 def _batch(
-    features: Features,
-    rows: np.ndarray,
-    weights: np.ndarray,
-    all_rows: np.ndarray,
-    width: Optional[int] = None,
+    features: Features, rows: np.ndarray, weights: np.ndarray, all_rows: np.ndarray, width: int | None = None
 ) -> TaskBatch:
     """One rank's `rows` of the global batch `all_rows`, padded to `width` or to that of the batch."""
     valid, starts = features.lengths[rows], features.starts

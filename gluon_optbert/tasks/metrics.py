@@ -8,7 +8,8 @@ import collections
 import re
 import string
 import warnings
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def _of_classes(measure: str, **options: Any) -> Callable[[np.ndarray, np.ndarra
     return score
 
 
-METRICS: Dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     'accuracy': _of_classes('accuracy_score'),
     'f1': _of_classes('f1_score', zero_division=0),  # of class 1
     'matthews': _of_classes('matthews_corrcoef'),
@@ -55,7 +56,7 @@ METRICS: Dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 CORRELATIONS = ('pearson', 'spearman')  # of a regression; the others are of a classification
 
 
-def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
+def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Some of `METRICS`, in percent.
 
     Parameters
@@ -76,7 +77,7 @@ def score(names: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> 
     return {name: 100.0 * float(METRICS[name](predictions, labels)) for name in names}
 
 
-def majority_score(names: Sequence[str], labels: np.ndarray) -> Dict[str, float]:
+def majority_score(names: Sequence[str], labels: np.ndarray) -> dict[str, float]:
     """The score of always giving the commonest answer, in percent: what a network must exceed.
 
     The answer is the commonest class of the labels, the smallest of equally common ones. For a regression it
@@ -129,7 +130,7 @@ def token_f1(prediction: str, answer: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def squad_v1(answers: Answers, predictions: Mapping[str, str]) -> Dict[str, float]:
+def squad_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
     """``exact_match`` and ``f1`` in percent, as SQuAD 1.1's script: the best answer of each question counts.
 
     A question without a prediction counts as wrong, and empty texts share no words. Every question has an
@@ -155,10 +156,10 @@ def squad_v1(answers: Answers, predictions: Mapping[str, str]) -> Dict[str, floa
 def squad_v2(
     answers: Answers,
     predictions: Mapping[str, str],
-    null_odds: Optional[Mapping[str, float]] = None,
+    null_odds: Mapping[str, float] | None = None,
     *,
     threshold: float = 1.0,
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """What SQuAD 2.0's script gives, under its names: percents, counts, and the best thresholds if there are
     odds.
 
@@ -222,7 +223,7 @@ def exact_at_best_f1(
 
 def _by_question(
     answers: Answers, predictions: Mapping[str, str]
-) -> Tuple[Dict[str, float], Dict[str, float]]:
+) -> tuple[dict[str, float], dict[str, float]]:
     """The exact match and the F1 of every question, from 0 to 1."""
     exact, f1 = {}, {}
     for question, texts in answers.items():
@@ -237,7 +238,7 @@ def _course(
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float],
     answerable: Mapping[str, bool],
-) -> Tuple[List[str], List[float]]:
+) -> tuple[list[str], list[float]]:
     """The questions in the order in which a rising threshold on the odds lets them be answered, and the sum
     of the scores before the first of them is answered and after each.
 

@@ -9,15 +9,16 @@ import dataclasses
 import json
 import logging
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 
 from .features import Features
 
 LOG = logging.getLogger(__name__)
-Aligner = Callable[[str], Tuple[List[int], List[int], List[int]]]
+Aligner = Callable[[str], tuple[list[int], list[int], list[int]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Question:
     id: str
     text: str
     context: str
-    answers: Tuple[Tuple[str, int], ...]
+    answers: tuple[tuple[str, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Windows:
     features: Features
     questions: np.ndarray
     firsts: np.ndarray
-    places: List[Tuple[np.ndarray, np.ndarray]]
+    places: list[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +87,9 @@ class Reading:
     max_question: int = 64
     max_answer: int = 30
     n_best: int = 20
-    null_threshold: Optional[float] = None
+    null_threshold: float | None = None
 
-    def problems(self) -> List[str]:
+    def problems(self) -> list[str]:
         """What is out of range."""
         problems = [
             f'{name} must be at least 1, found {getattr(self, name)}'
@@ -143,7 +144,7 @@ class Reading:
         return reading
 
 
-def read_questions(path: Path) -> List[Question]:
+def read_questions(path: Path) -> list[Question]:
     """The questions of a file in SQuAD's format, version 1.1 or 2.0.
 
     Raises
@@ -203,10 +204,10 @@ def make_windows(
         Whether the first answer of each question is wanted; a question whose answer does not stand where it
         says is left out, and its id is logged.
     """
-    instances: List[Tuple[List[int], int]] = []
-    labels: List[Tuple[int, int]] = []
-    numbers: List[int] = []
-    firsts: List[int] = []
+    instances: list[tuple[list[int], int]] = []
+    labels: list[tuple[int, int]] = []
+    numbers: list[int] = []
+    firsts: list[int] = []
     places, known = [], {}
     for number, question in enumerate(questions):
         if question.context not in known:
@@ -243,7 +244,7 @@ def _window_starts(tokens: int, room: int, stride: int) -> Iterator[int]:
         first += min(stride, room)
 
 
-def _token_span(question: Question, begins: np.ndarray, ends: np.ndarray) -> Optional[Tuple[int, int]]:
+def _token_span(question: Question, begins: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
     """The first and the last token of the first answer; None if there is none in the context."""
     if not question.answers:
         return None
@@ -279,7 +280,7 @@ class Answer:
 
 def best_answers(
     questions: Sequence[Question], windows: Windows, scores: np.ndarray, reading: Reading
-) -> Tuple[List[List[Answer]], List[float]]:
+) -> tuple[list[list[Answer]], list[float]]:
     """The best answers of every question, and the score of its having none.
 
     Parameters
@@ -309,7 +310,7 @@ def best_answers(
                 windows, row, scores[row], owned, n_best=reading.n_best, max_answer=reading.max_answer
             )
         ]
-        best: Dict[str, Answer] = {}  # different texts
+        best: dict[str, Answer] = {}  # different texts
         for score, first, last in sorted(spans, key=lambda span: (-span[0], span[1], span[2])):
             start, end = int(begins[first]), int(ends[last])
             best.setdefault(
@@ -327,7 +328,7 @@ def _counts(windows: Windows, rows: np.ndarray) -> np.ndarray:
     return windows.features.lengths[rows] - windows.features.seconds[rows] - 1
 
 
-def _owned(windows: Windows, rows: np.ndarray) -> List[np.ndarray]:
+def _owned(windows: Windows, rows: np.ndarray) -> list[np.ndarray]:
     """For each window of a question, which of its tokens are scored in it.
 
     A token that is in several windows is scored where the shorter of its two sides of context is longest.
@@ -345,7 +346,7 @@ def _owned(windows: Windows, rows: np.ndarray) -> List[np.ndarray]:
 
 def _spans(
     windows: Windows, row: int, scores: np.ndarray, owned: np.ndarray, *, n_best: int, max_answer: int
-) -> List[Tuple[float, int, int]]:
+) -> list[tuple[float, int, int]]:
     """The best spans of one window: score, first token and last token in the context."""
     count, second = len(owned), int(windows.features.seconds[row])
     context = scores[second : second + count]
@@ -364,7 +365,7 @@ def _spans(
     ]
 
 
-def decide(answers: Sequence[Answer], null: Optional[float], threshold: float) -> str:
+def decide(answers: Sequence[Answer], null: float | None, threshold: float) -> str:
     """The text of the best answer; the empty text if having no answer scores higher by more than `threshold`.
 
     Parameters
@@ -379,7 +380,7 @@ def decide(answers: Sequence[Answer], null: Optional[float], threshold: float) -
     return answers[0].text
 
 
-def with_probabilities(answers: Sequence[Answer], null: Optional[float] = None) -> List[Answer]:
+def with_probabilities(answers: Sequence[Answer], null: float | None = None) -> list[Answer]:
     """The answers with probabilities that sum to one, the best first.
 
     With `null`, the score of having no answer, the empty answer is among them.
@@ -394,7 +395,7 @@ def with_probabilities(answers: Sequence[Answer], null: Optional[float] = None) 
     ]
 
 
-def chosen_answer(answers: Sequence[Answer], null: float, threshold: Optional[float]) -> Answer:
+def chosen_answer(answers: Sequence[Answer], null: float, threshold: float | None) -> Answer:
     """The answer that `decide` chooses, with its place and its probability.
 
     Without a threshold every question has an answer.
@@ -409,10 +410,10 @@ def chosen_answer(answers: Sequence[Answer], null: float, threshold: Optional[fl
 def answer_files(
     questions: Sequence[Question],
     answers: Sequence[Sequence[Answer]],
-    nulls: Optional[Sequence[float]],
+    nulls: Sequence[float] | None,
     *,
     threshold: float,
-) -> Dict[str, Mapping[str, Any]]:
+) -> dict[str, Mapping[str, Any]]:
     """The files of a run about its answers, by file name; the content of each is by question id.
 
     ``predictions.json`` is the official format; ``nbest.json`` has the best answers with probabilities. Where

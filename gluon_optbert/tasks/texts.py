@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Callable, Dict, Iterator, Mapping, Sequence
 
 from ..text.documents import read_documents, sentences_of
 from ..text.tokenizer import Vocabulary
 from ..text.trimming import count_words
-from .examples import read_lines
+from .examples import read_json_lines, read_lines
 from .squad import read_questions
 from .task import find_task, names
 
@@ -82,20 +81,8 @@ def _questions(path: Path) -> Iterator[str]:
 
 
 def _values(path: Path) -> Iterator[str]:
-    for number, line in enumerate(map('\t'.join, read_lines(path)), 1):
-        if not line.strip():
-            continue
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f'{path}: line {number} is not JSON ({error!s:.100})') from error
-        if not isinstance(values, Mapping):
-            raise ValueError(f'{path}: line {number} is no JSON object')
+    for _, values in read_json_lines(path):
         yield from (value for value in values.values() if isinstance(value, str))
 
 
-_READERS: Dict[str, Callable[[Path], Iterator[str]]] = {
-    '.tsv': _cells,
-    '.json': _questions,
-    '.jsonl': _values,
-}
+_READERS = {'.tsv': _cells, '.json': _questions, '.jsonl': _values}

@@ -71,11 +71,11 @@ def test_values_are_correlated(tmp_path):
         (
             'out.tsv',
             'index\tprediction\n' + ''.join(f'{i}\t{i}\n' for i in range(4)),
-            "line 4 has '2', wanted 0 or 1",
+            "line 4 has the label '2', wanted 0 or 1",
         ),
         ('out.jsonl', '{"label": "1"}\n', '1 predictions for 4 rows'),
         ('out.jsonl', '{"label": "1"}\n[]\n', 'line 2 is no JSON object'),
-        ('out.jsonl', '{"label"\n', 'line 1 is not JSON'),
+        ('out.jsonl', '{"label"\n', 'line 1: not JSON'),
         ('out.jsonl', as_lines(*({'value': 1},) * 4), "line 1 has no 'label'"),
         (
             'out.jsonl',
@@ -107,7 +107,9 @@ def test_values_and_odds_that_are_not_finite_are_refused(tmp_path, questions, va
         ('out.jsonl', as_lines({'value': 1.0}, {'value': value})),
         ('out.tsv', f'index\tprediction\n1\t{value}\n0\t1\n'),
     ):
-        with pytest.raises(ValueError, match=f"{name}: line 2 has '{value}', wanted a finite number"):
+        with pytest.raises(
+            ValueError, match=f"{name}: line 2 has the label '{value}', wanted a finite number"
+        ):
             score_task(STSB, dev, write(tmp_path / name, content))
     answers = write(tmp_path / 'answers.json', json.dumps({'q1': 'Cat', 'q2': 'none'}))
     odds = write(tmp_path / 'null_odds.json', json.dumps({'q1': value, 'q2': 2.0}))
@@ -167,7 +169,7 @@ def test_one_prediction_in_a_line_of_json_is_no_mapping(tmp_path):
         ('1.1', '{}', 'dev.json: 1 questions have no answer, the first is q2; .*SQuAD2.0'),
         ('2.0', '{"q1": "cat"}', 'out: 1 of 2 questions have no prediction, the first is q2'),
         ('2.0', '{"q1": 1}', 'out: the answer to q1 is no text'),
-        ('2.0', 'cat', 'out: line 1 is not JSON'),
+        ('2.0', 'cat', 'out: line 1: not JSON'),
         ('2.0', '{"id": "q1"}', "out: line 1 has no 'id' and 'text'"),
     ],
 )

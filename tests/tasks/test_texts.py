@@ -56,7 +56,7 @@ def test_raw_text_is_read_in_its_layout(tmp_path):
 @pytest.mark.parametrize(
     'name, content, said',
     [
-        ('data.jsonl', '{"a": "b"}\n{"a"', 'data.jsonl: line 2 is not JSON'),
+        ('data.jsonl', '{"a": "b"}\n{"a"', 'data.jsonl: line 2: not JSON'),
         ('data.jsonl', '[1]\n', 'data.jsonl: line 1 is no JSON object'),
         ('data.json', '{}', "data.json: not in SQuAD's format.*; take it out, or make it JSON lines"),
     ],
