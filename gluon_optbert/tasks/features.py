@@ -17,45 +17,6 @@ from ..text.tokenizer import Vocabulary, make_tokenizer
 
 PASS_COST = 32  # tokens whose products take as long as a pass takes to read the weights, roughly
 _STEPS = ((32, 4), (64, 8), (128, 16), (1 << 30, 32))  # up to this length, multiples of that
-
-
-def bucket_width(length: int, most: int) -> int:
-    """The width that a sequence of `length` tokens is padded to, at most `most`."""
-    step = next(step for end, step in _STEPS if length <= end)
-    return min(-(-length // step) * step, most)
-
-
-def length_buckets(lengths: np.ndarray, batch_size: int, most: int) -> list[tuple[np.ndarray, int]]:
-    """The rows of every batch and its width, the shortest rows first.
-
-    Of all ways to cut the sorted rows into batches, the one with the fewest tokens, padding and `PASS_COST`
-    for each batch included.
-
-    Parameters
-    ----------
-    lengths : np.ndarray of int, shape (rows,)
-    batch_size : int
-        The most rows of a batch.
-    most : int
-        The largest width: the positions of the network.
-    """
-    order = np.argsort(lengths, kind='stable')
-    widths = [bucket_width(int(length), most) for length in lengths[order]]
-    sizes = [*(2**power for power in range(batch_size.bit_length()) if 2**power < batch_size), batch_size]
-    best, last = [0], [0]  # of the first so many rows: the cost, and the size of the last batch
-    for end, width in enumerate(widths, 1):
-        cost, size = min(
-            (best[end - size] + size * width + PASS_COST, -size) for size in sizes if size <= end
-        )
-        best.append(cost)
-        last.append(-size)
-    batches, end = [], len(order)
-    while end:
-        batches.append((order[end - last[end] : end], widths[end - 1]))
-        end -= last[end]
-    return batches[::-1]
-
-
 LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of it, so that there are few shapes
 BATCHINGS = ('lengths', 'random')
 _POOL = 64  # batches of a pool
@@ -155,11 +116,9 @@ def pair(
         tokens = [cls_id, *first[: max_length - 2], sep_id]
         return tokens, len(tokens)
     room = max_length - 3
-    a = (
-        len(first)
-        if len(first) + len(second) <= room
-        else max(room - len(second), min(len(first), room - room // 2))
-    )
+    a = len(first)
+    if a + len(second) > room:
+        a = max(room - len(second), min(a, room - room // 2))
     tokens = [cls_id, *first[:a], sep_id, *second[: room - a], sep_id]
     return tokens, a + 2
 
@@ -219,34 +178,29 @@ def training_batches(
     """
     epoch, skip = divmod(start, steps_per_epoch(features, batch_size))
     while True:
-        order = _ORDERS[batching](features.lengths, batch_size, np.random.RandomState([seed, epoch]))
+        order = _order(features.lengths, batch_size, np.random.RandomState([seed, epoch]), batching)
         for rows in order[skip:]:
             padded = np.concatenate([rows, np.full(batch_size - len(rows), rows[0])])
             weights = (np.arange(batch_size) < len(rows)).astype(np.float32)
-            yield _batch(features, padded[rank::workers], weights[rank::workers], rows)
+            yield batch_of(features, padded[rank::workers], weights[rank::workers], rows)
         epoch, skip = epoch + 1, 0
 
 
-def _random_order(lengths: np.ndarray, batch_size: int, random: np.random.RandomState) -> list[np.ndarray]:
-    """The instances of every batch of an epoch, in random order."""
-    order = random.permutation(len(lengths))
-    return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
-
-
-def _order_by_lengths(
-    lengths: np.ndarray, batch_size: int, random: np.random.RandomState
+def _order(
+    lengths: np.ndarray, batch_size: int, random: np.random.RandomState, batching: str
 ) -> list[np.ndarray]:
-    """The instances of every batch of an epoch, those of a batch of similar lengths."""
+    """The instances of every batch of an epoch."""
     order = random.permutation(len(lengths))
+    if batching == 'random':
+        return _parts(order, batch_size)
     batches = []
-    for first in range(0, len(order), _POOL * batch_size):
-        pool = order[first : first + _POOL * batch_size]
-        pool = pool[np.argsort(lengths[pool], kind='stable')]
-        batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+    for pool in _parts(order, _POOL * batch_size):
+        batches += _parts(pool[np.argsort(lengths[pool], kind='stable')], batch_size)
     return [batches[i] for i in random.permutation(len(batches))]
 
 
-_ORDERS = dict(zip(BATCHINGS, (_order_by_lengths, _random_order)))
+def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    return [rows[first : first + size] for first in range(0, len(rows), size)]
 
 
 def evaluation_batches(
@@ -262,16 +216,51 @@ def evaluation_batches(
     while first < len(order):
         rows = order[first : first + max(1, tokens // features.width(order[first : first + 1]))]
         if number % workers == rank:
-            yield _batch(features, rows, np.ones(len(rows), np.float32), rows)
+            yield batch_of(features, rows)
         number, first = number + 1, first + len(rows)
 
 
 def sorted_batches(features: Features, batch_size: int) -> Iterator[TaskBatch]:
     """Batches that hold every instance once, the shortest first."""
-    order = np.argsort(features.lengths, kind='stable')
-    for first in range(0, len(order), batch_size):
-        rows = order[first : first + batch_size]
-        yield _batch(features, rows, np.ones(len(rows), np.float32), rows)
+    for rows in _parts(np.argsort(features.lengths, kind='stable'), batch_size):
+        yield batch_of(features, rows)
+
+
+def bucket_width(length: int, most: int) -> int:
+    """The width that a sequence of `length` tokens is padded to, at most `most`."""
+    step = next(step for end, step in _STEPS if length <= end)
+    return min(-(-length // step) * step, most)
+
+
+def length_buckets(lengths: np.ndarray, batch_size: int, most: int) -> list[tuple[np.ndarray, int]]:
+    """The rows of every batch and its width, the shortest rows first.
+
+    Of all ways to cut the sorted rows into batches, the one with the fewest tokens, padding and `PASS_COST`
+    for each batch included.
+
+    Parameters
+    ----------
+    lengths : np.ndarray of int, shape (rows,)
+    batch_size : int
+        The most rows of a batch.
+    most : int
+        The largest width: the positions of the network.
+    """
+    order = np.argsort(lengths, kind='stable')
+    widths = [bucket_width(int(length), most) for length in lengths[order]]
+    sizes = [*(2**power for power in range(batch_size.bit_length()) if 2**power < batch_size), batch_size]
+    best, last = [0], [0]  # of the first so many rows: the cost, and the size of the last batch
+    for end, width in enumerate(widths, 1):
+        cost, size = min(
+            (best[end - size] + size * width + PASS_COST, -size) for size in sizes if size <= end
+        )
+        best.append(cost)
+        last.append(-size)
+    batches, end = [], len(order)
+    while end:
+        batches.append((order[end - last[end] : end], widths[end - 1]))
+        end -= last[end]
+    return batches[::-1]
 
 
 def bucketed_batches(features: Features, batch_size: int, most: int) -> Iterator[TaskBatch]:
@@ -279,36 +268,45 @@ def bucketed_batches(features: Features, batch_size: int, most: int) -> Iterator
     width.
     """
     for rows, width in length_buckets(features.lengths, batch_size, most):
-        yield _batch(features, rows, np.ones(len(rows), np.float32), rows, width)
+        yield batch_of(features, rows, width=width)
 
 
-def batch_of(features: Features, rows: np.ndarray) -> TaskBatch:
-    """A batch of some instances."""
-    return _batch(features, rows, np.ones(len(rows), np.float32), rows)
-
-
-def _batch(
-    features: Features, rows: np.ndarray, weights: np.ndarray, all_rows: np.ndarray, width: int | None = None
+def batch_of(
+    features: Features,
+    rows: np.ndarray,
+    weights: np.ndarray | None = None,
+    all_rows: np.ndarray | None = None,
+    width: int | None = None,
 ) -> TaskBatch:
-    """One rank's `rows` of the global batch `all_rows`, padded to `width` or to that of the batch."""
-    valid, starts = features.lengths[rows], features.starts
+    """A batch of some instances.
+
+    Parameters
+    ----------
+    features : Features
+    rows : np.ndarray of int, shape (b,)
+        The instances; those of one rank in a global batch.
+    weights : np.ndarray of float32, shape (b,), optional
+        All are one without it.
+    all_rows : np.ndarray of int, optional
+        The instances of the global batch, if there are more.
+    width : int, optional
+        What is padded to; without it, the width of the global batch.
+    """
+    all_rows = rows if all_rows is None else all_rows
     width = width or features.width(all_rows)
+    valid, starts = features.lengths[rows], features.starts
     ids = np.zeros((len(rows), width), np.int32)
     for target, row in zip(ids, rows):
         target[: starts[row + 1] - starts[row]] = features.ids[starts[row] : starts[row + 1]]
     columns = np.arange(width)
     types = (columns >= features.seconds[rows][:, np.newaxis]) & (columns < valid[:, np.newaxis])
-    labels = (
-        np.zeros(len(rows), np.float32)
-        if features.labels is None
-        else features.labels[rows].astype(np.float32)
-    )
+    labels = np.zeros(len(rows)) if features.labels is None else features.labels[rows]
     return TaskBatch(
         ids,
         types.astype(np.int32),
         valid.astype(np.float32),
-        labels,
-        weights,
+        labels.astype(np.float32),
+        np.ones(len(rows), np.float32) if weights is None else weights,
         rows,
         len(all_rows),
         int(features.lengths[all_rows].sum()),

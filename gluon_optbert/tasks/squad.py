@@ -5,8 +5,8 @@ Fine-tuning and predictions choose answers in the same way (Devlin et al., 2018,
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from ..runs.files import read_json
 from .features import Features
 
 LOG = logging.getLogger(__name__)
+_LARGEST_FILE = 2**31  # bytes
 Aligner = Callable[[str], tuple[list[int], list[int], list[int]]]
 
 
@@ -130,12 +132,9 @@ class Reading:
     def from_dict(cls, values: Any, *, source: str = 'reading') -> Reading:
         """The inverse of `dataclasses.asdict`; raises ValueError if the values are something else."""
         names = [field.name for field in dataclasses.fields(cls)]
-        threshold = values.get('null_threshold') if isinstance(values, Mapping) else None
-        if (
-            not isinstance(values, Mapping)
-            or set(values) != set(names)
-            or not all(type(values[name]) is int for name in names if name != 'null_threshold')
-            or not (threshold is None or type(threshold) in (int, float))
+        if not (isinstance(values, Mapping) and set(values) == set(names)) or not all(
+            type(value) is int or (name == 'null_threshold' and type(value) in (float, type(None)))
+            for name, value in values.items()
         ):
             raise ValueError(f'{source}: wanted {", ".join(names)} as numbers, found {values!r:.200}')
         reading = cls(**values)
@@ -152,11 +151,8 @@ def read_questions(path: Path) -> list[Question]:
     FileNotFoundError, ValueError
         If there is no such file, it is not in the format, it has no questions, or one comes twice.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such file')
+    values = read_json(path, most_bytes=_LARGEST_FILE)
     try:
-        articles = json.loads(path.read_text(encoding='utf-8-sig'))['data']
         questions = [
             Question(
                 str(asked['id']),
@@ -166,19 +162,17 @@ def read_questions(path: Path) -> list[Question]:
                     (str(answer['text']), int(answer['answer_start'])) for answer in asked.get('answers', ())
                 ),
             )
-            for article in articles
+            for article in values['data']
             for paragraph in article['paragraphs']
             for asked in paragraph['qas']
         ]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: not in SQuAD's format ({type(error).__name__}: {error})") from error
     if not questions:
         raise ValueError(f'{path}: has no questions')
-    seen: set = set()
-    for question in questions:
-        if question.id in seen:
-            raise ValueError(f'{path}: the question {question.id} comes twice')
-        seen.add(question.id)
+    (name, count), *_ = collections.Counter(question.id for question in questions).most_common(1)
+    if count > 1:
+        raise ValueError(f'{path}: the question {name} comes twice')
     return questions
 
 
@@ -323,17 +317,13 @@ def best_answers(
     return answers, nulls
 
 
-def _counts(windows: Windows, rows: np.ndarray) -> np.ndarray:
-    """Tokens of the context in each window."""
-    return windows.features.lengths[rows] - windows.features.seconds[rows] - 1
-
-
 def _owned(windows: Windows, rows: np.ndarray) -> list[np.ndarray]:
-    """For each window of a question, which of its tokens are scored in it.
+    """For each window of a question, which of its tokens of the context are scored in it.
 
     A token that is in several windows is scored where the shorter of its two sides of context is longest.
     """
-    counts, firsts = _counts(windows, rows), windows.firsts[rows]
+    counts = windows.features.lengths[rows] - windows.features.seconds[rows] - 1
+    firsts = windows.firsts[rows]
     if len(rows) == 1:
         return [np.ones(counts[0], bool)]
     best = np.full((len(rows), int((firsts + counts).max())), -np.inf)
@@ -385,9 +375,8 @@ def with_probabilities(answers: Sequence[Answer], null: float | None = None) -> 
 
     With `null`, the score of having no answer, the empty answer is among them.
     """
-    every = sorted(
-        [*answers, *([] if null is None else [Answer('', null)])], key=lambda answer: -answer.score
-    )
+    every = [*answers, *([] if null is None else [Answer('', null)])]
+    every.sort(key=lambda answer: -answer.score)
     weights = np.exp(np.array([answer.score for answer in every]) - (every[0].score if every else 0.0))
     return [
         dataclasses.replace(answer, probability=float(weight / weights.sum()))

@@ -286,8 +286,8 @@ BEYOND = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": [{ANSWERED}]}}]}
 @pytest.mark.parametrize(
     'text, said',
     [
-        ('', 'not in SQuAD'),
-        ('[]', 'not in SQuAD'),
+        ('', 'not JSON'),
+        ('[]', 'wanted a JSON object'),
         ('{"data": [{"paragraphs": 1}]}', 'not in SQuAD'),
         ('{"data": []}', 'has no questions'),
         (BEYOND, 'not in SQuAD'),
