@@ -116,10 +116,8 @@ def _task(
     counts = collections.Counter(named)
     classes = tuple(sorted(label for label, count in counts.items() if count >= LEAST))
     kept = np.array([label in classes for label in named], dtype=bool)
-    places, labels = (
-        places[kept],
-        np.array([classes.index(label) for label in named if label in classes], dtype=int),
-    )
+    places = places[kept]
+    labels = np.array([classes.index(label) for label in named if label in classes], dtype=int)
     held_out = generator.permutation(sequences) < max(1, round(TEST_SHARE * sequences))
     test = held_out[places[:, 0]]
     if len(set(labels[~test])) < 2 or not test.any():
@@ -131,18 +129,6 @@ def _task(
         if len(set(control[~test])) < 2:  # few words, all of which drew the same label
             control = None
     return ProbeTask(name, places, labels, classes, test, control)
-
-
-def _balanced(named: Sequence[str | None], most: int, generator: np.random.RandomState) -> list[int]:
-    """The indices of a random sample with at most `most` divided by the number of labels of each; None is no
-    label.
-    """
-    classes = sorted(set(named) - {None})
-    taken: list[int] = []
-    for label in classes:
-        indices = [i for i, other in enumerate(named) if other == label]
-        taken += [indices[i] for i in generator.permutation(len(indices))[: most // len(classes)]]
-    return sorted(taken)
 
 
 def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> dict[str, ProbeTask | None]:
@@ -170,7 +156,12 @@ def word_tasks(sample: Sample, *, words: int = 4000, seed: int = 0) -> dict[str,
         generator = np.random.RandomState(seed)
         label_of = labelling([word for *_, word in positions])
         labels = [label_of.get(word) for *_, word in positions]
-        places = [positions[i] for i in _balanced(labels, words, generator)]
+        classes = sorted(set(labels) - {None})
+        drawn = []
+        for label in classes:
+            indices = [i for i, other in enumerate(labels) if other == label]
+            drawn += [indices[i] for i in generator.permutation(len(indices))[: words // len(classes)]]
+        places = [positions[i] for i in sorted(drawn)]
         tasks[name] = _task(
             name,
             np.array([place[:2] for place in places], dtype=int).reshape(-1, 2),
@@ -243,10 +234,9 @@ def probe(
     results = {}
     for (name, task), start, end in zip(tasks.items(), borders, borders[1:]):
         rows = [feature[start:end] for feature in features]
-        results[name] = ProbeResult(
-            tuple(linear_accuracy(row, task.labels, task.test) for row in rows),
-            ()
-            if task.control is None
-            else tuple(linear_accuracy(row, task.control, task.test) for row in rows),
+        accuracy, control = (
+            tuple(linear_accuracy(row, labels, task.test) for row in rows if labels is not None)
+            for labels in (task.labels, task.control)
         )
+        results[name] = ProbeResult(accuracy, control)
     return results

@@ -120,15 +120,8 @@ def sample_of_texts(
 
 
 def _spelt(ids: np.ndarray, lost: np.ndarray, vocabulary: Vocabulary) -> Words:
-    """The words of tokens; a word with a special or a lost token in it is left out.
-
-    Parameters
-    ----------
-    ids : np.ndarray of int, shape (n,)
-        The tokens of the text.
-    lost : np.ndarray of bool, shape (n,)
-        Where a network does not read the token of the text.
-    vocabulary : Vocabulary
+    """The words of tokens, shape (n,); one with a special token in it, or with one that is `lost`, (n,), is
+    left out.
     """
     words: list[tuple[int, str]] = []
     whole = False

@@ -35,28 +35,19 @@ class LinearCKA:
         self._sums: list[np.ndarray] = []
 
     def add(self, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> None:
-        """Add a minibatch.
-
-        Parameters
-        ----------
-        first, second : sequence of np.ndarray, shape (examples, width)
-            The states of the two networks for the same examples; the widths may differ.
-
-        Raises
-        ------
-        ValueError
-            If a network has no state, or another number of states than before.
+        """Add a minibatch: the states of the two networks for the same examples, each of shape (examples,
+        width); ValueError if a network has no state, or another number of states than before.
         """
         found = len(first), len(second)
-        if 0 in found:
-            raise ValueError(f'found {found} states of the two networks, wanted at least one of each')
-        if self.count and found != self._states:
-            raise ValueError(f'found {found} states of the two networks, wanted {self._states} as before')
-        states = (*first, *second)
+        if 0 in found or (self.count and found != self._states):
+            raise ValueError(
+                f'found {found} states of the two networks, wanted {self._states if self.count else "some"}'
+            )
+        states = [np.asarray(state, dtype=np.float64) for state in (*first, *second)]
+        crossed = itertools.product(states[: found[0]], states[found[0] :])
         values = itertools.chain(
-            (_exact(state).sum(axis=0) for state in states),
-            (_product(state, state) for state in states),
-            (_product(x, y) for x in first for y in second),
+            (state.sum(axis=0) for state in states),
+            (x.T @ y for x, y in itertools.chain(zip(states, states), crossed)),
         )
         if not self.count:
             self._states, self._sums = found, list(values)
@@ -92,16 +83,6 @@ class LinearCKA:
         they are and their column sums.
         """
         return float(np.linalg.norm(moment - np.outer(first, second) / self.count))
-
-
-def _exact(state: np.ndarray) -> np.ndarray:
-    """A state in float64."""
-    return np.asarray(state, dtype=np.float64)
-
-
-def _product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """XᵀY, shape (p, q), in float64."""
-    return _exact(first).T @ _exact(second)
 
 
 @dataclasses.dataclass(frozen=True)
