@@ -7,14 +7,12 @@ What is special about a data set is an `Exercise`; `glue` and `squad` have their
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -36,10 +34,10 @@ from .recipe import RESULT, FineTuneRecipe, copy_path
 from .result import FineTuningResult, RateRuns, SeedRun, best_rate
 
 
-def _train(
+def _run_seed(
     seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTuneRecipe, work: Path, workers: Workers
-) -> tuple[FineTuning, SeedRun]:
-    """Fine-tune with one seed: the objective, with the network of the kept epoch, and its record."""
+) -> None:
+    """Fine-tune with one seed, and write the network of the kept epoch."""
     began = time.perf_counter()
     model = build(
         saved.architecture,
@@ -76,19 +74,13 @@ def _train(
     if kept != phase.steps:
         states.load(kept, optimizer)
         objective.heldout_scores = {}  # they were another network's
-    epochs = progress.epochs or ()
-    chosen = next(epoch for epoch in epochs if epoch.step == kept)
-    return objective, SeedRun(seed, epochs, chosen.epoch, chosen.scores, seconds, resumed_at)
-
-
-def _run_seed(
-    seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTuneRecipe, work: Path, workers: Workers
-) -> None:
-    """Fine-tune with one seed and write its model directory."""
-    objective, record = _train(seed, saved, exercise, recipe, work, workers)
     # There are no held-out scores either where the last step was done before resuming.
     heldout: Mapping[str, np.ndarray] = objective.heldout_scores or objective.scores(exercise.heldout)
-    record = dataclasses.replace(record, right=_right(exercise, heldout))
+    right = {name: exercise.right(name, own) for name, own in heldout.items()}
+    marks = {name: ''.join('01'[int(one)] for one in own) for name, own in right.items() if own is not None}
+    epochs = progress.epochs or ()
+    chosen = next(epoch for epoch in epochs if epoch.step == kept)
+    record = SeedRun(seed, epochs, chosen.epoch, chosen.scores, seconds, resumed_at, marks or None)
     scores = {**heldout, **objective.scores(exercise.test)}
     if workers.first:
         write_model(
@@ -106,40 +98,23 @@ def _run_seed(
     workers.barrier('seed')
 
 
-def _right(exercise: Exercise, scores: Mapping[str, np.ndarray]) -> dict[str, str] | None:
-    """Which instances were answered right, as `SeedRun` has them, from the scores of every held-out set."""
-    right = {name: exercise.right(name, own) for name, own in scores.items()}
-    marks = {name: ''.join('01'[int(one)] for one in own) for name, own in right.items() if own is not None}
-    return marks or None
-
-
-def _seed_run(directory: Path) -> SeedRun:
-    """The run that a model directory came out of."""
-    return SeedRun.from_dict(read_model(directory).progress.to_dict())
-
-
 def _place(work: Path, recipe: FineTuneRecipe) -> Path:
     """Where the runs with the recipe's learning rate are made, which may be one of several."""
     return work / f'rate-{recipe.learning_rate!r}' if recipe.learning_rates else work
 
 
-def _origin(work: Path) -> dict[str, Any]:
-    """What computed a run last, as its `ORIGIN` says; with ``commits``, the first first, if there were
-    several.
-    """
-    last, commits = json.loads((work / ORIGIN).read_text(encoding='utf-8'))[-1], commits_of(work)
-    return {**last, 'commits': commits} if len(commits) > 1 else last
-
-
 def _result(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, work: Path) -> FineTuningResult:
     """The result of all learning rates and seeds, which are finished."""
+
+    def run(one: FineTuneRecipe, seed: int) -> SeedRun:
+        return SeedRun.from_dict(read_model(_place(work, one) / f'seed-{seed}').progress.to_dict())
+
     metric = f'{next(iter(exercise.heldout))}/{exercise.metric}'
     tried = tuple(
-        RateRuns(
-            one.learning_rate, tuple(_seed_run(_place(work, one) / f'seed-{seed}') for seed in one.seeds)
-        )
+        RateRuns(one.learning_rate, tuple(run(one, seed) for seed in one.seeds))
         for one in recipe.with_rates()
     )
+    origin, commits = json.loads((work / ORIGIN).read_text(encoding='utf-8'))[-1], commits_of(work)
     chosen = best_rate(tried, metric)
     return FineTuningResult(
         task=exercise.name,
@@ -150,7 +125,7 @@ def _result(recipe: FineTuneRecipe, saved: SavedModel, exercise: Exercise, work:
         samples=dict(exercise.samples),
         runs=chosen.runs,
         recipe={**to_dict(recipe), 'learning_rate': chosen.learning_rate},
-        origin=_origin(work),
+        origin={**origin, **({'commits': commits} if len(commits) > 1 else {})},
         majority=dict(exercise.majority),
         tried=tried if recipe.learning_rates else (),
     )

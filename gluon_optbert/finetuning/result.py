@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..runs.files import parse_json
 from ..runs.progress import MARK, NOTE, OPTIMISTIC, Epoch, score_text
 from ..tasks.metrics import CORRELATIONS
 
@@ -221,11 +222,7 @@ class FineTuningResult:
         FileNotFoundError, ValueError
             If there is none, or it is damaged.
         """
-        try:
-            values = json.loads(Path(path).read_text(encoding='utf-8'))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f'{path}: not JSON ({error})') from error
-        return cls.from_dict(values, source=str(path))
+        return cls.from_dict(parse_json(Path(path).read_bytes(), source=path), source=str(path))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, in the order of the file."""
