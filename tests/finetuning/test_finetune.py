@@ -10,20 +10,15 @@ import pytest
 from helpers.commands import call
 from helpers.finetuned import FILES, LEFT, recipe_for, sentences, values_for
 from helpers.jobs import horovodrun, needs_horovod
-from helpers.pruned import records
-from helpers.tiny import ROOT, contents, network, random_alphas, saved_model, write_saved_model
+from helpers.tiny import ROOT, network, random_alphas, saved_model, write_saved_model
 
 from gluon_optbert.architecture.heads import Head
-from gluon_optbert.deployment.export import export
-from gluon_optbert.deployment.mxnet_network import load_deployment
 from gluon_optbert.finetuning import objective
 from gluon_optbert.finetuning.objective import predict, start_parameters
 from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue, prepare_glue
 from gluon_optbert.finetuning.result import FineTuningResult, SeedRun
 from gluon_optbert.network.losses import TaskLoss
 from gluon_optbert.network.model import build
-from gluon_optbert.network.running import random_feed
-from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.tasks.features import make_reader
@@ -44,24 +39,12 @@ def test_run_leaves_a_model_directory_for_each_seed_and_one_result(finished):
     assert FineTuningResult.read(base / 'run' / 'result.json') == result
 
 
-def test_metrics_hold_the_logged_steps_and_an_evaluation_each_epoch(finished):
-    logged = records(finished[0] / 'run' / 'seed-1')
-    assert [record['step'] for record in logged if 'loss' in record] == [2, 4, 6, 8, 10, 12]
-    assert [record['step'] for record in logged if 'dev/accuracy' in record] == [6, 12]
-
-
 def test_submission_has_the_test_sets_rows(finished):
     lines = (finished[0] / 'run' / 'seed-1' / 'SST-2.tsv').read_text().splitlines()
     assert (
         lines[0] == 'index\tprediction'
         and [re.fullmatch(rf'{i}\t[01]', line) is not None for i, line in enumerate(lines[1:])] == [True] * 7
     )
-
-
-def test_same_seed_gives_the_same_network_and_another_one_another(finished, model_directory, glue, tmp_path):
-    finetune_glue(recipe_for(model_directory, glue, tmp_path, seeds=[2]))
-    one, two = (contents(finished[0] / 'run' / f'seed-{seed}')['model.params'] for seed in (1, 2))
-    assert contents(tmp_path / 'run' / 'seed-2')['model.params'] == two != one
 
 
 def test_training_learns(model_directory, glue, tmp_path):
@@ -235,37 +218,9 @@ def test_loss_of_answers_leaves_padding_out():
     assert loss_of(Head('question_answering'), scores, [[1, 2]], [1], [3]) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_fine_tuned_network_exports_with_its_head(finished, tmp_path):
-    saved = read_model(finished[0] / 'run' / 'seed-1')
-    assert export(saved, tmp_path / 'deploy')['relative_difference']['scores'] < 1e-5
-    block, found = load_deployment(tmp_path / 'deploy')
-    assert found.kind == 'task' and found.head.labels == ('0', '1') and list(found.outputs) == ['scores']
-    feed, names = random_feed(saved.architecture, batch=2, length=5), found.inputs
-    wanted = build(saved.architecture, saved.parameters, head=saved.head)
-    np.testing.assert_allclose(run_block(block, feed, names)[0], run_block(wanted, feed, names)[0], atol=1e-6)
-    with pytest.raises(ValueError, match="exports task, not 'encoder'"):
-        export(saved, tmp_path / 'other', head='encoder')
-    with pytest.raises(ValueError, match="exports encoder or pretraining, not 'task'"):
-        export(saved_model(), tmp_path / 'other', head='task')
-
-
-@pytest.mark.parametrize(
-    'change, named',
-    [
-        ({'epochs': 0}, 'epochs must be '),
-        ({'learning_rates': [1e-5, 0.0]}, 'learning_rates must be '),
-        ({'learning_rates': [1e-5, 1e-5]}, 'learning_rates must be '),
-        ({'seeds': [1, 1]}, 'seeds must be different'),
-        ({'seeds': []}, 'seeds must be one or more'),
-        ({'limit': 0}, 'limit'),
-        ({'max_length': 4}, 'max_length'),
-        ({'select': 'middle'}, "select must be 'last' or 'best'"),
-        ({'learning_rate': 0}, 'learning_rate'),
-        ({'evaluation_tokens': 0}, 'evaluation_tokens'),
-    ],
-)
-def test_recipe_out_of_range_is_refused_by_name(tmp_path, change, named):
-    with pytest.raises(RecipeError, match=named):
+@pytest.mark.parametrize('change', [{'learning_rates': [1e-5, 1e-5]}, {'seeds': [1, 1]}, {'seeds': []}])
+def test_seeds_and_learning_rates_are_different_numbers(tmp_path, change):
+    with pytest.raises(RecipeError, match=f'{next(iter(change))} must be'):
         recipe_for('model', 'glue', tmp_path, **change)
 
 
@@ -274,7 +229,6 @@ def test_recipe_out_of_range_is_refused_by_name(tmp_path, change, named):
     [
         ({'model': 'nowhere'}, FileNotFoundError, 'nowhere'),
         ({'data': 'nowhere'}, FileNotFoundError, 'nowhere: no such directory'),
-        ({'task': 'IMDb'}, ValueError, 'IMDb'),
         ({'task': 'RTE'}, FileNotFoundError, 'RTE/train.tsv: no such file'),
         ({'max_length': 17}, ValueError, 'max_length is 17, and the network has 16 positions'),
         ({'batch_size': 9, 'accumulate': 2}, ValueError, 'batch_size 9 does not divide'),
@@ -286,21 +240,6 @@ def test_bad_input_is_refused_before_anything_is_written(
     with pytest.raises(error, match=named):
         finetune_glue(fill(GlueRecipe, {**values_for(model_directory, glue, tmp_path), **change}))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_is_overwritten(finished, model_directory, glue):
-    base = finished[0]
-    before = contents(base)
-    with pytest.raises(FileExistsError, match='run: exists'):
-        finetune_glue(recipe_for(model_directory, glue, base))
-    assert contents(base) == before
-
-
-def test_nothing_is_written_where_the_command_was_started(model_directory, glue, tmp_path, monkeypatch):
-    (tmp_path / 'here').mkdir()
-    monkeypatch.chdir(tmp_path / 'here')
-    finetune_glue(recipe_for(model_directory, glue, tmp_path / 'there', epochs=1))
-    assert os.listdir(tmp_path / 'here') == []
 
 
 def test_a_copy_of_the_result_goes_where_it_is_asked_for(model_directory, glue, tmp_path):
@@ -330,14 +269,6 @@ def test_command_fine_tunes_and_says_what_comes_next(model_directory, glue, tmp_
         and f'wrote {tmp_path / "run"}; its scores are in {tmp_path / "run" / "result.json"}' in done.stdout
     )
     assert 'next: python tools/export_model.py' in done.stdout and '| dev/accuracy ' in done.stderr
-
-
-@pytest.mark.parametrize('script', ['run_glue.py', 'run_squad.py'])
-def test_command_says_bad_input_in_one_line_with_status_2(script, tmp_path):
-    more = ['--task', 'RTE'] if script == 'run_glue.py' else []
-    done = call(ROOT / 'finetune' / script, '--model', tmp_path / 'none', '--output', tmp_path / 'run', *more)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith('error: ')
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.commands import call
 from helpers.finetuned import LEFT, Interrupted, recipe_for, stop_at, values_for, without_times
 from helpers.jobs import horovodrun, needs_horovod
 from helpers.tiny import ROOT, contents
@@ -14,7 +13,6 @@ from helpers.tiny import ROOT, contents
 from gluon_optbert.finetuning import finetune
 from gluon_optbert.finetuning.recipes import GlueRecipe, finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult, RateRuns, SeedRun, best_rate, summary
-from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.recipe import fill
 
 RATES = (0.0001, 0.01, 0.001)
@@ -68,12 +66,11 @@ def test_score_that_is_no_number_is_never_the_best():
     assert best_rate([tried(3.0, 5.0), tried(1.0, 5.0)], 'dev/pearson').learning_rate == 3.0
 
 
-@pytest.mark.parametrize('calls', [12 + 5, 4 * 12 + 10], ids=['second seed', 'last rate'])
-def test_run_that_chooses_its_learning_rate_resumes(chosen, tmp_path, monkeypatch, calls):
-    """It ends in a step; `chosen` is the uninterrupted run."""
+def test_run_that_chooses_its_learning_rate_resumes(chosen, tmp_path, monkeypatch):
+    """It ends in a step of the last rate; `chosen` is the uninterrupted run."""
     base, values, result = chosen
     values = {**values, 'output': str(tmp_path / 'run')}
-    stop_at(monkeypatch, calls)
+    stop_at(monkeypatch, 4 * 12 + 10)
     with pytest.raises(Interrupted):
         finetune_glue(fill(GlueRecipe, values))
     monkeypatch.undo()
@@ -89,16 +86,15 @@ def test_run_that_chooses_its_learning_rate_resumes(chosen, tmp_path, monkeypatc
     assert sorted(os.listdir(tmp_path)) == ['run']
 
 
-@pytest.mark.parametrize('moved', range(3))
-def test_run_that_is_killed_while_it_keeps_the_chosen_networks_goes_on(chosen, tmp_path, monkeypatch, moved):
-    """Killed before the first renaming, after one network, and after both."""
+def test_run_that_is_killed_while_it_keeps_the_chosen_networks_goes_on(chosen, tmp_path, monkeypatch):
+    """Killed after the first of two networks."""
     base, values, result = chosen
     values = {**values, 'output': str(tmp_path / 'run')}
     rename, renamed = os.rename, []
 
     def stopping(source, target):
         if 'seed' in Path(source).name or Path(source).name == 'run.training':
-            if len(renamed) == moved:
+            if renamed:
                 raise Interrupted
             renamed.append(target)
         rename(source, target)
@@ -112,35 +108,6 @@ def test_run_that_is_killed_while_it_keeps_the_chosen_networks_goes_on(chosen, t
     assert without_times(again).runs == without_times(result).runs
     assert sorted(os.listdir(tmp_path / 'run')) == LEFT
     assert sorted(os.listdir(tmp_path)) == ['run']
-
-
-def test_learning_rates_and_one_learning_rate_exclude_each_other(tmp_path):
-    words = ['--task', 'RTE', '--model', tmp_path / 'none', '--output', tmp_path / 'run']
-    rates = ['--learning-rates', '2e-5,3e-5']
-    done = call('finetune/run_glue.py', *words, *rates, '--learning-rate', '2e-5')
-    assert done.returncode == 2 and '--learning-rates and --learning-rate exclude each other' in done.stderr
-    (tmp_path / 'both.yaml').write_text('learning_rate: 2.0e-5\nlearning_rates: [2.0e-5, 3.0e-5]\n')
-    done = call('finetune/run_glue.py', tmp_path / 'both.yaml', *words)
-    assert done.returncode == 2 and 'exclude each other' in done.stderr
-
-
-def test_flag_for_the_learning_rate_replaces_the_choice_of_the_recipe_file(tmp_path):
-    (tmp_path / 'rates.yaml').write_text('learning_rates: [2.0e-5, 3.0e-5]\n')
-    words = ['--task', 'RTE', '--model', 'model', '--output', 'run']
-    stated = parse(
-        GlueRecipe,
-        [str(tmp_path / 'rates.yaml'), *words, '--learning-rate', '1e-5'],
-        description='',
-        example='',
-    )
-    assert stated.learning_rates == () and stated.learning_rate == 1e-5
-    several = parse(
-        GlueRecipe,
-        [str(ROOT / 'finetune/recipes/glue.yaml'), *words, '--learning-rates', '1e-5,2e-5'],
-        description='',
-        example='',
-    )
-    assert [one.learning_rate for one in several.with_rates()] == [1e-5, 2e-5]
 
 
 @pytest.mark.slow

@@ -2,16 +2,11 @@
 
 import dataclasses
 import json
-import re
 
 import pytest
-from helpers.finetuned import recipe_for
 from helpers.tiny import ROOT
 
-from gluon_optbert.finetuning import objective
-from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.finetuning.result import FineTuningResult, summary
-from gluon_optbert.runs import machine as provenance
 
 
 def test_result_says_where_it_comes_from(finished):
@@ -27,22 +22,6 @@ def test_result_says_where_it_comes_from(finished):
     assert result.recipe['learning_rate'] == 0.01 and len(result.model_sha256) == 64
     assert [epoch.step for epoch in result.runs[0].epochs] == [6, 12]
     assert all(run.seconds > 0 and run.kept_epoch == 2 and run.resumed_at is None for run in result.runs)
-
-
-def test_result_has_the_commit_that_the_run_began_with(model_directory, glue, tmp_path, monkeypatch):
-    """The next commit is made while the run trains."""
-    commits, evaluate = ['a' * 40], objective.FineTuning.evaluate
-
-    def evaluate_after_a_commit(self, phase):
-        commits.append('b' * 40)
-        return evaluate(self, phase)
-
-    monkeypatch.setattr(provenance, 'commit', lambda: commits[-1])
-    monkeypatch.setattr(objective.FineTuning, 'evaluate', evaluate_after_a_commit)
-    result = finetune_glue(recipe_for(model_directory, glue, tmp_path, epochs=1))
-    assert result.origin['commit'] == 'a' * 40 and 'commits' not in result.to_dict()
-    (entry,) = json.loads((tmp_path / 'run' / 'origin.json').read_text())
-    assert entry == result.origin and set(entry) == {'commit', 'versions', 'machine', 'workers'}
 
 
 def test_mean_and_deviation_are_those_of_the_seeds(finished):
@@ -125,9 +104,3 @@ def test_file_that_is_no_result_is_refused_by_name(finished, change):
     for wrong in (values, [values], None):
         with pytest.raises(ValueError, match='run.json: not a result of fine-tuning'):
             FineTuningResult.from_dict(wrong, source='run.json')
-
-
-def test_commit_is_that_of_the_working_tree_or_none(monkeypatch):
-    assert provenance.commit() is None or re.fullmatch('[0-9a-f]{40}[+]?', provenance.commit())
-    monkeypatch.setenv('PATH', '')
-    assert provenance.commit() is None

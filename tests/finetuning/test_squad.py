@@ -117,23 +117,6 @@ def test_run_that_is_stopped_at_its_last_step_goes_on_to_its_predictions(
     assert len(json.loads((tmp_path / 'run' / 'seed-1' / 'predictions.json').read_text())) == 11
 
 
-def test_predictions_are_those_of_the_epoch_that_is_kept(model_directory, tmp_path, monkeypatch):
-    """The first of two is made the best."""
-    write_questions(tmp_path / 'squad')
-    recipe = squad_recipe(model_directory, tmp_path, select='best', epochs=2)
-    honest, forced, seen = objective.FineTuning.evaluate, iter([2.0, 1.0]), []
-
-    def evaluate(self, phase):
-        measured = honest(self, phase)
-        seen.append(self._exercise.files(self.heldout_scores)['predictions.json'])
-        return {**measured, 'dev/f1': next(forced)}
-
-    monkeypatch.setattr(objective.FineTuning, 'evaluate', evaluate)
-    assert finetune_squad(recipe).runs[0].kept_epoch == 1
-    left = (tmp_path / 'run' / 'seed-1' / 'predictions.json').read_bytes()
-    assert left == seen[0] != seen[1]
-
-
 def test_squad_learns_where_answers_are(tmp_path):
     write_questions(tmp_path / 'squad')
     model = write_saved_model(tmp_path / 'model', architecture=network((2, 8, 8, 32), (2, 8, 8, 32), h=16))
@@ -197,5 +180,5 @@ def test_reader_without_a_task_goes_on_as_that_of_the_version(tmp_path):
 
 def test_squad_recipe_out_of_range_is_refused_by_name(tmp_path):
     with pytest.raises(RecipeError) as error:
-        squad_recipe('model', tmp_path, stride=0, n_best=0, max_length=6, version='3')
-    assert len(error.value.problems) == 4
+        squad_recipe('model', tmp_path, stride=0, n_best=0, max_length=6)
+    assert len(error.value.problems) == 3

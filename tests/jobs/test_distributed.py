@@ -35,10 +35,8 @@ from gluon_optbert.network.saved_model import read_model
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
-from gluon_optbert.training import pretrain as pretraining
 from gluon_optbert.training.distributed import PATIENCE
 from gluon_optbert.training.pretrain import pretrain
-from gluon_optbert.training.recipe import PretrainRecipe
 
 SEVERAL = """
 import json, sys
@@ -274,35 +272,6 @@ def test_interrupted_job_saves_its_state_and_one_worker_says_so(shards_directory
     assert status != 0
     assert len(said) == 1 and '[0]<stderr>:error: pretraining: asked to stop at step' in said[0]
     assert '--resume' in said[0] and len(list(states.iterdir())) == 1
-
-
-class Interrupted(Exception):
-    """Stands for whatever ends a process."""
-
-
-@pytest.mark.slow
-@needs_horovod
-def test_run_that_one_began_goes_on_with_two_to_the_same_end(bases, shards_directory, tmp_path, monkeypatch):
-    def interrupt(*_, **__):
-        raise Interrupted
-
-    values = pretraining_values(shards_directory, tmp_path / 'model', accumulate=2, **EXACT)
-    monkeypatch.setattr(pretraining, 'write_model', interrupt)
-    with pytest.raises(Interrupted):
-        pretrain(fill(PretrainRecipe, values))
-    (tmp_path / 'recipe.yaml').write_text(yaml.safe_dump(values))
-    done = horovodrun(ROOT / 'pretrain' / 'run_pretraining.py', tmp_path / 'recipe.yaml', '--resume')
-    assert done.returncode == 0, done.stderr
-    assert (
-        done.stderr.count('goes on from step 4 with 2 worker(s) instead of 1: its end is not bit-identical')
-        == 1
-    )
-    assert [entry['workers'] for entry in json.loads((tmp_path / 'model' / 'origin.json').read_text())] == [
-        1,
-        2,
-    ]
-    assert_close_records(records(bases['one'] / 'model'), records(tmp_path / 'model'))
-    assert_close_models(bases['one'] / 'model', tmp_path / 'model')
 
 
 @needs_horovod

@@ -77,27 +77,6 @@ def test_held_out_states_and_embeddings_are_measured_by_their_weights(shards_dir
     assert both - alike > 1 and alike - states > 0
 
 
-def test_embeddings_alone_are_learnt_without_any_states(shards_directory):
-    workers, heldout = Workers(), Shards.open(shards_directory, split='heldout')
-    student, teacher = saved_model(network(), seed=1), saved_model(network(h=12), seed=2)
-    loss = StateMatching(
-        build(student.architecture, student.parameters, **OF_STATES),
-        workers,
-        Shards.open(shards_directory, split='train'),
-        heldout,
-        teacher=Teacher(teacher, workers, heads=False),
-        match=Match.whole(network()),
-        weights=Weights(labels=0.0, scores=0.0, states=0.0, embeddings=3.0),
-        phase=PHASE,
-    )
-    parts = parts_of(loss)
-    assert [*parts] == ['embeddings'] and loss.weights == (3.0,) and parts['embeddings'] > 0
-    (batch,) = evaluation_batches(heldout, batch_size=16)
-    sums = loss.loss_sums(batch, slice(None))
-    whole = dataclasses.replace(PHASE, batch_size=16)
-    assert loss.evaluate(whole)['state_difference'] == pytest.approx(3 * sums[0].asscalar() / 16, rel=1e-5)
-
-
 def test_divergence_is_that_of_its_definition():
     generator = np.random.RandomState(1)
     scores, wanted = generator.standard_normal((2, 2, 3, 11)) * 3
@@ -116,12 +95,6 @@ def test_scores_are_a_mean_over_the_masked_tokens(shards_directory):
     own, wanted = (log_softmax(scores[-1].asnumpy() / 2, axis=-1) for scores in outputs)
     divergence = 4 * (np.exp(wanted) * (wanted - own)).sum(axis=-1)[batch.masked_weights > 0]
     assert parts_of(loss)['scores'] == pytest.approx(divergence.mean(), rel=1e-4)
-
-
-def test_weight_of_the_labels_is_that_of_both_losses(shards_directory):
-    whole = saved_model(network())
-    loss = objective(shards_directory, whole, whole, Match.whole(network()), labels=0.25)
-    assert loss.losses[:2] == ('mlm', 'nsp') and loss.weights[:2] == (0.25, 0.25)
 
 
 def test_network_learns_nothing_from_itself(shards_directory):
@@ -236,21 +209,6 @@ def test_cosine_distance_is_that_of_the_units_that_stayed():
     cosines = (means[0] * means[1]).sum(axis=1) / np.prod([np.linalg.norm(one, axis=1) for one in means], 0)
     assert value(student, teacher, units, weights) == pytest.approx(((1 - cosines) * weights).sum(), rel=1e-4)
     assert value(teacher[:, :, units] * 3, teacher, units, weights) == pytest.approx(0, abs=1e-6)
-
-
-def test_cosine_distance_is_a_part_if_it_has_a_weight(shards_directory):
-    teacher, student = saved_model(network(), seed=4), saved_model(network(h=5), seed=5)
-    match = Match(np.array([0, 2, 3, 6, 7]), (0, 1))
-    loss = objective(shards_directory, student, teacher, match, cosines=0.5)
-    assert (
-        loss.losses[-1] == 'cosine_distance' and loss.weights[-1] == 0.5 and 'embeddings' not in loss.losses
-    )
-    batch = next(loss.batches(PHASE, 0))
-    states, _ = loss.teacher.outputs(batch, slice(None))
-    own = loss.model(*feed_of(batch, INPUTS).values())[0][-1].asnumpy().sum(axis=1)
-    wanted = states[-1].asnumpy().sum(axis=1)[:, match.units]
-    cosines = (own * wanted).sum(axis=1) / (np.linalg.norm(own, axis=1) * np.linalg.norm(wanted, axis=1))
-    assert parts_of(loss)['cosine_distance'] == pytest.approx((1 - cosines).mean(), rel=1e-4)
 
 
 def test_passes_of_one_sentence_are_refused():

@@ -4,23 +4,19 @@ import concurrent.futures
 import dataclasses
 import itertools
 import json
-import logging
 import os
-import random
 import re
 import signal
-import time
 import warnings
 
 import mxnet as mx
 import numpy as np
 import pytest
-from helpers.tiny import contents, write_shards
+from helpers.tiny import contents
 from helpers.trained import PHASE, Interrupted, Run, acting, assert_same_bits, interrupt
 
 from gluon_optbert.network.model import read_parameters
 from gluon_optbert.runs.progress import Progress
-from gluon_optbert.text.shards import Shards
 from gluon_optbert.training import held_out
 from gluon_optbert.training import pretrain as pretraining
 from gluon_optbert.training.distributed import Workers
@@ -179,36 +175,6 @@ def test_interrupted_at_every_step_it_ends_the_same(shards, tmp_path):
     assert again.records() == whole.records()
 
 
-def test_clock_that_jumps_and_files_of_any_age_change_nothing(shards, tmp_path, monkeypatch):
-    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=2, checkpoint_every=1, keep=3)
-    whole = Run(shards, tmp_path / 'whole')
-    whole.fit(phase)
-    chance = random.Random(0)
-    # from 1938 to 2096, whenever it is asked
-    monkeypatch.setattr(time, 'time', lambda: chance.uniform(-1e9, 4e9))
-    with pytest.raises(Interrupted):
-        Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, 5))
-    states = States(tmp_path / 'parts' / 'states', 3)
-    for age, step in enumerate(states.steps()):  # the newest looks oldest
-        for path in (
-            states.directory / f'step-{step:08d}',
-            *(states.directory / f'step-{step:08d}').iterdir(),
-        ):
-            os.utime(path, (4e9 - 1e8 * age,) * 2)
-    loaded = []
-    restore = States._restore
-    monkeypatch.setattr(
-        States,
-        '_restore',
-        lambda self, step, optimizer: loaded.append(step) or restore(self, step, optimizer),
-    )
-    again = Run(shards, tmp_path / 'parts')
-    again.fit(phase)
-    assert loaded == [5]
-    assert_same_bits(again.values(), whole.values())
-    assert again.records() == whole.records()
-
-
 def test_finished_phase_does_nothing_when_run_again(shards, tmp_path):
     phase = Phase(name='training', steps=3, batch_size=8, log_every=1, checkpoint_every=2)
     run = Run(shards, tmp_path)
@@ -218,21 +184,6 @@ def test_finished_phase_does_nothing_when_run_again(shards, tmp_path):
     again.fit(phase)
     assert_same_bits(again.values(), values)
     assert again.records() == records
-
-
-def test_damaged_checkpoint_gives_way_to_an_older_one(shards, tmp_path, caplog):
-    phase = Phase(name='training', steps=6, batch_size=8, seed=3, log_every=1, checkpoint_every=2)
-    whole = Run(shards, tmp_path / 'whole')
-    whole.fit(phase)
-    with pytest.raises(Interrupted):
-        Run(shards, tmp_path / 'parts').fit(phase, schedule=acting(interrupt, 5))
-    newest = tmp_path / 'parts' / 'states' / 'step-00000004' / 'state.params'
-    newest.write_bytes(newest.read_bytes()[:-1])
-    again = Run(shards, tmp_path / 'parts')
-    with caplog.at_level(logging.WARNING):
-        again.fit(phase)
-    assert 'step-00000004' in caplog.text and 'trying an older checkpoint' in caplog.text
-    assert_same_bits(again.values(), whole.values())
 
 
 def test_checkpoint_of_another_network_is_refused(shards, tmp_path):
@@ -256,8 +207,8 @@ def test_no_more_checkpoints_are_kept_than_asked_for_but_the_best_is(shards, tmp
     assert states.steps() == [1, 3]
 
 
-def test_cleaning_leaves_the_only_good_checkpoint(shards, tmp_path):
-    """Two damaged ones beyond it count for nothing, and go once there is another good one."""
+def test_damaged_checkpoints_give_way_to_an_older_one_and_go(shards, tmp_path, caplog):
+    """Once there is another good one."""
     phase = Phase(name='training', steps=7, batch_size=8, seed=3, log_every=1, checkpoint_every=2, keep=2)
     whole = Run(shards, tmp_path / 'whole')
     whole.fit(phase)
@@ -271,16 +222,11 @@ def test_cleaning_leaves_the_only_good_checkpoint(shards, tmp_path):
         Run(shards, tmp_path / 'parts').fit(
             phase, schedule=acting(lambda: os.kill(os.getpid(), signal.SIGTERM), 2)
         )
+    assert 'step-00000006' in caplog.text and 'trying an older checkpoint' in caplog.text
     assert states.steps() == [2, 3]
     again = Run(shards, tmp_path / 'parts')
     again.fit(phase)
     assert_same_bits(again.values(), whole.values())
-
-
-@pytest.mark.parametrize('keep', [1, 2, 3, 4, 5])
-def test_as_many_checkpoints_are_kept_as_asked_for(shards, tmp_path, keep):
-    Run(shards, tmp_path).fit(Phase(name='training', steps=6, batch_size=8, checkpoint_every=1, keep=keep))
-    assert States(tmp_path / 'states', keep).steps() == list(range(6 - keep, 6))
 
 
 def test_checkpoint_is_whole_or_absent(shards, tmp_path, monkeypatch):
@@ -297,14 +243,13 @@ def test_checkpoint_is_whole_or_absent(shards, tmp_path, monkeypatch):
     assert contents(tmp_path / 'states') == before
 
 
-@pytest.mark.parametrize('value', [np.nan, np.inf])
-def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp_path, value):
+def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp_path):
     run = Run(shards, tmp_path)
     weight = run.trained['encoder.transformer_cells.0.proj.weight']
 
     def spoil():
         values = weight.data().asnumpy()
-        values[0, 0] = value
+        values[0, 0] = np.inf
         weight.set_data(mx.nd.array(values))
 
     phase = Phase(name='training', steps=6, batch_size=8, log_every=1, checkpoint_every=2)
@@ -316,9 +261,7 @@ def test_gradient_that_is_not_finite_ends_the_run_and_names_the_step(shards, tmp
 
 
 @pytest.mark.parametrize(
-    'step, how',
-    [(3, signal.SIGTERM), (6, signal.SIGTERM), (3, signal.SIGINT)],
-    ids=['midway', 'at the last step', 'by Ctrl-C'],
+    'step, how', [(6, signal.SIGTERM), (3, signal.SIGINT)], ids=['at the last step', 'by Ctrl-C']
 )
 def test_asked_to_stop_it_saves_its_state_and_can_be_resumed(shards, tmp_path, heeded, step, how):
     whole = Run(shards, tmp_path / 'whole')
@@ -360,25 +303,6 @@ def test_only_gates_change_in_the_gate_phase(shards, tmp_path):
     assert_same_bits(read_parameters(run.model), before)
     assert all((alpha != 1).any() for alpha in run.model.gates.values().values())
     assert all(record['penalty'] > 0 for record in run.records())
-
-
-def test_batches_of_another_start_are_others(shards, tmp_path):
-    losses = []
-    for first in (0, 1, 0):
-        run = Run(shards, tmp_path / str(len(losses)), dropout=0.0)
-        run.fit(Phase(name='training', steps=1, batch_size=8, log_every=1, first_batch=first))
-        losses.append(run.records()[0]['mlm'])
-    assert losses[0] == losses[2] != losses[1]
-
-
-def test_corrupt_shard_ends_the_run_by_name(tmp_path):
-    directory = write_shards(tmp_path / 'shards', train=(16,))
-    shards = {split: Shards.open(directory, split=split) for split in ('train', 'heldout')}
-    content = bytearray((directory / 'train-00000.npz').read_bytes())
-    content[-200] ^= 1
-    (directory / 'train-00000.npz').write_bytes(bytes(content))
-    with pytest.raises(ValueError, match='train-00000.npz'):
-        Run(shards, tmp_path / 'run').fit()
 
 
 def test_lines_say_the_step_of_how_many_the_place_and_the_time_left(shards, tmp_path, capsys):
