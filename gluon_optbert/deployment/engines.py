@@ -86,8 +86,8 @@ class Engine(abc.ABC):
         """The outputs by name, float32, of inputs by name; shapes are those of `network.inputs`."""
 
 
-class OnnxRuntime(Engine):
-    """ONNX Runtime on the CPU.
+class OnnxEngine(Engine):
+    """A library that reads an ONNX file.
 
     Parameters
     ----------
@@ -97,65 +97,69 @@ class OnnxRuntime(Engine):
         The names of its inputs.
     choice : ThreadChoice
     precision : str
-        Of the file, for people.
+        Of the file; or with OpenVINO ``bfloat16``, for the matrix products of a file in float32.
     """
+
+    def __init__(self, path: Path, inputs: list[str], choice: ThreadChoice, precision: str):
+        self.inputs, self.choice, self.precision = inputs, choice, precision
+        self.load(str(path))
+
+    @abc.abstractmethod
+    def load(self, path: str) -> None:
+        """Import the library, and make it ready to run the file."""
+
+    @abc.abstractmethod
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by the file's names, of inputs by these names."""
+
+    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return network_outputs(self.run(onnx_feed(feed, self.inputs)), feed)
+
+
+class OnnxRuntime(OnnxEngine):
+    """ONNX Runtime on the CPU."""
 
     name = 'onnxruntime'
 
-    def __init__(self, path: Path, inputs: list[str], choice: ThreadChoice, precision: str):
+    def load(self, path: str) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = choice.threads, 1
-        options.add_session_config_entry('session.intra_op.allow_spinning', str(int(choice.spinning)))
+        options.intra_op_num_threads, options.inter_op_num_threads = self.choice.threads, 1
+        options.add_session_config_entry('session.intra_op.allow_spinning', str(int(self.choice.spinning)))
         options.log_severity_level = 3  # errors
+        self.version = onnxruntime.__version__
         self._session = onnxruntime.InferenceSession(
-            str(path), sess_options=options, providers=['CPUExecutionProvider']
+            path, sess_options=options, providers=['CPUExecutionProvider']
         )
-        self._inputs = inputs
-        self._outputs = [output.name for output in self._session.get_outputs()]
-        self.version, self.choice, self.precision = onnxruntime.__version__, choice, precision
 
-    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        values = self._session.run(self._outputs, onnx_feed(feed, self._inputs))
-        return network_outputs(dict(zip(self._outputs, values)), feed)
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        names = [output.name for output in self._session.get_outputs()]
+        return dict(zip(names, self._session.run(names, feed)))
 
 
-class OpenVino(Engine):
-    """OpenVINO on the CPU.
-
-    Parameters
-    ----------
-    path : Path
-        The ONNX file.
-    inputs : list of str
-        The names of its inputs.
-    choice : ThreadChoice
-    precision : str
-        ``float32``, or ``bfloat16`` for the matrix products. A file in int8 keeps its own.
-    """
+class OpenVino(OnnxEngine):
+    """OpenVINO on the CPU."""
 
     name = 'openvino'
 
-    def __init__(self, path: Path, inputs: list[str], choice: ThreadChoice, precision: str):
+    def load(self, path: str) -> None:
         import openvino
 
         hints = {
-            'INFERENCE_NUM_THREADS': choice.threads,
+            'INFERENCE_NUM_THREADS': self.choice.threads,
             'PERFORMANCE_HINT': 'LATENCY',
-            'INFERENCE_PRECISION_HINT': 'bf16' if precision == 'bfloat16' else 'f32',
-            'ENABLE_CPU_PINNING': choice.spinning,  # no thread waits for a core that another program has
+            'INFERENCE_PRECISION_HINT': 'bf16' if self.precision == 'bfloat16' else 'f32',
+            'ENABLE_CPU_PINNING': self.choice.spinning,  # no thread waits for a core that another program has
         }
-        self._request = openvino.Core().compile_model(str(path), 'CPU', hints).create_infer_request()
-        self._inputs, self._lock = inputs, threading.Lock()  # a request computes one batch at a time
         self.version = openvino.__version__.split('-')[0]
-        self.choice, self.precision = choice, precision
+        self._request = openvino.Core().compile_model(path, 'CPU', hints).create_infer_request()
+        self._lock = threading.Lock()  # a request computes one batch at a time
 
-    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._lock:
-            values = self._request.infer(onnx_feed(feed, self._inputs))
-            named = {output.any_name: np.array(value) for output, value in values.items()}
-        return network_outputs(named, feed)
+            values = self._request.infer(feed)
+            return {output.any_name: np.array(value) for output, value in values.items()}
 
 
 class MXNet(Engine):

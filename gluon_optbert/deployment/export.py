@@ -20,6 +20,7 @@ from ..network.saved_model import SavedModel
 from ..network.settings import prepare_bfloat16
 from ..runs.failures import RunFailed
 from ..runs.files import locked, new_directory
+from ..runs.machine import threads_to_predict
 from ..tasks.squad import Reading
 from ..tasks.task import known_head
 from .description import (
@@ -35,7 +36,7 @@ from .description import (
     outputs_of,
     vouch,
 )
-from .engines import Engine, is_installed, make_engine, network_outputs, onnx_feed
+from .engines import Engine, MXNet, is_installed, make_engine, network_outputs, onnx_feed
 from .lineage import Lineage
 from .measures import measured_on_texts
 from .model_card import check_license, write_card
@@ -311,10 +312,10 @@ def export(
     deployment = deployment_of(saved, kind, 'bfloat16' if precision == 'bfloat16' else 'float32')
     if precision == 'bfloat16':
         prepare_bfloat16()
-    ranges = None
-    if precision == 'int8':
-        ranges = measured_ranges(saved, kind, Encoder(deployment).features(calibration), method)
     with locked(output), new_directory(output) as staged:
+        ranges = None
+        if precision == 'int8':
+            ranges = measured_ranges(saved, kind, Encoder(deployment).features(calibration), method)
         arrays = inference_parameters(saved.parameters, saved.architecture, kind, saved.head)
         write_deployment(staged, deployment, arrays)
         network = network_of(saved, kind)
@@ -334,16 +335,13 @@ def export(
                 measured[ONNX_DIFFERENCES[name]] = differences
                 refuse(differences, precision, f'{output}: {name}')
         if calibration or labelled:
+            engine = MXNet(loaded, deployment)
+            if precision == 'int8':
+                engine = _engine_of_onnx(staged, deployment)
+            predictors = Predictor.of(network, deployment), Predictor.by(engine, deployment)
+            reduced = precision != 'float32'
             measured.update(
-                measured_on_texts(
-                    Predictor.of(network, deployment),
-                    Predictor.of(loaded, deployment)
-                    if precision != 'int8'
-                    else Predictor.by(_engine_of_onnx(staged, deployment), deployment),
-                    calibration=calibration,
-                    labelled=labelled,
-                    reduced=precision != 'float32',
-                )
+                measured_on_texts(*predictors, calibration=calibration, labelled=labelled, reduced=reduced)
             )
         deployment = dataclasses.replace(deployment, measured=measured)
         write_card(
@@ -367,4 +365,5 @@ def _engine_of_onnx(staged: Path, deployment: Deployment) -> Engine:
     """What computes the ONNX file of an export that is being written, of what is installed."""
     for name in filter(is_installed, ('onnxruntime', 'openvino')):
         return make_engine(staged, deployment, name)
-    return Reference(staged / ONNX, deployment.onnx[ONNX]['precision'])
+    entry = deployment.onnx[ONNX]
+    return Reference(staged / ONNX, list(entry['inputs']), threads_to_predict(None), entry['precision'])

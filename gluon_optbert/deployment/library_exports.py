@@ -95,29 +95,8 @@ def export_transformers(
 ) -> dict[str, Any]:
     """Write a directory that Transformers loads.
 
-    Parameters
-    ----------
-    saved : SavedModel
-        Its gates, if it has them, are folded into the export and their zeros cut.
-    output : Path
-    head : str, optional
-        What it computes; see `export.kind_of`.
-    lineage, license
-        For the model card, as of `export.export`.
-
-    Returns
-    -------
-    dict
-        Empty: the arrays are the network's own, bit for bit.
-
-    Raises
-    ------
-    FileExistsError, ValueError
-        Bad input.
-    UntrainedHeads
-        If the scores of a head would be random.
-    NotEqual
-        If the arrays that were written are not the network's.
+    Parameters and errors are as of `export.export`. It gives an empty dict, for the arrays are the network's
+    own, bit for bit.
     """
     check_license(license)
     saved = without_gates(saved)
@@ -163,37 +142,16 @@ def export_onnx(
 ) -> dict[str, Any]:
     """Write a directory for Optimum, or for sentence-transformers.
 
+    Other parameters, the result and errors are as of `export.export`; the head ``pretraining`` gives the
+    scores of every token over the vocabulary.
+
     Parameters
     ----------
-    saved : SavedModel
-        Its gates, if it has them, are folded into the export and their zeros cut.
-    output : Path
-    head : str, optional
-        What it computes, see `export.kind_of`. ``pretraining`` gives the scores of every token over the
-        vocabulary.
     precision : str
         ``float32``; or ``int8``, for a static int8 file beside the one in float32.
-    calibration, method
-        Text for int8, and how its ranges are chosen; see `export.export`.
     sentences : bool
         Whether the directory is one of sentence-transformers, whose embeddings are those of
         `Predictor.encode`: the mean of the tokens, of length 1.
-    lineage, license
-        For the model card, as of `export.export`.
-
-    Returns
-    -------
-    dict
-        The relative differences of the outputs of the ONNX files, as of `export.export`.
-
-    Raises
-    ------
-    FileExistsError, ValueError
-        Bad input.
-    UntrainedHeads
-        If the scores of a head would be random.
-    NotEqual
-        If the outputs of the float32 file differ from the network's.
     """
     check_choice('precision', precision, ONNX_FILES)
     check_choice('method', method, METHODS)
@@ -210,13 +168,12 @@ def export_onnx(
     config = bert_config(saved.architecture, known_head(saved.head), kind)
     if kind == 'pretraining':
         config['architectures'] = ['BertForMaskedLM']
-    ranges, files = None, {ONNX: 'float32'}
-    if precision == 'int8':
-        features = Encoder(deployment_of(saved, kind)).features(calibration)
-        ranges = measured_ranges(saved, computes, features, method)
-        files[QUANTISED] = 'int8'
-    measured = {}
+    ranges, files, measured = None, {ONNX: 'float32'}, {}
     with locked(output), new_directory(output) as staged:
+        if precision == 'int8':
+            features = Encoder(deployment_of(saved, kind)).features(calibration)
+            ranges = measured_ranges(saved, computes, features, method)
+            files[QUANTISED] = 'int8'
         _write_description(staged, saved, config)
         place = staged
         if sentences:

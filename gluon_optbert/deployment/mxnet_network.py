@@ -221,30 +221,18 @@ def inference_symbol(
 # The files
 
 
-def stored_forms(deployment: Deployment) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shape and type of every array in the parameter file, in the file's order."""
-    table = _table_of(deployment)
+def _stored(deployment: Deployment) -> tuple[str, dict[str, tuple[tuple[int, ...], np.dtype]]]:
+    """The symbol of an export as JSON, and shape and type of every array that it reads, in their order."""
+    described = deployment.architecture, deployment.kind, deployment.head
+    symbol = inference_symbol(*described, precision=deployment.precision)
+    table = inference_table(*described, deployment.precision)
     low = deployment.precision == 'bfloat16'
-    return {
+    forms = {
         name: (table[name].shape, BFLOAT16 if low and table[name].low_precision else np.dtype(np.float32))
-        for name in _symbol_of(deployment).list_inputs()
+        for name in symbol.list_inputs()
         if name in table
     }
-
-
-def _symbol_of(deployment: Deployment) -> mx.sym.Symbol:
-    return inference_symbol(
-        deployment.architecture, deployment.kind, deployment.head, precision=deployment.precision
-    )
-
-
-def _symbol_text(deployment: Deployment) -> str:
-    """The symbol as JSON, casts to bfloat16 included (MXNet drops them unless told)."""
-    return _symbol_of(deployment).tojson(remove_amp_cast=False)
-
-
-def _table_of(deployment: Deployment) -> dict[str, ParameterSpec]:
-    return inference_table(deployment.architecture, deployment.kind, deployment.head, deployment.precision)
+    return symbol.tojson(remove_amp_cast=False), forms  # MXNet drops casts to bfloat16 unless told
 
 
 def write_deployment(staged: Path, deployment: Deployment, arrays: Mapping[str, np.ndarray]) -> None:
@@ -257,12 +245,12 @@ def write_deployment(staged: Path, deployment: Deployment, arrays: Mapping[str, 
     arrays : mapping of name to np.ndarray
         As `inference_parameters` gives them. They are padded with zeros to the widths of `computed`.
     """
-    stored = {}
-    for name, (shape, kind) in stored_forms(deployment).items():
+    stored, (text, forms) = {}, _stored(deployment)
+    for name, (shape, kind) in forms.items():
         value = np.pad(arrays[name], [(0, side - own) for side, own in zip(shape, arrays[name].shape)])
         array = mx.nd.array(value)
         stored[_ARGUMENT + name] = array if kind == np.float32 else mx.nd.amp_cast(array, dtype=BFLOAT16)
-    (staged / SYMBOL).write_text(_symbol_text(deployment), encoding='utf-8')
+    (staged / SYMBOL).write_text(text, encoding='utf-8')
     write_arrays(staged / PARAMETERS, stored)
     (staged / 'architecture.json').write_text(deployment.architecture.to_json(), encoding='utf-8')
     write_vocabulary(deployment.vocabulary, staged / 'vocab.txt')
@@ -271,15 +259,16 @@ def write_deployment(staged: Path, deployment: Deployment, arrays: Mapping[str, 
 def check_network(directory: Path, deployment: Deployment) -> None:
     """Raise ValueError unless the symbol and the parameters of a directory are those of the export."""
     path = directory / PARAMETERS
-    numbers = sum(math.prod(spec.shape) for spec in _table_of(deployment).values())
-    if 4 * numbers > 8 * path.stat().st_size:
-        raise ValueError(f'{path}: too small for the architecture')
-    if (directory / SYMBOL).read_bytes() != _symbol_text(deployment).encode():
+    table = inference_table(deployment.architecture, deployment.kind, deployment.head, deployment.precision)
+    if sum(math.prod(spec.shape) for spec in table.values()) > 2 * path.stat().st_size:
+        raise ValueError(f'{path}: too small for the architecture')  # whose symbol may be huge, too
+    text, forms = _stored(deployment)
+    if (directory / SYMBOL).read_bytes() != text.encode():
         raise ValueError(
             f'{directory / SYMBOL}: not the network of architecture.json; export the model again'
         )
     try:
-        check_arrays(path, {_ARGUMENT + name: form for name, form in stored_forms(deployment).items()})
+        check_arrays(path, {_ARGUMENT + name: form for name, form in forms.items()})
     except ValueError as error:
         raise ValueError(f'{error}; export the model again') from error
 
@@ -315,9 +304,8 @@ def load_deployment(directory: Path) -> tuple[mx.gluon.SymbolBlock, Deployment]:
     FileNotFoundError, ValueError
         As `read_description` and `load_network`.
     """
-    directory = Path(directory)
     deployment = read_description(directory, needs=NETWORK_FILES)
-    return load_network(directory, deployment), deployment
+    return load_network(Path(directory), deployment), deployment
 
 
 def read_deployment(directory: Path) -> Deployment:
@@ -326,11 +314,10 @@ def read_deployment(directory: Path) -> Deployment:
     Raises
     ------
     FileNotFoundError, ValueError
-        If it is incomplete, was changed, is too large, or holds another network than it says.
+        As `read_description` and `check_network`.
     """
-    directory = Path(directory)
     deployment = read_description(directory, needs=NETWORK_FILES)
-    check_network(directory, deployment)
+    check_network(Path(directory), deployment)
     return deployment
 
 

@@ -22,9 +22,8 @@ from .. import __version__
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.heads import Head
 from ..network.encoder import MASKED_SCORE
-from ..runs.machine import threads_to_predict
 from .description import MASKED_LM, onnx_inputs, onnx_outputs
-from .engines import Engine, network_outputs, onnx_feed
+from .engines import OnnxEngine
 
 _QUANTISING_OPSET = 19  # the first whose QuantizeLinear ONNX itself can compute; it means the same as in 17
 OPSET, IR_VERSION = 17, 8  # 17 has LayerNormalization; readers since 2022 support both
@@ -269,32 +268,25 @@ def write_onnx(path: Path, model: onnx.ModelProto) -> None:
     Path(path).write_bytes(model.SerializeToString())
 
 
-def _evaluator(path: Path) -> Any:
-    """ONNX's slow reference implementation of a file."""
+def run_onnx(path: str | Path, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of a file by name, from ONNX's slow reference implementation."""
     from onnx.reference import ReferenceEvaluator  # it imports every operator, so only a caller pays for it
 
     model = onnx.load(str(path))
     if any(node.op_type == 'QuantizeLinear' for node in model.graph.node):
         model.opset_import[0].version = _QUANTISING_OPSET
-    return ReferenceEvaluator(model)
-
-
-def run_onnx(path: Path, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs of a file by name, from ONNX's reference implementation."""
-    evaluator = _evaluator(path)
+    evaluator = ReferenceEvaluator(model)
     inputs = {name: np.asarray(feed[name], dtype=np.int64) for name in evaluator.input_names}
     return dict(zip(evaluator.output_names, evaluator.run(None, inputs)))
 
 
-class Reference(Engine):
-    """ONNX's reference implementation, for a few texts where no other engine is installed."""
+class Reference(OnnxEngine):
+    """The same as an engine, for a few texts where no other is installed."""
 
     name, version = 'onnx', onnx.__version__
 
-    def __init__(self, path: Path, precision: str):
-        self._evaluator, self.precision = _evaluator(path), precision
-        self.choice = threads_to_predict(None)
+    def load(self, path: str) -> None:
+        self._path = path
 
-    def outputs(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        values = self._evaluator.run(None, onnx_feed(feed, self._evaluator.input_names))
-        return network_outputs(dict(zip(self._evaluator.output_names, values)), feed)
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return run_onnx(self._path, feed)

@@ -35,6 +35,7 @@ from gluon_optbert.network import running
 from gluon_optbert.network.inputs import INPUTS
 from gluon_optbert.network.model import build, read_parameters
 from gluon_optbert.network.saved_model import SavedModel
+from gluon_optbert.runs.machine import threads_to_predict
 from gluon_optbert.tasks.features import Features, batch_of
 
 LENGTHS = (9, 4, 9, 6)  # of the calibration text
@@ -170,7 +171,10 @@ def test_the_reference_is_an_engine(tmp_path):
     write_onnx_files(
         tmp_path, ONNX_FILES['int8'], saved, kind, 'gluon', measured_ranges(saved, kind, features)
     )
-    outputs = Reference(tmp_path / 'model.onnx', 'int8').outputs(feed)
+    engine = Reference(
+        tmp_path / 'model.onnx', list(onnx_inputs(kind, 'gluon')), threads_to_predict(None), 'int8'
+    )
+    outputs = engine.outputs(feed)
     assert 1e-5 < relative_difference(outputs['pooled'], running.run(model, feed, INPUTS)[1]) < 0.05
 
 
