@@ -21,30 +21,15 @@ _FINETUNING = 'gluon_optbert fine-tuning'  # the format of result.json
 
 @dataclasses.dataclass(frozen=True)
 class Finetuning:
-    """What fine-tuning came to.
-
-    Parameters
-    ----------
-    scores : mapping of str to float
-        Of this network, in percent, by data and metric: ``dev/accuracy``.
-    seeds : int
-        Of the run; 0 if its result is not known, nor what follows.
-    mean, std : mapping of str to float
-        Over the seeds; a run of one seed has no deviation.
-    majority : mapping of str to float
-        The scores of always giving the majority class.
-    samples : mapping of str to int
-        How many there are in each part of the data.
-    commit : str
-        Of the package; empty if not known.
-    optimistic : bool
-        Whether the learning rate was chosen on the data of the scores.
+    """The scores of a network, in percent, by data and metric such as ``dev/accuracy``; and what the result
+    of its run says of all seeds, of always giving the majority class, and of the examples in each part of the
+    data. `optimistic`: the learning rate was chosen on the data of the scores.
     """
 
     scores: Mapping[str, float]
-    seeds: int = 0
+    seeds: int = 0  # of the run; 0 if its result is not known, nor what follows
     mean: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    std: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
+    std: Mapping[str, float | None] = dataclasses.field(default_factory=dict)  # None for one seed
     majority: Mapping[str, float] = dataclasses.field(default_factory=dict)
     samples: Mapping[str, int] = dataclasses.field(default_factory=dict)
     commit: str = ''
@@ -65,47 +50,24 @@ class PruningRound:
 
 @dataclasses.dataclass(frozen=True)
 class Pruning:
-    """The rounds that a network came out of.
-
-    Parameters
-    ----------
-    before : Architecture
-        Of the network that went in.
-    rounds : tuple of PruningRound
-        Round 0 is that network; the last one gave this one.
-    recipe : mapping
-        Of the run.
-    commit : str
-        Of the package; empty if not known.
-    metric : str
-        What the scores of the rounds are; empty if the run pruned for pre-training.
-    whole_vocabulary : int
-        The tokens before the run trimmed the vocabulary; 0 if it did not.
-    again : bool
-        Whether the network that went in came out of a run of pruning.
-    pretrained_steps : int, optional
-        Of the network that went in, 0 if it does not say; None if it is not there, or recovery is among them.
+    """The rounds that a network came out of. Round 0 is the network that went in, whose widths are `before`;
+    the last one gave this network.
     """
 
     before: Architecture
     rounds: tuple[PruningRound, ...]
     recipe: Mapping[str, Any]
-    commit: str = ''
-    metric: str = ''
-    whole_vocabulary: int = 0
-    again: bool = False
-    pretrained_steps: int | None = None
+    commit: str = ''  # of the package; empty if not known
+    metric: str = ''  # of the rounds' scores; empty if the run pruned for pre-training
+    whole_vocabulary: int = 0  # tokens before the run trimmed the vocabulary; 0 if it did not
+    again: bool = False  # whether the network that went in came out of a run of pruning
+    pretrained_steps: int | None = None  # of it; None if it is not there, or recovery is among them
 
 
 @dataclasses.dataclass(frozen=True)
 class Trimming:
-    """How many tokens a vocabulary had before it was trimmed, and has now.
-
-    Parameters
-    ----------
-    before, after : int
-    last : bool
-        Whether nothing was trained after it, so that scores and losses are those of the whole vocabulary.
+    """How many tokens a vocabulary had before it was trimmed and has now; and whether nothing was trained
+    after it, so that scores and losses are those of the whole vocabulary.
     """
 
     before: int
@@ -115,31 +77,15 @@ class Trimming:
 
 @dataclasses.dataclass(frozen=True)
 class Lineage:
-    """What is known of a network's training.
-
-    Parameters
-    ----------
-    finetuning : Finetuning, optional
-    pruning : Pruning, optional
-    pretrained_steps : int
-        Before pruning; 0 if they are not known, or of a network that was fine-tuned.
-    trained_steps : int
-        Of pre-training and of recovery, where only both together are known; else 0.
-    held_out : HeldOut, optional
-        The last evaluation of pre-training.
-    checkpoint : str
-        The name of the imported checkpoint, if the network is one, or was fine-tuned from one at once.
-    trimming : Trimming, optional
-        Of the vocabulary, after pruning or before fine-tuning.
-    """
+    """What is known of a network's training."""
 
     finetuning: Finetuning | None = None
     pruning: Pruning | None = None
-    pretrained_steps: int = 0
-    trained_steps: int = 0
-    held_out: HeldOut | None = None
-    checkpoint: str = ''
-    trimming: Trimming | None = None
+    pretrained_steps: int = 0  # before pruning; 0 if not known, or of a network that was fine-tuned
+    trained_steps: int = 0  # of pre-training and recovery, where only both together are known; else 0
+    held_out: HeldOut | None = None  # the last evaluation of pre-training
+    checkpoint: str = ''  # imported: the network is one, or was fine-tuned from one at once
+    trimming: Trimming | None = None  # of the vocabulary, after pruning or before fine-tuning
 
 
 def before_gates(lineage: Lineage) -> Lineage:

@@ -38,55 +38,24 @@ _EIGHTHS = ' ▏▎▍▌▋▊▉█'
 
 @dataclasses.dataclass(frozen=True)
 class CardFacts:
-    """What a card is made of.
-
-    Parameters
-    ----------
-    architecture : Architecture
-    head : Head
-    kind : str
-        What is computed: ``encoder``, ``pretraining`` or ``task``.
-    format : str
-        One of `FORMATS`.
-    files : mapping of str to int
-        The files of the directory with their bytes, the card and the manifest left out.
-    precision : str
-        Of the export: ``float32``, ``bfloat16`` or ``int8``.
-    measured : mapping
-        What the export measured of itself.
-    untrained : tuple of str
-        The parts that are random.
-    lower_case : bool
-        Whether text is lower-cased.
-    lineage : Lineage
-    license : str
-        Of the weights, as hubs name it; empty if it is not known.
-    origin : mapping
-        ``commit`` and ``versions`` of what wrote the export.
-    onnx_inputs, mxnet_inputs : sequence of str
-        The names of the inputs of the ONNX files, and of the network for MXNet.
-    ids : sequence of int
-        Four tokens for the examples, [CLS] first and [SEP] last.
-    text_length : int, optional
-        Tokens that a text is cut to before the network reads it; its positions unless given.
-    """
+    """What a card is made of."""
 
     architecture: Architecture
     head: Head
-    kind: str
-    format: str
-    files: Mapping[str, int]
-    precision: str = 'float32'
-    measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    untrained: tuple[str, ...] = ()
+    kind: str  # what is computed: encoder, pretraining or task
+    format: str  # one of `FORMATS`
+    files: Mapping[str, int]  # of the directory, with their bytes, the card and the manifest left out
+    precision: str = 'float32'  # of the export, or bfloat16, or int8
+    measured: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by the export, of itself
+    untrained: tuple[str, ...] = ()  # the parts that are random
     lower_case: bool = True
     lineage: Lineage = Lineage()
-    license: str = ''
-    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    onnx_inputs: Sequence[str] = ('input_ids', 'attention_mask', 'token_type_ids')
+    license: str = ''  # of the weights, as hubs name it; empty if it is not known
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # commit and versions
+    onnx_inputs: Sequence[str] = ('input_ids', 'attention_mask', 'token_type_ids')  # names, for the examples
     mxnet_inputs: Sequence[str] = ('input_ids', 'token_types', 'valid_length')
-    ids: Sequence[int] = (2, 5, 7, 3)
-    text_length: int | None = None
+    ids: Sequence[int] = (2, 5, 7, 3)  # four tokens for the examples, [CLS] first and [SEP] last
+    text_length: int | None = None  # tokens that a text is cut to; the network's positions unless given
 
 
 def model_card(facts: CardFacts) -> str:

@@ -242,11 +242,11 @@ def _measured(row: Mapping[str, Any]) -> dict[str, float]:
 
 def _is_equal(row: Mapping[str, Any]) -> bool:
     """Whether no difference of a row is larger than rounding explains."""
-    limits = {
-        name: max(TOLERANCE, min(ROUNDING * value, MOST_ROUNDING))
-        for name, value in row.get('rounding', {}).items()
-    }
-    return all(value <= limits.get(name, TOLERANCE) for name, value in _measured(row).items())
+    rounding = row.get('rounding', {})
+    return all(
+        value <= max(TOLERANCE, min(ROUNDING * rounding.get(name, 0.0), MOST_ROUNDING))
+        for name, value in _measured(row).items()
+    )
 
 
 def verify(recipe: VerifyRecipe) -> list[dict[str, Any]]:
@@ -321,22 +321,23 @@ def stages(recipe: VerifyRecipe) -> list[dict[str, Any]]:
     """
     rows = []
     for number in _rounds(recipe):
-        directory = recipe.run / f'round-{number}'
         before = read_model(_place(recipe, number - 1, 'model'))
-        kept, batches = read_selection(directory / 'selection.json').kept['h'], _batches(recipe, before)
+        kept = read_selection(_place(recipe, number, 'selection.json')).kept['h']
+        batches = _batches(recipe, before)
         row = {'round': number, 'network': 'before', 'error': 0.0, **_mlm_loss(before, batches)}
         if 1 < len(kept) < before.architecture.h:  # a single unit has no deviation
             row['layer_norm_scales'] = layer_norm_scales(before, kept, batches)
         rows.append(row)
-        model = directory / 'model'
-        left_out = model.is_dir() and read_model(model).progress.started_from == CUT
+        places = {name: _place(recipe, number, name) for name in ('shrunk', 'reconstructed', 'model')}
+        saved = {name: read_model(place) for name, place in places.items() if place.is_dir()}
+        left_out = 'model' in saved and saved['model'].progress.started_from == CUT
         fitted = LEFT_OUT if left_out else 'reconstructed'
-        for name, folder in (('cut', 'shrunk'), (fitted, 'reconstructed'), ('recovered', 'model')):
-            if (directory / folder).is_dir():
-                saved = read_model(directory / folder)
-                difference, size = squared_errors(before, saved, kept, batches)
-                error = {'error': math.sqrt(difference / size)}
-                rows.append({'round': number, 'network': name, **error, **_mlm_loss(saved, batches)})
+        names = {'shrunk': 'cut', 'reconstructed': fitted, 'model': 'recovered'}
+        for name, network in saved.items():
+            difference, size = squared_errors(before, network, kept, batches)
+            error = math.sqrt(difference / size)
+            row = {'round': number, 'network': names[name], 'error': error, **_mlm_loss(network, batches)}
+            rows.append(row)
     return rows
 
 
