@@ -157,24 +157,6 @@ def test_gated_equals_shrunk_round_after_round(start):
     assert architecture != start
 
 
-def test_two_rounds_equal_one_of_the_product_of_their_alphas():
-    """Without pruning h, whose LayerNorm makes alpha of the first round part of gamma in the second."""
-    architecture, letters = network(), 'akvf'
-    parameters, alphas = random_parameters(architecture), random_alphas(architecture, letters=letters)
-    first = random_selection(architecture, 1, letters=letters)
-    smaller, left = shrink(parameters, architecture, alphas, first)
-    second, more = random_selection(left, 2, letters=letters), random_alphas(left, 3, letters=letters)
-    twice, least = shrink(smaller, left, more, second)
-    together = {key: alpha.copy() for key, alpha in alphas.items()}
-    for key, kept in first.kept.items():
-        together[key][kept] *= more[key]
-    selection = Selection({key: first.kept[key][second.kept[key]] for key in first.kept}, 0, 0)
-    once, also = shrink(parameters, architecture, together, selection)
-    assert least == also
-    for name in twice:
-        np.testing.assert_allclose(twice[name], once[name], rtol=1e-5, atol=1e-6, err_msg=name)
-
-
 @given(NETWORKS, SEEDS)
 @examples(3)
 def test_hidden_units_in_another_order_compute_the_same(architecture, seed):
@@ -184,6 +166,15 @@ def test_hidden_units_in_another_order_compute_the_same(architecture, seed):
     one, other = (outputs_of(build(architecture, values), inputs) for values in (parameters, moved))
     kept = Selection({'h': order}, 0, 0)
     assert relative_difference(other, without(one, kept)) <= TOLERANCE
+
+
+def test_layers_that_stay_move_up_with_their_parameters():
+    parameters = random_parameters(UNEVEN)
+    left, architecture = cut(parameters, UNEVEN, Selection({}, 0, 0, layers=(0, 2)))
+    assert architecture.layers == (UNEVEN.layers[0], UNEVEN.layers[2])
+    assert left.keys() == network_shapes(architecture).keys()
+    for name, value in left.items():
+        assert np.array_equal(value, parameters[name.replace('cells.1.', 'cells.2.')]), name
 
 
 def test_cutting_copies_and_leaves_its_input_alone():
@@ -206,27 +197,6 @@ def test_queries_take_up_the_scale_that_lost_keys_leave():
     name = 'encoder.transformer_cells.0.attention_cell.proj_{}.weight'
     np.testing.assert_array_equal(left[name.format('query')], parameters[name.format('query')][2:3] / 2)
     np.testing.assert_array_equal(left[name.format('key')], parameters[name.format('key')][2:3])
-
-
-def test_rows_of_a_product_run_through_heads_first():
-    """Unit 1 of every head goes: of a=2, k=3 the rows 1 and 4."""
-    architecture = network((2, 3, 1, 1))
-    kept = {key: np.arange(width) for key, width in architecture.widths().items()}
-    kept['k0'] = np.array([0, 2])
-    parameters = random_parameters(architecture)
-    left, _ = cut(parameters, architecture, Selection(kept, 0, 0))
-    name = 'encoder.transformer_cells.0.attention_cell.proj_key.bias'
-    np.testing.assert_array_equal(left[name], parameters[name][[0, 2, 3, 5]])
-
-
-def test_layers_that_stay_move_up_with_their_parameters():
-    parameters = random_parameters(UNEVEN)
-    everything = {key: np.arange(width) for key, width in UNEVEN.widths().items()}
-    left, architecture = cut(parameters, UNEVEN, Selection(everything, 0, 0, layers=(0, 2)))
-    assert architecture.layers == (UNEVEN.layers[0], UNEVEN.layers[2])
-    assert {name: value.shape for name, value in left.items()} == network_shapes(architecture)
-    for name, value in left.items():
-        assert np.array_equal(value, parameters[name.replace('cells.1.', 'cells.2.')]), name
 
 
 @given(NETWORKS, LETTERS, SEEDS, st.integers(1, 2))

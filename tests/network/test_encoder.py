@@ -164,14 +164,12 @@ def test_trainable_network_computes_the_same(gated):
     assert gradient_difference(result[0][1], result[1][1]) <= TOLERANCE
 
 
-@pytest.mark.parametrize('architecture', [EVEN, UNEVEN, network((2, 3, 4, 8), (1, 2, 2, 0), e=4)])
-def test_open_gates_change_nothing(architecture):
-    inputs = random_inputs(architecture)
-    gated, plain = (
-        outputs_of(build(architecture, random_parameters(architecture), gated=gated), inputs)
-        for gated in (True, False)
-    )
-    assert relative_difference(gated, plain) <= TOLERANCE
+def test_a_batch_gives_what_each_of_its_sequences_gives_alone():
+    model, inputs = build(UNEVEN, random_parameters(UNEVEN)), random_inputs(UNEVEN, batch=5, length=3)
+    together = outputs_of(model, inputs)
+    alone = [outputs_of(model, [value[i : i + 1] for value in inputs]) for i in range(5)]
+    joined = {name: np.concatenate([outputs[name] for outputs in alone]) for name in together}
+    assert relative_difference(joined, together) <= TOLERANCE
 
 
 def test_padding_does_not_reach_the_outputs():
@@ -182,27 +180,6 @@ def test_padding_does_not_reach_the_outputs():
     after = outputs_of(model, [mx.nd.where(padding, 31 - ids, ids), types, valid, positions])
     assert padding.sum().asscalar() > 0
     assert all(np.array_equal(after[name], before[name]) for name in before)
-
-
-@pytest.mark.parametrize('batch, length', [(1, 1), (1, 16), (5, 3)])
-def test_one_network_takes_any_batch_and_length(batch, length):
-    """A batch of several sequences gives what each gives alone."""
-    model = build(UNEVEN, random_parameters(UNEVEN))
-    model(*random_inputs(UNEVEN))
-    inputs = random_inputs(UNEVEN, batch=batch, length=length)
-    together = outputs_of(model, inputs)
-    alone = [outputs_of(model, [value[i : i + 1] for value in inputs]) for i in range(batch)]
-    joined = {name: np.concatenate([outputs[name] for outputs in alone]) for name in together}
-    assert relative_difference(joined, together) <= TOLERANCE
-
-
-def test_gates_are_as_long_as_their_widths_and_named_by_them():
-    gates = build(UNEVEN, gated=True).gates
-    assert {key: parameter.shape for key, parameter in gates.parameters.items()} == {
-        key: (width,) for key, width in UNEVEN.widths().items() if width
-    }
-    assert all((alpha == 1).all() and alpha.dtype == np.float32 for alpha in gates.values().values())
-    assert build(UNEVEN).gates.parameters == {}
 
 
 @pytest.mark.parametrize('trainable', [False, True])
@@ -231,33 +208,12 @@ def test_gates_refuse_what_does_not_fit():
     assert all((value == 1).all() for value in gates.values().values())
 
 
-def test_weights_of_a_gated_network_are_those_of_the_plain_one():
-    gated, plain = build(UNEVEN, seed=3, gated=True), build(UNEVEN, seed=3)
-    assert list(named_parameters(gated)) == list(named_parameters(plain))
-    assert set(named_parameters(plain)) == set(network_shapes(UNEVEN))
-    result = read_parameters(build(UNEVEN, random_parameters(UNEVEN), gated=True))
-    assert all(np.array_equal(result[name], value) for name, value in random_parameters(UNEVEN).items())
-
-
 def test_random_weights_follow_the_seed():
     one, again, other = (read_parameters(build(network(), seed=seed)) for seed in (1, 1, 2))
     assert all(np.array_equal(one[name], again[name]) for name in one)
     assert not np.array_equal(one['pooler.weight'], other['pooler.weight'])
     assert 0.01 < one['word_embed.0.weight'].std() < 0.03
     assert all((value == name.endswith('gamma')).all() for name, value in one.items() if value.ndim == 1)
-
-
-def test_network_without_heads_leaves_their_parameters_out():
-    model = build(UNEVEN, random_parameters(UNEVEN), use_decoder=False, use_classifier=False)
-    encoded, pooled = model(*random_inputs(UNEVEN)[:3])
-    wanted = outputs_of(build(UNEVEN, random_parameters(UNEVEN)), random_inputs(UNEVEN))
-    assert (
-        relative_difference(
-            {'encoded': encoded.asnumpy(), 'pooled': pooled.asnumpy()},
-            {name: wanted[name] for name in ('encoded', 'pooled')},
-        )
-        <= TOLERANCE
-    )
 
 
 def test_dropout_follows_mxnets_seed_and_rests_in_prediction():
