@@ -1,7 +1,6 @@
 """Public BERTs bring their published number of steps, and nothing else does."""
 
 import dataclasses
-import json
 
 import pytest
 from helpers.checkpoints import write_hugging_face
@@ -64,21 +63,20 @@ def imported(source, output, **more):
     return describe(import_checkpoint(recipe), recipe), read_model(output)
 
 
-def test_an_import_records_the_published_steps_and_says_so(checkpoint, tmp_path):
-    said, model = imported(checkpoint('tiny-bert'), tmp_path / 'model')
-    assert model.progress.trained_steps == model.progress.earlier_steps == 1_000_000
-    assert any(
-        'this is tiny-bert, which was pre-trained for 1,000,000 steps (Devlin' in line for line in said
-    )
-    said, model = imported(checkpoint('other'), tmp_path / 'unknown')
-    assert model.progress.trained_steps == 0 and not any('pre-trained' in line for line in said)
-    assert 'earlier_steps' not in json.loads((tmp_path / 'unknown' / 'progress.json').read_text())
-
-
-def test_steps_that_are_given_count_instead(checkpoint, tmp_path):
-    for name, steps in (('tiny-bert', 7), ('tiny-bert', 0), ('other', 9)):
-        place = tmp_path / f'{name}-{steps}'
-        said, model = imported(checkpoint(name), place, trained_steps=steps)
-        assert model.progress.trained_steps == steps and not any('pre-trained' in line for line in said)
+def test_an_import_records_the_published_steps_unless_others_are_given(checkpoint, tmp_path):
+    for number, (name, given, steps) in enumerate(
+        [
+            ('tiny-bert', None, 1_000_000),
+            ('tiny-bert', 7, 7),
+            ('tiny-bert', 0, 0),
+            ('other', None, 0),
+            ('other', 9, 9),
+        ]
+    ):
+        more = {} if given is None else {'trained_steps': given}
+        said, model = imported(checkpoint(name), tmp_path / f'model-{number}', **more)
+        assert model.progress.trained_steps == steps
+        noted = any('this is tiny-bert, which was pre-trained for 1,000,000 steps' in line for line in said)
+        assert noted == (steps == 1_000_000)
     with pytest.raises(RecipeError, match='trained_steps must be '):
         fill(ImportRecipe, {'source': 'a', 'output': 'b', 'trained_steps': -1})
