@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.documents import RUNS, check_command
+from helpers.documents import RUNS, check_command, commands
 from helpers.pruned import recipe_for
 from helpers.tiny import ROOT
 
@@ -16,6 +16,15 @@ from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.files import sha256
+
+
+@pytest.mark.parametrize(
+    'path', sorted((ROOT / 'results').rglob('README.md')), ids=lambda path: path.parent.name
+)
+def test_commands_of_the_pages_exist(path):
+    for line in commands(path):
+        if '$' not in line:  # else a loop of the shell
+            check_command(line)
 
 
 def make(place, *words):
