@@ -22,8 +22,8 @@ Models. `read_model` and `write_model` read and write model directories. A `Save
 the parameters as NumPy arrays and the vocabulary. `export` writes a model for plain MXNet and ONNX.
 `Predictor` predicts with the export of a fine-tuned model, and gives embeddings with that of an encoder.
 
-Parts of Algorithm 1. `train_gates` trains the gates alpha, `select_units` selects the units that stay, and
-`shrink` cuts the tensors.
+Parts of Algorithm 1. `train_gates` trains the gates alpha by `GateSettings`, `select_units` selects the units
+that stay, and `shrink` cuts the tensors.
 
 Architectures. `resolve` returns a published architecture by its name. An `Architecture` has the hidden size
 and a `LayerDims` with the other widths for each layer. `ParameterCost`, `FlopsCost` and `LatencyCost`

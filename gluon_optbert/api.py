@@ -22,6 +22,7 @@ HOMES = {
     'SavedModel': 'network.saved_model',
     'Predictor': 'deployment.predictor',
     'train_gates': 'pruning.gate_training',
+    'GateSettings': 'pruning.gate_training',
     'select_units': 'cutting.selection',
     'shrink': 'cutting.shrink',
     'resolve': 'architecture.named',

@@ -77,8 +77,8 @@ def prune(argv=None):
 @command
 def prune_task(argv=None):
     """Prune a fine-tuned network for its task."""
-    from ..task_pruning.prune_task import prune_task as run
-    from ..task_pruning.recipe import TaskPruneRecipe
+    from ..pruning.recipe import TaskPruneRecipe
+    from ..pruning.task_objectives import prune_task as run
 
     words = ['--model', 'runs/sst2/seed-1', '--data', 'glue', '--target', 0.5, '--method', 'fisher']
     words += ['--reconstruct', '--steps', 0, '--output', 'runs/sst2-half']

@@ -14,91 +14,54 @@ RUN_DIR/round-N/selection.json   which units stayed and went, at which alpha and
 RUN_DIR/round-N/shrunk           the model directory after the cut
 RUN_DIR/round-N/reconstructed    with --reconstruct: and after the layers were fitted
 RUN_DIR/round-N/model            and after recovery
-"""
+
+What is there is done: a run that was interrupted goes on behind it."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import json
+import logging
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import List, Optional, Type
+from typing import Any
 
 import numpy as np
 
-from ..architecture.cost import CostModel, LatencyCost
-from ..cutting.selection import read_selection
+from ..architecture.cost import CostModel, ParameterCost
+from ..architecture.parameters import Alphas, Parameters
+from ..cutting.selection import Selection, packed_alphas, read_alphas, read_selection, survivors
+from ..cutting.shrink import shrink
+from ..network.model import read_parameters
 from ..network.saved_model import SavedModel, read_model, write_model
 from ..runs.files import running, write_file
-from ..runs.machine import note_origin
+from ..runs.machine import ORIGIN, note_origin
+from ..runs.progress import CUT, GATES, RECOVERY, Measured, Progress
 from ..runs.run_directory import RunDirectory, State
+from ..training.distillation import Match
 from ..training.distributed import Workers
-from ..training.loop import Reporter
-from .embeddings import embeddings_section
-from .goal import Goal
-from .job import Job
-from .latency import check_predictions, time_rounds, times_section
-from .one_round import run_round
-from .pretraining_goal import PretrainingGoal
-from .ranking import check_ranking, read_ranking, take_ranking
-from .recipe import PruneRecipe, PruningRecipe, unreachable
-from .report import Round, read_gates, readable, summary, vocabulary_section
+from ..training.loop import Reporter, train
+from ..training.objective import Phase
+from ..training.states import States
+from .gate_training import TrainedGates, train_alphas
+from .methods import METHODS, Cut, relative
+from .objectives import PretrainingObjective, PruningObjective, compare_embeddings
+from .recipe import SCORES, PruneRecipe, PruningRecipe, check_ranking, unreachable
+from .repairs import TOKENS_PER_INPUT, reconstruct, rotated, tokens_wanted
+from .report import EMBEDDINGS, Round, how_to_tell, summary, unclear, unclear_below, write_report
 
+LOG = logging.getLogger(__name__)
+ALPHAS, SELECTION = 'alphas.npz', 'selection.json'  # of a round
+STAGES = ROTATED, SHRUNK, FITTED, MODEL = 'rotated', 'shrunk', 'reconstructed', 'model'  # its networks
 INPUTS_KEPT = 64  # held-out instances of a task, for verify
+LEAST_TEXT = 32  # sequences
 
 
-def _open(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> Goal:
-    """Check everything before the first step, and lay the run directory out; the goal of the run."""
-    recipe.check_workers(workers)
-    directory = RunDirectory(recipe)
-    if directory.state is State.BEGUN:
-        return goal_type(recipe, read_model(recipe.output / 'round-0' / 'model'), workers)
-    start, beside = goal_type.read(recipe)
-    goal = goal_type(recipe, start, workers)
-    problem = unreachable(recipe, start.architecture, goal.whole)
-    if problem:
-        raise ValueError(problem)
-    goal.round_steps()
-    if recipe.ranking is not None:
-        check_ranking(recipe, start)
-
-    def write(staged: Path) -> None:
-        (staged / 'metrics.jsonl').write_text('', encoding='utf-8')
-        (staged / 'round-0').mkdir()
-        if recipe.ranking is not None:
-            take_ranking(recipe, staged / 'round-1')
-        write_model(staged / 'round-0' / 'model', start, extra=beside)
-        inputs = goal.sample_inputs(INPUTS_KEPT)
-        if inputs is not None:
-            np.savez(staged / 'inputs.npz', **inputs)
-
-    directory.lay_out(workers, write)
-    return goal
-
-
-def _report(goal: Goal, cost: CostModel, rows: List[Round]) -> None:
-    """Leave rounds.json and pruning.md, and with the objective latency what this machine takes."""
-    recipe = goal.recipe
-    write_file(
-        recipe.output / 'rounds.json', (json.dumps([row.to_dict() for row in rows], indent=1) + '\n').encode()
-    )
-    architectures = [row.architecture for row in rows]
-    predicts = cost if isinstance(cost, LatencyCost) else None
-    times = time_rounds(architectures, recipe.length, predicts) if recipe.timed else None
-    latency = None
-    if predicts is not None:
-        latency = check_predictions(predicts, architectures, times)
-        write_file(recipe.output / 'latency.json', (json.dumps(latency, indent=1) + '\n').encode())
-    gates = read_gates(recipe.output, len(rows) - 1)
-    further = vocabulary_section(goal.start, goal.whole)
-    further += embeddings_section(recipe.output, len(rows) - 1)
-    if times is not None:
-        write_file(recipe.output / 'times.json', (json.dumps(times, indent=1) + '\n').encode())
-        further += times_section(times)
-    write_file(recipe.output / 'pruning.md', readable(rows, recipe, latency, gates, further).encode())
-
-
-def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Round]:
-    """Run Algorithm 1, going on where an interrupted run stopped.
+def prune(recipe: PruneRecipe, *, workers: Workers | None = None) -> list[Round]:
+    """Run Algorithm 1 for pre-training, going on where an interrupted run stopped.
 
     Parameters
     ----------
@@ -116,53 +79,431 @@ def prune(recipe: PruneRecipe, *, workers: Optional[Workers] = None) -> List[Rou
     ValueError, FileNotFoundError, FileExistsError
         Bad input, before the first step; or another process is writing the output.
     TrainingDiverged, Interrupted
-        From `fit`.
+        From the training.
     """
-    return prune_for(PretrainingGoal, recipe, workers or Workers())
+    return run_algorithm(PretrainingObjective, recipe, workers or Workers())
 
 
-def prune_for(goal_type: Type[Goal], recipe: PruningRecipe, workers: Workers) -> List[Round]:
-    """`prune` for any goal; the recipe is checked and suits the goal."""
+def run_algorithm(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers) -> list[Round]:
+    """`prune` for any objective; the recipe is checked, and is one of the objective's."""
     with running(recipe.output, workers):
-        return _prune(recipe, goal_type, workers)
-
-
-def _finished(directory: Path) -> SavedModel:
-    """The network of a round that is done.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        If a file of the round is damaged or missing, without which it cannot be verified.
-    """
-    read_ranking(directory)
-    read_selection(directory / 'selection.json')
-    return read_model(directory / 'model')
-
-
-def _prune(recipe: PruningRecipe, goal_type: Type[Goal], workers: Workers) -> List[Round]:
-    """`prune_for`, while no other process writes the output."""
-    goal = _open(recipe, goal_type, workers)
-    current, cost = goal.start, recipe.cost()
-    if workers.first and not (recipe.output / 'rounds.json').exists():
-        note_origin(recipe.output, workers=workers.size)
-    job = Job(
-        recipe,
-        workers,
-        goal,
-        cost,
-        cost.cost(goal.whole),
-        goal.round_steps(),
-        Reporter(recipe.output / 'metrics.jsonl', workers),
-    )
-    for number in range(1, len(recipe.shares()) + 1):
-        directory = job.directory(number)
-        current = _finished(directory) if (directory / 'model').is_dir() else run_round(job, current, number)
+        objective = _open(kind, recipe, workers)
+        cost, current = recipe.cost(), objective.start
+        if workers.first and not (recipe.output / 'rounds.json').exists():
+            note_origin(recipe.output, workers=workers.size)
+        reporter = Reporter(recipe.output / 'metrics.jsonl', workers)
+        run = Run(objective, cost, cost.cost(objective.whole), objective.round_steps(), reporter)
+        for number in range(1, len(recipe.shares()) + 1):
+            directory = run.directory(number)
+            if (directory / MODEL).is_dir():
+                read_ranking(directory)  # as far as a finished round is damaged, it cannot be verified
+                read_selection(directory / SELECTION)
+                current = read_model(directory / MODEL)
+            else:
+                current = run_round(run, current, number)
+                row = Round.of(current, number)
+                for sentence in unclear(row) if workers.first else ():
+                    LOG.warning('%s; to tell, %s', sentence, how_to_tell(row.recovered))
+            if workers.first:
+                for states in directory.glob('*-states*'):
+                    shutil.rmtree(states, ignore_errors=True)
+        rows = summary(recipe.output)
         if workers.first:
-            for states in directory.glob('*-states*'):
-                shutil.rmtree(states, ignore_errors=True)
-    rows = summary(recipe.output)
-    if workers.first:
-        _report(goal, cost, rows)
-    workers.barrier('finished')
+            write_report(rows, recipe, cost, objective.start.architecture, objective.whole)
+        workers.barrier('finished')
     return rows
+
+
+def _open(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers) -> PruningObjective:
+    """Check everything before the first step, and lay the run directory out; the objective of the run."""
+    recipe.check_workers(workers)
+    directory = RunDirectory(recipe)
+    if directory.state is State.BEGUN:
+        return kind(recipe, read_model(recipe.output / 'round-0' / MODEL), workers)
+    start, beside = kind.read(recipe)
+    objective = kind(recipe, start, workers)
+    problem = unreachable(recipe, start.architecture, objective.whole)
+    if problem:
+        raise ValueError(problem)
+    objective.round_steps()
+    if recipe.ranking is not None:
+        check_ranking(recipe, start)
+
+    def write(staged: Path) -> None:
+        (staged / 'metrics.jsonl').write_text('', encoding='utf-8')
+        (staged / 'round-0').mkdir()
+        if recipe.ranking is not None:
+            (staged / 'round-1').mkdir()
+            for name in (ALPHAS, SCORES):
+                shutil.copyfile(recipe.ranking / 'round-1' / name, staged / 'round-1' / name)
+            if recipe.rotate_heads:
+                shutil.copytree(recipe.ranking / 'round-1' / ROTATED, staged / 'round-1' / ROTATED)
+        write_model(staged / 'round-0' / MODEL, start, extra=beside)
+        inputs = objective.sample_inputs(INPUTS_KEPT)
+        if inputs is not None:
+            np.savez(staged / 'inputs.npz', **inputs)
+
+    directory.lay_out(workers, write)
+    return objective
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What the rounds of a run share.
+
+    Parameters
+    ----------
+    objective : PruningObjective
+    cost : CostModel
+    whole : float
+        The cost of the network that came in.
+    steps : pair of int
+        Steps of a round's gate training and of its recovery.
+    reporter : Reporter
+    """
+
+    objective: PruningObjective
+    cost: CostModel
+    whole: float
+    steps: tuple[int, int]
+    reporter: Reporter
+
+    @property
+    def recipe(self) -> PruningRecipe:
+        return self.objective.recipe
+
+    @property
+    def workers(self) -> Workers:
+        return self.objective.workers
+
+    def directory(self, number: int) -> Path:
+        """Of a round."""
+        return self.recipe.output / f'round-{number}'
+
+    def phase(self, name: str, number: int, **more: Any) -> Phase:
+        """A phase of a round: recovery trains on the batches that follow those of the gates."""
+        gates, recovery = self.steps
+        first = self.objective.first_batch + (number - 1) * (gates + recovery)
+        more = {'place': f'round {number}/{len(self.recipe.shares())}', **more}
+        if name == RECOVERY:
+            return self.recipe.phase(name, recovery, first_batch=first + gates, **more)
+        return self.recipe.phase(name, gates, first_batch=first, **more)
+
+    def cut(self, current: SavedModel, number: int) -> Cut:
+        """What the method of the recipe sees of a round."""
+        target = self.whole * self.recipe.shares()[number - 1]
+        phase = self.phase('importance', number)
+        return Cut(current, self.recipe, number, self.cost, target, self.objective, phase)
+
+    def match(self, rounds: int) -> Match:
+        """Which states of the network that came in are left after so many rounds."""
+        start = read_model(self.directory(0) / MODEL).architecture
+        selections = [read_selection(self.directory(i + 1) / SELECTION) for i in range(rounds)]
+        return Match.after(*survivors(selections, start), len(start.layers))
+
+    def text(self, tokens: int, number: int) -> list[Any]:
+        """What the repairs of a round read: batches from where those of its gates begin.
+
+        They are this worker's share, and have so many tokens together, over all workers and without padding.
+        They are the smallest part of a training batch that has 32 sequences and can be shared by the workers,
+        so that neither is much more read nor more memory taken than is needed; or whole batches.
+        """
+        phase = self.phase('text', number)
+        parts = range(self.workers.size, phase.batch_size, self.workers.size)
+        fitting = (part for part in parts if part >= LEAST_TEXT and phase.batch_size % part == 0)
+        size = next(fitting, phase.batch_size)
+        first = phase.first_batch * phase.batch_size // size
+        phase = dataclasses.replace(phase, batch_size=size, accumulate=1, first_batch=first)
+        batches: list[Any] = []
+        with contextlib.closing(self.objective.batches(phase)) as source:
+            while sum(batch.token_total for batch in batches) < tokens:
+                batches.append(next(source))
+        return batches
+
+    def write(self, number: int, name: str, model: SavedModel, progress: Progress, **more: Any) -> None:
+        """Write a model directory of a round, with the recipe of the run; the first worker does."""
+        if self.workers.first:
+            model = dataclasses.replace(model, recipe=self.objective.recipe_of_models, progress=progress)
+            write_model(self.directory(number) / name, model, **more)
+        self.workers.barrier(f'{name}.{number}')
+
+
+def run_round(run: Run, came: SavedModel, number: int) -> SavedModel:
+    """One round of Algorithm 1, as far as it has not been done; the network that comes out of it."""
+    recipe, evaluate, directory = run.recipe, run.objective.evaluate, run.directory(number)
+    current = rotate(run, came, number)
+    if not (directory / SHRUNK).is_dir():
+        before = evaluate(current)
+        alphas, scores = rank(run, current, number)  # trains the gates by equation (2)
+        selection = select(run, current, scores, number)
+        sizes = {'head': current.head, 'h_gate': recipe.h_gate}
+        parameters, architecture = shrink(  # folds the gates into the weights, and cuts
+            current.parameters, current.architecture, alphas, selection, **sizes
+        )
+        shrunk = dataclasses.replace(current, parameters=parameters, architecture=architecture)
+        progress = Progress(round=number, before=before, untrained=came.progress.untrained)
+        run.write(number, SHRUNK, shrunk, progress)
+    shrunk = read_model(directory / SHRUNK)
+    before, after_cut = shrunk.progress.before, evaluate(shrunk)
+
+    start, of_start, started_from, fitted, after_fit = shrunk, after_cut, None, None, None
+    if recipe.reconstruct:
+        fitted = fit_layers(run, current, shrunk, number)
+        after_fit = evaluate(fitted)
+        if fit_is_worse(run, (shrunk, fitted), (after_cut, after_fit), number):
+            started_from = CUT
+        else:
+            start, of_start = fitted, after_fit or after_cut
+    parameters, progress = recover(run, start, of_start, number)  # evaluates on its way
+
+    recovered = dataclasses.replace(shrunk, parameters=parameters)
+    progress = progress.updated(
+        round=number,
+        before=before,
+        after_cut=after_cut,
+        after_reconstruction=after_fit,
+        earlier_steps=came.progress.trained_steps or None,
+        head_steps=came.progress.head_steps,
+        untrained=came.progress.untrained,
+        started_from=started_from,
+    )
+    errors = {
+        CUT: change_error(run, (current, before), (shrunk, after_cut)),
+        RECOVERY: change_error(run, (start, of_start), (recovered, progress.measured)),
+    }
+    known = {name: error for name, error in errors.items() if error is not None}
+    progress = progress.updated(difference_errors=known or None)
+    if run.workers.first and (recipe.keep_embeddings or run.objective.reports_embeddings):
+        write_embeddings(run, {'cut': shrunk, 'reconstructed': fitted, 'recovered': recovered}, number)
+    run.write(number, MODEL, recovered, progress, extra={ORIGIN: (recipe.output / ORIGIN).read_bytes()})
+    return read_model(directory / MODEL)
+
+
+def rotate(run: Run, current: SavedModel, number: int) -> SavedModel:
+    """The network whose gates a round trains: with rotated heads, if the recipe wants them."""
+    if not run.recipe.rotate_heads:
+        return current
+    if not (run.directory(number) / ROTATED).is_dir():
+        text = run.text(TOKENS_PER_INPUT * current.architecture.h, number)
+        progress = Progress(round=number, untrained=current.progress.untrained)
+        run.write(number, ROTATED, rotated(current, text, run.workers), progress)
+    return read_model(run.directory(number) / ROTATED)
+
+
+def rank(run: Run, current: SavedModel, number: int) -> tuple[Alphas, Alphas]:
+    """Alpha to fold, and the scores that rank the units; leaves alphas.npz and scores.npz."""
+    directory, method = run.directory(number), METHODS[run.recipe.method]
+    if not (directory / SCORES).exists():
+        if method.scores is None:
+            trained = gates_of_round(run, current, number)
+            alphas, scores = trained.folded(), trained.scores
+        else:
+            widths = current.architecture.widths()
+            alphas = {key: np.ones(width, dtype=np.float32) for key, width in widths.items()}
+            scores = method.scores(run.cut(current, number))
+        if run.workers.first:
+            write_file(directory / ALPHAS, packed_alphas(alphas, h_gate=run.recipe.h_gate))
+            packed = io.BytesIO()
+            np.savez(packed, **scores)
+            write_file(directory / SCORES, packed.getvalue())
+    run.workers.barrier(f'ranked.{number}')  # also for a worker that finds the file of the first one
+    return read_ranking(directory)
+
+
+def gates_of_round(run: Run, current: SavedModel, number: int) -> TrainedGates:
+    """The gates of a round, trained by equation (2), and perhaps anew on either half of its batches to tell
+    how certain their ranking is; leaves gates.json.
+    """
+    recipe, directory, workers = run.recipe, run.directory(number), run.workers
+    method, cut, match = METHODS[recipe.method], run.cut(current, number), run.match(number - 1)
+    notes = {'round': number, 'parameters': ParameterCost().cost(current.architecture)}
+    phase = run.phase('gates', number, evaluate_every=0, notes=notes)
+    common = {
+        'saved': current,
+        'objective_of': lambda model, phase: run.objective.gates(model, phase, match),
+        'settings': recipe.gate_settings(),
+        'cost': run.cost,
+        'network': run.objective.gate_settings,
+        'workers': workers,
+    }
+    trained = train_alphas(
+        phase=phase,
+        reporter=run.reporter,
+        states=directory / 'gate-states',
+        settling=recipe.settling(),
+        select=lambda scores: method.select(cut, scores),
+        **common,
+    )
+    halves, steps = [], trained.training.step // 2
+    if recipe.split_half and steps:
+        for half, first in ((1, phase.first_batch), (2, phase.first_batch + steps)):
+            part = dataclasses.replace(phase, name=f'gates of half {half}', first_batch=first, steps=steps)
+            shown, states = Reporter(None, workers), directory / f'gate-states-{half}'  # and not written
+            halves.append(train_alphas(phase=part, reporter=shown, states=states, **common).scores)
+    record = trained.record(method.select(cut, trained.scores), recipe.prune, halves)
+    if workers.first:
+        text = json.dumps({'round': number, **record}, indent=1) + '\n'
+        write_file(directory / GATES, text.encode())
+    return trained
+
+
+def select(run: Run, current: SavedModel, scores: Alphas, number: int) -> Selection:
+    """The units that stay, by the method of the recipe; leaves them with the reasons in selection.json."""
+    recipe, cut = run.recipe, run.cut(current, number)
+    selection = METHODS[recipe.method].select(cut, scores)
+    removed = {}
+    for key, kept in selection.kept.items():
+        # a layer without filters has no gate for them
+        gone = np.setdiff1d(np.arange(len(scores.get(key, []))), kept)
+        removed[key] = [[int(i), round(float(scores[key][i]), 6)] for i in gone]
+    story = {
+        'round': number,
+        'cost_before': run.cost.cost(current.architecture),
+        **selection.to_dict(),
+        'prices': dict(run.cost.prices(current.architecture)),
+        'removed_unit_and_alpha': removed,
+    }
+    if recipe.multiple_of > 1:
+        plain = cut.select(relative(scores, recipe.ranked_relatively), multiple_of=1)
+        below = plain.cost - selection.cost
+        story['multiple_of'] = {'units': recipe.multiple_of, 'cost_below_plain_selection': below}
+    run.workers.agree(json.dumps(story, sort_keys=True), what=f'the selection of round {number}')
+    if run.workers.first:
+        write_file(run.directory(number) / SELECTION, (json.dumps(story, indent=1) + '\n').encode())
+    return selection
+
+
+def fit_layers(run: Run, current: SavedModel, shrunk: SavedModel, number: int) -> SavedModel:
+    """What the cut left, with its layers fitted to those before the cut."""
+    directory = run.directory(number)
+    if not (directory / FITTED).is_dir():
+        chosen, text = read_selection(directory / SELECTION), run.text(tokens_wanted(shrunk), number)
+        fitted = reconstruct(current, shrunk, chosen, text, workers=run.workers)
+        run.write(number, FITTED, fitted, Progress(round=number, untrained=shrunk.progress.untrained))
+    return read_model(directory / FITTED)
+
+
+def fit_is_worse(
+    run: Run,
+    networks: tuple[SavedModel, SavedModel],
+    measured: tuple[Measured | None, Measured | None],
+    number: int,
+) -> bool:
+    """Whether fitting its layers made a network worse, by what `recover` compares; the same on every worker.
+
+    Never where recovery does not keep its best step, or nothing is measured.
+
+    Parameters
+    ----------
+    run : Run
+    networks : pair of SavedModel
+        Before its layers were fitted, and after that.
+    measured : pair of Measured, optional
+        What they come to on held-out data.
+    number : int
+        Of the round.
+    """
+    if not run.recipe.keep_best:
+        return False
+    losses = [None if one is None else one.loss for one in measured]
+    if run.steps[1] and run.objective.states_alone:
+        losses, phase = [], run.phase(RECOVERY, number)
+        for saved in networks:
+            model = run.objective.build(saved, **run.objective.recovery_settings)
+            training = run.objective.recovery(model, phase, run.match(number))
+            values = training.evaluate(phase)
+            losses.append(None if values is None else training.loss_of(values))
+    before, after = losses
+    worse = before is not None and after is not None and not after <= before  # nor may it be no number
+    run.workers.agree(str(worse), what=f'the network that recovery starts from in round {number}')
+    return worse
+
+
+def recover(
+    run: Run, start: SavedModel, measured: Measured | None, number: int
+) -> tuple[Parameters, Progress]:
+    """Train what a cut has left, and keep the best of what was measured on the way.
+
+    Parameters
+    ----------
+    run : Run
+    start : SavedModel
+        After the cut, or after its layers were fitted.
+    measured : Measured, optional
+        What `start` comes to on held-out data.
+    number : int
+        Of the round.
+
+    Returns
+    -------
+    parameters : mapping of name to np.ndarray
+    progress : Progress
+        Its evaluation is that of the parameters. ``kept_step`` is the step that they are of, 0 for `start`,
+        where this is not the last one.
+    """
+    recipe, objective, states = run.recipe, run.objective, run.directory(number) / 'recovery-states'
+    of_start = {} if measured is None else measured.fields
+    if not run.steps[1]:
+        return start.parameters, Progress(step=0).updated(**of_start)
+    notes = {'round': number, 'parameters': ParameterCost().cost(start.architecture)}
+    phase = run.phase(RECOVERY, number, notes=notes)
+    model = objective.build(start, **objective.recovery_settings)
+    training = objective.recovery(model, phase, run.match(number))
+    training.returns_to_best = recipe.keep_best
+    optimizer = recipe.weight_optimizer(model, run.workers, objective.recovered_parameters(model))
+    compared = recipe.keep_best and objective.states_alone  # by what `training` measures, not by `measured`
+    before = training.evaluate(phase) if compared else None
+    schedule = recipe.schedule(phase.steps)
+    progress = train(training, optimizer, schedule, phase, reporter=run.reporter, states=states)
+    if recipe.keep_best:
+        best = training.best_of(progress)
+        least = measured.loss if measured and before is None else before and training.loss_of(before)
+        if best is None or least <= best:
+            difference = (before or {}).get('state_difference')
+            return start.parameters, _kept(progress, 0, of_start, difference)
+        if progress.best_step != progress.step:
+            kept = States(states, phase.keep).load(progress.best_step, optimizer)
+            of_kept = {} if kept.measured is None else kept.measured.fields
+            progress = _kept(progress, progress.best_step, of_kept, kept.state_difference)
+    parameters = read_parameters(model)
+    if objective.states_alone:
+        parameters = {**start.parameters, **parameters}  # the heads are as they were
+        after = objective.evaluate(dataclasses.replace(start, parameters=parameters))
+        progress = progress.updated(**({} if after is None else after.fields))
+    return parameters, progress
+
+
+def _kept(
+    progress: Progress, step: int, measured: Mapping[str, Any], state_difference: float | None
+) -> Progress:
+    """The progress of the last step, with what was measured at the step that is kept."""
+    if progress.state_difference is not None:
+        measured = {**measured, 'state_difference': state_difference}
+    return progress.updated(**measured, kept_step=step)
+
+
+def change_error(
+    run: Run, one: tuple[SavedModel, Measured | None], other: tuple[SavedModel, Measured | None]
+) -> float | None:
+    """The standard error of what a step changed, taken instance by instance where the change may be chance by
+    the errors of what was measured of the network before it and after it; None where it is not taken.
+    """
+    unclear = unclear_below(one[1], other[1]) is not None
+    return run.objective.difference_error(one[0], other[0]) if unclear else None
+
+
+def write_embeddings(run: Run, networks: Mapping[str, SavedModel | None], number: int) -> None:
+    """Leave embeddings.json of a round: how far the embeddings of each network are those before pruning."""
+    before, units = run.objective.embeddings(read_model(run.directory(0) / MODEL)), run.match(number).units
+    record = {
+        name: compare_embeddings(before, run.objective.embeddings(saved), units)
+        for name, saved in networks.items()
+        if saved is not None
+    }
+    text = json.dumps({'round': number, 'instances': len(before), **record}, indent=1) + '\n'
+    write_file(run.directory(number) / EMBEDDINGS, text.encode())
+
+
+def read_ranking(directory: Path) -> tuple[Alphas, Alphas]:
+    """The alphas and the scores of a round; ValueError or FileNotFoundError if they cannot be read."""
+    return read_alphas(directory / ALPHAS)[0], read_alphas(directory / SCORES)[0]

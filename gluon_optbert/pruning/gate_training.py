@@ -1,21 +1,28 @@
-"""The training of alpha by equation (2): weights stand still, a penalty weighted by prices shrinks alpha."""
+"""The training of alpha by equation (2): weights stand still, a penalty weighted by prices shrinks alpha.
+
+Training ends after its steps, or when the selection that alpha leads to has settled: when it has hardly
+changed for a while. A ranking is certain if gates that were trained on two halves of the data rank the units
+alike."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, Generator, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any
 
 import mxnet as mx
 import numpy as np
+from scipy.stats import rankdata
 
-from ..architecture.architecture import Architecture
 from ..architecture.cost import CostModel, ParameterCost, beta
 from ..architecture.parameters import H_GATES, LETTERS, Alphas, gate_name
-from ..network.gates import Gate
+from ..cutting.selection import Selection
 from ..network.model import OptBERTModel, build
 from ..network.saved_model import SavedModel
 from ..network.settings import check_precision
+from ..runs.progress import CLOSED, OPEN
 from ..text.shards import Shards
 from ..training.distillation import OF_STATES, Match, StateMatching, Teacher
 from ..training.distributed import Workers
@@ -24,198 +31,26 @@ from ..training.objective import Objective, Phase
 from ..training.optimization import LossScale, Optimizer, Schedule
 from ..training.pretrain import Pretraining
 from ..training.recipe import open_shards
+from .objectives import read_start
 from .penalty import PENALTIES, Penalty
-from .recipe import read_start
-from .watch import Watch
 
 BATCH_SIZE = 256  # instances a step where only the number of steps is given
-
-
-class GateTraining(Objective):
-    """The training of alpha by equation (2): an objective, and a penalty on alpha.
-
-    Parameters
-    ----------
-    inner : Objective
-        Of a model with gates; only they are trained.
-    penalty : Penalty
-    watch : Watch, optional
-    """
-
-    def __init__(self, inner: Objective, penalty: Penalty, watch: Optional[Watch] = None):
-        super().__init__(inner.model, inner.workers)
-        self.losses, self.weights = inner.losses, inner.weights
-        self._inner, self._penalty, self._watch = inner, penalty, watch
-
-    def batches(self, phase: Phase, start: int) -> Generator[Any, None, None]:
-        return self._inner.batches(phase, start)
-
-    def loss_sums(self, batch: Any, rows: slice) -> Tuple[mx.nd.NDArray, ...]:
-        return self._inner.loss_sums(batch, rows)
-
-    def totals(self, batch: Any) -> Sequence[float]:
-        return self._inner.totals(batch)
-
-    def evaluate(self, phase: Phase) -> None:
-        return None
-
-    def after_backward(self) -> None:
-        self._penalty.add_gradient(self.model.gates)
-
-    def after_update(self, learning_rate: float) -> None:
-        self._penalty.after_step(self.model.gates, learning_rate)
-
-    def metrics(self) -> Dict[str, float]:
-        trained = self.model.gates.trained().items()
-        return {'penalty': self._penalty.value({key: gate.data().asnumpy() for key, gate in trained})}
-
-    def finished(self) -> bool:
-        return self._watch is not None and self._watch.step(self._scores)
-
-    def _scores(self) -> Alphas:
-        return self._penalty.scores(self.model.gates.values())
-
-    def memory(self) -> Dict[str, np.ndarray]:
-        return {} if self._watch is None else self._watch.memory()
-
-    def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
-        if self._watch is not None:
-            self._watch.recall(step, arrays)
-
-    def over(self) -> bool:
-        return self._watch is not None and self._watch.settled
+CHECKS = 5  # selections compared over a window
+_NEVER = 2**63  # steps; the inverse of a learning rate may be infinite
 
 
 @dataclasses.dataclass(frozen=True)
 class GateSettings:
-    """How alpha is trained; `train_gates` says what each of them is."""
-
-    learning_rate: float = 1e-2
-    penalty: str = 'l1'
-    gamma: float = 1e-2
-    unweighted: bool = False
-    prune: str = LETTERS
-    optimizer: str = 'adam'
-    dropout: float = 0.1
-    precision: str = 'float32'
-    compression: str = 'none'
-    h_gate: str = 'stream'
-
-
-def train_alphas(
-    saved: SavedModel,
-    objective_of: Callable[[OptBERTModel], Objective],
-    phase: Phase,
-    settings: GateSettings,
-    cost: CostModel,
-    *,
-    network: Mapping[str, Any],
-    reporter: Reporter,
-    workers: Workers,
-    states: Optional[Path] = None,
-    watch: Optional[Watch] = None,
-) -> Tuple[Alphas, Alphas]:
-    """Train alpha on any objective; what comes out is described in `train_gates`.
+    """How alpha is trained.
 
     Parameters
     ----------
-    saved : SavedModel
-        Without gates.
-    objective_of : callable
-        The network with gates → what they are trained on, without the penalty.
-    phase : Phase
-    settings : GateSettings
-    cost : CostModel
-        What beta is derived from.
-    network : mapping
-        Fields of `NetworkSettings` that the objective needs.
-    reporter, workers, states, watch
-        As in `train_gates`.
-    """
-    kind = _penalty_of(settings.penalty, settings.prune)
-    check_precision(settings.precision, workers.context())
-    model = build(
-        saved.architecture,
-        saved.parameters,
-        ctx=workers.context(),
-        dropout=settings.dropout,
-        precision=settings.precision,
-        gated=kind.gate,
-        h_gate=settings.h_gate,
-        head=saved.head,
-        **network,
-    )
-    _freeze_all_but(model, settings.prune, kind.gate)
-    alpha_optimizer = Optimizer(
-        {gate_name(key): parameter for key, parameter in model.gates.trained().items()},
-        settings.optimizer,
-        workers=workers,
-        scale=LossScale() if settings.precision == 'float16' else None,
-        compression=settings.compression,
-    )
-    weights = _equal(saved.architecture) if settings.unweighted else beta(saved.architecture, cost)
-    train(
-        GateTraining(objective_of(model), kind(settings.gamma, weights), watch),
-        alpha_optimizer,
-        Schedule(settings.learning_rate, phase.steps, decay=False),
-        phase,
-        reporter=reporter,
-        states=states,
-    )
-    trained = model.gates.values()
-    if watch is not None:
-        watch.finish({key: kind.gate.value(parameter) for key, parameter in trained.items()})
-    return _results(kind, trained)
-
-
-def train_gates(
-    start: Union[SavedModel, Path, str],
-    shards: Union[Shards, Path, str],
-    steps: Union[int, Phase],
-    *,
-    learning_rate: float = 1e-2,
-    penalty: str = 'l1',
-    gamma: float = 1e-2,
-    cost: Optional[CostModel] = None,
-    unweighted: bool = False,
-    prune: str = LETTERS,
-    optimizer: str = 'adam',
-    dropout: float = 0.1,
-    precision: str = 'float32',
-    compression: str = 'none',
-    workers: Optional[Workers] = None,
-    reporter: Optional[Reporter] = None,
-    states: Optional[Path] = None,
-    watch: Optional[Watch] = None,
-    teacher: Optional[Teacher] = None,
-    match: Optional[Match] = None,
-    h_gate: str = 'stream',
-) -> Tuple[Alphas, Alphas]:
-    """Train alpha by equation (2) of optBERT, section 5, with the weights frozen.
-
-    The objective is the MLM loss, plus the NSP loss, plus gamma times the sum over the widths of beta times
-    the norm of alpha. Here beta weights a width; it is derived from the price of one of its units. Every gate
-    starts at one.
-
-        alphas, scores = train_gates('models/small', 'shards', 100)
-
-    Parameters
-    ----------
-    start : SavedModel, or a model directory
-        A pre-trained network without gates.
-    shards : Shards, or a directory of shards
-        The training data; of a directory, the training split. A directory must have the network's vocabulary.
-    steps : int or Phase
-        The number of steps, with batches of 256 instances. A `Phase` also sets the batch size, the seed, the
-        first batch, logging and checkpoints.
     learning_rate : float
         Of every step.
     penalty : str
         A name in `PENALTIES`: the norm, and how its gradient reaches alpha.
     gamma : float
         The weight of the penalty.
-    cost : CostModel, optional
-        What the prices are derived from; the number of parameters unless given.
     unweighted : bool
         Whether beta is 1 for every width. The prices are not used then.
     prune : str
@@ -228,111 +63,416 @@ def train_gates(
         Of the encoder's matrix products, a name in `TRAINING_PRECISIONS`.
     compression : str
         Of the gradients between workers, a name in `COMPRESSIONS`.
+    h_gate : str
+        Where alpha_h stands, one of `H_GATES`: in the LayerNorms of the stream, or as in Table 5.
+
+    Raises
+    ------
+    ValueError
+        If there is no such penalty or place, or no such widths.
+    """
+
+    learning_rate: float = 1e-2
+    penalty: str = 'l1'
+    gamma: float = 1e-2
+    unweighted: bool = False
+    prune: str = LETTERS
+    optimizer: str = 'adam'
+    dropout: float = 0.1
+    precision: str = 'float32'
+    compression: str = 'none'
+    h_gate: str = 'stream'
+
+    def __post_init__(self):
+        for name, choices in (('penalty', PENALTIES), ('h_gate', H_GATES)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f'{name} must be one of {", ".join(choices)}, found {getattr(self, name)!r}')
+        if not self.prune or set(self.prune) - set(LETTERS):
+            raise ValueError(f'prune must be made of letters of {LETTERS}, found {self.prune!r}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Settling:
+    """When gate training may stop before its last step.
+
+    Parameters
+    ----------
+    window : int
+        Steps over which the selection must have stayed the same.
+    overlap : float
+        The smallest share of the kept units that two selections in the window have in common.
+    earliest : int
+        The first step after which training may stop.
+    """
+
+    window: int
+    overlap: float
+    earliest: int
+
+    @classmethod
+    def of(cls, window: int, overlap: float, learning_rate: float) -> Settling:
+        """With the first step at which Adam can have moved a gate from one to zero."""
+        return cls(window, overlap, max(window, math.ceil(min(1 / learning_rate, _NEVER))))
+
+    @property
+    def every(self) -> int:
+        """Steps between two checks."""
+        return max(1, self.window // CHECKS)
+
+    @property
+    def first(self) -> int:
+        """The first check that may end the training: the window before it begins with a check."""
+        return -(-max(self.earliest, self.window + self.every) // self.every) * self.every
+
+
+class GateTraining(Objective):
+    """The training of alpha by equation (2): the loss of a network, and a penalty on alpha.
+
+    Parameters
+    ----------
+    inner : Objective
+        Of a model with gates; only they are trained.
+    penalty : Penalty
+    settling : Settling, optional
+        When training may stop; without it, after the steps that it was told.
+    select : callable
+        With `settling`: the scores of the units → the selection at the round's target.
+
+    Attributes
+    ----------
+    step : int
+        Steps that were done.
+    overlaps : list of (int, float)
+        At every check after a whole window: the step, and the smallest overlap with a selection in it.
+    settled : bool
+        Whether the selection has settled.
+    """
+
+    def __init__(
+        self,
+        inner: Objective,
+        penalty: Penalty,
+        settling: Settling | None = None,
+        select: Callable[[Alphas], Selection] | None = None,
+    ):
+        super().__init__(inner.model, inner.workers)
+        self.losses, self.weights = inner.losses, inner.weights
+        self.batches, self.loss_sums, self.totals = inner.batches, inner.loss_sums, inner.totals
+        self._penalty, self._settling, self._select = penalty, settling, select
+        self._kept: list[
+            tuple[int, Mapping[str, np.ndarray]]
+        ] = []  # the units that checks of the window kept
+        self.step, self.settled = 0, False
+        self.overlaps: list[tuple[int, float]] = []
+
+    def evaluate(self, phase: Phase) -> None:
+        return None
+
+    def after_backward(self) -> None:
+        self._penalty.add_gradient(self.model.gates)
+
+    def after_update(self, learning_rate: float) -> None:
+        self._penalty.after_step(self.model.gates, learning_rate)
+
+    def metrics(self) -> dict[str, float]:
+        trained = self.model.gates.trained().items()
+        return {'penalty': self._penalty.value({key: gate.data().asnumpy() for key, gate in trained})}
+
+    def finished(self) -> bool:
+        self.step += 1
+        settling = self._settling
+        if settling is None or self.step % settling.every:
+            return False
+        kept = self._select(self._penalty.scores(self.model.gates.values())).kept
+        begins = self.step - settling.window
+        whole = any(step <= begins for step, _ in self._kept)
+        self._kept = [pair for pair in self._kept if pair[0] >= begins]
+        overlap = min((overlap_of(kept, before) for _, before in self._kept), default=0.0)
+        self._kept.append((self.step, kept))
+        if whole:
+            self.overlaps.append((self.step, overlap))
+        self.settled = whole and self.step >= settling.earliest and overlap >= settling.overlap
+        return self.settled
+
+    def memory(self) -> dict[str, np.ndarray]:
+        arrays = {f'kept.{step}.{key}': kept[key] for step, kept in self._kept for key in kept}
+        arrays['overlaps'] = np.array(self.overlaps, dtype=np.float64).reshape(-1, 2)
+        arrays['settled'] = np.array([float(self.settled)])
+        return arrays
+
+    def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
+        self.step = step
+        kept: dict[int, dict[str, np.ndarray]] = {}
+        for name in arrays:
+            if name.startswith('kept.'):
+                _, number, key = name.split('.')
+                kept.setdefault(int(number), {})[key] = arrays[name].astype(np.int64)
+        self._kept = sorted(kept.items())
+        self.overlaps = [(int(number), float(share)) for number, share in arrays['overlaps']]
+        self.settled = bool(arrays['settled'].any())
+
+    def over(self) -> bool:
+        return self.settled
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedGates:
+    """What the training of alpha came to.
+
+    Parameters
+    ----------
+    alphas : dict of width key to np.ndarray of float32, shape (width,)
+        The trained gates, zeros included.
+    scores : dict of width key to np.ndarray of float32, shape (width,)
+        The scores that rank the units: the trained gates; for ``l0`` the odds that a gate is open.
+    training : GateTraining
+        With the steps that were done.
+    """
+
+    alphas: Alphas
+    scores: Alphas
+    training: GateTraining
+
+    def folded(self) -> Alphas:
+        """Alphas to fold into the weights: one where a gate is exactly zero. Such a unit may still stay
+        within the budget, and weights multiplied by zero could not recover.
+        """
+        return {key: np.where(alpha == 0, np.float32(1), alpha) for key, alpha in self.alphas.items()}
+
+    def record(self, selection: Selection, prune: str, halves: Sequence[Alphas] = ()) -> dict[str, Any]:
+        """What a round says of its gates in gates.json, as JSON values.
+
+        Parameters
+        ----------
+        selection : Selection
+            What they decided.
+        prune : str
+            The letters of the widths that may lose units.
+        halves : pair of Alphas, optional
+            The scores of gates that were trained on either half of the data.
+
+        Returns
+        -------
+        dict
+            ``steps``; ``stopped``: ``settled`` or ``steps``; ``overlaps``, as of `GateTraining`. By letter
+            ``closed`` and ``open``: gates below and above a share of their start; ``units``: gates in all;
+            ``alpha_at_cut``: the largest gate that went; ``split_half``: the rank correlation within a width
+            between the halves, None where it is not known; and ``split_half_error``, its standard error
+            without any correlation.
+        """
+        names = ('units', 'closed', 'open', 'alpha_at_cut', 'split_half', 'split_half_error')
+        by_letter: dict[str, dict[str, Any]] = {name: {} for name in names}
+        for letter in (letter for letter in LETTERS if letter in prune):
+            keys = [key for key, alpha in self.alphas.items() if key[0] == letter and len(alpha)]
+            sizes = {key: np.abs(self.alphas[key]) for key in keys}
+            gone = np.concatenate(
+                [np.zeros(0), *(np.delete(sizes[key], selection.kept[key]) for key in keys)]
+            )
+            every = np.concatenate([np.zeros(0), *sizes.values()])
+            row = (
+                len(every),
+                int((every < CLOSED).sum()),
+                int((every > OPEN).sum()),
+                float(gone.max()) if len(gone) else None,
+                *(agreement_of(*halves, keys) if halves else (None, None)),
+            )
+            for name, value in zip(names, row):
+                by_letter[name][letter] = value
+        return {
+            'steps': self.training.step,
+            'stopped': 'settled' if self.training.settled else 'steps',
+            'overlaps': [list(pair) for pair in self.training.overlaps],
+            **by_letter,
+        }
+
+
+def overlap_of(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
+    """The share of the kept units that two selections have in common, of the larger one's."""
+    common = sum(len(np.intersect1d(units, other[key], assume_unique=True)) for key, units in one.items())
+    return common / max(1, *(sum(map(len, kept.values())) for kept in (one, other)))
+
+
+def agreement_of(one: Alphas, other: Alphas, keys: Sequence[str]) -> tuple[float | None, float | None]:
+    """How far two scores rank the units of some widths alike.
+
+    Returns
+    -------
+    correlation : float or None
+        Spearman's, with the ranks of the magnitudes taken within each width; None if nothing can be ranked.
+    error : float or None
+        Its standard error without any correlation.
+    """
+    product, squares, chance = 0.0, np.zeros(2), 0.0
+    for key in keys:
+        if len(one[key]) < 2:
+            continue
+        first, second = (rankdata(np.abs(scores[key])) for scores in (one, other))
+        first, second = first - first.mean(), second - second.mean()
+        own = np.array([first @ first, second @ second])
+        product, squares = product + first @ second, squares + own
+        chance += own.prod() / (len(first) - 1)  # the variance of `first @ second` over all orders of one
+    scale = math.sqrt(squares.prod())
+    if not scale:
+        return None, None
+    return float(product) / scale, math.sqrt(chance) / scale
+
+
+def train_alphas(
+    saved: SavedModel,
+    objective_of: Callable[[OptBERTModel, Phase], Objective],
+    phase: Phase,
+    settings: GateSettings,
+    cost: CostModel,
+    *,
+    network: Mapping[str, Any],
+    reporter: Reporter,
+    workers: Workers,
+    states: Path | None = None,
+    settling: Settling | None = None,
+    select: Callable[[Alphas], Selection] | None = None,
+) -> TrainedGates:
+    """Train alpha on any objective, by equation (2); every gate starts at one.
+
+    Parameters
+    ----------
+    saved : SavedModel
+        Without gates.
+    objective_of : callable
+        The network with gates, and the phase → what they are trained on, without the penalty.
+    phase : Phase
+    settings : GateSettings
+    cost : CostModel
+        What beta is derived from.
+    network : mapping
+        Fields of `NetworkSettings` that the objective needs.
+    reporter, workers, states, settling, select
+        As in `train_gates`.
+    """
+    penalty = PENALTIES[settings.penalty]
+    check_precision(settings.precision, workers.context())
+    model = build(
+        saved.architecture,
+        saved.parameters,
+        ctx=workers.context(),
+        dropout=settings.dropout,
+        precision=settings.precision,
+        gated=penalty.gate,
+        h_gate=settings.h_gate,
+        head=saved.head,
+        **network,
+    )
+    for parameter in model.collect_params().values():
+        parameter.grad_req = 'null'
+    for key, parameter in model.gates.parameters.items():
+        if key[0] in settings.prune:
+            parameter.grad_req = 'write'
+        else:
+            parameter.set_data(mx.nd.full(parameter.shape, penalty.gate.FIXED))
+    optimizer = Optimizer(
+        {gate_name(key): parameter for key, parameter in model.gates.trained().items()},
+        settings.optimizer,
+        workers=workers,
+        scale=LossScale() if settings.precision == 'float16' else None,
+        compression=settings.compression,
+    )
+    equal = dict.fromkeys(saved.architecture.widths(), 1.0)
+    weights = equal if settings.unweighted else beta(saved.architecture, cost)
+    training = GateTraining(objective_of(model, phase), penalty(settings.gamma, weights), settling, select)
+    rate = Schedule(settings.learning_rate, phase.steps, decay=False)
+    train(training, optimizer, rate, phase, reporter=reporter, states=states)
+    trained = model.gates.values()
+    alphas = {key: penalty.gate.value(parameter) for key, parameter in trained.items()}
+    return TrainedGates(alphas, penalty.scores(trained), training)
+
+
+def train_gates(
+    start: SavedModel | Path | str,
+    shards: Shards | Path | str,
+    steps: int | Phase,
+    settings: GateSettings = GateSettings(),
+    *,
+    cost: CostModel | None = None,
+    workers: Workers | None = None,
+    reporter: Reporter | None = None,
+    states: Path | None = None,
+    settling: Settling | None = None,
+    select: Callable[[Alphas], Selection] | None = None,
+    teacher: Teacher | None = None,
+    match: Match | None = None,
+) -> tuple[Alphas, Alphas]:
+    """Train alpha by equation (2) of optBERT, section 5, with the weights frozen.
+
+    The objective is the MLM loss, plus the NSP loss, plus gamma times the sum over the widths of beta times
+    the norm of alpha. Here beta weights a width; it is derived from the price of one of its units. Every gate
+    starts at one.
+
+        alphas, scores = train_gates('models/small', 'shards', 100, GateSettings(gamma=0.1))
+
+    Parameters
+    ----------
+    start : SavedModel, or a model directory
+        A pre-trained network without gates.
+    shards : Shards, or a directory of shards
+        The training data; of a directory, the training split. A directory must have the network's vocabulary.
+    steps : int or Phase
+        The number of steps, with batches of 256 instances. A `Phase` also sets the batch size, the seed, the
+        first batch, logging and checkpoints.
+    settings : GateSettings
+    cost : CostModel, optional
+        What the prices are derived from; the number of parameters unless given.
     workers : Workers, optional
         The workers of this job; by default those that the environment names.
     reporter : Reporter, optional
         Writes the metrics; unless given they are shown and not written.
     states : Path, optional
         The directory of checkpoints. Training continues from the newest one. By default none are written.
-    watch : Watch, optional
-        Follows the gates, and may end their training before the last step.
+    settling : Settling, optional
+        When training may end before its last step; without it, never.
+    select : callable
+        With `settling`: the scores of the units → the selection that is watched.
     teacher : Teacher, optional
         A network whose states take the place of MLM and NSP. Then the heads of pre-training may be random.
     match : Match, optional
         Which of the teacher's states the network has; all unless given.
-    h_gate : str
-        Where alpha_h stands, one of `H_GATES`: in the LayerNorms of the stream, or as in Table 5.
 
     Returns
     -------
     alphas : dict of width key to np.ndarray of float32, shape (width,)
         The gates to fold into the weights. The keys are those of `Architecture.widths`: ``h``, and ``a0``,
-        ``k0``, ``v0``, ``f0`` and so on for every layer. A unit whose trained gate is exactly zero gets an
-        alpha of one here. It may still stay within the budget, and weights multiplied by zero could not
-        recover.
+        ``k0``, ``v0``, ``f0`` and so on for every layer. `TrainedGates.folded` says where one is not the
+        trained gate.
     scores : dict of width key to np.ndarray of float32, shape (width,)
         The scores that rank the units: the trained gates; for ``l0`` the odds that a gate is open.
 
     Raises
     ------
     ValueError, FileNotFoundError
-        If the network or the shards do not suit, or a name is none of those above.
+        If the network or the shards do not suit.
     TrainingDiverged, Terminated
         From `train`.
     """
-    _penalty_of(penalty, prune)
-    _check_place(h_gate)
     saved = start if isinstance(start, SavedModel) else read_start(Path(start), heads=teacher is None)
     source = shards if isinstance(shards, Shards) else open_shards(Path(shards), saved.vocabulary)['train']
     phase = steps if isinstance(steps, Phase) else Phase('gates', steps, BATCH_SIZE)
     workers = workers or Workers()
 
-    def objective_of(model: OptBERTModel) -> Objective:
+    def objective_of(model: OptBERTModel, phase: Phase) -> Objective:
         if teacher is None:
             return Pretraining(model, workers, source)
-        states_left = match or Match.whole(saved.architecture)
-        return StateMatching.for_gates(
-            model, workers, source, teacher=teacher, match=states_left, phase=phase
-        )
+        left = match or Match.whole(saved.architecture)
+        return StateMatching.for_gates(model, workers, source, teacher=teacher, match=left, phase=phase)
 
-    return train_alphas(
+    trained = train_alphas(
         saved,
         objective_of,
         phase,
-        GateSettings(
-            learning_rate,
-            penalty,
-            gamma,
-            unweighted,
-            prune,
-            optimizer,
-            dropout,
-            precision,
-            compression,
-            h_gate,
-        ),
+        settings,
         cost or ParameterCost(),
         network={} if teacher is None else OF_STATES,
         reporter=reporter or Reporter(None, workers),
         workers=workers,
         states=states,
-        watch=watch,
+        settling=settling,
+        select=select,
     )
-
-
-def _penalty_of(name: str, prune: str) -> Type[Penalty]:
-    """The penalty of a name; ValueError if there is none, or there are no such widths to prune."""
-    if name not in PENALTIES:
-        raise ValueError(f'penalty must be one of {", ".join(PENALTIES)}, found {name!r}')
-    if not prune or set(prune) - set(LETTERS):
-        raise ValueError(f'prune must be made of letters of {LETTERS}, found {prune!r}')
-    return PENALTIES[name]
-
-
-def _check_place(h_gate: str) -> None:
-    """Raise ValueError unless alpha_h may stand there."""
-    if h_gate not in H_GATES:
-        raise ValueError(f'h_gate must be one of {", ".join(H_GATES)}, found {h_gate!r}')
-
-
-def _equal(architecture: Architecture) -> Dict[str, float]:
-    """A beta of one for every width."""
-    return dict.fromkeys(architecture.widths(), 1.0)
-
-
-def _results(kind: Type[Penalty], trained: Alphas) -> Tuple[Alphas, Alphas]:
-    """Alphas to fold and scores, from the trained parameters of the gates."""
-    alphas = {key: kind.gate.value(parameter) for key, parameter in trained.items()}
-    folded = {key: np.where(alpha == 0, np.float32(1), alpha) for key, alpha in alphas.items()}
-    return folded, kind.scores(trained)
-
-
-def _freeze_all_but(model: OptBERTModel, letters: str, gate: Type[Gate]) -> None:
-    """Leave only the gates of some widths to be trained; those of the others are held open."""
-    for parameter in model.collect_params().values():
-        parameter.grad_req = 'null'
-    for key, parameter in model.gates.parameters.items():
-        if key[0] in letters:
-            parameter.grad_req = 'write'
-        else:
-            parameter.set_data(mx.nd.full(parameter.shape, gate.FIXED))
+    return trained.folded(), trained.scores

@@ -5,8 +5,9 @@ their times.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Dict, List, Mapping, Optional, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -17,10 +18,11 @@ from ..architecture.cost import LATENCY_FEATURES, LatencyCost, latency_features
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import build
 from ..network.running import latency_ms, random_feed
-from ..runs.display import markdown_table
 from ..runs.files import refuse_existing, write_file
 from ..runs.machine import machine
 from ..runs.recipe import Recipe, option
+
+TIMED_BATCHES = (1, 8)  # sequences
 
 
 class LatencyRecipe(Recipe):
@@ -46,96 +48,47 @@ def random_architecture(generator: np.random.RandomState, largest_h: int, length
     layers = []
     for _ in range(generator.randint(1, 4)):
         f = int(generator.randint(1, 4 * largest_h + 1)) if generator.uniform() < 0.85 else 0
-        layers.append(
-            LayerDims(
-                a=int(generator.randint(1, heads + 1)),
-                k=int(generator.randint(4, width + 1)),
-                v=int(generator.randint(4, width + 1)),
-                f=f,
-            )
-        )
+        a = int(generator.randint(1, heads + 1))
+        k, v = (int(generator.randint(4, width + 1)) for _ in 'kv')
+        layers.append(LayerDims(a, k, v, f))
     return Architecture(h=h, layers=tuple(layers), vocab_size=100, max_length=max(length, 8))
 
 
-def measure(
-    architectures: Mapping[Any, Architecture], batch: int, length: int, *, repeats: int = 15
-) -> Dict[Any, float]:
+def measure(architectures: Sequence[Architecture], batch: int, length: int, *, repeats: int) -> np.ndarray:
     """The median milliseconds of a forward pass through the encoder and pooler of random networks, taken in
-    turn.
+    turn; shape (networks,).
     """
-    blocks = {
-        key: build(architecture, trainable=False, use_classifier=False, use_decoder=False)
-        for key, architecture in architectures.items()
-    }
-    feeds = {
-        key: random_feed(architecture, batch=batch, length=length)
-        for key, architecture in architectures.items()
-    }
-    return latency_ms(blocks, feeds, TOKEN_INPUTS, repeats=repeats)
-
-
-TIMED_BATCHES = (1, 8)  # sequences
-_TIMED_REPEATS = 9
+    heads = {'use_classifier': False, 'use_decoder': False}
+    blocks = {i: build(one, trainable=False, **heads) for i, one in enumerate(architectures)}
+    feeds = {i: random_feed(one, batch=batch, length=length) for i, one in enumerate(architectures)}
+    times = latency_ms(blocks, feeds, TOKEN_INPUTS, repeats=repeats)
+    return np.array([times[i] for i in blocks])
 
 
 def time_rounds(
-    architectures: Sequence[Architecture], length: int, cost: Optional[LatencyCost] = None
-) -> Dict[str, Any]:
-    """What the networks of a run take on this machine, each round with its number.
-
-    Parameters
-    ----------
-    architectures : sequence of Architecture
-        The first is the network that was pruned.
-    length : int
-        Tokens of a sequence.
-    cost : LatencyCost, optional
-        Its batch and length are timed as well.
+    architectures: Sequence[Architecture], length: int, cost: LatencyCost | None = None
+) -> dict[str, Any]:
+    """What the networks of a run take on this machine, over so many tokens a sequence.
 
     Returns
     -------
     dict
-        ``threads``, and ``milliseconds`` by shape (``8x128``): a list, one for each network.
+        ``threads``, and ``milliseconds`` by shape (``8x128``): a list, one for each network. The shape of the
+        cost is timed as well.
     """
     length = min([length, *(architecture.max_length for architecture in architectures)])
-    shapes = [(batch, length) for batch in TIMED_BATCHES]
-    shapes += [] if cost is None or (cost.batch, cost.length) in shapes else [(cost.batch, cost.length)]
+    shapes = dict.fromkeys((batch, length) for batch in TIMED_BATCHES)
+    shapes.update({} if cost is None else {(cost.batch, cost.length): None})
     times = {
-        f'{batch}x{length}': measure(dict(enumerate(architectures)), batch, length, repeats=_TIMED_REPEATS)
-        for batch, length in shapes
+        f'{batch}x{tokens}': measure(architectures, batch, tokens, repeats=9).tolist()
+        for batch, tokens in shapes
     }
-    return {
-        'threads': machine()['threads'],
-        'milliseconds': {
-            shape: [by_round[i] for i in range(len(architectures))] for shape, by_round in times.items()
-        },
-    }
-
-
-def times_section(times: Mapping[str, Any]) -> List[str]:
-    """What `time_rounds` gives, as paragraphs of Markdown."""
-    shapes = times['milliseconds']
-    cells = [
-        [
-            i,
-            *(
-                f'{values[i]:.2f} ms ({values[0] / values[i]:.2f} times as fast)'
-                for values in shapes.values()
-            ),
-        ]
-        for i in range(len(next(iter(shapes.values()))))
-    ]
-    return [
-        '## Time',
-        markdown_table(['round', *(shape.replace('x', ' × ') for shape in shapes)], cells),
-        'Median time of a float32 forward pass over so many sequences of so many tokens. The networks took '
-        f'turns on this machine, with {times["threads"]} thread{"s" * (str(times["threads"]) != "1")}.',
-    ]
+    return {'threads': machine()['threads'], 'milliseconds': times}
 
 
 def check_predictions(
-    cost: LatencyCost, architectures: Sequence[Architecture], times: Optional[Mapping[str, Any]] = None
-) -> Dict[str, Dict[str, float]]:
+    cost: LatencyCost, architectures: Sequence[Architecture], times: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, float]]:
     """What the model says of the first and the last network of a run beside what this machine takes for them.
 
     Parameters
@@ -151,33 +104,26 @@ def check_predictions(
     dict of name to dict
         ``predicted_ms`` and ``measured_ms`` of each, at the model's batch and length.
     """
-    ends = {'before': architectures[0], 'finished': architectures[-1]}
+    ends = architectures[0], architectures[-1]
     if times is None:
-        measured = measure(ends, cost.batch, cost.length)
+        measured = measure(ends, cost.batch, cost.length, repeats=15)
     else:
-        taken = times['milliseconds'][f'{cost.batch}x{cost.length}']
-        measured = {'before': taken[0], 'finished': taken[-1]}
+        measured = np.array(times['milliseconds'][f'{cost.batch}x{cost.length}'])[[0, -1]]
     return {
-        name: {'predicted_ms': cost.cost(architecture), 'measured_ms': measured[name]}
-        for name, architecture in ends.items()
+        name: {'predicted_ms': cost.cost(architecture), 'measured_ms': float(taken)}
+        for name, architecture, taken in zip(('before', 'finished'), ends, measured)
     }
 
 
-def fit_coefficients(architectures: List[Architecture], times: np.ndarray) -> Dict[str, float]:
-    """Non-negative least squares on relative errors.
-
-    Parameters
-    ----------
-    architectures : list of Architecture
-    times : np.ndarray, shape (networks,), milliseconds
-    """
+def fit_coefficients(architectures: Sequence[Architecture], times: np.ndarray) -> dict[str, float]:
+    """Non-negative least squares on relative errors; the times are milliseconds, shape (networks,)."""
     rows = np.array([[latency_features(a)[name] for name in LATENCY_FEATURES] for a in architectures])
     scale = np.maximum(rows.max(axis=0), 1e-30)
     solution, _ = nnls(rows / scale / times[:, np.newaxis], np.ones(len(times)))
     return dict(zip(LATENCY_FEATURES, (float(value) for value in solution / scale)))
 
 
-def fit_latency(recipe: LatencyRecipe, *, times: Optional[np.ndarray] = None) -> Dict[str, Any]:
+def fit_latency(recipe: LatencyRecipe, *, times: np.ndarray | None = None) -> dict[str, Any]:
     """Measure, fit, and write the model.
 
     Parameters
@@ -198,17 +144,18 @@ def fit_latency(recipe: LatencyRecipe, *, times: Optional[np.ndarray] = None) ->
         If there is something at the output.
     """
     refuse_existing(recipe.output)
-    generator = np.random.RandomState(recipe.seed)
+    generator, shape = np.random.RandomState(recipe.seed), (recipe.batch, recipe.length)
     architectures = [
         random_architecture(generator, recipe.largest_h, recipe.length) for _ in range(recipe.networks)
     ]
     if times is None:
-        milliseconds = measure(
-            dict(enumerate(architectures)), recipe.batch, recipe.length, repeats=recipe.repeats
-        )
-        times = np.array([milliseconds[i] for i in range(recipe.networks)])
-    half = LatencyCost(fit_coefficients(architectures[::2], times[::2]), recipe.batch, recipe.length)
+        times = measure(architectures, *shape, repeats=recipe.repeats)
+    half = LatencyCost(fit_coefficients(architectures[::2], times[::2]), *shape)
     errors = np.array([abs(half.cost(a) - time) / time for a, time in zip(architectures[1::2], times[1::2])])
+    measured = [
+        {'architecture': architecture.to_dict(), 'milliseconds': float(time)}
+        for architecture, time in zip(architectures, times)
+    ]
     result = {
         'batch': recipe.batch,
         'length': recipe.length,
@@ -218,10 +165,7 @@ def fit_latency(recipe: LatencyRecipe, *, times: Optional[np.ndarray] = None) ->
             'largest': float(errors.max()),
             'networks': len(errors),
         },
-        'measured': [
-            {'architecture': a.to_dict(), 'milliseconds': float(time)}
-            for a, time in zip(architectures, times)
-        ],
+        'measured': measured,
     }
     write_file(recipe.output, (json.dumps(result, indent=1) + '\n').encode())
     return result

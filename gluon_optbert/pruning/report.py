@@ -1,45 +1,27 @@
-"""What a pruning run did: why units went, and what every round came to."""
+"""What a pruning run came to, round by round: rounds.json for programs, pruning.md for people."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from ..architecture.architecture import Architecture, LayerDims
-from ..architecture.cost import ParameterCost, count_flops
-from ..architecture.parameters import Alphas
-from ..cutting.selection import Selection
+from ..architecture.cost import CostModel, LatencyCost, ParameterCost, count_flops
 from ..network.saved_model import SavedModel, read_model
 from ..runs.display import markdown_table
+from ..runs.files import read_json, write_file
 from ..runs.progress import CLOSED, CUT, GATES, OPEN, RECOVERY, Measured, TaskScores, measured_of
+from .latency import check_predictions, time_rounds
 from .recipe import PruningRecipe
 
 CLEAR = 2  # standard errors of a difference: chance stays within so many in 95 of 100 cases
-MORE_OF_TASK = 'measure on more instances'
-MORE = 'raise --evaluation-limit; if it is above what is held out, make shards with a larger --held-out'
-
-
-def explain(
-    selection: Selection, scores: Alphas, prices: Mapping[str, float], before: float, number: int
-) -> Dict[str, Any]:
-    """A selection with its reasons, as JSON values: what went, at which alpha and price, and the budget."""
-    removed = {}
-    for key, kept in selection.kept.items():
-        # a layer without filters has no gate for them
-        gone = np.setdiff1d(np.arange(len(scores.get(key, []))), kept)
-        removed[key] = [[int(i), round(float(scores[key][i]), 6)] for i in gone]
-    return {
-        'round': number,
-        'cost_before': before,
-        **selection.to_dict(),
-        'prices': dict(prices),
-        'removed_unit_and_alpha': removed,
-    }
+EMBEDDINGS = 'embeddings.json'  # of a round
+_OF_CUT = ('before', 'after_cut', 'after_reconstruction')
+_FURTHER = ('started_from', 'kept_step', 'state_difference', 'difference_errors')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,80 +54,70 @@ class Round:
     parameters: int
     flops: int
     architecture: Architecture
-    before: Optional[Measured] = None
-    after_cut: Optional[Measured] = None
-    recovered: Optional[Measured] = None
-    after_reconstruction: Optional[Measured] = None
-    kept_step: Optional[int] = None
-    state_difference: Optional[float] = None
-    started_from: Optional[str] = None
-    difference_errors: Optional[Mapping[str, float]] = None
+    before: Measured | None = None
+    after_cut: Measured | None = None
+    recovered: Measured | None = None
+    after_reconstruction: Measured | None = None
+    kept_step: int | None = None
+    state_difference: float | None = None
+    started_from: str | None = None
+    difference_errors: Mapping[str, float] | None = None
 
     @property
-    def start(self) -> Optional[Measured]:
+    def start(self) -> Measured | None:
         """What was measured of the network that recovery started from."""
         return self.after_cut if self.started_from == CUT else self.after_reconstruction or self.after_cut
 
     @classmethod
     def of(cls, saved: SavedModel, number: int) -> Round:
         """The round that a network came out of."""
-        progress = saved.progress
         # What the network that went in says of a cut is of an earlier run.
-        of_cut = {
-            'before': progress.before,
-            'after_cut': progress.after_cut,
-            'after_reconstruction': progress.after_reconstruction,
-            'kept_step': progress.kept_step,
-            'state_difference': progress.state_difference,
-            'started_from': progress.started_from,
-            'difference_errors': progress.difference_errors,
-        }
+        of_cut = {name: getattr(saved.progress, name) for name in (*_OF_CUT, *_FURTHER)} if number else {}
         return cls(
             round=number,
             parameters=int(ParameterCost().cost(saved.architecture)),
             flops=sum(count_flops(saved.architecture, 128).values()),
             architecture=saved.architecture,
-            recovered=progress.measured,
-            **(of_cut if number else {}),
+            recovered=saved.progress.measured,
+            **of_cut,
         )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = 'rounds.json') -> Round:
         """The inverse of `to_dict`; ValueError, with the source, if it is none."""
         try:
-            measured = {
-                name: measured_of(values[name]) if values[name] else None
-                for name in ('before', 'after_cut', 'recovered')
-            }
-            if values.get('after_reconstruction'):
-                measured['after_reconstruction'] = measured_of(values['after_reconstruction'])
-            architecture = Architecture.from_dict(values['architecture'], source=source)
-            further = ('kept_step', 'state_difference', 'started_from', 'difference_errors')
-            measured.update({name: values.get(name) for name in further})
-            return cls(values['round'], values['parameters'], values['flops'], architecture, **measured)
+            required = {name: values[name] for name in ('before', 'after_cut', 'recovered')}
+            measured = {'after_reconstruction': values.get('after_reconstruction'), **required}
+            return cls(
+                round=values['round'],
+                parameters=values['parameters'],
+                flops=values['flops'],
+                architecture=Architecture.from_dict(values['architecture'], source=source),
+                **{name: measured_of(one) if one else None for name, one in measured.items()},
+                **{name: values.get(name) for name in _FURTHER},
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f'{source}: not a round ({type(error).__name__}: {error!s:.200})') from error
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        repaired = self.after_reconstruction
+        measured = {name: getattr(self, name) for name in (*_OF_CUT, 'recovered')}
+        measured = {name: None if one is None else one.to_dict() for name, one in measured.items()}
+        further = {'after_reconstruction': measured['after_reconstruction']}
+        further.update({name: getattr(self, name) for name in _FURTHER})
         return {
             'round': self.round,
             'parameters': self.parameters,
             'flops': self.flops,
             'architecture': self.architecture.to_dict(),
-            'before': None if self.before is None else self.before.to_dict(),
-            'after_cut': None if self.after_cut is None else self.after_cut.to_dict(),
-            **({} if repaired is None else {'after_reconstruction': repaired.to_dict()}),
-            **({} if self.started_from is None else {'started_from': self.started_from}),
-            **({} if self.kept_step is None else {'kept_step': self.kept_step}),
-            **({} if self.state_difference is None else {'state_difference': self.state_difference}),
-            **({} if self.difference_errors is None else {'difference_errors': dict(self.difference_errors)}),
-            'recovered': {} if self.recovered is None else self.recovered.to_dict(),
+            'before': measured['before'],
+            'after_cut': measured['after_cut'],
+            **{name: value for name, value in further.items() if value is not None},
+            'recovered': measured['recovered'] or {},
         }
 
 
-def summary(output: Path) -> List[Round]:
+def summary(output: Path) -> list[Round]:
     """What every finished round of a run came to, from its model directories."""
     rows = []
     for number in range(len(list(Path(output).glob('round-*')))):
@@ -158,7 +130,7 @@ def summary(output: Path) -> List[Round]:
     return rows
 
 
-def chance(*measured: Optional[Measured]) -> Optional[float]:
+def chance(*measured: Measured | None) -> float | None:
     """Below which difference two of these losses or scores may differ by chance; None if it is not known.
 
     It is `CLEAR` standard errors of the difference of the two least certain ones, as if they were measured on
@@ -170,8 +142,8 @@ def chance(*measured: Optional[Measured]) -> Optional[float]:
 
 
 def unclear_below(
-    before: Optional[Measured], after: Optional[Measured], error: Optional[float] = None
-) -> Optional[float]:
+    before: Measured | None, after: Measured | None, error: float | None = None
+) -> float | None:
     """Below which difference two measurements may differ by chance, where they differ by less than that; None
     where they are equal, or differ by more.
 
@@ -188,19 +160,96 @@ def unclear_below(
     return least
 
 
-def unclear(row: Round) -> List[str]:
+class _Words(NamedTuple):
+    """How a measurement is spoken of: in a sentence, all of its kind, at the head of a column, its unit, the
+    digits behind the point, and what makes it more certain.
+    """
+
+    quantity: str
+    plural: str
+    column: str
+    unit: str
+    digits: int
+    remedy: str
+
+
+def _words(measured: Measured | None) -> _Words:
+    if isinstance(measured, TaskScores):
+        unit = f'scores are percent, on {measured.instances:,} held-out instances'
+        more = 'measure on more instances'
+        return _Words(measured.metric, 'scores', measured.metric, unit, 2, more)
+    unit = 'losses are nats per masked token of held-out text'
+    more = 'raise --evaluation-limit; if it is above what is held out, make shards with a larger --held-out'
+    return _Words('the held-out MLM loss', 'losses', 'MLM', unit, 3, more)
+
+
+def how_to_tell(measured: Measured | None) -> str:
+    """What makes a measurement more certain."""
+    return _words(measured).remedy
+
+
+def _shown(measured: Measured | None) -> str:
+    return '–' if measured is None else f'{measured.value:.{_words(measured).digits}f}'
+
+
+def unclear(row: Round) -> list[str]:
     """What of a round may be chance, a sentence for each; nothing where recovery kept the network."""
     sentences = []
     steps = ((CUT, 'the cut', row.before, row.after_cut), (RECOVERY, RECOVERY, row.start, row.recovered))
     for step, name, before, after in steps:
         least = unclear_below(before, after, (row.difference_errors or {}).get(step))
         if least is not None:
+            words = _words(after)
             sentences.append(
-                f'round {row.round}: {name} took {_quantity(after)} from {_shown(before)} to '
-                f'{_shown(after)}; on {after.instances} instances, less than {_rounded(after, least)} may be '
-                'chance'
+                f'round {row.round}: {name} took {words.quantity} from {_shown(before)} to {_shown(after)}; '
+                f'on {after.instances} instances, less than {least:.{words.digits}f} may be chance'
             )
     return sentences
+
+
+def _choices(rows: Sequence[Round]) -> Iterator[str]:
+    """Which rounds left the fit of the layers out, and which kept another step of recovery than the last."""
+    decided = {
+        row.round: _words(row.recovered).quantity
+        if row.state_difference is None
+        else 'the difference of the states'
+        for row in rows
+    }
+    for row in rows:
+        if row.started_from == CUT:
+            what = decided[row.round]
+            yield f'Round {row.round}: the fit of the layers made {what} worse, so it was left out.'
+    for row in rows:
+        if row.kept_step == 0:
+            what = decided[row.round]
+            yield (
+                f'Round {row.round}: recovery made {what} no better, so the network before recovery was kept.'
+            )
+        elif row.kept_step is not None:
+            yield (
+                f'Round {row.round}: the network is that of step {row.kept_step} of recovery, the best that '
+                'was measured.'
+            )
+
+
+def _certainty(rows: Sequence[Round]) -> list[str]:
+    """What a difference of two losses has to be, and what of the rounds falls short of it; nothing if that is
+    not known.
+    """
+    measured = [(row.before, row.after_cut, row.after_reconstruction, row.recovered) for row in rows]
+    least = chance(*(one for losses in measured for one in losses))
+    if least is None:
+        return []
+    doubts, words = [f'- {sentence}' for row in rows for sentence in unclear(row)], _words(rows[-1].recovered)
+    clear = (
+        f'Two of these {words.plural} that differ by less than {least:.{words.digits}f} may differ by chance.'
+    )
+    if any(row.difference_errors for row in rows):
+        clear += (
+            ' Cuts and recoveries that changed them by less were checked instance by instance, which is more '
+            'certain' + ('.' if doubts else ': these changes are larger than chance.')
+        )
+    return [clear, f'To tell more apart, {words.remedy}.\n\n' + '\n'.join(doubts)] if doubts else [clear]
 
 
 def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
@@ -209,106 +258,7 @@ def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
     return values[0] if values and len(set(values)) == 1 else ' '.join(values)
 
 
-def _kept(rows: Sequence[Round]) -> List[str]:
-    """Which rounds kept an earlier step of recovery than the last."""
-    return [
-        f'Round {row.round}: recovery made {_decided(row)} no better, so the network before '
-        'recovery was kept.'
-        if row.kept_step == 0
-        else f'Round {row.round}: the network is that of step {row.kept_step} of recovery, the best that was '
-        'measured.'
-        for row in rows
-        if row.kept_step is not None
-    ]
-
-
-def _left_out(rows: Sequence[Round]) -> List[str]:
-    """Which rounds left the fit of the layers out."""
-    return [
-        f'Round {row.round}: the fit of the layers made {_decided(row)} worse, so it was left out.'
-        for row in rows
-        if row.started_from == CUT
-    ]
-
-
-def _decided(row: Round) -> str:
-    """By what the step of recovery, and the network that it starts from, was chosen, for a sentence."""
-    return 'the difference of the states' if row.state_difference is not None else _quantity(row.recovered)
-
-
-def _quantity(measured: Optional[Measured]) -> str:
-    """What was measured, for a sentence."""
-    return measured.metric if isinstance(measured, TaskScores) else 'the held-out MLM loss'
-
-
-def _rounded(measured: Measured, value: float) -> str:
-    """A value in the unit of what decides: percentage points, or nats."""
-    return f'{value:.2f}' if isinstance(measured, TaskScores) else f'{value:.3f}'
-
-
-def how_to_tell(measured: Optional[Measured]) -> str:
-    """What makes a measurement more certain."""
-    return MORE_OF_TASK if isinstance(measured, TaskScores) else MORE
-
-
-def _column(measured: Optional[Measured]) -> str:
-    return measured.metric if isinstance(measured, TaskScores) else 'MLM'
-
-
-def _unit(measured: Optional[Measured]) -> str:
-    if isinstance(measured, TaskScores):
-        return f'scores are percent, on {measured.instances:,} held-out instances'
-    return 'losses are nats per masked token of held-out text'
-
-
-def _shown(measured: Optional[Measured]) -> str:
-    return '–' if measured is None else _rounded(measured, measured.value)
-
-
-def _number(value: Optional[float]) -> str:
-    return '–' if value is None else f'{value:.3f}'
-
-
-def _certainty(rows: Sequence[Round]) -> List[str]:
-    """What a difference of two losses has to be, and what of the rounds falls short of it; nothing if that is
-    not known.
-    """
-    measured = [(row.before, row.after_cut, row.after_reconstruction, row.recovered) for row in rows]
-    least = chance(*(one for losses in measured for one in losses))
-    if least is None:
-        return []
-    doubts = [f'- {sentence}' for row in rows for sentence in unclear(row)]
-    last = rows[-1].recovered
-    what, how = 'scores' if isinstance(last, TaskScores) else 'losses', how_to_tell(last)
-    clear = f'Two of these {what} that differ by less than {_rounded(last, least)} may differ by chance.'
-    if any(row.difference_errors for row in rows):
-        clear += (
-            ' Cuts and recoveries that changed them by less were checked instance by instance, which is more '
-            'certain' + ('.' if doubts else ': these changes are larger than chance.')
-        )
-    return [clear, f'To tell more apart, {how}.\n\n' + '\n'.join(doubts)] if doubts else [clear]
-
-
-def read_gates(output: Path, rounds: int) -> List[Dict[str, Any]]:
-    """What every round of a run says of its gates, those without trained gates left out.
-
-    Raises
-    ------
-    ValueError
-        If a file cannot be read.
-    """
-    records = []
-    for number in range(1, rounds + 1):
-        path = Path(output) / f'round-{number}' / GATES
-        if path.exists():
-            try:
-                records.append(json.loads(path.read_text(encoding='utf-8')))
-            except ValueError as error:
-                raise ValueError(f'{path}: not a record of gates ({error})') from error
-    return records
-
-
-def noise(record: Mapping[str, Any]) -> List[str]:
+def noise(record: Mapping[str, Any]) -> list[str]:
     """The letters of a round whose units the two halves of the gate data rank as if by chance."""
     errors = record['split_half_error']
     return [
@@ -318,25 +268,20 @@ def noise(record: Mapping[str, Any]) -> List[str]:
     ]
 
 
-def vocabulary_section(start: SavedModel, whole: Architecture) -> List[str]:
-    """What was trimmed before the first round, as paragraphs of Markdown; nothing if nothing was."""
-    if whole == start.architecture:
-        return []
-    before, after = (ParameterCost().cost(one) for one in (whole, start.architecture))
-    return [
-        '## Vocabulary',
-        f'Before the first round, {start.architecture.vocab_size:,} of {whole.vocab_size:,} tokens stayed. '
-        f'The network had {before / 1e6:.3f} M parameters before and {after / 1e6:.3f} M after it. '
-        'The target counts from the network before.',
-    ]
+def read_records(output: Path, rounds: int, name: str) -> list[dict[str, Any]]:
+    """What every round of a run says in a JSON file of that name, rounds without it left out; ValueError if
+    one cannot be read.
+    """
+    paths = [Path(output) / f'round-{number}' / name for number in range(1, rounds + 1)]
+    return [read_json(path) for path in paths if path.exists()]
 
 
-def gates_section(records: Sequence[Mapping[str, Any]]) -> List[str]:
+def gates_section(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the gates came to, as paragraphs of Markdown; nothing without records."""
     if not records:
         return []
 
-    def number(value: Optional[float]) -> str:
+    def number(value: float | None) -> str:
         return '–' if value is None else f'{value:.2f}'
 
     cells = [
@@ -379,24 +324,47 @@ def gates_section(records: Sequence[Mapping[str, Any]]) -> List[str]:
     return parts
 
 
-def readable(
-    rows: Sequence[Round],
-    recipe: PruningRecipe,
-    latency: Optional[Mapping[str, Any]] = None,
-    gates: Sequence[Mapping[str, Any]] = (),
-    further: Sequence[str] = (),
-) -> str:
-    """The rounds of a run as Markdown, with what `check_predictions` found with the objective latency, what
-    `read_gates` gives, and further paragraphs.
-    """
+def embeddings_section(records: Sequence[dict[str, Any]]) -> list[str]:
+    """What the rounds did to the embeddings, as paragraphs of Markdown; nothing without records."""
+    if not records:
+        return []
+    cells = [
+        (record['round'], name, f'{values["cosine"]:.3f}', f'{values["pair_similarity"]:.3f}')
+        for record in records
+        for name, values in record.items()
+        if isinstance(values, dict)
+    ]
+    return [
+        '## Embeddings',
+        markdown_table(['round', 'network', 'cosine', 'pair similarity'], cells),
+        f'Embeddings are means of tokens, of {records[-1]["instances"]} held-out instances, compared with '
+        'those of the network before pruning. Cosine: mean over the instances, on the units that stayed. '
+        'Pair similarity: rank correlation of the cosines of all pairs.',
+    ]
+
+
+def times_section(times: Mapping[str, Any]) -> list[str]:
+    """What `time_rounds` gives, as paragraphs of Markdown."""
+    shapes = times['milliseconds']
+    columns = [[f'{ms:.2f} ms ({row[0] / ms:.2f} times as fast)' for ms in row] for row in shapes.values()]
+    header = ['round', *(shape.replace('x', ' × ') for shape in shapes)]
+    return [
+        '## Time',
+        markdown_table(header, [[i, *cells] for i, cells in enumerate(zip(*columns))]),
+        'Median time of a float32 forward pass over so many sequences of so many tokens. The networks took '
+        f'turns on this machine, with {times["threads"]} thread{"s" * (str(times["threads"]) != "1")}.',
+    ]
+
+
+def readable(rows: Sequence[Round], recipe: PruningRecipe, further: Sequence[str] = ()) -> str:
+    """The rounds of a run as Markdown, with further paragraphs."""
     shares = recipe.shares()
     first = next((row.recovered for row in rows if row.recovered is not None), None)
-    columns = {f'{_column(first)} before': 'before', 'after the cut': 'after_cut', 'recovered': 'recovered'}
+    columns = {f'{_words(first).column} before': 'before', 'after the cut': 'after_cut'}
     if recipe.reconstruct:
-        recovered = columns.pop('recovered')
-        columns.update({'reconstructed': 'after_reconstruction', 'recovered': recovered})
-    if not recipe.recovers:
-        columns.pop('recovered')
+        columns['reconstructed'] = 'after_reconstruction'
+    if recipe.recovers:
+        columns['recovered'] = 'recovered'
     of_states = any(row.state_difference is not None for row in rows)
     states = ['difference of the states'] if of_states else []
     header = ['round', 'parameters', 'FLOPs at 128', *columns, *states, *'hakvf']
@@ -406,7 +374,7 @@ def readable(
             f'{row.parameters / 1e6:.3f} M',
             f'{row.flops / 1e9:.3f} G',
             *(_shown(getattr(row, name)) for name in columns.values()),
-            *(_number(row.state_difference) for _ in states),
+            *('–' if row.state_difference is None else f'{row.state_difference:.3f}' for _ in states),
             row.architecture.h,
             *(widths_line(row.architecture.layers, letter) for letter in 'akvf'),
         ]
@@ -419,16 +387,55 @@ def readable(
         + (' The penalty gives every unit the same weight (beta = 1).' if recipe.unweighted else '')
         + (f' Round 1 took its ranking of the units from `{recipe.ranking}`.' if recipe.ranking else ''),
         markdown_table(header, cells),
-        f'Parameters are those of embeddings and encoder; {_unit(first)}.',
-        *_left_out(rows),
-        *_kept(rows),
+        f'Parameters are those of embeddings and encoder; {_words(first).unit}.',
+        *_choices(rows),
         *_certainty(rows),
+        *further,
     ]
-    parts += [*gates_section(gates), *further]
-    if latency:
-        times = [
-            (name, f'{measured["predicted_ms"]:.2f} ms', f'{measured["measured_ms"]:.2f} ms')
-            for name, measured in latency.items()
-        ]
-        parts.append(markdown_table([None, 'predicted', 'measured'], times))
     return '\n\n'.join(parts) + '\n'
+
+
+def write_report(
+    rows: Sequence[Round], recipe: PruningRecipe, cost: CostModel, start: Architecture, whole: Architecture
+) -> None:
+    """Leave rounds.json and pruning.md, and with the objective latency what this machine takes.
+
+    Parameters
+    ----------
+    rows : sequence of Round
+    recipe : PruningRecipe
+    cost : CostModel
+        That of the recipe.
+    start, whole : Architecture
+        Of the network that was pruned, and of that before its vocabulary was trimmed.
+    """
+    output, architectures = recipe.output, [row.architecture for row in rows]
+
+    def write(name: str, values: Any) -> None:
+        write_file(output / name, (json.dumps(values, indent=1) + '\n').encode())
+
+    write('rounds.json', [row.to_dict() for row in rows])
+    parts = gates_section(read_records(output, len(rows) - 1, GATES))
+    if whole != start:
+        before, after = (ParameterCost().cost(one) for one in (whole, start))
+        parts += [
+            '## Vocabulary',
+            f'Before the first round, {start.vocab_size:,} of {whole.vocab_size:,} tokens stayed. The '
+            f'network had {before / 1e6:.3f} M parameters before and {after / 1e6:.3f} M after it. The '
+            'target counts from the network before.',
+        ]
+    parts += embeddings_section(read_records(output, len(rows) - 1, EMBEDDINGS))
+    predicts = cost if isinstance(cost, LatencyCost) else None
+    times = time_rounds(architectures, recipe.length, predicts) if recipe.timed else None
+    if times is not None:
+        write('times.json', times)
+        parts += times_section(times)
+    if predicts is not None:
+        latency = check_predictions(predicts, architectures, times)
+        write('latency.json', latency)
+        cells = [
+            (name, f'{values["predicted_ms"]:.2f} ms', f'{values["measured_ms"]:.2f} ms')
+            for name, values in latency.items()
+        ]
+        parts.append(markdown_table([None, 'predicted', 'measured'], cells))
+    write_file(output / 'pruning.md', readable(rows, recipe, parts).encode())

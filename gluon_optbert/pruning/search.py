@@ -3,37 +3,49 @@
 Each trial is a pruning run in OUTPUT/trial-N; the held-out MLM loss of its last round is minimised. Trials
 that are not the best keep their metrics, gates and selections, and lose their model directories. An
 interrupted search takes its interrupted trial up where that stopped, and several processes may share one
-search. On one rung of a ladder the rounds above it are run once, in OUTPUT/ladder.
+search. On one round of a ladder of sizes the rounds before it are run once, in OUTPUT/ladder.
 
 Optuna is imported where a search needs it: nothing else does."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
-import fcntl
+import io
 import logging
 import shutil
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any
 
+from filelock import FileLock, Timeout
 from pydantic import PositiveFloat, PositiveInt
 
 from ..network.saved_model import read_model
+from ..runs.display import markdown_table
+from ..runs.files import write_file
 from ..runs.programs import named
 from ..runs.recipe import option, read_yaml
 from ..runs.run_directory import RECIPE, RunDirectory, State
 from ..training.distributed import Workers
 from ..training.optimization import TrainingDiverged
-from .algorithm import prune
-from .one_round import STAGES
-from .recipe import PruneRecipe, read_start
+from .algorithm import MODEL, STAGES, prune
+from .objectives import PretrainingObjective, read_start
+from .recipe import PruneRecipe, unreachable
 from .report import Round
-from .rungs import rung
-from .search_report import SEARCHED, completed, directory_of, is_of, lock_name, trial_name, write_report
 
 LOG = logging.getLogger(__name__)
+SEARCHED = ('gamma', 'alpha_learning_rate', 'alpha_steps')
+RESULTS = ('mlm_accuracy', 'nsp_accuracy', 'parameters')
+PLOTS = ('optimization_history', 'slice', 'parallel_coordinate', 'param_importances')
 STEPS = 5  # the steps of gate training are searched up to this factor from those of the recipe
+
+
+def trial_name(number: int) -> str:
+    """The name of a trial's directory in the output of its search."""
+    return f'trial-{number:04d}'
 
 
 class SearchRecipe(PruneRecipe):
@@ -126,153 +138,6 @@ class SearchRecipe(PruneRecipe):
         return PruneRecipe(**{**own, **values, 'output': directory, 'resume': directory.exists()})
 
 
-@contextlib.contextmanager
-def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Whether this process holds the lock of a file until the end of the block."""
-    with open(path, 'a', encoding='utf-8') as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            yield False
-            return
-        yield True
-
-
-class Search:
-    """The study behind a search; it lives on rank 0, and the other ranks follow."""
-
-    def __init__(self, recipe: SearchRecipe, workers: Workers):
-        self.recipe, self.workers = recipe, workers
-        self._steps = recipe.round_steps(read_model(recipe.model))[0]
-        self._ranges = recipe.ranges(self._steps)
-        if workers.first:
-            import optuna
-
-            optuna.logging.set_verbosity(optuna.logging.WARNING)
-            storage = recipe.storage or f'sqlite:///{recipe.output.resolve()}/study.db'
-            self.study = optuna.create_study(
-                storage=storage, study_name=recipe.study, direction='minimize', load_if_exists=True
-            )
-
-    def _first(self) -> Dict[str, Any]:
-        """The recipe's own values, as far as they lie in their ranges; a warning says which do not."""
-        own = {
-            'gamma': self.recipe.gamma,
-            'alpha_learning_rate': self.recipe.alpha_learning_rate,
-            'alpha_steps': self._steps,
-        }
-        inside = {}
-        for name, value in own.items():
-            low, high = self._ranges[name]
-            if low <= value <= high:
-                inside[name] = value
-            else:
-                LOG.warning(
-                    'the %s of the recipe, %g, lies outside of the range from %g to %g, so the first trial '
-                    'draws another; --%s-range sets the range',
-                    name,
-                    value,
-                    low,
-                    high,
-                    name.replace('_', '-'),
-                )
-        return inside
-
-    def _ask(self) -> Optional[Tuple[int, Dict[str, Any]]]:
-        """A trial to run on rank 0: one whose process has died, or a new one; None if there are enough."""
-        import optuna
-
-        with locked(self.recipe.output / '.study.lock', wait=True):
-            trials = self.study.get_trials(deepcopy=False)
-            begun = [trial for trial in trials if trial.state != optuna.trial.TrialState.WAITING]
-            dead = next((trial for trial in begun if self._is_dead(trial)), None)
-            if dead is None and len(begun) >= self.recipe.trials:
-                return None
-            if not trials:
-                self.study.enqueue_trial(self._first())
-            # One seed for each trial: a process that joins must not draw the same again.
-            seed = self.recipe.seed + (len(begun) if dead is None else dead.number)
-            self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-            if dead is None:
-                trial = self.study.ask()
-                self._hold(trial.number)
-            else:
-                trial = optuna.Trial(self.study, dead._trial_id)
-            for name, suggest, scale in (
-                ('gamma', trial.suggest_float, {'log': True}),
-                ('alpha_learning_rate', trial.suggest_float, {'log': True}),
-                ('alpha_steps', trial.suggest_int, {}),
-            ):
-                if name not in trial.params:
-                    suggest(name, *self._ranges[name], **scale)
-            trial.set_user_attr('directory', str((self.recipe.output / trial_name(trial.number)).resolve()))
-            self._trial = trial
-            return trial.number, dict(trial.params)
-
-    def _is_dead(self, trial: Any) -> bool:
-        """Whether a trial of this output is left by a process that has died; if so, its lock is held.
-
-        A trial without a lock and a directory is one whose process died between asking for it and holding it;
-        in a storage that outputs share, nothing says whose it is.
-        """
-        own = is_of(trial, self.recipe.output)
-        orphan = self.recipe.storage is None and 'directory' not in trial.user_attrs
-        return trial.state.name == 'RUNNING' and (own or orphan) and self._hold(trial.number)
-
-    def _hold(self, number: int) -> bool:
-        """Hold a trial's lock for as long as it runs; False if another process does."""
-        self._held = contextlib.ExitStack()
-        return self._held.enter_context(locked(self.recipe.output / lock_name(number)))
-
-    def next(self) -> Optional[Tuple[int, Dict[str, Any]]]:
-        """The next trial of this job, the same on every rank."""
-        number, values = (self._ask() if self.workers.first else None) or (-1, dict.fromkeys(SEARCHED, 0))
-        mine = self.workers.first
-        shared = self.workers.sum(
-            [value if mine else 0.0 for value in (number, *(values[name] for name in SEARCHED))], name='trial'
-        )
-        if shared[0] < 0:
-            return None
-        return int(shared[0]), {
-            'gamma': shared[1],
-            'alpha_learning_rate': shared[2],
-            'alpha_steps': int(shared[3]),
-        }
-
-    def tell(self, row: Optional[Round]) -> None:
-        """Record what the trial came to; None if its training diverged."""
-        if not self.workers.first:
-            return
-        from optuna.trial import TrialState
-
-        measured = row and row.recovered
-        if row is None or measured is None:
-            self.study.tell(self._trial, state=TrialState.FAIL)
-            self._remove_models(self.recipe.trial(self._trial.number, {}).output)
-        else:
-            for name, value in (
-                ('mlm_accuracy', measured.mlm_accuracy),
-                ('nsp_accuracy', measured.nsp_accuracy),
-                ('parameters', row.parameters),
-            ):
-                self._trial.set_user_attr(name, value)
-            self.study.tell(self._trial, measured.mlm_loss)
-            self._tidy()
-        self._held.close()
-
-    def _tidy(self) -> None:
-        """Remove the model directories of every finished trial of this output that is not the best."""
-        for trial in completed(self.study):
-            if trial.number != self.study.best_trial.number and is_of(trial, self.recipe.output):
-                self._remove_models(self.recipe.output / trial_name(trial.number))
-
-    @staticmethod
-    def _remove_models(directory: Path) -> None:
-        for name in STAGES:
-            for place in directory.glob(f'round-*/{name}'):
-                shutil.rmtree(place, ignore_errors=True)
-
-
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
     """What a search came to.
@@ -290,28 +155,254 @@ class SearchResult:
     """
 
     table: str
-    best: Optional[int] = None
+    best: int | None = None
     directory: str = ''
     values: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-def _result(study: Any, output: Path, table: str) -> SearchResult:
-    if not completed(study):
-        return SearchResult(table)
-    best = study.best_trial
-    values = {name: best.params[name] for name in SEARCHED}
-    return SearchResult(table, best.number, directory_of(best, output), values)
+class Search:
+    """The study behind a search; it lives on rank 0, and the other ranks follow.
 
+    A trial's process holds the lock beside the trial's directory, so that another process sees when it has
+    died. The lock's file also says that the trial is of this output: several outputs may share a study.
+    """
 
-def _rung(recipe: SearchRecipe, number: int, workers: Workers) -> Dict[str, Any]:
-    """`rung`, while no other process of the search makes the rounds before it."""
-    with contextlib.ExitStack() as held:
+    def __init__(self, recipe: SearchRecipe, workers: Workers):
+        self.recipe, self.workers = recipe, workers
+        self._steps = recipe.round_steps(read_model(recipe.model))[0]
+        self._ranges = recipe.ranges(self._steps)
         if workers.first:
-            held.enter_context(locked(recipe.output / '.ladder.lock', wait=True))
-        return rung(recipe, number, ladder=recipe.output / 'ladder', workers=workers)
+            import optuna
+
+            optuna.logging.set_verbosity(optuna.logging.WARNING)
+            storage = recipe.storage or f'sqlite:///{recipe.output.resolve()}/study.db'
+            self.study = optuna.create_study(
+                storage=storage, study_name=recipe.study, direction='minimize', load_if_exists=True
+            )
+
+    def trials(self) -> list[Any]:
+        """All trials of the study, in their order."""
+        return self.study.get_trials(deepcopy=False)
+
+    def completed(self) -> list[Any]:
+        """Those that came to an end."""
+        return [trial for trial in self.trials() if trial.state.name == 'COMPLETE']
+
+    def lock(self, number: int) -> FileLock:
+        """What the process that runs a trial holds."""
+        return FileLock(self.recipe.output / f'.{trial_name(number)}.lock')
+
+    def is_own(self, trial: Any) -> bool:
+        """Whether a trial was run in this output, which may have been moved since."""
+        return Path(self.lock(trial.number).lock_file).exists()
+
+    def directory_of(self, trial: Any) -> str | None:
+        """Where a trial's directory is now; that of another output is where it was when it began."""
+        if self.is_own(trial):
+            return str((self.recipe.output / trial_name(trial.number)).resolve())
+        return trial.user_attrs.get('directory')
+
+    def _first(self) -> dict[str, Any]:
+        """The recipe's own values, as far as they lie in their ranges; a warning says which do not."""
+        inside = {}
+        for name in SEARCHED:
+            value = self._steps if name == 'alpha_steps' else getattr(self.recipe, name)
+            low, high = self._ranges[name]
+            if low <= value <= high:
+                inside[name] = value
+            else:
+                flag = name.replace('_', '-')
+                LOG.warning(
+                    f'the {name} of the recipe, {value:g}, lies outside of the range from {low:g} to '
+                    f'{high:g}, so the first trial draws another; --{flag}-range sets the range'
+                )
+        return inside
+
+    def _ask(self) -> tuple[int, dict[str, Any]] | None:
+        """A trial to run on rank 0: one whose process has died, or a new one; None if there are enough."""
+        import optuna
+
+        with FileLock(self.recipe.output / '.study.lock'):
+            begun = [trial for trial in self.trials() if trial.state.name != 'WAITING']
+            dead = next((trial for trial in begun if self._is_dead(trial)), None)
+            if dead is None and len(begun) >= self.recipe.trials:
+                return None
+            if not self.trials():
+                self.study.enqueue_trial(self._first())
+            # One seed for each trial: a process that joins must not draw the same again.
+            seed = self.recipe.seed + (len(begun) if dead is None else dead.number)
+            self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+            if dead is None:
+                trial = self.study.ask()
+                self._hold(trial.number)
+            else:
+                trial = optuna.Trial(self.study, dead._trial_id)
+            for name in (name for name in SEARCHED if name not in trial.params):
+                if name == 'alpha_steps':
+                    trial.suggest_int(name, *self._ranges[name])
+                else:
+                    trial.suggest_float(name, *self._ranges[name], log=True)
+            trial.set_user_attr('directory', str((self.recipe.output / trial_name(trial.number)).resolve()))
+            self._trial = trial
+            return trial.number, dict(trial.params)
+
+    def _is_dead(self, trial: Any) -> bool:
+        """Whether a trial of this output is left by a process that has died; if so, its lock is held.
+
+        A trial without a lock and a directory is one whose process died between asking for it and holding it;
+        in a storage that outputs share, nothing says whose it is.
+        """
+        orphan = self.recipe.storage is None and 'directory' not in trial.user_attrs
+        return trial.state.name == 'RUNNING' and (self.is_own(trial) or orphan) and self._hold(trial.number)
+
+    def _hold(self, number: int) -> bool:
+        """Hold a trial's lock for as long as it runs; False if another process does."""
+        self._held = self.lock(number)
+        try:
+            self._held.acquire(blocking=False)
+        except Timeout:
+            return False
+        return True
+
+    def next(self) -> tuple[int, dict[str, Any]] | None:
+        """The next trial of this job, the same on every rank."""
+        number, values = (self._ask() if self.workers.first else None) or (-1, dict.fromkeys(SEARCHED, 0))
+        mine = self.workers.first
+        own = [value if mine else 0.0 for value in (number, *(values[name] for name in SEARCHED))]
+        number, *shared = self.workers.sum(own, name='trial')
+        if number < 0:
+            return None
+        values = dict(zip(SEARCHED, shared))
+        return int(number), {**values, 'alpha_steps': int(values['alpha_steps'])}
+
+    def tell(self, row: Round | None) -> None:
+        """Record what the trial came to; None if its training diverged. Of all finished trials of this
+        output, the best one alone keeps its model directories.
+        """
+        if not self.workers.first:
+            return
+        import optuna
+
+        if row is None or row.recovered is None:
+            self.study.tell(self._trial, state=optuna.trial.TrialState.FAIL)
+            useless = [self._trial.number]
+        else:
+            for name in RESULTS:
+                value = row.parameters if name == 'parameters' else getattr(row.recovered, name)
+                self._trial.set_user_attr(name, value)
+            self.study.tell(self._trial, row.recovered.mlm_loss)
+            own = [trial.number for trial in self.completed() if self.is_own(trial)]
+            useless = [number for number in own if number != self.study.best_trial.number]
+        for number in useless:
+            for name in STAGES:
+                for place in (self.recipe.output / trial_name(number)).glob(f'round-*/{name}'):
+                    shutil.rmtree(place, ignore_errors=True)
+        self._held.release()
+
+    def write_report(self) -> SearchResult:
+        """Write trials.csv, trials.md and Optuna's plots."""
+        output, rows = self.recipe.output, []
+        for trial in sorted(self.trials(), key=lambda trial: (trial.value is None, trial.value or 0)):
+            searched = (trial.params.get(name) for name in SEARCHED)
+            results = (trial.user_attrs.get(name) for name in RESULTS)
+            place = self.directory_of(trial)
+            rows.append([trial.number, trial.state.name.lower(), *searched, trial.value, *results, place])
+        names = ['trial', 'state', *SEARCHED, 'mlm_loss', *RESULTS, 'directory']
+        sheet = io.StringIO()
+        csv.writer(sheet, lineterminator='\n').writerows([names, *rows])
+        write_file(output / 'trials.csv', sheet.getvalue().encode())
+
+        def shown(cell: Any) -> str:
+            return '' if cell is None else f'{cell:.4g}' if isinstance(cell, float) else str(cell)
+
+        table = markdown_table(names[:-1], [[shown(cell) for cell in row[:-1]] for row in rows]) + '\n'
+        write_file(output / 'trials.md', table.encode())
+        completed = self.completed()
+        if not completed:
+            return SearchResult(table)
+        if len({trial.value for trial in completed}) > 1:
+            self._draw(completed)
+        best = self.study.best_trial
+        values = {name: best.params[name] for name in SEARCHED}
+        return SearchResult(table, best.number, self.directory_of(best), values)
+
+    def _draw(self, completed: list[Any]) -> None:
+        """Optuna's plots, of what was varied."""
+        import matplotlib.pyplot
+        import optuna
+
+        varied = [name for name in SEARCHED if len({trial.params[name] for trial in completed}) > 1]
+        for name in PLOTS:
+            options = {} if name == 'optimization_history' else {'params': varied}
+            with warnings.catch_warnings():
+                warnings.simplefilter('ignore', optuna.exceptions.ExperimentalWarning)
+                axes = getattr(optuna.visualization.matplotlib, f'plot_{name}')(self.study, **options)
+            figure = (axes if hasattr(axes, 'figure') else axes.flat[0]).figure
+            figure.set_size_inches(10, 5)
+            picture = io.BytesIO()
+            figure.savefig(picture, format='png', dpi=120, bbox_inches='tight')
+            write_file(self.recipe.output / f'{name}.png', picture.getvalue())
+            matplotlib.pyplot.close(figure)
 
 
-def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Optional[SearchResult]:
+def one_round_of(recipe: PruneRecipe, number: int, *, ladder: Path, workers: Workers) -> dict[str, Any]:
+    """The fields of a recipe that is one round of a ladder of sizes alone.
+
+    The rounds before it are run first, with the recipe's own settings, as far as that is not done.
+
+    Parameters
+    ----------
+    recipe : PruneRecipe
+        The whole ladder.
+    number : int
+        Of the round, from 1.
+    ladder : Path
+        The directory for the rounds before it.
+    workers : Workers
+
+    Returns
+    -------
+    dict
+        ``model``, ``target``, ``targets``, ``rounds`` and ``recovery_steps``; and ``trim``, since the rounds
+        before it have trimmed the vocabulary. The target is a share of the cost of the network that the round
+        begins with.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, FileExistsError, TrainingDiverged, Interrupted
+        From `prune`; or the target of the round is out of reach, or no less than the rounds before it left.
+    """
+    base, shares, model = read_model(recipe.model), recipe.shares(), recipe.model
+    if number > 1:
+        asked = recipe.replace(targets=tuple(shares[:number]))
+        start = PretrainingObjective.read(recipe)[0] if recipe.trim else base
+        problem = unreachable(asked, start.architecture, base.architecture)
+        if problem:
+            raise ValueError(problem)
+        own = {name: getattr(recipe, name) for name in PruneRecipe.model_fields}
+        before = {'output': ladder, 'resume': ladder.exists(), 'targets': tuple(shares[: number - 1])}
+        workers.barrier('ladder')  # all have looked before one writes
+        prune(PruneRecipe(**{**own, **before}), workers=workers)
+        model = ladder / f'round-{number - 1}' / MODEL
+    cost = recipe.cost()
+    whole, begun = (cost.cost(saved.architecture) for saved in (base, read_model(model)))
+    if begun <= shares[number - 1] * whole:
+        raise ValueError(
+            f'rung {number} has nothing to cut: the rounds before it have left {begun / whole:.4g} of the '
+            f'{recipe.objective}, and its target is {shares[number - 1]:.4g}; take a smaller multiple_of, '
+            'targets further apart, or another rung'
+        )
+    return {
+        'model': model,
+        'target': shares[number - 1] * whole / begun,
+        'targets': (),
+        'rounds': 1,
+        'recovery_steps': recipe.round_steps(base)[1],
+        **({'trim': False} if number > 1 else {}),
+    }
+
+
+def search(recipe: SearchRecipe, *, workers: Workers | None = None) -> SearchResult | None:
     """Run trials until there are enough, and leave ``trials.csv``, ``trials.md`` and Optuna's plots.
 
     Parameters
@@ -342,12 +433,15 @@ def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Option
             )
         recipe.round_steps(start)
     directory.lay_out(workers)
-    trials = Search(recipe, workers)
-    fixed = {} if recipe.rung is None else _rung(recipe, recipe.rung, workers)
+    trials, fixed = Search(recipe, workers), {}
+    if recipe.rung is not None:
+        # one process of the search at a time makes the rounds before it
+        with FileLock(recipe.output / '.ladder.lock') if workers.first else contextlib.nullcontext():
+            fixed = one_round_of(recipe, recipe.rung, ladder=recipe.output / 'ladder', workers=workers)
     chosen = trials.next()
     while chosen is not None:
         number, values = chosen
-        row: Optional[Round] = None
+        row: Round | None = None
         try:
             row = prune(recipe.trial(number, {**values, **fixed}), workers=workers)[-1]
         except TrainingDiverged as error:
@@ -355,6 +449,4 @@ def search(recipe: SearchRecipe, *, workers: Optional[Workers] = None) -> Option
                 LOG.warning('trial %d: %s', number, error)
         trials.tell(row)
         chosen = trials.next()
-    if not workers.first:
-        return None
-    return _result(trials.study, recipe.output, write_report(trials.study, recipe.output))
+    return trials.write_report() if workers.first else None

@@ -18,8 +18,8 @@ from ..finetuning.recipes import GlueRecipe, SquadRecipe, prepare_glue, prepare_
 from ..network.inputs import TOKEN_INPUTS
 from ..network.model import OptBERTModel, build
 from ..network.running import feed_of
+from ..pruning.objectives import PretrainingObjective
 from ..pruning.penalty import PENALTIES
-from ..pruning.pretraining_goal import PretrainingGoal
 from ..pruning.recipe import PruneRecipe
 from ..runs.display import markdown_table
 from ..tasks.features import TaskBatch, evaluation_batches, steps_per_epoch
@@ -120,12 +120,12 @@ def _weight_seconds(plan: Plan, recipe: TrainingRecipe, workers: Workers) -> tup
 
 def _taught_seconds(plan: Plan, recipe: PruneRecipe, workers: Workers) -> float:
     """A step of recovery with the teacher of a recipe."""
-    goal = PretrainingGoal(recipe, plan.base, workers)
-    model = goal.build(plan.base, **goal.recovery_settings)
+    objective = PretrainingObjective(recipe, plan.base, workers)
+    model = objective.build(plan.base, **objective.recovery_settings)
     phase = recipe.phase('recovery', UNTIMED + TIMED)
     return step_seconds(
-        goal.recovery(model, phase, Match.whole(plan.base.architecture)),
-        recipe.weight_optimizer(model, workers, goal.recovered_parameters(model)),
+        objective.recovery(model, phase, Match.whole(plan.base.architecture)),
+        recipe.weight_optimizer(model, workers, objective.recovered_parameters(model)),
         phase,
     )
 

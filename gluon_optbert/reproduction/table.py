@@ -31,7 +31,8 @@ from ..finetuning.recipes import (
 )
 from ..network.saved_model import SavedModel
 from ..pruning.algorithm import prune
-from ..pruning.recipe import PruneRecipe, read_start
+from ..pruning.objectives import read_start
+from ..pruning.recipe import PruneRecipe
 from ..runs.files import running, write_file
 from ..runs.recipe import RecipeError, check_same, differing, fill, overridden, read_yaml, save, to_dict
 from ..runs.run_directory import RECIPE, RunDirectory, work_directory

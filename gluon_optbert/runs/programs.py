@@ -99,8 +99,8 @@ COMMANDS = {
     'optbert-prune-task': Command(
         'finetune/run_prune.py',
         'pruning:prune_task',
-        'task_pruning.prune_task',
-        'task_pruning.recipe:TaskPruneRecipe',
+        'pruning.task_objectives',
+        'pruning.recipe:TaskPruneRecipe',
         'a fine-tuned model → smaller ones',
     ),
     'optbert-export': Command('tools/export_model.py', 'exporting:export'),

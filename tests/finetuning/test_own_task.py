@@ -11,9 +11,9 @@ from helpers.tiny import ROOT
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.finetuning.recipes import finetune_glue, prepare_glue
 from gluon_optbert.network.saved_model import read_model, write_model
+from gluon_optbert.pruning.recipe import TaskPruneRecipe
+from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.machine import ORIGIN
-from gluon_optbert.task_pruning.prune_task import prune_task
-from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 from gluon_optbert.text.trimming import TRIM
 from gluon_optbert.training.distributed import Workers
 

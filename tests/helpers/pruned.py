@@ -1,5 +1,6 @@
 """Small pruning runs, and what their directories hold."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
+from gluon_optbert.text.tokenizer import vocabulary_of
+from gluon_optbert.training import loop
 from helpers.tiny import contents
 
 MODEL = {'architecture.json', 'manifest.json', 'model.params', 'progress.json', 'recipe.yaml', 'vocab.txt'}
@@ -61,3 +64,36 @@ def results(directory):
         if not name.endswith(('recipe.yaml', 'manifest.json', 'metrics.jsonl'))
     }
     return digests, records(directory)
+
+
+def with_more_tokens(small, words=('aa', 'bb', 'cc', 'dd')):
+    """A network that knows some words more than another one."""
+    vocabulary = vocabulary_of([*small.vocabulary.idx_to_token, *words])
+    rows = {
+        name: np.concatenate([value, value[-len(words) :]])
+        for name, value in small.parameters.items()
+        if name in ('word_embed.0.weight', 'decoder.3.bias')
+    }
+    return dataclasses.replace(
+        small,
+        vocabulary=vocabulary,
+        architecture=dataclasses.replace(small.architecture, vocab_size=len(vocabulary)),
+        parameters={**small.parameters, **rows},
+    )
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+def interrupted_at(monkeypatch, count, phase=''):
+    """End the process at a step of training, the number `count` of all steps or of those of a phase."""
+    step, done = loop._step, []
+
+    def stopping(*args):
+        done.extend([1] if args[4].name == phase or not phase else [])
+        if len(done) == count:
+            raise Interrupted
+        return step(*args)
+
+    monkeypatch.setattr(loop, '_step', stopping)

@@ -5,14 +5,14 @@ import json
 
 import numpy as np
 import pytest
-from helpers.pruned import alphas_of
+from helpers.pruned import Interrupted, alphas_of, interrupted_at
 from helpers.tiny import TOKENS, network, random_alphas, saved_model, write_saved_model, write_shards
 
 from gluon_optbert.architecture.cost import FlopsCost, ParameterCost, beta
 from gluon_optbert.architecture.parameters import H_GATES
 from gluon_optbert.network.gates import HardConcreteGate
 from gluon_optbert.network.saved_model import SavedModel, read_model
-from gluon_optbert.pruning.gate_training import train_gates
+from gluon_optbert.pruning.gate_training import GateSettings, train_gates
 from gluon_optbert.pruning.penalty import PENALTIES, L0Penalty
 from gluon_optbert.text.tokenizer import vocabulary_of
 from gluon_optbert.training.distributed import Workers
@@ -22,10 +22,17 @@ from gluon_optbert.training.optimization import TrainingDiverged
 
 PHASE = Phase('gates', steps=3, batch_size=8, seed=1, log_every=0)
 SETTINGS = {'learning_rate': 0.05, 'gamma': 0.01}
+NAMES = {field.name for field in dataclasses.fields(GateSettings)}
+
+
+def train(start, shards, steps, **more):
+    """`train_gates` with the fields of `GateSettings` as keywords."""
+    settings = GateSettings(**{name: more.pop(name) for name in NAMES & set(more)})
+    return train_gates(start, shards, steps, settings, **more)
 
 
 def test_directories_and_a_number_of_steps_are_enough(shards_directory, model_directory, tmp_path, capsys):
-    alphas, scores = train_gates(str(model_directory), str(shards_directory), 2, learning_rate=0.05)
+    alphas, scores = train(str(model_directory), str(shards_directory), 2, learning_rate=0.05)
     widths = network().widths()
     assert {key: alpha.shape for key, alpha in alphas.items()} == {key: (n,) for key, n in widths.items()}
     assert scores.keys() == alphas.keys() and all(alpha.dtype == np.float32 for alpha in alphas.values())
@@ -36,20 +43,14 @@ def test_directories_and_a_number_of_steps_are_enough(shards_directory, model_di
 
 def test_alphas_are_those_of_the_first_round_of_a_run(pruned_run, shards, model_directory):
     phase = dataclasses.replace(PHASE, first_batch=1000)  # the network has read so many
-    alphas, _ = train_gates(model_directory, shards['train'], phase, **SETTINGS)
+    alphas, _ = train(read_model(model_directory), shards['train'], phase, **SETTINGS)
     wanted = alphas_of(pruned_run[0] / 'round-1')
     assert alphas.keys() == wanted.keys()
     assert all(np.array_equal(alpha, wanted[key]) for key, alpha in alphas.items())
 
 
-def test_model_in_memory_gives_what_its_directory_gives(shards, shards_directory, model_directory):
-    one, _ = train_gates(read_model(model_directory), shards['train'], PHASE, **SETTINGS)
-    other, _ = train_gates(model_directory, shards_directory, PHASE, **SETTINGS)
-    assert all(np.array_equal(alpha, other[key]) for key, alpha in one.items())
-
-
 def test_only_the_widths_asked_for_move(shards, model_directory):
-    alphas, _ = train_gates(model_directory, shards['train'], PHASE, prune='af', **SETTINGS)
+    alphas, _ = train(model_directory, shards['train'], PHASE, prune='af', **SETTINGS)
     assert {key[0] for key, alpha in alphas.items() if (alpha != 1).any()} == {'a', 'f'}
 
 
@@ -58,9 +59,7 @@ def test_prices_decide_how_hard_a_width_is_pushed(shards, model_directory):
     settings = {'learning_rate': 0.05, 'optimizer': 'sgd', 'dropout': 0.0}
 
     def alphas(gamma, cost=None):
-        return train_gates(model_directory, shards['train'], PHASE, gamma=gamma, cost=cost, **settings)[0][
-            'f0'
-        ]
+        return train(model_directory, shards['train'], PHASE, gamma=gamma, cost=cost, **settings)[0]['f0']
 
     assert np.array_equal(alphas(0.0), alphas(0.0, FlopsCost(16)))
     assert alphas(0.5).mean() < alphas(0.0).mean()
@@ -73,7 +72,7 @@ def test_unweighted_penalty_pushes_every_unit_alike(shards, model_directory):
     phase = Phase('gates', steps=1, batch_size=8, seed=1, log_every=0)
 
     def alphas(gamma, **more):
-        return train_gates(model_directory, shards['train'], phase, gamma=gamma, **settings, **more)[0]
+        return train(model_directory, shards['train'], phase, gamma=gamma, **settings, **more)[0]
 
     free, weighted, unweighted = alphas(0.0), alphas(1.0), alphas(1.0, unweighted=True)
     prices = beta(network(), ParameterCost())
@@ -86,7 +85,7 @@ def test_unweighted_penalty_pushes_every_unit_alike(shards, model_directory):
 def test_reported_penalty_is_that_of_the_gates_that_are_trained(shards, model_directory, tmp_path):
     reporter, phase = Reporter(tmp_path / 'metrics.jsonl', Workers()), dataclasses.replace(PHASE, log_every=1)
     settings = {'learning_rate': 0.0, 'gamma': 1.0, 'prune': 'f', 'reporter': reporter}
-    train_gates(model_directory, shards['train'], phase, **settings)
+    train(model_directory, shards['train'], phase, **settings)
     prices = beta(network(), ParameterCost())
     wanted = sum(width * prices[key] for key, width in network().widths().items() if key[0] == 'f')
     record = json.loads((tmp_path / 'metrics.jsonl').read_text().splitlines()[0])
@@ -94,9 +93,7 @@ def test_reported_penalty_is_that_of_the_gates_that_are_trained(shards, model_di
 
 
 def test_unit_at_zero_scores_zero_and_keeps_its_weights(shards, model_directory):
-    alphas, scores = train_gates(
-        model_directory, shards['train'], PHASE, penalty='proximal', gamma=1e6, prune='f'
-    )
+    alphas, scores = train(model_directory, shards['train'], PHASE, penalty='proximal', gamma=1e6, prune='f')
     assert all((scores[key] == 0).all() for key in ('f0', 'f1'))
     assert all((alpha == 1).all() for alpha in alphas.values())
 
@@ -105,14 +102,14 @@ def test_unit_at_zero_scores_zero_and_keeps_its_weights(shards, model_directory)
 def test_a_penalty_that_closes_all_gates_of_h_is_too_large(shards, model_directory, h_gate):
     settings = {'penalty': 'proximal', 'gamma': 100.0, 'prune': 'h', 'h_gate': h_gate}
     with pytest.raises(TrainingDiverged, match='has closed all gates of h.* gamma is too large'):
-        train_gates(model_directory, shards['train'], PHASE, **settings)
+        train(model_directory, shards['train'], PHASE, **settings)
 
 
 def test_a_draw_without_any_hidden_unit_has_finite_gradients(shards, model_directory, monkeypatch):
     """All gates but those of f are drawn shut here: nothing is learnt in these steps, and nothing fails."""
     monkeypatch.setattr(HardConcreteGate, 'FIXED', -30.0)
     monkeypatch.setattr(HardConcreteGate, 'OPEN', 0.0)  # drawn between zero and one, so with a gradient
-    _, scores = train_gates(model_directory, shards['train'], PHASE, penalty='l0', prune='f', gamma=0.0)
+    _, scores = train(model_directory, shards['train'], PHASE, penalty='l0', prune='f', gamma=0.0)
     assert all((scores[key] == 1).all() for key in ('f0', 'f1'))  # the odds are where they began
 
 
@@ -122,8 +119,7 @@ def test_subclass_of_l0_ranks_units_by_odds_as_l0_does(shards, model_directory, 
 
     monkeypatch.setitem(PENALTIES, 'own', Own)
     results = [
-        train_gates(model_directory, shards['train'], PHASE, penalty=name, **SETTINGS)
-        for name in ('l0', 'own')
+        train(model_directory, shards['train'], PHASE, penalty=name, **SETTINGS) for name in ('l0', 'own')
     ]
     (alphas, scores), (own_alphas, own_scores) = results
     assert all((alpha == 1).all() for alpha in alphas.values())  # gates that alone would rank nothing
@@ -132,50 +128,32 @@ def test_subclass_of_l0_ranks_units_by_odds_as_l0_does(shards, model_directory, 
         assert np.array_equal(own_alphas[key], alphas[key]) and np.array_equal(own_scores[key], score)
 
 
-def test_training_goes_on_from_its_states_and_writes_its_metrics(shards, model_directory, tmp_path):
-    whole, _ = train_gates(model_directory, shards['train'], PHASE, **SETTINGS)
-    steps = []
-
-    class Stopping(Reporter):
-        def tick(self):
-            steps.append(1)
-            if len(steps) == 3:
-                raise KeyboardInterrupt
-
+def test_training_goes_on_from_its_states_and_writes_its_metrics(
+    shards, model_directory, tmp_path, monkeypatch
+):
+    whole, _ = train(model_directory, shards['train'], PHASE, **SETTINGS)
     phase = Phase('gates', steps=3, batch_size=8, seed=1, log_every=1, checkpoint_every=2)
-    places = {'states': tmp_path / 'states'}
-    with pytest.raises(KeyboardInterrupt):
-        train_gates(
-            model_directory,
-            shards['train'],
-            phase,
-            reporter=Stopping(tmp_path / 'metrics.jsonl', Workers()),
-            **places,
-            **SETTINGS,
-        )
-    alphas, _ = train_gates(
-        model_directory,
-        shards['train'],
-        phase,
-        reporter=Reporter(tmp_path / 'metrics.jsonl', Workers()),
-        **places,
-        **SETTINGS,
-    )
+    places = {'states': tmp_path / 'states', 'reporter': Reporter(tmp_path / 'metrics.jsonl', Workers())}
+    with monkeypatch.context() as patched:
+        interrupted_at(patched, 3)
+        with pytest.raises(Interrupted):
+            train(model_directory, shards['train'], phase, **places, **SETTINGS)
+    alphas, _ = train(model_directory, shards['train'], phase, **places, **SETTINGS)
     assert all(np.array_equal(alpha, whole[key]) for key, alpha in alphas.items())
     assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 3
 
 
 def test_what_does_not_suit_is_refused(shards, shards_directory, model_directory, tmp_path):
     with pytest.raises(ValueError, match="penalty must be one of l1, proximal, l0, found 'l2'"):
-        train_gates(model_directory, shards['train'], 1, penalty='l2')
+        train(model_directory, shards['train'], 1, penalty='l2')
     with pytest.raises(ValueError, match='prune must be made of'):
-        train_gates(model_directory, shards['train'], 1, prune='hx')
+        train(model_directory, shards['train'], 1, prune='hx')
     with pytest.raises(FileNotFoundError, match='nowhere'):
-        train_gates(tmp_path / 'nowhere', shards['train'], 1)
+        train(tmp_path / 'nowhere', shards['train'], 1)
     gated = write_saved_model(tmp_path / 'gated', alphas=random_alphas(network()))
     with pytest.raises(ValueError, match='still has its gates'):
-        train_gates(gated, shards['train'], 1)
+        train(gated, shards['train'], 1)
     ours = saved_model()
     other = SavedModel(ours.architecture, ours.parameters, vocabulary_of([*TOKENS[:-1], '!']))
     with pytest.raises(ValueError, match='another vocabulary'):
-        train_gates(other, write_shards(tmp_path / 'shards'), 1)
+        train(other, write_shards(tmp_path / 'shards'), 1)

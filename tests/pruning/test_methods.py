@@ -1,5 +1,6 @@
 """The registry of methods: what an added one may do, and what the recipe checks of it."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from gluon_optbert.cutting.baselines import random_scores
 from gluon_optbert.cutting.selection import Selection
 from gluon_optbert.network.saved_model import SavedModel, read_model
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.cut import Cut
-from gluon_optbert.pruning.methods import METHODS, Method, relative
+from gluon_optbert.pruning.methods import METHODS, Cut, Method, head_importance, relative, value_projections
+from gluon_optbert.pruning.objectives import PretrainingObjective
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.command_line import parser_of
 from gluon_optbert.runs.recipe import RecipeError
+from gluon_optbert.training.distributed import Workers
 from gluon_optbert.training.objective import Phase
 
 
@@ -77,7 +79,7 @@ def test_what_an_added_method_cannot_do_is_refused(tmp_path, monkeypatch, method
 def test_uniform_widths_keep_the_units_with_the_largest_trained_gates(
     shards_directory, model_directory, tmp_path
 ):
-    values = dict(rounds=1, target=0.5, alpha_learning_rate=0.3)
+    values = dict(rounds=1, target=0.5, alpha_learning_rate=0.3, split_half=False, recovery_steps=1)
     for method in ('uniform', 'uniform-alpha'):
         prune(recipe_for(shards_directory, model_directory, tmp_path / method, method=method, **values))
     plain, gated = (tmp_path / method / 'round-1' for method in ('uniform', 'uniform-alpha'))
@@ -88,16 +90,6 @@ def test_uniform_widths_keep_the_units_with_the_largest_trained_gates(
         assert not len(gone) or gone.max() <= np.abs(alpha[kept[key]]).min()
     assert any(not np.array_equal(kept[key], selection_of(plain).kept[key]) for key in alphas)
     assert json.loads((gated / 'gates.json').read_text())['units'].keys() == set('hakvf')
-
-
-def test_uniform_widths_with_gates_train_them_until_the_selection_has_settled(
-    shards_directory, model_directory, tmp_path
-):
-    settings = dict(alpha_steps='auto', alpha_limit=60, alpha_window=2, alpha_overlap=0.8, rounds=1)
-    settings['alpha_learning_rate'] = 0.3
-    prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', method='uniform-alpha', **settings))
-    record = json.loads((tmp_path / 'run' / 'round-1' / 'gates.json').read_text())
-    assert record['stopped'] == 'settled' and record['steps'] < 60
 
 
 def cut_of(**settings):
@@ -152,6 +144,35 @@ def test_gates_that_are_all_zero_stay_zero():
     assert not relative({'h': np.zeros(4)}, 'h')['h'].any()
 
 
-def test_letters_of_no_width_are_refused():
-    with pytest.raises(RecipeError, match='relative_gates must be letters of hakvf, or none'):
-        recipe_for(Path('s'), Path('m'), Path('o'), relative_gates='hx')
+PHASE = Phase('importance', steps=1, batch_size=8, seed=1)
+
+
+def test_scores_of_heads_are_the_slopes_of_the_loss_without_dropout(
+    shards_directory, model_directory, tmp_path
+):
+    start = read_model(model_directory)
+    recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run', dropout=0.1)
+    objective = PretrainingObjective(recipe, start, Workers())
+    scores = head_importance(Cut(start, recipe, 1, None, 0.0, objective, PHASE))
+
+    def loss(scaled):
+        """Of the first batch, where the outputs of some heads are scaled."""
+        model = objective.build(scaled)
+        training = objective.labelled(model, PHASE)
+        batch = next(training.batches(PHASE, 0))
+        sums = [float(part.asscalar()) for part in training.loss_sums(batch, slice(None))]
+        return sum(np.array(sums) / training.totals(batch))
+
+    def with_head(layer, head, factor):
+        parameters = {name: value.copy() for name, value in start.parameters.items()}
+        for name in value_projections(start.architecture)[layer]:
+            width = len(parameters[name]) // start.architecture.layers[layer].a
+            parameters[name][head * width : (head + 1) * width] *= factor
+        return dataclasses.replace(start, parameters=parameters)
+
+    for layer, dims in enumerate(start.architecture.layers):
+        slopes = [
+            abs(loss(with_head(layer, head, 1.05)) - loss(with_head(layer, head, 0.95)))
+            for head in range(dims.a)
+        ]
+        assert scores[f'a{layer}'] == pytest.approx(slopes / np.linalg.norm(slopes), abs=0.03)

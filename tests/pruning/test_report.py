@@ -5,7 +5,7 @@ import json
 import logging
 
 import pytest
-from helpers.pruned import alphas_of, recipe_for
+from helpers.pruned import recipe_for
 from helpers.tiny import network
 
 from gluon_optbert.analysis.sample import network_of
@@ -71,24 +71,13 @@ def test_page_says_what_a_difference_has_to_be(tmp_path):
     assert 'chance' not in readable([round_of(4.0, 4.5, 4.2, error=None)], recipe)
 
 
-def test_page_says_that_a_run_was_unweighted(tmp_path):
-    weighted, unweighted = (
-        readable([round_of(4.0, 4.5, 4.2)], recipe_for(tmp_path, tmp_path, tmp_path / 'run', unweighted=flag))
-        for flag in (False, True)
-    )
-    assert 'The penalty gives every unit the same weight (beta = 1).' in unweighted
-    assert 'beta' not in weighted
-
-
-def test_run_uses_the_flag(shards_directory, model_directory, tmp_path):
-    gates = {}
-    for flag in (False, True):
-        recipe = recipe_for(
-            shards_directory, model_directory, tmp_path / str(flag), rounds=1, unweighted=flag, gamma=0.5
-        )
-        prune(recipe)
-        gates[flag] = alphas_of(recipe.output / 'round-1')
-    assert any((gates[True][key] != alpha).any() for key, alpha in gates[False].items())
+@pytest.mark.parametrize(
+    'more, words',
+    [({}, 'in 2 rounds. Seed 1.'), ({'rounds': 1}, 'in 1 round.'), ({'unweighted': True}, '(beta = 1).')],
+)
+def test_page_says_how_was_pruned(tmp_path, more, words):
+    text = readable([round_of(4.0, 4.5, 4.2)], recipe_for(tmp_path, tmp_path, tmp_path / 'run', **more))
+    assert words in text and ('beta' in text) == ('unweighted' in more)
 
 
 def test_page_says_by_what_the_step_of_recovery_was_chosen(tmp_path):
@@ -98,12 +87,6 @@ def test_page_says_by_what_the_step_of_recovery_was_chosen(tmp_path):
     by_states = readable([dataclasses.replace(row, kept_step=0, state_difference=0.1234)], recipe)
     assert 'recovery made the difference of the states no better' in by_states
     assert '| difference of the states |' in by_states and '| 0.123 |' in by_states
-
-
-@pytest.mark.parametrize('rounds, words', [(1, 'in 1 round.'), (3, 'in 3 rounds.')])
-def test_page_counts_rounds(tmp_path, rounds, words):
-    recipe = recipe_for(tmp_path, tmp_path, tmp_path / 'run', rounds=rounds)
-    assert words in readable([round_of(4.0, 4.5, 4.2)], recipe)
 
 
 def test_log_warns_of_a_round_that_is_not_clear(shards_directory, model_directory, tmp_path, caplog):

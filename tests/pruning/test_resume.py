@@ -8,14 +8,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
-import yaml
-from helpers.commands import call
-from helpers.pruned import recipe_for, results, values_for
-from helpers.tiny import ROOT, contents, environment, run
+from helpers.pruned import Interrupted, recipe_for, results, values_for
+from helpers.tiny import contents, environment
 
 from gluon_optbert.pruning import algorithm as pruning
 from gluon_optbert.pruning.algorithm import prune
@@ -60,10 +57,6 @@ def test_damaged_file_of_a_finished_round_is_refused(
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.raises(ValueError, match=f'round-1/{name}'):
         prune(recipe_for(shards_directory, model_directory, output, resume=True))
-
-
-class Interrupted(Exception):
-    """Stands for whatever ends a process."""
 
 
 @pytest.mark.parametrize('at', ['gate-states', 'recovery-states'])
@@ -177,47 +170,3 @@ def test_run_killed_at_random_moments_ends_with_the_same_bits(
     assert results(tmp_path / 'run') == results(pruned_run[0])
     assert set(contents(tmp_path / 'run')) == set(contents(pruned_run[0]))
     assert os.listdir(tmp_path) == ['run']
-
-
-@pytest.mark.slow
-def test_killed_command_resumes_to_the_same_bits(pruned_run, shards_directory, model_directory, tmp_path):
-    """The real command, killed from outside once the first recovery has begun, and run to its end."""
-    recipe, output = tmp_path / 'recipe.yaml', tmp_path / 'run'
-    recipe.write_text(yaml.safe_dump(values_for(shards_directory, model_directory, output)))
-    command = ['-W', 'ignore', ROOT / 'pretrain' / 'run_prune.py', recipe, '--resume']
-    for _ in range(5):  # on a busy machine it may be done before it is killed
-        process = subprocess.Popen(
-            [sys.executable, *map(str, command)],
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        while process.poll() is None:
-            if (output / 'metrics.jsonl').exists() and '"recovery", "round": 1' in (
-                output / 'metrics.jsonl'
-            ).read_text():
-                process.kill()
-            time.sleep(0.002)
-        if process.returncode == -signal.SIGKILL:
-            break
-        shutil.rmtree(output)
-    assert process.returncode == -signal.SIGKILL and not (output / 'rounds.json').exists()
-    ended = run(*command)
-    assert ended.returncode == 0, ended.stderr
-    assert 'next: python tools/verify.py' in ended.stdout
-    assert results(output) == results(pruned_run[0])
-
-
-def test_command_says_bad_input_in_one_line_with_status_2(shards_directory, tmp_path):
-    done = call(
-        ROOT / 'pretrain' / 'run_prune.py',
-        '--shards',
-        shards_directory,
-        '--model',
-        tmp_path / 'none',
-        '--output',
-        tmp_path / 'run',
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [f'error: {tmp_path}/none: no such directory']
-    assert list(tmp_path.iterdir()) == []

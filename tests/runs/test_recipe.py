@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import NonNegativeFloat, PositiveInt, ValidationError
 
 from gluon_optbert.finetuning.recipes import GlueRecipe, SquadRecipe
-from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
 from gluon_optbert.runs.command_line import parse, parser_of
 from gluon_optbert.runs.recipe import (
     Recipe,
@@ -26,7 +26,6 @@ from gluon_optbert.runs.recipe import (
     to_dict,
     with_options_of,
 )
-from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 from gluon_optbert.training.recipe import PretrainRecipe
 
 

@@ -1,15 +1,20 @@
-"""Pruning runs that rotate heads and reconstruct layers: their files, resume, and what verify says."""
+"""Rotation and reconstruction: what they leave alone, what they repair, and runs with both."""
 
 import dataclasses
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.pruned import recipe_for, results
-from helpers.tiny import contents, saved_model
+from helpers.networks import UNEVEN, random_batches
+from helpers.pruned import Interrupted, interrupted_at, recipe_for, results
+from helpers.tiny import contents, network, random_alphas, random_parameters, random_selection, saved_model
 
+from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.parameters import PARTS
+from gluon_optbert.cutting.selection import Selection, keep_all
+from gluon_optbert.cutting.shrink import cut, fold
 from gluon_optbert.deployment.verify import (
     LEFT_OUT,
     VerifyRecipe,
@@ -18,14 +23,135 @@ from gluon_optbert.deployment.verify import (
     stages_table,
     verify,
 )
-from gluon_optbert.network.saved_model import read_model, write_model
-from gluon_optbert.pruning import job, one_round
+from gluon_optbert.network.running import squared_errors
+from gluon_optbert.network.saved_model import SavedModel, read_model, write_model
+from gluon_optbert.pruning import algorithm
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.pretraining_goal import PretrainingGoal
+from gluon_optbert.pruning.objectives import PretrainingObjective
+from gluon_optbert.pruning.repairs import reconstruct, rotated, tokens_wanted
 from gluon_optbert.pruning.report import Round
 from gluon_optbert.runs.progress import CUT, Progress
-from gluon_optbert.training import loop
 from gluon_optbert.training.distributed import Workers
+
+WORKERS = Workers()
+
+
+def saved(architecture, seed=0):
+    return SavedModel(architecture, random_parameters(architecture, seed), None)
+
+
+def cut_by(whole, selection, parameters=None):
+    smaller, architecture = cut(parameters or whole.parameters, whole.architecture, selection)
+    return dataclasses.replace(whole, architecture=architecture, parameters=smaller)
+
+
+def error_of(network, whole, selection):
+    """The relative error of the last layer's output, on tokens that no repair has read."""
+    fresh = random_batches(whole.architecture, 1, seed=9)
+    difference, size = squared_errors(whole, network, selection.kept['h'], fresh)
+    return np.sqrt(difference / size)
+
+
+def errors(whole, smaller, selection):
+    """Of a cut network before and after reconstruction."""
+    batches = random_batches(whole.architecture, 6)
+    repaired = reconstruct(whole, smaller, selection, batches, workers=WORKERS)
+    assert repaired.architecture == smaller.architecture
+    return [error_of(network, whole, selection) for network in (smaller, repaired)]
+
+
+def everything(architecture, **kept):
+    """All units but of the widths that are given."""
+    return dict(keep_all(architecture, ParameterCost()).kept, **kept)
+
+
+def test_nothing_changes_where_nothing_was_cut():
+    whole = saved(network(), 1)
+    found = errors(whole, whole, keep_all(whole.architecture, ParameterCost()))
+    assert found == pytest.approx([0, 0], abs=1e-5)
+
+
+def test_what_a_fold_shifted_comes_back():
+    whole = saved(network(), 2)
+    selection = keep_all(whole.architecture, ParameterCost())
+    alphas = {key: np.abs(alpha) for key, alpha in random_alphas(whole.architecture, 3).items()}
+    shifted = cut_by(whole, selection, fold(whole.parameters, whole.architecture, alphas))
+    before, after = errors(whole, shifted, selection)
+    assert after < before / 5
+
+
+def test_filters_that_have_a_double_can_go():
+    whole = saved(network((2, 4, 4, 8)), 4)
+    for name in ('weight', 'bias'):
+        values = whole.parameters[f'encoder.transformer_cells.0.ffn.ffn_1.{name}']
+        values[4:] = values[:4]
+    selection = Selection(everything(whole.architecture, f0=np.arange(4)), 0, 0)
+    before, after = errors(whole, cut_by(whole, selection), selection)
+    assert before > 0.1 and after < 0.02
+
+
+DEEP = network(*((2, 4, 4, 16),) * 4)
+NO_BLOCKS = everything(DEEP, f0=np.arange(0), f2=np.arange(0))
+
+
+@pytest.mark.parametrize(
+    'architecture, selection',
+    [
+        (network(), 'f'),
+        (network(), 'kv'),
+        (network(), 'h'),
+        (network(e=4), 'hakvf'),
+        (UNEVEN, 'hakvf'),
+        (DEEP, Selection(NO_BLOCKS, 0, 0)),
+        (DEEP, Selection(NO_BLOCKS, 0, 0, layers=(0, 2))),
+        (DEEP, Selection(everything(DEEP), 0, 0, layers=(1,))),
+        (DEEP, Selection(everything(DEEP), 0, 0, layers=(2, 3))),
+    ],
+    ids=['filters', 'keys', 'hidden', 'e<h', 'uneven', 'blocks', 'both', 'one layer', 'first layers'],
+)
+def test_reconstruction_brings_the_cut_network_nearer(architecture, selection):
+    whole = saved(architecture, 5)
+    if isinstance(selection, str):
+        selection = random_selection(architecture, 6, letters=selection)
+    before, after = errors(whole, cut_by(whole, selection), selection)
+    assert after < 0.9 * before
+
+
+def test_reconstruction_refuses_a_selection_of_another_network():
+    whole = saved(network(), 1)
+    with pytest.raises(ValueError, match='selection does not lead'):
+        errors(whole, whole, random_selection(whole.architecture, 1))
+
+
+def test_tokens_are_ten_for_every_input_of_the_widest_product():
+    assert tokens_wanted(saved(network((2, 4, 4, 16), h=8))) == 160
+    assert tokens_wanted(saved(network((2, 4, 20, 16), h=8))) == 400
+
+
+# the last has second moments of low rank and a large mean: single precision would make them indefinite
+@pytest.mark.parametrize(
+    'architecture', [network(), UNEVEN, network(e=4), network((2, 32, 32, 7), (1, 32, 2, 0), h=8)]
+)
+def test_rotation_leaves_the_function_as_it_is(architecture):
+    whole = saved(architecture, 8)
+    turned = rotated(whole, random_batches(architecture, 2), WORKERS)
+    assert error_of(turned, whole, keep_all(architecture, ParameterCost())) < 1e-4
+    name = 'encoder.transformer_cells.0.attention_cell.proj_value.weight'
+    assert not np.allclose(whole.parameters[name], turned.parameters[name])
+
+
+def test_first_units_of_rotated_heads_are_worth_more_than_the_last():
+    whole = saved(network((2, 6, 6, 16)), 10)
+    turned = rotated(whole, random_batches(whole.architecture, 3), WORKERS)
+    first, last = (
+        Selection(everything(whole.architecture, k0=units, v0=units), 0, 0)
+        for units in (np.arange(3), np.arange(3, 6))
+    )
+    of_first, of_last = (
+        error_of(cut_by(turned, selection), turned, selection) for selection in (first, last)
+    )
+    assert of_first < of_last / 2
+
 
 REPAIRS = {'rotate_heads': True, 'reconstruct': True}
 FOLDERS = ('rotated', 'shrunk', 'reconstructed')
@@ -42,27 +168,13 @@ def test_every_stage_of_a_round_is_a_model_directory(repaired_run):
     output, rounds = repaired_run
     for number in (1, 2):
         place = output / f'round-{number}'
-        assert set(os.listdir(place)) == {
-            *FOLDERS,
-            'alphas.npz',
-            'scores.npz',
-            'gates.json',
-            'selection.json',
-            'model',
-        }
+        files = {'alphas.npz', 'scores.npz', 'gates.json', 'selection.json', 'model'}
+        assert set(os.listdir(place)) == {*FOLDERS, *files}
         shrunk, repaired = (read_model(place / name) for name in ('shrunk', 'reconstructed'))
         assert shrunk.architecture == repaired.architecture == rounds[number].architecture
         for part in ('ffn.ffn_2.weight', 'attention_cell.proj_key.weight', 'layer_norm.gamma'):
             name = f'encoder.transformer_cells.1.{part}'
             assert not np.array_equal(shrunk.parameters[name], repaired.parameters[name])
-
-
-def test_pruning_page_has_a_column_for_the_reconstruction(repaired_run, pruned_run):
-    output, rounds = repaired_run
-    page = (output / 'pruning.md').read_text()
-    assert '| after the cut | reconstructed | recovered |' in page
-    assert f'{rounds[1].after_reconstruction.mlm_loss:.3f}' in page
-    assert 'reconstructed' not in (pruned_run[0] / 'pruning.md').read_text()
 
 
 def test_verify_proves_the_rotation_and_shows_every_stage(repaired_run):
@@ -90,18 +202,15 @@ def test_verify_proves_the_rotation_and_shows_every_stage(repaired_run):
 def test_run_that_ended_behind_a_stage_resumes_to_the_same_bits(
     repaired_run, shards_directory, model_directory, tmp_path, monkeypatch, folder
 ):
-    class Killed(Exception):
-        """Stands for whatever ends a process."""
-
-    write = job.write_model
+    write = algorithm.write_model
 
     def dies_afterwards(directory, *args, **more):
         write(directory, *args, **more)
         if directory.name == folder:
-            raise Killed
+            raise Interrupted
 
-    monkeypatch.setattr(job, 'write_model', dies_afterwards)
-    with pytest.raises(Killed):
+    monkeypatch.setattr(algorithm, 'write_model', dies_afterwards)
+    with pytest.raises(Interrupted):
         prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **REPAIRS))
     monkeypatch.undo()
     before = contents(tmp_path / 'run' / 'round-1' / folder)
@@ -118,7 +227,7 @@ def spoilt(monkeypatch):
         name = 'word_embed.0.weight'
         return dataclasses.replace(cut, parameters={**cut.parameters, name: -3 * cut.parameters[name][::-1]})
 
-    monkeypatch.setattr(one_round, 'reconstruct', spoil)
+    monkeypatch.setattr(algorithm, 'reconstruct', spoil)
 
 
 ONE_ROUND = {'rounds': 1, 'reconstruct': True, 'warmup': 0.0}
@@ -132,6 +241,7 @@ def same_weights(output, one, other):
 def test_recovery_starts_from_the_better_of_cut_and_fit(repaired_run):
     output, rounds = repaired_run
     page = (output / 'pruning.md').read_text()
+    assert '| after the cut | reconstructed | recovered |' in page
     for row in rounds[1:]:
         assert row.start == min(row.after_reconstruction, row.after_cut, key=lambda measured: measured.loss)
         assert (row.start == row.after_cut) == (f'Round {row.round}: the fit' in page)
@@ -172,13 +282,13 @@ def test_the_states_decide_where_they_alone_are_learnt(
     """The MLM loss of a network with heads would take the fit."""
     progress = Progress(untrained=None if heads else tuple(part for part in PARTS if part != 'pooler'))
     write_model(tmp_path / 'start', dataclasses.replace(saved_model(), progress=progress))
-    evaluate, losses = PretrainingGoal.evaluate, [3.0, 3.0, 2.0, 2.0]
+    evaluate, losses = PretrainingObjective.evaluate, [3.0, 3.0, 2.0, 2.0]
 
     def falling(self, saved):
         measured = evaluate(self, saved)
         return measured and dataclasses.replace(measured, mlm_loss=losses.pop(0))
 
-    monkeypatch.setattr(PretrainingGoal, 'evaluate', falling)
+    monkeypatch.setattr(PretrainingObjective, 'evaluate', falling)
     states = {'gate_teacher': True, 'teacher': 'parent', 'teacher_weights': 'labels=0,scores=0'}
     recipe = recipe_for(
         shards_directory, tmp_path / 'start', tmp_path / 'run', **ONE_ROUND, **states, learning_rate=10.0
@@ -196,20 +306,9 @@ def test_a_run_that_left_a_fit_out_resumes_to_the_same_bits(
     more = {**ONE_ROUND, 'split_half': False}
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'whole', **more))
 
-    class Killed(Exception):
-        """Stands for whatever ends a process."""
-
-    real, left = loop._step, [6]  # a round has 3 + 4 steps, and a checkpoint after two of recovery
-
-    def step(objective, *args):
-        left[0] -= 1
-        if not left[0]:
-            raise Killed
-        return real(objective, *args)
-
     with monkeypatch.context() as patched:
-        patched.setattr(loop, '_step', step)
-        with pytest.raises(Killed):
+        interrupted_at(patched, 6)  # a round has 3 + 4 steps, and a checkpoint after two of recovery
+        with pytest.raises(Interrupted):
             prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', **more))
     prune(recipe_for(shards_directory, model_directory, tmp_path / 'run', resume=True, **more))
     assert json.loads((tmp_path / 'run' / 'rounds.json').read_text())[1]['started_from'] == CUT
@@ -218,19 +317,18 @@ def test_a_run_that_left_a_fit_out_resumes_to_the_same_bits(
 
 @pytest.mark.parametrize(
     'batch_size, workers, size',
-    [
-        (32, 1, 32),
-        (256, 1, 32),
-        (256, 2, 32),
-        (256, 64, 64),
-        (16, 4, 16),
-        (48, 3, 48),
-        (96, 3, 48),
-        (37, 1, 37),
-    ],
+    [(32, 1, 32), (256, 1, 32), (256, 64, 64), (16, 4, 16), (96, 3, 48), (37, 1, 37)],
 )
-def test_repairs_read_small_parts_of_a_batch(batch_size, workers, size):
-    assert job.text_batch(batch_size, workers) == size
+def test_repairs_read_small_parts_of_a_batch(tmp_path, batch_size, workers, size):
+    asked = []
+    objective = SimpleNamespace(
+        recipe=recipe_for(tmp_path, tmp_path, tmp_path, batch_size=batch_size),
+        workers=SimpleNamespace(size=workers),
+        first_batch=0,
+        batches=lambda phase: asked.append(phase.batch_size) or (SimpleNamespace(token_total=1) for _ in '1'),
+    )
+    algorithm.Run(objective, None, 0, (1, 1), None).text(1, 1)
+    assert asked == [size]
 
 
 def test_repairs_begin_where_the_gates_of_their_round_do(shards_directory, model_directory, tmp_path):
@@ -238,9 +336,9 @@ def test_repairs_begin_where_the_gates_of_their_round_do(shards_directory, model
     for size in (32, 128):
         recipe = recipe_for(shards_directory, model_directory, tmp_path, batch_size=size)
         start = dataclasses.replace(read_model(model_directory), progress=Progress())  # nothing read before
-        goal = PretrainingGoal(recipe, start, Workers())
-        text = job.Job(recipe, Workers(), goal, None, 0, (8 // (size // 32), 8 // (size // 32)), None)
-        read[size] = text.text(3000, 2)
+        objective = PretrainingObjective(recipe, start, Workers())
+        steps = 8 // (size // 32)
+        read[size] = algorithm.Run(objective, None, 0, (steps, steps), None).text(3000, 2)
         assert all(len(batch.input_ids) == 32 for batch in read[size])
         assert sum(batch.token_total for batch in read[size][:-1]) < 3000
     assert [batch.index for batch in read[32]] == [16 + i for i in range(len(read[32]))]

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,10 @@ from helpers.tiny import contents, network
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.cutting.selection import Selection, select_units
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates, agreement_of, overlap_of
+from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
 from gluon_optbert.pruning.report import gates_section, noise
-from gluon_optbert.pruning.watch import Settling, Watch, agreement_of, overlap_of
 from gluon_optbert.runs.recipe import RecipeError, fill
-from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 from gluon_optbert.training.distributed import Terminated
 
 SETTLING = Settling(window=10, overlap=1.0, earliest=1)
@@ -26,64 +26,66 @@ def half(scores):
     return Selection({'f0': np.sort(np.argsort(scores['f0'], kind='stable')[4:])}, 1.0, 1.0)
 
 
-def steps_of(watch, scores_at, most=200):
+def training_with(settling, scores_at, select=half):
+    """The training of gates whose scores of filters follow from the step."""
+    model = SimpleNamespace(gates=SimpleNamespace(values=dict))
+    inner = dict.fromkeys(('workers', 'losses', 'weights', 'batches', 'loss_sums', 'totals'))
+    penalty = SimpleNamespace(scores=lambda _: {'f0': scores_at(training.step)})
+    training = GateTraining(SimpleNamespace(model=model, **inner), penalty, settling, select)
+    return training
+
+
+def last_step(training, most=200):
     """The step after which training stops; None if it does not."""
-    return next((i for i in range(1, most) if watch.step(lambda step=i: {'f0': scores_at(step)})), None)
+    return next((training.step for _ in range(most) if training.finished()), None)
 
 
-def test_a_selection_that_stays_the_same_settles_after_one_window():
-    assert steps_of(Watch(half, SETTLING), lambda step: np.arange(8.0)) == 12  # the first check is at step 2
-
-
-def test_a_selection_that_changes_at_every_check_never_settles():
-    def scores(step):
-        return np.roll(np.arange(8.0), step // 2)
-
-    assert steps_of(Watch(half, SETTLING), scores) is None
-
-
-def test_a_change_long_ago_is_forgotten():
-    def scores(step):
-        return np.arange(8.0) if step > 40 else np.arange(8.0)[::-1]
-
-    watch = Watch(half, Settling(window=10, overlap=1.0, earliest=60))
-    assert steps_of(watch, scores) == 60
+@pytest.mark.parametrize(
+    'earliest, scores, stop',
+    [
+        (1, lambda step: np.arange(8.0), 12),  # the first check is at step 2
+        (1, lambda step: np.roll(np.arange(8.0), step // 2), None),
+        (60, lambda step: np.arange(8.0)[:: 1 if step > 40 else -1], 60),  # a change long ago is forgotten
+    ],
+    ids=['the same', 'changing', 'changed long ago'],
+)
+def test_a_selection_settles_when_it_has_stayed_the_same_over_a_window(earliest, scores, stop):
+    assert last_step(training_with(Settling(10, 1.0, earliest), scores)) == stop
 
 
 def test_training_does_not_stop_before_a_gate_can_have_reached_zero():
     assert Settling.of(50, 0.99, 0.01).earliest == 100 and Settling.of(50, 0.99, 0.1).earliest == 50
 
 
-def test_a_resumed_watch_stops_at_the_same_step_with_the_same_record():
+def test_resumed_training_stops_at_the_same_step_with_the_same_record():
     def scores(step):
         return np.arange(8.0) if step > 20 else np.roll(np.arange(8.0), step // 2)
 
-    def follow(watch, first, last):
-        for step in range(first, last):
-            if watch.step(lambda step=step: {'f0': scores(step)}):
-                return step
-        return None
-
-    whole, first = Watch(half, SETTLING), Watch(half, SETTLING)
-    stop = follow(whole, 1, 99)
-    assert follow(first, 1, 26) is None
-    resumed = Watch(half, SETTLING)
+    whole, first, resumed = (training_with(SETTLING, scores) for _ in range(3))
+    assert last_step(first, 25) is None
     resumed.recall(25, first.memory())
-    assert follow(resumed, 26, 99) == stop == 32
-    records = []
-    for watch in (whole, resumed):
-        watch.finish({'f0': np.linspace(0, 1, 8)})
-        records.append(watch.record(half({'f0': np.arange(8.0)}), prune='f'))
+    assert last_step(whole) == last_step(resumed) == 32
+    records = [
+        TrainedGates({'f0': np.linspace(0, 1, 8)}, {}, training).record(half({'f0': np.arange(8.0)}), 'f')
+        for training in (whole, resumed)
+    ]
     assert records[0] == records[1] and records[0]['stopped'] == 'settled'
+
+
+@pytest.mark.parametrize('window, learning_rate', [(5, 0.1), (7, 0.03), (50, 0.01), (3, 1.0), (1, 2.0)])
+def test_the_first_check_that_may_end_training_ends_it(window, learning_rate):
+    """With selections that never change; so what is refused is what could never stop early."""
+    settling = Settling.of(window, 1.0, learning_rate)
+    assert last_step(training_with(settling, lambda step: np.arange(8.0)), 1000) == settling.first
 
 
 def ranking(signal):
     """The record of gates whose halves are a signal in noise of size one."""
-    watch, random = Watch(half), np.random.RandomState(0)
-    watch.finish({'f0': np.linspace(0, 1.2, 100)})
+    random = np.random.RandomState(0)
     kept = Selection({'f0': np.arange(50, 100)}, 1.0, 1.0)
-    one, other = ({'f0': 50 + signal * np.arange(100.0) + random.normal(size=100)} for _ in range(2))
-    return watch.record(kept, prune='f', halves=(one, other))
+    halves = [{'f0': 50 + signal * np.arange(100.0) + random.normal(size=100)} for _ in range(2)]
+    training = training_with(None, None)
+    return TrainedGates({'f0': np.linspace(0, 1.2, 100)}, {}, training).record(kept, 'f', halves)
 
 
 def test_a_ranking_from_noise_is_said_to_be_noise_and_one_from_data_is_not():
@@ -150,15 +152,6 @@ def test_a_rule_that_makes_no_sense_is_refused(values, message):
         fill(PruneRecipe, {'model': 'm', 'shards': 's', 'output': 'o', **values})
 
 
-@pytest.mark.parametrize('window, learning_rate', [(5, 0.1), (7, 0.03), (50, 0.01), (3, 1.0), (1, 2.0)])
-def test_the_first_check_that_may_end_training_ends_it(window, learning_rate):
-    """With selections that never change; so what is refused is what could never stop early."""
-    settling = Settling.of(window, 1.0, learning_rate)
-    watch = Watch(lambda scores: Selection({'f0': np.arange(3)}, 0.0, 0.0), settling)
-    steps = next(step for step in range(1, 1000) if watch.step(dict))
-    assert steps == settling.first
-
-
 def test_pruning_for_a_task_trains_gates_until_they_settle_unless_it_says_otherwise():
     values = {'model': 'm', 'output': 'o', 'alpha_limit': 90}
     with pytest.raises(RecipeError, match='can stop after step 100 at the earliest'):
@@ -207,15 +200,15 @@ def test_a_run_with_auto_stops_when_the_selection_has_settled(shards_directory, 
 def test_a_run_that_is_stopped_when_the_selection_settles_trains_no_gates_afterwards(
     shards_directory, model_directory, tmp_path, monkeypatch
 ):
-    step = Watch.step
+    finished = GateTraining.finished
 
-    def stops(watch, scores):
-        if step(watch, scores):
+    def stops(training):
+        if finished(training):
             os.kill(os.getpid(), signal.SIGTERM)
-        return watch.settled
+        return training.settled
 
     prune(settling_run(model_directory, shards_directory, tmp_path / 'whole'))
-    monkeypatch.setattr(Watch, 'step', stops)
+    monkeypatch.setattr(GateTraining, 'finished', stops)
     with pytest.raises(Terminated, match='gates: asked to stop at step'):
         prune(settling_run(model_directory, shards_directory, tmp_path / 'parts'))
     monkeypatch.undo()

@@ -12,11 +12,10 @@ from helpers.tiny import contents
 from gluon_optbert.deployment.verify import VerifyRecipe, verify
 from gluon_optbert.finetuning.recipes import finetune_glue
 from gluon_optbert.network.saved_model import read_model, write_model
-from gluon_optbert.pruning import ranking
-from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.pruning import recipe as recipes
+from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
+from gluon_optbert.pruning.task_objectives import prune_task
 from gluon_optbert.runs.recipe import fill
-from gluon_optbert.task_pruning.prune_task import prune_task
-from gluon_optbert.task_pruning.recipe import TaskPruneRecipe
 
 
 @pytest.fixture(scope='module')
@@ -149,5 +148,5 @@ def test_a_ranking_for_one_target_serves_no_other(place):
 
 def test_what_may_differ_are_settings_that_exist():
     fields = {*PruneRecipe.model_fields, *TaskPruneRecipe.model_fields}
-    assert {*ranking._AFTER, *ranking._OF_TARGET} <= fields
-    assert set(ranking._AFTER_PRETRAINING) <= set(PruneRecipe.model_fields)
+    assert {*recipes._AFTER, *recipes._OF_TARGET} <= fields
+    assert set(recipes._AFTER_PRETRAINING) <= set(PruneRecipe.model_fields)

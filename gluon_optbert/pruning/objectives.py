@@ -1,0 +1,373 @@
+"""What a network is pruned for: the losses of its gates and its recovery, and what is measured of it.
+
+Algorithm 1 is the same for every objective. `PretrainingObjective` is MLM and NSP on shards, and perhaps a
+teacher; those of fine-tuned networks are in `task_objectives`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Generator, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mxnet import autograd, gluon
+from scipy.stats import spearmanr
+
+from ..architecture.architecture import Architecture
+from ..architecture.heads import PRETRAINING
+from ..architecture.parameters import PARTS, parameter_table
+from ..network.inputs import TOKEN_INPUTS
+from ..network.model import OptBERTModel, build, named_parameters
+from ..network.running import context_of, feed_of
+from ..network.saved_model import SavedModel, check_folded, read_model
+from ..runs.programs import named
+from ..runs.progress import HeldOut, Measured
+from ..runs.recipe import to_dict
+from ..text.batches import Batch, check_memory, evaluation_batches, stream
+from ..text.shards import Shards
+from ..text.tokenizer import Vocabulary
+from ..training.distillation import (
+    OF_STATES,
+    Distillation,
+    Match,
+    StateMatching,
+    Teacher,
+    check_pairs,
+    check_teacher,
+)
+from ..training.distributed import Workers
+from ..training.held_out import Losses, difference, losses_of
+from ..training.objective import Objective, Phase
+from ..training.pretrain import Pretraining
+from ..training.recipe import check_shards_fit, open_shards
+from .trimming import trim
+
+if TYPE_CHECKING:  # the recipe lists the methods, which read objectives
+    from .recipe import PruneRecipe, PruningRecipe
+
+EMBEDDED = 512  # held-out instances whose embeddings are compared
+
+
+class PruningObjective:
+    """What a network is pruned for.
+
+    Parameters
+    ----------
+    recipe : PruningRecipe
+        That of the run.
+    start : SavedModel
+        The network that is pruned, which is a teacher if the recipe wants one.
+    workers : Workers
+
+    Attributes
+    ----------
+    labelled_settings, gate_settings, recovery_settings : mapping
+        Fields of `NetworkSettings` that the networks of `labelled`, `gates` and `recovery` need.
+    states_alone : bool
+        Whether recovery learns states and nothing that needs the heads, so that these are not trained.
+    reports_embeddings : bool
+        Whether embeddings are compared whatever the recipe says, for want of another measure.
+    first_batch : int
+        Where in the stream of batches the first round begins.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If the data or the teacher do not suit.
+    """
+
+    labelled_settings: Mapping[str, Any] = {}
+    gate_settings: Mapping[str, Any] = {}
+    recovery_settings: Mapping[str, Any] = {}
+    states_alone = False
+    reports_embeddings = False
+    first_batch = 0
+
+    def __init__(self, recipe: PruningRecipe, start: SavedModel, workers: Workers):
+        self.recipe, self.start, self.workers = recipe, start, workers
+
+    @staticmethod
+    def read(recipe: Any) -> tuple[SavedModel, dict[str, bytes]]:
+        """The network that a recipe prunes, trimmed if the recipe wants that, and files to leave beside it.
+
+        Raises
+        ------
+        ValueError, FileNotFoundError
+            If it cannot be pruned.
+        """
+        raise NotImplementedError
+
+    @property
+    def whole(self) -> Architecture:
+        """What the shares of the recipe count from: the network before its vocabulary was trimmed."""
+        tokens = self.start.progress.whole_vocabulary or self.start.architecture.vocab_size
+        return dataclasses.replace(self.start.architecture, vocab_size=tokens)
+
+    def round_steps(self) -> tuple[int, int]:
+        """Steps of a round's gate training, or the most of them, and of recovery."""
+        raise NotImplementedError
+
+    @property
+    def recipe_of_models(self) -> dict[str, Any]:
+        """What the model directories of the run say of their recipe."""
+        return to_dict(self.recipe)
+
+    def build(self, saved: SavedModel, **changes: Any) -> OptBERTModel:
+        """A network that is trained or measured; `changes` are fields of `NetworkSettings`."""
+        settings = self.recipe.network_settings(head=saved.head)
+        return build(saved.architecture, saved.parameters, settings, ctx=self.workers.context(), **changes)
+
+    def batches(self, phase: Phase) -> Generator[Any, None, None]:
+        """This worker's share of the training batches of a phase, without end."""
+        raise NotImplementedError
+
+    def labelled(self, model: OptBERTModel, phase: Phase) -> Objective:
+        """The loss of the labels, without a teacher; by its gradients units are ranked."""
+        raise NotImplementedError
+
+    def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:
+        """What gates are trained on, beside the penalty.
+
+        Parameters
+        ----------
+        model : OptBERTModel
+            With gates, and with `gate_settings`.
+        phase : Phase
+        match : Match
+            Which states of the network that came in are left in the model.
+        """
+        raise NotImplementedError
+
+    def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:
+        """What recovery trains the weights on; the model has `recovery_settings`."""
+        raise NotImplementedError
+
+    def recovered_parameters(self, model: OptBERTModel) -> dict[str, gluon.Parameter] | None:
+        """The parameters that recovery trains: those below the heads with `states_alone`; None for all."""
+        if not self.states_alone:
+            return None
+        table = parameter_table(model.architecture)
+        return {name: one for name, one in named_parameters(model).items() if table[name].part not in PARTS}
+
+    def evaluate(self, saved: SavedModel) -> Measured | None:
+        """What is measured of a network on held-out data; None if there is nothing to measure."""
+        raise NotImplementedError
+
+    def difference_error(self, one: SavedModel, other: SavedModel) -> float | None:
+        """The standard error of the difference of what `evaluate` measures of two networks, where both are
+        compared instance by instance; None if they are not.
+        """
+        return None
+
+    def embeddings(self, saved: SavedModel) -> np.ndarray:
+        """The embeddings of held-out sentences, as of `embed`."""
+        raise NotImplementedError
+
+    def sample_inputs(self, count: int) -> dict[str, np.ndarray] | None:
+        """The token inputs of some held-out instances by name, on which `verify` compares; None if it reads
+        them from shards.
+        """
+        return None
+
+
+class PretrainingObjective(PruningObjective):
+    """Pruning for pre-training; parameters and errors as in `PruningObjective`."""
+
+    recipe: PruneRecipe
+
+    def __init__(self, recipe: PruneRecipe, start: SavedModel, workers: Workers):
+        super().__init__(recipe, start, workers)
+        weights = recipe.teaching()
+        self._shards = open_shards(recipe.shards, start.vocabulary)
+        check_shards_fit(self._shards, start.architecture, 'the network')
+        check_memory(self._shards['train'], recipe.batch_size)
+        self.reports_embeddings = start.progress.untrained is not None
+        self.first_batch = start.progress.next_batch
+        self.states_alone = recipe.teacher is not None and not weights.need_heads
+        self.gate_settings = OF_STATES if recipe.gate_teacher else {}
+        all_states = {'output_all_encodings': recipe.teacher is not None}
+        self.recovery_settings = OF_STATES if self.states_alone else all_states
+        if recipe.teacher_weights['embeddings']:
+            check_pairs(recipe.batch_size, recipe.accumulate, workers.size)
+        self._teaching = start if recipe.teacher == 'parent' else None
+        if recipe.teacher not in (None, 'parent'):
+            self._teaching = fitting_teacher(read_model(Path(recipe.teacher)), start)
+            check_shards_fit(self._shards, self._teaching.architecture, 'the teacher')
+            needed = {'states': weights.same_width, 'heads': weights.scores > 0}
+            check_teacher(self._teaching, start, **needed, source=recipe.teacher)
+
+    @staticmethod
+    def read(recipe: PruneRecipe) -> tuple[SavedModel, dict[str, bytes]]:
+        start = untrimmed(read_start(recipe.model, heads=recipe.need_heads))
+        if recipe.trim:
+            vocabulary = Shards.open(recipe.shards, split='train').vocabulary()
+            if vocabulary == start.vocabulary:
+                raise ValueError(
+                    f'trim: {recipe.shards} has the whole vocabulary of {recipe.model}, and nothing is left '
+                    'to trim; make shards with a smaller vocabulary, or leave trim out'
+                )
+            start = trimmed_start(start, vocabulary)
+        return start, {}
+
+    def round_steps(self) -> tuple[int, int]:
+        return self.recipe.round_steps(self.start)
+
+    @functools.cached_property
+    def _teacher(self) -> Teacher:
+        heads = self.recipe.teaching().scores > 0
+        return Teacher(self._teaching, self.workers, precision=self.recipe.precision, heads=heads)
+
+    @functools.cached_property
+    def _gate_teacher(self) -> Teacher:
+        return Teacher(self.start, self.workers, precision=self.recipe.precision, heads=False)
+
+    def batches(self, phase: Phase) -> Generator[Batch, None, None]:
+        return stream(
+            self._shards['train'],
+            batch_size=phase.batch_size,
+            seed=phase.seed,
+            start=phase.first_batch,
+            rank=self.workers.rank,
+            workers=self.workers.size,
+        )
+
+    def labelled(self, model: OptBERTModel, phase: Phase) -> Pretraining:
+        return Pretraining(model, self.workers, self._shards['train'])
+
+    def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> Pretraining:
+        if not self.recipe.gate_teacher:
+            return self.labelled(model, phase)
+        return StateMatching.for_gates(
+            model, self.workers, self._shards['train'], teacher=self._gate_teacher, match=match, phase=phase
+        )
+
+    def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> Pretraining:
+        shards = self._shards['train'], self._shards['heldout']
+        if self.recipe.teacher is None:
+            return Pretraining(model, self.workers, *shards)
+        kind = StateMatching if self.states_alone else Distillation
+        taught = {'teacher': self._teacher, 'match': match, 'weights': self.recipe.teaching(), 'phase': phase}
+        return kind(model, self.workers, *shards, **taught)
+
+    def evaluate(self, saved: SavedModel) -> HeldOut | None:
+        return None if self.start.progress.untrained is not None else self._losses(saved).measured
+
+    def difference_error(self, one: SavedModel, other: SavedModel) -> float | None:
+        return difference(self._losses(one), self._losses(other), self.workers)[1]
+
+    def _losses(self, saved: SavedModel) -> Losses:
+        return losses_of(
+            self.build(saved),
+            self._shards['heldout'],
+            self.workers,
+            batch_size=self.recipe.batch_size // self.recipe.accumulate,
+            limit=self.recipe.evaluation_limit,
+        )
+
+    def embeddings(self, saved: SavedModel) -> np.ndarray:
+        size = self.recipe.batch_size // self.recipe.accumulate
+        batches = evaluation_batches(self._shards['heldout'], batch_size=size, limit=EMBEDDED)
+        return embed(self.build(saved, **OF_STATES), batches)
+
+
+def read_start(directory: Path, *, heads: bool = True) -> SavedModel:
+    """The model in a directory, if it can be pruned.
+
+    Parameters
+    ----------
+    directory : Path
+    heads : bool
+        Whether its heads of pre-training have to be trained.
+
+    Raises
+    ------
+    ValueError
+        If it lacks heads of pre-training, they are not trained, or it still has gates.
+    """
+    start = read_model(directory)
+    if start.head != PRETRAINING:
+        raise ValueError(
+            f'{directory} has the head of {start.head.task or start.head.kind} instead of those of '
+            'pre-training; prune the network that it was fine-tuned from'
+        )
+    untrained = start.progress.untrained
+    if untrained and heads:
+        lacking = ' and '.join(PARTS.get(part, part) for part in untrained)
+        raise ValueError(
+            f'{directory} was imported without {lacking}, and these weights are random; train them first, '
+            f'with {named("optbert-pretrain")} --train heads or its recipe imported_heads. Or learn from its '
+            'states alone, as the recipe encoder does: --gate-teacher --teacher parent --teacher-weights '
+            'labels=0,scores=0'
+        )
+    check_folded(start, directory)
+    return start
+
+
+def untrimmed(saved: SavedModel) -> SavedModel:
+    """A network whose own vocabulary counts as whole, though an earlier run may have trimmed it."""
+    return dataclasses.replace(saved, progress=saved.progress.updated(whole_vocabulary=None))
+
+
+def trimmed_start(saved: SavedModel, vocabulary: Vocabulary) -> SavedModel:
+    """A network with some of its tokens that remembers how many it had; ValueError as `trim`."""
+    progress = saved.progress.updated(whole_vocabulary=len(saved.vocabulary))
+    return dataclasses.replace(trim(saved, vocabulary), progress=progress)
+
+
+def fitting_teacher(teacher: SavedModel, start: SavedModel) -> SavedModel:
+    """A teacher with the tokens of a network that was trimmed; as it is if that was not."""
+    return teacher if start.progress.whole_vocabulary is None else trim(teacher, start.vocabulary)
+
+
+def embed(model: OptBERTModel, batches: Iterable[Any]) -> np.ndarray:
+    """The embeddings of some instances: the mean of their tokens' states, scaled to length 1.
+
+    Parameters
+    ----------
+    model : OptBERTModel
+        Built with `OF_STATES`.
+    batches : iterable of Batch or TaskBatch
+
+    Returns
+    -------
+    np.ndarray of float32, shape (instances, h)
+    """
+    rows: list[np.ndarray] = []
+    for batch in batches:
+        with autograd.predict_mode():
+            states = model(*feed_of(batch, TOKEN_INPUTS, ctx=context_of(model)).values())[0]
+        real = batch.instance_weights > 0
+        rows.append((states[-1].sum(axis=1).asnumpy() / batch.valid_length[:, np.newaxis])[real])
+    means = np.concatenate(rows)
+    return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+
+
+def pair_similarity(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's correlation between two networks of the cosines of all pairs of different sentences; their
+    embeddings have shape (instances, h), and h may differ.
+    """
+    pairs = np.triu_indices(len(one), 1)
+    return float(spearmanr(*((values @ values.T)[pairs] for values in (one, other)))[0])
+
+
+def compare_embeddings(before: np.ndarray, after: np.ndarray, units: np.ndarray) -> dict[str, float]:
+    """How alike the embeddings of two networks are.
+
+    Parameters
+    ----------
+    before, after : np.ndarray, shape (instances, h)
+        Of length 1; h may differ.
+    units : np.ndarray of int
+        The hidden units of the first that the second has.
+
+    Returns
+    -------
+    dict
+        ``cosine``: the mean cosine between the two embeddings of a sentence, on the units that both have.
+        ``pair_similarity``: as the function of that name.
+    """
+    cut = before[:, units]
+    cosines = (cut * after).sum(axis=1) / np.maximum(np.linalg.norm(cut, axis=1), 1e-12)
+    return {'cosine': float(cosines.mean()), 'pair_similarity': pair_similarity(before, after)}

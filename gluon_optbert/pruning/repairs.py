@@ -1,0 +1,337 @@
+"""Repairs of a cut, by what networks compute on text: heads are rotated before it, layers fitted after it.
+
+`rotated` changes the basis of every head so that its units are ordered by strength; the network computes the
+same. `reconstruct` replaces every layer of the cut network by one that computes, by least squares, what the
+uncut layer does. Layer by layer from the input on, the cut network's own inputs meet the uncut network's
+outputs:
+
+1. K, Q and V learn the uncut projections of the units that stay.
+2. P learns what is missing: the uncut sum before the LayerNorm, minus the cut network's skip connection.
+   Gamma and beta of the LayerNorm follow.
+3. D learns the uncut filters that stay; then G and its LayerNorm as P and its own.
+4. After the last layer, the transform of the MLM head and its LayerNorm follow, if there is one.
+
+The pooler, the NSP head and the head of a task stay as the cut left them: a sequence has one [CLS], and they
+would need more. Where layers are dropped, the last product before the gap, or the LayerNorm of the embedding,
+learns what the uncut network computes just before the next layer that stayed.
+
+Tokens go from layer to layer in files, so memory does not grow with them. `cutting.repairs` has the
+mathematics."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+
+from ..architecture.heads import PRETRAINING
+from ..cutting.repairs import DenseRegression, ScaleRegression, rotate_heads
+from ..cutting.selection import Selection
+from ..cutting.shrink import kept_along
+from ..network.model import read_parameters
+from ..network.running import build_open, embedded, flat, masks_of, reading, real_tokens
+from ..network.saved_model import SavedModel
+from ..text.batches import Batch
+from ..training.distributed import Workers
+
+TOKENS_PER_INPUT = 10  # of the widest product
+
+Values = Callable[[int], np.ndarray]  # of the tokens of a batch, by its number: shape (length * batch, units)
+
+
+def tokens_wanted(model: SavedModel) -> int:
+    """How many tokens the reconstruction of a cut network reads: ten for each input of its widest product."""
+    architecture = model.architecture
+    widest = max(max(dims.a * dims.v, dims.f) for dims in architecture.layers)
+    return TOKENS_PER_INPUT * max(architecture.h, widest)
+
+
+def head_moments(model: SavedModel, batches: Iterable[Batch], workers: Workers) -> dict[str, np.ndarray]:
+    """Second moments of queries, keys and head outputs, as `rotate_heads` wants them.
+
+    Parameters
+    ----------
+    model : SavedModel
+        Without gates.
+    batches : iterable of Batch
+        This worker's share of the text.
+    workers : Workers
+    """
+    network = build_open(model, workers.context())
+    sums: dict[str, np.ndarray] = {}
+    for batch in batches:
+        masks, real = masks_of(batch, network), real_tokens(batch)
+        stream = embedded(network, batch)
+        for i, (dims, cell) in enumerate(zip(model.architecture.layers, network.encoder.transformer_cells)):
+            attention = cell.attention_cell
+            with reading({'attention': attention}) as read:
+                after = cell(stream, masks.get(dims.a))[0]
+            outputs = {'contexts': read['attention.output']}
+            for name in ('query', 'key'):
+                weight, bias = (getattr(attention, f'{name}_{kind}').data() for kind in ('weight', 'bias'))
+                size = {'num_hidden': dims.a * dims.k, 'flatten': False}
+                outputs['queries' if name == 'query' else 'keys'] = mx.nd.FullyConnected(
+                    stream, weight, bias, **size
+                )
+            for name, output in outputs.items():
+                values = flat(output)[real].astype(np.float64)
+                by_head = values.reshape(len(values), dims.a, -1).transpose(1, 0, 2)
+                sums[f'{name}{i}'] = sums.get(f'{name}{i}', 0) + by_head.transpose(0, 2, 1) @ by_head
+            stream = after
+    return {name: workers.total(value, name=f'moments.{name}') for name, value in sums.items()}
+
+
+def rotated(model: SavedModel, batches: Iterable[Batch], workers: Workers) -> SavedModel:
+    """The same function with the units of every head ordered by strength; arguments as in `head_moments`."""
+    moments = head_moments(model, batches, workers)
+    return dataclasses.replace(model, parameters=rotate_heads(model.parameters, model.architecture, moments))
+
+
+def _normalized(norm: gluon.nn.LayerNorm, sums: np.ndarray) -> np.ndarray:
+    """What a LayerNorm makes of its input before gamma and beta, shape (tokens, units)."""
+    centred = sums - sums.mean(axis=1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + norm._epsilon)
+
+
+def _applied(dense: gluon.nn.Dense, inputs: np.ndarray) -> np.ndarray:
+    """The output of a dense layer, shape (tokens, outputs)."""
+    return inputs @ dense.weight.data().asnumpy().T + dense.bias.data().asnumpy()
+
+
+class _Repair:
+    """The two networks, and the tokens on their way through both.
+
+    What is kept of every token, in a file for each batch: ``whole`` and ``cut``, the streams of the two
+    networks; and what the methods say.
+
+    Parameters
+    ----------
+    whole, cut : SavedModel
+    selection : Selection
+        The units of `whole` that stayed in `cut`.
+    batches : list of Batch
+    directory : Path
+        For the files.
+    workers : Workers
+    """
+
+    def __init__(
+        self,
+        whole: SavedModel,
+        cut: SavedModel,
+        selection: Selection,
+        batches: list[Batch],
+        directory: Path,
+        workers: Workers,
+    ):
+        self._architecture, self._batches, self._directory = whole.architecture, batches, directory
+        self._real, self._workers = [real_tokens(batch) for batch in batches], workers
+        self.whole, self.cut = (build_open(saved, workers.context()) for saved in (whole, cut))
+        self._kept = lambda *axis: kept_along(axis, whole.architecture, selection)  # along uncut tensors
+        self._stream = self._kept('h')
+        layers = range(len(whole.architecture.layers))
+        self._layers = list(layers if selection.layers is None else selection.layers)
+
+    def _write(self, name: str, values: Values) -> None:
+        """Keep values of all batches."""
+        for i in range(len(self._batches)):
+            np.save(self._directory / f'{name}-{i}.npy', values(i))
+
+    def _read(self, name: str, i: int) -> np.ndarray:
+        return np.load(self._directory / f'{name}-{i}.npy')
+
+    def _as_stream(self, name: str, i: int) -> mx.nd.NDArray:
+        """Values that were kept, as a layer of a network reads them: shape (length, batch, units)."""
+        shape = (*self._batches[i].input_ids.T.shape, -1)
+        return mx.nd.array(self._read(name, i).reshape(shape), ctx=self._workers.context())
+
+    def _solve(self, regression, parameters: tuple[gluon.Parameter, ...], inputs: Values, targets: Values):
+        """Replace parameters by the solution of a regression over the tokens that are no padding."""
+        for i, real in enumerate(self._real):
+            regression.add(inputs(i)[real], targets(i)[real])
+        before = (parameter.data().asnumpy() for parameter in parameters)
+        total = self._workers.total
+        solved = regression.solve(*before, total=lambda array: total(array, name='reconstruction'))
+        for parameter, value in zip(parameters, solved):
+            parameter.set_data(mx.nd.array(value))
+
+    def _fit(self, weight: gluon.Parameter, bias: gluon.Parameter, inputs: str, targets: Values) -> None:
+        """Replace a dense layer by what turns inputs that were kept into the targets."""
+        regression = DenseRegression(weight.shape[1], weight.shape[0])
+        self._solve(regression, (weight, bias), lambda i: self._read(inputs, i), targets)
+
+    def _fit_norm(self, norm: gluon.nn.LayerNorm, targets: Values) -> None:
+        """Replace gamma and beta by those that bring the normalized ``sum`` to the targets."""
+        regression = ScaleRegression(norm.gamma.shape[0])
+        self._solve(
+            regression, (norm.gamma, norm.beta), lambda i: _normalized(norm, self._read('sum', i)), targets
+        )
+
+    def _write_normalized(self, norm: gluon.nn.LayerNorm) -> None:
+        """The cut stream moves on: it is what the LayerNorm makes of ``sum``."""
+        gamma, beta = norm.gamma.data().asnumpy(), norm.beta.data().asnumpy()
+        self._write('cut', lambda i: _normalized(norm, self._read('sum', i)) * gamma + beta)
+
+    def _whole_stream(self, i: int) -> np.ndarray:
+        """The units of the uncut stream that stayed."""
+        return self._read('whole', i)[:, self._stream]
+
+    def _through(self, layers: range, stream: mx.nd.NDArray, i: int) -> mx.nd.NDArray:
+        """What some layers of the uncut network make of the stream of batch i."""
+        masks = masks_of(self._batches[i], self.whole)
+        for number in layers:
+            heads = self._architecture.layers[number].a
+            stream = self.whole.encoder.transformer_cells[number](stream, masks.get(heads))[0]
+        return stream
+
+    def embeddings(self) -> None:
+        """Leave the streams of both networks as they enter the first layer that stayed."""
+        encoder = self.cut.encoder
+        for i, batch in enumerate(self._batches):
+            stream = self._through(range(self._layers[0]), embedded(self.whole, batch), i)
+            with reading({'norm': encoder.layer_norm}) as read:
+                cut = embedded(self.cut, batch)
+            values = {'whole': stream, 'cut': cut, 'sum': read['norm.input'], 'normed': read['norm.output']}
+            for name, value in values.items():
+                np.save(self._directory / f'{name}-{i}.npy', flat(value))
+        if encoder.embed_proj is None:
+            self._fit_norm(encoder.layer_norm, self._whole_stream)
+            self._write_normalized(encoder.layer_norm)
+        else:
+            dense = encoder.embed_proj
+            self._fit(dense.weight, dense.bias, 'normed', self._whole_stream)
+            self._write('cut', lambda i: _applied(dense, self._read('normed', i)))
+
+    def layer(self, j: int) -> None:
+        """Repair layer j of the cut network; the streams of both go through it."""
+        cell, first = self.cut.encoder.transformer_cells[j], self._layers[j]
+        original = self.whole.encoder.transformer_cells[first]
+        following = self._layers[j + 1 :]
+        self._run_whole(first, (following[0] if following else len(self._architecture.layers)) - 1)
+
+        whole_k, k = self._architecture.layers[first].k, len(self._kept(f'k{first}'))
+        # attention divides by the square root of k
+        scales = {'query': np.sqrt(k / whole_k), 'key': 1.0, 'value': 1.0}
+        for name, scale in scales.items():
+            rows = self._kept(f'a{first}', f'{"v" if name == "value" else "k"}{first}')
+            own, learnt = (
+                [getattr(attention, f'{name}_{kind}') for kind in ('weight', 'bias')]
+                for attention in (cell.attention_cell, original.attention_cell)
+            )
+            self._project(own, learnt, rows, 'whole', np.float32(scale))
+
+        def context(i: int) -> np.ndarray:
+            masks = masks_of(self._batches[i], self.cut)
+            return flat(cell.attention_cell(self._as_stream('cut', i), masks.get(cell._dims.a))[0])
+
+        self._write('inner', context)
+        self._output(cell.proj, cell.layer_norm, 'next' if cell.ffn is None else 'attended')
+        if cell.ffn is not None:
+            expand, uncut = cell.ffn.ffn_1, original.ffn.ffn_1
+            pair = (expand.weight, expand.bias), (uncut.weight, uncut.bias)
+            self._project(*pair, self._kept(f'f{first}'), 'attended', np.float32(1))
+            self._write(
+                'inner',
+                lambda i: mx.nd.LeakyReLU(
+                    mx.nd.array(_applied(expand, self._read('cut', i))), act_type='gelu'
+                ).asnumpy(),
+            )
+            self._output(cell.ffn.ffn_2, cell.ffn.layer_norm, 'next')
+        self._write('whole', lambda i: self._read('next', i))
+
+    def _run_whole(self, first: int, last: int) -> None:
+        """Keep what the uncut layers from `first` to `last` compute: ``attended`` and ``next``, and of the
+        units that stayed, the sums before the LayerNorms that give them.
+        """
+        cells = self.whole.encoder.transformer_cells
+        end = cells[last].layer_norm if cells[last].ffn is None else cells[last].ffn.layer_norm
+        blocks = {'attended': cells[first].layer_norm, 'next': end}
+        for i in range(len(self._batches)):
+            with reading(blocks) as read:
+                self._through(range(first, last + 1), self._as_stream('whole', i), i)
+            for name in blocks:
+                np.save(self._directory / f'{name}-{i}.npy', flat(read[f'{name}.output']))
+                sums = flat(read[f'{name}.input'])[:, self._stream]
+                np.save(self._directory / f'{name}-sum-{i}.npy', sums)
+
+    def _project(self, own, original, rows: np.ndarray, source: str, scale: np.float32) -> None:
+        """Replace a weight and a bias by what gives some outputs of the original ones, which read the uncut
+        stream `source`.
+        """
+        weight, bias = (parameter.data().asnumpy()[rows] * scale for parameter in original)
+        self._fit(*own, 'cut', lambda i: self._read(source, i) @ weight.T + bias)
+
+    def _output(self, dense: gluon.nn.Dense, norm: gluon.nn.LayerNorm, wanted: str) -> None:
+        """What a block writes into the stream, from ``inner``, and the LayerNorm after it; the stream moves
+        on.
+        """
+        read = self._read
+        self._fit(dense.weight, dense.bias, 'inner', lambda i: read(f'{wanted}-sum', i) - read('cut', i))
+        self._write('sum', lambda i: _applied(dense, read('inner', i)) + read('cut', i))
+        self._fit_norm(norm, lambda i: read(wanted, i)[:, self._stream])
+        self._write_normalized(norm)
+
+    def mlm_head(self) -> None:
+        """The transform of the MLM head and its LayerNorm."""
+        units = slice(None) if self._architecture.e else self._stream
+        transform, gelu, norm = (self.whole.decoder[i] for i in range(3))
+        self._write('transformed', lambda i: flat(transform(self._as_stream('whole', i))))
+        for i in range(len(self._batches)):
+            wanted = flat(norm(gelu(self._as_stream('transformed', i))))
+            np.save(self._directory / f'head-{i}.npy', wanted[:, units])
+        dense, norm = self.cut.decoder[0], self.cut.decoder[2]
+        self._fit(dense.weight, dense.bias, 'cut', lambda i: self._read('transformed', i)[:, units])
+        self._write('sum', lambda i: flat(gelu(dense(self._as_stream('cut', i)))))
+        self._fit_norm(norm, lambda i: self._read('head', i))
+
+
+def reconstruct(
+    whole: SavedModel,
+    cut: SavedModel,
+    selection: Selection,
+    batches: list[Batch],
+    *,
+    workers: Workers | None = None,
+) -> SavedModel:
+    """Repair a cut network so that its layers compute what the uncut ones did, without a gradient step.
+
+    Parameters
+    ----------
+    whole : SavedModel
+        The network before the cut, without gates.
+    cut : SavedModel
+        What the cut left of it.
+    selection : Selection
+        The units of `whole` that stayed.
+    batches : list of Batch
+        This worker's share of the text. Ten tokens for every input of the widest product are enough
+        (`tokens_wanted`).
+    workers : Workers, optional
+        The workers of this job; by default those that the environment names.
+
+    Returns
+    -------
+    SavedModel
+        Of the same architecture as `cut`.
+
+    Raises
+    ------
+    ValueError
+        If the selection does not lead from one network to the other.
+    """
+    if selection.architecture(whole.architecture) != cut.architecture:
+        raise ValueError('reconstruct: the selection does not lead from the one network to the other')
+    workers = workers or Workers()
+    with tempfile.TemporaryDirectory(prefix='gluon_optbert-') as directory:
+        repair = _Repair(whole, cut, selection, batches, Path(directory), workers)
+        repair.embeddings()
+        for j in range(len(cut.architecture.layers)):
+            repair.layer(j)
+        if cut.head == PRETRAINING:
+            repair.mlm_head()
+        return dataclasses.replace(cut, parameters=read_parameters(repair.cut))
