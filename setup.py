@@ -74,6 +74,7 @@ setup(
             'architecture/paper/*.json',
             'deployment/hub_code/*.py',
             'deployment/templates/*.jinja',
+            'pruning/templates/*.jinja',
             'recipes/*/*.yaml',
             'reporting/templates/*',
             'serving/*.html',

@@ -51,7 +51,7 @@ LIBRARIES = {
     'deployment': {'jinja2', 'numpy', 'mxnet', 'onnx', 'onnxruntime', 'openvino', 'pydantic', 'safetensors'},
     'analysis': {'numpy', 'mxnet', 'scipy', 'sklearn'},
     'serving': {'fastapi', 'h11', 'starlette', 'uvicorn', 'markdown_it', 'pydantic'},
-    'pruning': {'numpy', 'mxnet', 'scipy', 'optuna', 'matplotlib', 'pydantic', 'filelock'},
+    'pruning': {'filelock', 'jinja2', 'matplotlib', 'mxnet', 'numpy', 'optuna', 'pydantic', 'scipy'},
     'finetuning': {'numpy', 'mxnet', 'gluonnlp', 'pydantic'},
     'reproduction': {'numpy', 'mxnet', 'matplotlib', 'pydantic'},
     'commands': {'matplotlib', 'numpy', 'pydantic'},

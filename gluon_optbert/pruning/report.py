@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import jinja2
 
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import CostModel, LatencyCost, ParameterCost, count_flops
@@ -188,6 +190,13 @@ def how_to_tell(measured: Measured | None) -> str:
     return _words(measured).remedy
 
 
+def _decided_by(row: Round) -> str:
+    """By what the step of recovery, and the network that it starts from, was chosen, for a sentence."""
+    return (
+        'the difference of the states' if row.state_difference is not None else _words(row.recovered).quantity
+    )
+
+
 def _shown(measured: Measured | None) -> str:
     return '–' if measured is None else f'{measured.value:.{_words(measured).digits}f}'
 
@@ -205,51 +214,6 @@ def unclear(row: Round) -> list[str]:
                 f'on {after.instances} instances, less than {least:.{words.digits}f} may be chance'
             )
     return sentences
-
-
-def _choices(rows: Sequence[Round]) -> Iterator[str]:
-    """Which rounds left the fit of the layers out, and which kept another step of recovery than the last."""
-    decided = {
-        row.round: _words(row.recovered).quantity
-        if row.state_difference is None
-        else 'the difference of the states'
-        for row in rows
-    }
-    for row in rows:
-        if row.started_from == CUT:
-            what = decided[row.round]
-            yield f'Round {row.round}: the fit of the layers made {what} worse, so it was left out.'
-    for row in rows:
-        if row.kept_step == 0:
-            what = decided[row.round]
-            yield (
-                f'Round {row.round}: recovery made {what} no better, so the network before recovery was kept.'
-            )
-        elif row.kept_step is not None:
-            yield (
-                f'Round {row.round}: the network is that of step {row.kept_step} of recovery, the best that '
-                'was measured.'
-            )
-
-
-def _certainty(rows: Sequence[Round]) -> list[str]:
-    """What a difference of two losses has to be, and what of the rounds falls short of it; nothing if that is
-    not known.
-    """
-    measured = [(row.before, row.after_cut, row.after_reconstruction, row.recovered) for row in rows]
-    least = chance(*(one for losses in measured for one in losses))
-    if least is None:
-        return []
-    doubts, words = [f'- {sentence}' for row in rows for sentence in unclear(row)], _words(rows[-1].recovered)
-    clear = (
-        f'Two of these {words.plural} that differ by less than {least:.{words.digits}f} may differ by chance.'
-    )
-    if any(row.difference_errors for row in rows):
-        clear += (
-            ' Cuts and recoveries that changed them by less were checked instance by instance, which is more '
-            'certain' + ('.' if doubts else ': these changes are larger than chance.')
-        )
-    return [clear, f'To tell more apart, {words.remedy}.\n\n' + '\n'.join(doubts)] if doubts else [clear]
 
 
 def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
@@ -276,89 +240,38 @@ def read_records(output: Path, rounds: int, name: str) -> list[dict[str, Any]]:
     return [read_json(path) for path in paths if path.exists()]
 
 
-def gates_section(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the gates came to, as paragraphs of Markdown; nothing without records."""
-    if not records:
-        return []
+def _table(header: Sequence[Any], rows: Iterable[Sequence[Any]], digits: int) -> str:
+    """A table whose numbers have so many digits behind the point; a dash stands for what is not known."""
 
-    def number(value: float | None) -> str:
-        return '–' if value is None else f'{value:.2f}'
+    def shown(cell: Any) -> Any:
+        return '–' if cell is None else f'{cell:.{digits}f}' if isinstance(cell, float) else cell
 
-    cells = [
-        [
-            record['round'],
-            record['steps'],
-            letter,
-            units,
-            record['closed'][letter],
-            record['open'][letter],
-            number(record['alpha_at_cut'][letter]),
-            number(record['split_half'][letter]),
-        ]
-        for record in records
-        for letter, units in record['units'].items()
-    ]
-    header = ['round', 'steps', 'width', 'gates', f'below {CLOSED}', f'above {OPEN}', 'largest α that went']
-    parts = ['## Gates', markdown_table([*header, 'split-half correlation'], cells)]
-    if any(value is not None for record in records for value in record['split_half'].values()):
-        parts.append(
-            'The split-half correlation says how far the data determine the ranking. It is the rank '
-            'correlation within a width of two trainings of the gates, each on one half of the batches and '
-            'with half of the steps.'
-        )
-    for record in records:
-        if record['overlaps']:
-            step, overlap = record['overlaps'][-1]
-            settled = 'had settled' if record['stopped'] == 'settled' else 'had not settled'
-            parts.append(
-                f'Round {record["round"]}: the selection {settled} after {record["steps"]} steps; '
-                f'{overlap:.1%} of its units stayed the same over the window before step {step}.'
-            )
-        doubtful = noise(record)
-        if doubtful:
-            parts.append(
-                f'Round {record["round"]}: the ranking of {", ".join(doubtful)} is noise. The two halves of '
-                'the gate data agree on it no better than chance. Train the gates for more steps, or with a '
-                'larger batch.'
-            )
-    return parts
+    return markdown_table(header, [[shown(cell) for cell in row] for row in rows])
 
 
-def embeddings_section(records: Sequence[dict[str, Any]]) -> list[str]:
-    """What the rounds did to the embeddings, as paragraphs of Markdown; nothing without records."""
-    if not records:
-        return []
-    cells = [
-        (record['round'], name, f'{values["cosine"]:.3f}', f'{values["pair_similarity"]:.3f}')
-        for record in records
-        for name, values in record.items()
-        if isinstance(values, dict)
-    ]
-    return [
-        '## Embeddings',
-        markdown_table(['round', 'network', 'cosine', 'pair similarity'], cells),
-        f'Embeddings are means of tokens, of {records[-1]["instances"]} held-out instances, compared with '
-        'those of the network before pruning. Cosine: mean over the instances, on the units that stayed. '
-        'Pair similarity: rank correlation of the cosines of all pairs.',
-    ]
+def readable(
+    rows: Sequence[Round],
+    recipe: PruningRecipe,
+    *,
+    gates: Sequence[Mapping[str, Any]] = (),
+    embeddings: Sequence[Mapping[str, Any]] = (),
+    trimmed: Mapping[str, Any] | None = None,
+    times: Mapping[str, Any] | None = None,
+    latency: Mapping[str, Any] | None = None,
+) -> str:
+    """The rounds of a run as Markdown.
 
-
-def times_section(times: Mapping[str, Any]) -> list[str]:
-    """What `time_rounds` gives, as paragraphs of Markdown."""
-    shapes = times['milliseconds']
-    columns = [[f'{ms:.2f} ms ({row[0] / ms:.2f} times as fast)' for ms in row] for row in shapes.values()]
-    header = ['round', *(shape.replace('x', ' × ') for shape in shapes)]
-    return [
-        '## Time',
-        markdown_table(header, [[i, *cells] for i, cells in enumerate(zip(*columns))]),
-        'Median time of a float32 forward pass over so many sequences of so many tokens. The networks took '
-        f'turns on this machine, with {times["threads"]} thread{"s" * (str(times["threads"]) != "1")}.',
-    ]
-
-
-def readable(rows: Sequence[Round], recipe: PruningRecipe, further: Sequence[str] = ()) -> str:
-    """The rounds of a run as Markdown, with further paragraphs."""
-    shares = recipe.shares()
+    Parameters
+    ----------
+    rows : sequence of Round
+    recipe : PruningRecipe
+    gates, embeddings : sequence of dict
+        Of the rounds that have such records.
+    trimmed : mapping, optional
+        The ``tokens`` and the ``millions`` of parameters before and after the vocabulary was trimmed.
+    times, latency : mapping, optional
+        What `time_rounds` and `check_predictions` gave.
+    """
     first = next((row.recovered for row in rows if row.recovered is not None), None)
     columns = {f'{_words(first).column} before': 'before', 'after the cut': 'after_cut'}
     if recipe.reconstruct:
@@ -367,32 +280,90 @@ def readable(rows: Sequence[Round], recipe: PruningRecipe, further: Sequence[str
         columns['recovered'] = 'recovered'
     of_states = any(row.state_difference is not None for row in rows)
     states = ['difference of the states'] if of_states else []
-    header = ['round', 'parameters', 'FLOPs at 128', *columns, *states, *'hakvf']
-    cells = [
+    rounds_table = _table(
+        ['round', 'parameters', 'FLOPs at 128', *columns, *states, *'hakvf'],
+        (
+            [
+                row.round,
+                f'{row.parameters / 1e6:.3f} M',
+                f'{row.flops / 1e9:.3f} G',
+                *(_shown(getattr(row, name)) for name in columns.values()),
+                *(row.state_difference for _ in states),
+                row.architecture.h,
+                *(widths_line(row.architecture.layers, letter) for letter in 'akvf'),
+            ]
+            for row in rows
+        ),
+        3,
+    )
+    header = ['round', 'steps', 'width', 'gates', f'below {CLOSED}', f'above {OPEN}', 'largest α that went']
+    names = ('units', 'closed', 'open', 'alpha_at_cut', 'split_half')
+    gates_table = _table(
+        [*header, 'split-half correlation'],
+        (
+            [record['round'], record['steps'], letter, *(record[name][letter] for name in names)]
+            for record in gates
+            for letter in record['units']
+        ),
+        2,
+    )
+    embeddings_table = _table(
+        ['round', 'network', 'cosine', 'pair similarity'],
+        (
+            (record['round'], name, values['cosine'], values['pair_similarity'])
+            for record in embeddings
+            for name, values in record.items()
+            if isinstance(values, dict)
+        ),
+        3,
+    )
+    taken = times['milliseconds'] if times else {}
+    ratios = [
+        [f'{ms:.2f} ms ({column[0] / ms:.2f} times as fast)' for ms in column] for column in taken.values()
+    ]
+    times_table = markdown_table(
+        ['round', *(shape.replace('x', ' × ') for shape in taken)],
+        [[i, *cells] for i, cells in enumerate(zip(*ratios))],
+    )
+    latency_table = markdown_table(
+        [None, 'predicted', 'measured'],
         [
-            row.round,
-            f'{row.parameters / 1e6:.3f} M',
-            f'{row.flops / 1e9:.3f} G',
-            *(_shown(getattr(row, name)) for name in columns.values()),
-            *('–' if row.state_difference is None else f'{row.state_difference:.3f}' for _ in states),
-            row.architecture.h,
-            *(widths_line(row.architecture.layers, letter) for letter in 'akvf'),
-        ]
-        for row in rows
-    ]
-    parts = [
-        '# Pruning run',
-        f'Method {recipe.method} on {recipe.prune}: {recipe.objective} to {shares[-1]:.0%} in '
-        f'{len(shares)} round{"s" * (len(shares) > 1)}. Seed {recipe.seed}.'
-        + (' The penalty gives every unit the same weight (beta = 1).' if recipe.unweighted else '')
-        + (f' Round 1 took its ranking of the units from `{recipe.ranking}`.' if recipe.ranking else ''),
-        markdown_table(header, cells),
-        f'Parameters are those of embeddings and encoder; {_words(first).unit}.',
-        *_choices(rows),
-        *_certainty(rows),
-        *further,
-    ]
-    return '\n\n'.join(parts) + '\n'
+            (name, f'{values["predicted_ms"]:.2f} ms', f'{values["measured_ms"]:.2f} ms')
+            for name, values in (latency or {}).items()
+        ],
+    )
+    measured = [(row.before, row.after_cut, row.after_reconstruction, row.recovered) for row in rows]
+    least, last = chance(*(one for losses in measured for one in losses)), _words(rows[-1].recovered)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / 'templates'),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters['noise'] = noise
+    text = environment.get_template('pruning.md.jinja').render(
+        recipe=recipe,
+        shares=recipe.shares(),
+        rows=rows,
+        rounds_table=rounds_table,
+        first=_words(first),
+        last=last,
+        decided_by=_decided_by,
+        least='' if least is None else f'{least:.{last.digits}f}',
+        doubts=[sentence for row in rows for sentence in unclear(row)],
+        checked=any(row.difference_errors for row in rows),
+        gates=gates,
+        gates_table=gates_table,
+        halves=any(value is not None for record in gates for value in record['split_half'].values()),
+        trimmed=trimmed,
+        embeddings=embeddings,
+        embeddings_table=embeddings_table,
+        times=times,
+        times_table=times_table,
+        latency=latency,
+        latency_table=latency_table,
+    )
+    return text.rstrip('\n') + '\n'
 
 
 def write_report(
@@ -410,32 +381,24 @@ def write_report(
         Of the network that was pruned, and of that before its vocabulary was trimmed.
     """
     output, architectures = recipe.output, [row.architecture for row in rows]
-
-    def write(name: str, values: Any) -> None:
-        write_file(output / name, (json.dumps(values, indent=1) + '\n').encode())
-
-    write('rounds.json', [row.to_dict() for row in rows])
-    parts = gates_section(read_records(output, len(rows) - 1, GATES))
-    if whole != start:
-        before, after = (ParameterCost().cost(one) for one in (whole, start))
-        parts += [
-            '## Vocabulary',
-            f'Before the first round, {start.vocab_size:,} of {whole.vocab_size:,} tokens stayed. The '
-            f'network had {before / 1e6:.3f} M parameters before and {after / 1e6:.3f} M after it. The '
-            'target counts from the network before.',
-        ]
-    parts += embeddings_section(read_records(output, len(rows) - 1, EMBEDDINGS))
     predicts = cost if isinstance(cost, LatencyCost) else None
     times = time_rounds(architectures, recipe.length, predicts) if recipe.timed else None
-    if times is not None:
-        write('times.json', times)
-        parts += times_section(times)
-    if predicts is not None:
-        latency = check_predictions(predicts, architectures, times)
-        write('latency.json', latency)
-        cells = [
-            (name, f'{values["predicted_ms"]:.2f} ms', f'{values["measured_ms"]:.2f} ms')
-            for name, values in latency.items()
-        ]
-        parts.append(markdown_table([None, 'predicted', 'measured'], cells))
-    write_file(output / 'pruning.md', readable(rows, recipe, parts).encode())
+    latency = None if predicts is None else check_predictions(predicts, architectures, times)
+    records = {'rounds': [row.to_dict() for row in rows], 'times': times, 'latency': latency}
+    for name, values in records.items():
+        if values is not None:
+            write_file(output / f'{name}.json', (json.dumps(values, indent=1) + '\n').encode())
+    trimmed = {
+        'tokens': (whole.vocab_size, start.vocab_size),
+        'millions': [ParameterCost().cost(one) / 1e6 for one in (whole, start)],
+    }
+    text = readable(
+        rows,
+        recipe,
+        gates=read_records(output, len(rows) - 1, GATES),
+        embeddings=read_records(output, len(rows) - 1, EMBEDDINGS),
+        trimmed=None if whole == start else trimmed,
+        times=times,
+        latency=latency,
+    )
+    write_file(output / 'pruning.md', text.encode())

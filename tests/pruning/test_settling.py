@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.pruned import recipe_for
 from helpers.tiny import contents, network
 
 from gluon_optbert.architecture.cost import ParameterCost
@@ -14,7 +15,7 @@ from gluon_optbert.cutting.selection import Selection, select_units
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.gate_training import GateTraining, Settling, TrainedGates, agreement_of, overlap_of
 from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
-from gluon_optbert.pruning.report import gates_section, noise
+from gluon_optbert.pruning.report import Round, noise, readable
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.training.distributed import Terminated
 
@@ -92,9 +93,9 @@ def test_a_ranking_from_noise_is_said_to_be_noise_and_one_from_data_is_not():
     pure, clear = ranking(0.0), ranking(0.5)
     assert noise({**pure}) == ['f'] and abs(pure['split_half']['f']) < 0.2
     assert noise({**clear}) == [] and clear['split_half']['f'] > 0.9
-    text = '\n'.join(gates_section([{'round': 1, **pure}]))
-    assert 'Round 1: the ranking of f is noise' in text
-    assert 'is noise' not in '\n'.join(gates_section([{'round': 1, **clear}]))
+    recipe, row = recipe_for('s', 'm', 'o'), Round(1, 1000, 1000, network())
+    pages = [readable([row], recipe, gates=[{'round': 1, **record}]) for record in (pure, clear)]
+    assert 'Round 1: the ranking of f is noise' in pages[0] and 'is noise' not in pages[1]
 
 
 def test_the_sign_of_a_gate_does_not_rank_it():
