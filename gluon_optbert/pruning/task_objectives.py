@@ -31,13 +31,11 @@ from ..training.distillation import (
     OF_STATES,
     Match,
     ScoreDivergence,
+    Taught,
     Teacher,
-    TeacherStates,
     Weights,
     check_pairs,
     check_teacher,
-    cosine_distance,
-    similarity_difference,
 )
 from ..training.distributed import Workers
 from ..training.objective import Objective, Phase
@@ -171,66 +169,37 @@ class HeadDivergence:
         return self._divergence(*places, mx.nd.stack(weights, weights, axis=1) / 2)
 
 
-class _Taught(Objective):
-    """The parts of a loss that come from a teacher; those of states are means over tokens.
-
-    Attributes
-    ----------
-    states : TeacherStates, optional
-        None without a weight of states.
-    """
-
-    def learn(self, parts: Mapping[str, float], teacher: Teacher, match: Match, phase: Phase) -> None:
-        """Set the parts of the loss and their weights; the variances of the teacher's states are measured on
-        the first batch of the phase.
-        """
-        self.losses, self.weights, self.teacher = tuple(parts), tuple(parts.values()), teacher
-        self.states = None
-        if 'states' in parts:
-            batches = self.batches(phase, phase.first_batch)
-            try:
-                self.states = TeacherStates(teacher, match, next(batches), self.workers, phase.accumulate)
-            finally:
-                batches.close()
-
-    def totals(self, batch: TaskBatch) -> tuple[float, ...]:
-        return tuple(batch.token_total if name == 'states' else batch.instance_total for name in self.losses)
-
-
-class TaskDistillation(_Taught, TaskTraining):
-    """The loss of the labels, the teacher's scores, and its states.
-
-    The states' part is that of `training.distillation.Distillation`. Scores and states are parts only if they
-    have a weight. With weights of zero for labels and scores the states are learnt alone.
+class TaskDistillation(Taught, TaskTraining):
+    """The loss of the labels, the teacher's scores, and its states; without their weights the states alone.
 
     Parameters
     ----------
     *args
         As of `TaskTraining`; the model's settings have ``output_all_encodings``.
-    teacher : Teacher
-    match : Match
     weights : Weights
-    phase : Phase
+        Those of embeddings are not read.
+    **more
+        ``teacher``, ``match`` and ``phase``, as of `Taught.learn`.
     """
 
-    def __init__(self, *args: Any, teacher: Teacher, match: Match, weights: Weights, phase: Phase):
+    def __init__(self, *args: Any, weights: Weights, **more: Any):
         super().__init__(*args)
-        taught = {'scores': weights.scores, 'states': weights.states}
-        taught = {name: weight for name, weight in taught.items() if weight > 0}
         self._divergence = HeadDivergence(self._exercise.head, weights.temperature)
-        self.learn({'loss': weights.labels, **taught}, teacher, match, phase)
+        weights = dataclasses.replace(weights, embeddings=0.0, cosines=0.0)
+        self.learn({'loss': weights.labels}, weights=weights, **more)
 
     def loss_sums(self, batch: TaskBatch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
         feed = feed_of(batch, _FIELDS, rows=rows, ctx=self.workers.context())
         lengths = () if self.model.head.pooled else (feed['valid_length'],)
-        wanted_states, wanted = self.teacher.outputs(batch, rows)
         states, scores = self.model(*(feed[name] for name in TOKEN_INPUTS))
-        parts = [self._loss(scores, feed['labels'], feed['weights'], *lengths)]
-        if 'scores' in self.losses:
-            parts.append(self._divergence(scores, wanted, feed['weights'], feed['valid_length']))
-        if self.states is not None:
-            parts.append(self.states.difference(states, wanted_states, feed['weights']))
-        return tuple(parts)
+        taught = self.taught(
+            batch,
+            rows,
+            states,
+            feed['weights'],
+            lambda wanted: self._divergence(scores, wanted, feed['weights'], feed['valid_length']),
+        )
+        return (self._loss(scores, feed['labels'], feed['weights'], *lengths), *taught)
 
 
 class _OnSentences(Objective):
@@ -252,8 +221,8 @@ class _OnSentences(Objective):
         return stream(self._train, phase, start, self.workers)
 
 
-class SentenceMatching(_OnSentences, _Taught, Scored):
-    """The states of a teacher and the similarities of sentences; there are no labels.
+class SentenceMatching(_OnSentences, Taught, Scored):
+    """The states of a teacher and the embeddings of sentences; there are no labels.
 
     Parameters
     ----------
@@ -261,12 +230,10 @@ class SentenceMatching(_OnSentences, _Taught, Scored):
         As of `_OnSentences`.
     measure : callable
         The embeddings' scores of a model, in percent.
-    teacher : Teacher
-    match : Match
     weights : Weights
-        Of states and embeddings. The states and the cosine distance are parts only if they have a weight;
-        without that of the states the teacher may have another width.
-    phase : Phase
+        Those of labels and scores are not read.
+    **more
+        ``teacher``, ``match`` and ``phase``, as of `Taught.learn`.
     """
 
     def __init__(
@@ -276,32 +243,17 @@ class SentenceMatching(_OnSentences, _Taught, Scored):
         train: Features,
         measure: Callable[[OptBERTModel], TaskScores],
         *,
-        teacher: Teacher,
-        match: Match,
         weights: Weights,
-        phase: Phase,
+        **more: Any,
     ):
         super().__init__(model, workers, train)
-        if weights.embeddings > 0:
-            check_pairs(phase.batch_size, phase.accumulate, workers.size)
         self._measure = measure
-        self._units = mx.nd.array(match.units, dtype='int32', ctx=workers.context())
-        parts = {'states': weights.states, 'embeddings': weights.embeddings}
-        parts['cosine_distance'] = weights.cosines
-        parts = {name: weight for name, weight in parts.items() if weight > 0 or name == 'embeddings'}
-        self.learn(parts, teacher, match, phase)
+        self.learn({}, weights=dataclasses.replace(weights, scores=0.0), **more)
 
     def loss_sums(self, batch: TaskBatch, rows: slice) -> tuple[mx.nd.NDArray, ...]:
-        feed = feed_of(batch, (*TOKEN_INPUTS, 'weights'), rows=rows, ctx=self.workers.context())
-        wanted, _ = self.teacher.outputs(batch, rows)
-        states = self.model(*(feed[name] for name in TOKEN_INPUTS))[0]
-        last = states[-1], wanted[-1]
-        parts = [similarity_difference(*last, feed['valid_length'], feed['weights'])]
-        if self.states is not None:
-            parts.insert(0, self.states.difference(states, wanted, feed['weights']))
-        if 'cosine_distance' in self.losses:
-            parts.append(cosine_distance(*last, self._units, feed['weights']))
-        return tuple(parts)
+        fields = (*TOKEN_INPUTS, 'weights')
+        *inputs, weights = feed_of(batch, fields, rows=rows, ctx=self.workers.context()).values()
+        return self.taught(batch, rows, self.model(*inputs)[0], weights)
 
     def evaluate(self, phase: Phase) -> dict[str, float]:
         self._last = self._measure(self.model)

@@ -25,7 +25,6 @@ from gluon_optbert.network.inputs import TOKEN_INPUTS
 from gluon_optbert.network.model import build
 from gluon_optbert.network.running import run as run_block
 from gluon_optbert.network.saved_model import read_model, write_model
-from gluon_optbert.pruning import task_objectives as task_objective
 from gluon_optbert.pruning.recipe import TaskPruneRecipe
 from gluon_optbert.pruning.task_objectives import (
     HeadDivergence,
@@ -37,6 +36,7 @@ from gluon_optbert.pruning.task_objectives import (
 from gluon_optbert.runs.progress import TaskScores
 from gluon_optbert.runs.recipe import RecipeError, fill
 from gluon_optbert.text.trimming import read_trim_record
+from gluon_optbert.training import distillation
 from gluon_optbert.training.distributed import Workers
 
 
@@ -544,7 +544,7 @@ def test_gates_learn_the_states_of_the_network_before_pruning(place, models, tmp
 def test_embeddings_are_learnt_from_a_teacher_of_another_width(place, models, tmp_path, monkeypatch):
     """Its states cannot be compared unit by unit, and are not."""
     write_model(tmp_path / 'wide', saved_model(network((2, 4, 4, 16), h=12), seed=5))
-    monkeypatch.setattr(task_objective, 'TeacherStates', None)
+    monkeypatch.setattr(distillation, 'TeacherStates', None)
     more = {'teacher': str(tmp_path / 'wide'), 'teacher_weights': 'states=0'}
     more.update(rounds=1, alpha_steps=1, steps=1, log_every=1)
     prune_task(recipe_for(place, models, 'sentences', tmp_path / 'run', **more))
