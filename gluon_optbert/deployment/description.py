@@ -214,7 +214,7 @@ def _described(
             raise ValueError(f'{source}: {field} is {manifest.get(field)!r:.200}, wanted {wanted}')
 
     kind, precision = manifest.get('computes'), manifest.get('precision')
-    untrained, onnx = manifest.get('untrained') or [], manifest.get('onnx') or {}
+    untrained, measured, onnx = (manifest.get(name) for name in ('untrained', 'measured', 'onnx'))
     need(kind in KINDS, 'computes', f'one of {", ".join(KINDS)}')
     need(precision in PRECISIONS, 'precision', f'one of {", ".join(PRECISIONS)}')
     need(
@@ -222,6 +222,8 @@ def _described(
         'untrained',
         f'parts of {", ".join(PARTS)}',
     )
+    need(isinstance(measured, dict), 'measured', 'an object')
+    onnx = {} if onnx is None else onnx
     need(
         isinstance(onnx, dict)
         and all(
@@ -238,7 +240,6 @@ def _described(
         reading = Reading.from_dict(manifest.get('reading'), source=f'{source}: reading')
         need(reading.max_length <= positions, 'reading', f'windows for {positions} positions')
     length = check_text_length(manifest.get('text_length'), head, positions, source=f'{source}: text_length')
-    measured = manifest.get('measured') or {}
     return Deployment(
         architecture, vocabulary, head, kind, precision, reading, length, measured, tuple(untrained), onnx
     )

@@ -157,40 +157,24 @@ def test_only_classifiers_and_regressors_cut_text(tmp_path, case):
     assert read_description(tmp_path / 'deploy').text_length is None
 
 
-def test_answers_are_passages_of_the_context(directories):
-    for (_, context), answer in zip(PAIRS, Predictor(directories / 'question_answering').predict(PAIRS)):
+def test_answers_are_passages_of_the_context_and_questions_need_one(directories):
+    predictor = Predictor(directories / 'question_answering')
+    for (_, context), answer in zip(PAIRS, predictor.predict(PAIRS)):
         assert context[answer.start : answer.end] == answer.text
         assert bool(answer.text) == bool(context) and math.isfinite(answer.score)
+    with pytest.raises(ValueError, match='without a context'):
+        list(predictor.predict(['who?']))
 
 
 def test_null_threshold_is_for_questions(directories):
     with pytest.raises(ValueError, match='this is an export of classification'):
         Predictor(directories / 'classification', null_threshold=0.0)
-    result = call(
-        'tools/predict.py',
-        directories / 'question_answering',
-        '--null-threshold',
-        '-1000',
-        input='a b\tc d e\n',
-    )
+    words = [directories / 'question_answering', '--null-threshold', '-1000']
+    result = call('tools/predict.py', *words, input='a b\tc d e\n')
     assert result.returncode == 0, result.stderr
     line = json.loads(result.stdout)
-    assert (
-        set(line) == {'question', 'text', 'score', 'start', 'end', 'probability'}
-        and line['text'] == ''
-        and line['probability'] < 1
-    )
-
-
-def test_questions_need_a_context(directories):
-    with pytest.raises(ValueError, match='without a context'):
-        list(Predictor(directories / 'question_answering').predict(['who?']))
-
-
-def test_exports_without_labels_are_refused(tmp_path):
-    export(saved_model(), tmp_path / 'encoder')
-    with pytest.raises(ValueError, match='export a fine-tuned model'):
-        Predictor(tmp_path / 'encoder').predict(['a'])
+    assert set(line) == {'question', 'text', 'score', 'start', 'end', 'probability'}
+    assert line['text'] == '' and line['probability'] < 1
 
 
 SENTENCES = ['a b c', 'd e f. g', 'j', 'k l m n o p q r s t u v w x y z']
@@ -234,6 +218,8 @@ def test_embeddings_have_one_row_for_each_text(encoder, directories):
         predictor.encode(['a'], pooling='last')
     with pytest.raises(ValueError, match='has no embeddings'):
         Predictor(directories / 'classification').encode(['a'])
+    with pytest.raises(ValueError, match='export a fine-tuned model'):
+        predictor.predict(['a'])
 
 
 @pytest.mark.parametrize(
@@ -311,12 +297,8 @@ def test_command_answers_every_line_and_repeats_its_text(directories, tmp_path, 
     )
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [(line['text'], line.get('pair')) for line in lines] == [
-        ('a b', None),
-        ('c', 'd e'),
-        ('f.\rg', None),
-        ('h', None),
-    ]
+    texts = [(line['text'], line.get('pair')) for line in lines]
+    assert texts == [('a b', None), ('c', 'd e'), ('f.\rg', None), ('h', None)]
     for line in lines:
         assert set(line['probabilities']) == {'no', 'yes'} and line['name'] == line['label']
 
@@ -334,24 +316,22 @@ def test_command_refuses_a_bad_line_before_it_answers_one(directories, tmp_path)
     assert result.returncode == 2 and 'standard input: line 2: is blank' in result.stderr
 
 
-@pytest.mark.parametrize('format', ['lines', 'jsonl'])
-def test_command_reads_a_pipe_that_is_named_as_the_input(directories, tmp_path, format):
-    lines = ['a b', 'c'] if format == 'lines' else ['{"text": "a b"}', '{"text": "c"}']
+def test_command_reads_a_pipe_that_is_named_as_the_input_and_names_it_in_messages(directories, tmp_path):
     os.mkfifo(tmp_path / 'pipe')
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit((tmp_path / 'pipe').write_text, '\n'.join(lines) + '\n')
-        words = ['--input', tmp_path / 'pipe', '--format', format]
-        result = call('tools/predict.py', directories / 'classification', *words)
-    assert result.returncode == 0, result.stderr
-    assert [json.loads(line)['text'] for line in result.stdout.splitlines()] == ['a b', 'c']
-
-
-def test_command_names_the_pipe_that_has_a_bad_line(directories, tmp_path):
-    os.mkfifo(tmp_path / 'pipe')
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit((tmp_path / 'pipe').write_text, 'a\n\nb\n')
-        result = call('tools/predict.py', directories / 'classification', '--input', tmp_path / 'pipe')
-    assert result.returncode == 2 and f'error: {tmp_path}/pipe: line 2: is blank' in result.stderr
+    words = ['tools/predict.py', directories / 'classification', '--input', tmp_path / 'pipe']
+    for text, format, status in (
+        ('a b\nc\n', 'lines', 0),
+        ('{"text": "a b"}\n{"text": "c"}\n', 'jsonl', 0),
+        ('a\n\nb\n', 'lines', 2),
+    ):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit((tmp_path / 'pipe').write_text, text)
+            result = call(*words, '--format', format)
+        assert result.returncode == status, result.stderr
+        if status:
+            assert f'error: {tmp_path}/pipe: line 2: is blank' in result.stderr
+        else:
+            assert [json.loads(line)['text'] for line in result.stdout.splitlines()] == ['a b', 'c']
 
 
 def test_labels_have_the_names_of_their_task(tmp_path):
