@@ -19,7 +19,7 @@ from setuptools import find_packages, setup
 # the table of the commands, read without the package and what it needs
 COMMANDS = runpy.run_path(str(Path(__file__).resolve().parent / 'gluon_optbert/runs/programs.py'))['COMMANDS']
 PLAIN = [
-    'filelock>=3.12',
+    'filelock>=3.29',
     'Jinja2>=3.1',
     'numpy>=1.23',
     'psutil>=5.9',

@@ -39,7 +39,7 @@ ROOMS = {
 }
 ROOMS['commands'] = list(ROOMS)  # above all others
 LIBRARIES = {
-    'runs': {'numpy', 'mxnet', 'gluonnlp', 'psutil', 'pydantic', 'pydantic_core', 'yaml', 'tqdm'},
+    'runs': {'filelock', 'numpy', 'mxnet', 'gluonnlp', 'psutil', 'pydantic', 'pydantic_core', 'yaml', 'tqdm'},
     'architecture': set(),
     'text': {'numpy', 'pydantic', 'blingfire', 'sacremoses', 'tokenizers'},
     'cutting': {'numpy'},

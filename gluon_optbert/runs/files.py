@@ -1,10 +1,12 @@
-"""The manifest that vouches for every file of a directory by its size and SHA-256."""
+"""Files: written whole or not at all, by one process at a time, vouched for by size and SHA-256; JSON that is
+not trusted.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
+import glob
 import hashlib
 import io
 import json
@@ -15,16 +17,24 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Protocol, Set, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pydantic
+from filelock import FileLock, Timeout
 
 from .. import __version__
 from .failures import Interrupted
 
 Values = TypeVar('Values', bound=pydantic.BaseModel)
+LOG = logging.getLogger(__name__)
 _LONGEST_REASON = 160  # characters of a reason
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # from file systems without locks
+_LOCK = '.lock'  # behind the name of a staged directory
+_READ_ONLY = (errno.EACCES, errno.EROFS)
+_LONGEST_HOLDER = 1000  # bytes that are read of a lock file
 
 
 @contextlib.contextmanager
@@ -89,8 +99,8 @@ def check_place(output: Path, *, remedy: str = 'give another --output') -> None:
 def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
     """A directory to write into, which becomes `output` at the end and vanishes if there is an error.
 
-    A killed run leaves a hidden directory beside `output`; the next run for the same output removes it. One
-    that a living run writes to is locked, and stays.
+    A killed run leaves a hidden directory and its lock beside `output`; the next run for the same output
+    removes them. Those of a living run are locked, and stay.
 
     Parameters
     ----------
@@ -108,30 +118,54 @@ def new_directory(output: Path, *, replace: bool = False) -> Iterator[Path]:
         refuse_existing(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     prefix = f'.{output.name}.partial-'
-    for stale in output.parent.glob(f'{_escaped(prefix)}*'):
-        lock = _lock(stale)
-        if lock is not None:
-            shutil.rmtree(stale, ignore_errors=True)
-            os.close(lock)
+    for stale in output.parent.glob(f'{glob.escape(prefix)}*'):
+        with _lock_of(stale) as is_ours:
+            if is_ours:
+                shutil.rmtree(stale, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
-    lock = _lock(partial)
+    with _lock_of(partial):
+        try:
+            yield partial
+            os.chmod(partial, 0o777 & ~_umask())
+            for folder, _, names in os.walk(partial):
+                for name in (*names, '.'):
+                    _flush(Path(folder, name))
+            if replace and output.exists():
+                shutil.rmtree(output)
+            refuse_existing(output)
+            os.rename(partial, output)
+            _flush(output.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def _lock_of(partial: Path) -> Iterator[bool]:
+    """Whether this process has locked a staged directory, until the end of the block."""
+    path = partial if partial.suffix == _LOCK else partial.with_name(partial.name + _LOCK)
     try:
-        yield partial
-        os.chmod(partial, 0o777 & ~_umask())
-        for folder, _, names in os.walk(partial):
-            for name in (*names, '.'):
-                _flush(Path(folder, name))
-        if replace and output.exists():
-            shutil.rmtree(output)
-        refuse_existing(output)
-        os.rename(partial, output)
-        _flush(output.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        lock = _try_lock(path)
+    except OSError:  # a file system without locks
+        lock = None
+    try:
+        yield lock is not None
     finally:
         if lock is not None:
-            os.close(lock)
+            path.unlink(missing_ok=True)
+            lock.release()
+
+
+def _try_lock(path: Path) -> FileLock | None:
+    """The lock on a file, without waiting; None if another process has it, or the file cannot be made."""
+    lock = FileLock(path, timeout=0)
+    for _ in range(3):  # for its holder may have removed the file before it was locked here
+        with contextlib.suppress(Timeout):
+            lock.acquire()
+            return lock
+        if path.exists():
+            break
+    return None
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -157,26 +191,6 @@ def write_file(path: Path, content: bytes) -> None:
         raise
 
 
-def _escaped(name: str) -> str:
-    return ''.join(f'[{character}]' if character in '*?[' else character for character in name)
-
-
-def _lock(directory: Path):
-    """A locked descriptor of a directory, or None if another process has the lock or the file system has
-    none.
-    """
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -192,28 +206,12 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-LOG = logging.getLogger(__name__)
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)  # from file systems without locks
-_LONGEST = 1000  # bytes that are read of a lock file
-_held: Set[int] = set()  # descriptors of the locks of this process
-
-
-def _release_in_child() -> None:
-    """Give up what a forked child inherits: it must not hold a lock longer than its parent."""
-    for descriptor in _held:
-        os.close(descriptor)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_release_in_child)
-
-
 class InUse(FileExistsError):
     """Another process is writing the output."""
 
 
 def lock_file(output: Path) -> Path:
-    """The file that is locked while an output is written: hidden, beside the output."""
+    """The file that is locked while an output is written: hidden, beside the output. It names the holder."""
     output = Path(output).resolve()
     if not output.name:
         raise ValueError(f'{output} is the root of the file system; give another --output')
@@ -230,16 +228,16 @@ class Ranks(Protocol):
     def barrier(self, name: str) -> None:
         """Wait until every worker is here."""
 
-    def sum(self, values: Iterable[float], *, name: str) -> List[float]:
+    def sum(self, values: Iterable[float], *, name: str) -> list[float]:
         """Sums over the workers."""
 
 
 @contextlib.contextmanager
-def locked(output: Path, ranks: Optional[Ranks] = None) -> Iterator[None]:
+def locked(output: Path, ranks: Ranks | None = None) -> Iterator[None]:
     """While an output is written: no other process may write it.
 
-    The lock is on a file beside the output, for the output may not exist yet. The file names the holder, and
-    is removed at the end. The file of a killed process stays, but its lock does not.
+    The lock is on a file beside the output, for the output may not exist yet. The file is removed at the end.
+    That of a killed process stays, but its lock does not.
 
     Parameters
     ----------
@@ -256,11 +254,12 @@ def locked(output: Path, ranks: Optional[Ranks] = None) -> Iterator[None]:
     ValueError
         If it is the root of the file system.
     """
-    missing, descriptor, problem = _missing_parents(output), None, None
+    path, held, problem = lock_file(output), None, None
+    missing = [parent for parent in path.parents if not parent.exists()]
     if ranks is None or ranks.first:
         try:
             check_place(output)
-            descriptor = _acquire(output)
+            held = _acquired(path, output)
         except OSError as error:
             problem = error
     try:
@@ -270,8 +269,9 @@ def locked(output: Path, ranks: Optional[Ranks] = None) -> Iterator[None]:
             raise problem
         yield
     finally:
-        if descriptor is not None:
-            _release(descriptor, lock_file(output))
+        if held is not None:
+            path.unlink(missing_ok=True)  # while it is locked
+            held.release()
             for parent in missing:
                 with contextlib.suppress(OSError):
                     parent.rmdir()  # unless something was written there
@@ -297,81 +297,39 @@ def running(output: Path, ranks: Ranks) -> Iterator[None]:
             raise Interrupted('interrupted; go on with --resume') from error
 
 
-def _missing_parents(output: Path) -> List[Path]:
-    """The directories above an output that are not there, the lowest first."""
-    return [parent for parent in lock_file(output).parents if not parent.exists()]
-
-
-def _acquire(output: Path) -> Optional[int]:
-    """The descriptor of the lock of an output; None, with a warning, where there can be no lock."""
-    path = lock_file(output)
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:
-            continue  # another process has just removed the empty directory
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EROFS) and output.exists():
-                return _without(output, error)  # a finished run may lie where nothing can be written
-            raise
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in _NO_LOCKS:
-                _remove(path)
-                return _without(output, error)
-            raise InUse(
-                f'{output}: {_holder(path)} is writing it; wait until it has ended, or give another --output'
-            ) from error
-        if _is_at(descriptor, path):
-            _sign(descriptor)
-            _held.add(descriptor)
-            return descriptor
-        os.close(descriptor)  # its holder removed the file before we locked it
-
-
-def _without(output: Path, error: OSError) -> None:
-    LOG.warning('%s: cannot be locked (%s); let no other process write it', output, error.strerror)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether a path still leads to an open file."""
+def _acquired(path: Path, output: Path) -> FileLock | None:
+    """The lock of an output, signed; None, with a warning, on a file system without locks or where a finished
+    output lies in a place that cannot be written.
+    """
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _sign(descriptor: int) -> None:
-    """Write who holds the lock."""
-    line = json.dumps({'host': socket.gethostname(), 'process': os.getpid()}) + '\n'
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, line.encode())
-    os.fsync(descriptor)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _try_lock(path)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS and not (error.errno in _READ_ONLY and output.exists()):
+            raise
+        if error.errno in _NO_LOCKS:
+            path.unlink(missing_ok=True)
+        LOG.warning('%s: cannot be locked (%s); let no other process write it', output, error.strerror)
+        return None
+    if lock is None:
+        if not path.exists():  # not another process, but a place where no file can be made
+            raise FileNotFoundError(f'{output}: no file can be made beside it; give another --output')
+        raise InUse(
+            f'{output}: {_holder(path)} is writing it; wait until it has ended, or give another --output'
+        )
+    since = time.strftime('%Y-%m-%d %H:%M:%S')
+    path.write_text(json.dumps({'host': socket.gethostname(), 'process': os.getpid(), 'since': since}) + '\n')
+    return lock
 
 
 def _holder(path: Path) -> str:
-    """Who holds the lock, for people."""
+    """Who holds a lock, for people."""
     try:
-        with open(path, 'rb') as file:
-            holder = json.loads(file.read(_LONGEST))
-        return f'process {int(holder["process"])} on host {holder["host"]!s:.80}'
+        holder = json.loads(path.read_bytes()[:_LONGEST_HOLDER])
+        since = f'since {holder["since"]!s:.40}'
+        return f'process {int(holder["process"])} on host {holder["host"]!s:.80} ({since})'
     except (OSError, ValueError, KeyError, TypeError):
         return 'another process'  # which has locked the file and not signed it yet
-
-
-def _release(descriptor: int, path: Path) -> None:
-    """Remove the file while it is locked, and then give up the lock."""
-    _remove(path)
-    _held.discard(descriptor)
-    os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
 
 
 _LONGEST_NAME = 255  # bytes that file systems take
@@ -409,7 +367,7 @@ def _inside(directory: Path) -> str:
     return f'; there are {len(found)} inside, such as {last}'
 
 
-def check_manifest(directory: Path, *, form: str, version: int) -> Dict[str, Any]:
+def check_manifest(directory: Path, *, form: str, version: int) -> dict[str, Any]:
     """The manifest of a directory, all of whose files are as it says.
 
     Raises
@@ -518,7 +476,7 @@ def read_small(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> bytes:
     return path.read_bytes()
 
 
-def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> Dict[str, Any]:
+def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> dict[str, Any]:
     """The object in a JSON file of any origin.
 
     Raises
