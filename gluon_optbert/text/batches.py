@@ -1,20 +1,23 @@
-"""What can be said of masked tokens without reading a text: how frequent each token is."""
+"""Batches of shards, streamed: each rank's part of every global batch, prepared by a thread.
+
+The order follows from the seed and the number of the epoch alone, so a stream goes on anywhere, and every
+instance comes once an epoch for any number of ranks."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterator
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from .shards import Shards, record_dtype
+from .shards import Shards
 
-T = TypeVar('T')
 Fields = dict[str, np.ndarray]
+_MOST = 2**20  # masked tokens that are counted, of either split
+_UNSEEN = 0.1  # how often a token counts as seen before anything is counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +136,7 @@ def check_memory(shards: Shards, batch_size: int) -> None:
     ------
     ValueError
     """
-    row = record_dtype(shards.max_seq_length, shards.max_predictions, shards.vocabulary_size).itemsize
-    needed = 2 * row * batch_size  # the parts, and what `_joined` makes of them
+    needed = 2 * shards.dtype.itemsize * batch_size  # the parts, and what `_joined` makes of them
     memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
     if needed > memory:
         raise ValueError(
@@ -192,11 +194,7 @@ def _cut(pieces: Iterator[Fields], size: int) -> Iterator[Fields]:
 
 
 def _joined(parts: list[Fields]) -> Fields:
-    return (
-        parts[0]
-        if len(parts) == 1
-        else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    )
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _batch(fields: Fields, *, size: int, rank: int, workers: int, multiple: int, index: int) -> Batch:
@@ -226,43 +224,16 @@ def _batch(fields: Fields, *, size: int, rank: int, workers: int, multiple: int,
     )
 
 
-def _prepared(items: Iterator[T], depth: int) -> Iterator[T]:
-    """The same items, up to `depth` made in advance by a thread that lives as long as this generator."""
-    ready: queue.SimpleQueue = queue.SimpleQueue()
-    room = threading.Semaphore(depth)
-    stopped = threading.Event()
-
-    def produce() -> None:
-        try:
-            while True:
-                room.acquire()
-                if stopped.is_set():
-                    return
-                ready.put(('item', next(items)))
-        except StopIteration:
-            ready.put(('end', None))
-        except BaseException as error:  # whatever it is, it belongs to the consumer
-            ready.put(('error', error))
-
-    thread = threading.Thread(target=produce, name='read-ahead', daemon=True)
-    thread.start()
+def _prepared(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
+    """The same batches, `depth` of them made in advance by a thread that lives as long as this generator."""
+    thread = ThreadPoolExecutor(1, 'read-ahead')
     try:
-        while True:
-            kind, item = ready.get()
-            room.release()
-            if kind == 'error':
-                raise item
-            if kind == 'end':
-                return
-            yield item
+        ready = deque(thread.submit(next, batches, None) for _ in range(depth))
+        while (batch := ready.popleft().result()) is not None:
+            ready.append(thread.submit(next, batches, None))
+            yield batch
     finally:
-        stopped.set()
-        room.release()
-        thread.join()
-
-
-_MOST = 2**20  # masked tokens that are counted, of either split
-_UNSEEN = 0.1  # how often a token counts as seen before anything is counted
+        thread.shutdown(cancel_futures=True)
 
 
 def frequency_loss(train: Shards, heldout: Shards) -> float:

@@ -1,9 +1,9 @@
 """Raw text → documents → sentences, for five layouts: WikiExtractor's, WikiText's, one sentence per line,
 books, Moses tokens.
 
-Sentences are split by blingfire 0.1.8: one wheel without dependencies or downloads serves CPython 3.8–3.11,
-so every Python makes the same shards; it ran at 19 MB/s where syntok, pysbd and sentence-splitter took 1.2,
-0.2 and 1.4, and it splits inside quotations, which sentencex (56 MB/s) never does."""
+Sentences are split by blingfire 0.1.8: one wheel without dependencies or downloads serves every Python, so
+all make the same shards; it ran at 19 MB/s where syntok, pysbd and sentence-splitter took 1.2, 0.2 and 1.4,
+and it splits inside quotations, which sentencex (56 MB/s) never does."""
 
 from __future__ import annotations
 
@@ -23,16 +23,7 @@ import sacremoses
 LAYOUTS = ('wikiextractor', 'wikitext', 'sentences', 'book', 'moses')
 LONGEST_DOCUMENT = 4_000_000  # characters; a longer text without borders counts as several documents
 _LONGEST_LINE = 1_000_000  # characters
-_COMPRESSED = {  # by the first bytes of a file
-    b'\x1f\x8b': 'gunzip',
-    b'BZh': 'bunzip2',
-    b'\xfd7zXZ': 'unxz',
-    b'\x28\xb5\x2f\xfd': 'unzstd',
-    b'PK\x03\x04': 'unzip',
-}
-_UTF_16 = (b'\xff\xfe', b'\xfe\xff')
 _SAMPLE_LINES = 2000
-_NO_TEXT = 'has zero bytes, so it is no text; take it out of the input'
 
 _DOC = re.compile(r'<doc\s.*>$')
 _TITLE = re.compile(r'\s*= (?!= ).*(?<! =) =$')  # of an article of WikiText; its sections have more signs
@@ -57,6 +48,7 @@ _CREDIT = re.compile(
 )
 _CREDIT_PARAGRAPHS = 5  # at the beginning of a book, where such a line is a credit and not prose
 _ITALICS = re.compile(r'(?<!\w)_(\S(?:[^_]*\S)?)_(?!\w)')
+_BORDER = object()  # between documents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,33 +121,15 @@ def read_lines(path: Path) -> Iterator[str]:
     ValueError
         If it is not UTF-8 text.
     """
+    remedy = 'unpack it if it is compressed, convert it with iconv, or take it out of the input'
     with open(path, encoding='utf-8-sig') as text:
         try:
-            while True:
-                line = text.readline(_LONGEST_LINE)
-                if not line:
-                    return
+            while line := text.readline(_LONGEST_LINE):
                 if '\0' in line:
-                    raise ValueError(f'{path}: {_what_else(path) or _NO_TEXT}')
+                    raise ValueError(f'{path}: has zero bytes, so it is no UTF-8 text; {remedy}')
                 yield line.rstrip()
         except UnicodeDecodeError as error:
-            problem = _what_else(path) or (
-                f'not UTF-8 ({error.reason}); convert it from the encoding that it has, as with '
-                'iconv -f ISO-8859-1 -t UTF-8 if it has that one, or take it out of the input'
-            )
-            raise ValueError(f'{path}: {problem}') from error
-
-
-def _what_else(path: Path) -> str | None:
-    """What a file is that is no UTF-8 text, and the remedy; None if its first bytes do not tell."""
-    with open(path, 'rb') as file:
-        first = file.read(4096)
-    for begin, program in _COMPRESSED.items():
-        if first.startswith(begin):
-            return f'is compressed; {program} it first'
-    if first.startswith(_UTF_16):
-        return 'is UTF-16; convert it with iconv -f UTF-16 -t UTF-8'
-    return _NO_TEXT if b'\0' in first else None
+            raise ValueError(f'{path}: not UTF-8 ({error.reason}); {remedy}') from error
 
 
 def detect_layout(path: Path) -> str:
@@ -186,74 +160,57 @@ def read_documents(path: Path, layout: str = 'auto') -> Iterator[Document]:
         If the file is not UTF-8 text.
     """
     layout = detect_layout(path) if layout == 'auto' else layout
-    readers: dict = {
-        'wikiextractor': _articles,
-        'wikitext': _titled,
-        'book': _books,
-        'sentences': _blank_separated,
-        'moses': _blank_separated,
-    }
-    for lines in readers[layout](read_lines(path)):
-        if lines:
-            yield Document(tuple(lines), layout)
+    lines = read_lines(path)
+    match layout:
+        case 'wikiextractor':
+            marked = _articles(lines)
+        case 'wikitext':
+            marked = _titled(lines)
+        case 'book':
+            marked = _paragraphs(_without_frame(lines))
+        case _:
+            marked = (line if line.strip() else _BORDER for line in lines)
+    for group in _bounded(marked):
+        if group:
+            yield Document(tuple(group), layout)
 
 
-def _bounded(lines: Iterable[str], border: object) -> Iterator[list[str]]:
-    """Lines grouped between items that are `border`, and where a group grows too long."""
+def _bounded(marked: Iterable[object]) -> Iterator[list[str]]:
+    """Lines grouped between items that are `_BORDER`, and where a group grows too long."""
     group: list[str] = []
     size = 0
-    for line in lines:
-        if line is border or size >= LONGEST_DOCUMENT:
+    for line in marked:
+        if line is _BORDER or size >= LONGEST_DOCUMENT:
             yield group
             group, size = [], 0
-        if line is not border:
+        if line is not _BORDER:
             group.append(line)
             size += len(line)
     yield group
 
 
-_BORDER = object()
-
-
-def _blank_separated(lines: Iterable[str]) -> Iterator[list[str]]:
-    return _bounded((line if line.strip() else _BORDER for line in lines), _BORDER)
-
-
-def _articles(lines: Iterable[str]) -> Iterator[list[str]]:
+def _articles(lines: Iterable[str]) -> Iterator[object]:
     """WikiExtractor: what stands between the tags, without the title line that follows the opening one."""
-
-    def marked() -> Iterator[object]:
-        title_is_next = False
-        for line in lines:
-            if _DOC.match(line) or line == '</doc>':
-                title_is_next = line != '</doc>'
-                yield _BORDER
-            elif title_is_next and line:
-                title_is_next = False
-            elif line:
-                yield html.unescape(line)
-
-    return _bounded(marked(), _BORDER)
+    title_is_next = False
+    for line in lines:
+        if _DOC.match(line) or line == '</doc>':
+            title_is_next = line != '</doc>'
+            yield _BORDER
+        elif title_is_next and line:
+            title_is_next = False
+        elif line:
+            yield html.unescape(line)
 
 
-def _titled(lines: Iterable[str]) -> Iterator[list[str]]:
+def _titled(lines: Iterable[str]) -> Iterator[object]:
     """WikiText: what stands between the titles, without headings; a title has a blank line before it."""
-
-    def marked() -> Iterator[object]:
-        after_blank = True
-        for line in lines:
-            if after_blank and _TITLE.match(line):
-                yield _BORDER
-            elif line and not _SECTION.match(line):
-                yield line
-            after_blank = not line
-
-    return _bounded(marked(), _BORDER)
-
-
-def _books(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Books: Project Gutenberg's frame taken off, hard-wrapped lines joined to paragraphs."""
-    return _bounded(_paragraphs(_without_frame(lines)), _BORDER)
+    after_blank = True
+    for line in lines:
+        if after_blank and _TITLE.match(line):
+            yield _BORDER
+        elif line and not _SECTION.match(line):
+            yield line
+        after_blank = not line
 
 
 def _without_frame(lines: Iterable[str]) -> Iterator[object]:
@@ -295,7 +252,9 @@ def _paragraphs(lines: Iterable[object]) -> Iterator[object]:
     size = number = 0
     for line in itertools.chain(lines, (_BORDER,)):
         if held and (line is _BORDER or not line or size > _LONGEST_LINE):
-            paragraph = _ITALICS.sub(r'\1', _joined(held))
+            # a word or a dash that the line break cut is closed up
+            joined = ''.join(part if part.endswith(('-', '—')) else part + ' ' for part in held).rstrip()
+            paragraph = _ITALICS.sub(r'\1', joined)
             number += 1
             credit = number <= _CREDIT_PARAGRAPHS and _CREDIT.match(paragraph)
             if any(map(str.isalpha, paragraph)) and not (
@@ -309,11 +268,6 @@ def _paragraphs(lines: Iterable[object]) -> Iterator[object]:
         elif line:
             held.append(line.strip())
             size += len(line)
-
-
-def _joined(lines: Sequence[str]) -> str:
-    """One line of many; a word or a dash that the line break cut is closed up."""
-    return ''.join(line if line.endswith(('-', '—')) else line + ' ' for line in lines).rstrip()
 
 
 def split_sentences(paragraph: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""What a model directory says of the vocabulary that was trimmed: ``trim.json``."""
+"""A vocabulary without the tokens that a text does not need, how words split with it, and the record of it in
+a model directory: ``trim.json``."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import collections
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..runs.files import read_json
 from .tokenizer import (
     CONTINUATION,
     Vocabulary,
@@ -22,6 +24,9 @@ from .tokenizer import (
 )
 
 _UNUSED = re.compile(r'\[unused\d+\]')
+TRIM = 'trim.json'
+FORMAT = 'gluon_optbert trimmed vocabulary'
+VERSION = 1
 EXAMPLES = 10  # words that are shown
 
 
@@ -68,16 +73,12 @@ def trimmed_vocabulary(vocab: Vocabulary, words: Mapping[str, int], *, count: in
 
 
 def _always_stays(token: str) -> bool:
-    return len(_spelling(token)) == 1 or is_special(token) and not _UNUSED.fullmatch(token)
+    return len(_spelling(token)) == 1 or (is_special(token) and not _UNUSED.fullmatch(token))
 
 
 def _spelling(token: str) -> str:
     """The characters that a token stands for."""
-    return token[len(CONTINUATION) :] if _continues(token) else token
-
-
-def _continues(token: str) -> bool:
-    return token.startswith(CONTINUATION) and len(token) > len(CONTINUATION)
+    return token.removeprefix(CONTINUATION) or token
 
 
 class _Splitting:
@@ -194,18 +195,9 @@ def compare_splits(words: Mapping[str, int], before: Vocabulary, after: Vocabula
     names = ('words', 'tokens', 'tokens_after', 'tokens_gone', 'unknown', 'unknown_after')
     return Splits(
         **{name: counts[name] for name in names},
-        examples=_first([one for one in changed if one.after != unknown]),
-        now_unknown=_first([one for one in changed if one.after == unknown]),
+        examples=tuple(one for one in changed if one.after != unknown)[:EXAMPLES],
+        now_unknown=tuple(one for one in changed if one.after == unknown)[:EXAMPLES],
     )
-
-
-def _first(words: Sequence[SplitWord]) -> tuple[SplitWord, ...]:
-    return tuple(words[:EXAMPLES])
-
-
-TRIM = 'trim.json'
-FORMAT = 'gluon_optbert trimmed vocabulary'
-VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,14 +255,14 @@ def read_trim_record(directory: Path) -> TrimRecord:
         If there is none, or it is something else.
     """
     path = Path(directory) / TRIM
+    values = read_json(path)
     try:
-        values = json.loads(path.read_text(encoding='utf-8'))
         if (values.pop('format'), values.pop('version')) != (FORMAT, VERSION):
             raise ValueError('another format or version')
         pairs = {name: tuple(map(int, values[name])) for name in ('tokens', 'parameters')}
         record = TrimRecord(**{**values, **pairs})
         if not (record.model and record.text and isinstance(record.model_sha256, str)):
             raise ValueError('without model, text or checksum')
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f'{path}: not the record of a trimmed vocabulary ({error!s:.100})') from error
     return record

@@ -163,5 +163,5 @@ def test_what_is_no_record_is_refused_by_name(tmp_path):
     records = [json.dumps({**whole, **change}) for change in spoilt]
     for content in ('', '[]', '{}', json.dumps({'format': 'x', 'version': 1}), *records):
         (tmp_path / TRIM).write_text(content)
-        with pytest.raises(ValueError, match='trim.json: not the record of a trimmed vocabulary'):
+        with pytest.raises(ValueError, match='trim.json: '):
             read_trim_record(tmp_path)

@@ -228,7 +228,7 @@ def test_batch_of_several_epochs_is_drawn_and_one_beyond_memory_refused(shards):
 
 
 def reading_threads():
-    return [thread for thread in threading.enumerate() if thread.name == 'read-ahead']
+    return [thread for thread in threading.enumerate() if thread.name.startswith('read-ahead')]
 
 
 def test_the_reading_thread_ends_with_its_consumer(shards):
