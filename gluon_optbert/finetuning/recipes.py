@@ -1,4 +1,4 @@
-"""Fine-tuning on SQuAD."""
+"""Fine-tuning on the tasks of GLUE, on tasks of the user's own like them, and on SQuAD."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..runs.recipe import option
 from ..tasks.examples import Examples, majority_scores, read_examples, read_sets, submission
 from ..tasks.features import Features, make_reader
 from ..tasks.metrics import exact_at_best_f1, score, squad_v1, squad_v2
-from ..tasks.squad import Question, Reading, Windows, answer_files, best_answers, make_windows, read_questions
+from ..tasks.squad import Question, Reading, answer_files, best_answers, make_windows, read_questions
 from ..tasks.task import Task, find_task, official_files
-from ..text.tokenizer import Vocabulary, make_aligner
+from ..text.tokenizer import make_aligner
 from ..text.trimming import TRIM
 from ..training.distributed import Workers
 from .finetune import finetune
@@ -77,46 +77,6 @@ def task_directory(task: Task, data: Path | None, workers: Workers) -> Path:
     )
 
 
-def _check_submissions(task: Task) -> None:
-    """Raise ValueError if a submission has the name of a file of the model directory that it is left in."""
-    taken = [name for name in task.test if name in _OF_A_MODEL]
-    if taken:
-        raise ValueError(
-            f'{task.name}: a submission cannot be called {taken[0]}, as a file of a model directory; call '
-            f'it predictions.tsv'
-        )
-
-
-def _warn_of_one_label(task: Task, train: Examples, path: Path) -> None:
-    """Say so if all rows that are trained on have one label."""
-    if len(np.unique(train.labels)) > 1:
-        return
-    value = train.labels[0]
-    label = f'{value:g}' if task.head.kind == 'regression' else task.head.labels[value]
-    LOG.warning(
-        '%s: all %d rows that are trained on have the label %s, so there is nothing to tell apart',
-        path,
-        len(train),
-        label,
-    )
-
-
-def _measured_on(
-    recipe: GlueRecipe, task: Task, data: Path
-) -> tuple[dict[str, Examples], dict[str, Examples]]:
-    """The held-out and test sets of the directory; FileNotFoundError without a held-out set."""
-    heldout, test = (
-        {
-            name: examples.first(recipe.evaluation_limit)
-            for name, examples in read_sets(task, data, files, labelled=labelled).items()
-        }
-        for files, labelled in ((task.dev, True), (task.test, False))
-    )
-    if not heldout:
-        raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
-    return heldout, test
-
-
 def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
     """The recipe's task, made ready for a network.
 
@@ -127,13 +87,33 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
         has the name of a file of a model directory.
     """
     task = find_task(recipe.task)
-    _check_submissions(task)
+    taken = [name for name in task.test if name in _OF_A_MODEL]
+    if taken:
+        raise ValueError(
+            f'{task.name}: a submission cannot be called {taken[0]}, as a file of a model directory; call '
+            f'it predictions.tsv'
+        )
     check_fits(recipe.max_length, saved, pairs=len(task.fields) > 1)
     data = task_directory(task, recipe.data, workers)
     train = read_examples(task, data / task.train).first(recipe.limit)
-    if workers.first:
-        _warn_of_one_label(task, train, data / task.train)
-    heldout, test = _measured_on(recipe, task, data)
+    if workers.first and len(np.unique(train.labels)) == 1:
+        value = train.labels[0]
+        label = f'{value:g}' if task.head.kind == 'regression' else task.head.labels[value]
+        LOG.warning(
+            '%s: all %d rows that are trained on have the label %s, so there is nothing to tell apart',
+            data / task.train,
+            len(train),
+            label,
+        )
+    heldout, test = (
+        {
+            name: examples.first(recipe.evaluation_limit)
+            for name, examples in read_sets(task, data, files, labelled=labelled).items()
+        }
+        for files, labelled in ((task.dev, True), (task.test, False))
+    )
+    if not heldout:
+        raise FileNotFoundError(f'{data}: there is no {" and no ".join(task.dev.values())} to measure on')
     read = make_reader(saved.vocabulary, max_length=recipe.max_length)
 
     def ready(examples: Examples) -> Features:
@@ -161,13 +141,8 @@ def prepare_glue(recipe: GlueRecipe, saved: SavedModel, *, workers: Workers) -> 
 
 
 def finetune_glue(recipe: GlueRecipe, *, workers: Workers | None = None) -> FineTuningResult:
-    """Fine-tune on a task of GLUE; `finetune` describes the result and the errors.
-
-    Parameters
-    ----------
-    recipe : GlueRecipe
-    workers : Workers, optional
-        The workers of this job; by default those that the environment names.
+    """Fine-tune on a task of GLUE; `finetune` describes the result and the errors. The workers are those of
+    the environment unless given.
     """
     crew = workers or Workers()
     return finetune(recipe, lambda saved: prepare_glue(recipe, saved, workers=crew), workers=crew)
@@ -232,24 +207,6 @@ def read_parts(data: Path | None, version: str, workers: Workers) -> dict[str, l
     return questions
 
 
-def _windows(
-    questions: Mapping[str, list[Question]], vocabulary: Vocabulary, reading: Reading
-) -> dict[str, Windows]:
-    """The questions of both parts as the network reads them."""
-    align = make_aligner(vocabulary)
-    return {
-        part: make_windows(
-            asked,
-            align,
-            reading,
-            cls_id=vocabulary[vocabulary.cls_token],
-            sep_id=vocabulary[vocabulary.sep_token],
-            labelled=part == 'train',
-        )
-        for part, asked in questions.items()
-    }
-
-
 def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -> Exercise:
     """SQuAD, made ready for a network.
 
@@ -263,7 +220,18 @@ def prepare_squad(recipe: SquadRecipe, saved: SavedModel, *, workers: Workers) -
     parts = read_parts(recipe.data, recipe.version, workers)
     asked = parts['dev'][: recipe.evaluation_limit]
     questions = {'train': parts['train'][: recipe.limit], 'dev': asked}
-    windows = _windows(questions, saved.vocabulary, recipe.reading())
+    vocabulary, align = saved.vocabulary, make_aligner(saved.vocabulary)
+    windows = {
+        part: make_windows(
+            asked_of,
+            align,
+            recipe.reading(),
+            cls_id=vocabulary[vocabulary.cls_token],
+            sep_id=vocabulary[vocabulary.sep_token],
+            labelled=part == 'train',
+        )
+        for part, asked_of in questions.items()
+    }
     if not len(windows['train'].features):
         raise ValueError(
             f'train-v{recipe.version}.json: none of the {len(questions["train"])} questions has an answer '
@@ -327,13 +295,6 @@ def measure(texts: Mapping[str, Sequence[str]], files: Mapping[str, Mapping[str,
 
 
 def finetune_squad(recipe: SquadRecipe, *, workers: Workers | None = None) -> FineTuningResult:
-    """Fine-tune on SQuAD; `finetune` describes the result and the errors.
-
-    Parameters
-    ----------
-    recipe : SquadRecipe
-    workers : Workers, optional
-        The workers of this job; by default those that the environment names.
-    """
+    """Fine-tune on SQuAD; as `finetune_glue`."""
     crew = workers or Workers()
     return finetune(recipe, lambda saved: prepare_squad(recipe, saved, workers=crew), workers=crew)

@@ -226,6 +226,12 @@ class FineTuningResult:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, in the order of the file."""
+        rates = {
+            'chosen': self.recipe.get('learning_rate'),
+            'chosen_on': self.metric,
+            'note': f'{OPTIMISTIC}.',
+            'tried': [one.to_dict() for one in self.tried],
+        }
         return {
             'format': FORMAT,
             'version': VERSION,
@@ -241,23 +247,10 @@ class FineTuningResult:
             'mean': self.mean,
             'std': self.std,
             **({} if self.majority is None else {'majority': dict(self.majority)}),
-            **self._rates(),
+            **({'learning_rates': rates} if self.tried else {}),
             'recipe': dict(self.recipe),
             **self.origin,
             **self.more,
-        }
-
-    def _rates(self) -> dict[str, Any]:
-        """The JSON values about the choice of the learning rate, if there was one."""
-        if not self.tried:
-            return {}
-        return {
-            'learning_rates': {
-                'chosen': self.recipe['learning_rate'],
-                'chosen_on': self.metric,
-                'note': f'{OPTIMISTIC}.',
-                'tried': [one.to_dict() for one in self.tried],
-            }
         }
 
     def to_json(self) -> bytes:
