@@ -11,11 +11,16 @@ import pytest
 from helpers.documents import RUNS, check_command, commands
 from helpers.pruned import recipe_for
 from helpers.tiny import ROOT
+from points import read_points
 
 from gluon_optbert.pruning.algorithm import prune
-from gluon_optbert.pruning.recipe import PruneRecipe
+from gluon_optbert.pruning.recipe import PruneRecipe, TaskPruneRecipe
 from gluon_optbert.runs.command_line import parse
 from gluon_optbert.runs.files import sha256
+from gluon_optbert.runs.recipe import to_dict
+
+# Of a recipe: places, what changes no number, and gates of methods that train none.
+ELSEWHERE = {'output', 'model', 'data', 'ranking', 'resume', 'checkpoint_every', 'target', 'timing'}
 
 
 @pytest.mark.parametrize(
@@ -53,6 +58,25 @@ def test_every_run_of_pruning_is_a_recipe_of_its_own(room):
             assert recipe.targets[-1] == float(f'0.{size}') and recipe.seed == int(seed)
             assert recipe.recovery_steps > 0
     assert len(set(names)) == len(names) > 20
+
+
+def test_runs_for_tasks_have_the_recipes_that_are_recorded():
+    said = make(ROOT / 'results' / 'tasks', '-n', 'WORK=some/work', 'DATA=d', 'BASE=b', 'PYTHON=python')
+    lines = [line for line in said.replace('\\\n', ' ').splitlines() if RUNS.search(line)]
+    made = {}
+    for line in lines:
+        check_command(line)
+        if 'run_prune.py' in line:
+            words = shlex.split(line[line.index('run_prune.py') :])[1:]
+            recipe = to_dict(parse(TaskPruneRecipe, words, description='', example=''))
+            made[recipe['output']] = recipe
+    for task in ('sst2', 'mrpc', 'mnli', 'squad'):
+        runs = read_points(ROOT / 'results' / 'tasks' / task / 'points.json')['runs']
+        assert set(runs) == {name for name in made if name.startswith(task)}
+        for name, run in runs.items():
+            for field, value in run['recipe'].items():
+                if field not in ELSEWHERE and field in made[name]:
+                    assert made[name][field] == value, f'{name}: {field}'
 
 
 def test_commands_of_recovery_exist():
