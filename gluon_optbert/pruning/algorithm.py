@@ -96,7 +96,7 @@ def run_algorithm(kind: type[PruningObjective], recipe: PruningRecipe, workers: 
         for number in range(1, len(recipe.shares()) + 1):
             directory = run.directory(number)
             if (directory / MODEL).is_dir():
-                read_ranking(directory)  # as far as a finished round is damaged, it cannot be verified
+                read_ranking(directory)  # without which the round could not be verified
                 read_selection(directory / SELECTION)
                 current = read_model(directory / MODEL)
             else:
@@ -229,7 +229,15 @@ class Run:
 
 
 def run_round(run: Run, came: SavedModel, number: int) -> SavedModel:
-    """One round of Algorithm 1, as far as it has not been done; the network that comes out of it."""
+    """One round of Algorithm 1, as far as it has not been done; the network that comes out of it.
+
+    What the paper's box says, and what does it here:
+
+    - initialize the prunable parameters, multiply them with the network's, and train by equation (2): `rank`
+    - set the smallest prunable parameters to zero, to the round's target: `select`
+    - offset them into the network's parameters, and remove all-zero rows and columns: `shrink`
+    - fine-tune by equation (1): `recover`
+    """
     recipe, evaluate, directory = run.recipe, run.objective.evaluate, run.directory(number)
     current = rotate(run, came, number)
     if not (directory / SHRUNK).is_dir():

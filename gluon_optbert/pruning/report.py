@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ import jinja2
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import CostModel, LatencyCost, ParameterCost, count_flops
 from ..network.saved_model import SavedModel, read_model
-from ..runs.display import markdown_table
 from ..runs.files import read_json, write_file
 from ..runs.progress import CLOSED, CUT, GATES, OPEN, RECOVERY, Measured, TaskScores, measured_of
 from .latency import check_predictions, time_rounds
@@ -198,7 +197,7 @@ def _decided_by(row: Round) -> str:
 
 
 def _shown(measured: Measured | None) -> str:
-    return '–' if measured is None else f'{measured.value:.{_words(measured).digits}f}'
+    return _digits(None if measured is None else measured.value, _words(measured).digits)
 
 
 def unclear(row: Round) -> list[str]:
@@ -240,13 +239,9 @@ def read_records(output: Path, rounds: int, name: str) -> list[dict[str, Any]]:
     return [read_json(path) for path in paths if path.exists()]
 
 
-def _table(header: Sequence[Any], rows: Iterable[Sequence[Any]], digits: int) -> str:
-    """A table whose numbers have so many digits behind the point; a dash stands for what is not known."""
-
-    def shown(cell: Any) -> Any:
-        return '–' if cell is None else f'{cell:.{digits}f}' if isinstance(cell, float) else cell
-
-    return markdown_table(header, [[shown(cell) for cell in row] for row in rows])
+def _digits(value: float | None, digits: int) -> str:
+    """A number with so many digits behind the point; a dash for what is not known."""
+    return '–' if value is None else f'{value:.{digits}f}'
 
 
 def readable(
@@ -278,60 +273,6 @@ def readable(
         columns['reconstructed'] = 'after_reconstruction'
     if recipe.recovers:
         columns['recovered'] = 'recovered'
-    of_states = any(row.state_difference is not None for row in rows)
-    states = ['difference of the states'] if of_states else []
-    rounds_table = _table(
-        ['round', 'parameters', 'FLOPs at 128', *columns, *states, *'hakvf'],
-        (
-            [
-                row.round,
-                f'{row.parameters / 1e6:.3f} M',
-                f'{row.flops / 1e9:.3f} G',
-                *(_shown(getattr(row, name)) for name in columns.values()),
-                *(row.state_difference for _ in states),
-                row.architecture.h,
-                *(widths_line(row.architecture.layers, letter) for letter in 'akvf'),
-            ]
-            for row in rows
-        ),
-        3,
-    )
-    header = ['round', 'steps', 'width', 'gates', f'below {CLOSED}', f'above {OPEN}', 'largest α that went']
-    names = ('units', 'closed', 'open', 'alpha_at_cut', 'split_half')
-    gates_table = _table(
-        [*header, 'split-half correlation'],
-        (
-            [record['round'], record['steps'], letter, *(record[name][letter] for name in names)]
-            for record in gates
-            for letter in record['units']
-        ),
-        2,
-    )
-    embeddings_table = _table(
-        ['round', 'network', 'cosine', 'pair similarity'],
-        (
-            (record['round'], name, values['cosine'], values['pair_similarity'])
-            for record in embeddings
-            for name, values in record.items()
-            if isinstance(values, dict)
-        ),
-        3,
-    )
-    taken = times['milliseconds'] if times else {}
-    ratios = [
-        [f'{ms:.2f} ms ({column[0] / ms:.2f} times as fast)' for ms in column] for column in taken.values()
-    ]
-    times_table = markdown_table(
-        ['round', *(shape.replace('x', ' × ') for shape in taken)],
-        [[i, *cells] for i, cells in enumerate(zip(*ratios))],
-    )
-    latency_table = markdown_table(
-        [None, 'predicted', 'measured'],
-        [
-            (name, f'{values["predicted_ms"]:.2f} ms', f'{values["measured_ms"]:.2f} ms')
-            for name, values in (latency or {}).items()
-        ],
-    )
     measured = [(row.before, row.after_cut, row.after_reconstruction, row.recovered) for row in rows]
     least, last = chance(*(one for losses in measured for one in losses)), _words(rows[-1].recovered)
     environment = jinja2.Environment(
@@ -340,28 +281,27 @@ def readable(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters['noise'] = noise
+    environment.filters.update(digits=_digits, noise=noise, shown=_shown, widths=widths_line)
     text = environment.get_template('pruning.md.jinja').render(
         recipe=recipe,
         shares=recipe.shares(),
         rows=rows,
-        rounds_table=rounds_table,
+        columns=columns,
+        of_states=any(row.state_difference is not None for row in rows),
         first=_words(first),
         last=last,
         decided_by=_decided_by,
         least='' if least is None else f'{least:.{last.digits}f}',
         doubts=[sentence for row in rows for sentence in unclear(row)],
         checked=any(row.difference_errors for row in rows),
+        closed=CLOSED,
+        open=OPEN,
         gates=gates,
-        gates_table=gates_table,
         halves=any(value is not None for record in gates for value in record['split_half'].values()),
         trimmed=trimmed,
         embeddings=embeddings,
-        embeddings_table=embeddings_table,
         times=times,
-        times_table=times_table,
         latency=latency,
-        latency_table=latency_table,
     )
     return text.rstrip('\n') + '\n'
 
