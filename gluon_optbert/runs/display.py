@@ -82,7 +82,8 @@ class Display:
         self._bar: Optional[tqdm] = None
         width = None if quiet else columns()
         if width is not None:
-            own = sys.stderr.isatty()  # whose width may change
+            # a terminal of its own may change its width, unless it does not say it
+            own = sys.stderr.isatty() and os.get_terminal_size(2).columns > 0
             self._bar = tqdm(
                 total=total,
                 initial=start,
@@ -91,6 +92,7 @@ class Display:
                 unit_scale=total > 10**6,
                 dynamic_ncols=own,
                 ncols=None if own else width,
+                nrows=None if own else 24,
             )
 
     def advance(self, steps: int = 1) -> None:

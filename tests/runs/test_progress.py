@@ -10,10 +10,18 @@ from hypothesis import strategies as st
 from gluon_optbert.runs.progress import Epoch, HeldOut, Progress
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10**6)
-HELD_OUT = st.fixed_dictionaries(
-    dict.fromkeys(('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'instances'), NUMBERS),
-    optional={'mlm_standard_error': NUMBERS},
-)
+MEASURED = ('mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy', 'instances')
+EPOCH = {'epoch': st.integers(1, 9), 'step': st.integers(1, 9), 'scores': st.just({'dev/f1': 50.0})}
+
+
+def members(required, optional=None):
+    """Objects with their members in the order in which they are written."""
+    names = [*required, *(optional or {})]
+    drawn = st.fixed_dictionaries(required, optional=optional)
+    return drawn.map(lambda values: {name: values[name] for name in names if name in values})
+
+
+HELD_OUT = members(dict.fromkeys(MEASURED, NUMBERS), {'mlm_standard_error': NUMBERS})
 VALUES = {
     **dict.fromkeys(('step', 'earlier_steps', 'head_steps', 'best_step', 'round'), st.integers(0, 10**6)),
     **dict.fromkeys(('mlm_loss', 'mlm_accuracy', 'mlm_standard_error', 'best_mlm_loss'), NUMBERS),
@@ -21,12 +29,7 @@ VALUES = {
     'before': HELD_OUT | st.none(),
     'after_cut': HELD_OUT,
     'unlogged': st.lists(NUMBERS, max_size=3),
-    'epochs': st.lists(
-        st.fixed_dictionaries(
-            {'epoch': st.integers(1, 9), 'step': st.integers(1, 9), 'scores': st.just({'dev/f1': 50.0})}
-        ),
-        max_size=2,
-    ),
+    'epochs': st.lists(members(EPOCH), max_size=2),
     'of another version': st.none() | st.lists(st.integers(), max_size=2) | st.text(max_size=3),
 }
 
