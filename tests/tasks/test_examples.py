@@ -21,6 +21,10 @@ DEV_SETS = sorted(GLUE.glob('*/dev*.tsv'))
 needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason='no GLUE data beside the project')
 
 
+PAIRS = 'sentence1\tsentence2\tlabel\n'
+SCORES = 'sentence1\tsentence2\tscore\n'
+
+
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text if isinstance(text, bytes) else text.encode('utf-8'))
@@ -41,20 +45,15 @@ def test_byte_order_mark_quotes_and_line_separators_are_what_they_are(tmp_path):
 
 
 def test_columns_are_found_by_name_in_any_order(tmp_path):
-    path = write(tmp_path / 'train.tsv', 'gold_label\textra\tsentence2\tsentence1\nneutral\tx\tB\tA\n')
+    path = write(tmp_path / 'train.tsv', 'gold_label\tx\tsentence2\tsentence1\tx\nneutral\tx\tB\tA\tx\n')
     examples = read_examples(find_task('MNLI'), path)
     assert examples.texts == (('A', 'B'),) and examples.labels.tolist() == [2]
 
 
 def test_test_set_has_no_labels_and_its_own_numbers(tmp_path):
-    path = write(tmp_path / 'test.tsv', 'index\tsentence\n7\tx\n9\ty\n')
+    path = write(tmp_path / 'test.tsv', 'index\tsentence\n7\tx\n\n9\ty\n')
     examples = read_examples(find_task('SST-2'), path, labelled=False)
     assert examples.labels is None and examples.indices == ('7', '9')
-
-
-def test_blank_line_is_no_sentence(tmp_path):
-    path = write(tmp_path / 'test.tsv', 'sentence\nx\n\ny\n')
-    assert read_examples(find_task('SST-2'), path, labelled=False).texts == (('x',), ('y',))
 
 
 def test_file_without_a_header_is_read_where_the_task_says_so(tmp_path):
@@ -85,51 +84,17 @@ def test_rows_cut_short_are_left_out_only_where_they_are_known(tmp_path, caplog)
         ('RTE', 'index\tsentence1\tlabel\n', "no column 'sentence2'; its header is index, sentence1, label"),
         ('RTE', '', 'its header is empty'),
         ('RTE', b'\xff\xfe', 'not UTF-8 at byte 0, in line 1'),
-        ('RTE', 'sentence1\tsentence2\tlabel\n', 'has no rows'),
-        (
-            'RTE',
-            'sentence1\tsentence2\tlabel\na\tb\tentailment\na\tb\tmaybe\n',
-            "line 3 has the label 'maybe', wanted entailment or not_",
-        ),
-        (
-            'STS-B',
-            'sentence1\tsentence2\tscore\na\tb\thigh\n',
-            "line 2 has the label 'high', wanted a finite number",
-        ),
-        *(
-            (
-                'STS-B',
-                f'sentence1\tsentence2\tscore\na\tb\t1.5\na\tb\t{value}\n',
-                f"line 3 has the label '{value}', wanted a finite number",
-            )
-            for value in ('nan', 'NaN', 'inf', '-Infinity', '1e999')
-        ),
-        (
-            'RTE',
-            'sentence1\tsentence2\tlabel\tlabel\na\tb\tentailment\tnot_entailment\n',
-            "2 columns are called 'label', of sentence1, sentence2, label, label",
-        ),
-        (
-            'RTE',
-            'sentence1\tsentence1\tsentence2\tlabel\na\tb\tc\tentailment\n',
-            "2 columns are called 'sentence1', of",
-        ),
+        ('RTE', PAIRS, 'has no rows'),
+        ('RTE', f'{PAIRS}a\tb\tentailment\na\tb\tmaybe\n', "line 3 has the label 'maybe', wanted entailment"),
+        ('STS-B', f'{SCORES}a\tb\thigh\n', "line 2 has the label 'high', wanted a finite number"),
+        ('STS-B', f'{SCORES}a\tb\t1\na\tb\tnan\n', "line 3 has the label 'nan', wanted a finite number"),
+        ('STS-B', f'{SCORES}a\tb\t1e999\n', "line 2 has the label '1e999', wanted a finite number"),
+        ('RTE', 'sentence1\tsentence2\tlabel\tlabel\na\tb\tc\td\n', "2 columns are called 'label', of"),
     ],
 )
 def test_file_that_is_not_as_it_should_be_is_refused_by_name(tmp_path, name, text, said):
     with pytest.raises(ValueError, match=f'data.tsv: .*{said}'):
         read_examples(find_task(name), write(tmp_path / 'data.tsv', text))
-
-
-def test_numbers_of_a_test_set_have_one_column(tmp_path):
-    path = write(tmp_path / 'test.tsv', 'index\tsentence\tindex\n7\tx\t8\n')
-    with pytest.raises(ValueError, match="test.tsv: 2 columns are called 'index'"):
-        read_examples(find_task('SST-2'), path, labelled=False)
-
-
-def test_columns_that_are_not_read_may_have_one_name(tmp_path):
-    path = write(tmp_path / 'dev.tsv', 'note\tsentence\tnote\tlabel\nx\ta\ty\t1\n')
-    assert read_examples(find_task('SST-2'), path).texts == (('a',),)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +123,6 @@ def test_test_set_of_glue_has_no_labels_to_be_found(tmp_path, header):
     rows = ''.join('\t'.join([str(i), *'ab'][: header.count('\t') + 1]) + f'{i}\n' for i in range(4))
     with pytest.raises(ValueError, match="test.tsv: its last column, 'sentence2?', is of text.* dev.tsv"):
         task_of_file(write(tmp_path / 'test.tsv', f'{header}\n{rows}'))
-
-
-def test_values_are_no_labels(tmp_path):
-    text = 'index\tsentence1\tsentence2\tscore\n0\ta\tb\t2.5\n1\ta\tb\t3.5\n'
-    assert task_of_file(write(tmp_path / 'dev.tsv', text)).head.kind == 'regression'
 
 
 @pytest.mark.parametrize(
@@ -204,20 +164,6 @@ def test_majority_of_every_development_set_has_the_names_of_a_result(tmp_path):
         'dev_matched/accuracy': pytest.approx(200 / 3),
         'dev_mismatched/accuracy': 100,
     }
-
-
-@needs_glue
-@pytest.mark.parametrize(
-    'name, wanted',
-    [
-        ('SST-2', {'dev/accuracy': 100 * 444 / 872}),
-        ('MRPC', {'dev/accuracy': 100 * 279 / 408, 'dev/f1': 100 * 2 * 279 / (408 + 279)}),
-        ('RTE', {'dev/accuracy': 100 * 146 / 277}),
-    ],
-)
-def test_majority_of_real_development_sets(name, wanted):
-    task = find_task(name)
-    assert majority_scores(task, read_sets(task, GLUE, task.dev, labelled=True)) == pytest.approx(wanted)
 
 
 def test_first_rows():

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from gluon_optbert.tasks.features import (
     BATCHINGS,
+    PASS_COST,
     Features,
+    bucket_width,
     evaluation_batches,
+    length_buckets,
     pair,
     steps_per_epoch,
     training_batches,
@@ -151,11 +154,6 @@ def test_random_batches_hold_any_lengths():
     } == {0}
 
 
-def test_batch_is_never_longer_than_the_longest_instance():
-    instances = Features.of([([1] * 13, 13), ([1] * 2, 2)])
-    assert max(batch.input_ids.shape[1] for batch in evaluation_batches(instances, tokens=99)) == 13
-
-
 @pytest.mark.parametrize('tokens, workers', [(1, 1), (64, 1), (64, 3), (10**6, 2)])
 def test_evaluation_takes_every_instance_once_within_its_tokens(tokens, workers):
     instances = features()
@@ -166,3 +164,44 @@ def test_evaluation_takes_every_instance_once_within_its_tokens(tokens, workers)
     ]
     assert sorted(row for batch in batches for row in batch.rows) == list(range(37))
     assert all(batch.input_ids.size <= tokens or len(batch.rows) == 1 for batch in batches)
+
+
+LENGTHS = st.lists(st.integers(2, 128), max_size=80)
+
+
+def cost(batches):
+    """Tokens of all passes, with what a pass costs beside them."""
+    return sum(len(rows) * width + PASS_COST for rows, width in batches)
+
+
+@given(LENGTHS, st.integers(1, 40), st.sampled_from([128, 130, 512]))
+def test_every_row_is_in_one_batch_that_it_fits(lengths, batch_size, most):
+    lengths = np.array(lengths, np.int64)
+    batches = length_buckets(lengths, batch_size, most)
+    assert sorted(row for rows, _ in batches for row in rows) == list(range(len(lengths)))
+    for rows, width in batches:
+        assert len(rows) <= batch_size and (len(rows) == batch_size or len(rows) & (len(rows) - 1) == 0)
+        assert lengths[rows].max() <= width <= most and width == bucket_width(int(lengths[rows].max()), most)
+
+
+@given(st.lists(st.integers(2, 64), min_size=1, max_size=9), st.sampled_from([1, 4, 8]))
+def test_no_other_cut_of_the_sorted_rows_costs_less(lengths, batch_size):
+    ordered = sorted(lengths)
+    sizes = {1, 2, 4, 8, batch_size} & set(range(1, batch_size + 1))
+
+    def least(rows):
+        if not rows:
+            return 0
+        return min(
+            least(rows[:-size]) + size * bucket_width(rows[-1], 512) + PASS_COST
+            for size in sizes
+            if size <= len(rows)
+        )
+
+    assert cost(length_buckets(np.array(lengths), batch_size, 512)) == least(ordered)
+
+
+def test_a_short_list_is_cut_where_padding_costs_more_than_a_pass():
+    batches = length_buckets(np.array([6, 50, 7, 6, 5]), 32, 512)
+    assert [(sorted(rows.tolist()), width) for rows, width in batches] == [([0, 2, 3, 4], 8), ([1], 56)]
+    assert len(length_buckets(np.array([6, 7, 8, 5]), 32, 512)) == 1

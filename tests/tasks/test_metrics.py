@@ -43,15 +43,11 @@ def test_metric_by_hand(name, predictions, labels, wanted):
 
 def test_all_metrics_come_together_and_nothing_scores_nothing():
     assert set(score(list(METRICS), np.array([0, 1, 1]), np.array([0, 1, 0]))) == set(METRICS)
-    for predictions, labels in (([], []), ([1], [1, 0])):
-        with pytest.raises(ValueError, match='predictions for'):
-            score(['accuracy'], np.array(predictions), np.array(labels))
-
-
-@pytest.mark.parametrize('name', ['pearson', 'spearman'])
-def test_correlation_of_one_row_is_refused_with_its_reason(name):
-    with pytest.raises(ValueError, match='^a correlation needs at least two rows, found 1$'):
-        score([name], np.array([1.0]), np.array([2.0]))
+    for names, predictions, labels in ((['f1'], [], []), (['f1'], [1], [1, 0]), (['pearson'], [1.0], [2.0])):
+        with pytest.raises(ValueError):
+            score(names, np.array(predictions), np.array(labels))
+    with pytest.raises(ValueError, match='no labels'):
+        majority_score(['accuracy'], np.array([], np.int64))
 
 
 @pytest.mark.parametrize(
@@ -66,11 +62,6 @@ def test_correlation_of_one_row_is_refused_with_its_reason(name):
 )
 def test_majority_is_the_score_of_one_answer_for_all(labels, wanted):
     assert majority_score(list(wanted), np.array(labels)) == pytest.approx(wanted)
-
-
-def test_no_labels_have_no_majority():
-    with pytest.raises(ValueError, match='no labels'):
-        majority_score(['accuracy'], np.array([], np.int64))
 
 
 @pytest.mark.parametrize(
@@ -122,10 +113,7 @@ def test_version_1_takes_the_best_answer_and_counts_missing_predictions_as_wrong
     answers = {'a': ['red cat', 'cat'], 'b': ['blue'], 'c': ['x']}
     scores = squad_v1(answers, {'a': 'the cat', 'b': 'dark blue', 'more': 'ignored'})
     assert scores == {'exact_match': 100 / 3, 'f1': 100 * (1 + 2 / 3) / 3}
-
-
-def test_version_1_shares_no_words_between_empty_texts():
-    """The older script has exact match and no F1 for them."""
+    # empty texts share no words
     assert squad_v1({'a': ['the']}, {'a': '!'}) == {'exact_match': 100.0, 'f1': 0.0}
 
 

@@ -68,11 +68,7 @@ def test_values_are_correlated(tmp_path):
         ('out.tsv', 'index\tprediction\n' + ''.join(f'{i}\t1\n' for i in range(5)), '5 predictions for 4'),
         ('out.tsv', 'index\tprediction\n0\t1\n0\t1\n', 'line 3 has the index 0 again'),
         ('out.tsv', 'index\tprediction\n0\n', 'line 2 has 1 cells'),
-        (
-            'out.tsv',
-            'index\tprediction\n' + ''.join(f'{i}\t{i}\n' for i in range(4)),
-            "line 4 has the label '2', wanted 0 or 1",
-        ),
+        ('out.tsv', 'index\tprediction\n0\t0\n1\t2\n2\t0\n3\t0\n', "line 3 has the label '2', wanted 0 or 1"),
         ('out.jsonl', '{"label": "1"}\n', '1 predictions for 4 rows'),
         ('out.jsonl', '{"label": "1"}\n[]\n', 'line 2 is no JSON object'),
         ('out.jsonl', '{"label"\n', 'line 1: not JSON'),
@@ -135,23 +131,12 @@ def test_both_forms_of_answers_have_one_score(tmp_path, questions):
     ):
         scores, notes = score_squad('2.0', questions, write(tmp_path / name, content))
         assert (scores['exact'], scores['HasAns_f1'], scores['NoAns_f1'], notes) == (50.0, 100.0, 0.0, [])
-
-
-def test_odds_give_the_best_threshold(tmp_path, questions):
-    answers = write(tmp_path / 'answers.json', json.dumps({'q1': 'Cat', 'q2': 'none'}))
     odds = write(tmp_path / 'null_odds.json', json.dumps({'q1': -3.0, 'q2': 2.0}))
-    scores, _ = score_squad('2.0', questions, answers, odds)
+    scores, _ = score_squad('2.0', questions, tmp_path / 'predictions.json', odds)
     assert (scores['best_exact'], scores['best_exact_thresh'], scores['exact']) == (100.0, -3.0, 50.0)
-
-
-def test_missing_odds_are_reported_of_their_own_file(tmp_path, questions):
-    odds = write(tmp_path / 'null_odds.json', json.dumps({'q1': -3.0}))
-    for answers, says in (
-        ({'q1': 'Cat', 'q2': 'none'}, 'null_odds.json: 1 of 2 questions have no odds, the first is q2'),
-        ({'q2': 'none'}, 'answers.json: 1 of 2 questions have no prediction, the first is q1'),
-    ):
-        with pytest.raises(ValueError, match=says):
-            score_squad('2.0', questions, write(tmp_path / 'answers.json', json.dumps(answers)), odds)
+    write(odds, '{"q1": 1}')
+    with pytest.raises(ValueError, match='null_odds.json: 1 of 2 questions have no odds, the first is q2'):
+        score_squad('2.0', questions, tmp_path / 'predictions.json', odds)
 
 
 def test_one_prediction_in_a_line_of_json_is_no_mapping(tmp_path):

@@ -157,14 +157,6 @@ def test_a_batch_is_what_the_shards_hold(tmp_path):
         )
 
 
-def test_lengths_are_multiples_and_never_beyond_the_longest(shards):
-    for multiple in (1, 4, 12, 100):
-        for batch in stream(shards, batch_size=3, seed=0, epochs=1, length_multiple=multiple):
-            length = batch.input_ids.shape[1]
-            assert length >= batch.valid_length.max() and (length % multiple == 0 or length == LENGTH)
-            assert length - batch.valid_length.max() < multiple
-
-
 @pytest.mark.parametrize('workers', [1, 2, 4])
 @pytest.mark.parametrize('limit', [None, 0, 5, 13, 1000])
 def test_evaluation_sees_each_instance_once_in_order(shards, workers, limit):
