@@ -99,7 +99,7 @@ def _run_seed(
 
 
 def _place(work: Path, recipe: FineTuneRecipe) -> Path:
-    """Where the runs with the recipe's learning rate are made, which may be one of several."""
+    """The directory of the runs with the recipe's learning rate, which may be one of several."""
     return work / f'rate-{recipe.learning_rate!r}' if recipe.learning_rates else work
 
 

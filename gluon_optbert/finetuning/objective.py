@@ -1,4 +1,4 @@
-"""What fine-tuning descends: the loss of a task, measured after every epoch on its held-out sets."""
+"""The objective of fine-tuning: the loss of a task, measured after every epoch on its held-out sets."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Exercise:
     majority: Mapping[str, float]
 
     def right(self, name: str, scores: np.ndarray) -> np.ndarray | None:
-        """Which instances of a held-out set its scores answer right, shape (instances,); None where it is no
+        """Instances of a held-out set that its scores answer right, shape (instances,); None where it is no
         accuracy that decides.
         """
         if self.metric != 'accuracy':
@@ -76,7 +76,7 @@ class Exercise:
 def data_directory(
     chosen: Path | None, home: str, files: Sequence[str], load: Callable[[str, str], Any], workers: Workers
 ) -> Path:
-    """Where the files of a data set are: in the user's directory, or in GluonNLP's own.
+    """The directory of the files of a data set: the user's, or GluonNLP's own.
 
     GluonNLP fetches the files that its directory lacks.
 

@@ -1,4 +1,4 @@
-"""What fine-tuning on any task has in common: its recipe."""
+"""The recipe of fine-tuning on any task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar('R', bound='FineTuneRecipe')
 
 
 class FineTuneRecipe(WeightRecipe):
-    """What fine-tuning on any task has in common (Devlin et al., 2018, appendix A.3)."""
+    """Fields of fine-tuning on any task (Devlin et al., 2018, appendix A.3)."""
 
     GROUPS = {
         'data': ('data', 'limit', 'evaluation_limit', 'batch_size', 'batching', 'evaluation_tokens'),
@@ -65,7 +65,7 @@ class FineTuneRecipe(WeightRecipe):
     keep: PositiveInt = option('number of newest checkpoints to keep, besides the best one', 1)
 
     def problems(self) -> list[str]:
-        """What is contradictory about fields whose values are right in themselves."""
+        """Contradictions between fields whose values are right in themselves."""
         problems = [] if self.seeds else ['seeds must be one or more']
         for name in ('seeds', 'learning_rates'):
             values = getattr(self, name)
@@ -91,7 +91,7 @@ def copy_path(recipe: FineTuneRecipe) -> Path | None:
 
 
 def written(recipe: FineTuneRecipe) -> str:
-    """What a run wrote, for people."""
+    """A line for people on what a run wrote."""
     copy = copy_path(recipe)
     return f'wrote {recipe.output}; its scores are in {result_path(recipe)}' + (
         '' if copy is None else f' and in {copy}'

@@ -63,7 +63,7 @@ class GlueRecipe(FineTuneRecipe):
 
 
 def task_directory(task: Task, data: Path | None, workers: Workers) -> Path:
-    """Where the files of a task are; `data_directory` says how, and what it raises."""
+    """The directory of the files of a task; `data_directory` says how, and what it raises."""
     if data is None and not task.gluonnlp:
         raise FileNotFoundError(
             f"{task.name} is none of GluonNLP's data sets; give the directory of its files with --data"
@@ -166,7 +166,7 @@ class SquadRecipe(FineTuneRecipe):
     )
 
     def problems(self) -> list[str]:
-        """What is contradictory, and what no reading can have."""
+        """Contradictions, and values that no reading can have."""
         return super().problems() + self.reading().problems()
 
     def head(self) -> Head:
@@ -174,7 +174,7 @@ class SquadRecipe(FineTuneRecipe):
         return Head('question_answering', (), f'SQuAD v{self.version}')
 
     def reading(self) -> Reading:
-        """How questions are read and answers are chosen."""
+        """Settings of reading questions and choosing answers."""
         return Reading(
             self.max_length,
             self.stride,

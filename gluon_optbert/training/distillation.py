@@ -114,7 +114,7 @@ def check_teacher(
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """Which states of a student belong to which of its teacher.
+    """The states of a student beside those of its teacher.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class Match:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """What the parts of the loss are multiplied by.
+    """Factors of the parts of the loss.
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ class TeacherStates:
 def similarity_difference(
     student: mx.nd.NDArray, teacher: mx.nd.NDArray, valid: mx.nd.NDArray, weights: mx.nd.NDArray
 ) -> mx.nd.NDArray:
-    """How far two networks differ in which sentences they take for similar, summed over the sentences.
+    """Difference of two networks in the sentences that they take for similar, summed over the sentences.
 
     The embedding of a sentence is the mean of its tokens' states. Of every sentence it is the mean, over the
     other sentences, of the squared difference between the student's cosine and the teacher's.
@@ -448,7 +448,7 @@ class Taught(Objective):
 
 
 class Distillation(Taught, Pretraining):
-    """MLM plus NSP, and what a teacher says.
+    """MLM plus NSP, and the parts of a teacher.
 
     Parameters
     ----------
@@ -485,7 +485,7 @@ class Distillation(Taught, Pretraining):
 
 
 class StateMatching(Taught, Pretraining):
-    """What a teacher says of states and embeddings alone; neither network needs the heads of pre-training.
+    """States and embeddings of a teacher alone; neither network needs the heads of pre-training.
 
     Held-out data are measured by the same loss: the parts, each with its weight. The parameters are those of
     `Distillation`.

@@ -160,7 +160,7 @@ class Workers:
         return self.rank == 0
 
     def context(self) -> mx.Context:
-        """Where this worker computes: its GPU if MXNet sees one, else the CPU."""
+        """The device of this worker: its GPU if MXNet sees one, else the CPU."""
         gpus = mx.context.num_gpus()
         return mx.gpu(self.local_rank % gpus) if gpus else mx.cpu()
 

@@ -86,7 +86,7 @@ def losses_of(
 def evaluate(
     model: OptBERTModel, shards: Shards, workers: Workers, *, batch_size: int, limit: int | None = None
 ) -> HeldOut:
-    """What `losses_of` measures over all instances; its parameters."""
+    """Held-out losses and accuracies over all instances; the parameters are those of `losses_of`."""
     return losses_of(model, shards, workers, batch_size=batch_size, limit=limit).measured
 
 

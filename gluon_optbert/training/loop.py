@@ -242,7 +242,7 @@ class _Meter:
         self._began += time.perf_counter() - paused
 
     def gather(self) -> list[float]:
-        """What a checkpoint has to keep; from here on rank 0 has the sums of all workers, as if resumed."""
+        """Numbers that a checkpoint keeps; from here on rank 0 has the sums of all workers, as if resumed."""
         self._sums = np.array(self._workers.sum(self._sums, name='losses')) * self._workers.first
         return [*self._sums, self._steps]
 

@@ -1,4 +1,4 @@
-"""What a phase of training descends: its batches, its losses, and what is measured on held-out data."""
+"""Objectives of training: batches, losses, and measurements on held-out data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .distributed import Workers
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """What one call of `train` is to do.
+    """The settings of one call of `train`.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Phase:
 
 
 class Objective:
-    """What a phase descends: batches, their losses, and what is measured on held-out data.
+    """Batches, the losses that a phase makes small, and measurements on held-out data.
 
     Parameters
     ----------
@@ -99,11 +99,11 @@ class Objective:
         raise NotImplementedError
 
     def totals(self, batch: Any) -> Sequence[float]:
-        """What each of those sums is divided by to give the mean over the global batch."""
+        """Divisors of those sums that give the mean over the global batch."""
         raise NotImplementedError
 
     def evaluate(self, phase: Phase) -> dict[str, float] | None:
-        """What is measured on held-out data; None if there is none."""
+        """Measurements on held-out data; None if there is none."""
         raise NotImplementedError
 
     def remember(self, progress: Progress, measured: Mapping[str, float], step: int) -> Progress:
@@ -125,7 +125,7 @@ class Objective:
         """Change the parameters that the optimizer has just updated."""
 
     def metrics(self) -> dict[str, float]:
-        """What a metrics record says beside the losses."""
+        """Entries of a metrics record beside the losses."""
         return {}
 
     def finished(self) -> bool:
@@ -133,7 +133,7 @@ class Objective:
         return False
 
     def memory(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps beside parameters and optimizer, by name; all workers ask together."""
+        """Arrays that a checkpoint keeps beside parameters and optimizer, by name; all workers ask for them."""
         return {}
 
     def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:

@@ -48,7 +48,7 @@ class Schedule:
 
 
 class LossScale:
-    """What a loss is multiplied by, so that its gradients do not vanish in float16: halved when one
+    """A factor of the loss, so that its gradients do not vanish in float16: halved when one
     overflows, else doubled after `patience` steps (Micikevicius et al., 2018, section 3.2).
 
     The rule of MXNet's `contrib.amp`, whose own keeps its count to itself, where no checkpoint finds it.
@@ -66,7 +66,7 @@ class LossScale:
             self.value, self._sound = self.value * 2, 0
 
     def state(self) -> list[float]:
-        """What `restore` takes."""
+        """Numbers that `restore` takes."""
         return [self.value, self._sound]
 
     def restore(self, state: Sequence[float]) -> None:
@@ -259,8 +259,8 @@ class Optimizer:
         return arrays
 
     def counters(self) -> list[float]:
-        """What `restore` needs beside the arrays where steps may be skipped: steps taken, and the state of
-        the loss's scale.
+        """Numbers that `restore` needs beside the arrays where steps may be skipped: steps taken, and the
+        state of the loss's scale.
         """
         return [] if self.scale is None else [self._trainer._optimizer.num_update, *self.scale.state()]
 

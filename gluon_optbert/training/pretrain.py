@@ -1,4 +1,4 @@
-"""Pre-training: what its loss is, and a run from shards to a model directory."""
+"""Pre-training: its loss, and a run from shards to a model directory."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _trained(
 
 
 def _progress(measured: Progress, recipe: PretrainRecipe, start: SavedModel | None) -> Progress:
-    """What the finished model says of its training: ``step`` of this phase, and ``earlier_steps`` of the
+    """The progress in the finished model: ``step`` of this phase, and ``earlier_steps`` of the
     phases before, as in BERT's pre-training with 128 and then with 512 tokens. Steps of the heads alone are
     not steps of pre-training."""
     before = start.progress if start else Progress()

@@ -23,7 +23,7 @@ from .optimization import OF_WEIGHTS, LossScale, Optimizer, Schedule
 
 
 class WeightRecipe(Recipe):
-    """What every run that trains weights has in common."""
+    """Fields that every run that trains weights has."""
 
     GROUPS = {
         'weights': ('optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'dropout'),
@@ -66,13 +66,11 @@ class WeightRecipe(Recipe):
             name=name,
             steps=steps,
             **{
-                **dict(
-                    batch_size=self.batch_size,
-                    accumulate=self.accumulate,
-                    log_every=self.log_every,
-                    checkpoint_every=self.checkpoint_every,
-                    keep=self.keep,
-                ),
+                'batch_size': self.batch_size,
+                'accumulate': self.accumulate,
+                'log_every': self.log_every,
+                'checkpoint_every': self.checkpoint_every,
+                'keep': self.keep,
                 **more,
             },
         )
@@ -94,11 +92,11 @@ class WeightRecipe(Recipe):
         )
 
     def network_settings(self, **more: Any) -> NetworkSettings:
-        """How the network is built that is trained."""
+        """Settings of the network that is trained."""
         return NetworkSettings(dropout=self.dropout, precision=self.precision, **more)
 
     def loss_scale(self) -> LossScale | None:
-        """What float16 wants the loss multiplied by."""
+        """The factor of the loss in float16."""
         return LossScale() if self.precision == 'float16' else None
 
     def schedule(self, steps: int) -> Schedule:
@@ -119,7 +117,7 @@ class WeightRecipe(Recipe):
 
 
 class TrainingRecipe(WeightRecipe):
-    """What every run that trains weights by equation (1) has in common."""
+    """Fields that every run that trains weights by equation (1) has."""
 
     GROUPS = {
         'data': ('shards', 'batch_size', 'seed', 'evaluate_every', 'evaluation_limit'),
@@ -139,9 +137,9 @@ class TrainingRecipe(WeightRecipe):
             name,
             steps,
             **{
-                **dict(
-                    seed=self.seed, evaluate_every=self.evaluate_every, evaluation_limit=self.evaluation_limit
-                ),
+                'seed': self.seed,
+                'evaluate_every': self.evaluate_every,
+                'evaluation_limit': self.evaluation_limit,
                 **more,
             },
         )
@@ -165,7 +163,7 @@ class PretrainRecipe(TrainingRecipe):
     )
 
     def problems(self) -> list[str]:
-        """What is contradictory about fields whose values are right in themselves."""
+        """Contradictions between fields whose values are right in themselves."""
         if self.train == 'heads' and self.model is None:
             return [f'train heads goes with model, a directory that {named("optbert-import")} made']
         return []
