@@ -133,7 +133,7 @@ class Objective:
         return False
 
     def memory(self) -> dict[str, np.ndarray]:
-        """Arrays that a checkpoint keeps beside parameters and optimizer, by name; all workers ask for them."""
+        """Arrays that a checkpoint keeps beside parameters and optimizer, by name; all workers ask."""
         return {}
 
     def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
