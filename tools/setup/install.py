@@ -1,6 +1,6 @@
 """Make .venv and install the pinned stack into it, once.
 
-    python3 tools/setup/install.py
+    python3 tools/setup/install.py [--dry-run]
 
 Each step that is done is written down in .venv/installed.json with a checksum of all that it depends on, so
 that a later call does what is left, or what has changed since. Standard library only. Exit status 2 if the
@@ -9,6 +9,7 @@ machine lacks something, 1 if a step fails.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import hashlib
 import json
@@ -223,8 +224,8 @@ def call(*command: object, cwd: Path = ROOT, **variables: str) -> None:
         raise StepFailed('\n'.join(LOG.read_text(errors='replace').splitlines()[-15:]))
 
 
-def install() -> int:
-    """Do the steps that are left; the exit status."""
+def install(*, dry_run: bool = False) -> int:
+    """Do the steps that are left, or only name them; the exit status."""
     record = recorded()
     mpi, gpu = (os.environ.get(name) == '1' or bool(record.get(name)) for name in ('MPI', 'GPU'))
     if record.get('GPU', gpu) != gpu:
@@ -263,7 +264,9 @@ def install() -> int:
         ),
     ]
     left = [step for step in steps if record.get(step[0]) != step[3]()]
-    if not left:
+    if dry_run:
+        print(''.join(f'{name}\n' for name, *_ in left), end='')
+    if dry_run or not left:
         return 0
     missing = missing_here(mpi=mpi)
     if missing:
@@ -292,13 +295,20 @@ def install() -> int:
 
 def main() -> int:
     """Install, one at a time in this tree."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--dry-run', action='store_true', help='name the steps that are left, one per line, and stop'
+    )
+    dry_run = parser.parse_args().dry_run
     with open(CONSTRAINTS) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print('another installation is at work in this directory: waiting for it', flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        return install()
+        return install(dry_run=dry_run)
 
 
 if __name__ == '__main__':
