@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ..architecture.architecture import Architecture
-from ..architecture.heads import PRETRAINING, Head
+from ..architecture.heads import Head
 from ..architecture.named import uniform
 from ..runs.failures import RunFailed
 from ..runs.files import existing, fetching, read_json, reason
@@ -147,15 +147,8 @@ def read_google(prefix: Path, vocabulary: Path | None = None) -> Source:
     words = vocabulary_beside(prefix.parent, vocabulary)
     skipped = tuple(name for name in read_index(prefix)[0] if look_up('TensorFlow', name) == (True, None))
     arrays = read_tensorflow(prefix, skip=frozenset(skipped).__contains__)
-    return Source(
-        'TensorFlow',
-        architecture,
-        words,
-        head_of('TensorFlow', arrays, config, prefix),
-        arrays,
-        skipped,
-        notes,
-    )
+    head = head_of('TensorFlow', arrays, config, prefix)
+    return Source('TensorFlow', architecture, words, head, arrays, skipped, notes)
 
 
 def read_params(path: Path) -> dict[str, np.ndarray]:
@@ -200,14 +193,11 @@ def read_gluonnlp(path: Path, vocabulary: Path | None = None, heads: int | None 
             f'{path.parent}: {len(vocabularies)} vocabularies '
             f'({", ".join(file.name for file in vocabularies)}); give --vocabulary'
         )
-    words = vocabulary_beside(path.parent, vocabularies[0])
-    return Source(
-        'GluonNLP', _measured(arrays, heads, path), words, head_of('GluonNLP', arrays, {}, path), arrays
-    )
+    return _of_gluonnlp(arrays, heads, vocabulary_beside(path.parent, vocabularies[0]), path)
 
 
-def _measured(arrays: Mapping[str, np.ndarray], heads: int, path: Path) -> Architecture:
-    """The architecture whose widths the arrays of a GluonNLP file have."""
+def _of_gluonnlp(arrays: Mapping[str, np.ndarray], heads: int, words: Vocabulary, path: Path) -> Source:
+    """The checkpoint whose architecture has the widths of the arrays of a GluonNLP file."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, array in arrays.items():
         shapes.setdefault(look_up('GluonNLP', name)[1] or '', array.shape)
@@ -222,18 +212,17 @@ def _measured(arrays: Mapping[str, np.ndarray], heads: int, path: Path) -> Archi
     if missing:
         raise ValueError(f'{path}: not a BERT of GluonNLP 0.8 to 0.10: no matrix {", ".join(missing)}')
     (vocab_size, h), (token_types, _), (max_length, _), (f, _) = (shapes[name] for name in wanted)
-    layers: list[int] = sorted(
-        {int(name[len(cell) :].split('.')[0]) for name in shapes if name.startswith(cell)}
-    )
+    layers = sorted({int(name[len(cell) :].split('.')[0]) for name in shapes if name.startswith(cell)})
     if layers != list(range(len(layers))) or h % heads:
         raise ValueError(
             f'{path}: layers {", ".join(map(str, layers))} of width {h} with {heads} heads are not '
             'those of a BERT'
         )
-    return dataclasses.replace(
-        uniform(layers=len(layers), h=h, a=heads, f=f, vocab_size=vocab_size, max_length=max_length),
-        token_types=token_types,
+    architecture = uniform(
+        layers=len(layers), h=h, a=heads, f=f, vocab_size=vocab_size, max_length=max_length
     )
+    architecture = dataclasses.replace(architecture, token_types=token_types)
+    return Source('GluonNLP', architecture, words, head_of('GluonNLP', arrays, {}, path), arrays)
 
 
 def read_zoo(name: str) -> Source:
@@ -267,7 +256,5 @@ def read_zoo(name: str) -> Source:
         raise RunFailed(
             f'{name}: could not be fetched ({reason(error)}); give the .params file itself'
         ) from error
-    arrays, heads = read_params(path), int(prefix.split('_')[3])
-    return Source(
-        'GluonNLP', _measured(arrays, heads, path), vocabulary_of(tokens, source=name), PRETRAINING, arrays
-    )
+    words = vocabulary_of(tokens, source=name)
+    return _of_gluonnlp(read_params(path), int(prefix.split('_')[3]), words, path)

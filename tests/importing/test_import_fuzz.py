@@ -23,7 +23,7 @@ def write_without_vocabulary(directory):
     return directory
 
 
-TIMES = in_proportion(400)  # damages of each file
+TIMES = in_proportion(200)  # damages of each file
 SOURCES = {
     'safetensors': (write_hugging_face, {}, ('config.json', 'vocab.txt', 'model.safetensors')),
     'sharded safetensors': (

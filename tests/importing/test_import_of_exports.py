@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.checkpoints import write_hugging_face
 from helpers.commands import call
+from helpers.examples import examples
 from helpers.exported import ARCHITECTURES, UNEVEN, with_head, write_for_transformers
 from helpers.networks import NETWORKS, SEEDS
 from helpers.tiny import contents, network, saved_model, vocabulary
@@ -65,6 +66,7 @@ def test_a_task_comes_back_with_its_labels_names_and_arrays(tmp_path, widths, he
 
 
 @given(architecture=NETWORKS, seed=SEEDS)
+@examples(25)
 def test_any_widths_come_back(tmp_path_factory, architecture, seed):
     tokens = vocabulary_of(vocabulary().idx_to_token[: architecture.vocab_size])
     saved = dataclasses.replace(saved_model(architecture, seed=seed), vocabulary=tokens)
