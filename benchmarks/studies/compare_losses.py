@@ -14,6 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from points import parser_of
+
 from gluon_optbert.architecture.cost import ParameterCost
 from gluon_optbert.architecture.heads import PRETRAINING
 from gluon_optbert.cutting.shrink import without_gates
@@ -55,9 +57,7 @@ def measure(path: Path, arguments: argparse.Namespace, workers: Workers) -> tupl
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure one network after the other, print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument(
         'models', nargs='+', type=Path, metavar='MODEL', help='directories; the first is the base'
     )

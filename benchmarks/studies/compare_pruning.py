@@ -12,7 +12,6 @@ example:
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import fnmatch
 import sys
@@ -21,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from points import check_alike, gather, read_points
+from points import check_alike, gather, parser_of, paths_of, read_points, spread
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import ParameterCost, count_flops, shares_of_rounds
@@ -85,8 +83,7 @@ class Rung:
 
     def spread(self, name: str) -> tuple[float, float | None]:
         """Mean and sample deviation of a column that all of them have."""
-        known = self.values(name)
-        return float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None
+        return spread(self.values(name))
 
 
 def named(text: str) -> tuple[str, list[str]]:
@@ -265,9 +262,7 @@ def _draw_panel(
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Read everything, write the directory, print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument('ways', nargs='*', metavar='NAME=RUN,RUN', help='a way of pruning, and its runs')
     parser.add_argument(
         '--controls',
@@ -311,8 +306,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if ways and not any(network.run for network in networks):
         print(f'{arguments.points} has no run of {", ".join(way for way, _ in ways)}: nothing was written')
         return
-    files = [Path(file) for file in arguments.scores.split(',') if file]
-    scores = [*study.get('scores', {}).values(), *gather(files)['scores'].values()]
+    scores = [*study.get('scores', {}).values(), *gather(paths_of(arguments.scores))['scores'].values()]
     if arguments.tasks is not None:
         scores = [score for score in scores if score['task'] in arguments.tasks.split(',')]
     rungs = rungs_of(with_scores(networks, scores))

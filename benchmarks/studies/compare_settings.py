@@ -17,7 +17,6 @@ example:
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import shutil
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from points import read_if_there, read_points, score_of, write_points
+from points import parser_of, read_if_there, read_points, score_of, write_points
 
 from gluon_optbert.runs.command_line import command
 from gluon_optbert.runs.display import markdown_table
@@ -157,9 +156,7 @@ def make(
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the runs or read them, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument('--run', default='', metavar='WORDS', help='the words of run_glue.py')
     parser.add_argument('--settings', type=Path, required=True, help='YAML file of named settings')
     parser.add_argument(

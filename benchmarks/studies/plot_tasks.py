@@ -7,16 +7,14 @@ has their mean and standard deviation. The times come from benchmarks/latency.py
   python benchmarks/latency.py $(cat networks.txt) --output times.json
   python benchmarks/studies/plot_tasks.py runs/sst2-* --times times.json --output plots/sst2
 
-With --points, a file of points is read instead of runs and times, and RUN is a pattern: '*-trained-*'. The
-points of runs and times are written beside the table, so they can be drawn again.
+The points of runs and times are written beside the table. With --points, such a file is read instead, and RUN
+is a pattern; several files, of a task each, become one picture:
 
-  python benchmarks/studies/plot_tasks.py '*-trained-*' --points plots/sst2/points.json --output plots/trained
-
-With --together, RUN is a file of points for each task; those runs that --only chooses become one picture."""
+  python benchmarks/studies/plot_tasks.py '*-trained-*' --points sst2/points.json --output trained
+  python benchmarks/studies/plot_tasks.py '*' --points sst2/points.json,mrpc/points.json --output together"""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import fnmatch
 import json
@@ -30,7 +28,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from points import check_alike, gather, read_if_there, read_points, write_points
+from points import check_alike, gather, parser_of, paths_of, read_if_there, read_points, spread, write_points
 
 from gluon_optbert.architecture.cost import shares_of_rounds
 from gluon_optbert.reporting.figures import NARROW, STYLE, drawn, look, plain
@@ -121,11 +119,6 @@ class Study:
     starts: tuple[Mapping[str, Any], ...]
     sizes: tuple[Size, ...]
     panels: tuple[Panel, ...]
-
-
-def spread(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean, and sample deviation of more than one value."""
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def score_of(row: Mapping[str, Any]) -> float:
@@ -388,22 +381,16 @@ def points_of(paths: Sequence[Path], files: Sequence[Path]) -> dict[str, Any]:
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Read runs and times or their points, write the directory, print the sentences."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument(
         'runs', nargs='+', metavar='RUN', help='runs, patterns, or files of points; see above'
     )
     parser.add_argument('--times', default='', metavar='FILE,…', help='files of latency.py')
-    parser.add_argument('--points', type=Path, metavar='FILE', help='a file of points instead of --times')
-    parser.add_argument(
-        '--networks', action='store_true', help='only print the networks that are to be timed'
-    )
-    parser.add_argument('--together', action='store_true', help='one picture of several tasks')
-    parser.add_argument('--only', default='*', metavar='PATTERN', help='with --together: the runs of each')
-    parser.add_argument('--shape', default='8x128', help='with --together [default: 8x128]')
-    parser.add_argument('--precision', default='float32', choices=PRECISIONS, help='with --together')
+    parser.add_argument('--points', default='', metavar='FILE,…', help='files of points instead of --times')
+    parser.add_argument('--networks', action='store_true', help='only print what is to be timed')
     parser.add_argument('--engine', default='mxnet', help='whose times are drawn [default: mxnet]')
+    parser.add_argument('--shape', default='8x128', help='of several tasks [default: 8x128]')
+    parser.add_argument('--precision', default='float32', choices=PRECISIONS, help='of several tasks')
     parser.add_argument('--output', type=Path, metavar='DIR', help='directory to write')
     arguments = parser.parse_args(argv)
     if arguments.networks:
@@ -418,31 +405,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.output is None:
         raise ValueError('--output is missing')
     refuse_existing(arguments.output)
-    if arguments.together:
-        studies = [
-            study_of(read_points(Path(file)), [arguments.only], arguments.engine) for file in arguments.runs
-        ]
-        panel = Panel(arguments.shape, arguments.precision, arguments.engine)
-        with new_directory(arguments.output) as staged, matplotlib.rc_context(STYLE):
-            figure = draw([(one, panel) for one in studies], columns=min(2, len(studies)), together=True)
-            write_file(staged / 'speed.png', drawn(figure, 'speed', 'png'))
-        print(f'wrote {arguments.output / "speed.png"}')
-        return
-    if arguments.points:
-        points, patterns = read_points(arguments.points), arguments.runs
+    files = paths_of(arguments.points)
+    if files:
+        studies = [study_of(read_points(file), arguments.runs, arguments.engine) for file in files]
     else:
-        files = [Path(file) for file in arguments.times.split(',') if file]
-        points, patterns = points_of([Path(run) for run in arguments.runs], files), ['*']
-    study = study_of(points, patterns, arguments.engine)
-    page = page_of(study)
+        points = points_of([Path(run) for run in arguments.runs], paths_of(arguments.times))
+        studies = [study_of(points, ['*'], arguments.engine)]
     with new_directory(arguments.output) as staged, matplotlib.rc_context(STYLE):
-        write_file(staged / 'table.md', page.encode())
-        columns = len({panel.shape for panel in study.panels})
-        figure = draw([(study, panel) for panel in study.panels], columns=columns, together=False)
+        if len(studies) > 1:
+            panel = Panel(arguments.shape, arguments.precision, arguments.engine)
+            figure = draw([(study, panel) for study in studies], columns=2, together=True)
+        else:
+            (study,) = studies
+            write_file(staged / 'table.md', page_of(study).encode())
+            columns = len({panel.shape for panel in study.panels})
+            figure = draw([(study, panel) for panel in study.panels], columns=columns, together=False)
+            print('\n'.join(sentences(study)))
         write_file(staged / 'speed.png', drawn(figure, 'speed', 'png'))
-        if not arguments.points:
+        if not files:
             write_points({'recipe': {}, **points}, staged / 'points.json')
-    print('\n'.join(sentences(study)))
     print(f'wrote {arguments.output}')
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 from gluon_optbert.finetuning.result import FORMAT as SCORE
 from gluon_optbert.reporting.curves import draw_curves, read_metrics, segments_of
@@ -46,6 +47,23 @@ FREE |= {
     'resume',
     'time',
 }
+
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """A parser whose help begins with a module's docstring as it is."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+
+
+def paths_of(text: str) -> list[Path]:
+    """Paths with commas between them."""
+    return [Path(path) for path in text.split(',') if path]
+
+
+def spread(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean, and sample deviation of more than one value."""
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def check_alike(name: str, recipes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -175,9 +193,7 @@ def write_points(values: dict[str, Any], path: Path) -> None:
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Gather, and say how much there is now."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument(
         'places',
         nargs='*',

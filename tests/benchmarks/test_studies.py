@@ -134,7 +134,7 @@ def test_speed_of_a_task_is_told_drawn_and_made_again_of_its_points(tmp_path):
     assert (tmp_path / 'again' / 'table.md').read_text() == table
     pictures = [(tmp_path / name / 'speed.png').read_bytes() for name in ('plot', 'again')]
     assert pictures[0] == pictures[1]
-    made('plot_tasks.py', points, points, '--together', '--only', 'gates-*', '--output', tmp_path / 'both')
+    made('plot_tasks.py', 'gates-*', '--points', f'{points},{points}', '--output', tmp_path / 'both')
     assert (tmp_path / 'both' / 'speed.png').stat().st_size > 1000
 
 
