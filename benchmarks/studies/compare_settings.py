@@ -130,15 +130,7 @@ def make(
             result = result.with_suffix('.json')
             if not result.exists():
                 flags = [f'--{field.replace("_", "-")}={value}' for field, value in setting.items()]
-                own = [
-                    '--seeds',
-                    str(seed),
-                    '--output',
-                    str(run),
-                    '--results',
-                    str(result.parent),
-                    '--resume',
-                ]
+                own = [f'--seeds={seed}', f'--output={run}', f'--results={result.parent}', '--resume']
                 subprocess.run([sys.executable, str(RUN_GLUE), *words, *flags, *own], check=True)
                 shutil.rmtree(run)
             scores[name][seed] = score_of(result)

@@ -363,8 +363,10 @@ def with_times(runs: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]
                     if widths != start or shapes is None:
                         continue
                     times = row.setdefault('times', {}).setdefault(engine, {}).setdefault(precision, {})
-                    for shape in first.keys() & shapes.keys() - times.keys():
-                        times[shape] = [shapes[shape]['median_ms'], first[shape]['median_ms']]
+                    for shape in first:
+                        if shape in shapes:
+                            pair = [shapes[shape]['median_ms'], first[shape]['median_ms']]
+                            times.setdefault(shape, pair)
     return sources
 
 
@@ -383,7 +385,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Read runs and times or their points, write the directory, print the sentences."""
     parser = parser_of(__doc__)
     parser.add_argument(
-        'runs', nargs='+', metavar='RUN', help='runs, patterns, or files of points; see above'
+        'runs', nargs='+', metavar='RUN', help='directories of runs; with --points patterns of names'
     )
     parser.add_argument('--times', default='', metavar='FILE,…', help='files of latency.py')
     parser.add_argument('--points', default='', metavar='FILE,…', help='files of points instead of --times')
