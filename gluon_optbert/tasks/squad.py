@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -215,27 +215,16 @@ def make_windows(
             continue
         head = [cls_id, *align(question.text)[0][: reading.max_question], sep_id]
         room = reading.max_length - len(head) - 1
-        for first in _window_starts(len(ids), room, reading.stride):
+        step = min(reading.stride, room)
+        for first in range(0, max(len(ids) - room, 0) + step, step):  # the last window reaches the end
             instances.append(([*head, *ids[first : first + room], sep_id], len(head)))
             numbers.append(number)
             firsts.append(first)
             if labelled:
                 inside = span is not None and first <= span[0] and span[1] < first + room
-                labels.append(
-                    (span[0] - first + len(head), span[1] - first + len(head)) if inside else (0, 0)
-                )
+                labels.append(tuple(place - first + len(head) for place in span) if inside else (0, 0))
     features = Features.of(instances, np.array(labels, np.int64).reshape(-1, 2) if labelled else None)
     return Windows(features, np.array(numbers), np.array(firsts), places)
-
-
-def _window_starts(tokens: int, room: int, stride: int) -> Iterator[int]:
-    """Where windows begin; the last one reaches the end."""
-    first = 0
-    while True:
-        yield first
-        if first + room >= tokens:
-            return
-        first += min(stride, room)
 
 
 def _token_span(question: Question, begins: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
@@ -300,16 +289,13 @@ def best_answers(
         spans = [
             span
             for row, owned in zip(rows, _owned(windows, rows))
-            for span in _spans(
-                windows, row, scores[row], owned, n_best=reading.n_best, max_answer=reading.max_answer
-            )
+            for span in _spans(windows, row, scores[row], owned, reading)
         ]
         best: dict[str, Answer] = {}  # different texts
         for score, first, last in sorted(spans, key=lambda span: (-span[0], span[1], span[2])):
             start, end = int(begins[first]), int(ends[last])
-            best.setdefault(
-                question.context[start:end], Answer(question.context[start:end], score, start, end)
-            )
+            text = question.context[start:end]
+            best.setdefault(text, Answer(text, score, start, end))
             if len(best) == reading.n_best:
                 break
         answers.append(list(best.values()))
@@ -335,17 +321,18 @@ def _owned(windows: Windows, rows: np.ndarray) -> list[np.ndarray]:
 
 
 def _spans(
-    windows: Windows, row: int, scores: np.ndarray, owned: np.ndarray, *, n_best: int, max_answer: int
+    windows: Windows, row: int, scores: np.ndarray, owned: np.ndarray, reading: Reading
 ) -> list[tuple[float, int, int]]:
     """The best spans of one window: score, first token and last token in the context."""
     count, second = len(owned), int(windows.features.seconds[row])
     context = scores[second : second + count]
     # tokens after the first, first token
-    table = np.full((min(max_answer, count), count), -np.inf, np.float32)
+    table = np.full((min(reading.max_answer, count), count), -np.inf, np.float32)
     for more, line in enumerate(table):
         line[: count - more] = context[: count - more, 0] + context[more:, 1]
     table[:, ~owned] = -np.inf
     flat = table.reshape(-1)
+    n_best = reading.n_best
     chosen = np.argpartition(-flat, n_best)[:n_best] if len(flat) > n_best else np.arange(len(flat))
     first = int(windows.firsts[row])
     return [

@@ -20,9 +20,7 @@ SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 
 @dataclasses.dataclass(frozen=True)
 class InstanceSpec:
-    """What instances look like: lengths in tokens, shares between 0 and 1, and the ids that have a part in
-    it.
-    """
+    """Lengths of instances in tokens, shares between 0 and 1, and the ids of signs."""
 
     max_seq_length: int
     max_predictions: int
@@ -84,9 +82,8 @@ def segment_pairs(tokens: Tokens, *, room: int, short_share: float, seed: int) -
             split = generator.randint(first + 1, end - 1) if end - first > 1 else end
             is_random = len(tokens) > 1 and (split == end or generator.random() < 0.5)
             if is_random:
-                b0, b1 = _elsewhere(
-                    starts, borders, number, target - (starts[split] - starts[first]), generator
-                )
+                length = target - (starts[split] - starts[first])
+                b0, b1 = _elsewhere(starts, borders, number, length, generator)
                 end = split  # what the random segment replaced comes again
             elif split == end:  # one document only, and a sentence that has no other beside it
                 first = end

@@ -94,11 +94,7 @@ class ShardRecipe(Recipe):
     @property
     def predictions(self) -> int:
         """The largest number of masked tokens in an instance."""
-        return (
-            self.max_predictions
-            if self.max_predictions is not None
-            else max(math.ceil(self.max_seq_length * 20 / 128), 1)
-        )
+        return self.max_predictions or math.ceil(self.max_seq_length * 20 / 128)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -483,7 +479,7 @@ def _buckets(recipe: ShardRecipe, surveyed: Survey, partial: Path) -> dict[str, 
 
 def _manifest(recipe: ShardRecipe, vocab: vocabulary.Vocabulary, splits: Mapping[str, Any]) -> dict[str, Any]:
     """What vouches for the shards; nothing in it depends on the time, the place or the number of workers."""
-    libraries = ['numpy', 'gluonnlp', 'blingfire', 'sacremoses', *['tokenizers'] * recipe.cased]
+    libraries = ('numpy', 'blingfire', 'sacremoses', 'tokenizers')
     return {
         'format': shards.FORMAT,
         'version': shards.VERSION,
