@@ -51,7 +51,16 @@ from .methods import METHODS, Cut, relative
 from .objectives import PretrainingObjective, PruningObjective, compare_embeddings
 from .recipe import SCORES, PruneRecipe, PruningRecipe, check_ranking, unreachable
 from .repairs import TOKENS_PER_INPUT, reconstruct, rotated, tokens_wanted
-from .report import EMBEDDINGS, Round, how_to_tell, summary, unclear, unclear_below, write_report
+from .report import (
+    EMBEDDINGS,
+    Round,
+    gates_record,
+    how_to_tell,
+    summary,
+    unclear,
+    unclear_below,
+    write_report,
+)
 
 LOG = logging.getLogger(__name__)
 ALPHAS, SELECTION = 'alphas.npz', 'selection.json'  # of a round
@@ -348,7 +357,7 @@ def gates_of_round(run: Run, current: SavedModel, number: int) -> TrainedGates:
             part = dataclasses.replace(phase, name=f'gates of half {half}', first_batch=first, steps=steps)
             shown, states = Reporter(None, workers), directory / f'gate-states-{half}'  # and not written
             halves.append(train_alphas(phase=part, reporter=shown, states=states, **common).scores)
-    record = trained.record(method.select(cut, trained.scores), recipe.prune, halves)
+    record = gates_record(trained, method.select(cut, trained.scores), recipe.prune, halves)
     if workers.first:
         text = json.dumps({'round': number, **record}, indent=1) + '\n'
         write_file(directory / GATES, text.encode())

@@ -1,20 +1,18 @@
 """The training of alpha by equation (2): weights stand still, a penalty weighted by prices shrinks alpha.
 
 Training ends after its steps, or when the selection that alpha leads to has settled: when it has hardly
-changed for a while. A ranking is certain if gates that were trained on two halves of the data rank the units
-alike."""
+changed for a while."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
-from scipy.stats import rankdata
 
 from ..architecture.cost import CostModel, ParameterCost, beta
 from ..architecture.parameters import H_GATES, LETTERS, Alphas, gate_name
@@ -22,7 +20,6 @@ from ..cutting.selection import Selection
 from ..network.model import OptBERTModel, build
 from ..network.saved_model import SavedModel
 from ..network.settings import check_precision
-from ..runs.progress import CLOSED, OPEN
 from ..text.shards import Shards
 from ..training.distillation import OF_STATES, Match, StateMatching, Teacher
 from ..training.distributed import Workers
@@ -239,82 +236,11 @@ class TrainedGates:
         """
         return {key: np.where(alpha == 0, np.float32(1), alpha) for key, alpha in self.alphas.items()}
 
-    def record(self, selection: Selection, prune: str, halves: Sequence[Alphas] = ()) -> dict[str, Any]:
-        """What a round says of its gates in gates.json, as JSON values.
-
-        Parameters
-        ----------
-        selection : Selection
-            What they decided.
-        prune : str
-            The letters of the widths that may lose units.
-        halves : pair of Alphas, optional
-            The scores of gates that were trained on either half of the data.
-
-        Returns
-        -------
-        dict
-            ``steps``; ``stopped``: ``settled`` or ``steps``; ``overlaps``, as of `GateTraining`. By letter
-            ``closed`` and ``open``: gates below and above a share of their start; ``units``: gates in all;
-            ``alpha_at_cut``: the largest gate that went; ``split_half``: the rank correlation within a width
-            between the halves, None where it is not known; and ``split_half_error``, its standard error
-            without any correlation.
-        """
-        names = ('units', 'closed', 'open', 'alpha_at_cut', 'split_half', 'split_half_error')
-        by_letter: dict[str, dict[str, Any]] = {name: {} for name in names}
-        for letter in (letter for letter in LETTERS if letter in prune):
-            keys = [key for key, alpha in self.alphas.items() if key[0] == letter and len(alpha)]
-            sizes = {key: np.abs(self.alphas[key]) for key in keys}
-            gone = np.concatenate(
-                [np.zeros(0), *(np.delete(sizes[key], selection.kept[key]) for key in keys)]
-            )
-            every = np.concatenate([np.zeros(0), *sizes.values()])
-            row = (
-                len(every),
-                int((every < CLOSED).sum()),
-                int((every > OPEN).sum()),
-                float(gone.max()) if len(gone) else None,
-                *(agreement_of(*halves, keys) if halves else (None, None)),
-            )
-            for name, value in zip(names, row):
-                by_letter[name][letter] = value
-        return {
-            'steps': self.training.step,
-            'stopped': 'settled' if self.training.settled else 'steps',
-            'overlaps': [list(pair) for pair in self.training.overlaps],
-            **by_letter,
-        }
-
 
 def overlap_of(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
     """The share of the kept units that two selections have in common, of the larger one's."""
     common = sum(len(np.intersect1d(units, other[key], assume_unique=True)) for key, units in one.items())
     return common / max(1, *(sum(map(len, kept.values())) for kept in (one, other)))
-
-
-def agreement_of(one: Alphas, other: Alphas, keys: Sequence[str]) -> tuple[float | None, float | None]:
-    """How far two scores rank the units of some widths alike.
-
-    Returns
-    -------
-    correlation : float or None
-        Spearman's, with the ranks of the magnitudes taken within each width; None if nothing can be ranked.
-    error : float or None
-        Its standard error without any correlation.
-    """
-    product, squares, chance = 0.0, np.zeros(2), 0.0
-    for key in keys:
-        if len(one[key]) < 2:
-            continue
-        first, second = (rankdata(np.abs(scores[key])) for scores in (one, other))
-        first, second = first - first.mean(), second - second.mean()
-        own = np.array([first @ first, second @ second])
-        product, squares = product + first @ second, squares + own
-        chance += own.prod() / (len(first) - 1)  # the variance of `first @ second` over all orders of one
-    scale = math.sqrt(squares.prod())
-    if not scale:
-        return None, None
-    return float(product) / scale, math.sqrt(chance) / scale
 
 
 def train_alphas(

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import numpy as np
+from scipy.stats import rankdata
 
 from ..architecture.architecture import Architecture, LayerDims
 from ..architecture.cost import CostModel, LatencyCost, ParameterCost, count_flops
+from ..architecture.parameters import LETTERS, Alphas
+from ..cutting.selection import Selection
 from ..network.saved_model import SavedModel, read_model
 from ..runs.files import read_json, write_file
 from ..runs.progress import CLOSED, CUT, GATES, OPEN, RECOVERY, Measured, TaskScores, measured_of
+from .gate_training import TrainedGates
 from .latency import check_predictions, time_rounds
 from .recipe import PruningRecipe
 
@@ -219,6 +224,81 @@ def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
     """A width along the layers, e.g. ``12 12 11``; one number where all are equal."""
     values = [str(getattr(layer, letter)) for layer in layers]
     return values[0] if values and len(set(values)) == 1 else ' '.join(values)
+
+
+def gates_record(
+    trained: TrainedGates, selection: Selection, prune: str, halves: Sequence[Alphas] = ()
+) -> dict[str, Any]:
+    """What a round says of its gates in gates.json, as JSON values.
+
+    A ranking is certain if gates that were trained on two halves of the data rank the units alike.
+
+    Parameters
+    ----------
+    trained : TrainedGates
+    selection : Selection
+        What they decided.
+    prune : str
+        The letters of the widths that may lose units.
+    halves : pair of Alphas, optional
+        The scores of gates that were trained on either half of the data.
+
+    Returns
+    -------
+    dict
+        ``steps``; ``stopped``: ``settled`` or ``steps``; ``overlaps``, as of `GateTraining`. By letter
+        ``closed`` and ``open``: gates below and above a share of their start; ``units``: gates in all;
+        ``alpha_at_cut``: the largest gate that went; ``split_half``: the rank correlation within a width
+        between the halves, None where it is not known; and ``split_half_error``, its standard error
+        without any correlation.
+    """
+    names = ('units', 'closed', 'open', 'alpha_at_cut', 'split_half', 'split_half_error')
+    by_letter: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for letter in (letter for letter in LETTERS if letter in prune):
+        keys = [key for key, alpha in trained.alphas.items() if key[0] == letter and len(alpha)]
+        sizes = {key: np.abs(trained.alphas[key]) for key in keys}
+        gone = np.concatenate([np.zeros(0), *(np.delete(sizes[key], selection.kept[key]) for key in keys)])
+        every = np.concatenate([np.zeros(0), *sizes.values()])
+        row = (
+            len(every),
+            int((every < CLOSED).sum()),
+            int((every > OPEN).sum()),
+            float(gone.max()) if len(gone) else None,
+            *(agreement_of(*halves, keys) if halves else (None, None)),
+        )
+        for name, value in zip(names, row):
+            by_letter[name][letter] = value
+    return {
+        'steps': trained.training.step,
+        'stopped': 'settled' if trained.training.settled else 'steps',
+        'overlaps': [list(pair) for pair in trained.training.overlaps],
+        **by_letter,
+    }
+
+
+def agreement_of(one: Alphas, other: Alphas, keys: Sequence[str]) -> tuple[float | None, float | None]:
+    """How far two scores rank the units of some widths alike.
+
+    Returns
+    -------
+    correlation : float or None
+        Spearman's, with the ranks of the magnitudes taken within each width; None if nothing can be ranked.
+    error : float or None
+        Its standard error without any correlation.
+    """
+    product, squares, chance = 0.0, np.zeros(2), 0.0
+    for key in keys:
+        if len(one[key]) < 2:
+            continue
+        first, second = (rankdata(np.abs(scores[key])) for scores in (one, other))
+        first, second = first - first.mean(), second - second.mean()
+        own = np.array([first @ first, second @ second])
+        product, squares = product + first @ second, squares + own
+        chance += own.prod() / (len(first) - 1)  # the variance of `first @ second` over all orders of one
+    scale = math.sqrt(squares.prod())
+    if not scale:
+        return None, None
+    return float(product) / scale, math.sqrt(chance) / scale
 
 
 def noise(record: Mapping[str, Any]) -> list[str]:
