@@ -154,67 +154,6 @@ class ParameterSpec:
     attention_scale: bool = False
 
 
-class _Builder:
-    """Collects the parameters of one architecture and head, in order."""
-
-    def __init__(self, architecture: Architecture, head: Head, h_gate: str):
-        self._architecture, self._outputs = architecture, head.outputs
-        self.in_stream = h_gate == 'stream'
-        self.table: dict[str, ParameterSpec] = {}
-
-    def _length(self, axis: Axis) -> int:
-        return self._outputs if axis == ('outputs',) else self._architecture.size(axis)
-
-    def add(
-        self,
-        name: str,
-        axes: tuple[Axis, ...],
-        part: str,
-        gates: tuple[Axis, ...] | None = None,
-        **marks: Any,
-    ) -> None:
-        """One parameter; no side of it is gated unless told."""
-        shape = tuple(self._length(axis) for axis in axes)
-        gates = ((),) * len(axes) if gates is None else gates
-        self.table[name] = ParameterSpec(name, axes, shape, gates, part, **marks)
-
-    def matrix(self, name: str, rows: Axis, columns: Axis, part: str, **marks: Any) -> None:
-        """A matrix by itself: an embedding."""
-        self.add(name, (rows, columns), part, initial='normal', decayed=True, **marks)
-
-    def dense(
-        self, name: str, rows: Axis, columns: Axis, part: str, *, gated: Collection[str] = (), **marks: Any
-    ) -> None:
-        """A dense layer: its weight, of which ``rows``, ``columns`` or both are gated, and its bias."""
-        row_gate, column_gate = rows if 'rows' in gated else (), columns if 'columns' in gated else ()
-        self.matrix(f'{name}.weight', rows, columns, part, gates=(row_gate, column_gate), **marks)
-        self.add(f'{name}.bias', (rows,), part, gates=(row_gate,), **marks)
-
-    def norm(self, name: str, axis: Axis, part: str, *, gated: bool = True, **marks: Any) -> None:
-        """A LayerNorm."""
-        gates = (axis,) if gated else ((),)
-        self.add(f'{name}.gamma', (axis,), part, gates=gates, initial='ones', **marks)
-        self.add(f'{name}.beta', (axis,), part, gates=gates, **marks)
-
-    def layer(self, i: int) -> None:
-        """An encoder layer."""
-        cell, h, low = f'encoder.transformer_cells.{i}.', ('h',), {'layer': i, 'low_precision': True}
-        keys, values, filters = (f'a{i}', f'k{i}'), (f'a{i}', f'v{i}'), (f'f{i}',)
-        attend, feed, in_stream = 'attention', 'feed_forward', self.in_stream
-        reads, writes = (('rows',), ('columns',)) if in_stream else (('rows', 'columns'),) * 2
-        self.dense(
-            cell + 'attention_cell.proj_query', keys, h, attend, gated=reads, attention_scale=True, **low
-        )
-        self.dense(cell + 'attention_cell.proj_key', keys, h, attend, gated=reads, **low)
-        self.dense(cell + 'attention_cell.proj_value', values, h, attend, gated=reads, **low)
-        self.dense(cell + 'proj', h, values, attend, gated=writes, **low)
-        self.norm(cell + 'layer_norm', h, attend, gated=in_stream, layer=i)
-        if self._architecture.layers[i].f:
-            self.dense(cell + 'ffn.ffn_1', filters, h, feed, gated=reads, **low)
-            self.dense(cell + 'ffn.ffn_2', h, filters, feed, gated=writes, **low)
-            self.norm(cell + 'ffn.layer_norm', h, feed, gated=in_stream, layer=i)
-
-
 def parameter_table(
     architecture: Architecture, head: Head = PRETRAINING, *, h_gate: str = 'stream'
 ) -> dict[str, ParameterSpec]:
@@ -225,31 +164,64 @@ def parameter_table(
     Tied tensors appear once, under the name of the embedding. The head of a task is a dense layer named
     ``task``, behind the pooler where it reads the pooled output.
     """
-    factorised = architecture.e is not None
+    table: dict[str, ParameterSpec] = {}
+
+    def add(name: str, axes: tuple[Axis, ...], part: str, gates: tuple[Axis, ...] = (), **marks: Any) -> None:
+        """One parameter; no side of it is gated unless told."""
+        shape = tuple(head.outputs if axis == ('outputs',) else architecture.size(axis) for axis in axes)
+        table[name] = ParameterSpec(name, axes, shape, gates or ((),) * len(axes), part, **marks)
+
+    def matrix(name: str, rows: Axis, columns: Axis, part: str, **marks: Any) -> None:
+        """A matrix by itself: an embedding."""
+        add(name, (rows, columns), part, initial='normal', decayed=True, **marks)
+
+    def dense(name: str, rows: Axis, columns: Axis, part: str, gated: str = '', **marks: Any) -> None:
+        """A dense layer: its weight, of which rows, columns or both are gated, and its bias."""
+        row_gate, column_gate = rows if 'rows' in gated else (), columns if 'columns' in gated else ()
+        matrix(f'{name}.weight', rows, columns, part, gates=(row_gate, column_gate), **marks)
+        add(f'{name}.bias', (rows,), part, (row_gate,), **marks)
+
+    def norm(name: str, axis: Axis, part: str, *, gated: bool, **marks: Any) -> None:
+        """A LayerNorm."""
+        gates = (axis,) if gated else ((),)
+        add(f'{name}.gamma', (axis,), part, gates, initial='ones', **marks)
+        add(f'{name}.beta', (axis,), part, gates, **marks)
+
+    in_stream, factorised = h_gate == 'stream', architecture.e is not None
     h: Axis = ('h',)
     e: Axis = ('e',) if factorised else h
-    builder = _Builder(architecture, head, h_gate)
-    in_stream = builder.in_stream
-    builder.matrix('word_embed.0.weight', ('vocab_size',), e, 'embeddings')
-    builder.matrix('token_type_embed.0.weight', ('token_types',), e, 'embeddings')
-    builder.matrix('encoder.position_weight', ('max_length',), e, 'embeddings')
-    builder.norm('encoder.layer_norm', e, 'embeddings', gated=in_stream and not factorised)
+    matrix('word_embed.0.weight', ('vocab_size',), e, 'embeddings')
+    matrix('token_type_embed.0.weight', ('token_types',), e, 'embeddings')
+    matrix('encoder.position_weight', ('max_length',), e, 'embeddings')
+    norm('encoder.layer_norm', e, 'embeddings', gated=in_stream and not factorised)
     if factorised:
-        rows = ('rows',) if in_stream else ()
-        builder.dense('encoder.embed_proj', h, e, 'embeddings', gated=rows, low_precision=True)
-    for i in range(len(architecture.layers)):
-        builder.layer(i)
+        gated = 'rows' if in_stream else ''
+        dense('encoder.embed_proj', h, e, 'embeddings', gated, low_precision=True)
+    reads, writes = ('rows', 'columns') if in_stream else ('rows and columns',) * 2
+    for i, dims in enumerate(architecture.layers):
+        cell, low = f'encoder.transformer_cells.{i}.', {'layer': i, 'low_precision': True}
+        keys, values, filters = (f'a{i}', f'k{i}'), (f'a{i}', f'v{i}'), (f'f{i}',)
+        query = cell + 'attention_cell.proj_query'
+        dense(query, keys, h, 'attention', reads, attention_scale=True, **low)
+        dense(cell + 'attention_cell.proj_key', keys, h, 'attention', reads, **low)
+        dense(cell + 'attention_cell.proj_value', values, h, 'attention', reads, **low)
+        dense(cell + 'proj', h, values, 'attention', writes, **low)
+        norm(cell + 'layer_norm', h, 'attention', gated=in_stream, layer=i)
+        if dims.f:
+            dense(cell + 'ffn.ffn_1', filters, h, 'feed_forward', reads, **low)
+            dense(cell + 'ffn.ffn_2', h, filters, 'feed_forward', writes, **low)
+            norm(cell + 'ffn.layer_norm', h, 'feed_forward', gated=in_stream, layer=i)
     if head.pooled:
-        builder.dense('pooler', h, h, 'pooler')
+        dense('pooler', h, h, 'pooler')
+    read = 'columns' if in_stream and head.pooled else ''
     if head.outputs:
-        read = ('columns',) if in_stream and head.pooled else ()
-        builder.dense('task', ('outputs',), h, 'task', gated=read)
-    else:
-        builder.dense('classifier', ('nsp',), h, 'nsp', gated=('columns',) if in_stream else ())
-        builder.dense('decoder.0', e, h, 'mlm')
-        builder.norm('decoder.2', e, 'mlm', gated=in_stream and not factorised)
-        builder.add('decoder.3.bias', (('vocab_size',),), 'mlm')
-    return builder.table
+        dense('task', ('outputs',), h, 'task', read)
+        return table
+    dense('classifier', ('nsp',), h, 'nsp', read)
+    dense('decoder.0', e, h, 'mlm')
+    norm('decoder.2', e, 'mlm', gated=in_stream and not factorised)
+    add('decoder.3.bias', (('vocab_size',),), 'mlm')
+    return table
 
 
 def parameters_left(
