@@ -5,7 +5,7 @@ import math
 
 import mxnet as mx
 import pytest
-from helpers.architectures import ARCHITECTURES
+from helpers.networks import ARCHITECTURES
 from helpers.tiny import network
 from hypothesis import given
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from helpers.architectures import ARCHITECTURES
+from helpers.networks import ARCHITECTURES
 from helpers.tiny import network
 from hypothesis import given
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.architectures import ARCHITECTURES
+from helpers.networks import ARCHITECTURES
 from helpers.tiny import network, random_alphas
 from hypothesis import given
 from hypothesis import strategies as st

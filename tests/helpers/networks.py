@@ -1,9 +1,11 @@
-"""Networks whose widths are even or not."""
+"""Architectures and networks whose widths are even or not, and GluonNLP's own BERT beside them."""
 
 import numpy as np
+from gluonnlp.model.bert import BERTEncoder, BERTModel
 from hypothesis import strategies as st
 
 from gluon_optbert.architecture.architecture import Architecture, LayerDims
+from gluon_optbert.architecture.named import uniform
 from gluon_optbert.text.batches import Batch
 from helpers.tiny import network
 
@@ -12,8 +14,22 @@ from helpers.tiny import network
 TOLERANCE = 1e-5
 
 
+EVEN = uniform(layers=2, h=8, a=2, vocab_size=32, max_length=16)
 UNEVEN = network((3, 2, 5, 7), (1, 4, 1, 0), (2, 1, 3, 16), h=6)
 
+
+WIDTH = st.integers(1, 9)
+LAYERS = st.lists(st.builds(LayerDims, a=WIDTH, k=WIDTH, v=WIDTH, f=st.integers(0, 9)), max_size=4)
+ARCHITECTURES = st.builds(
+    Architecture,
+    h=WIDTH,
+    layers=LAYERS.map(tuple),
+    vocab_size=WIDTH,
+    e=st.none() | WIDTH,
+    max_length=WIDTH,
+    token_types=WIDTH,
+    layer_norm_eps=st.just(1e-12) | st.floats(0, 1, exclude_max=True),
+)
 
 NETWORKS = st.builds(
     Architecture,
@@ -59,3 +75,24 @@ def random_batches(architecture, count=2, *, size=96, length=8, seed=0):
             )
         )
     return batches
+
+
+def gluonnlp_model(architecture=EVEN, **options):
+    """GluonNLP's own BERTModel of the same widths."""
+    layer = architecture.layers[0]
+    encoder = BERTEncoder(
+        units=architecture.h,
+        hidden_size=layer.f,
+        num_layers=len(architecture.layers),
+        num_heads=layer.a,
+        max_length=architecture.max_length,
+        dropout=0.0,
+        **options,
+    )
+    return BERTModel(
+        encoder,
+        vocab_size=architecture.vocab_size,
+        token_type_vocab_size=2,
+        units=architecture.h,
+        embed_size=architecture.h,
+    )

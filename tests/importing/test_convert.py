@@ -18,7 +18,7 @@ from helpers.checkpoints import (
     write_hugging_face,
 )
 from helpers.commands import call
-from helpers.gluonnlp_models import gluonnlp_model
+from helpers.networks import gluonnlp_model
 from helpers.tiny import (
     ROOT,
     TOKENS,

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from gluonnlp.model.bert import BERTEncoder
 from helpers.examples import examples
-from helpers.gluonnlp_models import EVEN, gluonnlp_model
-from helpers.networks import NETWORKS, SEEDS, TOLERANCE, UNEVEN
+from helpers.networks import EVEN, NETWORKS, SEEDS, TOLERANCE, UNEVEN, gluonnlp_model
 from helpers.tiny import (
     network,
     outputs_of,

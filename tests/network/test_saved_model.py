@@ -11,8 +11,7 @@ import sys
 import numpy as np
 import pytest
 from helpers.examples import examples
-from helpers.gluonnlp_models import EVEN, gluonnlp_model
-from helpers.networks import UNEVEN
+from helpers.networks import EVEN, UNEVEN, gluonnlp_model
 from helpers.tiny import (
     ROOT,
     TOKENS,
