@@ -156,11 +156,6 @@ def test_question_that_is_rightly_left_without_an_answer_costs_nothing_at_any_th
     assert exact_at_best_f1(answers, predictions, odds) == 100.0
 
 
-def test_odds_above_the_threshold_withhold_the_answer():
-    scores = squad_v2(ANSWERS, PREDICTIONS, {'h1': 0.1, 'h2': 0.6, 'n1': 0.1, 'n2': 0.9}, threshold=0.5)
-    assert (scores['HasAns_exact'], scores['NoAns_exact']) == (0.0, 100.0)
-
-
 def test_best_thresholds_by_hand():
     """In the order h2 (+1), n2 (-1), h1 (+2/3 of F1), n1 (nothing); with no answers two of four are right."""
     scores = squad_v2(ANSWERS, PREDICTIONS, {'h1': 0.5, 'h2': -3.0, 'n1': 0.7, 'n2': 0.0}, threshold=math.inf)
