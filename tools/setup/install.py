@@ -22,6 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -293,7 +294,7 @@ def install(*, dry_run: bool = False) -> int:
     return 0
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Install, one at a time in this tree."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -301,7 +302,7 @@ def main() -> int:
     parser.add_argument(
         '--dry-run', action='store_true', help='name the steps that are left, one per line, and stop'
     )
-    dry_run = parser.parse_args().dry_run
+    dry_run = parser.parse_args(arguments).dry_run
     with open(CONSTRAINTS) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
