@@ -401,11 +401,6 @@ class TaskPruneRecipe(PruningRecipe):
     alpha_limit: PositiveInt = option(
         'with --alpha-steps auto: the most steps of gate training in a round', 400
     )
-    split_half: bool = option(
-        'train the gates of a round twice more, on either half of its batches, to report how far both rank '
-        'the units alike; this doubles the time of gate training',
-        False,
-    )
     relative_gates: str = option(
         'widths, as letters, whose gates are divided by the upper decile of their width before they are '
         'ranked, or none. A common factor of such gates changes the network little, so the penalty shrinks '

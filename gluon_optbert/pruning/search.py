@@ -164,7 +164,8 @@ class Search:
     """The study behind a search; it lives on rank 0, and the other ranks follow.
 
     A trial's process holds the lock beside the trial's directory, so that another process sees when it has
-    died. The lock's file also says that the trial is of this output: several outputs may share a study.
+    died. The lock's file and the directory also say that the trial is of this output: several outputs may
+    share a study.
     """
 
     def __init__(self, recipe: SearchRecipe, workers: Workers):
@@ -194,7 +195,8 @@ class Search:
 
     def is_own(self, trial: Any) -> bool:
         """Whether a trial was run in this output, which may have been moved since."""
-        return Path(self.lock(trial.number).lock_file).exists()
+        places = Path(self.lock(trial.number).lock_file), self.recipe.output / trial_name(trial.number)
+        return any(place.exists() for place in places)
 
     def directory_of(self, trial: Any) -> str | None:
         """Where a trial's directory is now; that of another output is where it was when it began."""
