@@ -18,7 +18,7 @@ run meanwhile."""
 
 from __future__ import annotations
 
-import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
+import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 
 # isort: split
 import itertools

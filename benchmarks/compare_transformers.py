@@ -5,7 +5,7 @@ PyTorch stays out of this environment: it is run by the interpreter of another o
     python benchmarks/peers/install.py peers --only torch
 """
 
-import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
+import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 
 # isort: split
 import itertools

@@ -11,7 +11,7 @@ The environment of the libraries is made by
 
 from __future__ import annotations
 
-import gluon_optbert  # noqa: F401  before MXNet, which reads its settings while it is loaded
+import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 
 # isort: split
 import dataclasses

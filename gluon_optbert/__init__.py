@@ -36,12 +36,10 @@ need Horovod, such as ``horovodrun --gloo -np 4 optbert-prune …``.
 __version__ = '0.1.0'
 
 from .api import HOMES, load
-from .runs.machine import set_at_load  # it reads the version
 from .runs.programs import listed_runs
 
 __doc__ = (__doc__ or '').format(runs=listed_runs())
 __all__ = sorted(HOMES)
-set_at_load()  # before anything imports MXNet, which reads the settings once
 
 
 def __getattr__(name):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .runs.failures import remedied
+from .runs.machine import load_mxnet
 from .runs.programs import COMMANDS
 
 RUNS = {command.name: command for command in COMMANDS.values() if command.home}
@@ -32,6 +33,10 @@ HOMES = {
     'FlopsCost': 'architecture.cost',
     'LatencyCost': 'architecture.cost',
 }
+# the names that need MXNet; others may need it later
+_OF_MXNET = {'export', 'train_gates'}.union(
+    *((name, run.recipe.partition(':')[2]) for name, run in RUNS.items() if run.mxnet)
+)
 
 
 class Format(NamedTuple):
@@ -70,6 +75,8 @@ def load(name: str) -> Any:
         If a library is missing.
     """
     with remedied():
+        if name in _OF_MXNET:
+            load_mxnet()
         value = _found(f'{HOMES[name]}:{name}')
         return run_of(value, _found(RUNS[name].recipe)) if name in RUNS else value
 

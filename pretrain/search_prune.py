@@ -10,6 +10,7 @@ from typing import Union
 
 import matplotlib
 
+import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 from gluon_optbert.pruning.search import SearchRecipe, search
 from gluon_optbert.runs.command_line import command, parse
 from gluon_optbert.runs.failures import RunFailed

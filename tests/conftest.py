@@ -1,5 +1,8 @@
 """What several test files share: one set of shards and one model directory, made once and only read."""
 
+import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
+
+# isort: split
 import signal
 
 import pytest

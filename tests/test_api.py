@@ -90,7 +90,7 @@ def test_every_name_is_what_its_module_has():
         assert value.__name__ == name
         home = getattr(importlib.import_module(f'gluon_optbert.{api.HOMES[name]}'), name)
         assert value is home or name in api.RUNS
-    assert len(opt.__all__) == 32
+    assert len(opt.__all__) == 33
     assert set(opt.__all__) <= set(dir(opt)) and '__version__' in dir(opt)
     with pytest.raises(AttributeError, match='no attribute'):
         opt.prunes  # noqa: B018

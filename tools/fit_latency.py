@@ -5,6 +5,7 @@ meanwhile.
 import shlex
 import sys
 
+import gluon_optbert.runs.loading  # noqa: F401  before all that loads MXNet
 from gluon_optbert.pruning.latency import LatencyRecipe, fit_latency
 from gluon_optbert.runs.command_line import command, parse
 

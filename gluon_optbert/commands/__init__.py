@@ -8,14 +8,17 @@ import importlib
 import sys
 
 from ..runs.failures import NotInstalled, remedied
+from ..runs.machine import load_mxnet
 from ..runs.programs import COMMANDS
 
-_ENTRIES = {command.name: command.entry for command in COMMANDS.values()}
+_COMMANDS = {command.name: command for command in COMMANDS.values()}
 
 
 def found(name):
     """The function of a command, with what it needs."""
-    module, _, name = _ENTRIES[name].partition(':')
+    if _COMMANDS[name].mxnet:
+        load_mxnet()
+    module = _COMMANDS[name].entry.partition(':')[0]
     return getattr(importlib.import_module(f'{__name__}.{module}'), name)
 
 
@@ -29,4 +32,4 @@ def _run(name, argv=None):
         return 1
 
 
-globals().update({name: functools.partial(_run, name) for name in _ENTRIES})
+globals().update({name: functools.partial(_run, name) for name in _COMMANDS})

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..runs.failures import NotInstalled
-from ..runs.machine import ThreadChoice, bfloat16_is_native, threads_here, threads_to_predict
+from ..runs.machine import ThreadChoice, bfloat16_is_native, load_mxnet, threads_here, threads_to_predict
 from .description import ONNX, TRANSFORMERS_OUTPUTS, Deployment, onnx_inputs
 
 ENGINES = ('onnxruntime', 'openvino', 'mxnet')
@@ -198,6 +198,7 @@ def _load_mxnet(directory: Path, deployment: Deployment, choice: ThreadChoice, *
     before = os.environ.get(_THREADS)
     os.environ[_THREADS] = str(choice.threads)
     try:
+        load_mxnet()
         from .mxnet_network import load_network
     finally:
         if before is None:

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import dataclasses
 import importlib
-import importlib.abc
 import json
 import logging
 import os
@@ -15,8 +14,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any
 
 import psutil
 
@@ -99,7 +99,7 @@ def bfloat16_is_native() -> bool:
     return 'avx512_bf16' in flags or 'amx_bf16' in flags
 
 
-def gpu_names() -> List[str]:
+def gpu_names() -> list[str]:
     """A name for each GPU, in MXNet's order; none where MXNet is the one for CPUs, or not installed."""
     try:
         import mxnet as mx
@@ -118,11 +118,10 @@ def gpu_names() -> List[str]:
     return names
 
 
-READERS = ('mxnet', 'numpy')  # the libraries that read the settings
 SETTINGS = ('OMP_NUM_THREADS', 'GOMP_SPINCOUNT', 'MXNET_USE_OPERATOR_TUNING')  # all that are made here
 SPINS, NO_SPINS = '1000', '0'
 LOAD = Path('/proc/loadavg')
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 
 def workers_of_host() -> int:
@@ -157,10 +156,8 @@ def other_programs(load: Path = LOAD, *, samples: int = 5, pause: float = 0.002)
     return max(0, int(statistics.median(running)) - workers_of_host())
 
 
-def settings(reader: str = 'mxnet') -> Dict[str, str]:
-    """What is set while a library is loaded: the following, without what the user has set.
-
-    NumPy reads the first one only.
+def settings() -> dict[str, str]:
+    """What is set while MXNet is loaded: the following, without what the user has set.
 
     ``OMP_NUM_THREADS`` is `share_of_cores`; MXNet's own default is half the logical processors.
 
@@ -175,13 +172,11 @@ def settings(reader: str = 'mxnet') -> Dict[str, str]:
     they stay with one for the whole process.
     """
     threads = os.environ.get('OMP_NUM_THREADS', str(share_of_cores()))
-    wanted = {'OMP_NUM_THREADS': threads}
-    if reader == 'mxnet':
-        wanted['MXNET_USE_OPERATOR_TUNING'] = '0'
-        if 'OMP_WAIT_POLICY' not in os.environ:
-            own = workers_of_host() * (int(threads) if threads.isdigit() else share_of_cores())
-            crowded = other_programs() + own > (os.cpu_count() or 1)
-            wanted['GOMP_SPINCOUNT'] = NO_SPINS if crowded else SPINS
+    wanted = {'OMP_NUM_THREADS': threads, 'MXNET_USE_OPERATOR_TUNING': '0'}
+    if 'OMP_WAIT_POLICY' not in os.environ:
+        own = workers_of_host() * (int(threads) if threads.isdigit() else share_of_cores())
+        crowded = other_programs() + own > (os.cpu_count() or 1)
+        wanted['GOMP_SPINCOUNT'] = NO_SPINS if crowded else SPINS
     return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
@@ -213,7 +208,7 @@ class ThreadChoice:
         return f'{counted(self.threads, "thread")} ({counted(self.cores, "core")} to use{busy})'
 
 
-def threads_to_predict(threads: Optional[int] = None) -> ThreadChoice:
+def threads_to_predict(threads: int | None = None) -> ThreadChoice:
     """The threads of a network that predicts: as many as asked for, or as OMP_NUM_THREADS says; else one for
     each core that this process may use and no other program uses now, and at least one.
 
@@ -232,50 +227,33 @@ def threads_to_predict(threads: Optional[int] = None) -> ThreadChoice:
     return ThreadChoice(threads, cores, others, threads > 1 and threads + others <= processors)
 
 
-@contextlib.contextmanager
-def in_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """While some variables are set; none of them may be set before."""
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            os.environ.pop(name, None)
+def load_mxnet() -> None:
+    """Load MXNet with `settings`, which it and NumPy read while they are loaded.
 
+    Children of this process inherit none of them. It is too late if MXNet is loaded: a warning says so if it
+    has another number of threads.
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds `READERS` as the other finders do, and puts the settings around the loading of one."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[Any]:
-        if fullname not in READERS:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                with in_environment(settings(fullname)):
-                    load(module)
-
-            spec.loader.exec_module = exec_module
-        return spec
-
-
-def set_at_load() -> None:
-    """See to it that MXNet has the settings when it is loaded; nothing is loaded here.
-
-    It is too late if MXNet is loaded already: a warning says so if it has another number of threads.
+    Raises
+    ------
+    ImportError
+        If there is no MXNet.
     """
-    if 'mxnet' in sys.modules and 'OMP_NUM_THREADS' not in os.environ and threads_here() != share_of_cores():
-        log.warning(
-            'MXNet was imported before gluon_optbert, so it has %d threads instead of %d; import '
-            'gluon_optbert first, or set OMP_NUM_THREADS',
-            threads_here(),
-            share_of_cores(),
-        )
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if 'mxnet' in sys.modules:
+        if 'OMP_NUM_THREADS' not in os.environ and threads_here() != share_of_cores():
+            LOG.warning(
+                'MXNet was imported before gluon_optbert, so it has %d threads instead of %d; import '
+                'gluon_optbert.runs.loading first, or set OMP_NUM_THREADS',
+                threads_here(),
+                share_of_cores(),
+            )
+        return
+    wanted = settings()
+    os.environ.update(wanted)
+    try:
+        importlib.import_module('mxnet')
+    finally:
+        for name in wanted:
+            os.environ.pop(name, None)
 
 
 def threads_here() -> int:
@@ -287,7 +265,7 @@ def threads_here() -> int:
     return int(text) if text.isdigit() and int(text) else share_of_cores()
 
 
-def more_threads_than_cores(machine: Mapping[str, Any]) -> Optional[str]:
+def more_threads_than_cores(machine: Mapping[str, Any]) -> str | None:
     """A sentence if the workers of a host had more threads than it has cores.
 
     Parameters
@@ -311,7 +289,7 @@ ORIGIN = 'origin.json'
 LIBRARIES = ('mxnet', 'gluonnlp', 'numpy')
 
 
-def commit() -> Optional[str]:
+def commit() -> str | None:
     """The commit of the working tree that the package runs from, ending in ``+`` if it has changes; None if
     there is none.
     """
@@ -336,7 +314,7 @@ def commit() -> Optional[str]:
         return None
 
 
-def versions() -> Dict[str, str]:
+def versions() -> dict[str, str]:
     """Of what a result depends on; a library that is not installed is left out."""
     libraries = {}
     for name in LIBRARIES:
@@ -345,7 +323,7 @@ def versions() -> Dict[str, str]:
     return {'gluon_optbert': __version__, **libraries, 'python': platform.python_version()}
 
 
-def machine() -> Dict[str, Any]:
+def machine() -> dict[str, Any]:
     """The processor and its cores that may be used, threads, workers of the host, GPUs if any, the system."""
     try:
         lines = Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace').splitlines()
@@ -363,12 +341,12 @@ def machine() -> Dict[str, Any]:
     }
 
 
-def origin_here() -> Dict[str, Any]:
+def origin_here() -> dict[str, Any]:
     """What goes with a number that is measured here: ``commit``, ``versions``, ``machine``."""
     return {'commit': commit(), 'versions': versions(), 'machine': machine()}
 
 
-def _entries(directory: Path) -> List[Any]:
+def _entries(directory: Path) -> list[Any]:
     """The entries of a directory's `ORIGIN`; none if it is missing or no list."""
     try:
         entries = json.loads((Path(directory) / ORIGIN).read_text(encoding='utf-8'))
@@ -377,13 +355,13 @@ def _entries(directory: Path) -> List[Any]:
     return entries if isinstance(entries, list) else []
 
 
-def commits_of(directory: Path) -> List[str]:
+def commits_of(directory: Path) -> list[str]:
     """The commits that computed the run of a directory, as its `ORIGIN` says: each once, the first first."""
     commits = [entry.get('commit') for entry in _entries(directory) if isinstance(entry, dict)]
     return list(dict.fromkeys(commit for commit in commits if isinstance(commit, str)))
 
 
-def origin_warnings(directory: Path) -> List[str]:
+def origin_warnings(directory: Path) -> list[str]:
     """What made the run of a directory slow, as its `ORIGIN` says: each sentence once."""
     machines = [entry.get('machine') for entry in _entries(directory) if isinstance(entry, dict)]
     sentences = [more_threads_than_cores(machine) for machine in machines if isinstance(machine, dict)]

@@ -25,6 +25,8 @@ class Command(NamedTuple):
         The module that has the recipe of this function, and the class.
     gives : str
         What the function makes of what.
+    mxnet : bool
+        Whether it needs MXNet.
     """
 
     script: str
@@ -32,6 +34,7 @@ class Command(NamedTuple):
     home: str = ''
     recipe: str = ''
     gives: str = ''
+    mxnet: bool = True
 
     @property
     def name(self) -> str:
@@ -46,6 +49,7 @@ COMMANDS = {
         'text.make_shards',
         'text.make_shards:ShardRecipe',
         'raw text → shards for pre-training',
+        mxnet=False,
     ),
     'optbert-import': Command(
         'tools/import_checkpoint.py',
@@ -104,9 +108,9 @@ COMMANDS = {
         'a fine-tuned model → smaller ones',
     ),
     'optbert-export': Command('tools/export_model.py', 'exporting:export'),
-    'optbert-predict': Command('tools/predict.py', 'predicting:predict'),
-    'optbert-serve': Command('tools/serve.py', 'predicting:serve'),
-    'optbert-score': Command('tools/score.py', 'predicting:score'),
+    'optbert-predict': Command('tools/predict.py', 'predicting:predict', mxnet=False),
+    'optbert-serve': Command('tools/serve.py', 'predicting:serve', mxnet=False),
+    'optbert-score': Command('tools/score.py', 'predicting:score', mxnet=False),
     'optbert-report': Command('tools/report.py', 'reporting:report'),
     'optbert-table': Command('finetune/run_table.py', 'reporting:table'),
 }
