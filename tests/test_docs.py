@@ -53,16 +53,8 @@ from gluon_optbert.runs.recipe import RecipeError, fill
 PAGES = sorted((ROOT / 'docs').glob('*.md'))
 LINKING = [*PAGES, ROOT / 'README.md']
 LONGEST = 110
-FOUND = [
-    path for room in ('benchmarks', 'tools', 'finetune', 'pretrain') for path in (ROOT / room).glob('*.py')
-]
-SCRIPTS = {
-    **{path.name: path for path in FOUND},  # of two that share a name, that of pretrain/
-    **{str(path.relative_to(ROOT)): path for path in FOUND},
-}
+FOUND = [path for room in ('tools', 'finetune', 'pretrain') for path in (ROOT / room).glob('*.py')]
 ELSEWHERE = {'--gloo', '--mpi'}  # horovodrun's flags
-# whose other flags are those of another command, as its page says
-SHARED = {'benchmarks/compare_finetuning.py': 'run_glue.py'}
 
 
 @pytest.mark.parametrize('line', commands(*PAGES))
@@ -74,66 +66,12 @@ def test_there_are_commands_to_test():
     assert len(commands(*PAGES)) >= 30
 
 
-def flag_tables():
-    """The rows of the tables of flags: page, scripts, flags, and the defaults that the page gives them."""
-    for page in PAGES:
-        scripts = []
-        for line in prose(page).splitlines():
-            cells = [cell.strip() for cell in re.split(r'(?<!\\)\|', line)[1:-1]]
-            if not cells:
-                scripts = []
-            elif cells[0].startswith('flag of '):
-                scripts = re.findall(r'`([^`]+)`', cells[0])
-            elif scripts and not set(cells[0]) <= set('-'):
-                flags = re.findall(r'`([^`]+)`', cells[0])
-                defaults = cells[2].split(', ') if len(flags) > 1 else [cells[2]]  # one may stand for all
-                yield page.name, scripts, flags, defaults
-
-
-@pytest.mark.parametrize('page, scripts, flags, defaults', list(flag_tables()))
-def test_defaults_are_those_of_the_help(page, scripts, flags, defaults):
-    defaults = defaults * len(flags) if len(defaults) == 1 else defaults
-    assert len(flags) == len(defaults)
-    for script in scripts:
-        known = flags_of(str(SCRIPTS[script].relative_to(ROOT)))
-        for flag, stated in zip(flags, defaults):
-            assert flag in known, f'{script} has no flag {flag}'
-            default = re.search(r'\[default: (.*)\]$', known[flag])
-            if known[flag].endswith('[required]') or not default or not default.group(1):
-                assert (stated == 'required') == known[flag].endswith('[required]'), flag
-                assert not re.fullmatch(r'[\d.,e-]+|True|False', stated), flag
-            else:
-                assert stated == default.group(1), flag
-
-
-def test_a_command_with_a_table_has_all_of_its_flags_explained():
-    explained = {}
-    for _, scripts, flags, _ in flag_tables():
-        for script in scripts:
-            explained.setdefault(script, set()).update(flags)
-    assert len(explained) > 10
-    for script, flags in explained.items():
-        missing = (
-            set(flags_of(str(SCRIPTS[script].relative_to(ROOT))))
-            - flags
-            - explained.get(SHARED.get(script), set())
-        )
-        assert missing == set(), script
-
-
 def test_flags_in_sentences_are_flags_of_some_command():
-    programs = {
-        str(SCRIPTS[script].relative_to(ROOT)) for _, scripts, _, _ in flag_tables() for script in scripts
-    }
-    programs |= {f'-m {m}' if m else s for m, s in (RUNS.search(line).groups() for line in commands(*PAGES))}
-    known = {'--help', *ELSEWHERE, *flags_of('tools/quickstart.py')}.union(*map(flags_of, programs))
+    programs = ['-m gluon_optbert.architecture', *(str(path.relative_to(ROOT)) for path in FOUND)]
+    known = {'--help', *ELSEWHERE}.union(*map(flags_of, programs))
     for page in PAGES:
-        named = {
-            flag
-            for span in spans(page)
-            if not RUNS.search(span)
-            for flag in re.findall(r'(?<!\S)--[a-z][a-z-]+', span)
-        }
+        spoken = (span for span in spans(page) if not RUNS.search(span))
+        named = {flag for span in spoken for flag in re.findall(r'(?<!\S)--[a-z][a-z-]+', span)}
         assert named <= known, page.name
 
 
@@ -286,9 +224,7 @@ def test_the_examples_in_python_c_and_onnx_compute_the_same(place, monkeypatch):
     np.testing.assert_allclose(onnx['pooled'], plain['pooled'].asnumpy(), atol=1e-5)
     if not shutil.which('gcc'):
         pytest.skip('no gcc')
-    page = ROOT / 'docs' / 'exports.md'
-    (code,) = code_of(page, 'c')
-    computed = compiled_and_run(code, page, place).reshape(wanted.shape)
+    computed = compiled_and_run(ROOT / 'docs' / 'predict.c', place).reshape(wanted.shape)
     np.testing.assert_allclose(computed, wanted, atol=1e-5)  # float32; the C API fuses operators
 
 

@@ -96,11 +96,12 @@ def is_target(word):
     return re.search(rf'^{word}:', text_of(ROOT / 'Makefile'), flags=re.MULTILINE) is not None
 
 
-def compiled_and_run(code, page, place):
-    """The numbers that a C program prints if it is compiled by the line of gcc that a page shows."""
-    (place / 'predict.c').write_text(code)
-    (line,) = (line for line in shell_lines(page) if line.startswith('gcc '))
+def compiled_and_run(program, place):
+    """The numbers that a C program prints if it is compiled by the line of gcc in its first comment."""
+    source = program.read_text(encoding='utf-8')
+    (place / program.name).write_text(source)
+    line = re.search(r'gcc .*(?= \*/)', source).group()
     words = line.replace('$PACKAGE', str(Path(mx.__file__).parent)).split()
-    subprocess.run([*words, '-o', 'predict', '-Wall', '-Werror'], cwd=str(place), check=True, timeout=120)
+    subprocess.run([*words, '-Wall', '-Werror'], cwd=str(place), check=True, timeout=120)
     done = subprocess.run(['./predict'], cwd=str(place), check=True, timeout=120, stdout=subprocess.PIPE)
     return np.array([float(line) for line in done.stdout.split()])
