@@ -72,7 +72,7 @@ class Guard:
     @contextlib.contextmanager
     def waiting(self, operation: str) -> Iterator[None]:
         """While this worker waits for the others in a collective operation."""
-        self._since = time.monotonic()
+        self.arrived()
         if not operation.startswith('barrier'):
             self._gap = max(self._gap, self._since - self._until)
         self._operation = operation
@@ -80,6 +80,10 @@ class Guard:
             yield
         finally:
             self._operation, self._until = '', time.monotonic()
+
+    def arrived(self) -> None:
+        """Begin to wait anew: a part of the operation is done, so the others are there."""
+        self._since = time.monotonic()
 
     def limit(self) -> float:
         """Seconds that may be waited in the present operation."""
@@ -103,7 +107,7 @@ class Guard:
         while True:
             time.sleep(1)
             if time.monotonic() - looked > self._patience / 2:
-                self._since = time.monotonic()  # this process itself was stopped, and has not waited
+                self.arrived()  # this process itself was stopped, and has not waited
             looked = time.monotonic()
             if self.late():
                 print(f'error: {self.lost(self._operation)}', file=sys.stderr, flush=True)
@@ -154,6 +158,12 @@ class Workers:
                 raise
             raise RunFailed(self._guard.lost(operation)) from error
 
+    def _wait(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Wait for arrays that the workers exchange, for each as long as for a worker."""
+        for array in arrays:
+            array.wait_to_read()
+            self._guard.arrived()
+
     @property
     def first(self) -> bool:
         """Whether this is rank 0, the one that writes and speaks."""
@@ -182,8 +192,7 @@ class Workers:
             with self._together(name):
                 for i, array in enumerate(sent):
                     self._hvd.allreduce_(array, average=True, name=f'{name}.{i}', priority=-i)
-                for array in sent:
-                    array.wait_to_read()
+                self._wait(sent)
             if compression == 'fp16':
                 for array, mean in zip(arrays, sent):
                     array[:] = mean.astype(array.dtype)
@@ -213,7 +222,7 @@ class Workers:
             with self._together(name):
                 for i, array in enumerate(arrays):
                     self._hvd.broadcast_(array, root_rank=0, name=f'{name}.{i}')
-                mx.nd.waitall()
+                self._wait(arrays)
 
     def barrier(self, name: str) -> None:
         """Wait until every worker is here."""

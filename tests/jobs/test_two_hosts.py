@@ -46,14 +46,8 @@ class Hosts:
 
     def _enter(self, host):
         """The words before a command that is to run on a host: its network, its name, its list of names."""
-        return [
-            'nsenter',
-            f'--net=/run/netns/{self._spaces[host]}',
-            'unshare',
-            '--uts',
-            '--mount',
-            str(self._place / host),
-        ]
+        net = f'--net=/run/netns/{self._spaces[host]}'
+        return ['nsenter', net, 'unshare', '--uts', '--mount', str(self._place / host)]
 
     def join(self):
         """Make them; the first command that was not permitted, or None."""
@@ -105,24 +99,11 @@ class Hosts:
         return subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0
 
     def horovodrun(self, *arguments, **more):
-        words = [
-            *self._enter('hostA'),
-            HOROVODRUN,
-            '--gloo',
-            '--disable-cache',
-            '--start-timeout',
-            120,
-            '--network-interfaces',
-            'link0',
-            '-np',
-            2,
-            '-H',
-            'hostA:1,hostB:1',
-            sys.executable,
-            '-W',
-            'ignore',
-            *arguments,
-        ]
+        flags = (
+            '--gloo --disable-cache --start-timeout 120 --network-interfaces link0 -np 2 -H hostA:1,hostB:1'
+        )
+        python = [sys.executable, '-W', 'ignore']
+        words = [*self._enter('hostA'), HOROVODRUN, *flags.split(), *python, *arguments]
         return subprocess.run(
             list(map(str, words)),
             cwd=str(ROOT),

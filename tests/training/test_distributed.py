@@ -40,6 +40,9 @@ def test_worker_that_is_late_is_named_and_not_before(operation, seconds):
         assert not guard.late()
         guard._since -= 2
         assert guard.late()
+        guard.arrived()  # a part of it is done
+        assert not guard.late()
+        guard._since -= seconds + 1
     assert not guard.late()  # it waits no longer
     assert 'for rank 1, which' in guard.lost(operation)
 
