@@ -1,7 +1,5 @@
 """Networks that are exported in several ways."""
 
-import mxnet as mx
-
 from gluon_optbert.architecture.heads import PRETRAINING, Head
 from gluon_optbert.deployment.library_exports import export_transformers
 from gluon_optbert.network.model import build, read_parameters
@@ -26,14 +24,6 @@ CASES = {
     'regression': ('task', Head('regression')),
     'question answering': ('task', Head('question_answering')),
 }
-
-
-def of_arrays(symbol, arrays, names):
-    """A symbol with its parameters, as a block."""
-    block = mx.gluon.SymbolBlock(symbol, [mx.sym.var(name, dtype='float32') for name in names])
-    for name, parameter in block.collect_params().items():
-        parameter._load_init(mx.nd.array(arrays[name]), mx.cpu())
-    return block
 
 
 def with_head(architecture, head, *, seed=0):
