@@ -3,6 +3,7 @@ half-written.
 """
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -53,7 +54,9 @@ WEIGHTS = (
     'old pytorch_model.bin',
 )
 LFS_POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 90868376\n'
-MINILM = Path(__file__).parents[3] / 'shared' / 'models' / 'minilm-l6-h384'
+SHARED = Path(__file__).parents[3] / 'shared'
+MINILM = SHARED / 'models' / 'minilm-l6-h384'
+SENTENCES = SHARED / 'data' / 'glue' / 'SST-2' / 'dev.tsv'
 PARAMETERS = random_parameters(network())
 TABLE = parameter_table(network())
 
@@ -469,3 +472,16 @@ def test_real_checkpoint_is_imported_whole():
     recipe = ImportRecipe(source=str(MINILM), output=Path('model'))
     assert describe(result, recipe)[0].endswith(', 22.6 M parameters of embeddings and encoder')
     assert result.model.vocabulary['[PAD]'] == 0 and result.model.vocabulary['[MASK]'] == 103
+
+
+@pytest.mark.skipif(
+    'TRANSFORMERS_PYTHON' not in os.environ or not (MINILM.is_dir() and SENTENCES.is_file()),
+    reason='no interpreter with Transformers, checkpoint or sentences',
+)
+def test_real_checkpoint_agrees_with_transformers_on_real_sentences(tmp_path):
+    lines = SENTENCES.read_text(encoding='utf-8').splitlines()[1:17]
+    (tmp_path / 'sentences').write_text('\n'.join(line.split('\t')[0] for line in lines))
+    program, peer = ROOT / 'benchmarks' / 'compare_transformers.py', os.environ['TRANSFORMERS_PYTHON']
+    options = ('--peer', peer, '--sentences', tmp_path / 'sentences', '--tolerance', '1e-4')
+    done = call(program, MINILM, *options)
+    assert done.returncode == 0 and 'agreed' in done.stdout, done.stderr
