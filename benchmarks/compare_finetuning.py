@@ -13,8 +13,7 @@ in an environment of its own:
 
     python benchmarks/peers/install.py peers --only torch
 
-The result is written after every run, so that a killed comparison goes on with --resume. Nothing else should
-run meanwhile."""
+The result is written after every run. Nothing else should run meanwhile."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-import typing
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +68,7 @@ EXAMPLE = (
 )
 PEER = Path(__file__).resolve().parent / 'peers' / 'torch_finetuning.py'
 EPSILON = 1e-6  # of Adam, BERTAdam's default
+# the settings of finetune/run_glue.py that there are here
 _AS_THERE = (
     'task',
     'model',
@@ -92,8 +91,6 @@ _AS_THERE = (
     'select',
     'log_every',
 )
-# what may differ when a comparison is gone on with
-_LATER = ('output', 'peer', 'seeds', 'resume', 'log_every')
 
 
 class CompareRecipe(with_options_of(GlueRecipe, _AS_THERE)):
@@ -107,7 +104,6 @@ class CompareRecipe(with_options_of(GlueRecipe, _AS_THERE)):
         choices=('same', 'shuffled'),
     )
     output: Path = option('JSON file to write')
-    resume: bool = option('make only the runs that an unfinished comparison lacks', False)
 
     def own(self) -> GlueRecipe:
         """The recipe of the runs here; nothing is written between their steps."""
@@ -186,7 +182,7 @@ def run_here(
                 states=Path(place, 'states'),
             )
         except Terminated:
-            raise RunFailed(f'asked to stop; --resume begins again with seed {seed}') from None
+            raise RunFailed(f'asked to stop; seed {seed} is not in the result') from None
     epochs = [
         {'epoch': epoch.epoch, **times, 'scores': dict(epoch.scores)}
         for epoch, times in zip(progress.epochs or (), objective.epochs)
@@ -194,7 +190,7 @@ def run_here(
     return {'epochs': epochs, 'versions': versions(), 'seconds': time.perf_counter() - began}
 
 
-def _layout(batches: typing.Iterable[TaskBatch]) -> list[tuple[np.ndarray, int]]:
+def _layout(batches: Iterable[TaskBatch]) -> list[tuple[np.ndarray, int]]:
     """The instances of every batch, and the tokens that they are padded to."""
     return [(batch.rows[batch.weights > 0], batch.input_ids.shape[1]) for batch in batches]
 
@@ -379,14 +375,8 @@ def check_checkpoint(recipe: CompareRecipe, saved: SavedModel) -> None:
 
 
 def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -> dict[str, Any]:
-    """The result without runs, or with those that an unfinished comparison has made.
-
-    Raises
-    ------
-    ValueError
-        If that one had other settings, data or weights, or another processor or number of threads.
-    """
-    new = {
+    """The result without runs."""
+    return {
         'format': FORMAT,
         'version': VERSION,
         'task': exercise.name,
@@ -401,38 +391,14 @@ def start_result(recipe: CompareRecipe, saved: SavedModel, exercise: Exercise) -
         'runs': [],
         'summary': {},
     }
-    if not (recipe.resume and recipe.output.exists()):
-        return new
-    try:
-        old = json.loads(recipe.output.read_text(encoding='utf-8'))
-    except (ValueError, RecursionError):
-        old = None
-    if not isinstance(old, dict) or (old.get('format'), old.get('version')) != (FORMAT, VERSION):
-        raise ValueError(f'{recipe.output}: not a comparison of this version; give another --output')
-    begun = {**old, **old['recipe'], **old['machine']}
-    wanted = {**new, **new['recipe'], **new['machine']}
-    changed = [
-        name
-        for name, value in wanted.items()
-        if begun.get(name) != value
-        and name
-        not in (*_LATER, 'recipe', 'machine', 'system', 'workers_of_host', 'majority', 'runs', 'summary')
-    ]
-    if changed:
-        raise ValueError(
-            f'{recipe.output} was begun with other values of {", ".join(sorted(changed))}; use the same, or '
-            'another --output'
-        )
-    return {**new, 'runs': old['runs'], 'summary': old['summary']}
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, one after the other, and print the table."""
     recipe = parse(CompareRecipe, argv, description=__doc__, example=EXAMPLE)
-    if not recipe.resume:
-        check_place(recipe.output)
-        refuse_existing(recipe.output, remedy='go on with --resume, or give another --output')
+    check_place(recipe.output)
+    refuse_existing(recipe.output)
     if not recipe.peer.is_file():
         raise FileNotFoundError(f'{recipe.peer}: no such interpreter; benchmarks/peers/install.py makes one')
     workers = Workers()
@@ -446,11 +412,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     exercise = prepare_glue(recipe.own(), saved, workers=workers)
     start_parameters(saved, exercise.head, seed=0)  # raises if the head is another's
     result = start_result(recipe, saved, exercise)
-    done = {(run['seed'], run['side']) for run in result['runs']}
     for number, seed in enumerate(recipe.seeds):
         for side in list(SIDES)[:: -1 if number % 2 else 1]:
-            if (seed, side) in done:
-                continue
             outcome = (
                 run_here(recipe, seed, saved, exercise, workers)
                 if side == 'here'

@@ -5,20 +5,14 @@ import dataclasses
 import json
 
 import compare_models as tool
-import matplotlib
 import numpy as np
 import pytest
 from helpers.commands import call
 from helpers.pages import check_page
 from helpers.tiny import network, saved_model, write_saved_model
 
-from gluon_optbert.analysis.probing import ProbeResult, ProbeTask
-from gluon_optbert.analysis.sample import Sample
-from gluon_optbert.analysis.similarity import Similarity
 from gluon_optbert.network.saved_model import write_model
-from gluon_optbert.reporting.figures import LONGEST, STYLE
 from gluon_optbert.runs.files import sha256
-from gluon_optbert.tasks.features import Features
 from gluon_optbert.text.tokenizer import vocabulary_of
 
 UNDIVIDED = network((2, 4, 4, 16), (1, 2, 6, 0), (2, 4, 4, 5), h=6)
@@ -105,14 +99,6 @@ def test_layer_without_intermediate_block_has_the_same_probes_behind_both_places
     assert any(places['attention'] != places['layer'] for key, places in found.items() if key[2] == 1)
 
 
-def test_page_has_the_probes_behind_both_places(compared):
-    page = (compared / 'report.html').read_text(encoding='utf-8')
-    rows = json.loads((compared / 'comparison.json').read_text())['probes']
-    networks = len({row['network'] for row in rows})
-    tasks = 2 * 2 + 1  # words have accuracy and selectivity, labels accuracy alone
-    assert [page.count(f'<td>{place}</td>') for place in ('attention', 'layer')] == [networks * tasks] * 2
-
-
 def test_pictures_and_the_page_are_there(compared):
     names = ['cka_attention', 'cka_layers', 'probe_casing', 'probe_frequency_band', 'probe_label']
     assert all(
@@ -146,16 +132,6 @@ def test_network_is_like_itself_and_less_like_random_weights(tmp_path, model_dir
         assert np.diag(result[f'{name} again'][kind]) == pytest.approx(1)
         assert np.diag(result[f'{name} again, random weights'][kind]).max() < 0.9
     assert f'CKA of {name} with {name} again: 1.000' in done.stdout
-
-
-def test_heat_maps_show_the_similarities():
-    matrix = np.array([[1.0, 0.25], [np.nan, 0.5]])
-    figure = tool.draw_similarity({'a': matrix, 'b': matrix.T}, 'first', embedding=True, title='title')
-    first, second = figure.axes[:2]
-    assert np.array_equal(first.images[0].get_array().filled(np.nan), matrix, equal_nan=True)
-    assert [text.get_text() for text in second.texts] == ['1.00', '–', '0.25', '0.50']
-    assert all(axes.images[0].get_clim() == (0, 1) for axes in (first, second))
-    assert [label.get_text() for label in first.get_xticklabels()] == ['emb.', '1']
 
 
 def test_bad_input_is_one_line_and_status_2(tmp_path, model_directory, task, capsys):
@@ -202,53 +178,6 @@ def compare_on(tmp_path, models, data, capsys):
     words = [*map(str, models), '--data', str(data), '--output', str(tmp_path / 'comparison')]
     status = tool.main([*words, '--probes', 'false'])
     return status, capsys.readouterr().err
-
-
-def test_probe_panels_show_the_accuracies_behind_each_place():
-    accuracy = (0.5, 0.6, 0.7, 0.8, 0.9)
-    figure = tool.draw_probes(comparison_of(['a', 'b'], accuracy), 'label')
-    attention, layers = figure.axes
-    assert [axes.get_title('left') or axes.get_title() for axes in figure.axes] == list(tool.KINDS.values())
-    for axes, wanted in ((attention, [(1, 0.6), (2, 0.8)]), (layers, [(0, 0.5), (1, 0.7), (2, 0.9)])):
-        assert [tuple(point) for point in axes.lines[0].get_xydata()] == wanted
-    (legend,) = figure.legends
-    assert len(legend.get_texts()) == 2 * 3 + 1
-
-
-def comparison_of(labels, accuracy):
-    """Made up: every network has the same accuracies for one task."""
-    networks = [f'{label}{what}' for label in labels for what in ('', ', random weights')]
-    task = ProbeTask(
-        'label',
-        np.zeros((4, 2), int),
-        np.array([0, 1, 0, 1]),
-        ('no', 'yes'),
-        np.array([False, False, True, True]),
-    )
-    results = {network: {'label': ProbeResult(accuracy, accuracy)} for network in networks}
-    matrix = np.eye(3)
-    similarities = {name: Similarity(matrix[1:, 1:], matrix, 10) for name in networks[2:]}
-    sample = Sample(Features.of([([2, 5, 3], 3)]), ((),))
-    return tool.Comparison(tuple(labels), sample, similarities, {'label': task}, results)
-
-
-def test_long_names_keep_what_tells_them_apart():
-    name = 'wikipedia-and-books/' + 'x' * 30 + '/seed-1/round-4/model'
-    for other in (f'{name} again', name.replace('seed-1', 'seed-2')):
-        with matplotlib.rc_context(STYLE):
-            figures = tool.figures_of(comparison_of([name, other], (0.5,) * 5))
-            maps = figures['cka_layers']
-            maps.draw_without_rendering()
-        titles = [axes.get_title('left') for axes in maps.axes[:2]]
-        assert titles[1] == titles[0] + ', random weights' and len(titles[0]) == LONGEST
-        left, right = (axes.get_tightbbox() for axes in maps.axes[:2])
-        assert left.x1 < right.x0 and right.x1 < maps.bbox.x1
-        assert left.y0 >= 0 and left.y1 < maps.bbox.y1
-        (legend,) = figures['probe_label'].legends
-        texts = [text.get_text() for text in legend.get_texts()]
-        assert len(set(texts)) == len(texts) == 7
-        assert sum(text.endswith(', random weights') for text in texts) == 2
-        assert sum(text.endswith(', control task') for text in texts) == 2
 
 
 def test_sequences_of_two_segments_want_two_token_types(tmp_path, model_directory, shards_directory, capsys):
