@@ -48,7 +48,7 @@ def compared(tmp_path_factory, model_directory, task):
     )
     assert (
         tool.main(
-            [str(model_directory), str(other), '--data', str(task), '--words', '400', '--output', str(output)]
+            [str(model_directory), str(other), '--data', str(task), '--words', '200', '--output', str(output)]
         )
         == 0
     )
@@ -60,7 +60,7 @@ def test_numbers_are_of_every_layer_and_network(compared, model_directory):
     assert set(result['cka']) == {'undivided', 'undivided, random weights'}
     for kinds in result['cka'].values():
         assert np.shape(kinds['attention']) == (2, 3) and np.shape(kinds['layers']) == (3, 4)
-    assert result['tokens'] > 1000 and result['sequences'] == 160 and result['recipe']['words'] == 400
+    assert result['tokens'] > 1000 and result['sequences'] == 160 and result['recipe']['words'] == 200
     assert {row['network'] for row in result['probes']} == {
         f'{name}{what}' for name in (named(model_directory), 'undivided') for what in ('', ', random weights')
     }
@@ -149,16 +149,12 @@ def test_bad_input_is_one_line_and_status_2(tmp_path, model_directory, task, cap
     assert not (tmp_path / 'comparison').exists()
 
 
-def test_instances_of_shards_are_cut_to_the_length_and_to_the_positions(
-    tmp_path, model_directory, shards_directory
-):
+def test_instances_of_shards_are_cut_to_the_positions(tmp_path, model_directory, shards_directory):
     short = write_saved_model(tmp_path / 'short', architecture=network(max_length=10))
-    counts = []
-    for name, other, length in (('asked', model_directory, 8), ('fewer', short, 128)):
-        words = [model_directory, other, '--data', shards_directory, '--length', length]
-        assert tool.main([*map(str, words), '--output', str(tmp_path / name)]) == 0
-        counts.append(json.loads((tmp_path / name / 'comparison.json').read_text())['tokens'])
-    assert counts[0] == 16 * 8 < counts[1] <= 16 * 10  # each has 8 at least
+    words = [str(word) for word in (model_directory, short, '--data', shards_directory)]
+    assert tool.main([*words, '--probes', 'false', '--output', str(tmp_path / 'few')]) == 0
+    tokens = json.loads((tmp_path / 'few' / 'comparison.json').read_text())['tokens']
+    assert 16 * 8 < tokens <= 16 * 10  # each of 16 has 8 at least
 
 
 def test_networks_whose_vocabularies_have_no_part_in_common_are_refused(
