@@ -156,10 +156,10 @@ def record_of(trimmed: Trimmed, recipe: Mapping[str, Any], model: Path) -> TrimR
     """
     architectures = (trimmed.before, trimmed.model.architecture)
     return TrimRecord(
-        recipe,
-        sha256(model / 'model.params'),
-        tuple(one.vocab_size for one in architectures),
-        tuple(int(ParameterCost().cost(one)) for one in architectures),
-        splits_to_dict(trimmed.splits),
-        {'commit': commit(), 'versions': versions()},
+        recipe=dict(recipe),
+        model_sha256=sha256(model / 'model.params'),
+        tokens=tuple(one.vocab_size for one in architectures),
+        parameters=tuple(int(ParameterCost().cost(one)) for one in architectures),
+        splits=splits_to_dict(trimmed.splits),
+        origin={'commit': commit(), 'versions': versions()},
     )

@@ -9,9 +9,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ..runs.files import read_json
+from pydantic import BaseModel, model_validator
+
+from ..runs.files import checked, read_json
 from .tokenizer import (
     CONTINUATION,
     Vocabulary,
@@ -200,35 +202,42 @@ def compare_splits(words: Mapping[str, int], before: Vocabulary, after: Vocabula
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class TrimRecord:
+class TrimRecord(BaseModel, frozen=True):
     """How a vocabulary was trimmed.
 
     Parameters
     ----------
-    recipe : mapping
+    recipe : dict
         The settings: among them ``model``, the directory of the whole network, and ``text``.
     model_sha256 : str
         Of the ``model.params`` of the whole network.
     tokens, parameters : tuple of (int, int)
         Before and after. Parameters are those of embeddings and encoder.
-    splits : mapping
+    splits : dict
         Of the text, as `Splits` has it, and the ``share`` of its tokens that split.
-    origin : mapping
+    origin : dict
         The commit and the versions of what trimmed it.
     """
 
-    recipe: Mapping[str, Any]
+    format: Literal['gluon_optbert trimmed vocabulary'] = FORMAT
+    version: Literal[1] = VERSION
+    recipe: dict[str, Any]
     model_sha256: str
     tokens: tuple[int, int]
     parameters: tuple[int, int]
-    splits: Mapping[str, Any]
-    origin: Mapping[str, Any]
+    splits: dict[str, Any]
+    origin: dict[str, Any]
+
+    @model_validator(mode='after')
+    def _check_recipe(self) -> TrimRecord:
+        if not (isinstance(self.recipe.get('model'), str) and self.recipe.get('text')):
+            raise ValueError('the recipe names no model or no text')
+        return self
 
     def to_bytes(self) -> bytes:
         """The file."""
-        values = {'format': FORMAT, 'version': VERSION, **dataclasses.asdict(self)}
-        return (json.dumps(values, indent=1, ensure_ascii=False) + '\n').encode('utf-8', 'backslashreplace')
+        text = json.dumps(self.model_dump(), indent=1, ensure_ascii=False) + '\n'
+        return text.encode('utf-8', 'backslashreplace')
 
     @property
     def model(self) -> Path:
@@ -255,14 +264,4 @@ def read_trim_record(directory: Path) -> TrimRecord:
         If there is none, or it is something else.
     """
     path = Path(directory) / TRIM
-    values = read_json(path)
-    try:
-        if (values.pop('format'), values.pop('version')) != (FORMAT, VERSION):
-            raise ValueError('another format or version')
-        pairs = {name: tuple(map(int, values[name])) for name in ('tokens', 'parameters')}
-        record = TrimRecord(**{**values, **pairs})
-        if not (record.model and record.text and isinstance(record.model_sha256, str)):
-            raise ValueError('without model, text or checksum')
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f'{path}: not the record of a trimmed vocabulary ({error!s:.100})') from error
-    return record
+    return checked(TrimRecord, read_json(path), source=path)
