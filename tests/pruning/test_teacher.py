@@ -74,15 +74,6 @@ def test_taught_run_resumes_to_the_same_bits(
     assert results(tmp_path / 'run') == results(taught_run)
 
 
-def test_directory_may_teach(shards_directory, model_directory, tmp_path):
-    write_saved_model(tmp_path / 'teacher', seed=7)
-    recipe = recipe_for(
-        shards_directory, model_directory, tmp_path / 'run', teacher=str(tmp_path / 'teacher'), rounds=1
-    )
-    prune(recipe)
-    assert recoveries(tmp_path / 'run')[0]['states'] > 0
-
-
 def test_teacher_with_untrained_heads_teaches_its_states(shards_directory, model_directory, tmp_path):
     teacher = write_saved_model(tmp_path / 'teacher', seed=3, progress={'untrained': ['mlm', 'nsp']})
     recipe = recipe_for(shards_directory, model_directory, tmp_path / 'run', teacher=str(teacher))
