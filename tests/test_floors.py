@@ -217,7 +217,7 @@ def test_package_and_pure_rooms_load_without_mxnet():
 
 def test_predicting_loads_without_mxnet_and_what_only_training_needs():
     missing = ['mxnet', 'gluonnlp', 'horovod', 'onnx', 'scipy', 'sklearn', 'matplotlib', 'safetensors']
-    missing += ['blingfire', 'sacremoses', 'optuna', 'google_crc32c']
+    missing += ['blingfire', 'sacremoses', 'optuna', 'google_crc32c', 'jinja2']
     done = import_without(missing, PREDICTING)
     assert done.returncode == 0, done.stderr
 
