@@ -223,6 +223,7 @@ def test_page_of_a_table_has_its_rows_and_its_notes(tmp_path):
         'base_parameters': 1234,
         'rounds': 2,
         'alpha_steps': 3,
+        'alpha_steps_auto': False,
         'recovery_steps': 4,
         'scale': 1.0,
         'seeds': [1, 2],
