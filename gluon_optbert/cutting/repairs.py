@@ -105,7 +105,7 @@ def rotate_heads(
                 parameter = f'{cell}attention_cell.proj_{name}.{kind}'
                 rotated[parameter] = _per_head(np.stack(of_heads), rotated[parameter])
         rotated[cell + 'proj.weight'] = columns.reshape(h, -1).astype(np.float32)
-    return rotated
+    return balance_heads(rotated, architecture)
 
 
 def _per_head(bases: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -115,8 +115,50 @@ def _per_head(bases: np.ndarray, value: np.ndarray) -> np.ndarray:
     return (bases @ rows).reshape(value.shape).astype(np.float32)
 
 
+def balance_heads(parameters: Parameters, architecture: Architecture) -> dict[str, np.ndarray]:
+    """The parameters of the same function in which the scale of every direction is split evenly between the
+    matrices of its head.
+
+    Unit j of a head stands in row j of V and in column j of P, and in row j of Q and of K. A factor on the
+    one and its inverse on the other change nothing but the size of their gradients. Rotation and least
+    squares leave most of the scale in P, so that recovery would first have to undo it.
+
+    Parameters
+    ----------
+    parameters : mapping of name to np.ndarray
+    architecture : Architecture
+
+    Returns
+    -------
+    dict of name to np.ndarray of float32
+        All parameters; rows of V have the norms of columns of P, rows of Q those of rows of K.
+    """
+    balanced = dict(parameters)
+    for i in range(len(architecture.layers)):
+        cell = f'encoder.transformer_cells.{i}.'
+        query, key, value = (f'{cell}attention_cell.proj_{name}' for name in ('query', 'key', 'value'))
+        output = f'{cell}proj.weight'
+        norms = {name: np.linalg.norm(balanced[f'{name}.weight'], axis=1) for name in (query, key, value)}
+        scores = _even(norms[query], norms[key])
+        contexts = _even(norms[value], np.linalg.norm(balanced[output], axis=0))
+        for name, factor in ((query, scores), (key, 1 / scores), (value, contexts)):
+            balanced[f'{name}.weight'] = balanced[f'{name}.weight'] * factor[:, np.newaxis]
+            balanced[f'{name}.bias'] = balanced[f'{name}.bias'] * factor
+        balanced[output] = balanced[output] / contexts
+    return balanced
+
+
+def _even(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The factors on norms, in float32, that make them as large as others divided by the same; 1 where either
+    is zero.
+    """
+    used = (one > 0) & (other > 0)
+    ratio = np.divide(other, one, out=np.ones_like(one, dtype=np.float64), where=used)
+    return np.sqrt(ratio).astype(np.float32)
+
+
 RIDGE = 0.01  # the penalty, as a share of the mean squared input
-ROUNDING = 1e-5  # a variance below this share of the mean square is none: float32 products are off by less
+ROUNDING = 1e-10  # a variance below this share of the mean square is none: float64 sums are off by less
 Total = Callable[[np.ndarray], np.ndarray]  # a sum over workers
 
 
@@ -139,6 +181,7 @@ class DenseRegression:
         self._tokens += len(inputs)
         self._x += inputs.sum(axis=0, dtype=np.float64)
         self._y += targets.sum(axis=0, dtype=np.float64)
+        inputs = inputs.astype(np.float64)  # float32 would lose a variance far below the squared mean
         self._xx += inputs.T @ inputs
         self._xy += inputs.T @ targets
 
@@ -195,8 +238,9 @@ class ScaleRegression:
     def add(self, normalized: np.ndarray, targets: np.ndarray) -> None:
         """Count tokens: both of shape (tokens, units), the first without gamma and beta."""
         self._tokens += len(normalized)
+        normalized, targets = normalized.astype(np.float64), targets.astype(np.float64)
         for i, products in enumerate((normalized, targets, normalized**2, normalized * targets)):
-            self._sums[i] += products.sum(axis=0, dtype=np.float64)
+            self._sums[i] += products.sum(axis=0)
 
     def solve(
         self, gamma: np.ndarray, beta: np.ndarray, *, ridge: float = RIDGE, total: Total = np.asarray

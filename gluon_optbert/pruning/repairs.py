@@ -30,7 +30,7 @@ import numpy as np
 from mxnet import gluon
 
 from ..architecture.heads import PRETRAINING
-from ..cutting.repairs import DenseRegression, ScaleRegression, rotate_heads
+from ..cutting.repairs import DenseRegression, ScaleRegression, balance_heads, rotate_heads
 from ..cutting.selection import Selection
 from ..cutting.shrink import kept_along
 from ..network.model import read_parameters
@@ -334,4 +334,6 @@ def reconstruct(
             repair.layer(j)
         if cut.head == PRETRAINING:
             repair.mlm_head()
-        return dataclasses.replace(cut, parameters=read_parameters(repair.cut))
+        # least squares raises the scale of P again
+        fitted = balance_heads(read_parameters(repair.cut), cut.architecture)
+        return dataclasses.replace(cut, parameters=fitted)

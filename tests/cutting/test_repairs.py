@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
-from helpers.tiny import network, random_parameters
+from helpers.tiny import network, outputs_of, random_inputs, random_parameters
 
 from gluon_optbert.cutting.repairs import (
     DenseRegression,
     ScaleRegression,
+    balance_heads,
     context_bases,
     rotate_heads,
     score_bases,
 )
+from gluon_optbert.network.model import build
 
 GENERATOR = np.random.RandomState(5)
 
@@ -86,11 +88,54 @@ def in_pieces(regression, inputs, targets, sizes=(1, 150, 249)):
     return regression
 
 
+def test_balanced_heads_compute_the_same_with_equal_norms():
+    architecture = network((2, 3, 5, 4), (1, 4, 2, 0))
+    parameters = random_parameters(architecture)
+    scale = np.float32(100) ** GENERATOR.uniform(-1, 1, 10).astype(np.float32)
+    cell = 'encoder.transformer_cells.0.'
+    for name, factor in (('attention_cell.proj_value', scale), ('proj', 1 / scale)):
+        factor = factor[:, np.newaxis] if name != 'proj' else factor
+        parameters[f'{cell}{name}.weight'] = parameters[f'{cell}{name}.weight'] * factor
+    parameters[f'{cell}attention_cell.proj_value.bias'] = (
+        parameters[f'{cell}attention_cell.proj_value.bias'] * scale
+    )
+    parameters[f'{cell}attention_cell.proj_query.weight'][1] = 0  # a unit that says nothing stays as it is
+    balanced, inputs = balance_heads(parameters, architecture), random_inputs(architecture)
+    before, after = (outputs_of(build(architecture, values), inputs) for values in (parameters, balanced))
+    for name, wanted in before.items():
+        np.testing.assert_allclose(after[name], wanted, atol=1e-5 * np.abs(wanted).max())  # float32
+    for i in range(len(architecture.layers)):
+        cell = f'encoder.transformer_cells.{i}.'
+        rows = {
+            name: np.linalg.norm(balanced[f'{cell}attention_cell.proj_{name}.weight'], axis=1)
+            for name in ('query', 'key', 'value')
+        }
+        columns = np.linalg.norm(balanced[cell + 'proj.weight'], axis=0)
+        np.testing.assert_allclose(rows['value'], columns, rtol=1e-5)
+        used = rows['query'] > 0
+        np.testing.assert_allclose(rows['query'][used], rows['key'][used], rtol=1e-5)
+
+
 def test_dense_regression_finds_the_layer_that_made_the_targets():
     regression = in_pieces(DenseRegression(5, 3), INPUTS, INPUTS @ WEIGHT.T + BIAS)
     weight, bias = regression.solve(np.zeros((3, 5)), np.zeros(3), ridge=1e-9)
     np.testing.assert_allclose(weight, WEIGHT, atol=1e-6)
     np.testing.assert_allclose(bias, BIAS, atol=1e-6)
+
+
+@pytest.mark.parametrize('deviation', [3e-2, 3e-3])
+def test_regressions_are_exact_where_the_mean_is_far_above_the_deviation(deviation):
+    """Sums of float32 products would be off by the share of the variance in the squared mean."""
+    inputs = (1 + deviation * GENERATOR.standard_normal((4000, 5))).astype(np.float32)
+    targets = (inputs.astype(np.float64) @ WEIGHT.T).astype(np.float32)
+    weight, _ = in_pieces(DenseRegression(5, 3), inputs, targets, (1000, 3000)).solve(
+        np.zeros((3, 5)), np.zeros(3), ridge=1e-9
+    )
+    np.testing.assert_allclose(weight, WEIGHT, atol=1e-3)  # what the rounding of the targets allows
+    gamma, _ = in_pieces(ScaleRegression(5), inputs, 3 * inputs, (1000, 3000)).solve(
+        np.ones(5), np.zeros(5), ridge=1e-9
+    )
+    np.testing.assert_allclose(gamma, 3, atol=1e-3)
 
 
 def test_dense_regression_is_the_ridge_of_its_formula():
