@@ -60,26 +60,6 @@ def refuse_existing(output: Path, *, remedy: str = 'give another --output') -> N
     check_place(output, remedy=remedy)
 
 
-def table_beside(output: Path) -> Path:
-    """The Markdown file of a table that goes beside a JSON file; neither may be there yet.
-
-    Raises
-    ------
-    ValueError
-        If the JSON file has that name itself.
-    FileExistsError, FileNotFoundError
-        As `refuse_existing`, of both.
-    """
-    table = output.with_suffix('.md')
-    if table == output:
-        raise ValueError(
-            f'{output}: the table beside the JSON file has this name; give output another suffix'
-        )
-    refuse_existing(output)
-    refuse_existing(table)
-    return table
-
-
 def refuse_file(output: Path) -> None:
     """Raise NotADirectoryError if there is a file at `output`, which is to be a directory."""
     if output.exists() and not output.is_dir():
