@@ -14,8 +14,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -43,7 +44,7 @@ NETWORKS = {
     'classification': 'BertForSequenceClassification',
     'regression': 'BertForSequenceClassification',
 }
-Arrays = Dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 
 class CompareRecipe(Recipe):
@@ -121,7 +122,7 @@ def activations(saved: SavedModel, feed: Arrays) -> Arrays:
 
 def peer_activations(
     recipe: CompareRecipe, saved: SavedModel, feed: Arrays, sentences: Sequence[str]
-) -> Tuple[Arrays, Dict[str, Any]]:
+) -> tuple[Arrays, dict[str, Any]]:
     """The same of Transformers, and what it says of itself.
 
     Raises
@@ -148,7 +149,7 @@ def peer_activations(
             return {name: arrays[name] for name in arrays.files}, json.loads(done.stdout.splitlines()[-1])
 
 
-def differences(arrays: Arrays, wanted: Arrays, mask: np.ndarray) -> List[Tuple[str, float, float]]:
+def differences(arrays: Arrays, wanted: Arrays, mask: np.ndarray) -> list[tuple[str, float, float]]:
     """Name, largest difference and largest value of every activation that both have, at the tokens that are
     no padding.
     """
@@ -165,7 +166,7 @@ def differences(arrays: Arrays, wanted: Arrays, mask: np.ndarray) -> List[Tuple[
 
 
 @command
-def main(argv: Optional[Sequence[str]] = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the table; fail if an activation is beyond the tolerance or a sentence has other ids."""
     recipe = parse(CompareRecipe, argv, description=__doc__, positional='source', example=EXAMPLE)
     if not recipe.sentences.is_file():

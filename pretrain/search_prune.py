@@ -6,7 +6,6 @@ interrupted search goes on with --resume and takes its interrupted trial up wher
 processes may share one search through --resume, or through --storage."""
 
 import sys
-from typing import Union
 
 import matplotlib
 
@@ -21,7 +20,7 @@ EXAMPLE = (
 )
 
 
-def flag_of(name: str, value: Union[int, float]) -> str:
+def flag_of(name: str, value: int | float) -> str:
     """The flag of run_prune.py for a setting that was found."""
     return f'--{name.replace("_", "-")} {value if isinstance(value, int) else format(value, ".4g")}'
 

@@ -12,8 +12,9 @@ import io
 import itertools
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -102,10 +103,10 @@ class Comparison:
     probes : dict of network to dict of task to ProbeResult
     """
 
-    labels: Tuple[str, ...]
+    labels: tuple[str, ...]
     sample: Sample
     similarities: Mapping[str, Similarity]
-    tasks: Mapping[str, Optional[ProbeTask]]
+    tasks: Mapping[str, ProbeTask | None]
     probes: Mapping[str, Mapping[str, ProbeResult]]
 
 
@@ -122,12 +123,12 @@ def measure(
         labels[1]: compare(first, second, sample, **size),
         f'{labels[1]}{RANDOM}': compare(first, chance[1], sample, **size),
     }
-    tasks: Dict[str, Optional[ProbeTask]] = {}
+    tasks: dict[str, ProbeTask | None] = {}
     if recipe.probes:
         tasks.update(word_tasks(sample, words=recipe.words, seed=recipe.seed))
         if sample.labels:
             tasks['label'] = sentence_task(sample, seed=recipe.seed)
-    networks: Dict[str, OptBERTModel] = {
+    networks: dict[str, OptBERTModel] = {
         labels[0]: first,
         f'{labels[0]}{RANDOM}': chance[0],
         labels[1]: second,
@@ -243,7 +244,7 @@ def _draw_probe(axes: Axes, network: str, result: ProbeResult, place: str, numbe
         )
 
 
-def figures_of(comparison: Comparison) -> Dict[str, Figure]:
+def figures_of(comparison: Comparison) -> dict[str, Figure]:
     """Every figure by the name of its file."""
     figures = {}
     first, second = map(plain, comparison.labels)
@@ -261,7 +262,7 @@ def figures_of(comparison: Comparison) -> Dict[str, Figure]:
     return figures
 
 
-def probe_rows(comparison: Comparison) -> List[Dict[str, Any]]:
+def probe_rows(comparison: Comparison) -> list[dict[str, Any]]:
     """What every probe came to, layer by layer; the embedding is layer 0."""
     rows = []
     for network, results in comparison.probes.items():
@@ -299,10 +300,10 @@ def probe_table(comparison: Comparison, task: str) -> Markup:
     return joined(*[table(heads, [row + [None] * (len(heads) - len(row)) for row in rows]), note(f'{NOTE}.')])
 
 
-def numbers(comparison: Comparison, recipe: CompareRecipe) -> Dict[str, Any]:
+def numbers(comparison: Comparison, recipe: CompareRecipe) -> dict[str, Any]:
     """All of it as JSON values; a similarity that is not defined is null."""
 
-    def cells(matrix: np.ndarray) -> List[List[Optional[float]]]:
+    def cells(matrix: np.ndarray) -> list[list[float | None]]:
         return [[None if np.isnan(value) else float(value) for value in row] for row in matrix]
 
     return {
@@ -359,7 +360,7 @@ def summary(comparison: Comparison, models: Sequence[SavedModel]) -> Markup:
 
 def chapters_of(
     comparison: Comparison, models: Sequence[SavedModel], recipe: CompareRecipe, pictures: Mapping[str, bytes]
-) -> List[Chapter]:
+) -> list[Chapter]:
     """The page, part by part, with pictures in SVG."""
     charts = {name: picture(content, 'svg', name) for name, content in pictures.items()}
     note = (
@@ -445,7 +446,7 @@ def write(comparison: Comparison, models: Sequence[SavedModel], recipe: CompareR
         (staged / 'report.html').write_bytes(content.encode('utf-8'))
 
 
-def sharing(models: Sequence[SavedModel], paths: Sequence[Path]) -> List[SavedModel]:
+def sharing(models: Sequence[SavedModel], paths: Sequence[Path]) -> list[SavedModel]:
     """The models with the smallest of their vocabularies, so that they read the same tokens.
 
     Raises

@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 from gluon_optbert.architecture.architecture import Architecture
 from gluon_optbert.architecture.cost import count_flops, count_parameters
@@ -115,7 +115,7 @@ class PlanRecipe(Recipe):
         return tuple(stage for stage in stages if stage.steps)
 
 
-def count_shards(directory: Path) -> Dict[str, Any]:
+def count_shards(directory: Path) -> dict[str, Any]:
     """What a directory of shards holds, and how many words its text had, each counted once."""
     manifest = Shards.open(directory).manifest
     shard_recipe = manifest['recipe']
@@ -142,7 +142,7 @@ def count_shards(directory: Path) -> Dict[str, Any]:
     }
 
 
-def read_measured(path: Path) -> Dict[str, Any]:
+def read_measured(path: Path) -> dict[str, Any]:
     """The counts of `--measure`; FileNotFoundError or ValueError if there are none."""
     if not path.is_file():
         raise FileNotFoundError(f'{path}: no counts of shards; make them with --measure shards')
@@ -158,7 +158,7 @@ def read_measured(path: Path) -> Dict[str, Any]:
         raise ValueError(f'{path}: not the counts of --measure ({type(error).__name__}: {error})') from error
 
 
-def corpus(recipe: PlanRecipe, stage: Stage, measured: Dict[str, Any]) -> Tuple[float, float]:
+def corpus(recipe: PlanRecipe, stage: Stage, measured: dict[str, Any]) -> tuple[float, float]:
     """Instances and bytes that the words become, at another length, as full as those that were counted."""
     tokens_per_word = measured['tokens'] / measured['words'] / measured['dupe_factor']
     share_full = measured['tokens'] / measured['instances'] / measured['max_seq_length']
@@ -182,7 +182,7 @@ def published_speed(gpus: int, stage: Stage) -> float:
     return training_flops(resolve(PUBLISHED_NETWORK), stage) * row.sequences_per_second / row.gpus
 
 
-def memory(architecture: Architecture, stage: Stage, sequences: int) -> Tuple[float, float]:
+def memory(architecture: Architecture, stage: Stage, sequences: int) -> tuple[float, float]:
     """Bytes of a GPU for weights with their gradients and Adam's moments, and for what one pass keeps until
     its backward.
 
@@ -199,7 +199,7 @@ def memory(architecture: Architecture, stage: Stage, sequences: int) -> Tuple[fl
     return 4.0 * BYTES * sum(count_parameters(architecture).values()), float(BYTES * kept)
 
 
-def passes(recipe: PlanRecipe, architecture: Architecture, stage: Stage, gpus: int) -> Optional[int]:
+def passes(recipe: PlanRecipe, architecture: Architecture, stage: Stage, gpus: int) -> int | None:
     """The least number of passes of a step (`--accumulate`) that fits nine tenths of the memory; None if no
     number does.
     """
@@ -212,7 +212,7 @@ def passes(recipe: PlanRecipe, architecture: Architecture, stage: Stage, gpus: i
 
 def step_seconds(
     recipe: PlanRecipe, architecture: Architecture, stage: Stage, gpus: int
-) -> Tuple[float, float]:
+) -> tuple[float, float]:
     """Seconds of a step: computing, and exchanging the gradients, counted as if it only began afterwards."""
     computing = training_flops(architecture, stage) * recipe.batch_size / gpus / published_speed(gpus, stage)
     gradients = BYTES * sum(count_parameters(architecture).values())
@@ -227,7 +227,7 @@ def days_of(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> float:
     )
 
 
-def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> List[str]:
+def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> list[str]:
     """The command lines of the run, whose stages all fit."""
     hosts = math.ceil(gpus / recipe.gpus_per_host)
     where = ','.join(f'host{number}:{min(gpus, recipe.gpus_per_host)}' for number in range(1, hosts + 1))
@@ -257,7 +257,7 @@ def commands(recipe: PlanRecipe, architecture: Architecture, gpus: int) -> List[
     return lines
 
 
-def how_to_run(recipe: PlanRecipe, architecture: Architecture) -> List[str]:
+def how_to_run(recipe: PlanRecipe, architecture: Architecture) -> list[str]:
     """The commands for the first number of GPUs, or a sentence where a single sequence does not fit."""
     gpus = recipe.gpus[0]
     for stage in recipe.stages():
@@ -269,7 +269,7 @@ def how_to_run(recipe: PlanRecipe, architecture: Architecture) -> List[str]:
     return ['```', *commands(recipe, architecture, gpus), '```']
 
 
-def stage_table(recipe: PlanRecipe, architecture: Architecture, measured: Dict[str, Any]) -> str:
+def stage_table(recipe: PlanRecipe, architecture: Architecture, measured: dict[str, Any]) -> str:
     """What is trained on in each stage."""
     rows = []
     for stage in recipe.stages():

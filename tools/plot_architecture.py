@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional, Sequence
 
 from gluon_optbert.reporting.figures import name_by_size, plot
 from gluon_optbert.reporting.networks import labels_of, read_run
@@ -16,7 +16,7 @@ EXAMPLE = 'python tools/plot_architecture.py runs/pruned runs/random --paper --o
 
 
 @command
-def main(argv: Optional[Sequence[str]] = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Read the runs, draw, and say what was written."""
     parser = argparse.ArgumentParser(
         description=f'{__doc__}\n\nexample:\n  {EXAMPLE}',

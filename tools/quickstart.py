@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +57,7 @@ def step(title: str, *words: object) -> None:
     print(f'({time.perf_counter() - began:.0f} s)', flush=True)
 
 
-def write_corpus(directory: Path) -> List[str]:
+def write_corpus(directory: Path) -> list[str]:
     """The topics of Python's own documentation, a file each; their texts."""
     directory.mkdir(parents=True)
     texts = [topics[name] for name in sorted(topics)]
@@ -89,7 +89,7 @@ def duration(seconds: float) -> str:
     return f'{seconds:.0f} seconds' if seconds < 100 else f'{seconds / 60:.0f} minutes'
 
 
-def measure(output: Path, rows: List[Dict[str, Any]]) -> None:
+def measure(output: Path, rows: list[dict[str, Any]]) -> None:
     """Add the latency of every round's export to its row: one sequence of `LENGTH` tokens, the exports taken
     in turn.
     """
@@ -104,7 +104,7 @@ def measure(output: Path, rows: List[Dict[str, Any]]) -> None:
         row['latency_ms'] = times[row['round']]
 
 
-def table(rows: List[Dict[str, Any]], chance: Dict[str, Any]) -> str:
+def table(rows: list[dict[str, Any]], chance: dict[str, Any]) -> str:
     """What came out, round by round, and the random cut of the same size."""
     cells = []
     for row in [*rows, chance]:
@@ -150,7 +150,7 @@ def prune(output: Path, recipe: QuickstartRecipe) -> None:
     step('verification', sys.executable, 'tools/verify.py', output / 'pruned')
 
 
-def compare(output: Path) -> Tuple[List[Dict[str, Any]], Dict[str, Any]]:
+def compare(output: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Exports and their times, the table, plots and the page; the rounds, and the random cut."""
     rows = [row.to_dict() for row in summary(output / 'pruned')]
     for row in rows:
@@ -168,7 +168,7 @@ def compare(output: Path) -> Tuple[List[Dict[str, Any]], Dict[str, Any]]:
     return rows, chance
 
 
-def check(output: Path, rows: List[Dict[str, Any]], chance: Dict[str, Any]) -> str:
+def check(output: Path, rows: list[dict[str, Any]], chance: dict[str, Any]) -> str:
     """What the losses say, in words.
 
     Raises

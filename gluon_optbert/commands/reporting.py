@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import List, Sequence, Tuple
 
 import matplotlib
 import numpy as np
@@ -50,7 +50,7 @@ class ReportRecipe(Recipe):
     time: bool = option('whether to time a forward pass of every network, in turn', True)
 
 
-def read_networks(paths: Sequence[Path], labels: Sequence[str], runs: Sequence[Run]) -> List[Measured]:
+def read_networks(paths: Sequence[Path], labels: Sequence[str], runs: Sequence[Run]) -> list[Measured]:
     """The networks of runs, models and results of fine-tuning, each once."""
     networks = networks_of_runs(runs)
     for path, label in zip(paths, labels):
@@ -65,7 +65,7 @@ def read_networks(paths: Sequence[Path], labels: Sequence[str], runs: Sequence[R
     return networks
 
 
-def timed(networks: Sequence[Measured]) -> Tuple[List[Measured], Timing]:
+def timed(networks: Sequence[Measured]) -> tuple[list[Measured], Timing]:
     """The networks with the time that each takes here, and how it was measured.
 
     The fastest pass counts. On a busy machine more passes are taken, until one of each network is likely to

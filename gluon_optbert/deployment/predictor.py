@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from .description import NETWORK_FILES, ONNX, SHORTEST, Deployment, read_descrip
 from .engines import Engine, MXNet, chosen_engine, make_engine
 from .instances import Instance, check_texts
 
-Text = Union[str, tuple[str, str], Instance]
+Text = str | tuple[str, str] | Instance
 LOG = logging.getLogger(__name__)
 POOLINGS = ('mean', 'first')
 
@@ -42,7 +42,7 @@ class Value:
     value: float
 
 
-Prediction = Union[Label, Value, Answer]
+Prediction = Label | Value | Answer
 
 
 def record(instance: Instance, prediction: Prediction) -> dict[str, Any]:

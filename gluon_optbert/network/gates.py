@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Union
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import HybridBlock, Parameter, nn
 
-Tensor = Union[mx.nd.NDArray, mx.sym.Symbol]
+Tensor = mx.nd.NDArray | mx.sym.Symbol
 
 
 class Gate(HybridBlock):

@@ -5,7 +5,7 @@ then take its name."""
 
 from __future__ import annotations
 
-from typing import Dict, Mapping, Type, Union
+from collections.abc import Mapping
 
 import mxnet as mx
 import numpy as np
@@ -31,10 +31,10 @@ class L1Penalty:
         gamma times beta.
     """
 
-    gate: Type[Gate] = Gate
+    gate: type[Gate] = Gate
 
     def __init__(self, gamma: float, beta: Mapping[str, float]):
-        self.weights: Dict[str, float] = {key: gamma * weight for key, weight in beta.items()}
+        self.weights: dict[str, float] = {key: gamma * weight for key, weight in beta.items()}
 
     def value(self, alphas: Mapping[str, np.ndarray]) -> float:
         """The penalty at alpha."""
@@ -52,7 +52,7 @@ class L1Penalty:
         """Nothing to do once the optimizer has stepped."""
 
     @classmethod
-    def scores(cls, trained: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    def scores(cls, trained: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What ranks the units, from the trained parameters of the gates: the gates themselves."""
         return {key: cls.gate.value(parameter) for key, parameter in trained.items()}
 
@@ -113,10 +113,10 @@ class L0Penalty(L1Penalty):
             gradient += self.weights[key] * probability * (1 - probability)
 
     @classmethod
-    def scores(cls, trained: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    def scores(cls, trained: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The odds that a gate is open: many gates are exactly one, and their odds still differ."""
         return {key: np.exp(odds) for key, odds in trained.items()}
 
 
-Penalty = Union[L1Penalty, ProximalPenalty, L0Penalty]
-PENALTIES: Dict[str, Type[L1Penalty]] = {'l1': L1Penalty, 'proximal': ProximalPenalty, 'l0': L0Penalty}
+Penalty = L1Penalty | ProximalPenalty | L0Penalty
+PENALTIES: dict[str, type[L1Penalty]] = {'l1': L1Penalty, 'proximal': ProximalPenalty, 'l0': L0Penalty}

@@ -12,12 +12,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
 
 LINKER_NAMES = {'libnccl.so.2': 'libnccl.so'}  # the name that the build of Horovod looks for
 
 
-def link_libraries(mxnet: Path, nvidia: Path) -> List[str]:
+def link_libraries(mxnet: Path, nvidia: Path) -> list[str]:
     """Link every library of NVIDIA's wheels into MXNet's directory; remove links that lead nowhere.
 
     Parameters
@@ -45,7 +44,7 @@ def link_libraries(mxnet: Path, nvidia: Path) -> List[str]:
     return sorted(link.name for link in links)
 
 
-def unresolved(library: Path) -> List[str]:
+def unresolved(library: Path) -> list[str]:
     """The libraries that a library needs and the loader does not find."""
     said = subprocess.run(['ldd', str(library)], stdout=subprocess.PIPE, text=True, check=True)
     return [line.split()[0] for line in said.stdout.splitlines() if line.rstrip().endswith('not found')]

@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 import time
-from typing import Any, Iterable, Iterator, Optional, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import psutil
 from tqdm import tqdm
@@ -14,9 +15,7 @@ from tqdm import tqdm
 _RULES = {'-': '---', 'l': ':---', 'c': ':---:', 'r': '---:'}
 
 
-def markdown_table(
-    header: Sequence[Any], rows: Iterable[Sequence[Any]], *, align: Optional[str] = None
-) -> str:
+def markdown_table(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, align: str | None = None) -> str:
     """The lines of a table, without a line end behind the last.
 
     Parameters
@@ -79,7 +78,7 @@ class Display:
     def __init__(self, title: str, total: int, *, start: int = 0, unit: str = 'step', quiet: bool = False):
         self.title, self.total, self.done, self.unit = title, total, start, unit
         self._start, self._began, self._quiet = start, time.monotonic(), quiet
-        self._bar: Optional[tqdm] = None
+        self._bar: tqdm | None = None
         width = None if quiet else columns()
         if width is not None:
             # a terminal of its own may change its width, unless it does not say it
@@ -189,7 +188,7 @@ def duration(seconds: float) -> str:
     return f'{hours // 24} d {hours % 24} h'
 
 
-def columns() -> Optional[int]:
+def columns() -> int | None:
     """How many columns a bar may have on the terminal that shows standard error; None if none does.
 
     The standard error of a worker of horovodrun is a pipe. horovodrun passes on what ends with a carriage

@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Mapping, Sequence, Tuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
             file.write(_text(name))
 
 
-def check_arrays(path: Path, wanted: Mapping[str, Tuple[Tuple[int, ...], np.dtype]]) -> None:
+def check_arrays(path: Path, wanted: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> None:
     """Refuse a parameter file that is not made of arrays of these names, shapes and types in this order.
 
     Their values are not read.
@@ -96,7 +97,7 @@ def check_arrays(path: Path, wanted: Mapping[str, Tuple[Tuple[int, ...], np.dtyp
             raise ValueError(f'{path}: something stands behind the last name')
 
 
-def read_arrays(path: Path) -> Dict[str, np.ndarray]:
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a parameter file by name.
 
     Raises

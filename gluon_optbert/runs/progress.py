@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +14,12 @@ OPTIMISTIC = 'the learning rate was chosen on the set that is scored, so the sco
 _ROUNDING = 1e-6  # percent; means over seeds of equal scores differ by less
 
 
-def exceeds(score: float, majority: Optional[float]) -> bool:
+def exceeds(score: float, majority: float | None) -> bool:
     """Whether a score is better than the majority class's; true where that is not known."""
     return majority is None or score > majority + _ROUNDING
 
 
-def difference_error(one: np.ndarray, other: np.ndarray) -> Optional[float]:
+def difference_error(one: np.ndarray, other: np.ndarray) -> float | None:
     """The standard error of the difference of two accuracies, in percentage points, taken instance by
     instance; None for a single instance.
 
@@ -34,7 +35,7 @@ def difference_error(one: np.ndarray, other: np.ndarray) -> Optional[float]:
 
 
 def score_text(
-    mean: float, std: Optional[float] = None, *, majority: Optional[float] = None, digits: int = 1
+    mean: float, std: float | None = None, *, majority: float | None = None, digits: int = 1
 ) -> str:
     """A score for people, such as ``81.7 ± 0.4``; `MARK` stands behind one that is no better than `majority`.
 
@@ -84,7 +85,7 @@ class HeldOut:
     nsp_loss: float
     nsp_accuracy: float
     instances: int
-    mlm_standard_error: Optional[float] = None
+    mlm_standard_error: float | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HeldOut:
@@ -94,7 +95,7 @@ class HeldOut:
             names.pop()
         return cls(**{name: _number(values.get(name)) for name in names})
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values, without those that are not known."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if value is not None}
@@ -110,12 +111,12 @@ class HeldOut:
         return self.mlm_loss
 
     @property
-    def standard_error(self) -> Optional[float]:
+    def standard_error(self) -> float | None:
         """Of the MLM loss."""
         return self.mlm_standard_error
 
     @property
-    def fields(self) -> Dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """What a `Progress` keeps of it."""
         return self.to_dict()
 
@@ -139,7 +140,7 @@ class TaskScores:
     scores: Mapping[str, float]
     metric: str
     instances: int
-    standard_error: Optional[float] = None
+    standard_error: float | None = None
 
     @property
     def value(self) -> float:
@@ -152,7 +153,7 @@ class TaskScores:
         return -self.value
 
     @property
-    def fields(self) -> Dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """What a `Progress` keeps of it."""
         return {'task_scores': self}
 
@@ -167,13 +168,13 @@ class TaskScores:
             scores, values['metric'], _whole(values['instances']), None if error is None else _number(error)
         )
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values, without those that are not known."""
         values = {'scores': dict(self.scores), 'metric': self.metric, 'instances': self.instances}
         return values if self.standard_error is None else {**values, 'standard_error': self.standard_error}
 
 
-Measured = Union[HeldOut, TaskScores]
+Measured = HeldOut | TaskScores
 
 
 def measured_of(values: Mapping[str, Any]) -> Measured:
@@ -204,7 +205,7 @@ class Epoch:
         """The inverse of `to_dict`."""
         return cls(int(values['epoch']), int(values['step']), dict(values['scores']))
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {'epoch': self.epoch, 'step': self.step, 'scores': dict(self.scores)}
 
@@ -227,7 +228,7 @@ def _word(value: Any) -> str:
     return value
 
 
-def _words(value: Any) -> Tuple[str, ...]:
+def _words(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
         raise ValueError(f'not a list of words: {value!r:.80}')
     return tuple(value)
@@ -318,35 +319,35 @@ class Progress:
         The keys of the file, in their order.
     """
 
-    step: Optional[int] = None
-    earlier_steps: Optional[int] = None
-    head_steps: Optional[int] = None
-    untrained: Optional[Tuple[str, ...]] = None
-    mlm_loss: Optional[float] = None
-    mlm_accuracy: Optional[float] = None
-    nsp_loss: Optional[float] = None
-    nsp_accuracy: Optional[float] = None
-    instances: Optional[int] = None
-    mlm_standard_error: Optional[float] = None
-    best_mlm_loss: Optional[float] = None
-    state_difference: Optional[float] = None
-    best_state_difference: Optional[float] = None
-    task_scores: Optional[TaskScores] = None
-    best_score: Optional[float] = None
-    best_step: Optional[int] = None
-    kept_step: Optional[int] = None
-    epochs: Optional[Tuple[Epoch, ...]] = None
-    whole_vocabulary: Optional[int] = None
-    round: Optional[int] = None
-    before: Optional[Measured] = None
-    after_cut: Optional[Measured] = None
-    after_reconstruction: Optional[Measured] = None
-    started_from: Optional[str] = None
-    difference_errors: Optional[Mapping[str, float]] = None
-    unlogged: Optional[Tuple[float, ...]] = None
-    workers: Optional[int] = None
+    step: int | None = None
+    earlier_steps: int | None = None
+    head_steps: int | None = None
+    untrained: tuple[str, ...] | None = None
+    mlm_loss: float | None = None
+    mlm_accuracy: float | None = None
+    nsp_loss: float | None = None
+    nsp_accuracy: float | None = None
+    instances: int | None = None
+    mlm_standard_error: float | None = None
+    best_mlm_loss: float | None = None
+    state_difference: float | None = None
+    best_state_difference: float | None = None
+    task_scores: TaskScores | None = None
+    best_score: float | None = None
+    best_step: int | None = None
+    kept_step: int | None = None
+    epochs: tuple[Epoch, ...] | None = None
+    whole_vocabulary: int | None = None
+    round: int | None = None
+    before: Measured | None = None
+    after_cut: Measured | None = None
+    after_reconstruction: Measured | None = None
+    started_from: str | None = None
+    difference_errors: Mapping[str, float] | None = None
+    unlogged: tuple[float, ...] | None = None
+    workers: int | None = None
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    names: Tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    names: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     def __post_init__(self):
         named = set(self.names)
@@ -375,14 +376,14 @@ class Progress:
         return self.trained_steps + (self.head_steps or 0)
 
     @property
-    def held_out(self) -> Optional[HeldOut]:
+    def held_out(self) -> HeldOut | None:
         """The last evaluation of pre-training; None if there was none."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(HeldOut)}
         known = all(value is not None for name, value in values.items() if name != 'mlm_standard_error')
         return HeldOut(**values) if known else None
 
     @property
-    def measured(self) -> Optional[Measured]:
+    def measured(self) -> Measured | None:
         """The last evaluation on held-out data, for a task or by pre-training; None if there was none."""
         return self.task_scores or self.held_out
 
@@ -401,7 +402,7 @@ class Progress:
         ValueError
             If a value is of another type than its field; it is named, with the source.
         """
-        fields: Dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name in (name for name in _READERS if values.get(name) is not None):
             try:
                 fields[name] = _READERS[name](values[name])
@@ -410,7 +411,7 @@ class Progress:
         more = {name: value for name, value in values.items() if name not in _READERS}
         return cls(**fields, more=more, names=tuple(values))
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON values."""
 
         def plain(value: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Callable, Generic, Optional, Sequence, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .files import Ranks, check_place, new_directory, refuse_existing, refuse_file
 from .recipe import check_same, save
@@ -70,14 +71,14 @@ class RunDirectory(Generic[T]):
         self,
         recipe: Any,
         *,
-        read: Optional[Callable[[Path], T]] = None,
+        read: Callable[[Path], T] | None = None,
         may_change: Sequence[str] = ('resume',),
         name: str = '',
     ):
         self._recipe, self._may_change, self._name = recipe, may_change, name
         output = recipe.output
         self.path = output if read is None else work_directory(output)
-        self.result: Optional[T] = None
+        self.result: T | None = None
         refuse_file(output)
         refuse_file(self.path)
         if output.exists() and recipe.resume:
@@ -101,7 +102,7 @@ class RunDirectory(Generic[T]):
     def _check_recipe(self, directory: Path) -> None:
         check_same(self._recipe, directory / RECIPE, but=self._may_change)
 
-    def lay_out(self, workers: Ranks, write: Optional[Callable[[Path], Any]] = None) -> None:
+    def lay_out(self, workers: Ranks, write: Callable[[Path], Any] | None = None) -> None:
         """Make the directory of a new run, whole or not at all; the first worker does, and the others wait.
 
         Parameters

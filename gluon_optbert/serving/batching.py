@@ -8,7 +8,8 @@ import dataclasses
 import logging
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, List, Sequence, Tuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 LOG = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class Closed(RuntimeError):
 class _Job:
     """The texts of one request: their results by number, and how many of them are not known yet."""
 
-    results: List[Any]
+    results: list[Any]
     missing: int
     future: concurrent.futures.Future
     arrived: float  # by time.monotonic
@@ -46,7 +47,7 @@ class _Job:
             pass
 
 
-_Waiting = Tuple[_Job, int, Any]  # a job, the number of a text in it, and the text
+_Waiting = tuple[_Job, int, Any]  # a job, the number of a text in it, and the text
 
 
 class Batcher:
@@ -72,10 +73,10 @@ class Batcher:
     """
 
     def __init__(
-        self, compute: Callable[[List[Any]], Sequence[Any]], *, batch_size: int, wait_ms: float, queue: int
+        self, compute: Callable[[list[Any]], Sequence[Any]], *, batch_size: int, wait_ms: float, queue: int
     ):
         self._compute, self._batch_size, self._wait, self._queue = compute, batch_size, wait_ms / 1000, queue
-        self._waiting: Deque[_Waiting] = collections.deque()
+        self._waiting: collections.deque[_Waiting] = collections.deque()
         self._changed = threading.Condition()
         self._closed = False
         self.batches = self.texts = 0  # that were computed, without those that failed
@@ -136,7 +137,7 @@ class Batcher:
                 return
             self._settle([waiting for waiting in batch if not waiting[0].future.done()])
 
-    def _gather(self) -> List[_Waiting]:
+    def _gather(self) -> list[_Waiting]:
         """The texts of the next batch; none after the last one."""
         with self._changed:
             while not self._waiting and not self._closed:
@@ -148,7 +149,7 @@ class Batcher:
             size = min(len(self._waiting), self._batch_size)
             return [self._waiting.popleft() for _ in range(size)]
 
-    def _settle(self, batch: List[_Waiting]) -> None:
+    def _settle(self, batch: list[_Waiting]) -> None:
         """Compute a batch, and give its jobs their results or the error."""
         if not batch:
             return
@@ -157,7 +158,7 @@ class Batcher:
             if len(results) != len(batch):
                 raise RuntimeError(f'{len(results)} results of {len(batch)} texts')
         except Exception as error:
-            by_job: Dict[_Job, List[_Waiting]] = {}
+            by_job: dict[_Job, list[_Waiting]] = {}
             for waiting in batch:
                 by_job.setdefault(waiting[0], []).append(waiting)
             if len(by_job) > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Union
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -103,7 +103,7 @@ def body_of(head: Head, settings: ServiceSettings) -> Any:
     texts = texts_of(head)
     if texts == 'question':
         question = create_model('Question', __base__=Item, question=text, context=text)
-        tagged = Union[Annotated[question, Tag('#question')], Annotated[pair, Tag('#pair')]]
+        tagged = Annotated[question, Tag('#question')] | Annotated[pair, Tag('#pair')]
         item = Annotated[tagged, Discriminator(_has('question', 'context', yes='#question', no='#pair'))]
     elif texts == 'two':
         item = pair
@@ -113,13 +113,13 @@ def body_of(head: Head, settings: ServiceSettings) -> Any:
         item = create_model('Texts', __base__=Item, text=text, pair=(text | None, None))
     listed = item
     if texts in ('one', 'either'):
-        listed = Annotated[item, BeforeValidator(_sentence, json_schema_input_type=Union[item, text])]
+        listed = Annotated[item, BeforeValidator(_sentence, json_schema_input_type=item | text)]
     several = create_model(
         'Several',
         __config__=ConfigDict(extra='forbid'),
         **{SEVERAL: Annotated[list[listed], Field(min_length=1, max_length=settings.max_texts)]},
     )
-    body = Union[Annotated[item, Tag('#one')], Annotated[several, Tag('#several')]]
+    body = Annotated[item, Tag('#one')] | Annotated[several, Tag('#several')]
     return Annotated[body, Discriminator(_has(SEVERAL, yes='#several', no='#one'))]
 
 

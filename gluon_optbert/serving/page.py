@@ -8,8 +8,9 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Dict, Mapping
+from typing import Any
 
 from markdown_it import MarkdownIt
 
@@ -58,7 +59,7 @@ def card_html(card: str) -> str:
     """A model card as HTML, without its front matter; HTML and images in it are shown as text."""
     reader = MarkdownIt('commonmark', {'html': False}).enable('table').disable('image')
     text = card.encode('utf-8', 'replace').decode('utf-8')
-    environment: Dict[str, Any] = {}
+    environment: dict[str, Any] = {}
     tokens = reader.parse(_FRONT_MATTER.sub('', text, count=1), environment)
     for token in tokens:
         style = token.attrs.pop('style', None)  # of the cells of a table; the page's policy allows none

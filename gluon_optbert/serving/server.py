@@ -8,7 +8,8 @@ import logging
 import signal
 import socket
 import threading
-from typing import Any, Callable, Iterator, Optional
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import h11
 import uvicorn
@@ -61,7 +62,7 @@ class _Impatient(H11Protocol):
     """A connection that is closed if a request's headers do not arrive in time; uvicorn waits for ever."""
 
     patience = 30.0  # seconds
-    _timer: Optional[asyncio.TimerHandle] = None
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -71,7 +72,7 @@ class _Impatient(H11Protocol):
         super().data_received(data)
         self._watch()
 
-    def connection_lost(self, error: Optional[Exception]) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         self._forget()
         super().connection_lost(error)
 

@@ -15,8 +15,9 @@ import shutil
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
 import yaml
@@ -58,8 +59,8 @@ class Audit:
     """What Python reports of itself (PEP 578) while a case is read; the hook stays installed, as hooks do."""
 
     def __init__(self):
-        self.inside: Optional[Path] = None
-        self.forbidden: List[str] = []
+        self.inside: Path | None = None
+        self.forbidden: list[str] = []
         sys.addaudithook(self._heard)
 
     def _heard(self, event: str, arguments: tuple) -> None:
@@ -425,7 +426,7 @@ def encoded(text: Any) -> bytes:
     return text if isinstance(text, bytes) else text.encode('utf-8', 'surrogatepass')
 
 
-PARTS: Dict[str, Callable[[bytes], Any]] = {
+PARTS: dict[str, Callable[[bytes], Any]] = {
     'architecture.json': lambda good: mutated_json(json.loads(good)).map(encoded),
     'progress.json': lambda good: mutated_json(json.loads(good)).map(encoded),
     'head.json': lambda good: mutated_json({'kind': 'classification', 'labels': ['a', 'b'], 'task': 'T'}).map(
@@ -499,7 +500,7 @@ PROPERTIES = (
 )
 
 
-def try_out(prop: Any, options: settings) -> Tuple[int, Optional[Exception]]:
+def try_out(prop: Any, options: settings) -> tuple[int, Exception | None]:
     """Run a property; the number of its cases, and what the one that failed raised, made small."""
     cases, inner = [0], prop.hypothesis.inner_test
 

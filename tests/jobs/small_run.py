@@ -16,7 +16,6 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict
 
 EVERYWHERE = ('shards/', 'architecture', 'deploy/model-symbol.json', 'pretraining-export/model-symbol.json')
 VOLATILE = (
@@ -135,7 +134,7 @@ def run(root: Path, *words: object) -> str:
     return done.stdout
 
 
-def run_commands(root: Path, work: Path) -> Dict[str, str]:
+def run_commands(root: Path, work: Path) -> dict[str, str]:
     """Make shards, pre-train, prune, fine-tune and export below `work`; text printed by the commands that
     only print.
     """
@@ -290,7 +289,7 @@ def without_times(value: object) -> object:
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
-def digests(work: Path, printed: Dict[str, str]) -> Dict[str, str]:
+def digests(work: Path, printed: dict[str, str]) -> dict[str, str]:
     """The SHA-256 of every file below `work`, and of what was printed, by name; files with times in them
     without these.
     """

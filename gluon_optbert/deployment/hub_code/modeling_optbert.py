@@ -4,7 +4,7 @@ A layer has `a` heads with keys of width `k` and values of width `v`, and `f` fi
 intermediate block. The embedding may have a width of its own and a projection to the hidden size. Everything
 else is BERT's."""
 
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any
 
 import torch
 from torch import nn
@@ -106,9 +106,7 @@ class OptBertSelfAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, self.heads * self.value_width)
         self.dropout_rate = config.attention_probs_dropout_prob
 
-    def fused(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout: float
-    ) -> Tensor:
+    def fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
         """The context by PyTorch's fused attention, shape (batch, a, length, v).
 
         Its fast kernels want keys and values of one width. The narrower ones get columns of zeros, which
@@ -128,9 +126,7 @@ class OptBertSelfAttention(nn.Module):
         """(batch, length, a * width) to (batch, a, length, width)."""
         return states.unflatten(-1, (self.heads, width)).transpose(1, 2)
 
-    def forward(
-        self, states: Tensor, mask: Optional[Tensor], explicit: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    def forward(self, states: Tensor, mask: Tensor | None, explicit: bool) -> tuple[Tensor, Tensor | None]:
         query = self.split(self.query(states), self.key_width)
         key = self.split(self.key(states), self.key_width)
         value = self.split(self.value(states), self.value_width)
@@ -168,9 +164,7 @@ class OptBertAttention(nn.Module):
         self.self = OptBertSelfAttention(config, widths)
         self.output = OptBertOutput(config, widths['a'] * widths['v'])
 
-    def forward(
-        self, stream: Tensor, mask: Optional[Tensor], explicit: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    def forward(self, stream: Tensor, mask: Tensor | None, explicit: bool) -> tuple[Tensor, Tensor | None]:
         context, probabilities = self.self(stream, mask, explicit)
         return self.output(context, stream), probabilities
 
@@ -195,9 +189,7 @@ class OptBertLayer(nn.Module):
         self.intermediate = OptBertIntermediate(config, widths['f']) if widths['f'] else None
         self.output = OptBertOutput(config, widths['f']) if widths['f'] else None
 
-    def forward(
-        self, stream: Tensor, mask: Optional[Tensor], explicit: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    def forward(self, stream: Tensor, mask: Tensor | None, explicit: bool) -> tuple[Tensor, Tensor | None]:
         stream, probabilities = self.attention(stream, mask, explicit)
         if self.intermediate is not None:
             stream = self.output(self.intermediate(stream), stream)
@@ -212,8 +204,8 @@ class OptBertEncoder(nn.Module):
         self.layer = nn.ModuleList(OptBertLayer(config, widths) for widths in config.layer_widths)
 
     def forward(
-        self, stream: Tensor, mask: Optional[Tensor], explicit: bool
-    ) -> Tuple[List[Tensor], List[Optional[Tensor]]]:
+        self, stream: Tensor, mask: Tensor | None, explicit: bool
+    ) -> tuple[list[Tensor], list[Tensor | None]]:
         states, attentions = [stream], []
         for layer in self.layer:
             stream, probabilities = layer(stream, mask, explicit)
@@ -254,7 +246,7 @@ class OptBertPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
 
 
-def attended(mask: Optional[Tensor]) -> Optional[Tensor]:
+def attended(mask: Tensor | None) -> Tensor | None:
     """A mask of 1 for tokens and 0 for padding, shape (batch, length) or (batch, length, length), as truth
     values that fit attention scores of shape (batch, a, length, length). A mask of four sides stays.
     """
@@ -286,15 +278,15 @@ class OptBertModel(OptBertPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Optional[Tensor] = None,
-        attention_mask: Optional[Tensor] = None,
-        token_type_ids: Optional[Tensor] = None,
-        position_ids: Optional[Tensor] = None,
-        inputs_embeds: Optional[Tensor] = None,
-        output_attentions: Optional[bool] = None,
-        output_hidden_states: Optional[bool] = None,
-        return_dict: Optional[bool] = None,
-    ) -> Union[Tuple, BaseModelOutputWithPooling]:
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> tuple | BaseModelOutputWithPooling:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError('give either input_ids or inputs_embeds')
         config = self.config
@@ -321,7 +313,7 @@ class OptBertModel(OptBertPreTrainedModel):
         return given(outputs, return_dict, config)
 
 
-def given(outputs: Any, return_dict: Optional[bool], config: OptBertConfig) -> Any:
+def given(outputs: Any, return_dict: bool | None, config: OptBertConfig) -> Any:
     """Outputs by name, or as a tuple where the caller or the configuration wants one."""
     if return_dict is None:
         return_dict = config.return_dict and not getattr(config, 'torchscript', False)
@@ -356,7 +348,7 @@ class OptBertHeads(nn.Module):
         self.seq_relationship = nn.Linear(config.hidden_size, 2) if next_sentence else None
 
 
-def mlm_loss(scores: Tensor, labels: Optional[Tensor]) -> Optional[Tensor]:
+def mlm_loss(scores: Tensor, labels: Tensor | None) -> Tensor | None:
     """The mean loss of the tokens whose label is not -100."""
     return None if labels is None else functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
 
@@ -364,7 +356,7 @@ def mlm_loss(scores: Tensor, labels: Optional[Tensor]) -> Optional[Tensor]:
 class _Scoring(OptBertPreTrainedModel):
     """A network with the MLM head, whose last matrix is the embedding of tokens."""
 
-    def resize_token_embeddings(self, new_num_tokens: Optional[int] = None, *words: Any, **more: Any) -> Any:
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *words: Any, **more: Any) -> Any:
         """As in Transformers; the bias of the scores grows or shrinks with the embedding."""
         embedding = super().resize_token_embeddings(new_num_tokens, *words, **more)
         predictions, size = self.cls.predictions, embedding.num_embeddings
@@ -388,16 +380,16 @@ class OptBertForPreTraining(_Scoring):
 
     def forward(
         self,
-        input_ids: Optional[Tensor] = None,
-        attention_mask: Optional[Tensor] = None,
-        token_type_ids: Optional[Tensor] = None,
-        position_ids: Optional[Tensor] = None,
-        inputs_embeds: Optional[Tensor] = None,
-        labels: Optional[Tensor] = None,
-        next_sentence_label: Optional[Tensor] = None,
-        return_dict: Optional[bool] = None,
-        **more: Optional[bool],
-    ) -> Union[Tuple, BertForPreTrainingOutput]:
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        next_sentence_label: Tensor | None = None,
+        return_dict: bool | None = None,
+        **more: bool | None,
+    ) -> tuple | BertForPreTrainingOutput:
         inner = self.bert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
         )
@@ -429,15 +421,15 @@ class OptBertForMaskedLM(_Scoring):
 
     def forward(
         self,
-        input_ids: Optional[Tensor] = None,
-        attention_mask: Optional[Tensor] = None,
-        token_type_ids: Optional[Tensor] = None,
-        position_ids: Optional[Tensor] = None,
-        inputs_embeds: Optional[Tensor] = None,
-        labels: Optional[Tensor] = None,
-        return_dict: Optional[bool] = None,
-        **more: Optional[bool],
-    ) -> Union[Tuple, MaskedLMOutput]:
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **more: bool | None,
+    ) -> tuple | MaskedLMOutput:
         inner = self.bert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
         )
@@ -479,15 +471,15 @@ class OptBertForSequenceClassification(OptBertPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Optional[Tensor] = None,
-        attention_mask: Optional[Tensor] = None,
-        token_type_ids: Optional[Tensor] = None,
-        position_ids: Optional[Tensor] = None,
-        inputs_embeds: Optional[Tensor] = None,
-        labels: Optional[Tensor] = None,
-        return_dict: Optional[bool] = None,
-        **more: Optional[bool],
-    ) -> Union[Tuple, SequenceClassifierOutput]:
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **more: bool | None,
+    ) -> tuple | SequenceClassifierOutput:
         inner = self.bert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
         )
@@ -514,16 +506,16 @@ class OptBertForQuestionAnswering(OptBertPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Optional[Tensor] = None,
-        attention_mask: Optional[Tensor] = None,
-        token_type_ids: Optional[Tensor] = None,
-        position_ids: Optional[Tensor] = None,
-        inputs_embeds: Optional[Tensor] = None,
-        start_positions: Optional[Tensor] = None,
-        end_positions: Optional[Tensor] = None,
-        return_dict: Optional[bool] = None,
-        **more: Optional[bool],
-    ) -> Union[Tuple, QuestionAnsweringModelOutput]:
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        return_dict: bool | None = None,
+        **more: bool | None,
+    ) -> tuple | QuestionAnsweringModelOutput:
         inner = self.bert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **more
         )
