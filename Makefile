@@ -16,10 +16,10 @@ lint: install ## install, then check the form of the sources
 	.venv/bin/ruff format --check
 
 test: install ## install, then run the tests that are not slow
-	.venv/bin/python -m pytest -m "not slow" $(PYTEST)
+	.venv/bin/python -m pytest -n auto --dist loadscope -m "not slow" $(PYTEST)
 
 test-all: install ## install, then run all tests, and try the wheel
-	.venv/bin/python -m pytest --durations=25 $(PYTEST)
+	.venv/bin/python -m pytest -n auto --dist loadscope --durations=25 $(PYTEST)
 	.venv/bin/python tools/setup/try_wheel.py
 
 wheel: install ## make and try a wheel and a source distribution, in dist/
