@@ -81,6 +81,7 @@ def test_run_that_ended_before_it_cleared_up_leaves_no_checkpoints(
 ATTEMPTS = """
 import json, os, shutil, signal, sys
 from pathlib import Path
+import gluon_optbert.runs.loading
 from gluon_optbert.pruning.algorithm import prune
 from gluon_optbert.pruning.recipe import PruneRecipe
 from gluon_optbert.runs.recipe import fill
