@@ -329,14 +329,14 @@ class Search:
         return SearchResult(table, best.number, self.directory_of(best), values)
 
     def _draw(self, completed: list[Any]) -> None:
-        """Optuna's plots, of what was varied."""
+        """Optuna's plots, of what was varied; Optuna sets matplotlib's style for the whole process."""
         import matplotlib.pyplot
         import optuna
 
         varied = [name for name in SEARCHED if len({trial.params[name] for trial in completed}) > 1]
         for name in PLOTS:
             options = {} if name == 'optimization_history' else {'params': varied}
-            with warnings.catch_warnings():
+            with matplotlib.rc_context(), warnings.catch_warnings():
                 warnings.simplefilter('ignore', optuna.exceptions.ExperimentalWarning)
                 axes = getattr(optuna.visualization.matplotlib, f'plot_{name}')(self.study, **options)
             figure = (axes if hasattr(axes, 'figure') else axes.flat[0]).figure

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import matplotlib
 import optuna
 import pytest
 from helpers.commands import call, module_at
@@ -98,6 +99,7 @@ def test_table_and_plots_of_the_study_are_written(finished):
     assert '| trial | state | gamma |' in (output / 'trials.md').read_text()
     for name in ('optimization_history', 'slice', 'parallel_coordinate', 'param_importances'):
         assert (output / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+    assert matplotlib.rcParams['axes.facecolor'] == 'white'  # not as Optuna sets it
 
 
 def test_finished_search_takes_more_trials(finished, shards_directory, model_directory):
