@@ -40,7 +40,7 @@ _OF_MXNET = {'export', 'train_gates'}.union(
 
 
 class Format(NamedTuple):
-    """What writes a format of `export`.
+    """Writer of a format of `export`.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ FORMATS = {
 
 
 def load(name: str) -> Any:
-    """What a name of the package stands for.
+    """Object behind a name of the package.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def load(name: str) -> Any:
 
 
 def _found(place: str) -> Any:
-    """What a module below the package has by a name, as ``pruning.recipe:PruneRecipe``."""
+    """Object of a module below the package, by a name such as ``pruning.recipe:PruneRecipe``."""
     module, _, name = place.partition(':')
     return getattr(importlib.import_module(f'{__package__}.{module}'), name)
 

@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from ..network.model import OptBERTModel
 from ..tasks.features import sorted_batches
-from .sample import BEHIND, Sample, stream
+from .sample import BEHIND, Sample, residuals
 
 BANDS = ('frequent', 'middling', 'rare')
 TEST_SHARE = 0.2  # of the sequences
@@ -60,7 +60,7 @@ class ProbeTask:
 
 @dataclasses.dataclass(frozen=True)
 class ProbeResult:
-    """Accuracies of the probes of one task on one network, one for each state of `stream`."""
+    """Accuracies of the probes of one task on one network, one for each state of `residuals`."""
 
     accuracy: tuple[float, ...]
     control: tuple[float, ...] = ()
@@ -208,7 +208,7 @@ def layer_features(
             continue
         rows, positions = np.array([row_of[number] for number in places[wanted, 0]]), places[wanted, 1]
         whole = (positions == MEAN)[:, np.newaxis]
-        for feature, state in zip(features, stream(network, batch)):
+        for feature, state in zip(features, residuals(network, batch)):
             means = state.sum(axis=1) / batch.valid_length[:, np.newaxis]  # the padding is zero
             feature[wanted] = np.where(whole, means[rows], state[rows, positions])
     return features

@@ -30,7 +30,10 @@ from ..text.tokenizer import (
 )
 
 Words = tuple[tuple[int, str], ...]
-BEHIND = {'attention': slice(1, None, 2), 'layer': slice(0, None, 2)}  # of `stream`; the embedding is layer 0
+BEHIND = {
+    'attention': slice(1, None, 2),
+    'layer': slice(0, None, 2),
+}  # of `residuals`; the embedding is layer 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,19 +215,19 @@ def read_sample(
 
 
 def network_of(saved: SavedModel) -> OptBERTModel:
-    """The network of a model, for `stream`; gates are folded, and its head is kept."""
+    """The network of a model, for `residuals`; gates are folded, and its head is kept."""
     saved = without_gates(saved)
     return build(saved.architecture, saved.parameters, head=saved.head, trainable=False, output_stream=True)
 
 
 def random_network(architecture: Architecture, seed: int = 0) -> OptBERTModel:
-    """A network with the random weights of a pre-training's start, for `stream`."""
+    """A network with the random weights of a pre-training's start, for `residuals`."""
     return build(
         architecture, seed=seed, initial_std=0.6 * architecture.h**-0.5, trainable=False, output_stream=True
     )
 
 
-def stream(network: OptBERTModel, batch: TaskBatch) -> list[np.ndarray]:
+def residuals(network: OptBERTModel, batch: TaskBatch) -> list[np.ndarray]:
     """Every state of the residual stream: at the input of the first layer, then after the attention block and
     at the output of each layer. `BEHIND` has the states of either kind.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..network.model import OptBERTModel
 from ..tasks.features import sorted_batches
-from .sample import BEHIND, Sample, real, stream
+from .sample import BEHIND, Sample, real, residuals
 
 
 class LinearCKA:
@@ -117,7 +117,9 @@ def compare(first: OptBERTModel, second: OptBERTModel, sample: Sample, *, batch_
     """
     attention, layers = LinearCKA(), LinearCKA()
     for batch in sorted_batches(sample.features, batch_size):
-        one, other = ([state[real(batch)] for state in stream(network, batch)] for network in (first, second))
+        one, other = (
+            [state[real(batch)] for state in residuals(network, batch)] for network in (first, second)
+        )
         for kind, states in ((attention, BEHIND['attention']), (layers, BEHIND['layer'])):
             kind.add(one[states], other[states])
     return Similarity(attention.value(), layers.value(), layers.count)

@@ -25,7 +25,7 @@ from .starting import line, what_to_export
 
 
 class ExportRecipe(Recipe):
-    """What to export, and where to."""
+    """Recipe of `export`: network and output."""
 
     model: Path = option('model directory to export')
     output: Path = option('directory to write')
@@ -85,7 +85,7 @@ class ExportRecipe(Recipe):
     )
 
     def problems(self) -> list[str]:
-        """What is contradictory."""
+        """Contradictory fields."""
         problems = []
         if (self.precision == 'int8') != (self.calibrate is not None):
             problems.append('--calibrate FILE goes with --precision int8, and int8 with it')

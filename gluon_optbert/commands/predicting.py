@@ -31,7 +31,7 @@ _LARGEST_CARD = 1 << 20  # bytes
 
 
 class PredictRecipe(Recipe):
-    """What to predict, and with what."""
+    """Recipe of `predict`: texts, network and engine."""
 
     deployment: Path = option('deployment directory of an export')
     input: Path | None = option('file of text; by default standard input', None)
@@ -173,7 +173,7 @@ def predict(argv=None):
 
 
 class ServeRecipe(ServiceSettings):
-    """What to serve, where, and within which limits."""
+    """Recipe of `serve`: network, address and limits."""
 
     deployment: Path = option('deployment directory of an export')
     host: str = option('address to listen on; 0.0.0.0 is every address of this machine', '127.0.0.1')
@@ -233,12 +233,12 @@ def serve(argv=None):
             print(f'engine: {predictor.engine}, {predictor.choice}', file=sys.stderr)
             print(f'serving {recipe.deployment} at {address}; Ctrl-C stops it', flush=True)
 
-        server.run(app, listener, settings=recipe, ready=ready)
+        server.serve(app, listener, settings=recipe, ready=ready)
     print('stopped')
 
 
 class ScoreRecipe(Recipe):
-    """What to score, and against what."""
+    """Recipe of `score`: predictions and labels."""
 
     predictions: Path = option('predictions: JSON lines, a submission (.tsv), or texts by question id')
     task: str = option('SQuAD1.1, SQuAD2.0, a task of GLUE, or a JSON file that describes a task')
@@ -250,7 +250,7 @@ class ScoreRecipe(Recipe):
     )
 
     def problems(self) -> list[str]:
-        """What is contradictory, or unclear."""
+        """Contradictory or unclear fields."""
         from ..tasks.scoring import squad_version
 
         if self.task.lower() == 'squad':

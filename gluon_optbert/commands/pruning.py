@@ -43,7 +43,7 @@ def trim_vocabulary(argv=None):
 
 
 def described_splits(splits: Any) -> list[str]:
-    """How the words of a text split now, for people; `splits` is what `text.trimming` counted."""
+    """Words for the present splits of a text; `splits` is what `text.trimming` counted."""
 
     def shown(words: Any) -> list[str]:
         return [

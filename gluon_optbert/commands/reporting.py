@@ -40,7 +40,7 @@ CALM = 1.25  # how many times as long as the fastest pass half of the passes tak
 
 
 class ReportRecipe(Recipe):
-    """What is reported, and where to."""
+    """Recipe of a report: runs and output."""
 
     runs: tuple[Path, ...] = option(
         'result files, or directories of pruning runs, fine-tuning runs, models, searches, comparisons and '

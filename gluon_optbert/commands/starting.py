@@ -1,4 +1,4 @@
-"""How a command was started, as a script or as an installed program, and what the others are called then."""
+"""Start of a command, as a script or as an installed program, and the names of the others then."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def models_in(run: Path) -> list[Path]:
 
 
 def what_to_export(path: Path) -> str | None:
-    """What a directory is that was given in place of a model directory or an export, and the command that
+    """Kind of a directory that was given in place of a model directory or an export, and the command that
     exports it; None if it is neither a model nor a run.
     """
     is_model = (path / 'model.params').is_file()

@@ -87,7 +87,7 @@ def pretrain(argv=None):
 
 
 def advice(recipe: Any, progress: Any) -> list[str]:
-    """What a run came to, where to look, and the command that comes next.
+    """Result of a run, places to look, and the command that comes next.
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ def onnx_outputs(kind: str, head: Head, names: str = 'transformers') -> dict[str
 
 
 def onnx_entry(kind: str, head: Head, precision: str, names: str) -> dict[str, Any]:
-    """What a manifest says of an ONNX file: ``inputs`` and ``outputs`` with their shapes and types in the
+    """Entries of a manifest for an ONNX file: ``inputs`` and ``outputs`` with their shapes and types in the
     order of the file, ``precision`` (``float32``, ``int8`` or ``int8 dynamic``), and ``names``.
     """
     inputs, outputs = onnx_inputs(kind, names), onnx_outputs(kind, head, names)
@@ -102,7 +102,7 @@ def onnx_entry(kind: str, head: Head, precision: str, names: str) -> dict[str, A
 
 @dataclasses.dataclass(frozen=True)
 class Deployment:
-    """What a deployment directory holds, apart from the weights.
+    """Description of a deployment directory, apart from the weights.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def vouch(staged: Path, deployment: Deployment) -> None:
 
 
 def read_description(directory: Path, *, needs: Sequence[str] = ()) -> Deployment:
-    """What a deployment directory says that it is. Networks are not read.
+    """Description of a deployment directory, as its files say. Networks are not read.
 
     Parameters
     ----------

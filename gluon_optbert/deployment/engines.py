@@ -252,7 +252,7 @@ def _onnx_files(deployment: Deployment) -> dict[str, str]:
 
 
 def precision_of(deployment: Deployment, engine: str, precision: str | None) -> str:
-    """What an engine computes in: MXNet as the export says, the others as ``model.onnx`` does, in the
+    """Precision of an engine: MXNet as the export says, the others as ``model.onnx`` does, in the
     precision of another ONNX file of the export, or with OpenVINO a float32 file in bfloat16, if that is
     wanted.
 

@@ -362,7 +362,7 @@ def export(
 
 
 def _engine_of_onnx(staged: Path, deployment: Deployment) -> Engine:
-    """What computes the ONNX file of an export that is being written, of what is installed."""
+    """Installed engine for the ONNX file of an export that is being written."""
     for name in filter(is_installed, ('onnxruntime', 'openvino')):
         return make_engine(staged, deployment, name)
     entry = deployment.onnx[ONNX]

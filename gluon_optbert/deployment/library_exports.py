@@ -65,7 +65,7 @@ def _write_description(staged: Path, saved: SavedModel, config: Mapping[str, Any
 
 
 def names_there(saved: SavedModel, kind: str) -> dict[str, str]:
-    """What Transformers calls the parameters of an export, by their names here.
+    """Transformers' names of the parameters of an export, by their names here.
 
     Parameters
     ----------

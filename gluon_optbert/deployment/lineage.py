@@ -1,4 +1,4 @@
-"""How a network came to be, as far as its model directory and the runs beside it say."""
+"""Lineage of a network, as far as its model directory and the runs beside it say."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Pruning:
 
 @dataclasses.dataclass(frozen=True)
 class Trimming:
-    """How many tokens a vocabulary had before it was trimmed and has now; and whether nothing was trained
+    """Numbers of tokens of a vocabulary before it was trimmed and now; and whether nothing was trained
     after it, so that scores and losses are those of the whole vocabulary.
     """
 
@@ -77,7 +77,7 @@ class Trimming:
 
 @dataclasses.dataclass(frozen=True)
 class Lineage:
-    """What is known of a network's training."""
+    """Known facts of a network's training."""
 
     finetuning: Finetuning | None = None
     pruning: Pruning | None = None
@@ -162,7 +162,7 @@ def _numbers(values: Any) -> dict[str, Any]:
 
 
 def _finetuning_of(head: Head, progress: Progress) -> Finetuning | None:
-    """What a network says of its own scores: those of fine-tuning, or of pruning for its task."""
+    """Scores recorded with a network: those of fine-tuning, or of pruning for its task."""
     scores = _numbers(progress.more.get('scores'))
     if scores:
         return Finetuning(scores)

@@ -1,4 +1,4 @@
-"""What texts show of an export: its score, and how often it says what the float32 network says."""
+"""Measures of an export on texts: its score, and its agreement with the float32 network."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def score(head: Head, labelled: Sequence[Instance], predictions: Sequence[Predic
 
 
 def agreement(head: Head, whole: Sequence[Prediction], low: Sequence[Prediction]) -> dict[str, Any]:
-    """How far the predictions of an export in reduced precision agree with those of the float32 network.
+    """Agreement of the predictions of an export in reduced precision with those of the float32 network.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def _agreement_of_embeddings(whole: np.ndarray, low: np.ndarray) -> dict[str, An
 
 
 def described(measured: Mapping[str, Any]) -> str:
-    """What `agreement` or the cosines of embeddings say, as the end of a sentence."""
+    """Agreement or cosines of embeddings, as the end of a sentence."""
     if 'mean_cosine' in measured:
         return (
             f'embeddings have a cosine of {measured["mean_cosine"]:.4f} with those of float32 on average, '

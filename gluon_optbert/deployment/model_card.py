@@ -38,7 +38,7 @@ _EIGHTHS = ' ▏▎▍▌▋▊▉█'
 
 @dataclasses.dataclass(frozen=True)
 class CardFacts:
-    """What a card is made of."""
+    """Facts of a card."""
 
     architecture: Architecture
     head: Head
@@ -124,7 +124,7 @@ def model_card(facts: CardFacts) -> str:
 
 
 def _steps(lineage: Lineage) -> list[str]:
-    """What was done to a network after pre-training, in its order."""
+    """Steps that a network went through after pre-training, in order."""
     pruned = ['pruned'] if lineage.pruning else []
     tuned = ['fine-tuned'] if lineage.finetuning else []
     trimmed = ['trimmed'] if lineage.trimming else []
@@ -143,7 +143,7 @@ def _steps(lineage: Lineage) -> list[str]:
 
 
 def _front_matter(facts: CardFacts) -> dict[str, Any]:
-    """What hubs read; the values are written as JSON, which YAML is a superset of."""
+    """Metadata for hubs; the values are written as JSON, which YAML is a superset of."""
     pruned = ['pruning', 'structured-pruning'] if facts.lineage.pruning else []
     onnx = ['onnx'] if any(name.endswith('.onnx') for name in facts.files) else []
     reduced = [facts.precision] if facts.precision != 'float32' else []
@@ -171,7 +171,7 @@ def _front_matter(facts: CardFacts) -> dict[str, Any]:
 
 
 def _pipeline_tag(facts: CardFacts) -> str:
-    """What hubs call what a network computes."""
+    """Hubs' name of the task of a network."""
     if facts.kind == 'pretraining':
         return 'fill-mask'
     if facts.kind == 'task':

@@ -127,7 +127,7 @@ class Graph:
         return self._valid
 
     def mask(self) -> str:
-        """What is added to the scores of attention, shape (batch, 1, 1, length): 0, or a large negative
+        """Mask that is added to the scores of attention, shape (batch, 1, 1, length): 0, or a large negative
         number at padding.
         """
         if self._gluon:

@@ -45,7 +45,7 @@ Batches = Iterator[list[tuple[str, np.ndarray]]]
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """What an int8 file must know of the values of its network, measured on text.
+    """Ranges of the values of a network, measured on text for an int8 file.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def _unit_ranges(batches: Batches) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def _factors(ends: tuple[np.ndarray, np.ndarray], weights: Sequence[np.ndarray]) -> np.ndarray:
-    """What evens out the sizes of units and of the weights, shape (units, of each weight), that read them."""
+    """Factors, shape (units,), that even out units and the weights (outputs, units) that read them."""
     size = np.maximum(-ends[0], ends[1])
     weight = np.abs(np.concatenate(weights)).max(axis=0)
     size, weight = (np.maximum(one, max(_FLOOR * one.max(), 1e-30)) for one in (size, weight))

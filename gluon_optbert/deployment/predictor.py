@@ -231,7 +231,7 @@ class Predictor:
         token_types: np.ndarray | None = None,
         valid_length: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
-        """What the network computes from token ids, by the names of the manifest.
+        """Outputs of the network for token ids, by the names of the manifest.
 
         Parameters
         ----------

@@ -32,7 +32,7 @@ _MASKED = 3  # positions of a sequence that MLM scores are compared at
 
 @dataclasses.dataclass(frozen=True)
 class TrimCheck:
-    """How a network with a trimmed vocabulary compares with the whole one.
+    """Comparison of a network with a trimmed vocabulary with the whole one.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class VerifyRecipe(Recipe):
     output: Path | None = option('JSON file to write, with the differences and errors of every round', None)
 
     def problems(self) -> list[str]:
-        """What goes with another directory."""
+        """Fields that go with another directory."""
         trimmed = is_trimmed(self.run)
         flags = ('shards', 'output') if trimmed else ('model', 'text')
         kind = 'a run directory' if trimmed else 'a model with a trimmed vocabulary'
@@ -304,7 +304,7 @@ def _mlm_loss(saved: SavedModel, batches: Sequence[Any]) -> dict[str, float]:
 
 
 def stages(recipe: VerifyRecipe) -> list[dict[str, Any]]:
-    """How far every stage of a run's rounds is from the network before the cut, on held-out batches.
+    """Distance of every stage of a run's rounds from the network before the cut, on held-out batches.
 
     Returns
     -------

@@ -158,7 +158,7 @@ def _open(kind: type[PruningObjective], recipe: PruningRecipe, workers: Workers)
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What the rounds of a run share.
+    """State that the rounds of a run share.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ class Run:
         return self.recipe.phase(name, gates, first_batch=first, **more)
 
     def cut(self, current: SavedModel, number: int) -> Cut:
-        """What the method of the recipe sees of a round."""
+        """Input of the recipe's method for a round."""
         target = self.whole * self.recipe.shares()[number - 1]
         phase = self.phase('importance', number)
         return Cut(current, self.recipe, number, self.cost, target, self.objective, phase)
@@ -211,7 +211,7 @@ class Run:
         return Match.after(*survivors(selections, start), len(start.layers))
 
     def text(self, tokens: int, number: int) -> list[Any]:
-        """What the repairs of a round read: batches from where those of its gates begin.
+        """Data of the repairs of a round: batches from where those of its gates begin.
 
         They are this worker's share, and have so many tokens together, over all workers and without padding.
         They are the smallest part of a training batch that has 32 sequences and can be shared by the workers,
@@ -391,7 +391,7 @@ def select(run: Run, current: SavedModel, scores: Alphas, number: int) -> Select
 
 
 def fit_layers(run: Run, current: SavedModel, shrunk: SavedModel, number: int) -> SavedModel:
-    """What the cut left, with its layers fitted to those before the cut."""
+    """The cut network, with its layers fitted to those before the cut."""
     directory = run.directory(number)
     if not (directory / FITTED).is_dir():
         chosen, text = read_selection(directory / SELECTION), run.text(tokens_wanted(shrunk), number)

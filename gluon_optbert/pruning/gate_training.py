@@ -38,7 +38,7 @@ _NEVER = 2**63  # steps; the inverse of a learning rate may be infinite
 
 @dataclasses.dataclass(frozen=True)
 class GateSettings:
-    """How alpha is trained.
+    """Settings of the training of alpha.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class GateTraining(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class TrainedGates:
-    """What the training of alpha came to.
+    """Result of the training of alpha.
 
     Parameters
     ----------

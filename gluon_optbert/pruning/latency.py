@@ -26,7 +26,7 @@ TIMED_BATCHES = (1, 8)  # sequences
 
 
 class LatencyRecipe(Recipe):
-    """What is measured."""
+    """Shapes that are measured."""
 
     output: Path = option('JSON file to write')
     batch: PositiveInt = option('sequences', 1)
@@ -68,7 +68,7 @@ def measure(architectures: Sequence[Architecture], batch: int, length: int, *, r
 def time_rounds(
     architectures: Sequence[Architecture], length: int, cost: LatencyCost | None = None
 ) -> dict[str, Any]:
-    """What the networks of a run take on this machine, over so many tokens a sequence.
+    """Times of the networks of a run on this machine, over so many tokens a sequence.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def time_rounds(
 def check_predictions(
     cost: LatencyCost, architectures: Sequence[Architecture], times: Mapping[str, Any] | None = None
 ) -> dict[str, dict[str, float]]:
-    """What the model says of the first and the last network of a run beside what this machine takes for them.
+    """Times of the first and the last network of a run, by the model and on this machine.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ UPPER_DECILE = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """What a method may look at when it chooses the units of one round.
+    """Input of a method that chooses the units of one round.
 
     Parameters
     ----------

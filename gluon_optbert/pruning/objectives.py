@@ -1,4 +1,4 @@
-"""What a network is pruned for: the losses of its gates and its recovery, and what is measured of it.
+"""Objectives of pruning: the losses of gates and recovery, and the measurement of a network.
 
 Algorithm 1 is the same for every objective. `PretrainingObjective` is MLM and NSP on shards, and perhaps a
 teacher; those of fine-tuned networks are in `task_objectives`."""
@@ -51,7 +51,7 @@ EMBEDDED = 512  # held-out instances whose embeddings are compared
 
 
 class PruningObjective:
-    """What a network is pruned for.
+    """Objective of pruning a network.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class PruningObjective:
 
     @property
     def whole(self) -> Architecture:
-        """What the shares of the recipe count from: the network before its vocabulary was trimmed."""
+        """Reference of the recipe's shares: the network before its vocabulary was trimmed."""
         tokens = self.start.progress.whole_vocabulary or self.start.architecture.vocab_size
         return dataclasses.replace(self.start.architecture, vocab_size=tokens)
 
@@ -111,7 +111,7 @@ class PruningObjective:
 
     @property
     def recipe_of_models(self) -> dict[str, Any]:
-        """What the model directories of the run say of their recipe."""
+        """Recipe as recorded in the model directories of the run."""
         return to_dict(self.recipe)
 
     def build(self, saved: SavedModel, **changes: Any) -> OptBERTModel:
@@ -128,7 +128,7 @@ class PruningObjective:
         raise NotImplementedError
 
     def gates(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:
-        """What gates are trained on, beside the penalty.
+        """Loss that gates are trained on, beside the penalty.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class PruningObjective:
         raise NotImplementedError
 
     def recovery(self, model: OptBERTModel, phase: Phase, match: Match) -> Objective:
-        """What recovery trains the weights on; the model has `recovery_settings`."""
+        """Loss of recovery; the model has `recovery_settings`."""
         raise NotImplementedError
 
     def recovered_parameters(self, model: OptBERTModel) -> dict[str, gluon.Parameter] | None:
@@ -152,7 +152,7 @@ class PruningObjective:
         return {name: one for name, one in named_parameters(model).items() if table[name].part not in PARTS}
 
     def evaluate(self, saved: SavedModel) -> Measured | None:
-        """What is measured of a network on held-out data; None if there is nothing to measure."""
+        """Measurement of a network on held-out data; None if there is nothing to measure."""
         raise NotImplementedError
 
     def difference_error(self, one: SavedModel, other: SavedModel) -> float | None:
@@ -353,7 +353,7 @@ def pair_similarity(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def compare_embeddings(before: np.ndarray, after: np.ndarray, units: np.ndarray) -> dict[str, float]:
-    """How alike the embeddings of two networks are.
+    """Similarity of the embeddings of two networks.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What pushes alpha to zero: the second term of equation (2) as l1, as l1 by proximal steps, and as l0.
+"""Penalties of alpha: the second term of equation (2) as l1, as l1 by proximal steps, and as l0.
 
 A new penalty is a subclass of `L1Penalty` and a new entry of `PENALTIES`; the recipe and the command line
 then take its name."""
@@ -53,7 +53,7 @@ class L1Penalty:
 
     @classmethod
     def scores(cls, trained: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What ranks the units, from the trained parameters of the gates: the gates themselves."""
+        """Scores of the units from the trained parameters of the gates: the gates themselves."""
         return {key: cls.gate.value(parameter) for key, parameter in trained.items()}
 
 

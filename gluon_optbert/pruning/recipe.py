@@ -1,4 +1,4 @@
-"""What a pruning run is asked for: its recipe, and which networks it can prune how far."""
+"""Recipe of a pruning run, and the networks that it can prune."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OF_TARGET = {'target', 'targets', 'rounds', 'multiple_of', 'drop_blocks'}
 
 
 class PruningRecipe(WeightRecipe):
-    """What every pruning run has in common, whatever the network is pruned for.
+    """Fields of every pruning run, whatever the network is pruned for.
 
     Training after a cut begins with an optimizer that has no moments yet. BERTAdam does not correct their
     bias, so its first steps are up to three times too long; AdamW's are not.
@@ -188,7 +188,7 @@ class PruningRecipe(WeightRecipe):
     )
 
     def problems(self) -> list[str]:
-        """What is contradictory about fields whose values are right in themselves."""
+        """Contradictions between fields whose values are right in themselves."""
         problems, method = super().problems(), METHODS[self.method]
         if any(later >= earlier for earlier, later in zip(self.targets, self.targets[1:])):
             problems.append(f'targets must decrease, found {", ".join(map(str, self.targets))}')
@@ -234,7 +234,7 @@ class PruningRecipe(WeightRecipe):
         return problems
 
     def _never_settles(self) -> list[str]:
-        """What keeps gate training from stopping early though it may: a line, or none."""
+        """Reason why gate training cannot stop early though it may: a line, or none."""
         settling = self.settling()
         if settling is None or settling.first <= self.alpha_limit:
             return []
@@ -255,7 +255,7 @@ class PruningRecipe(WeightRecipe):
         return tuple(self.teacher_weights)
 
     def teaching(self) -> Weights:
-        """What recovery learns from its teacher."""
+        """Weights of the parts of the teacher's loss in recovery."""
         return Weights(**self.teacher_weights, temperature=self.temperature)
 
     @property
@@ -297,11 +297,11 @@ class PruningRecipe(WeightRecipe):
         return shares_of_rounds(self.target, self.rounds)
 
     def cost(self) -> CostModel:
-        """What the budget counts."""
+        """Cost that the budget counts."""
         return cost_model(self.objective, length=self.length, latency_model=self.latency_model)
 
     def gate_settings(self) -> GateSettings:
-        """How the gates of a round are trained."""
+        """Settings of the training of gates."""
         return GateSettings(
             learning_rate=self.alpha_learning_rate,
             penalty=self.penalty,
@@ -451,7 +451,7 @@ class TaskPruneRecipe(PruningRecipe):
     )
 
     def problems(self) -> list[str]:
-        """What is contradictory about fields whose values are right in themselves."""
+        """Contradictions between fields whose values are right in themselves."""
         problems = super().problems()
         if self.gate_teacher and self.taught is None:
             problems.append('gate_teacher needs a teacher')

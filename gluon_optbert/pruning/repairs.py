@@ -45,7 +45,7 @@ Values = Callable[[int], np.ndarray]  # of the tokens of a batch, by its number:
 
 
 def tokens_wanted(model: SavedModel) -> int:
-    """How many tokens the reconstruction of a cut network reads: ten for each input of its widest product."""
+    """Number of tokens that reconstructing a cut network reads: ten for each input of its widest product."""
     architecture = model.architecture
     widest = max(max(dims.a * dims.v, dims.f) for dims in architecture.layers)
     return TOKENS_PER_INPUT * max(architecture.h, widest)
@@ -93,7 +93,7 @@ def rotated(model: SavedModel, batches: Iterable[Batch], workers: Workers) -> Sa
 
 
 def _normalized(norm: gluon.nn.LayerNorm, sums: np.ndarray) -> np.ndarray:
-    """What a LayerNorm makes of its input before gamma and beta, shape (tokens, units)."""
+    """Normalised input of a LayerNorm, before gamma and beta, shape (tokens, units)."""
     centred = sums - sums.mean(axis=1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + norm._epsilon)
 
@@ -182,7 +182,7 @@ class _Repair:
         return self._read('whole', i)[:, self._stream]
 
     def _through(self, layers: range, stream: mx.nd.NDArray, i: int) -> mx.nd.NDArray:
-        """What some layers of the uncut network make of the stream of batch i."""
+        """Outputs of some layers of the uncut network for batch i."""
         masks = masks_of(self._batches[i], self.whole)
         for number in layers:
             heads = self._architecture.layers[number].a
@@ -267,7 +267,7 @@ class _Repair:
         self._fit(*own, 'cut', lambda i: self._read(source, i) @ weight.T + bias)
 
     def _output(self, dense: gluon.nn.Dense, norm: gluon.nn.LayerNorm, wanted: str) -> None:
-        """What a block writes into the stream, from ``inner``, and the LayerNorm after it; the stream moves
+        """Output of a block into the stream, from ``inner``, and the LayerNorm after it; the stream moves
         on.
         """
         read = self._read

@@ -1,4 +1,4 @@
-"""What a pruning run came to, round by round: rounds.json for programs, pruning.md for people."""
+"""Results of a pruning run, round by round: rounds.json for programs, pruning.md for people."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FURTHER = ('started_from', 'kept_step', 'state_difference', 'difference_errors'
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """What a round of a run came to; round 0 is the network that went in.
+    """Results of a round; round 0 is the network that went in.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Round:
 
     @property
     def start(self) -> Measured | None:
-        """What was measured of the network that recovery started from."""
+        """Measurement of the network that recovery started from."""
         return self.after_cut if self.started_from == CUT else self.after_reconstruction or self.after_cut
 
     @classmethod
@@ -124,7 +124,7 @@ class Round:
 
 
 def summary(output: Path) -> list[Round]:
-    """What every finished round of a run came to, from its model directories."""
+    """Results of all finished rounds of a run, from its model directories."""
     rows = []
     for number in range(len(list(Path(output).glob('round-*')))):
         directory = Path(output) / f'round-{number}' / 'model'
@@ -167,7 +167,7 @@ def unclear_below(
 
 
 class _Words(NamedTuple):
-    """How a measurement is spoken of: in a sentence, all of its kind, at the head of a column, its unit, the
+    """Words for a measurement: in a sentence, all of its kind, at the head of a column, its unit, the
     digits behind the point, and what makes it more certain.
     """
 
@@ -190,7 +190,7 @@ def _words(measured: Measured | None) -> _Words:
 
 
 def how_to_tell(measured: Measured | None) -> str:
-    """What makes a measurement more certain."""
+    """Advice that makes a measurement more certain."""
     return _words(measured).remedy
 
 
@@ -206,7 +206,7 @@ def _shown(measured: Measured | None) -> str:
 
 
 def unclear(row: Round) -> list[str]:
-    """What of a round may be chance, a sentence for each; nothing where recovery kept the network."""
+    """Changes of a round that may be chance, a sentence for each; nothing where recovery kept the network."""
     sentences = []
     steps = ((CUT, 'the cut', row.before, row.after_cut), (RECOVERY, RECOVERY, row.start, row.recovered))
     for step, name, before, after in steps:
@@ -229,7 +229,7 @@ def widths_line(layers: Sequence[LayerDims], letter: str) -> str:
 def gates_record(
     trained: TrainedGates, selection: Selection, prune: str, halves: Sequence[Alphas] = ()
 ) -> dict[str, Any]:
-    """What a round says of its gates in gates.json, as JSON values.
+    """Record of a round's gates for gates.json, as JSON values.
 
     A ranking is certain if gates that were trained on two halves of the data rank the units alike.
 
@@ -277,7 +277,7 @@ def gates_record(
 
 
 def agreement_of(one: Alphas, other: Alphas, keys: Sequence[str]) -> tuple[float | None, float | None]:
-    """How far two scores rank the units of some widths alike.
+    """Rank correlation of two scores of units, by width.
 
     Returns
     -------
@@ -312,7 +312,7 @@ def noise(record: Mapping[str, Any]) -> list[str]:
 
 
 def read_records(output: Path, rounds: int, name: str) -> list[dict[str, Any]]:
-    """What every round of a run says in a JSON file of that name, rounds without it left out; ValueError if
+    """Contents of the JSON files of that name of all rounds, rounds without it left out; ValueError if
     one cannot be read.
     """
     paths = [Path(output) / f'round-{number}' / name for number in range(1, rounds + 1)]

@@ -77,7 +77,7 @@ class SearchRecipe(PruneRecipe):
     )
 
     def problems(self) -> list[str]:
-        """What is contradictory about fields whose values are right in themselves."""
+        """Contradictions between fields whose values are right in themselves."""
         problems = super().problems()
         if not self.trains_gates:
             problems.append(f'only methods with trained gates have something to search, found {self.method}')
@@ -140,7 +140,7 @@ class SearchRecipe(PruneRecipe):
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """What a search came to.
+    """Result of a search.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class Search:
         return [trial for trial in self.trials() if trial.state.name == 'COMPLETE']
 
     def lock(self, number: int) -> FileLock:
-        """What the process that runs a trial holds."""
+        """Lock of the process that runs a trial."""
         return FileLock(self.recipe.output / f'.{trial_name(number)}.lock')
 
     def is_own(self, trial: Any) -> bool:

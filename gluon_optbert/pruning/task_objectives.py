@@ -1,4 +1,4 @@
-"""What a fine-tuned network is pruned for: its task, or, without labels, the embeddings of sentences."""
+"""Objectives of a fine-tuned network: its task, or, without labels, the embeddings of sentences."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class TaskTraining(Scored, FineTuning):
 
 
 class HeadDivergence:
-    """How far the scores of a student are from those of its teacher, summed over the instances.
+    """Distance of the scores of a student from those of its teacher, summed over the instances.
 
     For a classification it is T² times the Kullback-Leibler divergence over the labels (Hinton et al., 2015,
     section 2); for question answering the mean of that over the tokens as the start and as the end of an
@@ -218,7 +218,7 @@ class _OnSentences(Objective):
         self._train = train
 
     def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
-        return stream(self._train, phase, start, self.workers)
+        return batches_from(self._train, phase, start, self.workers)
 
 
 class SentenceMatching(_OnSentences, Taught, Scored):
@@ -286,7 +286,7 @@ class EmbeddingProbe(_OnSentences):
         return (batch.instance_total,)
 
 
-def stream(
+def batches_from(
     features: Features, phase: Phase, start: int, workers: Workers
 ) -> Generator[TaskBatch, None, None]:
     """This worker's share of every batch from number `start` on."""
@@ -349,7 +349,7 @@ class _OnFeatures(PruningObjective):
         return gates, steps_per_epoch(self.train, self.recipe.batch_size) if steps is None else steps
 
     def batches(self, phase: Phase) -> Generator[TaskBatch, None, None]:
-        return stream(self.train, phase, phase.first_batch, self.workers)
+        return batches_from(self.train, phase, phase.first_batch, self.workers)
 
     def embeddings(self, saved: SavedModel) -> np.ndarray:
         """In the order of the held-out features, of the first ones."""
@@ -507,7 +507,7 @@ class SentenceObjective(_OnFeatures):
 
 
 def finetuning_recipe(recipe: TaskPruneRecipe, saved: SavedModel) -> GlueRecipe | SquadRecipe:
-    """How the data of the model's task are read: as its fine-tuning read them, unless the recipe says more.
+    """Reading of the data of the model's task: as its fine-tuning read them, unless the recipe says more.
 
     Raises
     ------

@@ -42,7 +42,7 @@ class TrimRecipe(Recipe):
     count: PositiveInt = option('uses in the text that a token needs to stay', 1)
 
     def problems(self) -> list[str]:
-        """What is contradictory about fields whose values are right in themselves."""
+        """Contradictions between fields whose values are right in themselves."""
         return [] if self.text else ['text names no file']
 
 
@@ -145,7 +145,7 @@ def trim_vocabulary(recipe: TrimRecipe) -> Trimmed:
 
 
 def record_of(trimmed: Trimmed, recipe: Mapping[str, Any], model: Path) -> TrimRecord:
-    """What ``trim.json`` says of a trimmed network.
+    """Record of a trimmed network in ``trim.json``.
 
     Parameters
     ----------

@@ -232,7 +232,7 @@ def draw_losses(runs: Sequence[Run], title: str = '') -> Figure | None:
 
 
 def title_by_size(run: Run) -> str:
-    """What `draw_losses` shows of runs like this one."""
+    """The quantity that `draw_losses` draws of such runs."""
     return f'{"Held-out MLM loss" if run.metric is None else plain(run.quantity)} against size'
 
 

@@ -65,7 +65,7 @@ def labels_of(paths: Sequence[Path]) -> list[str]:
 
 
 def _named(parts: Sequence[str]) -> int:
-    """How many of the last parts it takes to name something: ``run/round-4/model``, not ``model``."""
+    """The number of last parts that name something: ``run/round-4/model``, not ``model``."""
     own = next((i for i, part in enumerate(reversed(parts)) if not _IN_A_RUN.fullmatch(part)), len(parts) - 1)
     return own + 1
 
@@ -292,7 +292,7 @@ def read_gates(run: Run) -> list[Round]:
 
 
 class GateRecord(pydantic.BaseModel):
-    """What a round says of its gates in ``gates.json``; the mappings are by the letter of a width.
+    """The record of a round's gates in ``gates.json``; the mappings are by the letter of a width.
 
     `closed` and `open` count the gates below and above the bounds; `alpha_at_cut` is the largest that went;
     `split_half` the rank correlation between the halves of the data, with its standard error without any
@@ -327,7 +327,7 @@ class GateRecord(pydantic.BaseModel):
 
 
 def read_records(run: Run) -> list[GateRecord]:
-    """What every round of a run says of its gates; rounds without trained gates are left out.
+    """The records of gates of all rounds of a run; rounds without trained gates are left out.
 
     Raises
     ------
@@ -452,7 +452,7 @@ class Measured:
 
 
 def networks_of_runs(runs: Sequence[Run]) -> list[Measured]:
-    """What went into the runs, and what came out of each; what went into several runs is there once.
+    """Inputs and outputs of the runs; an input of several runs is there once.
 
     Networks that went in are the same if widths and checksums are equal; where one of the checksums is not
     known, if nothing that was measured of both differs.

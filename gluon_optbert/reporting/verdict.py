@@ -1,4 +1,4 @@
-"""How much worse, how much faster: pruned networks beside the network that they were cut from."""
+"""Verdict in words: pruned networks beside the network that they were cut from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOW_TO_SCORE = (
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """How times were measured, in words, and whether the machine was busy with other work."""
+    """The measurement of times in words, and whether the machine was busy with other work."""
 
     how: str = ''
     busy: bool = False
@@ -43,7 +43,7 @@ def base_of(networks: Sequence[Measured]) -> Measured | None:
 
 
 def verdict(networks: Sequence[Measured], *, timing: Timing = Timing()) -> Markup | None:
-    """How a page begins; None where there are not two networks of different size.
+    """The first sentence of a page; None where there are not two networks of different size.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def verdict_rows(networks: Sequence[Measured]) -> list[list[Any]]:
 
 
 def sentence(base: Measured, network: Measured, *, busy: bool = False, called: str = 'the base') -> str:
-    """How much smaller, faster and worse a network is, in words; busy is the machine that was timed."""
+    """A network's size, speed and score against another's, in words; busy is the machine that was timed."""
     parameters = _percent(network.parameters, base.parameters)
     flops = _percent(network.flops, base.flops)
     parts = [f'{network.label} has {parameters} of the parameters of {called} and {flops} of its FLOPs']
@@ -184,7 +184,7 @@ def _note_on_sizes(networks: Sequence[Measured]) -> str:
 
 
 def _notes_on_scores(networks: Sequence[Measured]) -> list[str]:
-    """How the scores were measured."""
+    """The measurement of the scores, in words."""
     scores = [score for network in networks for score in network.scores.values()]
     notes = []
     if any(score.start is not None for score in scores):

@@ -1,4 +1,4 @@
-"""How long a table will take: a few steps of everything are measured on the base, and multiplied out."""
+"""Estimate of the time of a table: a few steps of everything are measured on the base, and multiplied out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNTIMED, TIMED = 2, 4  # steps
 
 @dataclasses.dataclass(frozen=True)
 class StepTimes:
-    """What was measured, in seconds.
+    """Measured times, in seconds.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def readable(plan: Plan, times: StepTimes) -> str:
     cells = []
     for row in rows:
         seconds = [row['making'], *row['tuning'].values()]
-        cells.append([row['row'], row['how'], *map(duration, (*seconds, sum(seconds)))])
+        cells.append([row['row'], row['how'], *map(short_time, (*seconds, sum(seconds)))])
     lines = [
         f'Table {plan.table.number}: {len(rows)} rows, {len(plan.tasks)} tasks, {len(plan.recipe.seeds)} '
         f'seeds',
@@ -275,11 +275,11 @@ def readable(plan: Plan, times: StepTimes) -> str:
         name for name in ('rotate_heads', 'reconstruct') if any(getattr(recipe, name) for recipe in pruned)
     ]
     lines += [f'not counted: {" and ".join(repairs)}'] if repairs else []
-    lines += ['an interrupted run counts as whole', f'in all {duration(whole)}']
+    lines += ['an interrupted run counts as whole', f'in all {short_time(whole)}']
     return '\n'.join(lines)
 
 
-def duration(seconds: float) -> str:
+def short_time(seconds: float) -> str:
     """Seconds in the unit that suits them."""
     for unit, size in (('d', 86400), ('h', 3600), ('min', 60)):
         if seconds >= 2 * size:

@@ -27,7 +27,7 @@ from ..reporting.sections import Reader
 from ..runs.display import markdown_table
 from ..runs.files import read_json, write_file
 from ..runs.progress import NOTE, exceeds, score_text
-from .rows import FORMAT, plain, row_names
+from .rows import FORMAT, row_names, slug_of
 
 # a column's metric, as results call it; the first that a result has
 SCORES = {
@@ -161,7 +161,7 @@ def read_results(output: Path) -> Results:
         raise ValueError(f'{path}: not a plan of format {FORMAT}')
     table = load_table(plan['table'])
     columns = tuple(column for column in table.columns if column.task or column.name == 'average')
-    published = {plain(name): record for name, record in zip(row_names(table), table.records())}
+    published = {slug_of(name): record for name, record in zip(row_names(table), table.records())}
     lacking = set(published) - {row['slug'] for row in plan['rows']}
     if lacking:
         raise ValueError(f'{path}: lacks the rows {", ".join(sorted(lacking))} of Table {table.number}')
@@ -176,7 +176,7 @@ def _row(
     absent = NOT_REACHABLE if planned['unreachable'] else NOT_RUN
     results: dict[str, FineTuningResult] = {}
     for task in dict.fromkeys(column.task for column in columns if column.task):
-        path = output / 'cells' / planned['slug'] / plain(task) / 'result.json'
+        path = output / 'cells' / planned['slug'] / slug_of(task) / 'result.json'
         if path.is_file():
             results[task] = FineTuningResult.read(path)
     scores: dict[str, tuple[float, ...]] = {column.name: () for column in columns}

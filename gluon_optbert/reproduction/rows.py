@@ -28,7 +28,7 @@ TABLES = (1, 6, 8, 9, 11, 13, 14, 15)
 BASE = 'base'  # the row that every table has beside its own
 
 
-def plain(name: str) -> str:
+def slug_of(name: str) -> str:
     """A row's or a task's name as a directory and as users may type it, as ``bert-l`` or ``squad-v1.1``."""
     return re.sub('[^a-z0-9.]+', '-', name.lower().replace('ℓ', 'l').replace('+', '-plus'))
 
@@ -112,7 +112,7 @@ class TableRecipe(Recipe):
     )
 
     def problems(self) -> list[str]:
-        """What is missing, unknown or contradictory."""
+        """Problems: missing, unknown or contradictory fields."""
         problems = [
             f'--{name} is missing'
             for name in ('base', 'shards')
@@ -125,18 +125,18 @@ class TableRecipe(Recipe):
             ('row', self.rows, [BASE, *known_rows(table)]),
             ('task', self.tasks, task_names(table)),
         ):
-            names = [plain(name) for name in known]
+            names = [slug_of(name) for name in known]
             problems += [
                 f'Table {self.table} has no {what} {name!r}; there are {", ".join(names)}'
                 for name in asked
-                if plain(name) not in names
+                if slug_of(name) not in names
             ]
         return problems
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What the paper says of a row."""
+    """Facts of a row in the paper."""
 
     name: str
     parameters_m: float
@@ -190,7 +190,7 @@ def by_embedding(base: Architecture, row: Published) -> Size:
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
-    """How a row is made.
+    """Maker of a row.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def rows_of(table: PaperTable, base: Architecture) -> list[Row]:
 
 def _row(name: str, published: Published, base: Architecture) -> Row:
     """A row on a base, made in the way of its name at a published size."""
-    maker, slug, cost = MAKERS[name], plain(name), ParameterCost()
+    maker, slug, cost = MAKERS[name], slug_of(name), ParameterCost()
     try:
         size = maker.size(base, published)
     except ValueError as error:

@@ -41,7 +41,7 @@ from ..tasks.task import find_task
 from ..training.distributed import Workers
 from ..training.pretrain import pretrain
 from ..training.recipe import PretrainRecipe, TrainingRecipe, WeightRecipe, open_shards
-from .rows import BEYOND_THE_PAPER, FORMAT, MAKERS, Maker, Row, TableRecipe, all_rows, plain, task_names
+from .rows import BEYOND_THE_PAPER, FORMAT, MAKERS, Maker, Row, TableRecipe, all_rows, slug_of, task_names
 
 SQUAD = {'SQuAD v1.1': '1.1', 'SQuAD v2.0': '2.0'}  # their versions; the other tasks are GLUE's
 SQUAD2 = {'epochs': 2, 'batch_size': 48}  # Devlin et al., 2018, section 4.3
@@ -80,7 +80,7 @@ class Plan:
 
     def chosen(self) -> list[Row]:
         """The rows that are run: the base and those asked for, without those out of reach."""
-        asked = [plain(name) for name in self.recipe.rows]
+        asked = [slug_of(name) for name in self.recipe.rows]
         return [
             row
             for row in self.rows
@@ -115,7 +115,7 @@ class Plan:
         return self._pruning_of(row) if row.maker.kind == 'pruned' else self._scratch_of(row)
 
     def how(self, row: Row) -> str:
-        """How a row is made, for people; with its steps of gates where they are not those of the others."""
+        """Words for the making of a row; with its steps of gates where they are not those of the others."""
         own = _pruning(self.recipe, self.base, row.maker)
         if own.alpha_steps == self.pruning.alpha_steps:
             return row.maker.sentence()
@@ -160,7 +160,7 @@ class Plan:
 
     def cell(self, row: Row, task: str) -> Path:
         """Where a row is fine-tuned on a task."""
-        return self.recipe.output / 'cells' / row.slug / plain(task)
+        return self.recipe.output / 'cells' / row.slug / slug_of(task)
 
     def cell_recipe(self, row: Row, task: str) -> FineTuneRecipe:
         """The fine-tuning of a row on a task, with sequences as long as the paper's where the base has the
@@ -205,7 +205,7 @@ class Plan:
         write_file(directory / 'plan.json', (json.dumps(self.to_dict(), indent=1) + '\n').encode('utf-8'))
 
     def to_dict(self) -> dict[str, Any]:
-        """What rendering has to know beside the results."""
+        """Facts that rendering needs beside the results."""
         return {
             'format': FORMAT,
             'table': self.table.number,
@@ -293,7 +293,7 @@ def _instances(recipe: TableRecipe, task: str, workers: Workers) -> int:
 
 
 def _beyond_the_paper(recipe: TableRecipe, stated: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the settings of --pruning if they change what the paper's rows are: a line, or
+    """Problem with the settings of --pruning if they change what the paper's rows are: a line, or
     none.
     """
     off = {name: PruneRecipe.model_fields[name].default for name in BEYOND_THE_PAPER}
@@ -308,7 +308,7 @@ def _beyond_the_paper(recipe: TableRecipe, stated: Mapping[str, Any]) -> list[st
 
 
 def _pruning(recipe: TableRecipe, base: SavedModel, maker: Maker | None = None) -> PruneRecipe:
-    """What the pruning runs have in common, or what those in the way of a row have; the steps are scaled."""
+    """Settings of all pruning runs, or of those on the way to a row; the steps are scaled."""
     fixed = {
         'model': str(recipe.base),
         'shards': str(recipe.shards),
@@ -361,8 +361,8 @@ def plan(recipe: TableRecipe, *, workers: Workers | None = None) -> Plan:
     workers = workers or Workers()
     base = read_start(Path(str(recipe.base)))
     table = load_table(recipe.table)
-    asked = [plain(task) for task in recipe.tasks]
-    tasks = tuple(task for task in task_names(table) if not asked or plain(task) in asked)
+    asked = [slug_of(task) for task in recipe.tasks]
+    tasks = tuple(task for task in task_names(table) if not asked or slug_of(task) in asked)
     scratch_steps = recipe.scratch_steps or base.progress.trained_steps
     pruning = _pruning(recipe, base)
     open_shards(pruning.shards, base.vocabulary)

@@ -1,4 +1,4 @@
-"""What a person sees while something long is done: a bar on a terminal, lines elsewhere."""
+"""Progress of long work for people: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Display:
             self._bar.update(steps)
 
     def time_left(self) -> str:
-        """How long the steps that are left will take at the speed so far, as ``3 min left``.
+        """Time for the steps that are left at the speed so far, as ``3 min left``.
 
         It is empty before the first step and after the last one, and where the bar says it.
         """
@@ -189,7 +189,7 @@ def duration(seconds: float) -> str:
 
 
 def columns() -> int | None:
-    """How many columns a bar may have on the terminal that shows standard error; None if none does.
+    """Columns of the terminal that shows standard error, for a bar; None if none does.
 
     The standard error of a worker of horovodrun is a pipe. horovodrun passes on what ends with a carriage
     return as it comes, so a bar works where its own standard error is a terminal of this host.

@@ -88,7 +88,7 @@ def physical_cores(system: Path = SYSTEM) -> int:
 
 
 def cpu_flags() -> str:
-    """What Linux says of the processor and its instructions; empty elsewhere."""
+    """The processor and its instructions, as Linux names them; empty elsewhere."""
     cpuinfo = Path('/proc/cpuinfo')
     return cpuinfo.read_text(encoding='utf-8', errors='replace') if cpuinfo.is_file() else ''
 
@@ -136,7 +136,7 @@ def share_of_cores() -> int:
 
 
 def other_programs(load: Path = LOAD, *, samples: int = 5, pause: float = 0.002) -> int:
-    """How many threads of other programs compute now: the median of some samples in 10 ms.
+    """Number of threads of other programs that compute now: the median of some samples in 10 ms.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def other_programs(load: Path = LOAD, *, samples: int = 5, pause: float = 0.002)
 
 
 def settings() -> dict[str, str]:
-    """What is set while MXNet is loaded: the following, without what the user has set.
+    """Environment variables that are set while MXNet is loaded: the following, without what the user has set.
 
     ``OMP_NUM_THREADS`` is `share_of_cores`; MXNet's own default is half the logical processors.
 
@@ -342,7 +342,7 @@ def machine() -> dict[str, Any]:
 
 
 def origin_here() -> dict[str, Any]:
-    """What goes with a number that is measured here: ``commit``, ``versions``, ``machine``."""
+    """Origin of a number that is measured here: ``commit``, ``versions``, ``machine``."""
     return {'commit': commit(), 'versions': versions(), 'machine': machine()}
 
 
@@ -362,7 +362,7 @@ def commits_of(directory: Path) -> list[str]:
 
 
 def origin_warnings(directory: Path) -> list[str]:
-    """What made the run of a directory slow, as its `ORIGIN` says: each sentence once."""
+    """Reasons why the run of a directory was slow, as its `ORIGIN` says: each sentence once."""
     machines = [entry.get('machine') for entry in _entries(directory) if isinstance(entry, dict)]
     sentences = [more_threads_than_cores(machine) for machine in machines if isinstance(machine, dict)]
     return list(dict.fromkeys(filter(None, sentences)))

@@ -40,12 +40,12 @@ _MOST_SIDES = 32  # of an array, NumPy's limit
 
 
 def _list_head(count: int) -> bytes:
-    """What a file of so many arrays begins with."""
+    """Header of a file of so many arrays."""
     return struct.pack('<QQQ', _LIST, 0, count)
 
 
 def _array_head(shape: Sequence[int], dtype: np.dtype) -> bytes:
-    """What stands before the values of a dense array."""
+    """Header of a dense array."""
     return struct.pack(
         f'<Iii{len(shape)}qiii', _ARRAY, 0, len(shape), *shape, *_CPU, _NUMBERS[np.dtype(dtype)]
     )

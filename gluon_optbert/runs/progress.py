@@ -1,4 +1,4 @@
-"""What a checkpoint and a model directory say of their training: ``progress.json``."""
+"""Progress of training, for checkpoints and model directories: ``progress.json``."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ CUT, RECOVERY = 'cut', 'recovery'
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """What pre-training measures on held-out instances.
+    """Measurement of pre-training on held-out instances.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class HeldOut:
 
     @property
     def loss(self) -> float:
-        """What is smaller for a better network."""
+        """Value that is smaller for a better network."""
         return self.mlm_loss
 
     @property
@@ -117,13 +117,13 @@ class HeldOut:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What a `Progress` keeps of it."""
+        """Values that a `Progress` keeps of it."""
         return self.to_dict()
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskScores:
-    """What the held-out sets of a task measure of a network.
+    """Measurement of a network on the held-out sets of a task.
 
     Parameters
     ----------
@@ -149,12 +149,12 @@ class TaskScores:
 
     @property
     def loss(self) -> float:
-        """What is smaller for a better network."""
+        """Value that is smaller for a better network."""
         return -self.value
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What a `Progress` keeps of it."""
+        """Values that a `Progress` keeps of it."""
         return {'task_scores': self}
 
     @classmethod
@@ -178,13 +178,13 @@ Measured = HeldOut | TaskScores
 
 
 def measured_of(values: Mapping[str, Any]) -> Measured:
-    """What was measured of a network, from its JSON values."""
+    """Measurement of a network, from its JSON values."""
     return TaskScores.from_dict(values) if 'metric' in values else HeldOut.from_dict(values)
 
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """What an epoch of fine-tuning came to.
+    """Result of an epoch of fine-tuning.
 
     Parameters
     ----------

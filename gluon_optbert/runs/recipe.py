@@ -90,7 +90,7 @@ def choices_of(field: FieldInfo) -> list[Any]:
 
 
 class Recipe(pydantic.BaseModel):
-    """What a run is asked for; its fields are made by `option`.
+    """Base of recipes; its fields are made by `option`.
 
     Strings become paths and numbers; what has commas between becomes a tuple, or a mapping where the field is
     one. Numbers are never rounded, and words are never taken for truth values.
@@ -105,7 +105,7 @@ class Recipe(pydantic.BaseModel):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def problems(self) -> list[str]:
-        """What is contradictory about fields whose values are right in themselves."""
+        """Contradictions between fields whose values are right in themselves."""
         return []
 
     def replace(self: R, **values: Any) -> R:

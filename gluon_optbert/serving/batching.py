@@ -85,7 +85,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """How many texts wait."""
+        """Number of waiting texts."""
         return len(self._waiting)
 
     @property

@@ -107,7 +107,9 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run(app: Any, listener: socket.socket, *, settings: ServiceSettings, ready: Callable[[str], Any]) -> None:
+def serve(
+    app: Any, listener: socket.socket, *, settings: ServiceSettings, ready: Callable[[str], Any]
+) -> None:
     """Serve an application until SIGTERM or SIGINT; requests that have arrived are answered first.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What a service allows, and how it gathers texts into batches."""
+"""Settings of a service: limits, and gathering texts into batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ServiceSettings(Recipe):
     )
 
     def problems(self) -> list[str]:
-        """What is contradictory about fields whose values are right in themselves."""
+        """Contradictions between fields whose values are right in themselves."""
         if self.queue >= self.max_texts:
             return []
         return [

@@ -160,7 +160,7 @@ def squad_v2(
     *,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """What SQuAD 2.0's script gives, under its names: percents, counts, and the best thresholds if there are
+    """Scores of SQuAD 2.0's script under its names: percents, counts, and the best thresholds if there are
     odds.
 
     Parameters

@@ -42,7 +42,7 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """What a network reads: [CLS] question [SEP] a window of the context [SEP].
+    """Input of a network: [CLS] question [SEP] a window of the context [SEP].
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Windows:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How questions are read, and how an answer is chosen. The defaults are those of Devlin's program.
+    """Settings of reading questions and choosing answers. The defaults are those of Devlin's program.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Reading:
     null_threshold: float | None = None
 
     def problems(self) -> list[str]:
-        """What is out of range."""
+        """Fields that are out of range."""
         problems = [
             f'{name} must be at least 1, found {getattr(self, name)}'
             for name in ('stride', 'max_question', 'max_answer', 'n_best')

@@ -36,7 +36,7 @@ def read_texts(path: Path) -> Iterator[str]:
 def read_words(
     files: Sequence[Path], vocab: Vocabulary, *, done: Callable[[], None] = lambda: None
 ) -> Counter:
-    """How often each word occurs in some files, see `read_texts`; `done` is called after each of them.
+    """Counts of the words of some files, see `read_texts`; `done` is called after each of them.
 
     Raises
     ------

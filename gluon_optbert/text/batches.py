@@ -259,7 +259,7 @@ def frequency_loss(train: Shards, heldout: Shards) -> float:
 
 
 def _counts(shards: Shards) -> np.ndarray:
-    """How often each token is masked, shape (vocabulary,)."""
+    """Counts of masked positions by token, shape (vocabulary,)."""
     counts = np.zeros(shards.vocabulary_size, dtype=np.int64)
     for number in range(len(shards.files)):
         if counts.sum() >= _MOST:

@@ -52,7 +52,7 @@ _TOKEN_CHARACTERS = 4.5  # of English, roughly; only the number of buckets follo
 
 
 class ShardRecipe(Recipe):
-    """How raw text becomes shards."""
+    """Recipe for shards from raw text."""
 
     input: tuple[Path, ...] = option('files and directories of text, separated by commas', metavar='PATH')
     vocab: Path = option('WordPiece vocabulary, one token per line', metavar='FILE')
@@ -84,7 +84,7 @@ class ShardRecipe(Recipe):
     workers: PositiveInt | None = option('number of processes; by default one per processor', None)
 
     def problems(self) -> list[str]:
-        """What is contradictory about fields whose values are right in themselves."""
+        """Contradictions between fields whose values are right in themselves."""
         checks = (
             (self.predictions > self.max_seq_length, 'max_predictions exceeds max_seq_length'),
             (not self.input, 'input names no file'),
@@ -99,7 +99,7 @@ class ShardRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """What the first reading of the input says."""
+    """Result of the first reading of the input."""
 
     files: tuple[Path, ...]
     layouts: tuple[str, ...]  # of each file
@@ -140,7 +140,7 @@ def survey(recipe: ShardRecipe) -> Survey:
 
 
 def described_layouts(layouts: Mapping[str, int]) -> str:
-    """How many files were read in which layout: ``3 files as book``."""
+    """Number of files by layout: ``3 files as book``."""
     return ', '.join(f'{count} file{"s" * (count > 1)} as {name}' for name, count in sorted(layouts.items()))
 
 
@@ -364,7 +364,7 @@ def peak_memory() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class ShardSummary:
-    """What was made."""
+    """Result of `make_shards`."""
 
     output: Path
     documents: dict[str, int]
@@ -478,7 +478,7 @@ def _buckets(recipe: ShardRecipe, surveyed: Survey, partial: Path) -> dict[str, 
 
 
 def _manifest(recipe: ShardRecipe, vocab: vocabulary.Vocabulary, splits: Mapping[str, Any]) -> dict[str, Any]:
-    """What vouches for the shards; nothing in it depends on the time, the place or the number of workers."""
+    """Manifest of the shards; nothing in it depends on the time, the place or the number of workers."""
     libraries = ('numpy', 'blingfire', 'sacremoses', 'tokenizers')
     return {
         'format': shards.FORMAT,

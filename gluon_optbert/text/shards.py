@@ -57,7 +57,7 @@ def record_dtype(max_seq_length: int, max_predictions: int, vocabulary_size: int
 
 
 def most_instances(row: int) -> int:
-    """How many instances of `row` bytes a shard may have."""
+    """Largest number of instances of `row` bytes in a shard."""
     return _LARGEST_SHARD // row
 
 
@@ -82,14 +82,14 @@ class SplitEntry(_Entry):
 
 
 class VocabularyEntry(_Entry):
-    """What the ids of the shards are those of."""
+    """Vocabulary of the ids in the shards."""
 
     size: Annotated[int, Field(ge=1, lt=2**31)]
     sha256: Sha256
 
 
 class Manifest(_Entry):
-    """What vouches for the shards of a directory; `make_shards` adds the recipe and the versions."""
+    """Manifest of a directory of shards; `make_shards` adds the recipe and the versions."""
 
     format: Literal['gluon_optbert shards']
     version: Literal[1]
@@ -265,7 +265,7 @@ class Shards:
 
     @property
     def instances(self) -> int:
-        """How many instances the split has."""
+        """Number of instances of the split."""
         return sum(file.instances for file in self.files)
 
     @property

@@ -33,7 +33,7 @@ EXAMPLES = 10  # words that are shown
 
 
 def count_words(texts: Iterable[str], vocab: Vocabulary) -> collections.Counter:
-    """How often each word occurs in some texts; words are those that the vocabulary's tokenizer splits."""
+    """Counts of the words of some texts; words are those that the vocabulary's tokenizer splits."""
     cased = is_cased(vocab)
     split = word_splitter(lowercase=not cased, strip_accents=not cased)
     words: collections.Counter = collections.Counter()
@@ -84,7 +84,7 @@ def _spelling(token: str) -> str:
 
 
 class _Splitting:
-    """How the words of a text split, while tokens are taken out of the vocabulary."""
+    """Splits of the words of a text while tokens are taken out of the vocabulary."""
 
     def __init__(self, vocab: Vocabulary, words: Mapping[str, int]):
         self._vocab, self._words = vocab, words
@@ -135,7 +135,7 @@ class SplitWord:
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """How the words of a text split with a whole vocabulary and with a part of it.
+    """Splits of the words of a text with a whole vocabulary and with a part of it.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class Splits:
 
 
 def compare_splits(words: Mapping[str, int], before: Vocabulary, after: Vocabulary) -> Splits:
-    """How the words of a text split with a whole vocabulary and with a part of it.
+    """Splits of the words of a text with a whole vocabulary and with a part of it.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def compare_splits(words: Mapping[str, int], before: Vocabulary, after: Vocabula
 
 
 class TrimRecord(BaseModel, frozen=True):
-    """How a vocabulary was trimmed.
+    """Record of a trimmed vocabulary.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ from gluon_optbert.analysis.probing import (
     sentence_task,
     word_tasks,
 )
-from gluon_optbert.analysis.sample import BEHIND, network_of, sample_of_texts, stream
+from gluon_optbert.analysis.sample import BEHIND, network_of, residuals, sample_of_texts
 from gluon_optbert.tasks.features import sorted_batches
 
 ARCHITECTURE = network((2, 4, 4, 16), (2, 4, 4, 0))
@@ -67,7 +67,7 @@ def test_features_are_the_states_of_the_places():
     features = layer_features(one, text, places, batch_size=2)
     assert [feature.shape for feature in features] == [(4, 8)] * 5
     states = {
-        number: [state[row, :valid] for state in stream(one, batch)]
+        number: [state[row, :valid] for state in residuals(one, batch)]
         for batch in sorted_batches(text.features, 4)
         for row, (number, valid) in enumerate(zip(batch.rows, batch.valid_length.astype(int)))
     }
@@ -146,7 +146,7 @@ def test_probes_read_behind_attention_what_they_read_behind_a_layer_without_a_bl
         assert len(attention.accuracy) == 2 and len(layers.accuracy) == 3
         assert len(attention.control) == 2 and len(layers.control) == 3
         assert attention.accuracy[1] == layers.accuracy[2]
-    states = stream(network_of(saved_model(ARCHITECTURE)), next(sorted_batches(text.features, 4)))
+    states = residuals(network_of(saved_model(ARCHITECTURE)), next(sorted_batches(text.features, 4)))
     attended, layers = (states[BEHIND[place]] for place in ('attention', 'layer'))
     assert np.array_equal(attended[1], layers[2]) and not np.array_equal(attended[0], layers[1])
 

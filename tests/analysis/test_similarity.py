@@ -11,7 +11,7 @@ from helpers.tiny import LENGTH, TOKENS, network, random_alphas, saved_model, vo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_optbert.analysis.sample import network_of, random_network, read_sample, sample_of_texts, stream
+from gluon_optbert.analysis.sample import network_of, random_network, read_sample, residuals, sample_of_texts
 from gluon_optbert.analysis.similarity import LinearCKA, compare
 from gluon_optbert.architecture.heads import Head
 from gluon_optbert.architecture.parameters import network_shapes, parameter_table
@@ -143,7 +143,7 @@ def test_states_do_not_depend_on_the_batch():
             number: state[:valid]
             for batch in sorted_batches(sample().features, size)
             for number, valid, state in zip(
-                batch.rows, batch.valid_length.astype(int), stream(one, batch)[-1]
+                batch.rows, batch.valid_length.astype(int), residuals(one, batch)[-1]
             )
         }
         result.append([rows[number] for number in range(len(TEXTS))])

@@ -20,8 +20,7 @@ from gluon_optbert.commands import report as make_page
 from gluon_optbert.reporting.curves import draw_curves, segments_of, speed
 from gluon_optbert.reporting.figures import NARROW, drawn, plain
 from gluon_optbert.reporting.sections import chapter
-from gluon_optbert.reproduction.rows import plain as slug_of
-from gluon_optbert.reproduction.rows import row_names
+from gluon_optbert.reproduction.rows import row_names, slug_of
 
 RECORDS = [
     {

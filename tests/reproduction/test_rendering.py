@@ -23,7 +23,7 @@ from gluon_optbert.reproduction.results import (
     read_results,
     render,
 )
-from gluon_optbert.reproduction.rows import plain, task_names
+from gluon_optbert.reproduction.rows import slug_of, task_names
 from gluon_optbert.reproduction.table import plan, run
 
 
@@ -118,7 +118,7 @@ def test_average_is_that_of_the_tasks_by_seed(finished, tmp_path):
     output = tmp_path / 'table'
     shutil.copytree(finished[0], output)
     names = {'squad-v1.1': ['f1', 'exact_match'], 'squad-v2.0': ['f1', 'exact']}
-    for number, task in enumerate(map(plain, task_names(load_table(8)))):
+    for number, task in enumerate(map(slug_of, task_names(load_table(8)))):
         runs = [
             {
                 'seed': seed,
@@ -155,7 +155,7 @@ def test_average_is_that_of_the_tasks_by_seed(finished, tmp_path):
         in text
     )
     assert 'minutes in all.' in text
-    path = output / 'cells' / 'optbert-h' / plain(task_names(load_table(8))[0]) / 'result.json'
+    path = output / 'cells' / 'optbert-h' / slug_of(task_names(load_table(8))[0]) / 'result.json'
     result = json.loads(path.read_text())
     result['runs'][0]['resumed_at'] = 7
     path.write_text(json.dumps(result))

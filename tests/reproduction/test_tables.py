@@ -23,9 +23,9 @@ from gluon_optbert.reproduction.rows import (
     TableRecipe,
     by_share,
     known_rows,
-    plain,
     row_names,
     rows_of,
+    slug_of,
     task_names,
 )
 from gluon_optbert.reproduction.table import plan, run
@@ -42,7 +42,7 @@ def test_every_published_row_of_results_has_a_maker(number):
     table = load_table(number)
     names = known_rows(table)
     assert set(row_names(table)) <= set(names) <= set(MAKERS)
-    assert len({plain(name) for name in names}) == len(names)
+    assert len({slug_of(name) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize('number', TABLES)
@@ -181,7 +181,7 @@ def test_rows_from_scratch_have_the_optimizer_of_pre_training_unless_told(
         ({'pretraining': str(tmp_path / 'lamb.yaml')}, 'lamb'),
     ):
         planned = plan(fill(TableRecipe, {**values, **more}))
-        row = next(row for row in planned.rows if plain(row.name) == 'bert-l')
+        row = next(row for row in planned.rows if slug_of(row.name) == 'bert-l')
         assert planned.row_recipe(row).optimizer == wanted
 
 
@@ -456,7 +456,7 @@ def test_estimate_counts_the_halves_of_gate_training_and_evaluations_on_the_way(
         further.write_text((data / 'pruning.yaml').read_text() + ''.join(lines))
         options = {'pruning': str(further), 'alpha_steps': 4, 'recovery_steps': 10, 'rows': 'optbert-h'}
         table_plan = plan(recipe_for(base, shards_directory, data, tmp_path / 'out', **options))
-        (row,) = (row for row in estimate(table_plan, TIMES) if plain(row['row']) == 'optbert-h')
+        (row,) = (row for row in estimate(table_plan, TIMES) if slug_of(row['row']) == 'optbert-h')
         return row['making']
 
     whole = seconds(split_half=False, evaluate_every=0)

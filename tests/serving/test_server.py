@@ -41,7 +41,7 @@ class Slow(FakePredictor):
 listener = server.listen('127.0.0.1', 0)
 settings = ServiceSettings(timeout=float(sys.argv[1]), max_connections=3)
 app = make_app(Slow(), name='slow', settings=settings)
-server.run(app, listener, settings=settings, ready=lambda address: print(address, flush=True))
+server.serve(app, listener, settings=settings, ready=lambda address: print(address, flush=True))
 print('stopped')
 """
 

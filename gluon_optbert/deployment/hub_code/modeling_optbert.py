@@ -144,7 +144,7 @@ class OptBertSelfAttention(nn.Module):
 
 
 class OptBertOutput(nn.Module):
-    """What a block writes into the stream: a dense layer, the skip connection and a LayerNorm."""
+    """Output of a block into the stream: a dense layer, the skip connection and a LayerNorm."""
 
     def __init__(self, config: OptBertConfig, width: int):
         super().__init__()
@@ -226,7 +226,7 @@ class OptBertPooler(nn.Module):
 
 
 class OptBertPreTrainedModel(PreTrainedModel):
-    """What all networks of this file share."""
+    """Base of all networks of this file."""
 
     config_class = OptBertConfig
     base_model_prefix = 'bert'
