@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .runs.failures import remedied
-from .runs.machine import load_mxnet
 from .runs.programs import COMMANDS
 
 RUNS = {command.name: command for command in COMMANDS.values() if command.home}
@@ -76,6 +75,8 @@ def load(name: str) -> Any:
     """
     with remedied():
         if name in _OF_MXNET:
+            from .runs.machine import load_mxnet
+
             load_mxnet()
         value = _found(f'{HOMES[name]}:{name}')
         return run_of(value, _found(RUNS[name].recipe)) if name in RUNS else value
