@@ -262,8 +262,8 @@ def test_lost_worker_ends_the_job_which_names_it_and_one_goes_on_to_the_same_end
 def test_interrupted_job_saves_its_state_and_one_worker_says_so(shards_directory, tmp_path):
     """Ctrl-C reaches horovodrun alone, for its workers are in sessions of their own.
 
-    The status of horovodrun 0.28.1 itself is not held: two of its threads wait for the shell of a worker, and if
-    psutil's is the first to reap it, subprocess takes the status for 0.
+    The status of horovodrun 0.28.1 itself is not held: two of its threads wait for the shell of a worker,
+    and if psutil's is the first to reap it, subprocess takes the status for 0.
     """
     values = pretraining_values(
         shards_directory, tmp_path / 'model', steps=4000, log_every=1, evaluate_every=0, checkpoint_every=0
