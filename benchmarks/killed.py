@@ -26,7 +26,7 @@ from gluon_optbert.text.tokenizer import train_wordpiece, write_vocabulary
 
 MARK = 'GLUON_OPTBERT_SURVIVE'  # the environment variable by which the processes of an attempt are found
 # In records and results; no two runs share them.
-TIMES = 'tokens_per_second', 'data_wait', 'seconds', 'resumed_at', 'milliseconds'
+TIMES = 'tokens_per_second', 'data_wait', 'seconds', 'milliseconds'
 # Files with times, whose digests in manifests differ; they are compared themselves.
 TIMED = 'metrics.jsonl', 'progress.json'
 
@@ -43,7 +43,7 @@ class Command:
     makes : str
         The name that its result has in ``{made}``, for later commands.
     resumes : bool
-        Whether it is begun and gone on with by ``--resume``; otherwise it is begun again, and is finished
+        Whether it goes on with ``--resume`` where it was begun; otherwise it is begun again, and is finished
         once ``out`` is there.
     distributed : bool
         Whether horovodrun starts its workers.
@@ -111,7 +111,7 @@ class Attempt:
             'ignore',
             str(ROOT / script),
             *flags,
-            *(['--resume'] if command.resumes else []),
+            *(['--resume'] if command.resumes and place.exists() else []),
         ]
         self.mark = f'{os.getpid()}-{time.monotonic_ns()}'
         place.mkdir(exist_ok=True)

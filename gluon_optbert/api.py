@@ -144,13 +144,13 @@ def recipe_of(cls: type[Any], recipe: Any, given: Mapping[str, Any]) -> Any:
     TypeError
         If `recipe` is something else.
     """
-    from .runs.recipe import check_alternatives, fill, find_recipe, overridden, read_yaml, to_dict
+    from .runs.recipe import check_alternatives, fill, find_recipe, overridden, read_yaml
 
     values: dict[str, Any] = {}
     if isinstance(recipe, cls):
         if not given:
             return recipe
-        values = to_dict(recipe)
+        values = dict(recipe)
     elif isinstance(recipe, (str, Path)):
         values = read_yaml(find_recipe(recipe))
         check_alternatives(cls, values)

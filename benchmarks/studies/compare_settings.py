@@ -73,7 +73,7 @@ def table_of(scores: Scores, settings: Mapping[str, Mapping[str, Any]], peers: P
         by_seed = {seed: result['mean'][metric] for seed, result in results.items()}
         first = by_seed if first is None else first
         runs = [run for result in results.values() for run in result['runs']]
-        whole = [run['seconds'] for run in runs if run['resumed_at'] is None]
+        whole = [run['seconds'] for run in runs if run.get('resumed_at') is None]
         what = ', '.join(f'{field} {value}' for field, value in setting.items()) or 'as the recipe'
         rows.append(row_of(name, what, by_seed, whole, first))
     if peers is not None:

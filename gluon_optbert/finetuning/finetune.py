@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -38,7 +37,6 @@ def _run_seed(
     seed: int, saved: SavedModel, exercise: Exercise, recipe: FineTuneRecipe, work: Path, workers: Workers
 ) -> None:
     """Fine-tune with one seed, and write the network of the kept epoch."""
-    began = time.perf_counter()
     model = build(
         saved.architecture,
         start_parameters(saved, exercise.head, seed=seed),
@@ -49,7 +47,6 @@ def _run_seed(
     optimizer = recipe.weight_optimizer(model, workers)
     per_epoch = steps_per_epoch(exercise.train, recipe.batch_size)
     states = States(work / f'seed-{seed}.states', recipe.keep)
-    resumed_at = max(states.steps(), default=None)
     runs = [(rate, one) for rate in recipe.learning_rates or (recipe.learning_rate,) for one in recipe.seeds]
     number = f'({runs.index((recipe.learning_rate, seed)) + 1}/{len(runs)})'
     rate = f'learning rate {recipe.learning_rate:g}, ' if recipe.learning_rates else ''
@@ -70,7 +67,7 @@ def _run_seed(
         states=states.directory,
     )
     kept = phase.steps if progress.best_step is None else progress.best_step
-    seconds = time.perf_counter() - began
+    seconds = objective.seconds()
     if kept != phase.steps:
         states.load(kept, optimizer)
         objective.heldout_scores = {}  # they were another network's
@@ -80,7 +77,7 @@ def _run_seed(
     marks = {name: ''.join('01'[int(one)] for one in own) for name, own in right.items() if own is not None}
     epochs = progress.epochs or ()
     chosen = next(epoch for epoch in epochs if epoch.step == kept)
-    record = SeedRun(seed, epochs, chosen.epoch, chosen.scores, seconds, resumed_at, marks or None)
+    record = SeedRun(seed, epochs, chosen.epoch, chosen.scores, seconds, marks or None)
     scores = {**heldout, **objective.scores(exercise.test)}
     if workers.first:
         write_model(
@@ -207,7 +204,7 @@ def _finetune(
 ) -> FineTuningResult:
     """`finetune`, while no other process writes the output."""
     directory = RunDirectory(
-        recipe, read=lambda output: FineTuningResult.read(output / RESULT), may_change=('resume', 'results')
+        recipe, read=lambda output: FineTuningResult.read(output / RESULT), may_change=('results',)
     )
     if directory.result is not None:
         _copy(directory.result, recipe, workers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,17 @@ class FineTuning(Objective):
         self._loss = TaskLoss(exercise.head)
         self._loss.hybridize(static_alloc=True)
         self.heldout_scores: dict[str, np.ndarray] = {}  # of the last evaluation
+        self._began = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Time since the beginning, without that of steps which were lost before the run was resumed."""
+        return time.perf_counter() - self._began
+
+    def memory(self) -> dict[str, np.ndarray]:
+        return {'seconds': np.array([self.seconds()])}
+
+    def recall(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
+        self._began -= float(np.sum(arrays.get('seconds', 0.0)))
 
     def batches(self, phase: Phase, start: int) -> Generator[TaskBatch, None, None]:
         return training_batches(

@@ -32,9 +32,7 @@ class SeedRun:
     scores : mapping of str to float
         Those of the kept epoch, in percent.
     seconds : float
-        Of training with its evaluations, since the run was last resumed.
-    resumed_at : int, optional
-        The step that it was last resumed at.
+        Of training with its evaluations, without steps that were lost in a kill.
     right : mapping of str to str, optional
         Where an accuracy decides, by held-out set: a 1 for every instance that was answered right and a 0 for
         every other, in the order of the file. A file of an earlier version has none.
@@ -45,7 +43,6 @@ class SeedRun:
     kept_epoch: int
     scores: Mapping[str, float]
     seconds: float
-    resumed_at: int | None = None
     right: Mapping[str, str] | None = None
 
     @classmethod
@@ -57,7 +54,6 @@ class SeedRun:
             kept_epoch=int(values['kept_epoch']),
             scores=dict(values['scores']),
             seconds=float(values['seconds']),
-            resumed_at=values.get('resumed_at'),
             right=None if values.get('right') is None else dict(values['right']),
         )
 
@@ -69,7 +65,6 @@ class SeedRun:
             'kept_epoch': self.kept_epoch,
             'scores': dict(self.scores),
             'seconds': self.seconds,
-            'resumed_at': self.resumed_at,
             **({} if self.right is None else {'right': dict(self.right)}),
         }
 
@@ -182,17 +177,8 @@ class FineTuningResult:
     @property
     def seconds(self) -> float:
         """Of all runs, those with the other learning rates included; see `SeedRun`."""
-        return sum(run.seconds for run in self._made)
-
-    @property
-    def resumed(self) -> bool:
-        """Whether a run was resumed, so that `seconds` lack its beginning."""
-        return any(run.resumed_at is not None for run in self._made)
-
-    @property
-    def _made(self) -> Sequence[SeedRun]:
-        """All runs, those with the other learning rates included."""
-        return [run for one in self.tried for run in one.runs] or self.runs
+        made = [run for one in self.tried for run in one.runs] or self.runs
+        return sum(run.seconds for run in made)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str) -> FineTuningResult:

@@ -30,7 +30,7 @@ BATCHES = 64  # that units are ranked on, where no gates are trained
 
 # Fields of a recipe in which a run may differ from the one whose ranking it takes: nothing that ranks units
 # reads them.
-_AFTER = ('resume', 'output', 'ranking', 'model', 'method', 'target', 'targets', 'rounds', 'multiple_of')
+_AFTER = ('output', 'ranking', 'model', 'method', 'target', 'targets', 'rounds', 'multiple_of')
 _AFTER += ('drop_blocks', 'drop', 'relative_gates', 'reconstruct', 'keep_best', 'keep_embeddings', 'steps')
 _AFTER += ('recovery_steps', 'optimizer', 'learning_rate', 'warmup', 'weight_decay', 'clip_norm', 'timing')
 _AFTER += ('split_half', 'evaluate_every', 'evaluation_limit', 'log_every', 'checkpoint_every', 'keep')

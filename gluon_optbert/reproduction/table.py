@@ -131,7 +131,7 @@ class Plan:
             'target': row.share,
             'alpha_steps': pruning.alpha_steps if row.maker.trains_gates else gate_steps(pruning),
         }
-        return fill(PruneRecipe, {**to_dict(pruning), **values}, source=row.name)
+        return fill(PruneRecipe, {**dict(pruning), **values}, source=row.name)
 
     def _scratch_of(self, row: Row) -> PretrainRecipe:
         assert row.architecture is not None
@@ -387,7 +387,7 @@ def plan(recipe: TableRecipe, *, workers: Workers | None = None) -> Plan:
 # Running it
 
 # What may differ when a table is resumed; of squad1 and squad2, the cells that are begun tell more.
-_LATER = ('resume', 'rows', 'tasks', 'dry_run', 'render', 'squad1', 'squad2')
+_LATER = ('rows', 'tasks', 'dry_run', 'render', 'squad1', 'squad2')
 
 
 def run(table_plan: Plan, *, workers: Workers | None = None) -> None:
@@ -465,7 +465,7 @@ def _check_begun(table_plan: Plan) -> None:
             check_same(table_plan.row_recipe(row), made)
     for row, task, begun in _begun_cells(table_plan):
         # what follows from where the table is may differ; the base is elsewhere
-        of_its_place = ('resume', 'results') if row.maker.kind == 'base' else ('resume', 'results', 'model')
+        of_its_place = ('results',) if row.maker.kind == 'base' else ('results', 'model')
         check_same(table_plan.cell_recipe(row, task), begun, but=of_its_place)
 
 
@@ -473,5 +473,5 @@ def _name_new_place(table_plan: Plan) -> None:
     """Have the recipes of unfinished cells name the place of a table that was moved."""
     for row, task, begun in _begun_cells(table_plan):
         recipe = table_plan.cell_recipe(row, task)
-        if begun.parent == work_directory(recipe.output) and differing(recipe, begun, but=('resume',)):
+        if begun.parent == work_directory(recipe.output) and differing(recipe, begun):
             save(recipe, begun)

@@ -103,6 +103,8 @@ class Recipe(pydantic.BaseModel):
     ALTERNATIVES: ClassVar[tuple[tuple[str, str, str], ...]] = ()
     # fields by what they are about, as ``--help`` lists them; those that are in none come first
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    # told to one call and no setting of the run, so not saved: a resumed run leaves the same files
+    OF_THE_CALL: ClassVar[tuple[str, ...]] = ('resume',)
 
     def problems(self) -> list[str]:
         """Contradictions between fields whose values are right in themselves."""
@@ -309,8 +311,8 @@ def flag(name: str) -> str:
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as plain YAML and JSON values, the inverse of `fill`."""
-    return recipe.model_dump(mode='json')
+    """The settings of a recipe as plain YAML and JSON values, for `fill`."""
+    return recipe.model_dump(mode='json', exclude=set(recipe.OF_THE_CALL))
 
 
 def packaged_recipes() -> dict[str, Path]:
@@ -421,7 +423,7 @@ def save(recipe: Recipe, path: Path) -> None:
     write_file(path, yaml.safe_dump(to_dict(recipe), sort_keys=False).encode('utf-8'))
 
 
-def differing(recipe: Recipe, path: Path, *, but: Sequence[str]) -> list[str]:
+def differing(recipe: Recipe, path: Path, *, but: Sequence[str] = ()) -> list[str]:
     """The fields, sorted, in which a recipe differs from one that `save` wrote; those in `but` are not
     compared.
     """
@@ -430,7 +432,7 @@ def differing(recipe: Recipe, path: Path, *, but: Sequence[str]) -> list[str]:
     return sorted(name for name in values if name not in but and begun.get(name) != values[name])
 
 
-def check_same(recipe: Recipe, path: Path, *, but: Sequence[str] = ('resume',)) -> None:
+def check_same(recipe: Recipe, path: Path, *, but: Sequence[str] = ()) -> None:
     """Raise ValueError unless a run that is resumed has the settings that it was begun with, as `save` wrote
     them.
 

@@ -72,7 +72,7 @@ class RunDirectory(Generic[T]):
         recipe: Any,
         *,
         read: Callable[[Path], T] | None = None,
-        may_change: Sequence[str] = ('resume',),
+        may_change: Sequence[str] = (),
         name: str = '',
     ):
         self._recipe, self._may_change, self._name = recipe, may_change, name

@@ -164,7 +164,7 @@ def test_differences_of_settings_are_paired_by_seed_and_transformers_have_a_row(
     table_of = module_at(f'{ROOM}/compare_settings.py').table_of
 
     def scored(score, seconds=120.0, resumed_at=None):
-        runs = [{'seconds': seconds, 'resumed_at': resumed_at}]
+        runs = [{'seconds': seconds, **({} if resumed_at is None else {'resumed_at': resumed_at})}]
         return {
             'task': 'SST-2',
             'metric': 'dev/accuracy',

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 from helpers.tiny import ROOT
@@ -21,7 +22,7 @@ def test_result_says_where_it_comes_from(finished):
     assert result.origin['machine']['cores'] >= 1 and result.origin['machine']['cpu']
     assert result.recipe['learning_rate'] == 0.01 and len(result.model_sha256) == 64
     assert [epoch.step for epoch in result.runs[0].epochs] == [6, 12]
-    assert all(run.seconds > 0 and run.kept_epoch == 2 and run.resumed_at is None for run in result.runs)
+    assert all(run.seconds > 0 and run.kept_epoch == 2 for run in result.runs)
 
 
 def test_mean_and_deviation_are_those_of_the_seeds(finished):
@@ -82,8 +83,9 @@ RECORDED = sorted(
 
 
 @pytest.mark.parametrize('path', RECORDED, ids=lambda path: path.stem)
-def test_recorded_result_is_written_again_byte_by_byte(path):
-    assert FineTuningResult.read(path).to_json() == path.read_bytes()
+def test_recorded_result_is_written_again_as_it_was(path):
+    recorded = re.sub(r'\n +"resumed_at": \w+,|,\n +"resumed_at": \w+(?=\n)', '', path.read_text())
+    assert FineTuningResult.read(path).to_json().decode() == recorded  # a field of an earlier version
 
 
 def test_result_is_what_its_files_hold(finished):

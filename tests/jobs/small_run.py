@@ -42,7 +42,6 @@ CHANGING_FIELDS = {
     'machine',
     'recipe',
     'majority',  # of the data, not of a network
-    'resumed_at',
     'workers',
 }
 WORDS = [

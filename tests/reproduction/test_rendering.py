@@ -155,14 +155,6 @@ def test_average_is_that_of_the_tasks_by_seed(finished, tmp_path):
         in text
     )
     assert 'minutes in all.' in text
-    path = output / 'cells' / 'optbert-h' / slug_of(task_names(load_table(8))[0]) / 'result.json'
-    result = json.loads(path.read_text())
-    result['runs'][0]['resumed_at'] = 7
-    path.write_text(json.dumps(result))
-    assert (
-        'minutes in all, without what came before runs were resumed.'
-        in render(read_results(output))['table.md']
-    )
 
 
 def test_rendering_needs_nothing_but_the_output(finished, tmp_path):

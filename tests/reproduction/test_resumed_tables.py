@@ -1,7 +1,5 @@
 """A results table that was interrupted goes on; what is finished stays."""
 
-import json
-
 import pytest
 from helpers.finetuned import Interrupted, stop_at
 from helpers.tables import recipe_for, values_for
@@ -96,7 +94,6 @@ def test_moved_table_goes_on_with_an_unfinished_cell_and_a_lost_copy(
     moved = {**values, 'output': 'new/table', 'resume': True}
     run(plan(fill(TableRecipe, moved)))
     cell = tmp_path / 'new' / 'table' / 'cells' / 'optbert-h' / 'sst-2'
-    assert json.loads((cell / 'result.json').read_text())['runs'][0]['resumed_at'] == 2
     before = contents(tmp_path / 'new')
     copy = tmp_path / 'new' / 'table' / 'results' / 'optbert-h' / 'sst-2.json'
     copy.unlink()  # as if the table had been killed before it
